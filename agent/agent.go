@@ -167,7 +167,7 @@ func (a *agent) open(ctx context.Context, seams Seams) (err error) {
 
 	a.db = records.Store{DB: db}
 	if err := db.Fault(); err != nil {
-		a.log.Error("the state database cannot be written: nothing can be claimed or changed; claims can be released, which is kept in memory alone. Mount the data dir for writing", "error", err)
+		a.log.Error("the state database cannot be written: nothing can be claimed or changed; claims can be detached, which is kept only in memory. Mount the data dir for writing", "error", err)
 	}
 	if err := db.NoLog(); err != nil {
 		a.log.Warn("cannot open state.log; every claim now waits for a disk sync. Remove the file in its place and restart the agent", "path", filepath.Join(a.c.DataDir, "state.log"), "error", err)

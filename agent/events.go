@@ -57,7 +57,7 @@ func (a *agent) volumeEvents(evs []volume.Event) {
 		if e.Type == "bound" {
 			a.watchMount(e)
 		}
-		if e.Type == "claim-freed" {
+		if e.Type == "claim-detached" {
 			a.plugins.Released(e.Plugin)
 			a.reaper.Freed()
 		}

@@ -88,7 +88,7 @@ type inspection struct {
 	Draining     bool              `json:"draining,omitempty"` // new claims are refused
 	NodeID       string            `json:"node_id,omitempty"`
 	Volumes      []inspectedVolume `json:"volumes"`
-	Debts        []inspectedVolume `json:"debts"` // the leftovers of forced deregisters
+	Leftovers    []inspectedVolume `json:"leftovers"` // the leftovers of forced deregisters
 	Unexplained  []inspectedMount  `json:"unexplained_mounts"`
 
 	// Elsewhere lists the mounts of an agent with another data dir that used the same runtime dir.
@@ -105,16 +105,16 @@ type inspection struct {
 }
 
 type inspectedVolume struct {
-	ID         string           `json:"id"`
-	PluginID   string           `json:"plugin_id"`
-	ExternalID string           `json:"external_id"`
-	Provision  string           `json:"provision,omitempty"`
-	Attached   string           `json:"attached"`
-	Staged     string           `json:"staged"`
-	Claims     []inspectedClaim `json:"claims"`
-	Mounts     []inspectedMount `json:"mounts"`
-	Owed       []string         `json:"owed,omitempty"`
-	Guards     []string         `json:"guards,omitempty"` // directories that refuse writes while nothing is mounted there
+	ID           string           `json:"id"`
+	PluginID     string           `json:"plugin_id"`
+	ExternalID   string           `json:"external_id"`
+	Provision    string           `json:"provision,omitempty"`
+	Attached     string           `json:"attached"`
+	Staged       string           `json:"staged"`
+	Claims       []inspectedClaim `json:"claims"`
+	Mounts       []inspectedMount `json:"mounts"`
+	PendingCalls []string         `json:"pending_calls,omitempty"`
+	Guards       []string         `json:"guards,omitempty"` // directories that refuse writes while nothing is mounted there
 }
 
 type inspectedClaim struct {
@@ -157,7 +157,7 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	}
 
 	in := &inspection{
-		DataDir: c.DataDir, DB: "ok", Volumes: []inspectedVolume{}, Debts: []inspectedVolume{}, Unexplained: []inspectedMount{},
+		DataDir: c.DataDir, DB: "ok", Volumes: []inspectedVolume{}, Leftovers: []inspectedVolume{}, Unexplained: []inspectedMount{},
 		Plugins: []inspectedPlugin{}, Runtimes: []inspectedRuntime{}, Findings: []string{},
 	}
 
@@ -225,15 +225,15 @@ func (in *inspection) records(ctx context.Context, host *mount.Host, snap stated
 
 	for _, d := range snap.Debts {
 		v := inspectRecord(ctx, host, d.Whole())
-		v.Owed = provision.Behind(d.Whole())
-		in.Debts = append(in.Debts, v)
+		v.PendingCalls = provision.Behind(d.Whole())
+		in.Leftovers = append(in.Leftovers, v)
 	}
 }
 
 func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) inspectedVolume {
 	v := inspectedVolume{
 		ID: r.Volume.ID, PluginID: r.Volume.PluginID, ExternalID: r.Volume.ExternalID, Provision: string(r.Volume.Provision),
-		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []inspectedClaim{}, Mounts: []inspectedMount{}, Owed: r.PendingCalls(), Guards: r.Guards,
+		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []inspectedClaim{}, Mounts: []inspectedMount{}, PendingCalls: r.PendingCalls(), Guards: r.Guards,
 	}
 
 	var wg sync.WaitGroup
@@ -275,7 +275,7 @@ func (c inspectedClaim) more() (words string) {
 		words += "  adopted"
 	}
 	if c.Without != "" {
-		words += "  released without the plugin: " + c.Without
+		words += "  detached without the plugin: " + c.Without
 	}
 
 	return words
@@ -318,7 +318,7 @@ func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
 // unexplained lists the mounts below the root that no record explains.
 func (in *inspection) unexplained(host *mount.Host, root string) error {
 	known := map[string]bool{root: true}
-	for _, v := range slices.Concat(in.Volumes, in.Debts) {
+	for _, v := range slices.Concat(in.Volumes, in.Leftovers) {
 		for _, m := range v.Mounts {
 			known[m.Path] = true
 		}
@@ -378,7 +378,7 @@ func (in *inspection) text(w io.Writer) error {
 	}
 
 	if in.Draining {
-		line("draining  no new claim is taken; volctl node undrain")
+		line("draining  new claims are refused; volctl node undrain")
 	}
 	list := func(title string, vs []inspectedVolume) {
 		for _, v := range vs {
@@ -392,14 +392,14 @@ func (in *inspection) text(w io.Writer) error {
 			for _, m := range v.Mounts {
 				line("  %s  %s (%s)", m.Path, m.Is, m.What)
 			}
-			for _, o := range v.Owed {
-				line("  owed: %s", o)
+			for _, o := range v.PendingCalls {
+				line("  pending call: %s", o)
 			}
 		}
 	}
 
 	list("volume", in.Volumes)
-	list("debt of volume", in.Debts)
+	list("leftover of volume", in.Leftovers)
 
 	for _, p := range in.Plugins {
 		is := "no process of it is recorded"

@@ -55,12 +55,12 @@ func (in *inspection) inUse(w io.Writer) error {
 		switch {
 		case v.Attached != volume.Absent.String():
 			line("volume %q is attached to this host: %s", v.ID, volume.Command("volctl volume status %s", v.ID))
-		case len(v.Owed) > 0:
+		case len(v.PendingCalls) > 0:
 			line("volume %q: its plugin was not told yet that it is unmounted: %s", v.ID, volume.Command("volctl wait --plugin %s", v.PluginID))
 		}
 	}
 
-	for _, d := range in.Debts {
+	for _, d := range in.Leftovers {
 		line("volume %q was deregistered by force, and is not undone yet: %s, or %s", d.ID,
 			volume.Command("volctl wait --plugin %s", d.PluginID), volume.Command("volctl volume deregister %s -force --forget", d.ID))
 	}

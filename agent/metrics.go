@@ -27,7 +27,7 @@ func (a *agent) hostMetrics() metrics.Host {
 	n := a.db.Node()
 	return metrics.Host{
 		Commits: a.db.Commits(), Failures: a.db.Failures(), Fault: a.db.Fault(), Lost: n.Loss.At,
-		Halted: a.halt != "", Draining: n.Draining, Debts: len(a.leftovers()),
+		Halted: a.halt != "", Draining: n.Draining, Leftovers: len(a.leftovers()),
 	}
 }
 

@@ -293,11 +293,11 @@ func (re *restoring) leftover(d statedb.Debt) {
 	r := d.Whole()
 	id, booted := r.Volume.ID, re.from.Node.Boot != re.a.node.Boot
 	if _, ok := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok {
-		re.say("debt", id, api.OutcomePresent)
+		re.say("leftover", id, api.OutcomePresent)
 		return
 	}
 	if re.why != "" {
-		re.say("debt", id, api.OutcomeDropped, "what a forced deregister left is not of this host: "+re.why)
+		re.say("leftover", id, api.OutcomeDropped, "what a forced deregister left is not of this host: "+re.why)
 		return
 	}
 
@@ -305,17 +305,17 @@ func (re *restoring) leftover(d statedb.Debt) {
 		r = volume.NextBoot(r)
 	}
 	if !r.Held() {
-		re.say("debt", id, api.OutcomeDropped, "nothing is left of it in this boot")
+		re.say("leftover", id, api.OutcomeDropped, "nothing is left of it in this boot")
 		return
 	}
 	if user := userOf(re.tx.Volumes(), r); user != "" {
-		re.say("debt", id, api.OutcomeRefused, fmt.Sprintf("volume %q uses what would be undone", user))
+		re.say("leftover", id, api.OutcomeRefused, fmt.Sprintf("volume %q uses what would be undone", user))
 		return
 	}
 
 	re.tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
 	re.taken = append(re.taken, r)
-	re.say("debt", id, api.OutcomeRestored)
+	re.say("leftover", id, api.OutcomeRestored)
 }
 
 // userOf returns a volume on this host that uses the storage or a path of a leftover record.

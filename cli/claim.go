@@ -99,11 +99,5 @@ func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Clien
 	return nil
 }
 
-// claimState returns a claim's state for a status screen, which says "mounted" instead of "taken".
-func claimState(c *api.Claim) string {
-	state := c.State
-	if state == api.ClaimMounted {
-		state = "mounted"
-	}
-	return joined(", ", state, c.Remark)
-}
+// claimState returns a claim's state with its remark.
+func claimState(c *api.Claim) string { return joined(", ", c.State, c.Remark) }

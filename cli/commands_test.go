@@ -145,7 +145,7 @@ func TestClaimInterrupted(t *testing.T) {
 		stderr string
 	}{
 		"withdrawn": {refuses(api.Error{Code: api.CodeNotFound, Message: "no claim"}), `volctl: cannot claim volume "data" for alloc "manual": it was interrupted, and the claim is withdrawn` + "\n"},
-		"releasing": {answers(api.Claim{State: api.ClaimUnpublishing}), "the claim is withdrawn, and its release goes on\nhint: volctl volume status data\n"},
+		"releasing": {answers(api.Claim{State: api.ClaimUnpublishing}), "the claim is withdrawn, and its detach continues\nhint: volctl volume status data\n"},
 		"stays":     {answers(taken("data", "manual", "/x")), "alloc \"manual\" still has a claim, which was there before this call\nhint: volctl volume detach data manual\n"},
 		"unknown":   {refuses(api.Error{Code: api.CodeFailed, Message: "disk"}), "what became of the claim is unknown: disk\nhint: volctl claim list --volume data\n"},
 	} {
@@ -528,7 +528,7 @@ func TestDeleteChecksFirst(t *testing.T) {
 		{[]string{"volume", "delete", "gone"}, 3, `cannot delete volume "gone"`},
 		{[]string{"volume", "delete", "gone", "--ignore-not-found"}, 0, ""},
 		{[]string{"volume", "delete", "data"}, 4, "it was registered, not created here"},
-		{[]string{"volume", "delete", "data", "--confirm=data"}, 4, `it is claimed by "postgres.service" (taken)`},
+		{[]string{"volume", "delete", "data", "--confirm=data"}, 4, `it is claimed by "postgres.service" (mounted)`},
 		{[]string{"volume", "deregister", "gone"}, 3, `cannot deregister volume "gone"`},
 		{[]string{"volume", "deregister", "gone", "--ignore-not-found"}, 0, ""},
 	} {

@@ -161,14 +161,14 @@ func (s *sham) expectCalls(t *testing.T, want ...string) {
 func TestUmount(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
-	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+" and released volume \"data\"\n", "")
+	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+" and detached volume \"data\"\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 8")
 	if sent := f.sent(); len(sent) != 2 || !strings.HasPrefix(sent[1], "DELETE /v1/volumes/data/claims/a?wait=") || strings.Contains(sent[1], "force") {
 		t.Errorf("sent %q", sent)
 	}
 
 	// The mount is already gone, but the claim is not.
-	expect(t, r.volctl("umount", dir, "-o", "json"), 0, "{\n  \"dir\": \""+dir+"\",\n  \"volume\": \"data\",\n  \"alloc\": \"a\",\n  \"outcome\": \"released\"\n}\n", "")
+	expect(t, r.volctl("umount", dir, "-o", "json"), 0, "{\n  \"dir\": \""+dir+"\",\n  \"volume\": \"data\",\n  \"alloc\": \"a\",\n  \"outcome\": \"detached\"\n}\n", "")
 	s.expectCalls(t)
 
 	// The agent detached the claim first.
@@ -184,7 +184,7 @@ func TestUmount(t *testing.T) {
 
 	// The detach takes too long.
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeTimeout, Message: "after 80s: its plugin is not ready", Hint: "x"})
-	expect(t, r.volctl("umount", dir), 5, "", "volctl: cannot release volume \"data\", which goes on by itself; "+dir+" is unmounted: after 80s: its plugin is not ready\nhint: volctl volume status data\n")
+	expect(t, r.volctl("umount", dir), 5, "", "volctl: cannot detach volume \"data\", which goes on by itself; "+dir+" is unmounted: after 80s: its plugin is not ready\nhint: volctl volume status data\n")
 
 	// Another process mounts the volume again meanwhile.
 	s.mounts(dir, "ext4")
@@ -199,7 +199,7 @@ func TestUmount(t *testing.T) {
 	// The agent dies.
 	s.unmounts = nil
 	f.on["DELETE /v1/volumes/data/claims/a"] = func(*http.Request) (any, error) { return nil, errors.New("die") }
-	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent releases volume \"data\" when it runs: the agent on SOCKET went away")
+	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent detaches volume \"data\" when it runs: the agent on SOCKET went away")
 }
 
 // TestUmountAnew checks that a claim ends with its mount even if the agent had unmounted it itself,
@@ -213,7 +213,7 @@ func TestUmountAnew(t *testing.T) {
 		}
 		return api.Done{}, nil
 	}
-	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+" and released volume \"data\"\n", "")
+	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+" and detached volume \"data\"\n", "")
 	if sent := strings.Join(f.sent(), " "); !strings.Contains(sent, "force") {
 		t.Errorf("it is to end with its mount: %s", sent)
 	}
@@ -244,11 +244,11 @@ func TestUmountRefused(t *testing.T) {
 
 	// Without an agent, libmount's table may know the mount.
 	r.socket += "x"
-	expect(t, r.volctl("umount", dir), 7, "", "hint: umount "+dir+" works without the agent, which releases the volume when it runs\n")
+	expect(t, r.volctl("umount", dir), 7, "", "hint: umount "+dir+" works without the agent, which detaches the volume when it runs\n")
 	s.expectCalls(t)
 	s.utab = "SRC=/dev/sdb TARGET=" + dir + " ROOT=/vol OPTS=_netdev,helper=csi\n"
 	s.err = nil
-	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent releases its volume when it runs: no agent answers")
+	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent detaches its volume when it runs: no agent answers")
 	s.expectCalls(t, "umount2 "+dir+" 8")
 }
 
@@ -300,21 +300,21 @@ func TestUmountHelper(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
 	r.program = "umount.csi"
-	expect(t, r.volctl(dir, "-n", "-r", "-v", "-t", "fuse.csitest"), 0, "umount.csi: unmounted "+dir+" and released volume \"data\"\n", "")
+	expect(t, r.volctl(dir, "-n", "-r", "-v", "-t", "fuse.csitest"), 0, "umount.csi: unmounted "+dir+" and detached volume \"data\"\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 8")
 	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the sham accepts it
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
 	for _, code := range []api.Code{api.CodeTimeout, api.CodeFailed, api.CodePluginUnavailable} {
 		f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: code, Message: "why"})
-		expect(t, r.volctl(dir), 0, "", "umount.csi: warning: cannot release volume \"data\", which goes on by itself; "+dir+" is unmounted: why; volctl volume status data\n")
+		expect(t, r.volctl(dir), 0, "", "umount.csi: warning: cannot detach volume \"data\", which goes on by itself; "+dir+" is unmounted: why; volctl volume status data\n")
 	}
 	f.sent()
 	f.volumes[0].Claims[0].Owner.Kind = api.OwnerPID
 	expect(t, r.volctl(dir), 0, "", "")
 	expectSent(t, f, "GET /v1/claims") // this claim lives as long as its process, so it is not detached
 	r.socket += "x"
-	expect(t, r.volctl(dir), 0, "", "umount.csi: warning: "+dir+" is unmounted; the agent releases its volume when it runs: no agent answers on SOCKET")
+	expect(t, r.volctl(dir), 0, "", "umount.csi: warning: "+dir+" is unmounted; the agent detaches its volume when it runs: no agent answers on SOCKET")
 	expect(t, r.volctl(), 1, "", "umount.csi: it needs DIR; for umount(8): umount.csi DIR [-flnrv]\n")
 	expect(t, r.volctl(dir, "-x"), 1, "", "unknown shorthand flag")
 }

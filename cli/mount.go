@@ -221,7 +221,7 @@ func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *mo
 			return nil
 		case !c.Wanted:
 			return refusedPoint(api.CodeRefused, suggest.Command("volctl wait --volume %s --for free", c.Volume),
-				"volume %q is mounted there still, and is being released", c.Volume)
+				"volume %q is mounted there still, and is being detached", c.Volume)
 		default:
 			return refusedPoint(api.CodeRefused, suggest.Command("volctl umount %s", m.dir), "volume %q is mounted there already, for alloc %q", c.Volume, c.Alloc)
 		}

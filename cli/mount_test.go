@@ -269,7 +269,7 @@ func TestMountOverOthers(t *testing.T) {
 	}{
 		{api.Claim{Volume: "other", Alloc: "mine", At: dir, Wanted: true}, "volume \"other\" is mounted there already, for alloc \"mine\"\nhint: volctl umount " + dir + "\n"},
 		{api.Claim{Volume: "data", Alloc: "its", At: dir, Wanted: true}, "volume \"data\" is mounted there already, for alloc \"its\"\n"},
-		{api.Claim{Volume: "other", Alloc: "its", At: dir}, "volume \"other\" is mounted there still, and is being released\nhint: volctl wait --volume other --for free\n"},
+		{api.Claim{Volume: "other", Alloc: "its", At: dir}, "volume \"other\" is mounted there still, and is being detached\nhint: volctl wait --volume other --for free\n"},
 		{api.Claim{Volume: "data", Alloc: "mine", At: dir + "x", Wanted: true}, "something else is mounted there already: xfs on /dev/sdb\n"},
 	} {
 		f.volumes[0].Claims = []api.Claim{tt.claim}

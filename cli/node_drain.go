@@ -147,7 +147,7 @@ func runNodeUndrain(ctx context.Context, client *apiclient.Client, out *output) 
 
 	return out.print(u, nil, func(w *bytes.Buffer) error {
 		if u.WasDraining {
-			w.WriteString("claims are taken again\n")
+			w.WriteString("claims are accepted again\n")
 			return nil
 		}
 		return nothingToDo(w)

@@ -84,7 +84,7 @@ func TestNodeDrainInterrupted(t *testing.T) {
 }
 
 func TestNodeUndrain(t *testing.T) {
-	for was, want := range map[bool]string{true: "claims are taken again\n", false: "nothing to do\n"} {
+	for was, want := range map[bool]string{true: "claims are accepted again\n", false: "nothing to do\n"} {
 		f := world()
 		f.on["POST /v1/node/undrain"] = answers(api.Undrained{WasDraining: was})
 		if res := with(t, f).volctl("node", "undrain"); res.code != 0 || res.stdout != want {

@@ -112,7 +112,7 @@ func world() *fake {
 				CheckedAt: map[string]time.Time{"node": ago(time.Second)},
 			}),
 			"GET /v1/events": func(r *http.Request) (any, error) {
-				return raw(`{"time":"2026-03-10T03:00:00Z","seq":1,"volume":"data","alloc":"postgres.service","type":"claim-taken","message":"mounted at /x"}
+				return raw(`{"time":"2026-03-10T03:00:00Z","seq":1,"volume":"data","alloc":"postgres.service","type":"claim-mounted","message":"mounted at /x"}
 {"time":"2026-03-10T03:01:00Z","seq":2,"plugin":"nfs","type":"plugin-exited","message":"exit status 2\nwith \u001b[31m more"}
 `), nil
 			},

@@ -73,7 +73,7 @@ type unmounted struct {
 	Volume string `json:"volume,omitempty"`
 	Alloc  string `json:"alloc,omitempty"`
 
-	// Outcome is "released", or "unmounted" if the agent has not detached the claim yet.
+	// Outcome is "detached", or "unmounted" if the agent has not detached the claim yet.
 	Outcome string `json:"outcome"`
 	Warning string `json:"warning,omitempty"`
 }
@@ -95,10 +95,10 @@ func runUmount(ctx context.Context, o umountOptions, client *apiclient.Client, o
 }
 
 func (d *unmounted) said() string {
-	if d.Outcome != "released" {
+	if d.Outcome != "detached" {
 		return printable("unmounted " + d.Dir)
 	}
-	return printable(fmt.Sprintf("unmounted %s and released volume %q", d.Dir, d.Volume))
+	return printable(fmt.Sprintf("unmounted %s and detached volume %q", d.Dir, d.Volume))
 }
 
 // umount unmounts the directory, in these steps:
@@ -137,7 +137,7 @@ func (o *umountOptions) umount(ctx context.Context, client *apiclient.Client) (*
 		done.Warning = fmt.Sprintf("something was mounted over another mount at %s, which is still there: %s", o.dir, above[len(above)-2])
 		return done, nil
 	case unasked != nil:
-		done.Warning = fmt.Sprintf("%s is unmounted; the agent releases its volume when it runs: %s", o.dir, wire(unasked).Message)
+		done.Warning = fmt.Sprintf("%s is unmounted; the agent detaches its volume when it runs: %s", o.dir, wire(unasked).Message)
 		return done, nil
 	case claim == nil:
 		return done, nil
@@ -184,7 +184,7 @@ func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) 
 	case unasked != nil && len(above) > 0 && remembered(table, o.dir, above[len(above)-1]):
 		return nil
 	case unasked != nil:
-		return hinted(unasked, suggest.Command("umount %s", o.dir)+" works without the agent, which releases the volume when it runs")
+		return hinted(unasked, suggest.Command("umount %s", o.dir)+" works without the agent, which detaches the volume when it runs")
 	case claim != nil && !ofItsMount(claim):
 		return refusedPoint(api.CodeRefused, suggest.Command("volctl volume detach %s %s", claim.Volume, claim.Alloc),
 			"volume %q is mounted there for alloc %q, whose claim does not end with that mount", claim.Volume, claim.Alloc)
@@ -254,21 +254,21 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 	status := suggest.Command("volctl volume status %s", claim.Volume)
 	switch {
 	case err == nil || isNotFound(err):
-		done.Outcome = "released"
+		done.Outcome = "detached"
 		return nil
 	case codeOf(err) == api.CodeUnreachable:
-		done.Warning = fmt.Sprintf("%s is unmounted; the agent releases volume %q when it runs: %s", o.dir, claim.Volume, wire(err).Message)
+		done.Warning = fmt.Sprintf("%s is unmounted; the agent detaches volume %q when it runs: %s", o.dir, claim.Volume, wire(err).Message)
 		return nil
 	case codeOf(err) == api.CodeRefused && o.again():
 		done.Warning = fmt.Sprintf("%s was unmounted, and volume %q is mounted there again", o.dir, claim.Volume)
 		return nil
 	case ctx.Err() != nil:
-		err = interrupted("it was interrupted; the release goes on", status)
+		err = interrupted("it was interrupted; the detach continues", status)
 	case codeOf(err) == api.CodeTimeout:
 		err = hinted(&api.Error{Code: api.CodeTimeout, Message: wire(err).Message}, status)
 	}
 
-	return failed(err, "release volume %q, which goes on by itself; %s is unmounted", claim.Volume, o.dir)
+	return failed(err, "detach volume %q, which goes on by itself; %s is unmounted", claim.Volume, o.dir)
 }
 
 // again reports whether something is mounted at the directory again.

@@ -283,7 +283,7 @@ func (o *volumeClaimOptions) afterInterrupt(client *apiclient.Client) error {
 		case isNotFound(err):
 			return interrupted("it was interrupted, and the claim is withdrawn", "")
 		case err == nil && !claim.Wanted:
-			return interrupted("it was interrupted; the claim is withdrawn, and its release goes on", suggest.Command("volctl volume status %s", o.volume))
+			return interrupted("it was interrupted; the claim is withdrawn, and its detach continues", suggest.Command("volctl volume status %s", o.volume))
 		case err != nil && ctx.Err() == nil:
 			return interrupted("it was interrupted; what became of the claim is unknown: "+err.Error(), suggest.Command("volctl claim list --volume %s", o.volume))
 		}

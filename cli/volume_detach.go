@@ -200,7 +200,7 @@ func (o *volumeDetachOptions) release(ctx context.Context, client *apiclient.Cli
 	case isNotFound(err) && o.ignoreNotFound:
 		return nil, nil //nolint:nilnil // nothing to do is what was asked for
 	case ctx.Err() != nil:
-		err = interrupted("it was interrupted; the release goes on", suggest.Command("volctl volume status %s", o.volume))
+		err = interrupted("it was interrupted; the detach continues", suggest.Command("volctl volume status %s", o.volume))
 	default:
 		err = explain(ctx, client, err, o.volume, alloc)
 	}

@@ -85,7 +85,7 @@ func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume) error {
 	lines = append(lines, storageLines(v)...)
 	lines = append(lines, reportLines(v.Report, out.now())...)
 	for _, debt := range v.PendingCalls {
-		lines = append(lines, field("Owed", debt, ""))
+		lines = append(lines, field("Pending calls", debt, ""))
 	}
 
 	for _, note := range v.Notes {

@@ -94,7 +94,7 @@ type Event struct {
 	Alloc  string `json:"alloc,omitempty"`
 	Plugin string `json:"plugin,omitempty"`
 	Part   string `json:"part,omitempty"` // for a plugin of several parts: "node", "controller a"
-	Type   string `json:"type"`           // for example "claim-taken", "step-failed", "plugin-ready"
+	Type   string `json:"type"`           // for example "claim-mounted", "step-failed", "plugin-ready"
 
 	// Step names the step of a volume that the event reports, if it reports one.
 	Step    string `json:"step,omitempty"`

@@ -13,7 +13,7 @@ const MaxNote = 200
 // Claim states, in the order in which a claim passes through them.
 const (
 	ClaimPending            = "pending"
-	ClaimMounted            = "taken"
+	ClaimMounted            = "mounted"
 	ClaimUnpublishing       = "unpublishing"
 	ClaimNodeDetached       = "node-detached"
 	ClaimControllerDetached = "controller-detached"

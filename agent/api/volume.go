@@ -166,7 +166,7 @@ type Volume struct {
 	Attempt *Attempt `json:"attempt,omitempty"`
 
 	// The pending calls: calls that a forced command skipped and the agent must still make.
-	PendingCalls []string `json:"debts,omitempty"`
+	PendingCalls []string `json:"pending_calls,omitempty"`
 
 	// Modifying are the mutable parameters of a modify of which the agent has not seen the end. It
 	// is unknown whether they apply.

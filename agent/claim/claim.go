@@ -317,7 +317,7 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 		case err != nil:
 			return r, c, err
 		case !c.Wanted || c.Seq != seq:
-			return r, c, volume.Errorf(volume.ErrRefused, "the claim of %q on volume %q was released meanwhile", req.Alloc, req.Volume)
+			return r, c, volume.Errorf(volume.ErrRefused, "the claim of %q on volume %q was detached meanwhile", req.Alloc, req.Volume)
 		case c.State == volume.Mounted && (pending || s.Queue.InPlace(ctx, r, req.Alloc)):
 			return r, c, nil // a claim that became mounted during this wait was checked then
 		case c.State == volume.Mounted && !woken:

@@ -279,7 +279,7 @@ func TestWithdrawn(t *testing.T) {
 		}, volume.ErrPluginUnavailable, []string{`plugin "ebs" is stopped: on request`, "withdrawn"}, "-web"},
 		{"released by somebody else", t.Context(), func(w *world) {
 			w.change(func() { w.r, _ = volume.Detach(w.r, "web") })
-		}, volume.ErrRefused, []string{"was released meanwhile"}, "-web"},
+		}, volume.ErrRefused, []string{"was detached meanwhile"}, "-web"},
 		{"deregistered", t.Context(), func(w *world) { w.change(func() { w.there = false }) }, volume.ErrNotFound, []string{`no volume "data"`}, "web"},
 	} {
 		w := newWorld()
@@ -393,7 +393,7 @@ func TestHolders(t *testing.T) {
 	_, _, err = w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, 0)
 	want(t, err, volume.ErrDetaching)
 	_, _, err = w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, 20*time.Millisecond)
-	want(t, err, volume.ErrTimeout, "timed out", `"db" (being released: unpublishing)`)
+	want(t, err, volume.ErrTimeout, "timed out", `"db" (being detached: unpublishing)`)
 	if got := w.claims(); got != "-db" || strings.Contains(err.Error(), "withdrawn") {
 		t.Errorf("the claims are %q after %v", got, err)
 	}

@@ -169,7 +169,7 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 // stays reports that a mount could not be removed as the caller asked, and names the next stronger
 // command.
 func stays(id, alloc string, at *volume.Attempt) error {
-	err := volume.Errorf(volume.ErrRefused, "%s; the release stands, and is tried again in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
+	err := volume.Errorf(volume.ErrRefused, "%s; the detach stays requested, and is tried again in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
 	next := at.Action.How.Stronger()
 	switch {
 	case at.Err.Remedy != "" && next != volume.WithPlugin:

@@ -201,5 +201,5 @@ func TestOwnerEndsWhileWaiting(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.change(func() {})
-	want(t, <-done, volume.ErrRefused, "was released meanwhile")
+	want(t, <-done, volume.ErrRefused, "was detached meanwhile")
 }

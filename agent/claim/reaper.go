@@ -126,7 +126,7 @@ func (r *Reaper) Pass(ctx context.Context) bool {
 			wg.Go(func() {
 				defer func() { <-slots }()
 				if err := r.claims.Reap(ctx, rec.Volume.ID, c); err != nil && ctx.Err() == nil {
-					r.log.Debug("cannot release a claim whose owner is gone", "volume", rec.Volume.ID, "alloc", c.Alloc, "owner", c.Keeper().String(), "error", err)
+					r.log.Debug("cannot detach a claim whose owner is gone", "volume", rec.Volume.ID, "alloc", c.Alloc, "owner", c.Keeper().String(), "error", err)
 					missed.Add(1)
 					last.Store(&err)
 				}
@@ -137,7 +137,7 @@ func (r *Reaper) Pass(ctx context.Context) bool {
 	wg.Wait()
 	n := missed.Load()
 	if n > 0 && !r.missed { // log once: a full disk can last for hours and fail thousands of releases
-		r.log.Warn("cannot release claims whose owners are gone; it is tried again until it can be done", "claims", n, "error", *last.Load())
+		r.log.Warn("cannot detach claims whose owners are gone; it is tried again until it can be done", "claims", n, "error", *last.Load())
 	}
 	r.missed = n > 0
 	return n == 0

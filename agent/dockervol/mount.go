@@ -154,7 +154,7 @@ func (s *Service) Unmount(ctx context.Context, from Caller, name, id string) err
 
 	for _, c := range gone {
 		if err := s.Claims.Freed(wait, v.VolumeID, c); err != nil && !errors.Is(context.Cause(ctx), volume.ErrStopping) {
-			s.Log.Warn("a volume is released and not unmounted yet; the agent goes on unmounting it", "runtime", from.Runtime, "volume", v.VolumeID, "error", err)
+			s.Log.Warn("the volume is detached but still mounted; the agent keeps unmounting it", "runtime", from.Runtime, "volume", v.VolumeID, "error", err)
 		}
 	}
 

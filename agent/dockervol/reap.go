@@ -179,7 +179,7 @@ func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string
 	})
 
 	if err != nil {
-		s.Log.Warn("cannot release a volume whose containers are gone; the agent tries again", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
+		s.Log.Warn("cannot detach a volume whose containers are gone; the agent tries again", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
 		return
 	}
 	if now, ok := s.Store.RuntimeVolume(v.Runtime, v.Name); ok && now.Claimed(alloc) {
@@ -205,7 +205,7 @@ func (s *Service) orphans(ctx context.Context) {
 				continue
 			}
 			if err := s.orphan(ctx, r, c); err != nil {
-				s.Log.Warn("cannot release a volume that no container refers to; the agent tries again", "volume", r.Volume.ID, "alloc", c.Alloc, "error", err)
+				s.Log.Warn("cannot detach a volume that no container refers to; the agent tries again", "volume", r.Volume.ID, "alloc", c.Alloc, "error", err)
 			}
 		}
 	}

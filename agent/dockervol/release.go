@@ -80,7 +80,7 @@ func (s *Service) detachUnclaimed(ctx context.Context, v volume.RuntimeVolume) (
 		}
 		if c.Wanted {
 			if err := s.Claims.Drop(ctx, v.VolumeID, c); err != nil {
-				return gone, fmt.Errorf("cannot release volume %q: %w", v.VolumeID, err)
+				return gone, fmt.Errorf("cannot detach volume %q: %w", v.VolumeID, err)
 			}
 		}
 

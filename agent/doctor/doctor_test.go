@@ -169,8 +169,8 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// TestMend checks the fix for each kind of finding, and for a finding that no longer exists.
-func TestMend(t *testing.T) {
+// TestFix checks the fix for each kind of finding, and for a finding that no longer exists.
+func TestFix(t *testing.T) {
 	empty, other := csi+"/p/staging/data2", csi+"/p/staging/other"
 	w := newWard(empty, other)
 	second := mounted().Record
@@ -183,7 +183,7 @@ func TestMend(t *testing.T) {
 	w.notes = []NoteFile{{Path: "/n", Alloc: "z", Record: second}}
 	ask := []string{
 		"leftover-empty:" + empty, "leftover-empty:" + other, "mount-unexplained:" + csi + "/p/staging/foreign", "leftover-empty:/etc",
-		"staged-unclaimed:away", "volume-owes:away", "note-stray:/n",
+		"staged-unclaimed:away", "volume-pending-calls:away", "note-stray:/n",
 	}
 	var got []string
 	for i, d := range w.doctor().Fix(t.Context(), ask) {
@@ -203,9 +203,9 @@ func TestMend(t *testing.T) {
 	}
 }
 
-// TestMendRaces checks three cases. A leftover stays if a claim needs it by the time of its fix. A
+// TestFixRaces checks three cases. A leftover stays if a claim needs it by the time of its fix. A
 // failed fix is reported. A halted agent tries nothing.
-func TestMendRaces(t *testing.T) {
+func TestFixRaces(t *testing.T) {
 	empty := csi + "/p/staging/data2"
 	w := newWard(empty)
 	free := mounted().Record
@@ -231,15 +231,15 @@ func TestMendRaces(t *testing.T) {
 	r := w.records["data"]
 	r.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/x"}}
 	w.records["data"], w.halt = r, "another namespace"
-	if done := w.doctor().Fix(t.Context(), []string{"volume-owes:data"}); done[0].Outcome != Failed || len(w.woken) != 0 {
+	if done := w.doctor().Fix(t.Context(), []string{"volume-pending-calls:data"}); done[0].Outcome != Failed || len(w.woken) != 0 {
 		t.Errorf("halted: %+v, woken %q", done, w.woken)
 	}
 }
 
-// TestMendGuards checks that the fix removes an unused guarded directory from all records that name
+// TestFixGuards checks that the fix removes an unused guarded directory from all records that name
 // it, each while its volume is locked. The directory stays guarded if a claim uses it by then, or
 // if the agent is halted.
-func TestMendGuards(t *testing.T) {
+func TestFixGuards(t *testing.T) {
 	ward := func() *ward {
 		w := newWard()
 		for _, id := range []string{"data", "data2"} {

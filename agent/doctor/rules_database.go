@@ -94,7 +94,7 @@ func disk(p Picture, f *findings) {
 	case d.Total == 0:
 	case d.Free < leastFree:
 		f.add(DiskFull, Problem, "agent", at).what("%s", left).
-			then("when nothing is left no volume can be claimed; releases and what is mounted go on").do("df %s", at)
+			then("when nothing is left no volume can be claimed; detaches and mounted volumes continue").do("df %s", at)
 	case d.Inodes > 0 && d.FreeInodes < leastInodes:
 		f.add(DiskFull, Problem, "agent", at).what("%s has %d inodes left, of %d", at, d.FreeInodes, d.Inodes).
 			then("when none is left no directory can be made to mount a volume at").do("df -i %s", at)

@@ -54,7 +54,7 @@ func leaked(f *findings, d Doubt) {
 	if d.Alloc != d.Runtime {
 		about += "/" + d.Alloc
 	}
-	severity, then := Note, "the agent releases the claim within two minutes"
+	severity, then := Note, "the agent detaches the claim within two minutes"
 	switch {
 	case d.Kept != "" && d.Leaked < d.Of:
 		then = "they go with the claim, when the last container of the volume has ended"

@@ -204,7 +204,7 @@ func TestRules(t *testing.T) {
 		}, []string{"volume-waits:data"}, "backing-off", false},
 		"owes": {func(p *Picture) {
 			p.Volumes[0].Record.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/x", Alloc: "z"}}
-		}, []string{"volume-owes:data"}, "NodeUnpublishVolume /x", true},
+		}, []string{"volume-pending-calls:data"}, "NodeUnpublishVolume /x", true},
 		"unseen": {func(p *Picture) {
 			p.Volumes[0].Record.Node.Unseen = []volume.Unseen{{Path: "/x", Users: []string{"pid 7 sh"}}}
 		}, []string{"volume-unseen:/x"}, "pid 7 sh", false},
@@ -213,7 +213,7 @@ func TestRules(t *testing.T) {
 		}, []string{"expansion-refused:data"}, "1GiB", false},
 		"debt": {func(p *Picture) {
 			p.Deregistered = []Deregistered{{Record: p.Volumes[0].Record, Since: now, Left: []string{"something"}}}
-		}, []string{"volume-debt:d/x"}, "something", true},
+		}, []string{"volume-leftover:d/x"}, "something", true},
 		"late":  {func(p *Picture) { p.Deregistered = []Deregistered{{Record: p.Volumes[0].Record, Since: now}} }, nil, "", false},
 		"owner": {func(p *Picture) { p.Volumes[0].Owners["a"] = volume.OwnerView{Life: volume.LifeUnknown} }, []string{"owner-unknown:data/a"}, "not known", false},
 		"owner, for a moment": {func(p *Picture) {

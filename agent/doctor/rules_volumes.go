@@ -47,7 +47,7 @@ func volumes(p Picture, f *findings) {
 
 		if owed := r.PendingCalls(); len(owed) > 0 {
 			calls := r.PendingCallState(v.Attempt, v.Observed.Plugin)
-			g := f.add(VolumePendingCalls, Warning, id, id).what("the plugin of volume %s is still to be told: %s", quote(id), strings.Join(owed, "; ")).
+			g := f.add(VolumePendingCalls, Warning, id, id).what("volume %s has pending calls: %s", quote(id), strings.Join(owed, "; ")).
 				then("%s. Until then the volume is not mounted again, and may be kept from other hosts", line(errors.New(calls.How))).
 				do("volctl plugin status %s", r.Volume.PluginID).fix("try it again at once", again)
 			if calls.Failed {

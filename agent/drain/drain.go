@@ -86,7 +86,7 @@ func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupan
 	}
 
 	if changed {
-		s.Events(volume.Event{Type: "node-draining", Message: "new claims are refused; what nobody alive holds is released"})
+		s.Events(volume.Event{Type: "node-draining", Message: "new claims are refused; claims without a living owner are detached"})
 	}
 	s.retry()
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errOver)
@@ -121,7 +121,7 @@ var errOver = errors.New("the wait is over")
 func (s *Service) Undrain(ctx context.Context) (changed bool, err error) {
 	changed, err = s.Store.SetDraining(ctx, false)
 	if changed {
-		s.Events(volume.Event{Type: "node-undrained", Message: "claims are taken again"})
+		s.Events(volume.Event{Type: "node-undrained", Message: "claims are accepted again"})
 	}
 	return changed, err
 }
@@ -189,7 +189,7 @@ func (s *Service) detach(ctx context.Context) (failed []volume.Occupant) {
 }
 
 func notDetached(id, alloc string, err error) volume.Occupant {
-	o := volume.Occupant{Volume: id, Alloc: alloc, Message: fmt.Sprintf("its release could not be stored: %v", err), Command: "volctl node status"}
+	o := volume.Occupant{Volume: id, Alloc: alloc, Message: fmt.Sprintf("its detach could not be stored: %v", err), Command: "volctl node status"}
 	var e *volume.Error
 	if errors.As(err, &e) && e.Hint != "" {
 		o.Command = e.Hint

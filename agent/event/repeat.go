@@ -81,7 +81,7 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	of := subjectOf(e)
 	if !repeatable(e.Type) {
 		switch e.Type {
-		case "claim-taken", "claim-freed", "deregistered", "deleted":
+		case "claim-mounted", "claim-detached", "deregistered", "deleted":
 			delete(r.rows, of) // the problem is over, and a new one is reported at once
 		}
 		return e, true

@@ -69,7 +69,7 @@ func TestRepeats(t *testing.T) {
 
 // TestRepeatsEndWithSuccess checks that a failure that returns after a success is reported at once.
 func TestRepeatsEndWithSuccess(t *testing.T) {
-	for _, typ := range []string{"claim-taken", "claim-freed"} {
+	for _, typ := range []string{"claim-mounted", "claim-detached"} {
 		l := open(t, "")
 		l.Add(busy("a", "busy"), busy("a", "busy"), volume.Event{Type: typ, Volume: "v", Alloc: "a", Message: "x"}, busy("a", "busy"))
 		if got := told(t, l); !slices.Equal(got, []string{"a busy", "a x", "a busy"}) {
@@ -84,13 +84,13 @@ func TestWhatRepeats(t *testing.T) {
 	l := open(t, "")
 	for i := range 7 {
 		l.Add(volume.Event{Type: "claim-refused", Volume: "v", Alloc: "b", Message: fmt.Sprintf("in use for %ds", i)})
-		l.Add(volume.Event{Type: "claim-taken", Volume: "w", Alloc: "a", Message: "pending → taken"})
+		l.Add(volume.Event{Type: "claim-mounted", Volume: "w", Alloc: "a", Message: "pending → mounted"})
 	}
 	counts := map[string]int{}
 	for _, e := range read(t, l, event.Filter{}) {
 		counts[e.Type]++
 	}
-	if counts["claim-refused"] != 1 || counts["claim-taken"] != 7 {
+	if counts["claim-refused"] != 1 || counts["claim-mounted"] != 7 {
 		t.Errorf("told %v", counts)
 	}
 }

@@ -43,7 +43,7 @@ type Host struct {
 	// Halted: the agent sends no call to any plugin. Draining: it accepts no claim.
 	Halted, Draining bool
 	// The number of volumes that were deregistered by force and have pending calls or leftovers.
-	Debts int
+	Leftovers int
 }
 
 // Plugin is one part of a plugin. Many plugins have only one part. Parts with the same ID differ in

@@ -98,17 +98,17 @@ func TestScrape(t *testing.T) {
 		`volagent_plugin_rpcs_in_flight{method="NodeStageVolume",plugin="ebs"} 1`,
 		`volagent_plugin_rpcs_in_flight{method="Probe",plugin="ebs"} 0`,
 		`volagent_volumes{state="free"} 1`, `volagent_volumes{state="mounting"} 1`, `volagent_volumes{state="stuck"} 0`,
-		`volagent_claims{state="pending"} 1`, `volagent_claims{state="unpublishing"} 1`, `volagent_claims{state="taken"} 0`,
+		`volagent_claims{state="pending"} 1`, `volagent_claims{state="unpublishing"} 1`, `volagent_claims{state="mounted"} 0`,
 		`volagent_build_info{version="1.2.0"} 1`, `volagent_start_time_seconds 1.7000000005e+09`,
 		`volagent_db_commits_total 42`, `volagent_db_commit_failures_total 7`, `volagent_db_up 1`, `volagent_db_lost_time_seconds 0`,
-		`volagent_halted 0`, `volagent_draining 0`, `volagent_debts 0`, `volagent_adopted_claims 1`,
+		`volagent_halted 0`, `volagent_draining 0`, `volagent_leftovers 0`, `volagent_adopted_claims 1`,
 	}, `volagent_plugin_rpc_duration_seconds_count{code="OK",method="Probe"`)
 	if strings.Contains(got, "secret-name") {
 		t.Error("a volume's id is in it")
 	}
-	w.host = Host{Fault: errors.New("no space left"), Lost: time.Unix(1700000000, 0), Halted: true, Draining: true, Debts: 3}
+	w.host = Host{Fault: errors.New("no space left"), Lost: time.Unix(1700000000, 0), Halted: true, Draining: true, Leftovers: 3}
 	expect(t, scrape(t, m), []string{
-		`volagent_db_up 0`, `volagent_db_lost_time_seconds 1.7e+09`, `volagent_halted 1`, `volagent_draining 1`, `volagent_debts 3`,
+		`volagent_db_up 0`, `volagent_db_lost_time_seconds 1.7e+09`, `volagent_halted 1`, `volagent_draining 1`, `volagent_leftovers 3`,
 	})
 }
 

@@ -29,8 +29,8 @@ var (
 	dbLost    = prometheus.NewDesc("volagent_db_lost_time_seconds", "When the state database was made anew because it was lost, in seconds since 1970; 0 is never.", nil, nil)
 	adopted   = prometheus.NewDesc("volagent_adopted_claims", "Claims that were found after the state database was lost, and are still held.", nil, nil)
 	halted    = prometheus.NewDesc("volagent_halted", "1 while no call is sent to any plugin.", nil, nil)
-	draining  = prometheus.NewDesc("volagent_draining", "1 while the host is being emptied, and no claim is taken.", nil, nil)
-	debts     = prometheus.NewDesc("volagent_debts", "Volumes that were deregistered by force and left something that is not undone.", nil, nil)
+	draining  = prometheus.NewDesc("volagent_draining", "1 while the host is being emptied, and new claims are refused.", nil, nil)
+	leftovers = prometheus.NewDesc("volagent_leftovers", "Volumes that were deregistered by force and left something that is not undone.", nil, nil)
 )
 
 // The existing states. Each is shown, even while no plugin, volume or claim is in it.
@@ -49,7 +49,7 @@ type state struct{ o Options }
 func (state) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		pluginUp, pluginState, pluginRestarts, volumes, claims, adopted, buildInfo, startTime,
-		dbCommits, dbFailed, dbUp, dbLost, halted, draining, debts,
+		dbCommits, dbFailed, dbUp, dbLost, halted, draining, leftovers,
 	} {
 		to <- d
 	}
@@ -77,7 +77,7 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	gauge(to, dbLost, seconds(h.Lost))
 	gauge(to, halted, truth(h.Halted))
 	gauge(to, draining, truth(h.Draining))
-	gauge(to, debts, float64(h.Debts))
+	gauge(to, leftovers, float64(h.Leftovers))
 }
 
 func (s state) plugins(to chan<- prometheus.Metric) {

@@ -120,7 +120,7 @@ func (u *units) connected(err error) {
 		u.log.Info("systemd can be asked about units again")
 		u.failed = ""
 	case err != nil && u.failed != err.Error():
-		u.log.Warn("systemd cannot be asked about the units that own claims; none of these is released before it answers", "error", err)
+		u.log.Warn("systemd cannot be asked about the units that own claims; the agent detaches none of them before it answers", "error", err)
 		u.failed = err.Error()
 	}
 }

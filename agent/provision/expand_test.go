@@ -105,10 +105,10 @@ func TestExpandOffline(t *testing.T) {
 	w.view.Info.Caps.Offline = true
 	w.claim(t, "data")
 	_, _, err := w.service().Expand(t.Context(), "data", 20, time.Minute)
-	want(t, "claimed", err, volume.ErrRefused, `plugin "ebs" expands volumes only while they are not in use, and volume "data" is claimed by "web" (taken)`, "hint: volctl volume detach data --all")
+	want(t, "claimed", err, volume.ErrRefused, `plugin "ebs" expands volumes only while they are not in use, and volume "data" is claimed by "web" (mounted)`, "hint: volctl volume detach data --all")
 	w.release(t, "data")
 	_, _, err = w.service().Expand(t.Context(), "data", 20, time.Minute)
-	want(t, "being released", err, volume.ErrRefused, "still being released", "volctl wait --volume data --for free")
+	want(t, "being detached", err, volume.ErrRefused, "still being detached", "volctl wait --volume data --for free")
 	w.volumes["data"] = volume.Record{Volume: w.volumes["data"].Volume}
 	if _, _, err = w.service().Expand(t.Context(), "data", 20, 0); err != nil || !w.volumes["data"].Volume.Expansion.Offline {
 		t.Errorf("free: %v, %+v", err, w.volumes["data"].Volume.Expansion)

@@ -88,12 +88,12 @@ func TestDeregister(t *testing.T) {
 	w.mustRegister(t, existing())
 	w.claim(t, "data")
 	_, err := w.service().Deregister(t.Context(), "data", false)
-	want(t, "claimed", err, volume.ErrRefused, `is claimed by "web" (taken)`, "hint: volctl volume detach data --all")
+	want(t, "claimed", err, volume.ErrRefused, `is claimed by "web" (mounted)`, "hint: volctl volume detach data --all")
 	_, err = w.service().Deregister(t.Context(), "data", true)
-	want(t, "claimed, with force", err, volume.ErrRefused, `is claimed by "web" (taken), which is alive`)
+	want(t, "claimed, with force", err, volume.ErrRefused, `is claimed by "web" (mounted), which is alive`)
 	w.release(t, "data")
 	_, err = w.service().Deregister(t.Context(), "data", false)
-	want(t, "being released", err, volume.ErrRefused, `"web" (unpublishing)`, "still being released")
+	want(t, "being detached", err, volume.ErrRefused, `"web" (unpublishing)`, "still being detached")
 
 	r := w.volumes["data"]
 	r.Claims, r.Node.Watches = nil, nil
@@ -280,7 +280,7 @@ func TestDelete(t *testing.T) {
 	w.claim(t, "data")
 	want(t, "claimed", w.service().Delete(t.Context(), "data", ""), volume.ErrRefused, `is claimed by "web"`)
 	w.release(t, "data")
-	want(t, "being released", w.service().Delete(t.Context(), "data", ""), volume.ErrRefused, "still being released")
+	want(t, "being detached", w.service().Delete(t.Context(), "data", ""), volume.ErrRefused, "still being detached")
 	w.volumes["data"] = volume.Record{Volume: w.volumes["data"].Volume}
 	if err := w.service().Delete(t.Context(), "data", ""); err != nil {
 		t.Error(err)

@@ -31,7 +31,7 @@ func TestMountAndRelease(t *testing.T) {
 	for _, e := range s.events {
 		got = append(got, e.Type)
 	}
-	if want := []string{"published", "claim-taken", "unpublished", "claim-freed"}; !reflect.DeepEqual(got, want) {
+	if want := []string{"published", "claim-mounted", "unpublished", "claim-detached"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("events %q, want %q", got, want)
 	}
 	if s.store.durable != 2 {

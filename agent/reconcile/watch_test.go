@@ -26,7 +26,7 @@ func uncertain(t *testing.T, deadline time.Duration) *setup {
 	})
 	s.release(t, "v", "a")
 	s.Wake("v")
-	s.until(t, "v", "released", func(r volume.Record) bool { return len(r.Claims) == 0 })
+	s.until(t, "v", "detached", func(r volume.Record) bool { return len(r.Claims) == 0 })
 	return s
 }
 

@@ -176,7 +176,7 @@ func (s *Supervisor) admit(name string, def *volume.PluginDefinition, others []*
 		switch {
 		case f.id != def.ID || f.def != nil && !samePart(f.def, def):
 		case f.err != nil:
-			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file, with a mistake in it: %s; mend that file, or remove it and register the plugin again", def.ID, f.err)
+			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file, with a mistake in it: %s; fix that file, or remove it and register the plugin again", def.ID, f.err)
 		default:
 			return volume.Errorf(volume.ErrRefused, "plugin %q is defined in %s; change that file, or remove it and register the plugin again", def.ID, f.file)
 		}
@@ -274,7 +274,7 @@ func (p *plugin) isLeaving() bool { return p.next != nil && p.next.def == nil }
 func (s *Supervisor) deregisters(id string, registered, force bool, files []found) error {
 	for _, f := range files {
 		if registered && f.id == id && f.err != nil { // the file would keep the earlier definition in force
-			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file too, with a mistake in it: %s; mend that file, or remove it", id, f.err)
+			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file too, with a mistake in it: %s; fix that file, or remove it", id, f.err)
 		}
 	}
 

@@ -316,7 +316,7 @@ func TestBadFileOfRegistered(t *testing.T) {
 	b.reload()
 	b.await("late.yaml", supervisor.Failed)
 	for _, force := range []bool{false, true} {
-		expectRefused(t, b.deregister(force), volume.ErrRefused, `plugin "fake" stands in a file too`, "unknown key", "mend that file, or remove it")
+		expectRefused(t, b.deregister(force), volume.ErrRefused, `plugin "fake" stands in a file too`, "unknown key", "fix that file, or remove it")
 	}
 	if len(r.defs) != 1 || !b.sup.View("fake").Ready {
 		t.Errorf("after a refusal %d are registered, and it is %+v", len(r.defs), b.sup.View("fake"))

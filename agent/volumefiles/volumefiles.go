@@ -227,7 +227,7 @@ func (f *Files) Problems() (all []api.Problem) {
 			continue
 		}
 
-		p := api.Problem{Subject: v.file, Message: v.why.Error(), Command: "mend it, then: systemctl reload volagent"}
+		p := api.Problem{Subject: v.file, Message: v.why.Error(), Command: "fix it, then: systemctl reload volagent"}
 		if v.line > 0 {
 			p.Message = fmt.Sprintf("line %d: %s", v.line, p.Message)
 		}

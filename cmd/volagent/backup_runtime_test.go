@@ -35,7 +35,7 @@ func TestRestoreRuntime(t *testing.T) {
 	if _, out := s.restored(0, file); out["docker data"] != api.OutcomeRestored || out["docker mine"] != api.OutcomeRestored {
 		t.Fatalf("got %v", out)
 	}
-	s.holds("data docker taken docker 2")
+	s.holds("data docker mounted docker 2")
 	if got := s.mounts(); got != mounts {
 		t.Errorf("the mounts are\n%s\nand were\n%s", got, mounts)
 	}
@@ -43,7 +43,7 @@ func TestRestoreRuntime(t *testing.T) {
 		t.Errorf("the second time: %v", out)
 	}
 	call("Unmount", "data", "c1", nil) // c2 still uses the volume, although no list shows it
-	s.holds("data docker taken docker 1")
+	s.holds("data docker mounted docker 1")
 	if got := fmt.Sprint(call("Mount", "data", "c3", nil)["Mountpoint"]); got != path {
 		t.Errorf("mounted at %s, and was at %s", got, path)
 	}

@@ -363,7 +363,7 @@ func TestRestoreDebt(t *testing.T) {
 	path := h.volctl("volume", "claim", "other")
 	mark, mounts := h.mark(), h.mounts()
 	_, out := h.restored(4, file)
-	if out["debt owed"] != api.OutcomeRestored || out["debt used"] != api.OutcomeRefused {
+	if out["leftover owed"] != api.OutcomeRestored || out["leftover used"] != api.OutcomeRefused {
 		t.Fatalf("got %v", out)
 	}
 	h.await("the debt is undone once more", func() bool {

@@ -80,7 +80,7 @@ func (g *guest) mounted(id string) bool {
 	there := g.try("findmnt", "--noheadings", "-o", "FSTYPE", "/srv/"+id)
 	types := strings.Fields(there.out)
 	is := len(types) > 0 && types[len(types)-1] != "autofs"
-	if is != slices.Equal(claimed, []string{"srv-" + id + ".mount", "taken", "/srv/" + id}) {
+	if is != slices.Equal(claimed, []string{"srv-" + id + ".mount", "mounted", "/srv/" + id}) {
 		g.t.Errorf("%s is mounted: %t, and its claims are %q", id, is, claimed)
 	}
 	return is

@@ -52,7 +52,7 @@ func TestAdoptedWayOut(t *testing.T) {
 	s.kill()
 	h.exits(4, "claimed by", "volume", "deregister", "data", "-y")
 	h.exits(4, "which is alive", "volume", "deregister", "data", "-force", "-y")
-	if out, code := h.inspect(); code != 0 || !strings.Contains(out, "owed: NodeUnpublishVolume") {
+	if out, code := h.inspect(); code != 0 || !strings.Contains(out, "pending call: NodeUnpublishVolume") {
 		t.Errorf("inspect: exit %d\n%s", code, out)
 	}
 	h.volctl("volume", "detach", "data", "a", "--without-plugin")
@@ -214,7 +214,7 @@ func TestInspectInDoubt(t *testing.T) {
 	says(fmt.Sprintf("owner pid %d", s.pid()))
 	h.volctl("volume", "detach", "data", "a", "--force", "--no-wait")
 	h.volctl("volume", "deregister", "data", "-force", "-y")
-	says(`debt of volume "data"`, "owed: "+path+" may still be mounted")
+	says(`leftover of volume "data"`, "owed: "+path+" may still be mounted")
 	h.killPlugin()
 	h.startPlugin()
 	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
@@ -239,8 +239,8 @@ func TestOwnerEndsOnFullDisk(t *testing.T) {
 		h.must(err)
 		return strings.Count(string(raw), words)
 	}
-	h.await("some tries", func() bool { return said("cannot release a claim whose owner is gone") >= 6 })
-	if n := said("cannot release claims whose owners are gone"); n != 1 {
+	h.await("some tries", func() bool { return said("cannot detach a claim whose owner is gone") >= 6 })
+	if n := said("cannot detach claims whose owners are gone"); n != 1 {
 		t.Errorf("that is told %d times", n)
 	}
 	if r := h.try("volume", "detach", "one", "a", "--without-plugin"); r.code != 1 || !strings.Contains(r.err, "no space left") {

@@ -69,7 +69,7 @@ func (s served) both() []string {
 	if name == "docker" {
 		two = 2
 	}
-	return []string{fmt.Sprintf("data %s taken %s %d", name, name, two), fmt.Sprintf("own %s taken %s 1", name, name)}
+	return []string{fmt.Sprintf("data %s mounted %s %d", name, name, two), fmt.Sprintf("own %s mounted %s 1", name, name)}
 }
 
 // powerCut ends all processes and mounts, and removes everything that is kept in memory. This

@@ -22,7 +22,7 @@ func TestRuntimeCopy(t *testing.T) {
 		t.Fatal(out)
 	}
 	s.writing(a, data)
-	held := data + " docker taken docker 1"
+	held := data + " docker mounted docker 1"
 	file := filepath.Join(s.dir, "copied")
 	s.must(os.WriteFile(file, []byte("hello"), 0o644))
 
@@ -66,7 +66,7 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	if code, answer := s.call("VolumeDriver.Unmount", map[string]any{"Name": low, "ID": s.ref(low)}); code != 200 {
 		t.Fatalf("unmount: %v", answer)
 	}
-	s.holds(low + " docker taken docker 1")
+	s.holds(low + " docker mounted docker 1")
 	s.grows(a)
 
 	// Kill the agent while docker waits for the answer to its Mount.
@@ -87,13 +87,13 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	err := <-started
 	s.says(out, err, "docker repeated it without its content", "give the command again")
 	s.box.must(t, "start", b)
-	s.holds(high+" docker taken docker 2", low+" docker taken docker 1")
+	s.holds(high+" docker mounted docker 2", low+" docker mounted docker 1")
 	s.grows(a)
 
 	s.box.must(t, "rm", "-f", a)
-	s.holds(high + " docker taken docker 2") // docker's Unmount ends the claim on low
+	s.holds(high + " docker mounted docker 2") // docker's Unmount ends the claim on low
 	s.box.must(t, "rm", "-f", b)
-	s.holds(high + " docker taken docker 1")
+	s.holds(high + " docker mounted docker 1")
 	s.reaped()
 	s.clean()
 	s.box.must(t, "volume", "rm", low, high)

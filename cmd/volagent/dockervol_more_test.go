@@ -80,7 +80,7 @@ func TestRuntimePluginDown(t *testing.T) {
 		s.clean()
 		s.volctl("plugin", "start", "local")
 		s.box.must(t, "start", a)
-		s.holds(data + " " + name + " taken " + name + " 1")
+		s.holds(data + " " + name + " mounted " + name + " 1")
 		s.box.must(t, "rm", "-f", a)
 		s.clean()
 		s.box.must(t, "volume", "rm", data)
@@ -103,10 +103,10 @@ func TestRuntimeEnds(t *testing.T) {
 			if code, answer := s.call("VolumeDriver.Mount", map[string]any{"Name": lost, "ID": "0123"}); code != 200 || answer["Mountpoint"] == "" {
 				t.Fatalf("mount: %d %v", code, answer)
 			}
-			s.holds(data+" docker taken docker 1", lost+" docker taken docker 1")
+			s.holds(data+" docker mounted docker 1", lost+" docker mounted docker 1")
 			out, err := s.box.run("volume", "rm", lost)
 			s.says(out, err, "in use by 1 container (0123) of docker", "docker ps -a --filter volume="+lost)
-			s.reaped(data + " docker taken docker 1")
+			s.reaped(data + " docker mounted docker 1")
 			if got := s.sh(a, "echo still > /data/f; cat /data/f"); got != "still" {
 				t.Errorf("the one that runs reads %q", got)
 			}
@@ -144,7 +144,7 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 			s.run("ca", "data:/data")
 			s.run("cb", "data:/data")
 			s.sh("ca", "echo on > /data/f")
-			s.holds("data docker taken docker 2")
+			s.holds("data docker mounted docker 2")
 			s.must(b.daemon.Process.Kill())
 			_ = b.daemon.Wait() // it was killed
 			b.daemon = nil
@@ -153,7 +153,7 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 				s.reaped()
 				s.clean()
 				s.box.must(t, "start", "ca")
-				s.holds("data docker taken docker 1")
+				s.holds("data docker mounted docker 1")
 				if got := s.sh("ca", "cat /data/f"); got != "on" {
 					t.Errorf("started again, it reads %q", got)
 				}
@@ -164,9 +164,9 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 			if got := s.sh("cb", "cat /data/f"); got != "on" {
 				t.Errorf("it reads %q", got)
 			}
-			s.holds("data docker taken docker 2")
+			s.holds("data docker mounted docker 2")
 			s.box.must(t, "stop", "ca")
-			s.holds("data docker taken docker 1")
+			s.holds("data docker mounted docker 1")
 			s.box.must(t, "rm", "-f", "ca", "cb")
 			s.clean()
 			s.box.must(t, "volume", "rm", "data")
@@ -318,13 +318,13 @@ func TestRuntimeEndsUntold(t *testing.T) {
 			s.logs("podman itself, which has it mounted 1x for no container (podman volume unmount " + data + ")")
 		}
 		s.box.must(t, "start", a)
-		s.holds(data + " " + name + " taken " + name + " 1")
+		s.holds(data + " " + name + " mounted " + name + " 1")
 		if got := s.sh(a, "cat /data/f"); got != "on" {
 			t.Errorf("it reads %q", got)
 		}
 		s.box.must(t, "rm", "-f", a)
 		if name == "podman" {
-			s.holds(data + " podman taken podman 1")
+			s.holds(data + " podman mounted podman 1")
 			s.box.must(t, "volume", "unmount", data)
 		}
 		s.clean()

@@ -21,7 +21,7 @@ func TestRuntimeShares(t *testing.T) {
 		s.run(a, data+":/data")
 		s.run(b, data+":/in:ro")
 		refs := map[string]string{"docker": "2", "podman": "1"}[name] // podman uses one id for all its containers
-		s.holds(data + " " + name + " taken " + name + " " + refs)
+		s.holds(data + " " + name + " mounted " + name + " " + refs)
 		s.sh(a, "echo hello > /data/f")
 		if got := s.sh(b, "cat /in/f"); got != "hello" {
 			t.Errorf("the other one reads %q", got)
@@ -42,7 +42,7 @@ func TestRuntimeShares(t *testing.T) {
 			t.Errorf("a detach under containers: exit %d: %s", r.code, r.err)
 		}
 		s.box.must(t, "stop", a)
-		s.holds(data + " " + name + " taken " + name + " 1")
+		s.holds(data + " " + name + " mounted " + name + " 1")
 		if got := s.sh(b, "cat /in/f"); got != "hello" {
 			t.Errorf("after the first was stopped, the other one reads %q", got)
 		}
@@ -72,7 +72,7 @@ func TestRuntimeAgentKilled(t *testing.T) {
 		s.kill()
 		s.sh(a, "echo on > /data/f")
 		s.start("local")
-		s.holds(data + " " + name + " taken " + name + " 1")
+		s.holds(data + " " + name + " mounted " + name + " 1")
 		if got := s.sh(a, "cat /data/f"); got != "on" {
 			t.Errorf("it reads %q", got)
 		}

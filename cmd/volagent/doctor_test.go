@@ -280,7 +280,7 @@ func TestDoctorVolumes(t *testing.T) {
 	h.volctl("plugin", "stop", "rec", "--force")
 	h.volctl("volume", "detach", "other", "b", "--without-plugin")
 	d := h.doctor()
-	if owes := d.finding("volume-owes:other"); !strings.Contains(owes.What, unpub) {
+	if owes := d.finding("volume-pending-calls:other"); !strings.Contains(owes.What, unpub) {
 		t.Errorf("%+v", owes)
 	}
 	h.volctl("plugin", "start", "rec")

@@ -65,7 +65,7 @@ func TestDrain(t *testing.T) {
 	}
 	check("before")
 	h.kill()
-	if text, _ := h.inspect(); !strings.Contains(text, "\ndraining  no new claim is taken; volctl node undrain\n") {
+	if text, _ := h.inspect(); !strings.Contains(text, "\ndraining  new claims are refused; volctl node undrain\n") {
 		t.Errorf("with no agent:\n%s", text)
 	}
 	h.start("rec")
@@ -88,7 +88,7 @@ func TestDrain(t *testing.T) {
 	if screen := h.volctl("node", "status"); !strings.Contains(screen, "safe to power off") {
 		t.Errorf("node status:\n%s", screen)
 	}
-	h.exits(0, "claims are taken again", "node", "undrain")
+	h.exits(0, "claims are accepted again", "node", "undrain")
 	h.exits(0, "nothing to do", "node", "undrain")
 	h.volctl("volume", "claim", "data")
 	h.volctl("volume", "detach", "data")

@@ -108,7 +108,7 @@ func TestExpandOffline(t *testing.T) {
 	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
 	h.volctl("volume", "claim", "data", "--alloc", "a")
 	mark := h.mark()
-	h.refuses(4, `expands volumes only while they are not in use, and volume "data" is claimed by "a" (taken)`, "volume", "expand", "data", "8MiB")
+	h.refuses(4, `expands volumes only while they are not in use, and volume "data" is claimed by "a" (mounted)`, "volume", "expand", "data", "8MiB")
 	if r := h.try("volume", "expand", "data", "8MiB"); !strings.Contains(r.err, "hint: volctl volume detach data --all") {
 		t.Errorf("no command frees it: %s", r.err)
 	}

@@ -208,8 +208,8 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	want := []string{
-		"registered", "claim-pending", "attached", "staged", "published", "claim-taken", "claim-refused",
-		"claim-unpublishing", "unpublished", "unstaged", "claim-node-detached", "detached", "claim-controller-detached", "claim-freed",
+		"registered", "claim-pending", "attached", "staged", "published", "claim-mounted", "claim-refused",
+		"claim-unpublishing", "unpublished", "unstaged", "claim-node-detached", "detached", "claim-controller-detached", "claim-detached",
 	}
 	if got := types(h.happened("--volume", "data")); !slices.Equal(got, want) {
 		t.Errorf("the events of the volume are\n%q, want\n%q", got, want)
@@ -272,10 +272,10 @@ func TestFollowEvents(t *testing.T) {
 			t.Fatalf("not told of %s", want)
 		}
 	}
-	next("claim-taken")
+	next("claim-mounted")
 	h.volctl("volume", "claim", "other", "--alloc", "a")
 	h.volctl("volume", "detach", "data", "a")
-	for _, typ := range []string{"claim-unpublishing", "unpublished", "unstaged", "claim-node-detached", "detached", "claim-controller-detached", "claim-freed"} {
+	for _, typ := range []string{"claim-unpublishing", "unpublished", "unstaged", "claim-node-detached", "detached", "claim-controller-detached", "claim-detached"} {
 		next(typ)
 	}
 	h.must(cmd.Process.Signal(syscall.SIGINT))

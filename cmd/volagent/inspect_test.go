@@ -44,7 +44,7 @@ func TestInspect(t *testing.T) {
 	before, err := os.ReadFile(db)
 	h.must(err)
 	mounts := h.mounts()
-	says(0, "agent     not running", "database  ok", `claim of "a"  taken`, other+"  as recorded", `plugin "rec"`, "alive: true")
+	says(0, "agent     not running", "database  ok", `claim of "a"  mounted`, other+"  as recorded", `plugin "rec"`, "alive: true")
 	out, code := h.inspect("--json")
 	var in struct {
 		Volumes []struct {

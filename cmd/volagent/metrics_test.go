@@ -70,7 +70,7 @@ func TestMetrics(t *testing.T) {
 			`volagent_plugin_rpc_duration_seconds_count{code="OK",method="NodePublishVolume",plugin="rec"} 1`,
 			`volagent_plugin_rpcs_in_flight{method="NodeStageVolume",plugin="rec"} 0`,
 			`volagent_plugin_restarts_total{instance="",plugin="rec",type="monolith"} 0`,
-			`volagent_volumes{state="mounted"} 1`, `volagent_claims{state="taken"} 1`, `volagent_db_up 1`,
+			`volagent_volumes{state="mounted"} 1`, `volagent_claims{state="mounted"} 1`, `volagent_db_up 1`,
 		)
 	}
 	after, err := csitest.ReadJournal(h.cfg.JournalPath())
@@ -131,7 +131,7 @@ func TestMetricsAddress(t *testing.T) {
 		h.must(err)
 		return resp.StatusCode, string(all)
 	}
-	for _, want := range []string{"volagent_claims{state=\"taken\"} 1\n", "volagent_volumes{state=\"mounted\"} 1\n", "volagent_draining 0\n", "volagent_halted 0\n", "volagent_debts 0\n", "volagent_db_lost_time_seconds 0\n"} {
+	for _, want := range []string{"volagent_claims{state=\"mounted\"} 1\n", "volagent_volumes{state=\"mounted\"} 1\n", "volagent_draining 0\n", "volagent_halted 0\n", "volagent_leftovers 0\n", "volagent_db_lost_time_seconds 0\n"} {
 		if code, got := get("/metrics"); code != http.StatusOK || !strings.Contains(got, want) {
 			t.Errorf("%d, no %q in\n%s", code, want, got)
 		}
@@ -153,7 +153,7 @@ func TestMetricsAddress(t *testing.T) {
 		return len(scrapedAt.FindAllSubmatch(said, -1)) == 2
 	})
 	address = string(scrapedAt.FindAllSubmatch(said, -1)[1][1])
-	if code, got := get("/metrics"); code != http.StatusOK || !strings.Contains(got, "volagent_claims{state=\"taken\"} 1\n") {
+	if code, got := get("/metrics"); code != http.StatusOK || !strings.Contains(got, "volagent_claims{state=\"mounted\"} 1\n") {
 		t.Errorf("of the next agent: %d\n%s", code, got)
 	}
 	h.volctl("volume", "detach", "data", "a")

@@ -329,7 +329,7 @@ func mountVolctl(h mountRig) {
 	}
 	h.says(h.try("volume", "detach", "data"), 4, "volctl: ", "hint: ")
 	mark := h.mark()
-	if out := h.volctl("umount", dir); out != "unmounted "+dir+` and released volume "data"` {
+	if out := h.volctl("umount", dir); out != "unmounted "+dir+` and detached volume "data"` {
 		h.t.Errorf("umount said %q", out)
 	}
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
@@ -436,7 +436,7 @@ func mountKilled(h mountRig) {
 		h.must(cmd.Process.Signal(sig))
 		err := cmd.Wait()
 		if sig == syscall.SIGTERM && (cmd.ProcessState.ExitCode() != 32 || !strings.Contains(errs.String(), "it was interrupted, and the claim is withdrawn") &&
-			!strings.Contains(errs.String(), "the claim is withdrawn, and its release goes on")) {
+			!strings.Contains(errs.String(), "the claim is withdrawn, and its detach continues")) {
 			h.t.Errorf("%v: %s", err, errs.String())
 		}
 		h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
@@ -450,7 +450,7 @@ func mountSlowRelease(h mountRig) {
 	dir := h.at("slow")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
 	h.fault(csitest.Fault{Method: csitest.NodeUnstage, Delay: 5 * time.Second})
-	h.says(h.try("umount", dir, "--timeout", "1s"), 5, `cannot release volume "data", which goes on by itself; `+dir+" is unmounted", "hint: volctl volume status data")
+	h.says(h.try("umount", dir, "--timeout", "1s"), 5, `cannot detach volume "data", which goes on by itself; `+dir+" is unmounted", "hint: volctl volume status data")
 	if h.mounted(dir) {
 		h.t.Error("it is still mounted")
 	}
@@ -468,7 +468,7 @@ func mountNoAgent(h mountRig) {
 	h.says(h.tool("mount", "-t", "csi", "more", gone), 2, "no agent answers on ", "; start the agent that listens there")
 	h.says(h.tool("mount", gone), 2, "no agent answers on ", ", for 1s; start the agent that listens there")
 	h.says(h.tool("mount", dir), 2, "; add _netdev,nofail to its line in /etc/fstab: without _netdev it is mounted before the agent can run, and stops the boot; ")
-	h.says(h.tool("umount", dir), 0, "umount.csi: warning: "+dir+" is unmounted; the agent releases its volume when it runs: no agent answers")
+	h.says(h.tool("umount", dir), 0, "umount.csi: warning: "+dir+" is unmounted; the agent detaches its volume when it runs: no agent answers")
 	if h.mounted(dir) {
 		h.t.Error("it is still mounted")
 	}

@@ -70,7 +70,7 @@ func TestMountOwner(t *testing.T) {
 	h.kill()
 	h.start("rec")
 	h.expect(mark)
-	if got := h.state("data"); got != "taken mount" {
+	if got := h.state("data"); got != "mounted mount" {
 		t.Errorf("after the agent was killed the claim is %q", got)
 	}
 

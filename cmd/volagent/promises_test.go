@@ -219,7 +219,7 @@ func TestHolderIsNamed(t *testing.T) {
 	h.register("data", "single-node-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "first one")
 	r := h.try("volume", "claim", "data", "--alloc", "second")
-	if r.code != 4 || !strings.Contains(r.err, `"first one" (taken, for `) {
+	if r.code != 4 || !strings.Contains(r.err, `"first one" (mounted, for `) {
 		t.Errorf("exit %d, %s", r.code, r.err)
 	}
 	_, hint, _ := strings.Cut(r.err, "hint: ")

@@ -88,7 +88,7 @@ func TestVolumeFiles(t *testing.T) {
 			}
 		}
 	}
-	if f := h.doctor().finding("volume-file:" + bad); !strings.Contains(f.What, `line 4: unknown field "sice"`) || f.Do != "mend it, then: systemctl reload volagent" {
+	if f := h.doctor().finding("volume-file:" + bad); !strings.Contains(f.What, `line 4: unknown field "sice"`) || f.Do != "fix it, then: systemctl reload volagent" {
 		t.Errorf("the doctor finds %+v", f)
 	}
 	raw, err := os.ReadFile(h.log.Name())

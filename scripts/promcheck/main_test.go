@@ -98,7 +98,7 @@ func TestDashboard(t *testing.T) {
 		"overlap":           {`"x": 4,`, `"x": 3,`, "overlap"},
 		"outside":           {`"w": 4,`, `"w": 40,`, "24 columns"},
 		"syntax":            {`sum by (state) (volagent_volumes`, `sum by (state (volagent_volumes`, "parse error"},
-		"a metric":          {`sum(volagent_debts`, `sum(volagent_debt`, `no metric "volagent_debt"`},
+		"a metric":          {`sum(volagent_leftovers`, `sum(volagent_debt`, `no metric "volagent_debt"`},
 		"legend":            {`"legendFormat": "{{state}}"`, `"legendFormat": "{{stat}}"`, `no label "stat"`},
 		"an unknown name":   {`[$__rate_interval]`, `[$__rate]`, "no variable $__rate"},
 		"another source":    {`"uid": "${datasource}"`, `"uid": "prom"`, "another datasource"},

@@ -10,7 +10,7 @@ import (
 
 // ErrDetaching is a refusal that ends by itself, because the conflicting claim is being detached.
 // It is also an ErrRefused.
-var ErrDetaching = fmt.Errorf("being released: %w", ErrRefused)
+var ErrDetaching = fmt.Errorf("being detached: %w", ErrRefused)
 
 // Request asks for a claim.
 type Request struct {
@@ -147,7 +147,7 @@ func again(r Record, c Claim, req Request) error {
 	if !c.Wanted {
 		return &Error{
 			Kind:    ErrDetaching,
-			Message: fmt.Sprintf("the earlier claim of %q on volume %q is still being released (%s)", c.Alloc, r.Volume.ID, c.State),
+			Message: fmt.Sprintf("the earlier claim of %q on volume %q is still being detached (%s)", c.Alloc, r.Volume.ID, c.State),
 			Hint:    Command("volctl volume status %s", r.Volume.ID),
 		}
 	}
@@ -270,7 +270,7 @@ func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now ti
 
 			names = append(names, name+")")
 		} else {
-			names = append(names, fmt.Sprintf("%q (being released: %s)", c.Alloc, c.State))
+			names = append(names, fmt.Sprintf("%q (being detached: %s)", c.Alloc, c.State))
 		}
 	}
 

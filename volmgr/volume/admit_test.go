@@ -136,14 +136,14 @@ func TestRefusalWording(t *testing.T) {
 		hint    string
 	}{
 		{"live", held, writer("new"), false,
-			`volume "data" is in use in mode single-node-writer by "holder-0" (taken, for 1h0m0s)`, "volctl volume detach data holder-0"},
+			`volume "data" is in use in mode single-node-writer by "holder-0" (mounted, for 1h0m0s)`, "volctl volume detach data holder-0"},
 		{"dying", dying, writer("new"), true,
-			`volume "data" is in use in mode single-node-writer by "holder-0" (being released: unpublishing)`, "volctl volume status data"},
+			`volume "data" is in use in mode single-node-writer by "holder-0" (being detached: unpublishing)`, "volctl volume status data"},
 		{"one of each", mixed, writer("new"), false,
-			`volume "data" is in use in mode single-node-writer by "holder-0" (being released: unpublishing), "holder-1" (taken, for 1h0m0s)`,
+			`volume "data" is in use in mode single-node-writer by "holder-0" (being detached: unpublishing), "holder-1" (mounted, for 1h0m0s)`,
 			"volctl volume detach data holder-1"},
 		{"own earlier one", dying, writer("holder-0"), true,
-			`the earlier claim of "holder-0" on volume "data" is still being released (unpublishing)`, "volctl volume status data"},
+			`the earlier claim of "holder-0" on volume "data" is still being detached (unpublishing)`, "volctl volume status data"},
 		{"write in a mode nobody writes in", in(volume.MultiNodeReaderOnly, 1, 0), writer("new"), false,
 			`volume "data" is claimed in mode multi-node-reader-only, which nobody may write in`, ""},
 	} {

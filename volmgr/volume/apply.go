@@ -373,7 +373,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 	for _, c := range moved(before, now) {
 		switch n, ok := now.Claims[c.Alloc]; {
 		case !ok:
-			add("claim-freed", c.Alloc, "released after %s", c.State)
+			add("claim-detached", c.Alloc, "detached after %s", c.State)
 		case n.State != c.State:
 			add("claim-"+string(n.State), c.Alloc, "%s → %s", c.State, n.State)
 		}

@@ -87,7 +87,7 @@ func (c Claim) unrecognised() string {
 
 	switch {
 	case c.Without.Check() != nil:
-		return fmt.Sprintf("claim of %q is to be released in the unknown way %q", c.Alloc, c.Without)
+		return fmt.Sprintf("claim of %q is detached in the unknown way %q", c.Alloc, c.Without)
 	case !c.Published.Valid():
 		return fmt.Sprintf("published for %s has the unknown state %q", c.Alloc, c.Published)
 	case !c.Bound.Valid():

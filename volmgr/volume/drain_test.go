@@ -139,7 +139,7 @@ func TestAdmitDraining(t *testing.T) {
 		ask volume.Request
 	}{
 		"a new one":                  {old, writer("b")},
-		"one that is being released": {released, writer("a")},
+		"one that is being detached": {released, writer("a")},
 		"one that would wait":        {single, writer("b")},
 		"one whose owner is gone":    {gone, with(writer("a"), func(q *volume.Request) { q.Owners = living{} })},
 	} {

@@ -162,7 +162,7 @@ func must(r volume.Record, err error) volume.Record {
 
 func TestDroppable(t *testing.T) {
 	r := admit(t, mounted(t), writer("b"))
-	if err := volume.Droppable(r); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `is claimed by "a" (taken), which is alive`) || hintOf(err) != "volctl volume detach data a" {
+	if err := volume.Droppable(r); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `is claimed by "a" (mounted), which is alive`) || hintOf(err) != "volctl volume detach data a" {
 		t.Errorf("with two live claims: %v, hint %q", err, hintOf(err))
 	}
 	r = must(volume.Detach(r, "a"))

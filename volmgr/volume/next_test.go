@@ -191,7 +191,7 @@ func TestNext(t *testing.T) {
 		}, `wait invalid: the unknown call "NodePray" is owed`},
 		{"an unknown way out", func(r *volume.Record, _ *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.Without = "fire" })
-		}, `wait invalid: claim of "a" is to be released in the unknown way "fire"`},
+		}, `wait invalid: claim of "a" is detached in the unknown way "fire"`},
 		{"a debt waits for its plugin, even with what the host could do", func(r *volume.Record, o *volume.Observed) {
 			edit(r, func(c *volume.Claim) {
 				c.Wanted, c.Without, c.At, c.Bound = false, volume.ByLazy, "/srv", volume.Present
@@ -301,7 +301,7 @@ func TestApplyEvents(t *testing.T) {
 	for _, k := range []volume.Kind{volume.NodeUnpublish, volume.NodeUnstage, volume.Prove, volume.ControllerUnpublish, volume.Free} {
 		var evs []volume.Event
 		released, evs = volume.Apply(released, volume.Action{Kind: k, Alloc: "a", Path: released.Claims["a"].Target}, volume.Outcome{})
-		if want := map[volume.Kind]string{volume.Prove: "claim-node-detached", volume.Free: "claim-freed"}[k]; want != "" && (len(evs) != 1 || evs[0].Type != want) {
+		if want := map[volume.Kind]string{volume.Prove: "claim-node-detached", volume.Free: "claim-detached"}[k]; want != "" && (len(evs) != 1 || evs[0].Type != want) {
 			t.Errorf("%s: events %+v, want %s", k, evs, want)
 		}
 	}

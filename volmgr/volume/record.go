@@ -77,11 +77,31 @@ type ClaimState string
 // that leads to it deletes the claim.
 const (
 	Pending            ClaimState = "pending"
-	Mounted            ClaimState = "taken"
+	Mounted            ClaimState = "mounted"
 	Unpublishing       ClaimState = "unpublishing"
 	NodeDetached       ClaimState = "node-detached"
 	ControllerDetached ClaimState = "controller-detached"
 )
+
+// storedMounted is the name of Mounted on disk, which is Nomad's.
+const storedMounted = "taken"
+
+// MarshalText returns the name of the state on disk.
+func (s ClaimState) MarshalText() ([]byte, error) {
+	if s == Mounted {
+		return []byte(storedMounted), nil
+	}
+	return []byte(s), nil
+}
+
+// UnmarshalText reads the name of the state on disk. It accepts unknown names.
+func (s *ClaimState) UnmarshalText(text []byte) error {
+	*s = ClaimState(text)
+	if *s == storedMounted {
+		*s = Mounted
+	}
+	return nil
+}
 
 // Claim is one alloc's right to a volume, with its progress.
 type Claim struct {

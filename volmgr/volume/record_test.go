@@ -256,3 +256,26 @@ func run(t *testing.T, v variant, s *state) (commits int) {
 	t.Fatalf("does not come to rest: %+v", s.mem)
 	return 0
 }
+
+// TestStoredState checks that records keep Nomad's name of a mounted claim, in both directions.
+func TestStoredState(t *testing.T) {
+	for _, tt := range []struct {
+		state  volume.ClaimState
+		stored string
+	}{
+		{volume.Pending, `"pending"`},
+		{volume.Mounted, `"taken"`},
+		{volume.Unpublishing, `"unpublishing"`},
+		{"of a later agent", `"of a later agent"`},
+	} {
+		raw, err := json.Marshal(tt.state)
+		if err != nil || string(raw) != tt.stored {
+			t.Errorf("%s is stored as %s, %v; want %s", tt.state, raw, err, tt.stored)
+		}
+
+		var got volume.ClaimState
+		if err := json.Unmarshal(raw, &got); err != nil || got != tt.state {
+			t.Errorf("%s reads as %s, %v", raw, got, err)
+		}
+	}
+}

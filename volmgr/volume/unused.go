@@ -22,7 +22,7 @@ func Unused(r Record) error {
 		return Errorf(ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
 			WithHint("%s", r.detached())
 	case len(names) > 0:
-		return Errorf(ErrRefused, "the claim of %s on volume %q is still being released", strings.Join(names, ", "), id).
+		return Errorf(ErrRefused, "the claim of %s on volume %q is still being detached", strings.Join(names, ", "), id).
 			WithHint("wait for it: %s", Command("volctl wait --volume %s --for free", id))
 	case len(r.PendingCalls()) > 0:
 		return Errorf(ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.PendingCalls(), ", ")).

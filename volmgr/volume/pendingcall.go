@@ -109,7 +109,7 @@ func (r Record) Left() []string {
 	}
 
 	for _, d := range r.PendingCalls() {
-		left = append(left, fmt.Sprintf("plugin %q is still to be told: %s", r.Volume.PluginID, d))
+		left = append(left, fmt.Sprintf("pending call to plugin %q: %s", r.Volume.PluginID, d))
 	}
 
 	return left
