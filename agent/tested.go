@@ -253,7 +253,7 @@ func toAsk(q api.PluginTest) (plugintest.Ask, error) {
 	}
 
 	if ask.Access != "" {
-		if err := (volume.Capability{Access: ask.Access, Attachment: volume.FileSystem}).Check(); err != nil {
+		if err := volume.CheckCapability(volume.Capability{Access: ask.Access, Attachment: volume.FileSystem}); err != nil {
 			return ask, err
 		}
 	}

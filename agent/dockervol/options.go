@@ -153,7 +153,7 @@ func (s *Service) set(o *options, name, value string) (err error) {
 		o.excl, err = yes(name, value)
 	case "access_mode":
 		o.access = volume.AccessMode(value)
-		err = volume.Capability{Access: o.access, Attachment: volume.FileSystem}.Check()
+		err = volume.CheckCapability(volume.Capability{Access: o.access, Attachment: volume.FileSystem})
 	case "uid":
 		o.own.UID = value
 	case "gid":

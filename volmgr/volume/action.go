@@ -1,43 +1,7 @@
 package volume
 
-import "slices"
-
-// Kind names the work of one step.
-type Kind string
-
-// The steps. The first six are CSI calls, under their CSI names. The steps of the last group happen
-// on the host only.
+// The steps that happen only on this host. The other steps are CSI calls, by their names.
 const (
-	ControllerPublish   Kind = "ControllerPublishVolume"
-	NodeStage           Kind = "NodeStageVolume"
-	NodePublish         Kind = "NodePublishVolume"
-	NodeUnpublish       Kind = "NodeUnpublishVolume"
-	NodeUnstage         Kind = "NodeUnstageVolume"
-	ControllerUnpublish Kind = "ControllerUnpublishVolume"
-
-	// CSI calls that do not belong to a volume's mounts. An Attempt names the first two.
-	CreateVolume         Kind = "CreateVolume"
-	DeleteVolume         Kind = "DeleteVolume"
-	ControllerExpand     Kind = "ControllerExpandVolume"
-	NodeExpand           Kind = "NodeExpandVolume"
-	ControllerModify     Kind = "ControllerModifyVolume"
-	ControllerGetVolume  Kind = "ControllerGetVolume"
-	ListVolumes          Kind = "ListVolumes"
-	GetCapacity          Kind = "GetCapacity"
-	ValidateCapabilities Kind = "ValidateVolumeCapabilities"
-	CreateSnapshot       Kind = "CreateSnapshot"
-	DeleteSnapshot       Kind = "DeleteSnapshot"
-	ListSnapshots        Kind = "ListSnapshots"
-	GetSnapshot          Kind = "GetSnapshot"
-	CreateGroupSnapshot  Kind = "CreateVolumeGroupSnapshot"
-	DeleteGroupSnapshot  Kind = "DeleteVolumeGroupSnapshot"
-	GetGroupSnapshot     Kind = "GetVolumeGroupSnapshot"
-	NodeStats            Kind = "NodeGetVolumeStats"
-	NodeHealth           Kind = "NodeGetVolumeHealth"
-	NodeStorageHealth    Kind = "NodeGetStorageHealth"
-	ControllerHealth     Kind = "ControllerGetVolumeHealth"
-	ListHealth           Kind = "ControllerListVolumeHealth"
-
 	Plan     Kind = "plan"      // record that calls for one more side will be made
 	Doubt    Kind = "doubt"     // record that a mount is missing or broken, before it is made again
 	Bind     Kind = "bind"      // mount the target at Claim.At
@@ -119,17 +83,6 @@ func (a Action) RPC() bool {
 		return false
 	}
 }
-
-// controllers are the calls to the controller service. All other calls are to the node service.
-var controllers = []Kind{
-	ControllerPublish, ControllerUnpublish, CreateVolume, DeleteVolume, ControllerExpand, ControllerModify, ControllerGetVolume, ListVolumes,
-	GetCapacity, ValidateCapabilities, CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot, CreateGroupSnapshot, DeleteGroupSnapshot,
-	GetGroupSnapshot, ControllerHealth, ListHealth,
-}
-
-// Controller reports whether the step is a call to the controller service. All other calls are to
-// the node service.
-func (k Kind) Controller() bool { return slices.Contains(controllers, k) }
 
 // Forward reports whether the step makes something that another step undoes.
 func (a Action) Forward() bool {

@@ -72,30 +72,3 @@ func (v Volume) reclaim() string {
 	}
 	return v.Reclaim
 }
-
-// equal reports whether the options mean the same. A missing list equals an empty one.
-func (o MountOptions) equal(other MountOptions) bool {
-	return o.FSType == other.FSType && slices.Equal(o.MountFlags, other.MountFlags)
-}
-
-// shown returns the options for show, which prints an empty value as "none".
-func (o MountOptions) shown() any {
-	if o.FSType == "" && len(o.MountFlags) == 0 {
-		return ""
-	}
-	return o
-}
-
-// equal reports whether both requests name the same places in the same order.
-func (t TopologyRequest) equal(other TopologyRequest) bool {
-	same := func(a, b []map[string]string) bool { return slices.EqualFunc(a, b, maps.Equal) }
-	return same(t.Required, other.Required) && same(t.Preferred, other.Preferred)
-}
-
-// shown returns the request for show, which prints an empty value as "none".
-func (t TopologyRequest) shown() any {
-	if !t.Given() {
-		return ""
-	}
-	return t
-}

@@ -3,6 +3,7 @@ package volume
 import (
 	"fmt"
 	"regexp"
+	"slices"
 )
 
 // The limits of CSI, in bytes ("Size Limits" and "GetPluginInfo" in the specification). A driver
@@ -65,5 +66,16 @@ func (v Volume) CheckLimits() error {
 		}
 	}
 
+	return nil
+}
+
+// CheckCapability refuses unknown modes.
+func CheckCapability(c Capability) error {
+	if !slices.Contains(AccessModes, c.Access) {
+		return Errorf(ErrInvalid, "unknown access mode %q", c.Access).WithHint("one of %v", AccessModes)
+	}
+	if c.Attachment != FileSystem && c.Attachment != BlockDevice {
+		return Errorf(ErrInvalid, "unknown attachment mode %q", c.Attachment).WithHint("%s or %s", FileSystem, BlockDevice)
+	}
 	return nil
 }

@@ -215,7 +215,7 @@ func (v Volume) Check() error {
 	}
 
 	for _, c := range v.Capabilities {
-		if err := c.Check(); err != nil {
+		if err := CheckCapability(c); err != nil {
 			return err
 		}
 	}

@@ -1,7 +1,5 @@
 package volume
 
-import "slices"
-
 // AccessMode is CSI's VolumeCapability.AccessMode, in the spelling that users type.
 type AccessMode string
 
@@ -40,15 +38,4 @@ const (
 type Capability struct {
 	Access     AccessMode     `json:"access_mode"`
 	Attachment AttachmentMode `json:"attachment_mode"`
-}
-
-// Check refuses unknown modes.
-func (c Capability) Check() error {
-	if !slices.Contains(AccessModes, c.Access) {
-		return Errorf(ErrInvalid, "unknown access mode %q", c.Access).WithHint("one of %v", AccessModes)
-	}
-	if c.Attachment != FileSystem && c.Attachment != BlockDevice {
-		return Errorf(ErrInvalid, "unknown attachment mode %q", c.Attachment).WithHint("%s or %s", FileSystem, BlockDevice)
-	}
-	return nil
 }

@@ -54,18 +54,3 @@ const (
 	Provisioning Provision = "creating"
 	Deleting     Provision = "deleting"
 )
-
-// MountOptions are passed to the plugin for volumes with a file system.
-type MountOptions struct {
-	FSType     string   `json:"fs_type,omitempty"`
-	MountFlags []string `json:"mount_flags,omitempty"`
-}
-
-// TopologyRequest says where a created volume must or should be reachable.
-type TopologyRequest struct {
-	Required  []map[string]string `json:"required,omitempty"`
-	Preferred []map[string]string `json:"preferred,omitempty"`
-}
-
-// Given reports whether the request names a place.
-func (t TopologyRequest) Given() bool { return len(t.Required)+len(t.Preferred) > 0 }

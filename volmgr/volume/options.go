@@ -1,0 +1,48 @@
+package volume
+
+import (
+	"maps"
+	"slices"
+)
+
+// MountOptions are passed to the plugin for volumes with a file system.
+type MountOptions struct {
+	FSType     string   `json:"fs_type,omitempty"`
+	MountFlags []string `json:"mount_flags,omitempty"`
+}
+
+// TopologyRequest says where a created volume must or should be reachable.
+type TopologyRequest struct {
+	Required  []map[string]string `json:"required,omitempty"`
+	Preferred []map[string]string `json:"preferred,omitempty"`
+}
+
+// Given reports whether the request names a place.
+func (t TopologyRequest) Given() bool { return len(t.Required)+len(t.Preferred) > 0 }
+
+// equal reports whether the options mean the same. A missing list equals an empty one.
+func (o MountOptions) equal(other MountOptions) bool {
+	return o.FSType == other.FSType && slices.Equal(o.MountFlags, other.MountFlags)
+}
+
+// shown returns the options for show, which prints an empty value as "none".
+func (o MountOptions) shown() any {
+	if o.FSType == "" && len(o.MountFlags) == 0 {
+		return ""
+	}
+	return o
+}
+
+// equal reports whether both requests name the same places in the same order.
+func (t TopologyRequest) equal(other TopologyRequest) bool {
+	same := func(a, b []map[string]string) bool { return slices.EqualFunc(a, b, maps.Equal) }
+	return same(t.Required, other.Required) && same(t.Preferred, other.Preferred)
+}
+
+// shown returns the request for show, which prints an empty value as "none".
+func (t TopologyRequest) shown() any {
+	if !t.Given() {
+		return ""
+	}
+	return t
+}
