@@ -244,7 +244,7 @@ func (s *Service) check(ctx context.Context, req *request) error {
 		if c.Attachment == "" {
 			c.Attachment = volume.FileSystem
 		}
-		if err := c.Check(); err != nil {
+		if err := volume.CheckCapability(c); err != nil {
 			return err
 		}
 	}

@@ -119,7 +119,7 @@ func (s *Service) List(ctx context.Context, pluginID string, limit int, each fun
 // Capacity asks how much storage a plugin can still create.
 func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.CapacityRequest) (volume.CapacityResult, error) {
 	for _, c := range q.Capabilities {
-		if err := c.Check(); err != nil {
+		if err := volume.CheckCapability(c); err != nil {
 			return volume.CapacityResult{}, err
 		}
 	}

@@ -331,3 +331,15 @@ type Stats struct {
 	// Condition is the problem that a plugin with VOLUME_CONDITION reports, if any.
 	Condition *Condition `json:"condition,omitempty"`
 }
+
+// String describes a condition, as in "inaccessible, PathDown: no path to the array".
+func (c Condition) String() string {
+	words := c.Severity
+	if c.Reason != "" {
+		words += ", " + c.Reason
+	}
+	if c.Message != "" {
+		words += ": " + c.Message
+	}
+	return words
+}

@@ -147,7 +147,7 @@ func (m *merger) secrets(old, now map[string]SecretRef) map[string]SecretRef {
 	words := fmt.Sprintf("secrets: %s → %s", show(shown(old)), show(shown(now)))
 	var anew []string
 	for _, name := range slices.Sorted(maps.Keys(now)) {
-		if was := old[name]; was.Sealed != "" && now[name] != was && (now[name].Sealed != "" || now[name].Literal.value != nil) {
+		if was := old[name]; was.Sealed != "" && now[name] != was && (now[name].Sealed != "" || now[name].Literal.Given()) {
 			anew = append(anew, strconv.Quote(name))
 		}
 	}

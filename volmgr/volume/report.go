@@ -59,18 +59,6 @@ func (r Report) Findings() (out []Finding) {
 	return out
 }
 
-// String describes a condition, as in "inaccessible, PathDown: no path to the array".
-func (c Condition) String() string {
-	words := c.Severity
-	if c.Reason != "" {
-		words += ", " + c.Reason
-	}
-	if c.Message != "" {
-		words += ": " + c.Message
-	}
-	return words
-}
-
 // String describes a finding and names the service that found it.
 func (f Finding) String() string { return fmt.Sprintf("%s (%s)", f.Condition, f.By) }
 

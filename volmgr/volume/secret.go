@@ -22,7 +22,7 @@ type SecretRef struct {
 
 // sources returns the number of fields that are set.
 func (r SecretRef) sources() (n int) {
-	for _, set := range []bool{r.File != "", r.Credential != "", r.Env != "", r.Sealed != "", r.Literal.value != nil, r.Keep} {
+	for _, set := range []bool{r.File != "", r.Credential != "", r.Env != "", r.Sealed != "", r.Literal.Given(), r.Keep} {
 		if set {
 			n++
 		}
@@ -36,6 +36,9 @@ type Secret struct{ value *string }
 
 // NewSecret wraps a value.
 func NewSecret(v string) Secret { return Secret{value: &v} }
+
+// Given reports whether the secret has a value, even an empty one.
+func (s Secret) Given() bool { return s.value != nil }
 
 // Reveal returns the value, for code that sends, seals or checks it.
 func (s Secret) Reveal() string {
