@@ -18,6 +18,7 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -68,7 +69,7 @@ func (a *agent) newSupervisor(seams Seams, host *mount.Host) (*supervisor.Superv
 
 // knownSecrets returns the secrets in calls for a plugin's volumes, leftover records and tests, as
 // far as they can be read now.
-func (a *agent) knownSecrets(pluginID string) (known []volume.Secrets) {
+func (a *agent) knownSecrets(pluginID string) (known []call.Secrets) {
 	for _, r := range (records.WithLeftovers{Store: a.db}).Volumes() {
 		if r.Volume.PluginID == pluginID && len(r.Volume.Secrets) > 0 {
 			known = append(known, a.secrets.Known(r.Volume))
@@ -105,7 +106,7 @@ type pluginSet struct {
 }
 
 // forStep returns the client for the call of one step.
-func (p pluginSet) forStep(v volume.Volume, k volume.Kind) (volmgr.Plugin, error) {
+func (p pluginSet) forStep(v volume.Volume, k call.Kind) (volmgr.Plugin, error) {
 	if !k.Controller() {
 		return p.Client(v.PluginID)
 	}
@@ -122,21 +123,21 @@ func (p pluginSet) forStep(v volume.Volume, k volume.Kind) (volmgr.Plugin, error
 type controller struct{ supervisor.Controller }
 
 // ControllerPublish connects a volume to this host.
-func (c controller) ControllerPublish(ctx context.Context, r volume.ControllerPublishRequest) (map[string]string, error) {
+func (c controller) ControllerPublish(ctx context.Context, r call.ControllerPublishRequest) (map[string]string, error) {
 	out, err := c.Controller.ControllerPublish(ctx, r)
 	c.Done(err)
 	return out, err
 }
 
 // ControllerUnpublish disconnects a volume from this host.
-func (c controller) ControllerUnpublish(ctx context.Context, r volume.ControllerUnpublishRequest) error {
+func (c controller) ControllerUnpublish(ctx context.Context, r call.ControllerUnpublishRequest) error {
 	err := c.Controller.ControllerUnpublish(ctx, r)
 	c.Done(err)
 	return err
 }
 
 // ControllerExpand makes the storage of a volume larger.
-func (c controller) ControllerExpand(ctx context.Context, r volume.ExpandRequest) (volume.ExpandResult, error) {
+func (c controller) ControllerExpand(ctx context.Context, r call.ExpandRequest) (call.ExpandResult, error) {
 	out, err := c.Controller.ControllerExpand(ctx, r)
 	c.Done(err)
 	return out, err
@@ -152,10 +153,10 @@ type provisioner struct {
 }
 
 // CreateVolume asks a controller for storage.
-func (p provisioner) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+func (p provisioner) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	c, err := p.plugins.Controller(p.id, r.Name)
 	if err != nil {
-		return volume.CreateVolumeResult{}, err
+		return call.CreateVolumeResult{}, err
 	}
 
 	made, err := c.CreateVolume(ctx, r)
@@ -164,7 +165,7 @@ func (p provisioner) CreateVolume(ctx context.Context, r volume.CreateVolumeRequ
 }
 
 // DeleteVolume asks a controller to destroy storage.
-func (p provisioner) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
+func (p provisioner) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
 	c, err := p.plugins.Controller(p.id, r.ExternalID)
 	if err != nil {
 		return err
@@ -177,7 +178,7 @@ func (p provisioner) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequ
 
 // ValidateCapabilities asks a controller about storage. It does not report to Done, because a call
 // that changes nothing can have no late effect.
-func (p provisioner) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
+func (p provisioner) ValidateCapabilities(ctx context.Context, r call.ValidateRequest) error {
 	c, err := p.plugins.Controller(p.id, "")
 	if err != nil {
 		return err
@@ -195,7 +196,7 @@ func (p pluginSet) Await(ctx context.Context, id string) error {
 		if err == nil {
 			return nil
 		}
-		if p.View(id).FinalFor(volume.CreateVolume) {
+		if p.View(id).FinalFor(call.CreateVolume) {
 			return err
 		}
 
@@ -410,6 +411,6 @@ func (s pluginStore) Deregister(ctx context.Context, defs []volume.PluginDefinit
 type pluginSecrets struct{}
 
 // ResolveSecret reads one secret.
-func (pluginSecrets) ResolveSecret(_ context.Context, ref volume.SecretRef) (volume.Secret, error) {
+func (pluginSecrets) ResolveSecret(_ context.Context, ref call.SecretRef) (call.Secret, error) {
 	return secret.Resolver{}.One(ref)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -42,52 +43,52 @@ func asController[Q, A any](p provisioner, subject string, req Q, call func(supe
 }
 
 // CreateSnapshot asks a controller for a snapshot.
-func (p provisioner) CreateSnapshot(ctx context.Context, r volume.SnapshotRequest) (volume.Snapshot, error) {
-	return asController(p, r.SourceID, r, func(c supervisor.Controller, r volume.SnapshotRequest) (volume.Snapshot, error) {
+func (p provisioner) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (call.Snapshot, error) {
+	return asController(p, r.SourceID, r, func(c supervisor.Controller, r call.SnapshotRequest) (call.Snapshot, error) {
 		return c.CreateSnapshot(ctx, r)
 	})
 }
 
 // DeleteSnapshot asks a controller to destroy a snapshot.
-func (p provisioner) DeleteSnapshot(ctx context.Context, r volume.SnapshotRef) error {
-	_, err := asController(p, r.ID, r, func(c supervisor.Controller, r volume.SnapshotRef) (struct{}, error) {
+func (p provisioner) DeleteSnapshot(ctx context.Context, r call.SnapshotRef) error {
+	_, err := asController(p, r.ID, r, func(c supervisor.Controller, r call.SnapshotRef) (struct{}, error) {
 		return struct{}{}, c.DeleteSnapshot(ctx, r)
 	})
 	return err
 }
 
 // GetSnapshot asks a controller about a snapshot.
-func (p provisioner) GetSnapshot(ctx context.Context, r volume.SnapshotRef) (volume.Snapshot, error) {
-	return asController(p, "", r, func(c supervisor.Controller, r volume.SnapshotRef) (volume.Snapshot, error) {
+func (p provisioner) GetSnapshot(ctx context.Context, r call.SnapshotRef) (call.Snapshot, error) {
+	return asController(p, "", r, func(c supervisor.Controller, r call.SnapshotRef) (call.Snapshot, error) {
 		return c.GetSnapshot(ctx, r)
 	})
 }
 
 // ListSnapshots asks a controller for a page of its snapshots.
-func (p provisioner) ListSnapshots(ctx context.Context, r volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
-	return asController(p, "", r, func(c supervisor.Controller, r volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
+func (p provisioner) ListSnapshots(ctx context.Context, r call.ListSnapshotsRequest) (call.SnapshotPage, error) {
+	return asController(p, "", r, func(c supervisor.Controller, r call.ListSnapshotsRequest) (call.SnapshotPage, error) {
 		return c.ListSnapshots(ctx, r)
 	})
 }
 
 // CreateGroupSnapshot asks a controller for snapshots of several volumes.
-func (p provisioner) CreateGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
-	return asController(p, r.SourceIDs[0], r, func(c supervisor.Controller, r volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
+func (p provisioner) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
+	return asController(p, r.SourceIDs[0], r, func(c supervisor.Controller, r call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
 		return c.CreateGroupSnapshot(ctx, r)
 	})
 }
 
 // DeleteGroupSnapshot asks a controller to destroy a group of snapshots.
-func (p provisioner) DeleteGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef) error {
-	_, err := asController(p, r.ID, r, func(c supervisor.Controller, r volume.GroupSnapshotRef) (struct{}, error) {
+func (p provisioner) DeleteGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) error {
+	_, err := asController(p, r.ID, r, func(c supervisor.Controller, r call.GroupSnapshotRef) (struct{}, error) {
 		return struct{}{}, c.DeleteGroupSnapshot(ctx, r)
 	})
 	return err
 }
 
 // GetGroupSnapshot asks a controller about a group of snapshots.
-func (p provisioner) GetGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
-	return asController(p, "", r, func(c supervisor.Controller, r volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
+func (p provisioner) GetGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) (call.GroupSnapshot, error) {
+	return asController(p, "", r, func(c supervisor.Controller, r call.GroupSnapshotRef) (call.GroupSnapshot, error) {
 		return c.GetGroupSnapshot(ctx, r)
 	})
 }

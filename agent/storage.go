@@ -5,7 +5,7 @@ import (
 
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/supervisor"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Storage returns the calls that provision makes to a plugin's controller.
@@ -40,7 +40,7 @@ func (p *asking) controller() (supervisor.Controller, error) {
 }
 
 // ControllerModify asks a controller to change a volume.
-func (p *asking) ControllerModify(ctx context.Context, r volume.ModifyRequest) error {
+func (p *asking) ControllerModify(ctx context.Context, r call.ModifyRequest) error {
 	c, err := p.plugins.Controller(p.id, r.ExternalID)
 	if err != nil {
 		return err
@@ -52,52 +52,52 @@ func (p *asking) ControllerModify(ctx context.Context, r volume.ModifyRequest) e
 }
 
 // ControllerGetVolume asks a controller about a volume.
-func (p *asking) ControllerGetVolume(ctx context.Context, externalID string) (volume.StorageVolume, error) {
+func (p *asking) ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error) {
 	c, err := p.controller()
 	if err != nil {
-		return volume.StorageVolume{}, err
+		return call.StorageVolume{}, err
 	}
 	return c.ControllerGetVolume(ctx, externalID)
 }
 
 // ListVolumes asks a controller for a page of its volumes.
-func (p *asking) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (volume.VolumePage, error) {
+func (p *asking) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (call.VolumePage, error) {
 	c, err := p.controller()
 	if err != nil {
-		return volume.VolumePage{}, err
+		return call.VolumePage{}, err
 	}
 	return c.ListVolumes(ctx, r)
 }
 
 // GetCapacity asks a controller how much it can create.
-func (p *asking) GetCapacity(ctx context.Context, r volume.CapacityRequest) (volume.CapacityResult, error) {
+func (p *asking) GetCapacity(ctx context.Context, r call.CapacityRequest) (call.CapacityResult, error) {
 	c, err := p.controller()
 	if err != nil {
-		return volume.CapacityResult{}, err
+		return call.CapacityResult{}, err
 	}
 	return c.GetCapacity(ctx, r)
 }
 
 // NodeStats asks the node part how full a volume is.
-func (p *asking) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
+func (p *asking) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
 	c, err := p.plugins.Client(p.id)
 	if err != nil {
-		return volume.Stats{}, err
+		return call.Stats{}, err
 	}
 	return c.NodeStats(ctx, r)
 }
 
 // NodeHealth asks the node part for problems with a volume.
-func (p *asking) NodeHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
+func (p *asking) NodeHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
 	c, err := p.plugins.Client(p.id)
 	if err != nil {
-		return volume.Health{}, err
+		return call.Health{}, err
 	}
 	return c.NodeHealth(ctx, r)
 }
 
 // StorageHealth asks the node part for problems with its access to the storage.
-func (p *asking) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]volume.Condition, error) {
+func (p *asking) StorageHealth(ctx context.Context, secrets call.Secrets) ([]call.Condition, error) {
 	c, err := p.plugins.Client(p.id)
 	if err != nil {
 		return nil, err
@@ -106,19 +106,19 @@ func (p *asking) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]v
 }
 
 // ControllerHealth asks a controller for problems with a volume.
-func (p *asking) ControllerHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
+func (p *asking) ControllerHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
 	c, err := p.controller()
 	if err != nil {
-		return volume.Health{}, err
+		return call.Health{}, err
 	}
 	return c.ControllerHealth(ctx, r)
 }
 
 // ListHealth asks a controller for a page of the volumes that are not healthy.
-func (p *asking) ListHealth(ctx context.Context, r volume.ListHealthRequest) (volume.HealthPage, error) {
+func (p *asking) ListHealth(ctx context.Context, r call.ListHealthRequest) (call.HealthPage, error) {
 	c, err := p.controller()
 	if err != nil {
-		return volume.HealthPage{}, err
+		return call.HealthPage{}, err
 	}
 	return c.ListHealth(ctx, r)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -30,7 +31,7 @@ type storm struct {
 	mounts   map[string]volume.MountIdentity
 	steps    int
 	failures int
-	per      map[volume.Kind]int
+	per      map[call.Kind]int
 }
 
 // Volume, Volumes, Save and Intend implement the store.
@@ -94,11 +95,11 @@ func (s *storm) Do(_ context.Context, _ volume.Record, a volume.Action, _ volume
 		return volume.Outcome{Err: err}
 	}
 	switch a.Kind {
-	case volume.NodeStage, volume.NodePublish:
+	case call.NodeStage, call.NodePublish:
 		m := volume.MountIdentity{ID: uint64(s.steps)}
 		s.mounts[a.Path] = m
 		return volume.Outcome{Mount: &m}
-	case volume.NodeUnpublish, volume.NodeUnstage:
+	case call.NodeUnpublish, call.NodeUnstage:
 		delete(s.mounts, a.Path)
 	}
 	return volume.Outcome{}
@@ -150,7 +151,7 @@ func TestDayOfFailure(t *testing.T) {
 		return &volume.CallError{Step: string(a.Kind), Code: "Internal", Message: message, Retry: volume.RetryBackoff, Answered: true}
 	}
 	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, the most that is kept of an error message
-	every := func(kinds ...volume.Kind) func(volume.Action, int) *volume.CallError {
+	every := func(kinds ...call.Kind) func(volume.Action, int) *volume.CallError {
 		return func(a volume.Action, _ int) *volume.CallError {
 			for _, k := range kinds {
 				if a.Kind == k {
@@ -180,43 +181,43 @@ func TestDayOfFailure(t *testing.T) {
 		run    func(*storm, *event.Log)
 		least  int // with fewer attempts, the test would prove nothing
 	}{
-		{"one step", 1, false, every(volume.NodeStage), asleep, 250},
+		{"one step", 1, false, every(call.NodeStage), asleep, 250},
 		{"a call that must change first", 1, false, func(a volume.Action, n int) *volume.CallError {
 			err := internal(a, long)
 			err.Retry = volume.RetryChange
 			return err
 		}, asleep, 1},
 		{"the words change each time", 1, false, func(a volume.Action, n int) *volume.CallError {
-			if a.Kind == volume.NodePublish {
+			if a.Kind == call.NodePublish {
 				return internal(a, fmt.Sprintf("request %d: <%s>", n, strings.Repeat(`"quoted" `, 100)))
 			}
 			return nil
 		}, asleep, 250},
 		{"the undoing fails now and then", 1, false, func(a volume.Action, n int) *volume.CallError {
-			if a.Kind == volume.NodeStage || a.Kind == volume.NodeUnstage && n%3 != 0 {
+			if a.Kind == call.NodeStage || a.Kind == call.NodeUnstage && n%3 != 0 {
 				return internal(a, long)
 			}
 			return nil
 		}, asleep, 250},
-		{"twenty unmounts are busy", 20, true, every(volume.NodeUnpublish), asleep, 350},
-		{"twenty publishes fail", 20, false, every(volume.NodePublish), asleep, 350},
-		{"the plugin comes and goes", 1, false, every(volume.NodePublish), func(s *storm, e *event.Log) { flap(s, e, 50*time.Second, 10*time.Second) }, 350},
+		{"twenty unmounts are busy", 20, true, every(call.NodeUnpublish), asleep, 350},
+		{"twenty publishes fail", 20, false, every(call.NodePublish), asleep, 350},
+		{"the plugin comes and goes", 1, false, every(call.NodePublish), func(s *storm, e *event.Log) { flap(s, e, 50*time.Second, 10*time.Second) }, 350},
 		{"the plugin comes and goes, and the code says never", 1, false, func(a volume.Action, _ int) *volume.CallError {
-			if a.Kind != volume.NodePublish {
+			if a.Kind != call.NodePublish {
 				return nil
 			}
 			err := internal(a, long)
 			err.Retry = volume.RetryNever
 			return err
 		}, func(s *storm, e *event.Log) { flap(s, e, 50*time.Second, 10*time.Second) }, 350},
-		{"the plugin is down", 1, false, every(volume.NodeStage), func(s *storm, e *event.Log) {
+		{"the plugin is down", 1, false, every(call.NodeStage), func(s *storm, e *event.Log) {
 			s.plugin(false, "backing-off")
 			s.queue.Wake("v")
 			time.Sleep(24 * time.Hour)
 		}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &storm{fail: tt.fail, mounts: map[string]volume.MountIdentity{}, per: map[volume.Kind]int{}}
+			s := &storm{fail: tt.fail, mounts: map[string]volume.MountIdentity{}, per: map[call.Kind]int{}}
 			bytes := day(t, func(events *event.Log) {
 				s.view = volume.PluginView{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: 2 * time.Minute, Info: volume.PluginInfo{Caps: volume.Caps{Stage: true}}}
 				s.record = stormRecord(t, tt.allocs, tt.gone)
@@ -244,8 +245,8 @@ func TestDayOfFailure(t *testing.T) {
 // stormRecord returns a volume with claims. With gone, the claims are mounted and being detached.
 func stormRecord(t *testing.T, allocs int, gone bool) volume.Record {
 	t.Helper()
-	r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Capabilities: []volume.Capability{{
-		Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem,
+	r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Capabilities: []call.Capability{{
+		Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem,
 	}}}}
 	var err error
 	for i := range allocs {

@@ -12,6 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -109,22 +110,22 @@ type testedPlugin struct {
 }
 
 // CreateVolume asks a controller for storage.
-func (p testedPlugin) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+func (p testedPlugin) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	return p.provisioner.CreateVolume(ctx, r)
 }
 
 // DeleteVolume asks a controller to destroy storage.
-func (p testedPlugin) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
+func (p testedPlugin) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
 	return p.provisioner.DeleteVolume(ctx, r)
 }
 
 // NodeStats asks the node part how full a volume is.
-func (p testedPlugin) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
+func (p testedPlugin) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
 	return p.Client.NodeStats(ctx, r)
 }
 
 // ControllerPublish asks a controller to connect a volume to this host.
-func (p testedPlugin) ControllerPublish(ctx context.Context, r volume.ControllerPublishRequest) (map[string]string, error) {
+func (p testedPlugin) ControllerPublish(ctx context.Context, r call.ControllerPublishRequest) (map[string]string, error) {
 	c, err := p.plugins.Controller(p.id, r.ExternalID)
 	if err != nil {
 		return nil, err
@@ -133,7 +134,7 @@ func (p testedPlugin) ControllerPublish(ctx context.Context, r volume.Controller
 }
 
 // ControllerUnpublish asks a controller to disconnect a volume from this host.
-func (p testedPlugin) ControllerUnpublish(ctx context.Context, r volume.ControllerUnpublishRequest) error {
+func (p testedPlugin) ControllerUnpublish(ctx context.Context, r call.ControllerUnpublishRequest) error {
 	c, err := p.plugins.Controller(p.id, r.ExternalID)
 	if err != nil {
 		return err
@@ -236,24 +237,24 @@ func (t tested) TestPlugin(ctx context.Context, id string, q api.PluginTest, eac
 func toAsk(q api.PluginTest) (plugintest.Ask, error) {
 	ask := plugintest.Ask{
 		ExternalID: q.ExternalID, Context: q.Context, Parameters: q.Parameters, Capacity: q.Capacity,
-		Access: volume.AccessMode(q.AccessMode), Kill: q.Kill, Forget: q.Forget,
+		Access: call.AccessMode(q.AccessMode), Kill: q.Kill, Forget: q.Forget,
 	}
 	if q.MountOptions != nil {
-		ask.MountOptions = volume.MountOptions(*q.MountOptions)
+		ask.MountOptions = call.MountOptions(*q.MountOptions)
 	}
 	for name, ref := range q.Secrets {
 		if ask.Secrets == nil {
-			ask.Secrets = map[string]volume.SecretRef{}
+			ask.Secrets = map[string]call.SecretRef{}
 		}
 		if _, literal := ref.Literal.Reveal(); literal || ref.Sealed {
 			return ask, volume.Errorf(volume.ErrInvalid, "secret %q is no reference: a test takes {file: PATH}, {credential: NAME} or {env: NAME}", name)
 		}
 
-		ask.Secrets[name] = volume.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}
+		ask.Secrets[name] = call.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}
 	}
 
 	if ask.Access != "" {
-		if err := volume.CheckCapability(volume.Capability{Access: ask.Access, Attachment: volume.FileSystem}); err != nil {
+		if err := volume.CheckCapability(call.Capability{Access: ask.Access, Attachment: call.FileSystem}); err != nil {
 			return ask, err
 		}
 	}

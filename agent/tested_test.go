@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -19,7 +20,7 @@ func TestPluginTestTakesNoLiteral(t *testing.T) {
 		}
 	}
 	ask, err := toAsk(api.PluginTest{Secrets: map[string]api.Secret{"key": {File: "/f"}}})
-	if err != nil || ask.Secrets["key"] != (volume.SecretRef{File: "/f"}) {
+	if err != nil || ask.Secrets["key"] != (call.SecretRef{File: "/f"}) {
 		t.Errorf("a reference: %+v, %v", ask.Secrets, err)
 	}
 }

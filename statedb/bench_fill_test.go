@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -17,7 +18,7 @@ const benchBoot = "0d8a3c1e-6a0f-4a55-9d5e-6f2f4c6f7a10"
 func lived(i int) volume.Record {
 	id := fmt.Sprintf("volume-%05d", i)
 	at := time.Unix(1_790_000_000, int64(i)*1_000_003).UTC()
-	mode := volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}
+	mode := call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}
 	mount := func(unique uint64) *volume.MountIdentity {
 		return &volume.MountIdentity{
 			Namespace: 4026531841, Boot: benchBoot, Device: fmt.Sprintf("0:%d", 50+i), Root: "/", FSType: "tmpfs", ID: 2_147_483_648 + unique,
@@ -28,7 +29,7 @@ func lived(i int) volume.Record {
 	return volume.Record{
 		Volume: volume.Volume{
 			ID: id, Name: id, PluginID: "load", Driver: "load.csi.example.org", ExternalID: "ext-" + id,
-			Capabilities: []volume.Capability{mode}, RegisteredAt: at,
+			Capabilities: []call.Capability{mode}, RegisteredAt: at,
 		},
 		Node: volume.NodeSide{
 			Mode: &volume.Mode{Capability: mode}, Uses: volume.Uses{Stage: true}, Staged: volume.Present,

@@ -15,6 +15,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -42,7 +43,7 @@ func TestStoredClaim(t *testing.T) {
 	full := volume.Claim{
 		Alloc: "web", Seq: 3, Wanted: true, State: volume.Mounted,
 		Terms: volume.Terms{
-			ReadOnly: true, Mode: volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem},
+			ReadOnly: true, Mode: call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem},
 			Owner: volume.Owner{Kind: volume.OwnerUnit, PID: 12, StartTime: 34, Unit: "web.service", Invocation: "0123", Runtime: "docker", Volume: "v", Boot: "boot"},
 			At:    "/srv/web", AtFlags: "nosuid,nodev", AtWritable: true,
 			Own: volume.Ownership{UID: "1", GID: "2", Mode: "0770", Recursive: true, ByPlugin: true, Default: true},

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -91,7 +92,7 @@ func record(id string, allocs ...string) volume.Record {
 	r := volume.Record{Volume: volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: "ext-" + id}, Claims: map[string]volume.Claim{}}
 	r.Node.StagingPath = "/s/" + id
 	for i, alloc := range allocs {
-		mode := volume.Capability{Access: volume.MultiNodeMultiWriter, Attachment: volume.FileSystem}
+		mode := call.Capability{Access: call.MultiNodeMultiWriter, Attachment: call.FileSystem}
 		r.Node.Mode, r.Node.Seq = &volume.Mode{Capability: mode}, uint64(i+1)
 		r.Claims[alloc] = volume.Claim{
 			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Mounted, Since: time.Unix(int64(i), 0).UTC(), Target: "/t/" + alloc + "/" + id,

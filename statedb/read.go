@@ -11,6 +11,7 @@ import (
 	jsonv2 "github.com/go-json-experiment/json"
 	"go.etcd.io/bbolt"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -243,7 +244,7 @@ func (in interned) claim(c *volume.Claim) {
 	in.mount(c.BoundMount)
 }
 
-func (in interned) capability(c *volume.Capability) {
+func (in interned) capability(c *call.Capability) {
 	in.all((*string)(&c.Access), (*string)(&c.Attachment))
 }
 

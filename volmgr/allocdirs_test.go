@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -19,12 +20,12 @@ type plugin struct {
 	publish func(target string)
 }
 
-func (p plugin) NodePublish(_ context.Context, r volume.NodePublishRequest) error {
+func (p plugin) NodePublish(_ context.Context, r call.NodePublishRequest) error {
 	p.publish(r.TargetPath)
 	return nil
 }
 
-func (p plugin) NodeUnpublish(_ context.Context, r volume.NodeUnpublishRequest) error {
+func (p plugin) NodeUnpublish(_ context.Context, r call.NodeUnpublishRequest) error {
 	if err := os.Remove(r.TargetPath); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -42,30 +43,30 @@ func TestAllocDirStays(t *testing.T) {
 	var p plugin
 	m := volmgr.New(volmgr.Options{
 		Root: root, Host: host,
-		Plugin:  func(volume.Volume, volume.Kind) (volmgr.Plugin, error) { return p, nil },
-		Secrets: func(volume.Volume) (volume.Secrets, error) { return nil, nil },
+		Plugin:  func(volume.Volume, call.Kind) (volmgr.Plugin, error) { return p, nil },
+		Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
 	})
-	do := func(k volume.Kind, id string) {
+	do := func(k call.Kind, id string) {
 		t.Helper()
 		r := volume.Record{
-			Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}},
+			Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}},
 			Claims: map[string]volume.Claim{"a": {Alloc: "a", Target: m.TargetPath("p", "a", id, false)}},
 		}
 		m.Do(t.Context(), r, volume.Action{Kind: k, Alloc: "a", Path: m.TargetPath("p", "a", id, false)}, volume.PluginView{})
 	}
 	dir := filepath.Dir(m.TargetPath("p", "a", "x", false))
 	p.publish = func(target string) {
-		do(volume.NodeUnpublish, "other")
+		do(call.NodeUnpublish, "other")
 		if err := os.Mkdir(target, 0o755); err != nil {
 			t.Errorf("the release of another volume took the directory away: %v", err)
 		}
 	}
-	do(volume.NodePublish, "data") // nothing is mounted there, which does not matter in this test
-	do(volume.NodeUnpublish, "other")
+	do(call.NodePublish, "data") // nothing is mounted there, which does not matter in this test
+	do(call.NodeUnpublish, "other")
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("a release took away what still holds a target: %v", err)
 	}
-	do(volume.NodeUnpublish, "data")
+	do(call.NodeUnpublish, "data")
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the last release left the alloc's directory: %v", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -56,7 +57,7 @@ func (s step) publishedNodes(p Plugin) ([]string, error) {
 
 	token := ""
 	for range maxPages {
-		page, err := p.ListVolumes(s.ctx, volume.ListVolumesRequest{Token: token})
+		page, err := p.ListVolumes(s.ctx, call.ListVolumesRequest{Token: token})
 		if err != nil {
 			return nil, err
 		}

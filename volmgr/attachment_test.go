@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -19,27 +20,27 @@ type lister struct {
 	asked int
 }
 
-func (l *lister) ControllerPublish(context.Context, volume.ControllerPublishRequest) (map[string]string, error) {
+func (l *lister) ControllerPublish(context.Context, call.ControllerPublishRequest) (map[string]string, error) {
 	return nil, nil
 }
 
-func (l *lister) ControllerUnpublish(context.Context, volume.ControllerUnpublishRequest) error {
+func (l *lister) ControllerUnpublish(context.Context, call.ControllerUnpublishRequest) error {
 	return nil
 }
 
-func (l *lister) ControllerGetVolume(context.Context, string) (volume.StorageVolume, error) {
+func (l *lister) ControllerGetVolume(context.Context, string) (call.StorageVolume, error) {
 	now := l.nodes[min(l.asked, len(l.nodes)-1)]
 	l.asked++
-	return volume.StorageVolume{ExternalID: "x", PublishedNodes: now}, nil
+	return call.StorageVolume{ExternalID: "x", PublishedNodes: now}, nil
 }
 
 // ListVolumes returns the volume on its second page.
-func (l *lister) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (volume.VolumePage, error) {
+func (l *lister) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (call.VolumePage, error) {
 	if r.Token == "" {
-		return volume.VolumePage{Entries: []volume.StorageVolume{{ExternalID: "other", PublishedNodes: []string{"n"}}}, Next: "2"}, nil
+		return call.VolumePage{Entries: []call.StorageVolume{{ExternalID: "other", PublishedNodes: []string{"n"}}}, Next: "2"}, nil
 	}
 	v, err := l.ControllerGetVolume(ctx, "x")
-	return volume.VolumePage{Entries: []volume.StorageVolume{v}}, err
+	return call.VolumePage{Entries: []call.StorageVolume{v}}, err
 }
 
 // TestAttachmentChecked checks the next call on the attachment after a call of unknown outcome. The
@@ -51,21 +52,21 @@ func TestAttachmentChecked(t *testing.T) {
 	list := volume.Caps{Attach: true, PublishedNodes: true, List: true}
 	for _, tt := range []struct {
 		name    string
-		kind    volume.Kind
+		kind    call.Kind
 		caps    volume.Caps
 		watches []volume.Watch
 		nodes   [][]string
 		asked   int // 0 means at least twice, -1 never
 		ok      bool
 	}{
-		{"attached", volume.ControllerPublish, get, late, [][]string{here}, 1, true},
-		{"attached, by the list", volume.ControllerPublish, list, late, [][]string{here}, 1, true},
-		{"attached, after a while", volume.ControllerPublish, get, late, [][]string{nowhere, nowhere, here}, 3, true},
-		{"not attached", volume.ControllerPublish, get, late, [][]string{nowhere}, 0, false},
-		{"detached", volume.ControllerUnpublish, get, late, [][]string{nowhere}, 1, true},
-		{"not detached", volume.ControllerUnpublish, list, late, [][]string{here}, 0, false},
-		{"nothing may come late", volume.ControllerPublish, get, nil, [][]string{nowhere}, -1, true},
-		{"the plugin does not tell", volume.ControllerPublish, volume.Caps{Attach: true, Get: true}, late, [][]string{nowhere}, -1, true},
+		{"attached", call.ControllerPublish, get, late, [][]string{here}, 1, true},
+		{"attached, by the list", call.ControllerPublish, list, late, [][]string{here}, 1, true},
+		{"attached, after a while", call.ControllerPublish, get, late, [][]string{nowhere, nowhere, here}, 3, true},
+		{"not attached", call.ControllerPublish, get, late, [][]string{nowhere}, 0, false},
+		{"detached", call.ControllerUnpublish, get, late, [][]string{nowhere}, 1, true},
+		{"not detached", call.ControllerUnpublish, list, late, [][]string{here}, 0, false},
+		{"nothing may come late", call.ControllerPublish, get, nil, [][]string{nowhere}, -1, true},
+		{"the plugin does not tell", call.ControllerPublish, volume.Caps{Attach: true, Get: true}, late, [][]string{nowhere}, -1, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h, err := mount.New()
@@ -75,11 +76,11 @@ func TestAttachmentChecked(t *testing.T) {
 			l := &lister{nodes: tt.nodes}
 			m := volmgr.New(volmgr.Options{
 				Root: t.TempDir(), Host: h,
-				Plugin:  func(volume.Volume, volume.Kind) (volmgr.Plugin, error) { return l, nil },
-				Secrets: func(volume.Volume) (volume.Secrets, error) { return nil, nil },
+				Plugin:  func(volume.Volume, call.Kind) (volmgr.Plugin, error) { return l, nil },
+				Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
 			})
 			r := volume.Record{
-				Volume: volume.Volume{ID: "v", ExternalID: "x", Capabilities: []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}},
+				Volume: volume.Volume{ID: "v", ExternalID: "x", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}},
 				Node:   volume.NodeSide{Watches: tt.watches},
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)

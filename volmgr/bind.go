@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -25,7 +26,7 @@ func (s step) bind() volume.Outcome {
 
 	sight := s.lookAt(place)
 	warning := ""
-	like := mount.Like{ReadOnly: c.ReadOnly && c.Mode.Attachment == volume.FileSystem, Flags: c.Flags()}
+	like := mount.Like{ReadOnly: c.ReadOnly && c.Mode.Attachment == call.FileSystem, Flags: c.Flags()}
 
 	switch {
 	case sight.Seen == volume.SeenMount && ours(c, sight): // made before a crash
@@ -80,9 +81,9 @@ func (s step) place(c volume.Claim) (*mount.Place, error) {
 	}
 
 	mode := c.Mode.Attachment
-	if p.Dir() != (mode == volume.FileSystem) {
+	if p.Dir() != (mode == call.FileSystem) {
 		p.Close()
-		return nil, fmt.Errorf("a %s volume needs a %s there", mode, map[bool]string{true: "directory", false: "file"}[mode == volume.FileSystem])
+		return nil, fmt.Errorf("a %s volume needs a %s there", mode, map[bool]string{true: "directory", false: "file"}[mode == call.FileSystem])
 	}
 
 	return p, nil

@@ -3,6 +3,7 @@ package volmgr
 import (
 	"fmt"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -20,7 +21,7 @@ func (s step) controllerExpand() volume.Outcome {
 	}
 
 	c, opts := s.capability()
-	got, err := p.ControllerExpand(s.ctx, volume.ExpandRequest{
+	got, err := p.ControllerExpand(s.ctx, call.ExpandRequest{
 		ExternalID: s.r.Volume.ExternalID, CapacityMin: s.a.Size, CapacityMax: s.most(), Capability: c,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, Secrets: secrets,
 	})
@@ -50,7 +51,7 @@ func (s step) nodeExpand() volume.Outcome {
 	}
 
 	c, opts := s.capability()
-	req := volume.NodeExpandRequest{
+	req := call.NodeExpandRequest{
 		ExternalID: s.r.Volume.ExternalID, Path: s.a.Path, CapacityMin: s.a.Size, CapacityMax: s.most(), Capability: c,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, Secrets: secrets,
 	}

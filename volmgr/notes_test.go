@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -25,11 +26,11 @@ func manager(t testing.TB) (*volmgr.Manager, string) {
 
 // note returns a note for the claim of an alloc on a volume.
 func note(id, alloc string) volume.Note {
-	mode := volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}
+	mode := call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}
 	return volume.Note{
 		Format: volume.NoteFormat, NodeID: "n", DataDir: "/d",
 		Record: volume.Record{
-			Volume: volume.Volume{ID: id, PluginID: "p", ExternalID: "e", Secrets: map[string]volume.SecretRef{"key": {File: "/etc/key"}}},
+			Volume: volume.Volume{ID: id, PluginID: "p", ExternalID: "e", Secrets: map[string]call.SecretRef{"key": {File: "/etc/key"}}},
 			Node:   volume.NodeSide{Mode: &volume.Mode{Capability: mode}, Seq: 1, PublishContext: map[string]string{"lun": "3"}},
 		},
 		Claim: volume.Claim{

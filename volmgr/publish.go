@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -35,7 +36,7 @@ func (s step) publish() volume.Outcome {
 	}
 	_, opts := s.capability()
 	c := s.claim()
-	req := volume.NodePublishRequest{
+	req := call.NodePublishRequest{
 		ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path, Capability: c.Mode,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(), ReadOnly: c.ReadOnly,
 		PublishContext: s.r.Node.PublishContext, VolumeContext: s.r.Volume.Context, Secrets: secrets,
@@ -101,7 +102,7 @@ func (s step) appear() volume.Sight {
 // restrict sets the mount options that a claim needs on the target of a file system. A block device
 // is left out, because nodev would make it unusable.
 func (s step) restrict(c volume.Claim, mountFlags []string) error {
-	if c.Mode.Attachment == volume.BlockDevice {
+	if c.Mode.Attachment == call.BlockDevice {
 		return nil
 	}
 
@@ -114,7 +115,7 @@ func (s step) restrict(c volume.Claim, mountFlags []string) error {
 
 // readOnly ensures that the target cannot be written to.
 func (s step) readOnly(c volume.Claim) volume.Outcome {
-	if c.Mode.Attachment == volume.BlockDevice {
+	if c.Mode.Attachment == call.BlockDevice {
 		ro, err := s.m.o.Host.BlockReadOnly(s.ctx, s.a.Path)
 		if err != nil {
 			return s.outcome(err)
@@ -154,7 +155,7 @@ func (s step) unpublish() volume.Outcome {
 		return s.unsent(err)
 	}
 
-	out := s.outcome(p.NodeUnpublish(s.ctx, volume.NodeUnpublishRequest{ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path}))
+	out := s.outcome(p.NodeUnpublish(s.ctx, call.NodeUnpublishRequest{ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path}))
 	if out.Err != nil && (!out.Err.Answered || out.Err.Code == "Unavailable") {
 		return out
 	}

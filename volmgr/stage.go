@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -18,7 +19,7 @@ func (s step) controllerPublish() volume.Outcome {
 
 	c, opts := s.capability()
 	readOnly := !c.Access.Writable()
-	context, err := p.ControllerPublish(s.ctx, volume.ControllerPublishRequest{
+	context, err := p.ControllerPublish(s.ctx, call.ControllerPublishRequest{
 		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Capability: c,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(), ReadOnly: readOnly,
 		VolumeContext: s.r.Volume.Context, Secrets: secrets,
@@ -43,7 +44,7 @@ func (s step) controllerUnpublish() volume.Outcome {
 		return s.unsent(err)
 	}
 
-	out := s.outcome(p.ControllerUnpublish(s.ctx, volume.ControllerUnpublishRequest{
+	out := s.outcome(p.ControllerUnpublish(s.ctx, call.ControllerUnpublishRequest{
 		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Secrets: secrets,
 	}))
 
@@ -68,7 +69,7 @@ func (s step) stage() volume.Outcome {
 	}
 
 	c, opts := s.capability()
-	if err := p.NodeStage(s.ctx, volume.NodeStageRequest{
+	if err := p.NodeStage(s.ctx, call.NodeStageRequest{
 		ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path, Capability: c,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(),
 		PublishContext: s.r.Node.PublishContext, VolumeContext: s.r.Volume.Context, Secrets: secrets,
@@ -91,7 +92,7 @@ func (s step) stage() volume.Outcome {
 // a device cannot be part of a proof, so devices returns nil. An error also results in nil. That
 // only weakens a later proof of unmount, which checks the mounts as well.
 func (s step) devices(id volume.MountIdentity) []volume.Device {
-	if c, _ := s.capability(); c.Attachment == volume.FileSystem && id.Root != "/" {
+	if c, _ := s.capability(); c.Attachment == call.FileSystem && id.Root != "/" {
 		return nil
 	}
 
@@ -112,7 +113,7 @@ func (s step) unstage() volume.Outcome {
 		return s.unsent(err)
 	}
 
-	out := s.outcome(p.NodeUnstage(s.ctx, volume.NodeUnstageRequest{ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path}))
+	out := s.outcome(p.NodeUnstage(s.ctx, call.NodeUnstageRequest{ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path}))
 	if out.Err != nil && out.Err.Code == "NotFound" {
 		out = volume.Outcome{Warning: "the plugin does not know the volume: " + out.Err.Message}
 		if err := s.m.o.Host.Unmount(s.ctx, s.a.Path, mount.Plain); err != nil {

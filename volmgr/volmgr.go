@@ -21,22 +21,23 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Plugin is the part of a CSI plugin that a Manager calls. Its errors are *volume.CallError.
 type Plugin interface {
-	ControllerPublish(context.Context, volume.ControllerPublishRequest) (map[string]string, error)
-	ControllerUnpublish(context.Context, volume.ControllerUnpublishRequest) error
-	NodeStage(context.Context, volume.NodeStageRequest) error
-	NodeUnstage(context.Context, volume.NodeUnstageRequest) error
-	NodePublish(context.Context, volume.NodePublishRequest) error
-	NodeUnpublish(context.Context, volume.NodeUnpublishRequest) error
-	ControllerExpand(context.Context, volume.ExpandRequest) (volume.ExpandResult, error)
-	NodeExpand(context.Context, volume.NodeExpandRequest) (int64, error)
-	ControllerGetVolume(ctx context.Context, externalID string) (volume.StorageVolume, error)
-	ListVolumes(context.Context, volume.ListVolumesRequest) (volume.VolumePage, error)
+	ControllerPublish(context.Context, call.ControllerPublishRequest) (map[string]string, error)
+	ControllerUnpublish(context.Context, call.ControllerUnpublishRequest) error
+	NodeStage(context.Context, call.NodeStageRequest) error
+	NodeUnstage(context.Context, call.NodeUnstageRequest) error
+	NodePublish(context.Context, call.NodePublishRequest) error
+	NodeUnpublish(context.Context, call.NodeUnpublishRequest) error
+	ControllerExpand(context.Context, call.ExpandRequest) (call.ExpandResult, error)
+	NodeExpand(context.Context, call.NodeExpandRequest) (int64, error)
+	ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error)
+	ListVolumes(context.Context, call.ListVolumesRequest) (call.VolumePage, error)
 }
 
 // Options holds the dependencies of a Manager.
@@ -46,9 +47,9 @@ type Options struct {
 	Host *mount.Host
 	// Plugin returns the plugin part that answers one step's call for a volume, or an error if that
 	// part is not ready.
-	Plugin func(v volume.Volume, k volume.Kind) (Plugin, error)
+	Plugin func(v volume.Volume, k call.Kind) (Plugin, error)
 	// Secrets reads all secrets of a volume. It is called for each CSI call that needs them.
-	Secrets func(volume.Volume) (volume.Secrets, error)
+	Secrets func(volume.Volume) (call.Secrets, error)
 }
 
 // Manager performs steps. It keeps no state except for steps that are in progress.
@@ -160,23 +161,23 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimp
 func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p volume.PluginView) volume.Outcome {
 	s := step{m: m, ctx: ctx, r: r, a: a, view: p}
 	switch a.Kind {
-	case volume.ControllerPublish:
+	case call.ControllerPublish:
 		return s.controllerPublish()
-	case volume.ControllerUnpublish:
+	case call.ControllerUnpublish:
 		return s.controllerUnpublish()
-	case volume.NodeStage:
+	case call.NodeStage:
 		return s.stage()
-	case volume.NodeUnstage:
+	case call.NodeUnstage:
 		return s.unstage()
-	case volume.NodePublish:
+	case call.NodePublish:
 		return s.publish()
-	case volume.NodeUnpublish:
+	case call.NodeUnpublish:
 		return s.unpublish()
 	case volume.Own:
 		return s.own()
-	case volume.ControllerExpand:
+	case call.ControllerExpand:
 		return s.controllerExpand()
-	case volume.NodeExpand:
+	case call.NodeExpand:
 		return s.nodeExpand()
 	case volume.Bind:
 		return s.bind()
@@ -244,11 +245,11 @@ func (s step) plugin() (Plugin, error) {
 // pluginWithSecrets returns the plugin part and the secrets for a call that needs secrets. If a
 // secret cannot be read, a mount or expansion fails at once, because a caller waits for it. An
 // undoing step is retried.
-func (s step) pluginWithSecrets() (Plugin, volume.Secrets, error) {
+func (s step) pluginWithSecrets() (Plugin, call.Secrets, error) {
 	secrets, err := s.m.o.Secrets(s.r.Volume)
 	if err != nil {
 		ce := volume.HostError(string(s.a.Kind), err)
-		if s.a.Forward() || s.a.Kind == volume.ControllerExpand {
+		if s.a.Forward() || s.a.Kind == call.ControllerExpand {
 			ce.Retry = volume.RetryChange
 		}
 		return nil, nil, ce
@@ -259,9 +260,9 @@ func (s step) pluginWithSecrets() (Plugin, volume.Secrets, error) {
 }
 
 // capability returns the volume capability and mount options of the current claims.
-func (s step) capability() (volume.Capability, volume.MountOptions) {
+func (s step) capability() (call.Capability, call.MountOptions) {
 	if m := s.r.Node.Mode; m != nil {
-		return m.Capability, volume.MountOptions{FSType: m.FSType, MountFlags: m.MountFlags}
+		return m.Capability, call.MountOptions{FSType: m.FSType, MountFlags: m.MountFlags}
 	}
 	return s.r.Volume.Capabilities[0], s.r.Volume.MountOptions
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -25,31 +26,31 @@ func fromSpec(s api.VolumeSpec) volume.Volume {
 	}
 
 	for _, c := range s.Capabilities {
-		c := volume.Capability{Access: volume.AccessMode(c.AccessMode), Attachment: volume.AttachmentMode(c.AttachmentMode)}
+		c := call.Capability{Access: call.AccessMode(c.AccessMode), Attachment: call.AttachmentMode(c.AttachmentMode)}
 		if c.Access == "" {
-			c.Access = volume.SingleNodeWriter
+			c.Access = call.SingleNodeWriter
 		}
 		if c.Attachment == "" {
-			c.Attachment = volume.FileSystem
+			c.Attachment = call.FileSystem
 		}
 		v.Capabilities = append(v.Capabilities, c)
 	}
 
 	if len(v.Capabilities) == 0 {
-		v.Capabilities = []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}
+		v.Capabilities = []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}
 	}
 	if s.MountOptions != nil {
-		v.MountOptions = volume.MountOptions(*s.MountOptions)
+		v.MountOptions = call.MountOptions(*s.MountOptions)
 	}
 	if s.Topology != nil {
-		v.Topology = volume.TopologyRequest(*s.Topology)
+		v.Topology = call.TopologyRequest(*s.Topology)
 	}
 	if v.Reclaim == "" {
 		v.Reclaim = "retain"
 	}
 	for name, ref := range s.Secrets {
 		if v.Secrets == nil {
-			v.Secrets = map[string]volume.SecretRef{}
+			v.Secrets = map[string]call.SecretRef{}
 		}
 		v.Secrets[name] = fromSecret(ref)
 	}
@@ -59,19 +60,19 @@ func fromSpec(s api.VolumeSpec) volume.Volume {
 
 // fromSecret converts a secret into the domain's type. A literal value is sealed before it is
 // stored.
-func fromSecret(s api.Secret) volume.SecretRef {
-	ref := volume.SecretRef{File: s.File, Credential: s.Credential, Env: s.Env, Keep: s.Sealed}
+func fromSecret(s api.Secret) call.SecretRef {
+	ref := call.SecretRef{File: s.File, Credential: s.Credential, Env: s.Env, Keep: s.Sealed}
 	if value, ok := s.Literal.Reveal(); ok {
-		ref.Literal = volume.NewSecret(value)
+		ref.Literal = call.NewSecret(value)
 	}
 	return ref
 }
 
 // toSecret shows the reference of a secret. For a sealed value it shows only that the value exists.
-func toSecret(ref volume.SecretRef) api.Secret {
+func toSecret(ref call.SecretRef) api.Secret {
 	return api.Secret{
 		File: ref.File, Credential: ref.Credential, Env: ref.Env,
-		Sealed: ref.Sealed != "" || ref.Keep || ref.Literal != (volume.Secret{}),
+		Sealed: ref.Sealed != "" || ref.Keep || ref.Literal != (call.Secret{}),
 	}
 }
 
@@ -105,7 +106,7 @@ func toSpec(v volume.Volume) api.VolumeSpec {
 	return s
 }
 
-func toCapability(c volume.Capability) api.Capability {
+func toCapability(c call.Capability) api.Capability {
 	return api.Capability{AccessMode: string(c.Access), AttachmentMode: string(c.Attachment)}
 }
 
@@ -212,9 +213,9 @@ func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 }
 
 // way is the order of CSI calls in a volume's life.
-var way = []volume.Kind{
-	volume.ControllerPublish, volume.NodeStage, volume.NodePublish,
-	volume.NodeUnpublish, volume.NodeUnstage, volume.ControllerUnpublish,
+var way = []call.Kind{
+	call.ControllerPublish, call.NodeStage, call.NodePublish,
+	call.NodeUnpublish, call.NodeUnstage, call.ControllerUnpublish,
 }
 
 // toAttempt describes the current step of a volume.
@@ -250,7 +251,7 @@ func fromClaimRequest(req api.ClaimRequest, p peer.Peer) (volume.Terms, error) {
 
 	return volume.Terms{
 		ReadOnly: req.ReadOnly,
-		Mode:     volume.Capability{Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode)},
+		Mode:     call.Capability{Access: call.AccessMode(req.AccessMode), Attachment: call.AttachmentMode(req.AttachmentMode)},
 		Owner:    fromOwner(req.Owner, p),
 		At:       req.At, AtFlags: flags, AtWritable: req.AtWritable,
 		Own: fromOwnership(req.Ownership), Note: req.Note,

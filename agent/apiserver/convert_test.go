@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -47,14 +48,14 @@ func TestStillMounted(t *testing.T) {
 // TestSecretsThereAndBack checks that a sealed secret is shown as sealed, and that the server
 // understands that form in a request.
 func TestSecretsThereAndBack(t *testing.T) {
-	v := volume.Volume{Secrets: map[string]volume.SecretRef{"s": {Sealed: "v1.x.y"}, "l": {Literal: volume.NewSecret("hunter2")}, "f": {File: "/f"}}}
+	v := volume.Volume{Secrets: map[string]call.SecretRef{"s": {Sealed: "v1.x.y"}, "l": {Literal: call.NewSecret("hunter2")}, "f": {File: "/f"}}}
 	shown := toSpec(v)
 	raw, err := json.Marshal(shown.Secrets)
 	if want := `{"f":{"file":"/f"},"l":{"sealed":true},"s":{"sealed":true}}`; err != nil || string(raw) != want {
 		t.Errorf("shown as %s, %v, want %s", raw, err, want)
 	}
 	back := fromSpec(shown).Secrets
-	if back["s"] != (volume.SecretRef{Keep: true}) || back["f"] != (volume.SecretRef{File: "/f"}) {
+	if back["s"] != (call.SecretRef{Keep: true}) || back["f"] != (call.SecretRef{File: "/f"}) {
 		t.Errorf("read as %+v", back)
 	}
 	given := fromSpec(api.VolumeSpec{Secrets: map[string]api.Secret{"k": {Literal: api.NewLiteral("hunter2")}}}).Secrets["k"]

@@ -18,6 +18,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -47,8 +48,8 @@ type Volumes interface {
 	LastReport(r volume.Record) volume.Report
 
 	// List, Capacity and Health are about a plugin's storage as a whole.
-	List(ctx context.Context, pluginID string, limit int, each func(volume.StorageVolume) error) (more bool, err error)
-	Capacity(ctx context.Context, pluginID string, q volume.CapacityRequest) (volume.CapacityResult, error)
+	List(ctx context.Context, pluginID string, limit int, each func(call.StorageVolume) error) (more bool, err error)
+	Capacity(ctx context.Context, pluginID string, q call.CapacityRequest) (call.CapacityResult, error)
 	Health(ctx context.Context, pluginID string) (volume.PluginHealth, error)
 	Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error)
 	WithdrawExpansion(ctx context.Context, id string) (volume.Record, volume.Change, error)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -18,7 +19,7 @@ type Snapshots interface {
 	Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error)
 	DeleteSnapshot(ctx context.Context, at volume.SnapshotAt, wait time.Duration) error
 	ForgetSnapshot(ctx context.Context, at volume.SnapshotAt) (left []string, err error)
-	GroupSnapshot(ctx context.Context, at volume.SnapshotAt) (volume.GroupSnapshot, error)
+	GroupSnapshot(ctx context.Context, at volume.SnapshotAt) (call.GroupSnapshot, error)
 }
 
 func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) error {
@@ -170,7 +171,7 @@ func (s *Server) getGroupSnapshot(w http.ResponseWriter, r *http.Request) error 
 
 // secrets reads references to secrets from a query. The agent reads the files and variables that
 // they name, so only callers with write permission may use them.
-func (s *Server) secrets(r *http.Request) (map[string]volume.SecretRef, error) {
+func (s *Server) secrets(r *http.Request) (map[string]call.SecretRef, error) {
 	raw := r.URL.Query().Get("secrets")
 	if raw == "" {
 		return nil, nil
@@ -188,15 +189,15 @@ func (s *Server) secrets(r *http.Request) (map[string]volume.SecretRef, error) {
 
 // references returns secrets that belong to no volume here. The agent stores none of them, so none
 // can be sealed. It refuses literal values.
-func references(all map[string]api.Secret) (map[string]volume.SecretRef, error) {
-	refs := map[string]volume.SecretRef{}
+func references(all map[string]api.Secret) (map[string]call.SecretRef, error) {
+	refs := map[string]call.SecretRef{}
 	for name, one := range all {
 		ref := fromSecret(one)
 		if ref.File == "" && ref.Credential == "" && ref.Env == "" {
 			return nil, volume.Errorf(volume.ErrInvalid, "secret %q is no reference: give {file: PATH}, {credential: NAME} or {env: NAME}", name)
 		}
 
-		refs[name] = volume.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}
+		refs[name] = call.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}
 	}
 
 	return refs, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -39,9 +40,9 @@ func (a *album) Volumes() []volume.Record {
 
 func (a *album) Snapshot(_ context.Context, q volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error) {
 	in := volume.SnapshotIntent{PluginID: "p", Driver: "d", Name: q.Name, Group: q.Group, Volumes: q.Volumes, Sources: []string{"x"}}
-	made := volume.MadeSnapshot{Intent: in, GroupSnapshot: volume.GroupSnapshot{ID: "s1", Snapshots: []volume.Snapshot{{ID: "s1", SourceID: "x"}}}}
+	made := volume.MadeSnapshot{Intent: in, GroupSnapshot: call.GroupSnapshot{ID: "s1", Snapshots: []call.Snapshot{{ID: "s1", SourceID: "x"}}}}
 	if q.Name == "slow" {
-		made.GroupSnapshot = volume.GroupSnapshot{}
+		made.GroupSnapshot = call.GroupSnapshot{}
 	}
 	return made, a.note("make %s of %v, group %t, %v, %v, %s", q.Name, q.Volumes, q.Group, q.Parameters, q.Secrets["k"].File, wait)
 }
@@ -58,8 +59,8 @@ func (a *album) ForgetSnapshot(_ context.Context, at volume.SnapshotAt) ([]strin
 	return []string{"it"}, a.note("forget %s %s", at.PluginID, at.ID)
 }
 
-func (a *album) GroupSnapshot(_ context.Context, at volume.SnapshotAt) (volume.GroupSnapshot, error) {
-	return volume.GroupSnapshot{ID: at.ID, Ready: true}, a.note("group %s %s %v %s", at.PluginID, at.ID, at.Members, at.Secrets["k"].File)
+func (a *album) GroupSnapshot(_ context.Context, at volume.SnapshotAt) (call.GroupSnapshot, error) {
+	return call.GroupSnapshot{ID: at.ID, Ready: true}, a.note("group %s %s %v %s", at.PluginID, at.ID, at.Members, at.Secrets["k"].File)
 }
 
 // TestSnapshotRoutes checks that the requests arrive and that the answers have the API's form.
@@ -67,7 +68,7 @@ func (a *album) GroupSnapshot(_ context.Context, at volume.SnapshotAt) (volume.G
 func TestSnapshotRoutes(t *testing.T) {
 	mayWrite := true
 	a := &album{listed: volume.Snapshots{
-		Listed: []volume.ListedSnapshot{{PluginID: "p", Driver: "d", Name: "n", Snapshot: volume.Snapshot{ID: "s1", SourceID: "x", GroupID: "g", Ready: true}}},
+		Listed: []volume.ListedSnapshot{{PluginID: "p", Driver: "d", Name: "n", Snapshot: call.Snapshot{ID: "s1", SourceID: "x", GroupID: "g", Ready: true}}},
 		Pending: []volume.PendingSnapshot{
 			{SnapshotIntent: volume.SnapshotIntent{PluginID: "p", Name: "n2", Volumes: []string{"data"}, Sources: []string{"x"}}, Doing: "copying"},
 			{SnapshotIntent: volume.SnapshotIntent{PluginID: "p", Name: "n3", ID: "g2", Group: true, Volumes: []string{"data"}, Sources: []string{"x"}}},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -61,7 +62,7 @@ func (s *Server) capacity(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	id := r.PathValue("id")
-	ask := volume.CapacityRequest{Parameters: q.Parameters, Topology: q.Topology}
+	ask := call.CapacityRequest{Parameters: q.Parameters, Topology: q.Topology}
 	if len(q.Capabilities) > 0 {
 		ask.Capabilities = fromSpec(api.VolumeSpec{Capabilities: q.Capabilities}).Capabilities
 	}
@@ -114,7 +115,7 @@ func (s *Server) pluginVolumes(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	registered := s.registered(id)
-	more, err := s.o.Volumes.List(r.Context(), id, limit, func(v volume.StorageVolume) error {
+	more, err := s.o.Volumes.List(r.Context(), id, limit, func(v call.StorageVolume) error {
 		out := toStorage(v)
 		out.Volume = registered[v.ExternalID]
 		return send(api.StorageVolumeLine{Volume: out})
@@ -182,7 +183,7 @@ func toReport(id string, r volume.Report) *api.Report {
 	}
 
 	for _, f := range r.Findings() {
-		out.Health = append(out.Health, toFindings(f.By, []volume.Condition{f.Condition})...)
+		out.Health = append(out.Health, toFindings(f.By, []call.Condition{f.Condition})...)
 	}
 
 	if r.Storage != nil {
@@ -192,18 +193,18 @@ func toReport(id string, r volume.Report) *api.Report {
 	return out
 }
 
-func toStorage(v volume.StorageVolume) *api.StorageVolume {
+func toStorage(v call.StorageVolume) *api.StorageVolume {
 	out := &api.StorageVolume{
 		ExternalID: v.ExternalID, Capacity: v.Capacity, Context: v.Context, Topologies: v.Topologies,
 		SnapshotID: v.SnapshotID, CloneID: v.CloneID, PublishedNodes: v.PublishedNodes,
 	}
 	if v.Condition != nil {
-		out.Health = toFindings(volume.ByController, []volume.Condition{*v.Condition})
+		out.Health = toFindings(volume.ByController, []call.Condition{*v.Condition})
 	}
 	return out
 }
 
-func toFindings(by string, all []volume.Condition) []api.Finding {
+func toFindings(by string, all []call.Condition) []api.Finding {
 	out := make([]api.Finding, 0, len(all))
 	for _, c := range all {
 		out = append(out, api.Finding{By: by, Severity: c.Severity, Reason: c.Reason, Message: c.Message})

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -236,13 +237,13 @@ func (s *Service) check(ctx context.Context, req *request) error {
 		return err
 	}
 
-	if req.Mode != (volume.Capability{}) {
+	if req.Mode != (call.Capability{}) {
 		c := req.Mode
 		if c.Access == "" {
-			c.Access = volume.SingleNodeWriter
+			c.Access = call.SingleNodeWriter
 		}
 		if c.Attachment == "" {
-			c.Attachment = volume.FileSystem
+			c.Attachment = call.FileSystem
 		}
 		if err := volume.CheckCapability(c); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -37,9 +38,9 @@ const patience = 60 * time.Second
 
 func newWorld() *world {
 	w := &world{
-		r: volume.Record{Volume: volume.Volume{ID: "data", PluginID: "ebs", Capabilities: []volume.Capability{
-			{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem},
-			{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem},
+		r: volume.Record{Volume: volume.Volume{ID: "data", PluginID: "ebs", Capabilities: []call.Capability{
+			{Access: call.SingleNodeWriter, Attachment: call.FileSystem},
+			{Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem},
 		}}},
 		there: true, waiters: make(chan struct{}), onWake: (*world).obey,
 	}
@@ -143,10 +144,10 @@ func (w *world) obey() {
 	w.change(func() {
 		for _, c := range w.r.Ordered() {
 			if c.Wanted {
-				w.r, _ = volume.Apply(w.r, volume.Action{Kind: volume.NodePublish, Alloc: c.Alloc, Path: c.Target}, volume.Outcome{Mount: &volume.MountIdentity{ID: 1}})
+				w.r, _ = volume.Apply(w.r, volume.Action{Kind: call.NodePublish, Alloc: c.Alloc, Path: c.Target}, volume.Outcome{Mount: &volume.MountIdentity{ID: 1}})
 				continue
 			}
-			w.r, _ = volume.Apply(w.r, volume.Action{Kind: volume.NodeUnpublish, Alloc: c.Alloc, Path: c.Target}, volume.Outcome{})
+			w.r, _ = volume.Apply(w.r, volume.Action{Kind: call.NodeUnpublish, Alloc: c.Alloc, Path: c.Target}, volume.Outcome{})
 			w.r, _ = volume.Apply(w.r, volume.Action{Kind: volume.Free, Alloc: c.Alloc}, volume.Outcome{})
 		}
 	})
@@ -241,7 +242,7 @@ func TestClaimAgainUnmounted(t *testing.T) {
 // Without a wait the claim stays and the agent continues with it, even when a step fails.
 func TestNoWait(t *testing.T) {
 	w := newWorld()
-	w.onWake = failWith(volume.Action{Kind: volume.NodeStage}, volume.RetryNever)
+	w.onWake = failWith(volume.Action{Kind: call.NodeStage}, volume.RetryNever)
 	_, c, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, 0)
 	if err != nil || c.State != volume.Pending || w.wakes != 1 || w.claims() != "web" {
 		t.Errorf("got %+v, %v, %d wakes, claims %q", c, err, w.wakes, w.claims())
@@ -251,7 +252,7 @@ func TestNoWait(t *testing.T) {
 // A claim that this call made and that is not mounted in time is withdrawn. The message says so and
 // gives the reason.
 func TestWithdrawn(t *testing.T) {
-	stage := volume.Action{Kind: volume.NodeStage}
+	stage := volume.Action{Kind: call.NodeStage}
 	stopping, stop := context.WithCancelCause(context.Background())
 	gone, leave := context.WithCancel(context.Background())
 	for _, tt := range []struct {
@@ -265,8 +266,8 @@ func TestWithdrawn(t *testing.T) {
 		{"time is up, with no answer", t.Context(), nil, volume.ErrTimeout, []string{"is not mounted yet", "; the claim was withdrawn"}, "-web"},
 		{"time is up, after failures", t.Context(), failWith(stage, volume.RetryBackoff), volume.ErrTimeout, []string{"NodeStageVolume", "no such device", "2 tries", "withdrawn"}, "-web"},
 		{"a final error", t.Context(), failWith(stage, volume.RetryChange), errCall, []string{"NodeStageVolume", "no such device", "withdrawn"}, "-web"},
-		{"an error that nothing helps", t.Context(), failWith(volume.Action{Kind: volume.NodePublish, Alloc: "web"}, volume.RetryNever), errCall, []string{"NodePublishVolume", "withdrawn"}, "-web"},
-		{"another alloc's final error", t.Context(), failWith(volume.Action{Kind: volume.NodePublish, Alloc: "db"}, volume.RetryNever), volume.ErrTimeout, []string{"withdrawn"}, "-web"},
+		{"an error that nothing helps", t.Context(), failWith(volume.Action{Kind: call.NodePublish, Alloc: "web"}, volume.RetryNever), errCall, []string{"NodePublishVolume", "withdrawn"}, "-web"},
+		{"another alloc's final error", t.Context(), failWith(volume.Action{Kind: call.NodePublish, Alloc: "db"}, volume.RetryNever), volume.ErrTimeout, []string{"withdrawn"}, "-web"},
 		{"the caller is gone", gone, func(*world) { leave() }, context.Canceled, []string{"withdrawn"}, "-web"},
 		{"the agent is stopping", stopping, func(*world) { stop(volume.ErrStopping) }, context.Canceled, nil, "web"},
 		{"the plugin is down", t.Context(), func(w *world) {
@@ -354,7 +355,7 @@ func TestStaleFailure(t *testing.T) {
 		"running": func(at *volume.Attempt) { at.Running = true },
 	} {
 		w := newWorld()
-		at := &volume.Attempt{Action: volume.Action{Kind: volume.NodeStage}, Tries: 1, Err: &volume.CallError{Step: "NodeStageVolume", Code: "InvalidArgument", Retry: volume.RetryChange}}
+		at := &volume.Attempt{Action: volume.Action{Kind: call.NodeStage}, Tries: 1, Err: &volume.CallError{Step: "NodeStageVolume", Code: "InvalidArgument", Retry: volume.RetryChange}}
 		change(at)
 		w.attempt = at
 		w.onWake = func(w *world) {
@@ -367,7 +368,7 @@ func TestStaleFailure(t *testing.T) {
 		if _, c, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, patience); err != nil || c.State != volume.Mounted {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
-		at.Action = volume.Action{Kind: volume.NodeUnpublish, Alloc: "web"}
+		at.Action = volume.Action{Kind: call.NodeUnpublish, Alloc: "web"}
 		if err := w.service().Detach(t.Context(), "data", "web", false, patience); err != nil {
 			t.Errorf("%s: detach: %v", name, err)
 		}
@@ -434,9 +435,9 @@ func TestRefusedRequests(t *testing.T) {
 		{"a/b", volume.Request{Alloc: "a"}, volume.ErrInvalid, "volume id"},
 		{"data", volume.Request{}, volume.ErrInvalid, "alloc id is missing"},
 		{"data", volume.Request{Alloc: "a/b"}, volume.ErrInvalid, "alloc id"},
-		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: volume.Capability{Access: "exclusive"}}}, volume.ErrInvalid, `unknown access mode "exclusive"`},
-		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: volume.Capability{Attachment: "tape"}}}, volume.ErrInvalid, `unknown attachment mode "tape"`},
-		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: volume.Capability{Access: volume.MultiNodeMultiWriter}}}, volume.ErrRefused, "has no capability"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: call.Capability{Access: "exclusive"}}}, volume.ErrInvalid, `unknown access mode "exclusive"`},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: call.Capability{Attachment: "tape"}}}, volume.ErrInvalid, `unknown attachment mode "tape"`},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: call.Capability{Access: call.MultiNodeMultiWriter}}}, volume.ErrRefused, "has no capability"},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Owner: volume.Owner{Kind: "unit"}}}, volume.ErrInvalid, "claims cannot have owners here"},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "srv"}}, volume.ErrInvalid, "not an absolute path"},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "/var/lib/volagent"}}, volume.ErrInvalid, "the agent's own"},

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -79,7 +80,7 @@ func TestDetachNoWait(t *testing.T) {
 
 // A wait that ends changes nothing: the claim is still being detached.
 func TestDetachUnfinished(t *testing.T) {
-	unpublish := volume.Action{Kind: volume.NodeUnpublish, Alloc: "web"}
+	unpublish := volume.Action{Kind: call.NodeUnpublish, Alloc: "web"}
 	gone, leave := context.WithCancel(context.Background())
 	for _, tt := range []struct {
 		name   string
@@ -96,7 +97,7 @@ func TestDetachUnfinished(t *testing.T) {
 			})
 		}, volume.ErrTimeout, []string{"target /t hangs"}},
 		{"a final error", t.Context(), failWith(unpublish, volume.RetryNever), errCall, []string{"NodeUnpublishVolume"}},
-		{"another's forward error", t.Context(), failWith(volume.Action{Kind: volume.NodeStage}, volume.RetryNever), volume.ErrTimeout, nil},
+		{"another's forward error", t.Context(), failWith(volume.Action{Kind: call.NodeStage}, volume.RetryNever), volume.ErrTimeout, nil},
 		{"the caller is gone", gone, func(*world) { leave() }, context.Canceled, nil},
 		{"the plugin is down", t.Context(), func(w *world) {
 			w.change(func() { w.setView(false, "crashed") })

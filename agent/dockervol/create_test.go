@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -24,7 +25,7 @@ func TestCreate(t *testing.T) {
 
 	must(t, s.Create(ctx, docker, "new", opts{"plugin": "p", "size": "1GiB", "param.a": "b", "reclaim": "delete"}))
 	if v := w.volumes["new"].Volume; v.PluginID != "p" || v.CapacityMin != 1<<30 || v.Parameters["a"] != "b" || v.Reclaim != "delete" ||
-		len(v.Capabilities) != 1 || v.Capabilities[0] != (volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}) {
+		len(v.Capabilities) != 1 || v.Capabilities[0] != (call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}) {
 		t.Errorf("made as %+v", v)
 	}
 	must(t, s.Create(ctx, docker, "new", opts{"plugin": "p", "o": "size=1GiB,param.a=b"}))

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -17,7 +18,7 @@ type options struct {
 	readOnly bool
 	writable bool // "rw" was given
 	excl     bool
-	access   volume.AccessMode
+	access   call.AccessMode
 	own      volume.Ownership
 
 	// For a new volume.
@@ -152,8 +153,8 @@ func (s *Service) set(o *options, name, value string) (err error) {
 	case "exclusive":
 		o.excl, err = yes(name, value)
 	case "access_mode":
-		o.access = volume.AccessMode(value)
-		err = volume.CheckCapability(volume.Capability{Access: o.access, Attachment: volume.FileSystem})
+		o.access = call.AccessMode(value)
+		err = volume.CheckCapability(call.Capability{Access: o.access, Attachment: call.FileSystem})
 	case "uid":
 		o.own.UID = value
 	case "gid":
@@ -225,13 +226,13 @@ func (o options) named(runtime, name string) volume.RuntimeVolume {
 
 // spec returns the specification of the new volume.
 func (o options) spec(id string) volume.Volume {
-	c := volume.Capability{Access: o.access, Attachment: volume.FileSystem}
+	c := call.Capability{Access: o.access, Attachment: call.FileSystem}
 	if c.Access == "" {
-		c.Access = volume.SingleNodeWriter
+		c.Access = call.SingleNodeWriter
 	}
 	v := volume.Volume{
-		ID: id, Name: id, PluginID: o.plugin, CapacityMin: o.size, Capabilities: []volume.Capability{c},
-		MountOptions: volume.MountOptions{FSType: o.fsType, MountFlags: o.flags}, Parameters: o.params, Reclaim: o.reclaim,
+		ID: id, Name: id, PluginID: o.plugin, CapacityMin: o.size, Capabilities: []call.Capability{c},
+		MountOptions: call.MountOptions{FSType: o.fsType, MountFlags: o.flags}, Parameters: o.params, Reclaim: o.reclaim,
 	}
 	if v.Reclaim == "" {
 		v.Reclaim = "retain"
@@ -256,7 +257,7 @@ func (o options) differs(v volume.Volume) (texts []string) {
 	unless(o.fsType == "" || o.fsType == v.MountOptions.FSType, "fs_type", v.MountOptions.FSType, o.fsType)
 	unless(o.flags == nil || slices.Equal(o.flags, v.MountOptions.MountFlags), "mount_flags", v.MountOptions.MountFlags, o.flags)
 	unless(o.reclaim == "" || o.reclaim == v.Reclaim, "reclaim", v.Reclaim, o.reclaim)
-	offers := func(c volume.Capability) bool { return c.Access == o.access }
+	offers := func(c call.Capability) bool { return c.Access == o.access }
 	unless(o.access == "" || slices.ContainsFunc(v.Capabilities, offers), "access_mode", v.Capabilities, o.access)
 
 	for _, name := range slices.Sorted(maps.Keys(o.params)) {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -30,7 +31,7 @@ func TestOptions(t *testing.T) {
 		"made": {
 			opts{"plugin": "p", "size": "2GiB", "fs_type": "xfs", "mount_flags": "noatime:nodev", "reclaim": "delete", "access_mode": "multi-node-multi-writer", "param.Type": "a,b=c"},
 			options{
-				plugin: "p", size: 2 << 30, fsType: "xfs", flags: []string{"noatime", "nodev"}, reclaim: "delete", access: volume.MultiNodeMultiWriter,
+				plugin: "p", size: 2 << 30, fsType: "xfs", flags: []string{"noatime", "nodev"}, reclaim: "delete", access: call.MultiNodeMultiWriter,
 				params: opts{"Type": "a,b=c"}, making: []string{"fs_type", "mount_flags", "param.Type", "reclaim", "size"},
 			},
 		},

@@ -3,31 +3,32 @@ package dockervol
 import (
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // A volume that can only be read is claimed for reading, with or without "ro".
 func TestReadersOnly(t *testing.T) {
 	w, s := newWorld(t)
-	capability := func(modes ...volume.AccessMode) (all []volume.Capability) {
+	capability := func(modes ...call.AccessMode) (all []call.Capability) {
 		for _, m := range modes {
-			all = append(all, volume.Capability{Access: m, Attachment: volume.FileSystem})
+			all = append(all, call.Capability{Access: m, Attachment: call.FileSystem})
 		}
-		return append(all, volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.BlockDevice})
+		return append(all, call.Capability{Access: call.SingleNodeWriter, Attachment: call.BlockDevice})
 	}
 	for name, c := range map[string]struct {
-		modes    []volume.AccessMode
+		modes    []call.AccessMode
 		opts     opts
 		readOnly bool
 		refused  string
 	}{
-		"readers":              {[]volume.AccessMode{volume.SingleNodeReaderOnly}, nil, true, ""},
-		"readers of hosts":     {[]volume.AccessMode{volume.SingleNodeReaderOnly, volume.MultiNodeReaderOnly}, nil, true, ""},
-		"readers by options":   {[]volume.AccessMode{volume.SingleNodeWriter, volume.SingleNodeReaderOnly}, opts{"access_mode": "single-node-reader-only"}, true, ""},
-		"a writer":             {[]volume.AccessMode{volume.SingleNodeReaderOnly, volume.SingleNodeWriter}, opts{"rw": ""}, false, ""},
-		"none of the mode":     {[]volume.AccessMode{volume.SingleNodeWriter}, opts{"access_mode": "multi-node-reader-only"}, false, ""},
-		"writers, one reads":   {[]volume.AccessMode{volume.SingleNodeWriter}, opts{"ro": ""}, true, ""},
-		"rw, and only readers": {[]volume.AccessMode{volume.SingleNodeReaderOnly}, opts{"rw": ""}, false, "can only be read"},
+		"readers":              {[]call.AccessMode{call.SingleNodeReaderOnly}, nil, true, ""},
+		"readers of hosts":     {[]call.AccessMode{call.SingleNodeReaderOnly, call.MultiNodeReaderOnly}, nil, true, ""},
+		"readers by options":   {[]call.AccessMode{call.SingleNodeWriter, call.SingleNodeReaderOnly}, opts{"access_mode": "single-node-reader-only"}, true, ""},
+		"a writer":             {[]call.AccessMode{call.SingleNodeReaderOnly, call.SingleNodeWriter}, opts{"rw": ""}, false, ""},
+		"none of the mode":     {[]call.AccessMode{call.SingleNodeWriter}, opts{"access_mode": "multi-node-reader-only"}, false, ""},
+		"writers, one reads":   {[]call.AccessMode{call.SingleNodeWriter}, opts{"ro": ""}, true, ""},
+		"rw, and only readers": {[]call.AccessMode{call.SingleNodeReaderOnly}, opts{"rw": ""}, false, "can only be read"},
 	} {
 		w.add(volume.Volume{ID: "data", PluginID: "p", Capabilities: capability(c.modes...)})
 		err := s.Create(t.Context(), docker, "data", c.opts)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -177,7 +178,7 @@ func TestFix(t *testing.T) {
 	second.Volume.ID, second.Claims, second.Node = "data2", nil, volume.NodeSide{}
 	third := second
 	third.Volume.ID = "away"
-	third.Node = volume.NodeSide{Staged: volume.Present, StagingPath: csi + "/p/staging/away", PendingCalls: []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/x"}}}
+	third.Node = volume.NodeSide{Staged: volume.Present, StagingPath: csi + "/p/staging/away", PendingCalls: []volume.PendingCall{{Kind: call.NodeUnpublish, Path: "/x"}}}
 	w.records["data2"], w.records["away"] = second, third
 	w.mounts = append(w.mounts, Mounted{Path: csi + "/p/staging/foreign"})
 	w.notes = []NoteFile{{Path: "/n", Alloc: "z", Record: second}}
@@ -229,7 +230,7 @@ func TestFixRaces(t *testing.T) {
 
 	w = newWard()
 	r := w.records["data"]
-	r.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/x"}}
+	r.Node.PendingCalls = []volume.PendingCall{{Kind: call.NodeUnpublish, Path: "/x"}}
 	w.records["data"], w.halt = r, "another namespace"
 	if done := w.doctor().Fix(t.Context(), []string{"volume-pending-calls:data"}); done[0].Outcome != Failed || len(w.woken) != 0 {
 		t.Errorf("halted: %+v, woken %q", done, w.woken)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -24,7 +25,7 @@ func seen(m *volume.MountIdentity) volume.Sight {
 	return volume.Sight{Seen: volume.SeenMount, Identity: *m}
 }
 
-var mode = volume.Capability{Access: "single-node-multi-writer", Attachment: volume.FileSystem}
+var mode = call.Capability{Access: "single-node-multi-writer", Attachment: call.FileSystem}
 
 // mounted returns a volume "data" of plugin "p" with claims of a and b, whose state agrees with the
 // records.
@@ -39,7 +40,7 @@ func mounted() Volume {
 	b.At, b.Bound, b.BoundMount = "/srv/b", volume.Present, identity(13)
 	return Volume{
 		Record: volume.Record{
-			Volume: volume.Volume{ID: "data", PluginID: "p", Driver: "d", ExternalID: "x", Capabilities: []volume.Capability{mode}},
+			Volume: volume.Volume{ID: "data", PluginID: "p", Driver: "d", ExternalID: "x", Capabilities: []call.Capability{mode}},
 			Node: volume.NodeSide{
 				Mode: &volume.Mode{Capability: mode}, Uses: volume.Uses{Stage: true}, Staged: volume.Present, StagingPath: csi + "/p/staging/data",
 				Mount: identity(10), Boot: "boot", Devices: []volume.Device{{Number: "7:0"}}, Seq: 2,
@@ -93,7 +94,7 @@ func TestRules(t *testing.T) {
 		v.Observed.Targets, v.Observed.Binds, v.Observed.Staging = nil, nil, volume.Sight{}
 		p.Mounts = p.Mounts[:2]
 	}
-	failing := func(p *Picture, kind volume.Kind, tries int) {
+	failing := func(p *Picture, kind call.Kind, tries int) {
 		p.Volumes[0].Attempt = &volume.Attempt{
 			Action: volume.Action{Kind: kind, Alloc: "a"}, Tries: tries, First: now.Add(-time.Minute), Next: now.Add(time.Second),
 			Err: &volume.CallError{Step: string(kind), Code: "Internal", Message: "no way", Retry: volume.RetryBackoff},
@@ -190,10 +191,10 @@ func TestRules(t *testing.T) {
 			p.Notes = []NoteFile{{Path: "/n", Alloc: "a", Record: p.Volumes[0].Record, Claimed: true, Bad: errors.New("cut")}}
 		}, []string{"note-bad:/n"}, "cut", true},
 		"nobody's": {func(p *Picture) { p.Notes = []NoteFile{{Path: "/n", Bad: errors.New("cut")}} }, []string{"note-bad:/n"}, "rm /n", false},
-		"hiccup":   {func(p *Picture) { failing(p, volume.NodeExpand, 1) }, nil, "", false},
+		"hiccup":   {func(p *Picture) { failing(p, call.NodeExpand, 1) }, nil, "", false},
 		"stuck": {func(p *Picture) {
 			claim(p, "a", func(c *volume.Claim) { c.Wanted, c.State = false, volume.Unpublishing })
-			failing(p, volume.NodeUnpublish, 4)
+			failing(p, call.NodeUnpublish, 4)
 		}, []string{"volume-stuck:data"}, "no way (4 times, for 1m0s)", true},
 		"no creation": {func(p *Picture) { free(p); p.Volumes[0].Record.Volume.Provision = volume.Provisioning }, []string{"volume-stuck:data"}, "creating", false},
 		"waits": {func(p *Picture) {
@@ -203,13 +204,13 @@ func TestRules(t *testing.T) {
 			p.Volumes[0].Observed.Plugin.Ready, p.Volumes[0].Observed.Plugin.State = false, "backing-off"
 		}, []string{"volume-waits:data"}, "backing-off", false},
 		"owes": {func(p *Picture) {
-			p.Volumes[0].Record.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/x", Alloc: "z"}}
+			p.Volumes[0].Record.Node.PendingCalls = []volume.PendingCall{{Kind: call.NodeUnpublish, Path: "/x", Alloc: "z"}}
 		}, []string{"volume-pending-calls:data"}, "NodeUnpublishVolume /x", true},
 		"unseen": {func(p *Picture) {
 			p.Volumes[0].Record.Node.Unseen = []volume.Unseen{{Path: "/x", Users: []string{"pid 7 sh"}}}
 		}, []string{"volume-unseen:/x"}, "pid 7 sh", false},
 		"refused": {func(p *Picture) {
-			p.Volumes[0].Record.Volume.Expansion.Refused = volume.Refusal{Step: volume.ControllerExpand, Size: 1 << 30, Code: "OutOfRange", Message: "no"}
+			p.Volumes[0].Record.Volume.Expansion.Refused = volume.Refusal{Step: call.ControllerExpand, Size: 1 << 30, Code: "OutOfRange", Message: "no"}
 		}, []string{"expansion-refused:data"}, "1GiB", false},
 		"debt": {func(p *Picture) {
 			p.Deregistered = []Deregistered{{Record: p.Volumes[0].Record, Since: now, Left: []string{"something"}}}

@@ -3,6 +3,7 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -26,7 +27,7 @@ var (
 // otherSeverity stands for all severities of a newer CSI, because each would add one more label.
 const otherSeverity = "other"
 
-var severities = []string{volume.Degraded, volume.Inaccessible, volume.DataLoss, volume.Abnormal, otherSeverity}
+var severities = []string{call.Degraded, call.Inaccessible, call.DataLoss, call.Abnormal, otherSeverity}
 
 // reports is the collector of the plugins' reports about volumes.
 type reports struct{ o Options }
@@ -46,7 +47,7 @@ func (c reports) Collect(to chan<- prometheus.Metric) {
 
 	for _, r := range c.o.Reports() {
 		if r.Stats != nil {
-			for d, u := range map[*prometheus.Desc]*volume.Usage{volumeBytes: r.Stats.Bytes, volumeInodes: r.Stats.Inodes} {
+			for d, u := range map[*prometheus.Desc]*call.Usage{volumeBytes: r.Stats.Bytes, volumeInodes: r.Stats.Inodes} {
 				if u == nil {
 					continue
 				}
@@ -76,7 +77,7 @@ func (c reports) Collect(to chan<- prometheus.Metric) {
 }
 
 // bySeverity counts findings for each severity, including those with a count of 0.
-func bySeverity(found []volume.Condition) map[string]int {
+func bySeverity(found []call.Condition) map[string]int {
 	out := map[string]int{}
 	for _, s := range severities {
 		out[s] = 0

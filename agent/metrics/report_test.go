@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -13,12 +14,12 @@ func withReports(o Options) Options {
 	o.Reports = func() []Report {
 		return []Report{
 			{Volume: "data", Plugin: "ebs", Report: volume.Report{
-				Stats:   &volume.Stats{Bytes: &volume.Usage{Total: 100, Used: 41, Available: 59}, Inodes: &volume.Usage{Total: 10, Used: 3, Available: 7}},
+				Stats:   &call.Stats{Bytes: &call.Usage{Total: 100, Used: 41, Available: 59}, Inodes: &call.Usage{Total: 10, Used: 3, Available: 7}},
 				StatsAt: at,
-				Node:    &volume.Checkup{At: at, Found: []volume.Condition{{Severity: volume.DataLoss}, {Severity: "status 9"}, {Severity: "status 8"}}},
+				Node:    &volume.Checkup{At: at, Found: []call.Condition{{Severity: call.DataLoss}, {Severity: "status 9"}, {Severity: "status 8"}}},
 			}},
 			{Volume: "a \"disk\"", Plugin: "ebs", Report: volume.Report{
-				Stats: &volume.Stats{Bytes: &volume.Usage{Total: 7}}, StatsAt: at, Controller: &volume.Checkup{At: at},
+				Stats: &call.Stats{Bytes: &call.Usage{Total: 7}}, StatsAt: at, Controller: &volume.Checkup{At: at},
 			}},
 		}
 	}

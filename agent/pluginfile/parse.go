@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -213,8 +214,8 @@ func (r reader) syntax(err error) error {
 }
 
 // secretRef reads one of {file: PATH}, {credential: NAME}, {env: NAME}.
-func (r reader) secretRef(n *yaml.Node, key string) (*volume.SecretRef, error) {
-	var ref volume.SecretRef
+func (r reader) secretRef(n *yaml.Node, key string) (*call.SecretRef, error) {
+	var ref call.SecretRef
 	err := r.mapping(n, key, fields{
 		"file":       r.text("file", &ref.File),
 		"credential": r.text("credential", &ref.Credential),

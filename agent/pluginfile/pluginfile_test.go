@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -46,7 +47,7 @@ on_change: restart
 	want := &volume.PluginDefinition{
 		ID: "full", Type: "node", Instance: "b", File: "f.yaml",
 		Exec: &volume.PluginExec{Command: []string{"/bin/x", "--e=${CSI_ENDPOINT}", "7"}, Env: map[string]volume.EnvValue{
-			"A": {Value: "${NODE_ID}"}, "PORT": {Value: "8080"}, "EMPTY": {}, "S": {Secret: &volume.SecretRef{Credential: "c"}}}},
+			"A": {Value: "${NODE_ID}"}, "PORT": {Value: "8080"}, "EMPTY": {}, "S": {Secret: &call.SecretRef{Credential: "c"}}}},
 		ProbeInterval: time.Second, ProbeTimeout: 2 * time.Second, StartTimeout: 3 * time.Second,
 		NodeTimeout: 4 * time.Second, ControllerTimeout: 5 * time.Second, MaxInFlight: 6, OnChange: "restart",
 		UnmaskedSecrets: []string{"prefix"},

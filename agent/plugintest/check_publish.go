@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -169,12 +170,12 @@ func checkStats(ctx context.Context, r *run) finding {
 		return skipped("%s", why)
 	}
 
-	req := volume.StatsRequest{ExternalID: r.vol.ExternalID, Path: r.rec.Targets[first]}
+	req := call.StatsRequest{ExternalID: r.vol.ExternalID, Path: r.rec.Targets[first]}
 	if r.info.Caps.Stage {
 		req.StagingPath = r.rec.Staging
 	}
 
-	var stats volume.Stats
+	var stats call.Stats
 	err := r.call("NodeGetVolumeStats", func(p Plugin) (err error) { stats, err = p.NodeStats(ctx, req); return err })
 
 	switch {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -92,17 +93,17 @@ func checkNodeInfo(ctx context.Context, r *run) finding {
 }
 
 // create makes a volume. It stores its intent first.
-func (r *run) create(ctx context.Context, name string, capacity int64) (volume.CreateVolumeResult, error) {
+func (r *run) create(ctx context.Context, name string, capacity int64) (call.CreateVolumeResult, error) {
 	at := slices.IndexFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name == name })
 	if at < 0 {
 		at = len(r.rec.Volumes)
 		r.rec.Volumes = append(r.rec.Volumes, volume.ScratchVolume{Name: name})
 		if err := r.save(ctx); err != nil {
-			return volume.CreateVolumeResult{}, err
+			return call.CreateVolumeResult{}, err
 		}
 	}
 
-	var made volume.CreateVolumeResult
+	var made call.CreateVolumeResult
 	err := r.call("CreateVolume", func(p Plugin) (err error) {
 		made, err = p.CreateVolume(ctx, creation(r.rec, name, capacity, r.secrets))
 		return err
@@ -246,7 +247,7 @@ func checkDelete(ctx context.Context, r *run) finding {
 	}
 
 	err := r.call("DeleteVolume", func(p Plugin) error {
-		return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: r.vol.ExternalID, Secrets: r.secrets})
+		return p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: r.vol.ExternalID, Secrets: r.secrets})
 	})
 	if c := code(err); c == "OK" || c == "NotFound" {
 		r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.ExternalID == r.vol.ExternalID })
@@ -264,7 +265,7 @@ func checkDelete(ctx context.Context, r *run) finding {
 
 func checkUnknownDelete(ctx context.Context, r *run) finding {
 	err := r.call("DeleteVolume", func(p Plugin) error {
-		return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: r.unknown(), Secrets: r.secrets})
+		return p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: r.unknown(), Secrets: r.secrets})
 	})
 	if err != nil {
 		return copes("%s; the agent deletes only what it has on record", words(err))

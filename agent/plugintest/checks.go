@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // check is one check of the test.
@@ -171,7 +171,7 @@ func needData(r *run) string {
 // needMany skips the check in access modes that allow only one target.
 func needMany(r *run) string {
 	switch r.rec.Capability.Access {
-	case volume.SingleNodeReaderOnly, volume.SingleNodeWriter, volume.SingleNodeSingleWriter:
+	case call.SingleNodeReaderOnly, call.SingleNodeWriter, call.SingleNodeSingleWriter:
 		return fmt.Sprintf("access mode %s allows one target; --access-mode gives another", r.rec.Capability.Access)
 	default:
 		return needData(r)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/plugintest"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -22,7 +23,7 @@ type world struct {
 	dir  string
 	info volume.PluginInfo
 
-	create  func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error)
+	create  func(call.CreateVolumeRequest) (call.CreateVolumeResult, error)
 	remove  func(id string) error
 	attach  func() (map[string]string, error)
 	detach  func() error
@@ -55,7 +56,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) service() *plugintest.Service {
 	return &plugintest.Service{
 		Plugins: w, Records: w, Host: w, Paths: w, Grace: 10 * time.Millisecond,
-		Secrets: func(volume.Volume) (volume.Secrets, error) { return nil, nil },
+		Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
 		Events: func(es ...volume.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -122,10 +123,10 @@ func (w *world) Info(context.Context) (volume.PluginInfo, error) {
 	return info, nil
 }
 
-func (w *world) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+func (w *world) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	w.called("create")
 	if ctx.Err() != nil {
-		return volume.CreateVolumeResult{}, refuse("Canceled")
+		return call.CreateVolumeResult{}, refuse("Canceled")
 	}
 	if w.create != nil {
 		return w.create(r)
@@ -133,12 +134,12 @@ func (w *world) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) 
 	return w.doCreate(r)
 }
 
-func (w *world) doCreate(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+func (w *world) doCreate(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	size, ok := w.volumes[r.Name]
 	if ok && size < r.CapacityMin {
-		return volume.CreateVolumeResult{}, refuse("AlreadyExists")
+		return call.CreateVolumeResult{}, refuse("AlreadyExists")
 	}
 	if !ok {
 		size = max(r.CapacityMin, 1<<20)
@@ -147,13 +148,13 @@ func (w *world) doCreate(r volume.CreateVolumeRequest) (volume.CreateVolumeResul
 			w.t.Error(err)
 		}
 	}
-	return volume.CreateVolumeResult{ExternalID: r.Name, Capacity: size}, nil
+	return call.CreateVolumeResult{ExternalID: r.Name, Capacity: size}, nil
 }
 
 // data returns the directory with a volume's files. It is outside the directory that clean checks.
 func (w *world) data(id string) string { return filepath.Join(w.dir+"-data", id) }
 
-func (w *world) DeleteVolume(_ context.Context, r volume.DeleteVolumeRequest) error {
+func (w *world) DeleteVolume(_ context.Context, r call.DeleteVolumeRequest) error {
 	w.called("delete")
 	if w.remove != nil {
 		return w.remove(r.ExternalID)
@@ -164,7 +165,7 @@ func (w *world) DeleteVolume(_ context.Context, r volume.DeleteVolumeRequest) er
 	return nil
 }
 
-func (w *world) ControllerPublish(context.Context, volume.ControllerPublishRequest) (map[string]string, error) {
+func (w *world) ControllerPublish(context.Context, call.ControllerPublishRequest) (map[string]string, error) {
 	w.called("attach")
 	if w.attach != nil {
 		return w.attach()
@@ -172,7 +173,7 @@ func (w *world) ControllerPublish(context.Context, volume.ControllerPublishReque
 	return map[string]string{"dev": "1"}, nil
 }
 
-func (w *world) ControllerUnpublish(context.Context, volume.ControllerUnpublishRequest) error {
+func (w *world) ControllerUnpublish(context.Context, call.ControllerUnpublishRequest) error {
 	w.called("detach")
 	if w.detach != nil {
 		return w.detach()
@@ -180,7 +181,7 @@ func (w *world) ControllerUnpublish(context.Context, volume.ControllerUnpublishR
 	return nil
 }
 
-func (w *world) NodeStage(_ context.Context, r volume.NodeStageRequest) error {
+func (w *world) NodeStage(_ context.Context, r call.NodeStageRequest) error {
 	w.called("stage")
 	if w.stage != nil {
 		return w.stage(r.StagingPath)
@@ -202,7 +203,7 @@ func (w *world) unmount(path string) {
 	w.mounts[path] = max(0, w.mounts[path]-1)
 }
 
-func (w *world) NodeUnstage(_ context.Context, r volume.NodeUnstageRequest) error {
+func (w *world) NodeUnstage(_ context.Context, r call.NodeUnstageRequest) error {
 	w.called("unstage")
 	if w.unstage != nil {
 		return w.unstage(r.StagingPath)
@@ -211,7 +212,7 @@ func (w *world) NodeUnstage(_ context.Context, r volume.NodeUnstageRequest) erro
 	return nil
 }
 
-func (w *world) NodePublish(_ context.Context, r volume.NodePublishRequest) error {
+func (w *world) NodePublish(_ context.Context, r call.NodePublishRequest) error {
 	w.called("publish")
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -235,7 +236,7 @@ func (w *world) NodePublish(_ context.Context, r volume.NodePublishRequest) erro
 	return nil
 }
 
-func (w *world) NodeUnpublish(_ context.Context, r volume.NodeUnpublishRequest) error {
+func (w *world) NodeUnpublish(_ context.Context, r call.NodeUnpublishRequest) error {
 	w.called("unpublish")
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -246,8 +247,8 @@ func (w *world) NodeUnpublish(_ context.Context, r volume.NodeUnpublishRequest) 
 	return nil
 }
 
-func (w *world) NodeStats(context.Context, volume.StatsRequest) (volume.Stats, error) {
-	return volume.Stats{Bytes: &volume.Usage{Total: 2, Used: 1}}, nil
+func (w *world) NodeStats(context.Context, call.StatsRequest) (call.Stats, error) {
+	return call.Stats{Bytes: &call.Usage{Total: 2, Used: 1}}, nil
 }
 
 // Records.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -33,7 +34,7 @@ func (r *run) attach(ctx context.Context) error {
 
 func (r *run) controllerPublish(ctx context.Context) (given map[string]string, err error) {
 	err = r.call("ControllerPublishVolume", func(p Plugin) (err error) {
-		given, err = p.ControllerPublish(ctx, volume.ControllerPublishRequest{
+		given, err = p.ControllerPublish(ctx, call.ControllerPublishRequest{
 			ExternalID: r.vol.ExternalID, NodeID: r.info.NodeID, Capability: r.rec.Capability,
 			FSType: r.rec.MountOptions.FSType, MountFlags: r.rec.MountOptions.MountFlags,
 			VolumeContext: r.vol.Context, Secrets: r.secrets,
@@ -45,7 +46,7 @@ func (r *run) controllerPublish(ctx context.Context) (given map[string]string, e
 
 func (r *run) controllerUnpublish(ctx context.Context) error {
 	err := r.call("ControllerUnpublishVolume", func(p Plugin) error {
-		return p.ControllerUnpublish(ctx, volume.ControllerUnpublishRequest{
+		return p.ControllerUnpublish(ctx, call.ControllerUnpublishRequest{
 			ExternalID: r.vol.ExternalID, NodeID: r.info.NodeID, Secrets: r.secrets})
 	})
 	if err == nil {
@@ -75,7 +76,7 @@ func (r *run) stage(ctx context.Context) error {
 
 func (r *run) nodeStage(ctx context.Context) error {
 	return r.call("NodeStageVolume", func(p Plugin) error {
-		return p.NodeStage(ctx, volume.NodeStageRequest{
+		return p.NodeStage(ctx, call.NodeStageRequest{
 			ExternalID: r.vol.ExternalID, StagingPath: r.rec.Staging, Capability: r.rec.Capability,
 			FSType: r.rec.MountOptions.FSType, MountFlags: r.rec.MountOptions.MountFlags,
 			PublishContext: r.publishCtx, VolumeContext: r.vol.Context, Secrets: r.secrets,
@@ -93,7 +94,7 @@ func (r *run) publishAs(ctx context.Context, externalID string, n int, readOnly 
 		return err
 	}
 
-	req := volume.NodePublishRequest{
+	req := call.NodePublishRequest{
 		ExternalID: externalID, TargetPath: r.rec.Targets[n], Capability: r.rec.Capability,
 		FSType: r.rec.MountOptions.FSType, MountFlags: r.rec.MountOptions.MountFlags, ReadOnly: readOnly,
 		PublishContext: r.publishCtx, VolumeContext: r.vol.Context, Secrets: r.secrets,
@@ -114,7 +115,7 @@ func (s *Service) nodeUnpublish(ctx context.Context, id, externalID, target stri
 	if err != nil {
 		return err
 	}
-	return p.NodeUnpublish(ctx, volume.NodeUnpublishRequest{ExternalID: externalID, TargetPath: target})
+	return p.NodeUnpublish(ctx, call.NodeUnpublishRequest{ExternalID: externalID, TargetPath: target})
 }
 
 // nodeUnstage makes only the call.
@@ -123,7 +124,7 @@ func (s *Service) nodeUnstage(ctx context.Context, id, externalID, staging strin
 	if err != nil {
 		return err
 	}
-	return p.NodeUnstage(ctx, volume.NodeUnstageRequest{ExternalID: externalID, StagingPath: staging})
+	return p.NodeUnstage(ctx, call.NodeUnstageRequest{ExternalID: externalID, StagingPath: staging})
 }
 
 func (r *run) nodeUnpublish(ctx context.Context, n int) error {

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -27,19 +28,19 @@ type Identity interface {
 
 // Controller is a plugin's controller service.
 type Controller interface {
-	CreateVolume(context.Context, volume.CreateVolumeRequest) (volume.CreateVolumeResult, error)
-	DeleteVolume(context.Context, volume.DeleteVolumeRequest) error
-	ControllerPublish(context.Context, volume.ControllerPublishRequest) (map[string]string, error)
-	ControllerUnpublish(context.Context, volume.ControllerUnpublishRequest) error
+	CreateVolume(context.Context, call.CreateVolumeRequest) (call.CreateVolumeResult, error)
+	DeleteVolume(context.Context, call.DeleteVolumeRequest) error
+	ControllerPublish(context.Context, call.ControllerPublishRequest) (map[string]string, error)
+	ControllerUnpublish(context.Context, call.ControllerUnpublishRequest) error
 }
 
 // Node is a plugin's node service on this host.
 type Node interface {
-	NodeStage(context.Context, volume.NodeStageRequest) error
-	NodeUnstage(context.Context, volume.NodeUnstageRequest) error
-	NodePublish(context.Context, volume.NodePublishRequest) error
-	NodeUnpublish(context.Context, volume.NodeUnpublishRequest) error
-	NodeStats(context.Context, volume.StatsRequest) (volume.Stats, error)
+	NodeStage(context.Context, call.NodeStageRequest) error
+	NodeUnstage(context.Context, call.NodeUnstageRequest) error
+	NodePublish(context.Context, call.NodePublishRequest) error
+	NodeUnpublish(context.Context, call.NodeUnpublishRequest) error
+	NodeStats(context.Context, call.StatsRequest) (call.Stats, error)
 }
 
 // Plugin is the part of a CSI plugin that the checks call. Its errors are *volume.CallError.
@@ -102,7 +103,7 @@ type Service struct {
 	Records Records
 	Host    Host
 	Paths   Paths
-	Secrets func(volume.Volume) (volume.Secrets, error)
+	Secrets func(volume.Volume) (call.Secrets, error)
 	Events  func(...volume.Event)
 	// Ended is called when a test has no leftovers on the host.
 	Ended func(pluginID string)

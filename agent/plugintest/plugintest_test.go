@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/plugintest"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -87,7 +88,7 @@ func TestEndNoticedLate(t *testing.T) {
 
 func anotherEachTime(w *world) {
 	n := 0
-	w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 		n++
 		r.Name += strings.Repeat("'", n)
 		return w.doCreate(r)
@@ -95,16 +96,16 @@ func anotherEachTime(w *world) {
 }
 
 func anySize(w *world) {
-	w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 		r.CapacityMin = 0
 		return w.doCreate(r)
 	}
 }
 
 func shortNames(w *world) {
-	w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 		if len(r.Name) > 63 {
-			return volume.CreateVolumeResult{}, refuse("InvalidArgument")
+			return call.CreateVolumeResult{}, refuse("InvalidArgument")
 		}
 		return w.doCreate(r)
 	}
@@ -160,7 +161,7 @@ func stagesOnce(w *world) {
 // TestIntentFirst checks that the record is stored before the call that may make something.
 func TestIntentFirst(t *testing.T) {
 	w := newWorld(t)
-	w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 		if s := w.Scratch("p"); s == nil || !slices.ContainsFunc(s.Volumes, func(v volume.ScratchVolume) bool { return v.Name == r.Name }) {
 			t.Errorf("volume %q is not on record: %+v", r.Name, s)
 		}
@@ -274,8 +275,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func noCreate(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
-	return volume.CreateVolumeResult{}, refuse("InvalidArgument")
+func noCreate(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
+	return call.CreateVolumeResult{}, refuse("InvalidArgument")
 }
 
 // TestDocumented checks that docs/PLUGINS.md lists every check, in order, with the same line.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -20,13 +21,13 @@ type Ask struct {
 	// is empty, the test creates a volume and deletes it at the end.
 	ExternalID string
 	Context    map[string]string
-	Secrets    map[string]volume.SecretRef
+	Secrets    map[string]call.SecretRef
 	Parameters map[string]string
 	Capacity   int64 // bytes; 0 leaves it to the plugin
 	// Access is the access mode. If empty, it is single-node-multi-writer if the plugin supports
 	// that, otherwise single-node-writer.
-	Access       volume.AccessMode
-	MountOptions volume.MountOptions
+	Access       call.AccessMode
+	MountOptions call.MountOptions
 	// Kill allows the test to kill the plugin's process.
 	Kill bool
 	// Forget gives up leftovers of an earlier test that cannot be undone.
@@ -50,7 +51,7 @@ type run struct {
 	ask     Ask
 	info    volume.PluginInfo
 	rec     volume.Scratch // as it is stored
-	secrets volume.Secrets
+	secrets call.Secrets
 	sum     Summary
 
 	vol        volume.ScratchVolume // the volume to stage and publish
@@ -227,7 +228,7 @@ func (r *run) plan() {
 	r.rec = volume.Scratch{
 		ID: tag, Begun: time.Now().UTC(), NodeID: r.info.NodeID,
 		Staging: r.s.Paths.StagingPath(r.id, id), Targets: paths, File: ".volagent-test-" + tag,
-		Capability: volume.Capability{Access: r.access(), Attachment: volume.FileSystem}, MountOptions: r.ask.MountOptions,
+		Capability: call.Capability{Access: r.access(), Attachment: call.FileSystem}, MountOptions: r.ask.MountOptions,
 		Parameters: r.ask.Parameters, Topology: r.info.DefaultTopology(), Capacity: r.ask.Capacity, Secrets: r.ask.Secrets,
 	}
 	r.rec.Dirs = append(r.rec.Dirs, hide)
@@ -258,14 +259,14 @@ func (r *run) lengthen(path string) string {
 	return path + strings.Repeat("x", max(0, longest-len(path)))
 }
 
-func (r *run) access() volume.AccessMode {
+func (r *run) access() call.AccessMode {
 	switch {
 	case r.ask.Access != "":
 		return r.ask.Access
 	case r.info.Caps.NodeMultiWriter:
-		return volume.SingleNodeMultiWriter
+		return call.SingleNodeMultiWriter
 	default:
-		return volume.SingleNodeWriter
+		return call.SingleNodeWriter
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -146,7 +147,7 @@ func (s *Service) rmdirs(dirs []string) (left []string) {
 
 // find asks for the ids of volumes if the test does not know whether their creation succeeded.
 // CreateVolume with the same name returns the same volume.
-func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secrets volume.Secrets) error {
+func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secrets call.Secrets) error {
 	for i, v := range rec.Volumes {
 		if v.ExternalID != "" {
 			continue
@@ -169,9 +170,9 @@ func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secr
 	return nil
 }
 
-func creation(rec volume.Scratch, name string, capacity int64, secrets volume.Secrets) volume.CreateVolumeRequest {
-	return volume.CreateVolumeRequest{
-		Name: name, CapacityMin: capacity, Capabilities: []volume.Capability{rec.Capability},
+func creation(rec volume.Scratch, name string, capacity int64, secrets call.Secrets) call.CreateVolumeRequest {
+	return call.CreateVolumeRequest{
+		Name: name, CapacityMin: capacity, Capabilities: []call.Capability{rec.Capability},
 		FSType: rec.MountOptions.FSType, MountFlags: rec.MountOptions.MountFlags, Parameters: rec.Parameters, Topology: rec.Topology, Secrets: secrets,
 	}
 }
@@ -186,12 +187,12 @@ func (s *Service) unwrite(ctx context.Context, rec *volume.Scratch) error {
 	return nil
 }
 
-func (s *Service) detach(ctx context.Context, id, externalID, nodeID string, secrets volume.Secrets) error {
+func (s *Service) detach(ctx context.Context, id, externalID, nodeID string, secrets call.Secrets) error {
 	p, err := s.Plugins.Tested(id)
 	if err != nil {
 		return err
 	}
-	err = p.ControllerUnpublish(ctx, volume.ControllerUnpublishRequest{ExternalID: externalID, NodeID: nodeID, Secrets: secrets})
+	err = p.ControllerUnpublish(ctx, call.ControllerUnpublishRequest{ExternalID: externalID, NodeID: nodeID, Secrets: secrets})
 	if err != nil && code(err) != "NotFound" {
 		return fmt.Errorf("the storage volume %q may still be attached: %s", externalID, words(err))
 	}
@@ -199,7 +200,7 @@ func (s *Service) detach(ctx context.Context, id, externalID, nodeID string, sec
 }
 
 // delete deletes a volume that a test created.
-func (s *Service) delete(ctx context.Context, id string, v volume.ScratchVolume, secrets volume.Secrets) error {
+func (s *Service) delete(ctx context.Context, id string, v volume.ScratchVolume, secrets call.Secrets) error {
 	if v.Name == "" || v.ExternalID == "" {
 		return nil
 	}
@@ -209,7 +210,7 @@ func (s *Service) delete(ctx context.Context, id string, v volume.ScratchVolume,
 		return err
 	}
 
-	err = p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
+	err = p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 	if err != nil && code(err) != "NotFound" {
 		return fmt.Errorf("the storage volume %q, made as %q, is not deleted: %s", v.ExternalID, v.Name, words(err))
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -178,8 +179,8 @@ func creates(v volume.Volume, info volume.PluginInfo) error {
 	return nil
 }
 
-func create(ctx context.Context, p Plugin, v volume.Volume, secrets volume.Secrets) (volume.CreateVolumeResult, error) {
-	return p.CreateVolume(ctx, volume.CreateVolumeRequest{
+func create(ctx context.Context, p Plugin, v volume.Volume, secrets call.Secrets) (call.CreateVolumeResult, error) {
+	return p.CreateVolume(ctx, call.CreateVolumeRequest{
 		Name: v.Name, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax, Capabilities: v.Capabilities,
 		FSType: v.MountOptions.FSType, MountFlags: v.MountOptions.MountFlags, Parameters: v.Parameters, Mutable: v.Mutable,
 		Topology: v.Topology, SnapshotID: v.SnapshotID, CloneID: v.CloneID, Secrets: secrets,
@@ -198,7 +199,7 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 			whose = "an earlier create"
 		}
 
-		return unclear(volume.CreateVolume, cause, &volume.Error{
+		return unclear(call.CreateVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept; plugin %q may have one named %q", cause, whose, v.ID, v.PluginID, v.Name),
 			Hint:    "run the same create again to go on with it, or " + s.lookFor(v.PluginID) + "drop it: " + volume.Command("volctl volume deregister %s -force", v.ID),
@@ -208,7 +209,7 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 		return errors.Join(cause, err)
 	}
 	if words := sourceless(v, ce); words != nil {
-		return unclear(volume.CreateVolume, cause, words)
+		return unclear(call.CreateVolume, cause, words)
 	}
 
 	return refusal(v.PluginID, cause)
@@ -224,7 +225,7 @@ func (s *Service) lookFor(pluginID string) string {
 }
 
 // unclear returns words as the error, together with the failed call.
-func unclear(step volume.Kind, cause error, words *volume.Error) error {
+func unclear(step call.Kind, cause error, words *volume.Error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
 		return words
@@ -253,7 +254,7 @@ func kindOf(err error) error {
 
 // settle stores the volume that the plugin made. If the plugin returned a volume that is already
 // registered, settle drops the new record.
-func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.CreateVolumeResult) (volume.Record, error) {
+func (s *Service) settle(ctx context.Context, v volume.Volume, made call.CreateVolumeResult) (volume.Record, error) {
 	v.ExternalID, v.Capacity, v.Topologies = made.ExternalID, max(made.Capacity, 0), made.Topologies
 	if len(made.Context) > 0 {
 		v.Context = made.Context
@@ -309,7 +310,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 		return err
 	}
 
-	err = s.Queue.Call(ctx, id, volume.DeleteVolume, func() error { return s.delete(ctx, id) })
+	err = s.Queue.Call(ctx, id, call.DeleteVolume, func() error { return s.delete(ctx, id) })
 	if err != nil {
 		s.say(r, "delete-failed", "%v", err)
 		return err
@@ -384,7 +385,7 @@ func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
 	if err != nil {
 		return err
 	}
-	return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
+	return p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 }
 
 // notDeleted withdraws the intent if the plugin certainly deleted nothing. A refusal of this call
@@ -392,7 +393,7 @@ func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
 func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	if resumed || errors.As(cause, &ce) && ce.Uncertain() {
-		return unclear(volume.DeleteVolume, cause, &volume.Error{
+		return unclear(call.DeleteVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether the data of volume %q is gone is not known", cause, v.ID),
 			Hint:    "run the same delete again to go on with it: " + volume.Command("volctl volume delete %s -y", v.ID),

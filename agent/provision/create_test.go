@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -30,7 +31,7 @@ func TestCreateChangesNoVolume(t *testing.T) {
 	w := newWorld()
 	made := spec()
 	made.CapacityMin, made.MountOptions.MountFlags = 10, []string{"noatime"}
-	made.Secrets = map[string]volume.SecretRef{"key": literal("one")}
+	made.Secrets = map[string]call.SecretRef{"key": literal("one")}
 	if _, _, err := w.service().Create(t.Context(), made, false); err != nil {
 		t.Fatal(err)
 	}
@@ -40,19 +41,19 @@ func TestCreateChangesNoVolume(t *testing.T) {
 		words  string
 	}{
 		"a size":     {func(v *volume.Volume) { v.CapacityMin = 1 << 20 }, "capacity_min: 12B → 1MiB"},
-		"no options": {func(v *volume.Volume) { v.MountOptions = volume.MountOptions{} }, `mount_options: {"mount_flags":["noatime"]} → none`},
+		"no options": {func(v *volume.Volume) { v.MountOptions = call.MountOptions{} }, `mount_options: {"mount_flags":["noatime"]} → none`},
 		"a reclaim":  {func(v *volume.Volume) { v.Reclaim = "delete" }, `reclaim: "retain" → "delete"`},
 		"parameters": {func(v *volume.Volume) { v.Parameters = set("type", "io2") }, `parameters: {"type":"gp3"} → {"type":"io2"}`},
-		"a secret":   {func(v *volume.Volume) { v.Secrets = map[string]volume.SecretRef{"key": literal("two")} }, "sealed anew"},
+		"a secret":   {func(v *volume.Volume) { v.Secrets = map[string]call.SecretRef{"key": literal("two")} }, "sealed anew"},
 		"no secrets": {func(v *volume.Volume) { v.Secrets = nil }, `secrets: {"key":{"sealed":true}} → none`},
 		"several":    {func(v *volume.Volume) { v.Reclaim, v.Mutable = "delete", set("iops", "1") }, `mutable_parameters: none → {"iops":"1"}; reclaim: `},
 		"capabilities": {func(v *volume.Volume) {
 			v.Capabilities = v.Capabilities[:1:1]
-			v.Capabilities[0].Access = volume.MultiNodeMultiWriter
+			v.Capabilities[0].Access = call.MultiNodeMultiWriter
 		}, "capabilities: "},
 	} {
 		request := made
-		request.Capabilities = append([]volume.Capability{}, made.Capabilities...)
+		request.Capabilities = append([]call.Capability{}, made.Capabilities...)
 		tt.change(&request)
 		for _, dry := range []bool{true, false} {
 			_, _, err := w.service().Create(t.Context(), request, dry)
@@ -66,7 +67,7 @@ func TestCreateChangesNoVolume(t *testing.T) {
 		"what it has":          func(v *volume.Volume) { v.CapacityMin, v.CapacityMax = 12, 0 },
 		"no parameters":        func(v *volume.Volume) { v.Parameters = nil },
 		"the default":          func(v *volume.Volume) { v.Reclaim = "retain" },
-		"a kept secret":        func(v *volume.Volume) { v.Secrets = map[string]volume.SecretRef{"key": {Keep: true}} },
+		"a kept secret":        func(v *volume.Volume) { v.Secrets = map[string]call.SecretRef{"key": {Keep: true}} },
 		"no mutable parameter": func(v *volume.Volume) { v.Mutable = map[string]string{} },
 	} {
 		request := made
@@ -153,21 +154,21 @@ func TestCreateFails(t *testing.T) {
 		kind  error
 		words []string
 	}{
-		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"whether the plugin made", "is not known", "the intent is kept", "hint: run the same create again", "deregister data -force"}},
-		{"a lost connection", call("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"is not known"}},
-		{"an internal error", call("Internal", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
-		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
-		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{"refuses", "no"}},
-		{"a capacity that cannot be", call("OutOfRange", volume.RetryChange, true), false, volume.ErrInvalid, nil},
-		{"no room", call("ResourceExhausted", volume.RetryBackoff, true), false, nil, []string{"ResourceExhausted"}},
-		{"a name with other arguments", call("AlreadyExists", volume.RetryChange, true), false, nil, []string{"AlreadyExists"}},
-		{"secrets that are refused", call("Unauthenticated", volume.RetryChange, true), false, nil, nil},
-		{"a refusal that came too late", call("InvalidArgument", volume.RetryChange, false), true, nil, []string{"is not known"}},
+		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"whether the plugin made", "is not known", "the intent is kept", "hint: run the same create again", "deregister data -force"}},
+		{"a lost connection", made("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"is not known"}},
+		{"an internal error", made("Internal", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
+		{"a plain Go error", made("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
+		{"bad arguments", made("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{"refuses", "no"}},
+		{"a capacity that cannot be", made("OutOfRange", volume.RetryChange, true), false, volume.ErrInvalid, nil},
+		{"no room", made("ResourceExhausted", volume.RetryBackoff, true), false, nil, []string{"ResourceExhausted"}},
+		{"a name with other arguments", made("AlreadyExists", volume.RetryChange, true), false, nil, []string{"AlreadyExists"}},
+		{"secrets that are refused", made("Unauthenticated", volume.RetryChange, true), false, nil, nil},
+		{"a refusal that came too late", made("InvalidArgument", volume.RetryChange, false), true, nil, []string{"is not known"}},
 	} {
 		w := newWorld()
 		good := w.create
-		w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
-			return volume.CreateVolumeResult{}, tt.err
+		w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
+			return call.CreateVolumeResult{}, tt.err
 		}
 		_, _, err := w.service().Create(t.Context(), spec(), false)
 		want(t, tt.name, err, tt.kind, tt.words...)
@@ -184,8 +185,8 @@ func TestCreateFails(t *testing.T) {
 		if _, err := volume.Admit(w.volumes["data"], volume.Request{Alloc: "web"}, volume.PluginInfo{}, w.volumes["data"].Volume.RegisteredAt); !errors.Is(err, volume.ErrRefused) {
 			t.Errorf("%s: a claim is told %v", tt.name, err)
 		}
-		w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
-			return volume.CreateVolumeResult{}, call("AlreadyExists", volume.RetryChange, true)
+		w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
+			return call.CreateVolumeResult{}, made("AlreadyExists", volume.RetryChange, true)
 		}
 		_, _, err = w.service().Create(t.Context(), spec(), false)
 		want(t, tt.name+", then a refusal", err, nil, "an earlier create", "deregister data -force")
@@ -213,7 +214,7 @@ func TestCreateRefused(t *testing.T) {
 		{"it cannot create", func(w *world, _ *volume.Volume) { w.view.Info.Caps.CreateDelete = false }, volume.ErrRefused, "cannot create volumes"},
 		{"a secret cannot be read", func(w *world, _ *volume.Volume) { w.secrets = errors.New("no such file") }, nil, "no such file"},
 		{"a secret cannot be sealed", func(w *world, _ *volume.Volume) { w.seal = errors.New("bad key") }, nil, "bad key"},
-		{"a secret to be kept", func(_ *world, v *volume.Volume) { v.Secrets = map[string]volume.SecretRef{"key": {Keep: true}} }, volume.ErrRefused, "has no sealed value"},
+		{"a secret to be kept", func(_ *world, v *volume.Volume) { v.Secrets = map[string]call.SecretRef{"key": {Keep: true}} }, volume.ErrRefused, "has no sealed value"},
 		{"the intent cannot be written", func(w *world, _ *volume.Volume) { w.failAt = 1 }, errDisk, ""},
 	} {
 		w, v := newWorld(), spec()
@@ -231,7 +232,7 @@ func TestCreateCancelled(t *testing.T) {
 	w := newWorld()
 	ctx, cancel := context.WithCancel(t.Context())
 	good := w.create
-	w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) { cancel(); return good(r) }
+	w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) { cancel(); return good(r) }
 	if _, _, err := w.service().Create(ctx, spec(), false); err != nil {
 		t.Error(err)
 	}
@@ -246,8 +247,8 @@ func TestCreateFindsRegistered(t *testing.T) {
 	other := existing()
 	other.ID = "first"
 	w.mustRegister(t, other)
-	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
-		return volume.CreateVolumeResult{ExternalID: "vol-9"}, nil
+	w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
+		return call.CreateVolumeResult{ExternalID: "vol-9"}, nil
 	}
 	_, _, err := w.service().Create(t.Context(), spec(), false)
 	want(t, "create", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is registered as volume "first" already`)
@@ -271,13 +272,13 @@ func TestDeregisteredMeanwhile(t *testing.T) {
 			w.volumes["data"] = r
 		},
 	} {
-		for how, fails := range map[string]error{"made": nil, "refused": call("InvalidArgument", volume.RetryChange, true)} {
+		for how, fails := range map[string]error{"made": nil, "refused": made("InvalidArgument", volume.RetryChange, true)} {
 			w := newWorld()
 			good := w.create
-			w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+			w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 				meanwhile(w)
 				if fails != nil {
-					return volume.CreateVolumeResult{}, fails
+					return call.CreateVolumeResult{}, fails
 				}
 				return good(r)
 			}

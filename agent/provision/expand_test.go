@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -23,7 +24,7 @@ func sized(t *testing.T) *world {
 func (w *world) carriedOut(out volume.Outcome) {
 	w.wake = func(id string) {
 		r := w.volumes[id]
-		w.volumes[id], _ = volume.Apply(r, volume.Action{Kind: volume.ControllerExpand, Size: r.Volume.Expansion.Want}, out)
+		w.volumes[id], _ = volume.Apply(r, volume.Action{Kind: call.ControllerExpand, Size: r.Volume.Expansion.Want}, out)
 	}
 }
 
@@ -128,7 +129,7 @@ func TestExpandFails(t *testing.T) {
 		"PermissionDenied":   {nil, volume.RetryChange},
 	} {
 		w := sized(t)
-		ce := call(code, tt.retry, true)
+		ce := made(code, tt.retry, true)
 		ce.Message = "16 bytes at most"
 		w.carriedOut(volume.Outcome{Err: ce})
 		_, _, err := w.service().Expand(t.Context(), "data", 20, time.Minute)
@@ -146,7 +147,7 @@ func TestExpandFails(t *testing.T) {
 // When the wait ends, the error reports the state of the expansion and that the agent continues.
 func TestExpandTimesOut(t *testing.T) {
 	w := sized(t)
-	w.attempt = &volume.Attempt{Action: volume.Action{Kind: volume.ControllerExpand}, Err: call("DeadlineExceeded", volume.RetryBackoff, false), Tries: 2}
+	w.attempt = &volume.Attempt{Action: volume.Action{Kind: call.ControllerExpand}, Err: made("DeadlineExceeded", volume.RetryBackoff, false), Tries: 2}
 	_, _, err := w.service().Expand(t.Context(), "data", 20, time.Millisecond)
 	want(t, "timeout", err, volume.ErrTimeout, `volume "data" was not expanded to 20B within 1ms; the agent goes on with it`,
 		"DeadlineExceeded", "whether that had an effect is not known", "hint: run the same again")
@@ -181,7 +182,7 @@ func TestRegisterExpands(t *testing.T) {
 	}
 
 	file.CapacityMin = 30
-	w.carriedOut(volume.Outcome{Err: call("OutOfRange", volume.RetryChange, true)})
+	w.carriedOut(volume.Outcome{Err: made("OutOfRange", volume.RetryChange, true)})
 	_, _, err = w.service().Register(t.Context(), file, false)
 	want(t, "too large", err, volume.ErrInvalid, `to 30B: no`)
 	if v := w.volumes["data"].Volume; v.CapacityMin != 20 || v.Expansion.Want != 0 {

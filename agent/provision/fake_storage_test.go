@@ -5,20 +5,20 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/provision"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // storage holds the answers of the plugin's calls other than create and delete. A nil function
 // gives an empty answer.
 type storage struct {
-	modify   func(volume.ModifyRequest) error
-	get      func(externalID string) (volume.StorageVolume, error)
-	list     func(volume.ListVolumesRequest) (volume.VolumePage, error)
-	stats    func() (volume.Stats, error)
-	onNode   func(context.Context) (volume.Health, error)
-	onCtl    func() (volume.Health, error)
-	backends func() ([]volume.Condition, error)
-	unwell   func(volume.ListHealthRequest) (volume.HealthPage, error)
+	modify   func(call.ModifyRequest) error
+	get      func(externalID string) (call.StorageVolume, error)
+	list     func(call.ListVolumesRequest) (call.VolumePage, error)
+	stats    func() (call.Stats, error)
+	onNode   func(context.Context) (call.Health, error)
+	onCtl    func() (call.Health, error)
+	backends func() ([]call.Condition, error)
+	unwell   func(call.ListHealthRequest) (call.HealthPage, error)
 }
 
 func (w *world) Storage(string) (provision.Storage, error)   { return w, nil }
@@ -27,7 +27,7 @@ func (w *world) Reporter(string) (provision.Reporter, error) { return w, nil }
 // asked records a call that concerns no volume.
 func (w *world) asked(words ...string) { w.calls = append(w.calls, strings.Join(words, " ")) }
 
-func (w *world) ControllerModify(ctx context.Context, r volume.ModifyRequest) error {
+func (w *world) ControllerModify(ctx context.Context, r call.ModifyRequest) error {
 	w.called(ctx, "modify %s %v", r.ExternalID, r.Mutable)
 	if w.volumes["data"].Volume.Modifying == nil {
 		w.calls = append(w.calls, "with no intent on disk")
@@ -38,54 +38,54 @@ func (w *world) ControllerModify(ctx context.Context, r volume.ModifyRequest) er
 	return w.modify(r)
 }
 
-func (w *world) ControllerGetVolume(ctx context.Context, externalID string) (volume.StorageVolume, error) {
+func (w *world) ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error) {
 	w.called(ctx, "get %s", externalID)
 	if w.get == nil {
-		return volume.StorageVolume{ExternalID: externalID}, nil
+		return call.StorageVolume{ExternalID: externalID}, nil
 	}
 	return w.get(externalID)
 }
 
-func (w *world) ListVolumes(_ context.Context, r volume.ListVolumesRequest) (volume.VolumePage, error) {
+func (w *world) ListVolumes(_ context.Context, r call.ListVolumesRequest) (call.VolumePage, error) {
 	w.asked("list", r.Token)
 	return w.list(r)
 }
 
-func (w *world) GetCapacity(context.Context, volume.CapacityRequest) (volume.CapacityResult, error) {
+func (w *world) GetCapacity(context.Context, call.CapacityRequest) (call.CapacityResult, error) {
 	w.asked("capacity")
-	return volume.CapacityResult{Available: 5}, nil
+	return call.CapacityResult{Available: 5}, nil
 }
 
-func (w *world) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
+func (w *world) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
 	w.called(ctx, "stats %s %s", r.ExternalID, r.Path)
 	if w.stats == nil {
-		return volume.Stats{Bytes: &volume.Usage{Total: 1}}, nil
+		return call.Stats{Bytes: &call.Usage{Total: 1}}, nil
 	}
 	return w.stats()
 }
 
-func (w *world) NodeHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
+func (w *world) NodeHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
 	w.called(ctx, "node health %s %s %s", r.ExternalID, r.Path, r.StagingPath)
 	if w.onNode == nil {
-		return volume.Health{}, nil
+		return call.Health{}, nil
 	}
 	return w.onNode(ctx)
 }
 
-func (w *world) StorageHealth(context.Context, volume.Secrets) ([]volume.Condition, error) {
+func (w *world) StorageHealth(context.Context, call.Secrets) ([]call.Condition, error) {
 	w.asked("storage health")
 	return w.backends()
 }
 
-func (w *world) ControllerHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
+func (w *world) ControllerHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
 	w.called(ctx, "controller health %s, %d secret", r.ExternalID, len(r.Secrets))
 	if w.onCtl == nil {
-		return volume.Health{}, nil
+		return call.Health{}, nil
 	}
 	return w.onCtl()
 }
 
-func (w *world) ListHealth(_ context.Context, r volume.ListHealthRequest) (volume.HealthPage, error) {
+func (w *world) ListHealth(_ context.Context, r call.ListHealthRequest) (call.HealthPage, error) {
 	w.asked("list health", r.Token)
 	return w.unwell(r)
 }

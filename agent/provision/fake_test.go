@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -34,8 +35,8 @@ type world struct {
 	view     volume.PluginView
 	await    error
 	calls    []string
-	create   func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error)
-	destroy  func(volume.DeleteVolumeRequest) error
+	create   func(call.CreateVolumeRequest) (call.CreateVolumeResult, error)
+	destroy  func(call.DeleteVolumeRequest) error
 	validate error
 	secrets  error
 	seal     error
@@ -45,41 +46,41 @@ type world struct {
 // sealer seals a value by reversing its bytes.
 type sealer struct{ w *world }
 
-func sealed(id, value string) volume.SecretRef {
+func sealed(id, value string) call.SecretRef {
 	text := []byte(value)
 	slices.Reverse(text)
-	return volume.SecretRef{Sealed: id + " " + string(text)}
+	return call.SecretRef{Sealed: id + " " + string(text)}
 }
 
-func (s sealer) Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
+func (s sealer) Same(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
-		if ref.Literal != (volume.Secret{}) && sealed(id, ref.Literal.Reveal()) == had[name] {
+		if ref.Literal != (call.Secret{}) && sealed(id, ref.Literal.Reveal()) == had[name] {
 			refs[name] = had[name]
 		}
 	}
 	return refs
 }
 
-func (s sealer) Equal(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
+func (s sealer) Equal(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef {
 	return s.Same(id, refs, had)
 }
 
-func (s sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error) {
+func (s sealer) Seal(id string, refs, had map[string]call.SecretRef) (map[string]call.SecretRef, error) {
 	refs = s.Same(id, refs, had)
 	for name, ref := range refs {
-		if ref.Literal != (volume.Secret{}) {
+		if ref.Literal != (call.Secret{}) {
 			refs[name] = sealed(id, ref.Literal.Reveal())
 		}
 	}
 	return refs, s.w.seal
 }
 
-func (s sealer) Move(refs map[string]volume.SecretRef, from, to string) (map[string]volume.SecretRef, error) {
+func (s sealer) Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error) {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
 		if rest, ok := strings.CutPrefix(ref.Sealed, from+" "); ok {
-			refs[name] = volume.SecretRef{Sealed: to + " " + rest}
+			refs[name] = call.SecretRef{Sealed: to + " " + rest}
 		}
 	}
 	return refs, s.w.seal
@@ -96,21 +97,21 @@ func newWorld() *world {
 		}},
 	}
 	made := map[string]string{}
-	w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 		if made[r.Name] == "" {
 			made[r.Name] = fmt.Sprintf("vol-%d", len(made)+1)
 		}
-		return volume.CreateVolumeResult{ExternalID: made[r.Name], Capacity: 12, Context: map[string]string{"k": "v"}}, nil
+		return call.CreateVolumeResult{ExternalID: made[r.Name], Capacity: 12, Context: map[string]string{"k": "v"}}, nil
 	}
-	w.destroy = func(volume.DeleteVolumeRequest) error { return nil }
+	w.destroy = func(call.DeleteVolumeRequest) error { return nil }
 	return w
 }
 
 func (w *world) service() *provision.Service {
 	return &provision.Service{
 		Store: w, Queue: w, Plugins: w,
-		Secrets: func(v volume.Volume) (volume.Secrets, error) {
-			return volume.Secrets{"n": volume.NewSecret(fmt.Sprint(len(v.Secrets)))}, w.secrets
+		Secrets: func(v volume.Volume) (call.Secrets, error) {
+			return call.Secrets{"n": call.NewSecret(fmt.Sprint(len(v.Secrets)))}, w.secrets
 		},
 		Seal: sealer{w},
 		Events: func(evs ...volume.Event) {
@@ -187,7 +188,7 @@ func (w *world) Change(ctx context.Context, id string, fn func() error) error {
 	return w.Exclusive(ctx, id, fn)
 }
 
-func (w *world) Call(ctx context.Context, id string, _ volume.Kind, fn func() error) error {
+func (w *world) Call(ctx context.Context, id string, _ call.Kind, fn func() error) error {
 	return w.Exclusive(ctx, id, fn)
 }
 
@@ -226,7 +227,7 @@ func (w *world) called(ctx context.Context, format string, args ...any) {
 	w.calls = append(w.calls, call)
 }
 
-func (w *world) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+func (w *world) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	w.called(ctx, "create %s", r.Name)
 	if got, ok := w.volumes["data"]; !ok || got.Volume.Provision != volume.Provisioning {
 		w.calls = append(w.calls, "with no intent on disk")
@@ -234,20 +235,20 @@ func (w *world) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) 
 	return w.create(r)
 }
 
-func (w *world) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
+func (w *world) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
 	w.called(ctx, "delete %s", r.ExternalID)
 	return w.destroy(r)
 }
 
-func (w *world) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
+func (w *world) ValidateCapabilities(ctx context.Context, r call.ValidateRequest) error {
 	w.called(ctx, "validate %s", r.ExternalID)
 	return w.validate
 }
 
 // spec returns a volume file without an external id.
 func spec() volume.Volume {
-	return volume.Volume{ID: "data", PluginID: "ebs", Parameters: map[string]string{"type": "gp3"}, Capabilities: []volume.Capability{
-		{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem},
+	return volume.Volume{ID: "data", PluginID: "ebs", Parameters: map[string]string{"type": "gp3"}, Capabilities: []call.Capability{
+		{Access: call.SingleNodeWriter, Attachment: call.FileSystem},
 	}}
 }
 
@@ -259,7 +260,7 @@ func existing() volume.Volume {
 }
 
 // call returns the error of a failed call.
-func call(code string, retry volume.Retry, answered bool) *volume.CallError {
+func made(code string, retry volume.Retry, answered bool) *volume.CallError {
 	return &volume.CallError{Step: "CreateVolume", Code: code, Message: "no", Retry: retry, Answered: answered}
 }
 
@@ -288,8 +289,8 @@ func (w *world) claim(t *testing.T, id string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _ = volume.Apply(r, volume.Action{Kind: volume.NodeStage, Path: "/s"}, volume.Outcome{Mount: &volume.MountIdentity{ID: 1}})
-	r, _ = volume.Apply(r, volume.Action{Kind: volume.NodePublish, Alloc: "web", Path: "/t"}, volume.Outcome{Mount: &volume.MountIdentity{ID: 2}})
+	r, _ = volume.Apply(r, volume.Action{Kind: call.NodeStage, Path: "/s"}, volume.Outcome{Mount: &volume.MountIdentity{ID: 1}})
+	r, _ = volume.Apply(r, volume.Action{Kind: call.NodePublish, Alloc: "web", Path: "/t"}, volume.Outcome{Mount: &volume.MountIdentity{ID: 2}})
 	w.volumes[id] = r
 }
 

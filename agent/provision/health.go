@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -35,7 +36,7 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 	ctx, cancel := context.WithTimeout(ctx, healthWithin)
 	defer cancel()
 
-	note := func(k volume.Kind, err error) {
+	note := func(k call.Kind, err error) {
 		if err != nil {
 			out.Silent = append(out.Silent, silence(k, err))
 			return
@@ -44,22 +45,22 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 	}
 	if info.Caps.StorageHealth {
 		out.Storage, err = p.StorageHealth(ctx, nil)
-		note(volume.NodeStorageHealth, err)
+		note(call.NodeStorageHealth, err)
 	}
 
 	if info.Caps.ListHealth {
 		out.Volumes, out.More, err = unwell(ctx, p, pluginID)
-		note(volume.ListHealth, err)
+		note(call.ListHealth, err)
 	}
 
 	return out, outer.Err()
 }
 
 // unwell lists the volumes that are not healthy.
-func unwell(ctx context.Context, p Reporter, pluginID string) (out []volume.Health, more bool, err error) {
+func unwell(ctx context.Context, p Reporter, pluginID string) (out []call.Health, more bool, err error) {
 	told := map[string]bool{}
-	err = pages(ctx, pluginID, volume.ListHealth, func(token string) (string, bool, error) {
-		got, err := p.ListHealth(ctx, volume.ListHealthRequest{MaxEntries: pageSize, Token: token})
+	err = pages(ctx, pluginID, call.ListHealth, func(token string) (string, bool, error) {
+		got, err := p.ListHealth(ctx, call.ListHealthRequest{MaxEntries: pageSize, Token: token})
 		for _, h := range got.Entries {
 			if told[h.ExternalID] || len(h.Entries) == 0 {
 				continue

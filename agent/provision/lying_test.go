@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -28,8 +29,8 @@ func TestExpandAnsweredWithLess(t *testing.T) {
 // A size that no volume can have is not stored.
 func TestCreateAnsweredWithNoSize(t *testing.T) {
 	w := newWorld()
-	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
-		return volume.CreateVolumeResult{ExternalID: "vol-1", Capacity: -5}, nil
+	w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
+		return call.CreateVolumeResult{ExternalID: "vol-1", Capacity: -5}, nil
 	}
 	if r, _, err := w.service().Create(t.Context(), spec(), false); err != nil || r.Volume.Capacity != 0 {
 		t.Errorf("created: %v, %+v", err, r.Volume)
@@ -48,7 +49,7 @@ func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 		"deregistered": func(c *camera) { delete(c.volumes, "data") },
 	} {
 		c := newCamera(t, "get")
-		c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Aborted")}
+		c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "Aborted")}
 		c.planted = func() { change(c) }
 		_, err := c.take(t, time.Minute)
 		want(t, name, err, volume.ErrRefused, `volume "data" was deregistered meanwhile`, "is not known, so the intent is kept")
@@ -64,9 +65,9 @@ type pageless struct {
 
 func (p pageless) Provisioner(string) (provision.Plugin, error) { return p, nil }
 
-func (p pageless) ListSnapshots(ctx context.Context, _ volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
+func (p pageless) ListSnapshots(ctx context.Context, _ call.ListSnapshotsRequest) (call.SnapshotPage, error) {
 	*p.n++
-	return volume.SnapshotPage{Next: strconv.Itoa(*p.n)}, ctx.Err()
+	return call.SnapshotPage{Next: strconv.Itoa(*p.n)}, ctx.Err()
 }
 
 // The agent gives up a listing that returns new pages without end.
@@ -83,7 +84,7 @@ func TestSnapshotsOfEverNewPages(t *testing.T) {
 // A create that waits for a copy does not restore its record after the record was dropped.
 func TestCreateDroppedMeanwhile(t *testing.T) {
 	c, asked := copies(t)
-	c.fails[volume.CreateVolume] = []error{refusal(volume.CreateVolume, "Aborted")}
+	c.fails[call.CreateVolume] = []error{refusal(call.CreateVolume, "Aborted")}
 	v := clone("source")
 	c.planted = func() {
 		if _, err := c.service().Deregister(t.Context(), v.ID, true); err != nil {

@@ -7,16 +7,17 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Storage makes the calls to a plugin's controller that do not create or delete volumes. Errors are
 // *volume.CallError.
 type Storage interface {
-	ControllerModify(context.Context, volume.ModifyRequest) error
-	ControllerGetVolume(ctx context.Context, externalID string) (volume.StorageVolume, error)
-	ListVolumes(context.Context, volume.ListVolumesRequest) (volume.VolumePage, error)
-	GetCapacity(context.Context, volume.CapacityRequest) (volume.CapacityResult, error)
+	ControllerModify(context.Context, call.ModifyRequest) error
+	ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error)
+	ListVolumes(context.Context, call.ListVolumesRequest) (call.VolumePage, error)
+	GetCapacity(context.Context, call.CapacityRequest) (call.CapacityResult, error)
 }
 
 // Modify asks the plugin to change a volume's mutable parameters, whether the volume is in use or
@@ -99,7 +100,7 @@ func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string
 			return err
 		}
 
-		err = p.ControllerModify(ctx, volume.ModifyRequest{ExternalID: v.ExternalID, Mutable: wanted, Secrets: secrets})
+		err = p.ControllerModify(ctx, call.ModifyRequest{ExternalID: v.ExternalID, Mutable: wanted, Secrets: secrets})
 		if err != nil {
 			return s.notModified(ctx, before, wanted, err)
 		}
@@ -150,7 +151,7 @@ func (s *Service) changeVolume(ctx context.Context, v volume.Volume, change func
 func (s *Service) notModified(ctx context.Context, before volume.Volume, wanted map[string]string, cause error) error {
 	var ce *volume.CallError
 	if errors.As(cause, &ce) && ce.Uncertain() {
-		return unclear(volume.ControllerModify, cause, &volume.Error{
+		return unclear(call.ControllerModify, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether volume %q was modified is not known", cause, before.ID),
 			Hint:    "run the same again to go on with it: " + volume.Modify(before.ID, pairs(wanted)...),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -99,15 +100,15 @@ func TestModifyFails(t *testing.T) {
 		kind  error
 		words []string
 	}{
-		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{`plugin "ebs" refuses it: no`}},
-		{"in use", call("FailedPrecondition", volume.RetryBackoff, true), false, volume.ErrRefused, []string{"refuses it: no"}},
-		{"it is gone", call("NotFound", volume.RetryBackoff, true), false, nil, []string{"NotFound"}},
-		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"is not known", "hint: run the same again to go on with it: volctl volume modify data iops=200"}},
-		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
-		{"another call is pending", call("Aborted", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
+		{"bad arguments", made("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{`plugin "ebs" refuses it: no`}},
+		{"in use", made("FailedPrecondition", volume.RetryBackoff, true), false, volume.ErrRefused, []string{"refuses it: no"}},
+		{"it is gone", made("NotFound", volume.RetryBackoff, true), false, nil, []string{"NotFound"}},
+		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"is not known", "hint: run the same again to go on with it: volctl volume modify data iops=200"}},
+		{"a plain Go error", made("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
+		{"another call is pending", made("Aborted", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
 	} {
 		w := mutable(t)
-		w.modify = func(volume.ModifyRequest) error { return tt.err }
+		w.modify = func(call.ModifyRequest) error { return tt.err }
 		_, _, err := w.service().Modify(t.Context(), "data", set("iops", "200"))
 		want(t, tt.name, err, tt.kind, tt.words...)
 		v := w.volumes["data"].Volume
@@ -122,7 +123,7 @@ func TestModifyFails(t *testing.T) {
 		equal(t, tt.name+": notes", notes, []string{"modifying iops=200 was not seen to end, so whether that is in force is not known; to go on with it: volctl volume modify data iops=200"})
 		// A refusal of this call proves nothing about the first one. It is also unknown whether the
 		// old value is still in force.
-		w.modify = func(volume.ModifyRequest) error { return call("InvalidArgument", volume.RetryChange, true) }
+		w.modify = func(call.ModifyRequest) error { return made("InvalidArgument", volume.RetryChange, true) }
 		_, _, err = w.service().Modify(t.Context(), "data", set("iops", "100"))
 		want(t, tt.name+", then a refusal", err, volume.ErrInvalid)
 		equal(t, tt.name+": still in doubt", w.volumes["data"].Volume.Modifying, set("iops", "200"))
@@ -153,7 +154,7 @@ func TestModifyResumes(t *testing.T) {
 
 	// If the caller's context ends during the call, the result is still stored.
 	ctx, cancel := context.WithCancel(t.Context())
-	w.modify = func(volume.ModifyRequest) error { cancel(); return nil }
+	w.modify = func(call.ModifyRequest) error { cancel(); return nil }
 	if _, _, err := w.service().Modify(ctx, "data", set("iops", "300")); err != nil {
 		t.Error(err)
 	}
@@ -163,7 +164,7 @@ func TestModifyResumes(t *testing.T) {
 // The id may belong to another volume by the time the plugin answers.
 func TestModifiedMeanwhile(t *testing.T) {
 	w := mutable(t)
-	w.modify = func(volume.ModifyRequest) error {
+	w.modify = func(call.ModifyRequest) error {
 		r := w.volumes["data"]
 		r.Volume.ExternalID = "vol-7"
 		w.volumes["data"] = r
@@ -191,7 +192,7 @@ func TestRegisterModifies(t *testing.T) {
 		equal(t, "would change", ch.Fields, both)
 	}
 	// The plugin refuses the modify, so no other part of the file is applied either.
-	w.modify = func(volume.ModifyRequest) error { return call("InvalidArgument", volume.RetryChange, true) }
+	w.modify = func(call.ModifyRequest) error { return made("InvalidArgument", volume.RetryChange, true) }
 	_, err := again(false)
 	want(t, "refused", err, volume.ErrInvalid, "refuses it: no")
 	if v := w.volumes["data"].Volume; v.Reclaim != "" || v.Modifying != nil {

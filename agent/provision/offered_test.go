@@ -3,6 +3,7 @@ package provision_test
 import (
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -10,14 +11,14 @@ import (
 // new volume does. A register that changes neither does not ask.
 func TestRegisterAsksForOtherModes(t *testing.T) {
 	shared := existing()
-	shared.Capabilities = append(shared.Capabilities[:1:1], volume.Capability{Access: volume.MultiNodeMultiWriter, Attachment: volume.FileSystem})
+	shared.Capabilities = append(shared.Capabilities[:1:1], call.Capability{Access: call.MultiNodeMultiWriter, Attachment: call.FileSystem})
 	flags := existing()
 	flags.MountOptions.MountFlags = []string{"noatime"}
 	for name, file := range map[string]volume.Volume{"capabilities": shared, "mount options": flags} {
 		w := newWorld()
 		w.mustRegister(t, existing())
 		before := w.volumes["data"]
-		w.calls, w.validate = nil, call(volume.CodeUnverified, volume.RetryChange, true)
+		w.calls, w.validate = nil, made(volume.CodeUnverified, volume.RetryChange, true)
 		for _, dry := range []bool{true, false} {
 			_, _, err := w.service().Register(t.Context(), file, dry)
 			want(t, name, err, volume.ErrRefused, `plugin "ebs" does not offer volume "vol-9" with these capabilities`)

@@ -9,14 +9,15 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Plugin makes the CSI calls for volumes and snapshots. Errors are *volume.CallError.
 type Plugin interface {
-	CreateVolume(context.Context, volume.CreateVolumeRequest) (volume.CreateVolumeResult, error)
-	DeleteVolume(context.Context, volume.DeleteVolumeRequest) error
-	ValidateCapabilities(context.Context, volume.ValidateRequest) error
+	CreateVolume(context.Context, call.CreateVolumeRequest) (call.CreateVolumeResult, error)
+	DeleteVolume(context.Context, call.DeleteVolumeRequest) error
+	ValidateCapabilities(context.Context, call.ValidateRequest) error
 	Snapshotter
 }
 
@@ -67,7 +68,7 @@ type Queue interface {
 	Change(ctx context.Context, id string, fn func() error) error
 
 	// Call is Exclusive for a create or delete. The step appears in the volume's status.
-	Call(ctx context.Context, id string, step volume.Kind, fn func() error) error
+	Call(ctx context.Context, id string, step call.Kind, fn func() error) error
 	Wake(id string)
 	Changed(id string) <-chan struct{}
 
@@ -95,15 +96,15 @@ type Plugins interface {
 type Seal interface {
 	// Seal returns a volume's references with all literal values sealed. It keeps the values in had
 	// that it has already sealed.
-	Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error)
+	Seal(id string, refs, had map[string]call.SecretRef) (map[string]call.SecretRef, error)
 	// Same replaces each literal whose value the volume has already sealed by the sealed value. It
 	// seals nothing. The literals in its result are the values that still need sealing.
-	Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef
+	Same(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef
 	// Equal replaces each literal that has the value of the volume's sealed secret by that secret,
 	// even if an older key sealed it. It seals nothing.
-	Equal(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef
+	Equal(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef
 	// Move seals values for the volume to that were sealed for the volume from.
-	Move(refs map[string]volume.SecretRef, from, to string) (map[string]volume.SecretRef, error)
+	Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error)
 }
 
 // Service provisions volumes.
@@ -114,7 +115,7 @@ type Service struct {
 
 	// Secrets reads all secrets of a volume at the moment of a call. For a call that concerns no
 	// volume, the volume has no id.
-	Secrets func(volume.Volume) (volume.Secrets, error)
+	Secrets func(volume.Volume) (call.Secrets, error)
 
 	Seal   Seal
 	Events func(...volume.Event)
@@ -344,7 +345,7 @@ func (s *Service) alone(ctx context.Context, v *volume.Volume) error {
 }
 
 // reach returns the plugin of a volume, and the volume's secrets for a call to it.
-func (s *Service) reach(v volume.Volume) (Plugin, volume.Secrets, error) {
+func (s *Service) reach(v volume.Volume) (Plugin, call.Secrets, error) {
 	p, err := s.Plugins.Provisioner(v.PluginID)
 	if err != nil {
 		return nil, nil, err
@@ -356,7 +357,7 @@ func (s *Service) reach(v volume.Volume) (Plugin, volume.Secrets, error) {
 // exists asks the plugin whether the volume exists and supports the capabilities in the file. It
 // accepts the volume if the plugin is down or cannot answer.
 func (s *Service) exists(ctx context.Context, v volume.Volume) error {
-	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(volume.CreateVolume) || !view.Info.HasController {
+	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(call.CreateVolume) || !view.Info.HasController {
 		return nil
 	}
 
@@ -365,7 +366,7 @@ func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 
-	err = p.ValidateCapabilities(ctx, volume.ValidateRequest{
+	err = p.ValidateCapabilities(ctx, call.ValidateRequest{
 		ExternalID: v.ExternalID, Capabilities: v.Capabilities, FSType: v.MountOptions.FSType,
 		MountFlags: v.MountOptions.MountFlags, VolumeContext: v.Context, Parameters: v.Parameters, Secrets: secrets,
 	})

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -63,11 +64,11 @@ func TestRegisterValidates(t *testing.T) {
 	}{
 		{"it is there", false, nil, nil, ""},
 		{"the plugin is down", true, nil, nil, ""},
-		{"it is not there", false, call("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `knows no volume "vol-9"`},
-		{"not with these capabilities", false, call("InvalidArgument", volume.RetryChange, true), volume.ErrRefused, "does not offer"},
-		{"the answer is not the question", false, call(volume.CodeUnverified, volume.RetryChange, true), volume.ErrRefused, "does not offer"},
-		{"it cannot tell", false, call("Unimplemented", volume.RetryNever, true), nil, ""},
-		{"it does not answer", false, call("DeadlineExceeded", volume.RetryBackoff, false), nil, ""},
+		{"it is not there", false, made("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `knows no volume "vol-9"`},
+		{"not with these capabilities", false, made("InvalidArgument", volume.RetryChange, true), volume.ErrRefused, "does not offer"},
+		{"the answer is not the question", false, made(volume.CodeUnverified, volume.RetryChange, true), volume.ErrRefused, "does not offer"},
+		{"it cannot tell", false, made("Unimplemented", volume.RetryNever, true), nil, ""},
+		{"it does not answer", false, made("DeadlineExceeded", volume.RetryBackoff, false), nil, ""},
 	} {
 		w := newWorld()
 		w.validate, w.view.Ready = tt.err, !tt.down
@@ -183,7 +184,7 @@ func TestDebt(t *testing.T) {
 
 	again := existing()
 	again.ID = "renamed"
-	again.Secrets = map[string]volume.SecretRef{"key": {Env: "NEW"}}
+	again.Secrets = map[string]call.SecretRef{"key": {Env: "NEW"}}
 	w.woken = nil
 	if r := w.mustRegister(t, again); r.Held() {
 		t.Errorf("registered again: %+v", r)
@@ -258,8 +259,8 @@ func TestForget(t *testing.T) {
 // After a create of unknown outcome, a forced deregister reports the volume that may exist.
 func TestForceOnIntent(t *testing.T) {
 	w := newWorld()
-	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
-		return volume.CreateVolumeResult{}, call("DeadlineExceeded", volume.RetryBackoff, false)
+	w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
+		return call.CreateVolumeResult{}, made("DeadlineExceeded", volume.RetryBackoff, false)
 	}
 	if _, _, err := w.service().Create(t.Context(), spec(), false); err == nil {
 		t.Fatal("it did not fail")
@@ -316,13 +317,13 @@ func TestDeleteFails(t *testing.T) {
 		kind error
 		word string
 	}{
-		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), volume.Deleting, volume.ErrTimeout, "whether the data"},
-		{"an internal error", call("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "is not known"},
-		{"in use, or with snapshots", call("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, volume.ErrRefused, `plugin "ebs" refuses it: no`},
+		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), volume.Deleting, volume.ErrTimeout, "whether the data"},
+		{"an internal error", made("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "is not known"},
+		{"in use, or with snapshots", made("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, volume.ErrRefused, `plugin "ebs" refuses it: no`},
 	} {
 		w := newWorld()
 		w.mustCreate(t)
-		w.destroy = func(volume.DeleteVolumeRequest) error { return tt.err }
+		w.destroy = func(call.DeleteVolumeRequest) error { return tt.err }
 		want(t, tt.name, w.service().Delete(t.Context(), "data", ""), tt.kind, tt.word)
 		if got := w.volumes["data"].Volume.Provision; got != tt.kept {
 			t.Errorf("%s: it is %q, want %q", tt.name, got, tt.kept)
@@ -333,7 +334,7 @@ func TestDeleteFails(t *testing.T) {
 		} else if err != nil {
 			t.Errorf("%s: %v", tt.name, err)
 		}
-		w.destroy = func(volume.DeleteVolumeRequest) error { return nil }
+		w.destroy = func(call.DeleteVolumeRequest) error { return nil }
 		if err := w.service().Delete(t.Context(), "data", ""); err != nil || len(w.volumes) != 0 {
 			t.Errorf("%s: again: %v, left %+v", tt.name, err, w.volumes)
 		}

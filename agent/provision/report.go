@@ -7,17 +7,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Reporter makes the calls that ask a plugin for the state of its volumes. Errors are
 // *volume.CallError.
 type Reporter interface {
-	NodeStats(context.Context, volume.StatsRequest) (volume.Stats, error)
-	NodeHealth(context.Context, volume.HealthRequest) (volume.Health, error)
-	StorageHealth(context.Context, volume.Secrets) ([]volume.Condition, error)
-	ControllerHealth(context.Context, volume.HealthRequest) (volume.Health, error)
-	ListHealth(context.Context, volume.ListHealthRequest) (volume.HealthPage, error)
+	NodeStats(context.Context, call.StatsRequest) (call.Stats, error)
+	NodeHealth(context.Context, call.HealthRequest) (call.Health, error)
+	StorageHealth(context.Context, call.Secrets) ([]call.Condition, error)
+	ControllerHealth(context.Context, call.HealthRequest) (call.Health, error)
+	ListHealth(context.Context, call.ListHealthRequest) (call.HealthPage, error)
 }
 
 // maxFound limits how many problems are kept for each service and volume.
@@ -156,20 +157,20 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 		return now, err
 	}
 
-	try := func(k volume.Kind, call func() error) {
+	try := func(k call.Kind, call func() error) {
 		if err := call(); err != nil {
 			now.Silent = append(now.Silent, silence(k, err))
 		}
 	}
 
 	path, staging, mounted := whereMounted(r)
-	if mounted && view.ReadyFor(volume.NodeStats) {
+	if mounted && view.ReadyFor(call.NodeStats) {
 		if caps.Stats {
-			try(volume.NodeStats, func() error { return s.askStats(ctx, p, r, caps, &now) })
+			try(call.NodeStats, func() error { return s.askStats(ctx, p, r, caps, &now) })
 		}
 		if caps.NodeHealth {
-			try(volume.NodeHealth, func() error {
-				h, err := p.NodeHealth(ctx, volume.HealthRequest{ExternalID: v.ExternalID, Path: path, StagingPath: staging})
+			try(call.NodeHealth, func() error {
+				h, err := p.NodeHealth(ctx, call.HealthRequest{ExternalID: v.ExternalID, Path: path, StagingPath: staging})
 				if err == nil {
 					now.Node = found(h.Entries)
 				}
@@ -178,18 +179,18 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 		}
 	}
 
-	if v.ExternalID == "" || !view.ReadyFor(volume.ControllerHealth) {
+	if v.ExternalID == "" || !view.ReadyFor(call.ControllerHealth) {
 		return now, nil
 	}
 
 	if caps.Health {
-		try(volume.ControllerHealth, func() error {
+		try(call.ControllerHealth, func() error {
 			secrets, err := s.Secrets(v)
 			if err != nil {
 				return err
 			}
 
-			h, err := p.ControllerHealth(ctx, volume.HealthRequest{ExternalID: v.ExternalID, Secrets: secrets})
+			h, err := p.ControllerHealth(ctx, call.HealthRequest{ExternalID: v.ExternalID, Secrets: secrets})
 			if err == nil {
 				now.Controller = found(h.Entries)
 			}
@@ -200,7 +201,7 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 
 	// A driver from before CSI 1.13 reports a volume's condition in ControllerGetVolume.
 	if caps.Get && (storage || caps.Condition && !caps.Health) {
-		try(volume.ControllerGetVolume, func() error { return s.askStorage(ctx, v, caps, storage, &now) })
+		try(call.ControllerGetVolume, func() error { return s.askStorage(ctx, v, caps, storage, &now) })
 	}
 
 	return now, nil
@@ -210,7 +211,7 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 // condition.
 func (s *Service) askStats(ctx context.Context, p Reporter, r volume.Record, caps volume.Caps, now *volume.Report) error {
 	path, staging, _ := whereMounted(r)
-	st, err := p.NodeStats(ctx, volume.StatsRequest{ExternalID: r.Volume.ExternalID, Path: path, StagingPath: staging})
+	st, err := p.NodeStats(ctx, call.StatsRequest{ExternalID: r.Volume.ExternalID, Path: path, StagingPath: staging})
 	if err != nil {
 		return err
 	}
@@ -244,19 +245,19 @@ func (s *Service) askStorage(ctx context.Context, v volume.Volume, caps volume.C
 	return nil
 }
 
-func conditions(c *volume.Condition) []volume.Condition {
+func conditions(c *call.Condition) []call.Condition {
 	if c == nil {
 		return nil
 	}
-	return []volume.Condition{*c}
+	return []call.Condition{*c}
 }
 
-func found(all []volume.Condition) *volume.Checkup {
+func found(all []call.Condition) *volume.Checkup {
 	return &volume.Checkup{At: time.Now().UTC(), Found: all[:min(len(all), maxFound)]}
 }
 
 // silence explains why a call has no answer.
-func silence(k volume.Kind, err error) string {
+func silence(k call.Kind, err error) string {
 	var ce *volume.CallError
 	switch {
 	case errors.As(err, &ce) && (ce.Code == "DeadlineExceeded" || ce.Code == "Canceled"), errors.Is(err, context.DeadlineExceeded):

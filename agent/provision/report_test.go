@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -77,12 +78,12 @@ func TestReportGates(t *testing.T) {
 // mount that it describes is gone.
 func TestReportKept(t *testing.T) {
 	w, s := reporting(t)
-	bad := volume.Condition{Severity: volume.Inaccessible, Reason: "PathDown", Message: "no path"}
-	w.onNode = func(context.Context) (volume.Health, error) {
-		return volume.Health{Entries: []volume.Condition{bad}}, nil
+	bad := call.Condition{Severity: call.Inaccessible, Reason: "PathDown", Message: "no path"}
+	w.onNode = func(context.Context) (call.Health, error) {
+		return call.Health{Entries: []call.Condition{bad}}, nil
 	}
-	w.onCtl = func() (volume.Health, error) {
-		return volume.Health{Entries: []volume.Condition{{Severity: volume.Degraded}}}, nil
+	w.onCtl = func() (call.Health, error) {
+		return call.Health{Entries: []call.Condition{{Severity: call.Degraded}}}, nil
 	}
 	if got := s.LastReport(w.volumes["data"]); got.Stats != nil || got.Node != nil {
 		t.Errorf("before anybody asked: %+v", got)
@@ -98,8 +99,8 @@ func TestReportKept(t *testing.T) {
 	equal(t, "events", w.events, changed)
 
 	// The node does not answer, so its last answer stays valid and no event is emitted.
-	w.onNode = func(context.Context) (volume.Health, error) {
-		return volume.Health{}, call("DeadlineExceeded", volume.RetryBackoff, false)
+	w.onNode = func(context.Context) (call.Health, error) {
+		return call.Health{}, made("DeadlineExceeded", volume.RetryBackoff, false)
 	}
 	got, err = s.Report(t.Context(), "data", 0, false)
 	if err != nil || len(got.Findings()) != 2 {
@@ -164,11 +165,11 @@ func TestReportForgotten(t *testing.T) {
 // ControllerGetVolume of a driver from before CSI 1.13.
 func TestOldCondition(t *testing.T) {
 	w, s := reporting(t)
-	abnormal := &volume.Condition{Severity: volume.Abnormal, Message: "disk on fire"}
+	abnormal := &call.Condition{Severity: call.Abnormal, Message: "disk on fire"}
 	w.view.Info.Caps = volume.Caps{Stats: true, NodeCondition: true, Get: true, Condition: true}
-	w.stats = func() (volume.Stats, error) { return volume.Stats{Condition: abnormal}, nil }
-	w.get = func(id string) (volume.StorageVolume, error) {
-		return volume.StorageVolume{ExternalID: id, Condition: abnormal}, nil
+	w.stats = func() (call.Stats, error) { return call.Stats{Condition: abnormal}, nil }
+	w.get = func(id string) (call.StorageVolume, error) {
+		return call.StorageVolume{ExternalID: id, Condition: abnormal}, nil
 	}
 	got, err := s.Report(t.Context(), "data", 0, false)
 	if err != nil || got.Storage != nil {
@@ -182,9 +183,9 @@ func TestOldCondition(t *testing.T) {
 	// A condition that is not advertised is ignored, because the field may have another meaning.
 	w, s = reporting(t)
 	w.view.Info.Caps = volume.Caps{Stats: true, Get: true}
-	w.stats = func() (volume.Stats, error) { return volume.Stats{Condition: abnormal}, nil }
-	w.get = func(id string) (volume.StorageVolume, error) {
-		return volume.StorageVolume{ExternalID: id, Capacity: 7, Condition: abnormal}, nil
+	w.stats = func() (call.Stats, error) { return call.Stats{Condition: abnormal}, nil }
+	w.get = func(id string) (call.StorageVolume, error) {
+		return call.StorageVolume{ExternalID: id, Capacity: 7, Condition: abnormal}, nil
 	}
 	got, err = s.Report(t.Context(), "data", 0, true)
 	if err != nil || len(got.Findings()) > 0 || got.Storage == nil || got.Storage.Capacity != 7 {
@@ -196,9 +197,9 @@ func TestOldCondition(t *testing.T) {
 // its time is up.
 func TestReportInTime(t *testing.T) {
 	w, s := reporting(t)
-	w.onNode = func(ctx context.Context) (volume.Health, error) {
+	w.onNode = func(ctx context.Context) (call.Health, error) {
 		<-ctx.Done()
-		return volume.Health{}, call("DeadlineExceeded", volume.RetryBackoff, false)
+		return call.Health{}, made("DeadlineExceeded", volume.RetryBackoff, false)
 	}
 	got, err := s.Report(t.Context(), "data", time.Millisecond, false)
 	if err != nil || got.Stats == nil || len(got.Silent) == 0 || got.Silent[0] != "NodeGetVolumeHealth: no answer in time" {
@@ -230,8 +231,8 @@ func TestRegisterLearns(t *testing.T) {
 	zone := []map[string]string{{"zone": "b"}}
 	w := newWorld()
 	w.view.Info.Caps.Get = true
-	w.get = func(id string) (volume.StorageVolume, error) {
-		return volume.StorageVolume{ExternalID: id, Capacity: 7, Topologies: zone, Context: map[string]string{"k": "v"}}, nil
+	w.get = func(id string) (call.StorageVolume, error) {
+		return call.StorageVolume{ExternalID: id, Capacity: 7, Topologies: zone, Context: map[string]string{"k": "v"}}, nil
 	}
 	v := w.mustRegister(t, existing()).Volume
 	equal(t, "learnt", []any{v.Capacity, v.Topologies, v.Context}, []any{7, zone, map[string]string{"k": "v"}})
@@ -241,23 +242,23 @@ func TestRegisterLearns(t *testing.T) {
 	w.view.Info.Caps.Get = true
 	file := existing()
 	file.Context = map[string]string{"mine": "1"}
-	w.get = func(id string) (volume.StorageVolume, error) {
-		return volume.StorageVolume{ExternalID: id, Context: map[string]string{"k": "v"}}, nil
+	w.get = func(id string) (call.StorageVolume, error) {
+		return call.StorageVolume{ExternalID: id, Context: map[string]string{"k": "v"}}, nil
 	}
 	equal(t, "the file's own context", w.mustRegister(t, file).Volume.Context, file.Context)
 
 	for name, tt := range map[string]struct {
-		get  func(string) (volume.StorageVolume, error)
+		get  func(string) (call.StorageVolume, error)
 		kind error
 	}{
-		"it is not there": {func(string) (volume.StorageVolume, error) {
-			return volume.StorageVolume{}, call("NotFound", volume.RetryBackoff, true)
+		"it is not there": {func(string) (call.StorageVolume, error) {
+			return call.StorageVolume{}, made("NotFound", volume.RetryBackoff, true)
 		}, volume.ErrNotFound},
-		"no answer": {func(string) (volume.StorageVolume, error) {
-			return volume.StorageVolume{}, call("Internal", volume.RetryBackoff, true)
+		"no answer": {func(string) (call.StorageVolume, error) {
+			return call.StorageVolume{}, made("Internal", volume.RetryBackoff, true)
 		}, nil},
-		"of another volume": {func(string) (volume.StorageVolume, error) {
-			return volume.StorageVolume{ExternalID: "vol-1", Capacity: 7}, nil
+		"of another volume": {func(string) (call.StorageVolume, error) {
+			return call.StorageVolume{ExternalID: "vol-1", Capacity: 7}, nil
 		}, nil},
 	} {
 		w := newWorld()
@@ -275,9 +276,9 @@ func TestRegisterLearns(t *testing.T) {
 // listing makes the plugin list three pages of two volumes.
 func listing(w *world) {
 	w.view.Info.Caps.List = true
-	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
 		at := map[string]int{"": 0, "p1": 1, "p2": 2}[r.Token]
-		page := volume.VolumePage{Entries: []volume.StorageVolume{{ExternalID: fmt.Sprintf("v%d", 2*at)}, {ExternalID: fmt.Sprintf("v%d", 2*at+1)}}}
+		page := call.VolumePage{Entries: []call.StorageVolume{{ExternalID: fmt.Sprintf("v%d", 2*at)}, {ExternalID: fmt.Sprintf("v%d", 2*at+1)}}}
 		if at < 2 {
 			page.Next = fmt.Sprintf("p%d", at+1)
 		}
@@ -290,7 +291,7 @@ func TestList(t *testing.T) {
 	listing(w)
 	list := func(limit int) (ids []string, more bool, err error) {
 		w.calls = nil
-		more, err = w.service().List(t.Context(), "ebs", limit, func(v volume.StorageVolume) error {
+		more, err = w.service().List(t.Context(), "ebs", limit, func(v call.StorageVolume) error {
 			ids = append(ids, v.ExternalID)
 			return nil
 		})
@@ -310,10 +311,10 @@ func TestList(t *testing.T) {
 	// If the plugin no longer knows its token, the listing starts again once. Each volume is still
 	// reported once.
 	whole, aborted := w.list, 0
-	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
 		if r.Token == "p2" && aborted < 1 {
 			aborted++
-			return volume.VolumePage{}, call("Aborted", volume.RetryBackoff, true)
+			return call.VolumePage{}, made("Aborted", volume.RetryBackoff, true)
 		}
 		return whole(r)
 	}
@@ -326,7 +327,7 @@ func TestList(t *testing.T) {
 		t.Errorf("aborted twice: %v, %q", err, ids)
 	}
 	stop := errors.New("stop")
-	if _, err := w.service().List(t.Context(), "ebs", 0, func(volume.StorageVolume) error { return stop }); !errors.Is(err, stop) {
+	if _, err := w.service().List(t.Context(), "ebs", 0, func(call.StorageVolume) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("the caller's end: %v", err)
 	}
 	w.view.Info.Caps.List = false
@@ -339,30 +340,30 @@ func TestList(t *testing.T) {
 func TestListEnds(t *testing.T) {
 	w := newWorld()
 	w.view.Info.Caps.List = true
-	none := func(volume.StorageVolume) error { return nil }
-	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
-		return volume.VolumePage{Next: "again"}, nil
+	none := func(call.StorageVolume) error { return nil }
+	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
+		return call.VolumePage{Next: "again"}, nil
 	}
 	_, err := w.service().List(t.Context(), "ebs", 0, none)
 	want(t, "the same token", err, nil, "does not end its answer to ListVolumes", `"again" came twice`)
 	equal(t, "calls", len(w.calls), 2)
-	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
-		return volume.VolumePage{Next: map[string]string{"": "a", "a": "b", "b": "a"}[r.Token]}, nil
+	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
+		return call.VolumePage{Next: map[string]string{"": "a", "a": "b", "b": "a"}[r.Token]}, nil
 	}
 	_, err = w.service().List(t.Context(), "ebs", 0, none)
 	want(t, "a loop", err, nil, `"a" came twice`)
 	n := 0
-	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
 		n++
-		return volume.VolumePage{Next: fmt.Sprint(n)}, nil
+		return call.VolumePage{Next: fmt.Sprint(n)}, nil
 	}
 	_, err = w.service().List(t.Context(), "ebs", 0, none)
 	want(t, "tokens without end", err, nil, "there were 10000 pages")
 	ctx, cancel := context.WithCancel(t.Context())
-	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
 		cancel()
 		n++
-		return volume.VolumePage{Next: fmt.Sprint(n)}, nil
+		return call.VolumePage{Next: fmt.Sprint(n)}, nil
 	}
 	if _, err := w.service().List(ctx, "ebs", 0, none); !errors.Is(err, context.Canceled) {
 		t.Errorf("nobody waits: %v", err)
@@ -373,25 +374,25 @@ func TestHealth(t *testing.T) {
 	w := newWorld()
 	_, err := w.service().Health(t.Context(), "ebs")
 	want(t, "cannot", err, volume.ErrRefused, "cannot tell how its storage is")
-	w.backends = func() ([]volume.Condition, error) { return []volume.Condition{{Severity: volume.Degraded}}, nil }
-	w.unwell = func(r volume.ListHealthRequest) (volume.HealthPage, error) {
-		bad := []volume.Condition{{Severity: volume.DataLoss}}
+	w.backends = func() ([]call.Condition, error) { return []call.Condition{{Severity: call.Degraded}}, nil }
+	w.unwell = func(r call.ListHealthRequest) (call.HealthPage, error) {
+		bad := []call.Condition{{Severity: call.DataLoss}}
 		switch r.Token {
 		case "":
-			return volume.HealthPage{Entries: []volume.Health{{ExternalID: "a", Entries: bad}, {ExternalID: "well"}}, Next: "p"}, nil
+			return call.HealthPage{Entries: []call.Health{{ExternalID: "a", Entries: bad}, {ExternalID: "well"}}, Next: "p"}, nil
 		default:
-			return volume.HealthPage{Entries: []volume.Health{{ExternalID: "a", Entries: bad}, {ExternalID: "b", Entries: slices.Repeat(bad, 99)}}}, nil
+			return call.HealthPage{Entries: []call.Health{{ExternalID: "a", Entries: bad}, {ExternalID: "b", Entries: slices.Repeat(bad, 99)}}}, nil
 		}
 	}
 	w.view.Info.Caps = volume.Caps{StorageHealth: true}
 	got, err := w.service().Health(t.Context(), "ebs")
-	equal(t, "storage", []any{err, got}, []any{nil, volume.PluginHealth{Storage: []volume.Condition{{Severity: volume.Degraded}}, Asked: []volume.Kind{volume.NodeStorageHealth}}})
+	equal(t, "storage", []any{err, got}, []any{nil, volume.PluginHealth{Storage: []call.Condition{{Severity: call.Degraded}}, Asked: []call.Kind{call.NodeStorageHealth}}})
 	w.view.Info.Caps.ListHealth = true
 	got, err = w.service().Health(t.Context(), "ebs")
 	if err != nil || len(got.Volumes) != 2 || got.Volumes[1].ExternalID != "b" || len(got.Volumes[1].Entries) != 16 || len(got.Asked) != 2 || got.More {
 		t.Errorf("%v, %+v", err, got)
 	}
-	w.backends = func() ([]volume.Condition, error) { return nil, call("Unavailable", volume.RetryBackoff, false) }
+	w.backends = func() ([]call.Condition, error) { return nil, made("Unavailable", volume.RetryBackoff, false) }
 	got, err = w.service().Health(t.Context(), "ebs")
 	if err != nil || len(got.Asked) != 1 || len(got.Silent) != 1 || !strings.HasPrefix(got.Silent[0], "CreateVolume: Unavailable") {
 		t.Errorf("%v, %+v", err, got) // call, which makes this error, always names CreateVolume
@@ -401,15 +402,15 @@ func TestHealth(t *testing.T) {
 
 func TestCapacity(t *testing.T) {
 	w := newWorld()
-	ask := func(q volume.CapacityRequest) error {
+	ask := func(q call.CapacityRequest) error {
 		_, err := w.service().Capacity(t.Context(), "ebs", q)
 		return err
 	}
-	want(t, "cannot", ask(volume.CapacityRequest{}), volume.ErrRefused, "cannot tell how much it can create")
+	want(t, "cannot", ask(call.CapacityRequest{}), volume.ErrRefused, "cannot tell how much it can create")
 	w.view.Info.Caps.Capacity = true
-	want(t, "no topology", ask(volume.CapacityRequest{Topology: set("zone", "a")}), volume.ErrRefused, "knows no topology")
-	want(t, "no such mode", ask(volume.CapacityRequest{Capabilities: []volume.Capability{{Access: "all"}}}), volume.ErrInvalid, "all")
-	if err := ask(volume.CapacityRequest{}); err != nil {
+	want(t, "no topology", ask(call.CapacityRequest{Topology: set("zone", "a")}), volume.ErrRefused, "knows no topology")
+	want(t, "no such mode", ask(call.CapacityRequest{Capabilities: []call.Capability{{Access: "all"}}}), volume.ErrInvalid, "all")
+	if err := ask(call.CapacityRequest{}); err != nil {
 		t.Error(err)
 	}
 	equal(t, "calls", w.calls, []string{"capacity"})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -58,7 +59,7 @@ func (s *Service) told(key string) string {
 }
 
 // ripen waits until a new snapshot can be used.
-func (t *taking) ripen(ctx context.Context, got volume.GroupSnapshot) (volume.GroupSnapshot, error) {
+func (t *taking) ripen(ctx context.Context, got call.GroupSnapshot) (call.GroupSnapshot, error) {
 	for try := 1; !got.Ready; try++ {
 		if t.last == nil {
 			t.s.tell(t.intent.Key(), fmt.Sprintf("%q is not ready yet", got.ID))
@@ -93,7 +94,7 @@ func (t *taking) gone(cause error) error {
 }
 
 // look asks for the state of a snapshot, with the call that the plugin offers.
-func (t *taking) look(ctx context.Context, was volume.GroupSnapshot) (volume.GroupSnapshot, error) {
+func (t *taking) look(ctx context.Context, was call.GroupSnapshot) (call.GroupSnapshot, error) {
 	if !t.intent.Group && !t.caps.GetSnapshot && !t.caps.ListSnapshots {
 		return t.call(ctx) // a call with the same name returns the same snapshot and its present state
 	}
@@ -105,16 +106,16 @@ func (t *taking) look(ctx context.Context, was volume.GroupSnapshot) (volume.Gro
 
 	switch {
 	case t.intent.Group:
-		ref := volume.GroupSnapshotRef{ID: was.ID, Secrets: secrets}
+		ref := call.GroupSnapshotRef{ID: was.ID, Secrets: secrets}
 		for _, member := range was.Snapshots {
 			ref.SnapshotIDs = append(ref.SnapshotIDs, member.ID)
 		}
 		return p.GetGroupSnapshot(ctx, ref)
 	case t.caps.GetSnapshot:
-		one, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: was.ID, Secrets: secrets})
+		one, err := p.GetSnapshot(ctx, call.SnapshotRef{ID: was.ID, Secrets: secrets})
 		return alone(one), err
 	default:
-		page, err := p.ListSnapshots(ctx, volume.ListSnapshotsRequest{ID: was.ID, Secrets: secrets})
+		page, err := p.ListSnapshots(ctx, call.ListSnapshotsRequest{ID: was.ID, Secrets: secrets})
 		for _, one := range page.Entries {
 			if one.ID == was.ID {
 				return alone(one), err
@@ -156,9 +157,9 @@ func (t *taking) unclear(cause error, message string) error {
 }
 
 func (t *taking) worded(cause error, words *volume.Error) error {
-	step := volume.CreateSnapshot
+	step := call.CreateSnapshot
 	if t.intent.Group {
-		step = volume.CreateGroupSnapshot
+		step = call.CreateGroupSnapshot
 	}
 	return unclear(step, cause, words)
 }

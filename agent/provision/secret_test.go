@@ -5,28 +5,29 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // given returns v with one secret.
-func given(v volume.Volume, ref volume.SecretRef) volume.Volume {
-	v.Secrets = map[string]volume.SecretRef{"key": ref}
+func given(v volume.Volume, ref call.SecretRef) volume.Volume {
+	v.Secrets = map[string]call.SecretRef{"key": ref}
 	return v
 }
 
-func literal(value string) volume.SecretRef {
-	return volume.SecretRef{Literal: volume.NewSecret(value)}
+func literal(value string) call.SecretRef {
+	return call.SecretRef{Literal: call.NewSecret(value)}
 }
 
 // A literal value in a file is sealed before it is stored. The same value again is no change;
 // another value is one.
 func TestLiteralIsSealed(t *testing.T) {
-	for what, do := range map[string]func(*world, volume.SecretRef, bool) (volume.Change, error){
-		"register": func(w *world, ref volume.SecretRef, dry bool) (volume.Change, error) {
+	for what, do := range map[string]func(*world, call.SecretRef, bool) (volume.Change, error){
+		"register": func(w *world, ref call.SecretRef, dry bool) (volume.Change, error) {
 			_, ch, err := w.service().Register(t.Context(), given(existing(), ref), dry)
 			return ch, err
 		},
-		"create": func(w *world, ref volume.SecretRef, dry bool) (volume.Change, error) {
+		"create": func(w *world, ref call.SecretRef, dry bool) (volume.Change, error) {
 			_, ch, err := w.service().Create(t.Context(), given(spec(), ref), dry)
 			if errors.Is(err, volume.ErrRefused) { // only register changes an existing volume
 				_, ch, err = w.service().Register(t.Context(), given(spec(), ref), dry)
@@ -36,18 +37,18 @@ func TestLiteralIsSealed(t *testing.T) {
 	} {
 		w := newWorld()
 		steps := []struct {
-			ref     volume.SecretRef
+			ref     call.SecretRef
 			dry     bool
 			outcome string
-			then    volume.SecretRef
+			then    call.SecretRef
 		}{
-			{literal("one"), true, "", volume.SecretRef{}},
+			{literal("one"), true, "", call.SecretRef{}},
 			{literal("one"), false, "", sealed("data", "one")},
 			{literal("one"), false, volume.Unchanged, sealed("data", "one")},
 			{literal("two"), true, volume.Updated, sealed("data", "one")},
 			{literal("two"), false, volume.Updated, sealed("data", "two")},
-			{volume.SecretRef{Keep: true}, false, volume.Unchanged, sealed("data", "two")},
-			{volume.SecretRef{Env: "KEY"}, false, volume.Updated, volume.SecretRef{Env: "KEY"}},
+			{call.SecretRef{Keep: true}, false, volume.Unchanged, sealed("data", "two")},
+			{call.SecretRef{Env: "KEY"}, false, volume.Updated, call.SecretRef{Env: "KEY"}},
 			{literal("two"), false, volume.Updated, sealed("data", "two")},
 		}
 		for i, st := range steps {
@@ -68,13 +69,13 @@ func TestLiteralIsSealed(t *testing.T) {
 // An interrupted create continues with the secret value that it began with.
 func TestLiteralOfResumedCreate(t *testing.T) {
 	w := newWorld()
-	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
-		return volume.CreateVolumeResult{}, call("DeadlineExceeded", volume.RetryBackoff, false)
+	w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
+		return call.CreateVolumeResult{}, made("DeadlineExceeded", volume.RetryBackoff, false)
 	}
 	_, _, err := w.service().Create(t.Context(), given(spec(), literal("one")), false)
 	want(t, "cut short", err, volume.ErrTimeout)
 	w.create = newWorld().create
-	if _, _, err := w.service().Create(t.Context(), given(spec(), volume.SecretRef{Keep: true}), false); err != nil {
+	if _, _, err := w.service().Create(t.Context(), given(spec(), call.SecretRef{Keep: true}), false); err != nil {
 		t.Fatal(err)
 	}
 	equal(t, "the record", w.volumes["data"].Volume.Secrets["key"], sealed("data", "one"))
@@ -84,7 +85,7 @@ func TestLiteralOfResumedCreate(t *testing.T) {
 // changes.
 func TestSecretRefused(t *testing.T) {
 	w := newWorld()
-	_, _, err := w.service().Register(t.Context(), given(existing(), volume.SecretRef{Keep: true}), false)
+	_, _, err := w.service().Register(t.Context(), given(existing(), call.SecretRef{Keep: true}), false)
 	want(t, "nothing to keep", err, volume.ErrRefused, `secret "key" of volume "data"`, "no sealed value", "hint: give the value")
 	w.seal = errors.New("bad key")
 	_, _, err = w.service().Register(t.Context(), given(existing(), literal("one")), false)
@@ -93,7 +94,7 @@ func TestSecretRefused(t *testing.T) {
 	for _, ready := range []bool{true, false} {
 		w.view.Ready = ready
 		for _, dry := range []bool{true, false} {
-			_, _, err = w.service().Register(t.Context(), given(existing(), volume.SecretRef{File: "/none"}), dry)
+			_, _, err = w.service().Register(t.Context(), given(existing(), call.SecretRef{File: "/none"}), dry)
 			want(t, "cannot be read", err, nil, "no such file")
 		}
 	}
@@ -102,14 +103,14 @@ func TestSecretRefused(t *testing.T) {
 		t.Fatalf("a record was made: %+v", w.volumes)
 	}
 	w.secrets = nil
-	w.mustRegister(t, given(existing(), volume.SecretRef{Env: "KEY"}))
+	w.mustRegister(t, given(existing(), call.SecretRef{Env: "KEY"}))
 	w.secrets = errors.New("no such file")
-	_, _, err = w.service().Register(t.Context(), given(existing(), volume.SecretRef{File: "/none"}), false)
+	_, _, err = w.service().Register(t.Context(), given(existing(), call.SecretRef{File: "/none"}), false)
 	want(t, "another that cannot be read", err, nil, "no such file")
-	_, _, err = w.service().Register(t.Context(), given(existing(), volume.SecretRef{Keep: true}), false)
+	_, _, err = w.service().Register(t.Context(), given(existing(), call.SecretRef{Keep: true}), false)
 	want(t, "a reference is not kept as sealed", err, volume.ErrRefused, "no sealed value")
-	equal(t, "the record", w.volumes["data"].Volume.Secrets["key"], volume.SecretRef{Env: "KEY"})
-	other := given(existing(), volume.SecretRef{Env: "KEY"})
+	equal(t, "the record", w.volumes["data"].Volume.Secrets["key"], call.SecretRef{Env: "KEY"})
+	other := given(existing(), call.SecretRef{Env: "KEY"})
 	other.Reclaim = "delete"
 	if _, ch, err := w.service().Register(t.Context(), other, false); err != nil || ch.Outcome != volume.Updated {
 		t.Errorf("another field, with a secret that cannot be read now: %v, %+v", err, ch)
@@ -125,12 +126,12 @@ func TestSecretRefused(t *testing.T) {
 // Steps that wait for that are retried at once.
 func TestSameSecretsWake(t *testing.T) {
 	w := newWorld()
-	w.mustRegister(t, given(existing(), volume.SecretRef{Env: "KEY"}))
+	w.mustRegister(t, given(existing(), call.SecretRef{Env: "KEY"}))
 	w.woken = nil
-	w.mustRegister(t, given(existing(), volume.SecretRef{Env: "KEY"}))
+	w.mustRegister(t, given(existing(), call.SecretRef{Env: "KEY"}))
 	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-9"), "data"})
 	w.woken = nil
-	if _, _, err := w.service().Register(t.Context(), given(existing(), volume.SecretRef{Env: "KEY"}), true); err != nil || len(w.woken) > 0 {
+	if _, _, err := w.service().Register(t.Context(), given(existing(), call.SecretRef{Env: "KEY"}), true); err != nil || len(w.woken) > 0 {
 		t.Errorf("a dry run: %v, woke %v", err, w.woken)
 	}
 }
@@ -156,7 +157,7 @@ func TestLentSecretIsMoved(t *testing.T) {
 	equal(t, "the volume", w.volumes["other"].Volume.Secrets["key"], sealed("other", "two"))
 	equal(t, "the debt", w.debts[key("ebs.csi", "vol-9")].Volume.Secrets["key"], sealed("data", "two"))
 	w.woken = nil
-	again.Secrets = map[string]volume.SecretRef{"key": literal("three")}
+	again.Secrets = map[string]call.SecretRef{"key": literal("three")}
 	w.mustRegister(t, again)
 	equal(t, "the debt, after a change", w.debts[key("ebs.csi", "vol-9")].Volume.Secrets["key"], sealed("data", "three"))
 	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-9"), "other"})

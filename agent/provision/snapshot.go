@@ -9,18 +9,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Snapshotter makes the CSI calls for snapshots. Errors are *volume.CallError.
 type Snapshotter interface {
-	CreateSnapshot(context.Context, volume.SnapshotRequest) (volume.Snapshot, error)
-	DeleteSnapshot(context.Context, volume.SnapshotRef) error
-	GetSnapshot(context.Context, volume.SnapshotRef) (volume.Snapshot, error)
-	ListSnapshots(context.Context, volume.ListSnapshotsRequest) (volume.SnapshotPage, error)
-	CreateGroupSnapshot(context.Context, volume.GroupSnapshotRequest) (volume.GroupSnapshot, error)
-	DeleteGroupSnapshot(context.Context, volume.GroupSnapshotRef) error
-	GetGroupSnapshot(context.Context, volume.GroupSnapshotRef) (volume.GroupSnapshot, error)
+	CreateSnapshot(context.Context, call.SnapshotRequest) (call.Snapshot, error)
+	DeleteSnapshot(context.Context, call.SnapshotRef) error
+	GetSnapshot(context.Context, call.SnapshotRef) (call.Snapshot, error)
+	ListSnapshots(context.Context, call.ListSnapshotsRequest) (call.SnapshotPage, error)
+	CreateGroupSnapshot(context.Context, call.GroupSnapshotRequest) (call.GroupSnapshot, error)
+	DeleteGroupSnapshot(context.Context, call.GroupSnapshotRef) error
+	GetGroupSnapshot(context.Context, call.GroupSnapshotRef) (call.GroupSnapshot, error)
 }
 
 // SnapshotTx is the part of a store change that concerns snapshots.
@@ -194,7 +195,7 @@ func (t *taking) intend(ctx context.Context) error {
 
 // note stores the plugin's id of the snapshot under its name, so that users can give the name
 // instead. It deletes the intent if the snapshot is ready.
-func (t *taking) note(ctx context.Context, got volume.GroupSnapshot) error {
+func (t *taking) note(ctx context.Context, got call.GroupSnapshot) error {
 	return t.s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if got.ID != "" {
 			tx.PutSnapshotName(t.intent.Named(got.ID))
@@ -224,7 +225,7 @@ func (s *Service) drop(ctx context.Context, i volume.SnapshotIntent) error {
 }
 
 // take repeats the call while the plugin is still working, until it answers.
-func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
+func (t *taking) take(ctx context.Context) (call.GroupSnapshot, error) {
 	for try := 1; ; try++ {
 		got, err := t.call(ctx)
 		if err == nil {
@@ -258,7 +259,7 @@ func atIt(ce *volume.CallError) bool {
 }
 
 // call makes one call while no other call runs for any of the volumes.
-func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error) {
+func (t *taking) call(ctx context.Context) (got call.GroupSnapshot, err error) {
 	fn := func() error {
 		for i, id := range t.intent.Volumes {
 			if _, ok := t.source(i); !ok {
@@ -271,12 +272,12 @@ func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error)
 			return err
 		}
 		if t.intent.Group {
-			got, err = p.CreateGroupSnapshot(ctx, volume.GroupSnapshotRequest{
+			got, err = p.CreateGroupSnapshot(ctx, call.GroupSnapshotRequest{
 				Name: t.intent.Name, SourceIDs: t.intent.Sources, Parameters: t.ask.Parameters, Secrets: secrets})
 			return err
 		}
 
-		one, err := p.CreateSnapshot(ctx, volume.SnapshotRequest{
+		one, err := p.CreateSnapshot(ctx, call.SnapshotRequest{
 			Name: t.intent.Name, SourceID: t.intent.Sources[0], Parameters: t.ask.Parameters, Secrets: secrets})
 		got = alone(one)
 		return err
@@ -293,8 +294,8 @@ func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error)
 }
 
 // alone returns a snapshot as a group with one member.
-func alone(one volume.Snapshot) volume.GroupSnapshot {
-	return volume.GroupSnapshot{ID: one.ID, Snapshots: []volume.Snapshot{one}, Created: one.Created, Ready: one.Ready}
+func alone(one call.Snapshot) call.GroupSnapshot {
+	return call.GroupSnapshot{ID: one.ID, Snapshots: []call.Snapshot{one}, Created: one.Created, Ready: one.Ready}
 }
 
 // source returns the i-th volume. It reports whether the volume still has the storage that the
@@ -306,7 +307,7 @@ func (t *taking) source(i int) (v volume.Volume, ok bool) {
 
 // reach returns the plugin and the secrets for a call. Secrets of the request override those of the
 // volumes.
-func (t *taking) reach() (Plugin, volume.Secrets, error) {
+func (t *taking) reach() (Plugin, call.Secrets, error) {
 	p, all, err := t.s.reach(volume.Volume{PluginID: t.intent.PluginID, Secrets: t.ask.Secrets})
 	if err != nil {
 		return nil, nil, err
@@ -320,7 +321,7 @@ func (t *taking) reach() (Plugin, volume.Secrets, error) {
 		}
 
 		v.Secrets = maps.Clone(v.Secrets)
-		maps.DeleteFunc(v.Secrets, func(name string, _ volume.SecretRef) bool { _, ok := t.ask.Secrets[name]; return ok })
+		maps.DeleteFunc(v.Secrets, func(name string, _ call.SecretRef) bool { _, ok := t.ask.Secrets[name]; return ok })
 		own, err := t.s.Secrets(v)
 		if err != nil {
 			return nil, nil, err
@@ -333,7 +334,7 @@ func (t *taking) reach() (Plugin, volume.Secrets, error) {
 			}
 
 			if all == nil {
-				all = volume.Secrets{}
+				all = call.Secrets{}
 			}
 			all[name] = value
 		}

@@ -7,11 +7,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // able returns the plugin of a snapshot, and the secrets for a call.
-func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, volume.Secrets, volume.PluginInfo, error) {
+func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, call.Secrets, volume.PluginInfo, error) {
 	if err := volume.CheckPluginID(ref.PluginID); err != nil {
 		return nil, nil, volume.PluginInfo{}, err
 	}
@@ -63,9 +64,9 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 
 	err = s.persist(patient, wait, func() error {
 		if ref.Group {
-			return p.DeleteGroupSnapshot(patient, volume.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
+			return p.DeleteGroupSnapshot(patient, call.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
 		}
-		return p.DeleteSnapshot(patient, volume.SnapshotRef{ID: ref.ID, Secrets: secrets})
+		return p.DeleteSnapshot(patient, call.SnapshotRef{ID: ref.ID, Secrets: secrets})
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -86,8 +87,8 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 
 // there fails for a snapshot that its plugin does not have. In CSI, a delete of an unknown id
 // succeeds, so a misspelt id would look deleted.
-func there(ctx context.Context, p Plugin, ref volume.SnapshotAt, secrets volume.Secrets) error {
-	_, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: ref.ID, Secrets: secrets})
+func there(ctx context.Context, p Plugin, ref volume.SnapshotAt, secrets call.Secrets) error {
+	_, err := p.GetSnapshot(ctx, call.SnapshotRef{ID: ref.ID, Secrets: secrets})
 	var ce *volume.CallError
 	if errors.As(err, &ce) && ce.Code == "NotFound" {
 		return none(ref)
@@ -167,9 +168,9 @@ func notGone(ref volume.SnapshotAt, cause error) error {
 		return cause
 	}
 
-	step, again := volume.DeleteSnapshot, volume.Command("volctl volume snapshot delete %s %s -y", ref.PluginID, ref.ID)
+	step, again := call.DeleteSnapshot, volume.Command("volctl volume snapshot delete %s %s -y", ref.PluginID, ref.ID)
 	if ref.Group {
-		step, again = volume.DeleteGroupSnapshot, volume.Command("volctl volume snapshot group delete %s %s -y", ref.PluginID, ref.ID)
+		step, again = call.DeleteGroupSnapshot, volume.Command("volctl volume snapshot group delete %s %s -y", ref.PluginID, ref.ID)
 	}
 	if !ce.Uncertain() {
 		if words := answered(ref.PluginID, ce); words != nil {
@@ -189,9 +190,9 @@ func notGone(ref volume.SnapshotAt, cause error) error {
 
 // members returns the snapshots of a group. Some plugins need them for calls about the group.
 // members finds them in the list of all snapshots if the plugin can list.
-func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) ([]string, error) {
+func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets call.Secrets) ([]string, error) {
 	if info.Caps.ListSnapshots {
-		all, err := allSnapshots(ctx, ref.PluginID, p, volume.ListSnapshotsRequest{Secrets: secrets})
+		all, err := allSnapshots(ctx, ref.PluginID, p, call.ListSnapshotsRequest{Secrets: secrets})
 		if err != nil {
 			return nil, err
 		}
@@ -208,11 +209,11 @@ func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo,
 		}
 	}
 
-	got, err := p.GetGroupSnapshot(ctx, volume.GroupSnapshotRef{ID: ref.ID, Secrets: secrets})
+	got, err := p.GetGroupSnapshot(ctx, call.GroupSnapshotRef{ID: ref.ID, Secrets: secrets})
 	var ce *volume.CallError
 	switch {
 	case errors.As(err, &ce) && ce.Code == "InvalidArgument":
-		return nil, unclear(volume.GetGroupSnapshot, err, volume.Errorf(volume.ErrInvalid, "plugin %q has to be told which snapshots belong to it: %s", ref.PluginID, ce.Message).
+		return nil, unclear(call.GetGroupSnapshot, err, volume.Errorf(volume.ErrInvalid, "plugin %q has to be told which snapshots belong to it: %s", ref.PluginID, ce.Message).
 			WithHint("name them after the id of the group"))
 	case errors.As(err, &ce) && ce.Code == "NotFound":
 		return nil, none(ref)
@@ -227,28 +228,28 @@ func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo,
 }
 
 // GroupSnapshot returns the current state of a group of snapshots, as its plugin reports it.
-func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (volume.GroupSnapshot, error) {
+func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (call.GroupSnapshot, error) {
 	ref.Group = true
 	p, secrets, info, err := s.able(ctx, ref)
 	if err != nil {
-		return volume.GroupSnapshot{}, err
+		return call.GroupSnapshot{}, err
 	}
 	if ref, err = s.named(ctx, p, info, ref, secrets); err != nil {
-		return volume.GroupSnapshot{}, err
+		return call.GroupSnapshot{}, err
 	}
 
 	members := ref.Members
 	if len(members) == 0 {
 		if members, err = s.members(ctx, p, info, ref, secrets); err != nil {
-			return volume.GroupSnapshot{}, err
+			return call.GroupSnapshot{}, err
 		}
 	}
 
-	got, err := p.GetGroupSnapshot(ctx, volume.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
+	got, err := p.GetGroupSnapshot(ctx, call.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
 	var ce *volume.CallError
 	if errors.As(err, &ce) {
 		if words := answered(ref.PluginID, ce); words != nil {
-			return got, unclear(volume.GetGroupSnapshot, err, words)
+			return got, unclear(call.GetGroupSnapshot, err, words)
 		}
 	}
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -17,21 +18,21 @@ type camera struct {
 	*world
 	snapshots map[string]volume.SnapshotIntent
 	// at holds the snapshots at the plugin, by name.
-	at map[string]*volume.Snapshot
+	at map[string]*call.Snapshot
 	// fails holds the results of the next calls, by their kind. A nil error is a success.
-	fails map[volume.Kind][]error
+	fails map[call.Kind][]error
 	// ripe is the number of looks after which a snapshot is ready.
 	ripe   int
 	paused []time.Duration
 	// patience is the number of pauses after which the wait is over; 0 means never.
 	patience int
-	pages    [][]volume.Snapshot
+	pages    [][]call.Snapshot
 	planted  func() // runs at each pause
 }
 
 func newCamera(t *testing.T, caps ...string) *camera {
 	t.Helper()
-	c := &camera{world: newWorld(), snapshots: map[string]volume.SnapshotIntent{}, at: map[string]*volume.Snapshot{}, fails: map[volume.Kind][]error{}}
+	c := &camera{world: newWorld(), snapshots: map[string]volume.SnapshotIntent{}, at: map[string]*call.Snapshot{}, fails: map[call.Kind][]error{}}
 	k := &c.view.Info.Caps
 	k.Snapshot = true
 	for _, has := range caps {
@@ -41,7 +42,7 @@ func newCamera(t *testing.T, caps ...string) *camera {
 		}
 	}
 	v := existing()
-	v.Secrets = map[string]volume.SecretRef{"key": {File: "/k"}}
+	v.Secrets = map[string]call.SecretRef{"key": {File: "/k"}}
 	c.mustRegister(t, v)
 	c.calls, c.events = nil, nil
 	return c
@@ -50,10 +51,10 @@ func newCamera(t *testing.T, caps ...string) *camera {
 func (c *camera) service() *provision.Service {
 	s := c.world.service()
 	s.Store, s.Queue, s.Plugins = c, c, c
-	s.Secrets = func(v volume.Volume) (volume.Secrets, error) {
-		all := volume.Secrets{}
+	s.Secrets = func(v volume.Volume) (call.Secrets, error) {
+		all := call.Secrets{}
 		for name, ref := range v.Secrets {
-			all[name] = volume.NewSecret(ref.File + ref.Env)
+			all[name] = call.NewSecret(ref.File + ref.Env)
 		}
 		return all, c.secrets
 	}
@@ -106,7 +107,7 @@ func (c *camera) Provisioner(string) (provision.Plugin, error) {
 }
 
 // called records a call and returns its result.
-func (c *camera) called(k volume.Kind, what string, secrets volume.Secrets) error {
+func (c *camera) called(k call.Kind, what string, secrets call.Secrets) error {
 	c.calls = append(c.calls, fmt.Sprintf("%s %s, %d held, %d secrets", k, what, len(c.held), len(secrets)))
 	if rest := c.fails[k]; len(rest) > 0 {
 		c.fails[k] = rest[1:]
@@ -115,28 +116,28 @@ func (c *camera) called(k volume.Kind, what string, secrets volume.Secrets) erro
 	return nil
 }
 
-func (c *camera) CreateSnapshot(_ context.Context, r volume.SnapshotRequest) (volume.Snapshot, error) {
+func (c *camera) CreateSnapshot(_ context.Context, r call.SnapshotRequest) (call.Snapshot, error) {
 	if len(c.snapshots) == 0 {
 		c.calls = append(c.calls, "with no intent on disk")
 	}
-	if err := c.called(volume.CreateSnapshot, r.Name+" of "+r.SourceID, r.Secrets); err != nil {
-		return volume.Snapshot{}, err
+	if err := c.called(call.CreateSnapshot, r.Name+" of "+r.SourceID, r.Secrets); err != nil {
+		return call.Snapshot{}, err
 	}
 	one, ok := c.at[r.Name]
 	if !ok {
-		one = &volume.Snapshot{ID: fmt.Sprintf("snap-%d", len(c.at)+1), SourceID: r.SourceID, Size: 7}
+		one = &call.Snapshot{ID: fmt.Sprintf("snap-%d", len(c.at)+1), SourceID: r.SourceID, Size: 7}
 		c.at[r.Name] = one
 	}
 	c.ripen(one)
 	return *one, nil
 }
 
-func (c *camera) ripen(one *volume.Snapshot) {
+func (c *camera) ripen(one *call.Snapshot) {
 	one.Ready = one.Ready || c.ripe <= 0
 	c.ripe--
 }
 
-func (c *camera) of(id string) *volume.Snapshot {
+func (c *camera) of(id string) *call.Snapshot {
 	for _, one := range c.at {
 		if one.ID == id {
 			return one
@@ -145,32 +146,32 @@ func (c *camera) of(id string) *volume.Snapshot {
 	return nil
 }
 
-func (c *camera) GetSnapshot(_ context.Context, r volume.SnapshotRef) (volume.Snapshot, error) {
-	if err := c.called(volume.GetSnapshot, r.ID, r.Secrets); err != nil {
-		return volume.Snapshot{}, err
+func (c *camera) GetSnapshot(_ context.Context, r call.SnapshotRef) (call.Snapshot, error) {
+	if err := c.called(call.GetSnapshot, r.ID, r.Secrets); err != nil {
+		return call.Snapshot{}, err
 	}
 	one := c.of(r.ID)
 	if one == nil {
-		return volume.Snapshot{}, refusal(volume.GetSnapshot, "NotFound")
+		return call.Snapshot{}, refusal(call.GetSnapshot, "NotFound")
 	}
 	c.ripen(one)
 	return *one, nil
 }
 
-func (c *camera) ListSnapshots(_ context.Context, r volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
-	if err := c.called(volume.ListSnapshots, r.ID+r.SourceID+r.Token, r.Secrets); err != nil {
-		return volume.SnapshotPage{}, err
+func (c *camera) ListSnapshots(_ context.Context, r call.ListSnapshotsRequest) (call.SnapshotPage, error) {
+	if err := c.called(call.ListSnapshots, r.ID+r.SourceID+r.Token, r.Secrets); err != nil {
+		return call.SnapshotPage{}, err
 	}
 	if c.pages != nil {
 		n := 0
 		_, _ = fmt.Sscan(r.Token, &n)
-		page := volume.SnapshotPage{Entries: c.pages[n]}
+		page := call.SnapshotPage{Entries: c.pages[n]}
 		if n+1 < len(c.pages) {
 			page.Next = fmt.Sprint(n + 1)
 		}
 		return page, nil
 	}
-	var page volume.SnapshotPage
+	var page call.SnapshotPage
 	for _, one := range c.at {
 		if r.ID == "" || one.ID == r.ID {
 			c.ripen(one)
@@ -180,38 +181,38 @@ func (c *camera) ListSnapshots(_ context.Context, r volume.ListSnapshotsRequest)
 	return page, nil
 }
 
-func (c *camera) DeleteSnapshot(_ context.Context, r volume.SnapshotRef) error {
-	return c.called(volume.DeleteSnapshot, r.ID, r.Secrets)
+func (c *camera) DeleteSnapshot(_ context.Context, r call.SnapshotRef) error {
+	return c.called(call.DeleteSnapshot, r.ID, r.Secrets)
 }
 
-func (c *camera) CreateGroupSnapshot(_ context.Context, r volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
-	if err := c.called(volume.CreateGroupSnapshot, fmt.Sprint(r.Name, " of ", r.SourceIDs), r.Secrets); err != nil {
-		return volume.GroupSnapshot{}, err
+func (c *camera) CreateGroupSnapshot(_ context.Context, r call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
+	if err := c.called(call.CreateGroupSnapshot, fmt.Sprint(r.Name, " of ", r.SourceIDs), r.Secrets); err != nil {
+		return call.GroupSnapshot{}, err
 	}
 	c.ripe--
 	return c.group(c.ripe < 0), nil
 }
 
-func (c *camera) group(ready bool) volume.GroupSnapshot {
-	return volume.GroupSnapshot{ID: "group-1", Ready: ready, Snapshots: []volume.Snapshot{
+func (c *camera) group(ready bool) call.GroupSnapshot {
+	return call.GroupSnapshot{ID: "group-1", Ready: ready, Snapshots: []call.Snapshot{
 		{ID: "m1", SourceID: "vol-9", GroupID: "group-1", Ready: ready}, {ID: "m2", SourceID: "vol-8", GroupID: "group-1", Ready: ready},
 	}}
 }
 
-func (c *camera) GetGroupSnapshot(_ context.Context, r volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
-	if err := c.called(volume.GetGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets); err != nil {
-		return volume.GroupSnapshot{}, err
+func (c *camera) GetGroupSnapshot(_ context.Context, r call.GroupSnapshotRef) (call.GroupSnapshot, error) {
+	if err := c.called(call.GetGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets); err != nil {
+		return call.GroupSnapshot{}, err
 	}
 	c.ripe--
 	return c.group(c.ripe < 0), nil
 }
 
-func (c *camera) DeleteGroupSnapshot(_ context.Context, r volume.GroupSnapshotRef) error {
-	return c.called(volume.DeleteGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets)
+func (c *camera) DeleteGroupSnapshot(_ context.Context, r call.GroupSnapshotRef) error {
+	return c.called(call.DeleteGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets)
 }
 
 // refusal returns the error of a failed call, classified as csiclient does it.
-func refusal(k volume.Kind, code string) *volume.CallError {
+func refusal(k call.Kind, code string) *volume.CallError {
 	retry := volume.RetryBackoff
 	switch code {
 	case "InvalidArgument", "AlreadyExists", "OutOfRange", "PermissionDenied", "Unauthenticated":
@@ -240,22 +241,22 @@ func (t tx) Snapshot(string) (volume.SnapshotIntent, bool) { return volume.Snaps
 func (t tx) PutSnapshot(volume.SnapshotIntent)             {}
 func (t tx) DeleteSnapshot(string)                         {}
 
-func (w *world) CreateSnapshot(context.Context, volume.SnapshotRequest) (volume.Snapshot, error) {
-	return volume.Snapshot{}, errDisk
+func (w *world) CreateSnapshot(context.Context, call.SnapshotRequest) (call.Snapshot, error) {
+	return call.Snapshot{}, errDisk
 }
-func (w *world) DeleteSnapshot(context.Context, volume.SnapshotRef) error { return errDisk }
-func (w *world) GetSnapshot(context.Context, volume.SnapshotRef) (volume.Snapshot, error) {
-	return volume.Snapshot{}, errDisk
+func (w *world) DeleteSnapshot(context.Context, call.SnapshotRef) error { return errDisk }
+func (w *world) GetSnapshot(context.Context, call.SnapshotRef) (call.Snapshot, error) {
+	return call.Snapshot{}, errDisk
 }
-func (w *world) ListSnapshots(context.Context, volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
-	return volume.SnapshotPage{}, errDisk
+func (w *world) ListSnapshots(context.Context, call.ListSnapshotsRequest) (call.SnapshotPage, error) {
+	return call.SnapshotPage{}, errDisk
 }
-func (w *world) CreateGroupSnapshot(context.Context, volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
-	return volume.GroupSnapshot{}, errDisk
+func (w *world) CreateGroupSnapshot(context.Context, call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
+	return call.GroupSnapshot{}, errDisk
 }
-func (w *world) DeleteGroupSnapshot(context.Context, volume.GroupSnapshotRef) error { return errDisk }
-func (w *world) GetGroupSnapshot(context.Context, volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
-	return volume.GroupSnapshot{}, errDisk
+func (w *world) DeleteGroupSnapshot(context.Context, call.GroupSnapshotRef) error { return errDisk }
+func (w *world) GetGroupSnapshot(context.Context, call.GroupSnapshotRef) (call.GroupSnapshot, error) {
+	return call.GroupSnapshot{}, errDisk
 }
 
 // endless returns the same token for every page.
@@ -263,6 +264,6 @@ type endless struct{ *camera }
 
 func (e endless) Provisioner(string) (provision.Plugin, error) { return e, nil }
 
-func (e endless) ListSnapshots(context.Context, volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
-	return volume.SnapshotPage{Next: "1"}, nil
+func (e endless) ListSnapshots(context.Context, call.ListSnapshotsRequest) (call.SnapshotPage, error) {
+	return call.SnapshotPage{Next: "1"}, nil
 }

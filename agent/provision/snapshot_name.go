@@ -6,13 +6,14 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // snapshotID returns the plugin's id of a snapshot or group that is given by id or by name. An id
 // that the plugin or the agent knows takes precedence over a name. A text that is neither is
 // returned unchanged, because the plugin may know it.
-func (s *Service) snapshotID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) (string, error) {
+func (s *Service) snapshotID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets call.Secrets) (string, error) {
 	names := s.snapshotNames()
 	ids := volume.SnapshotIDs(names, info.Driver, ref.Group, ref.ID)
 	known := volume.NameOf(names, info.Driver, ref.Group, ref.ID) != ""
@@ -48,16 +49,16 @@ func (s *Service) snapshotNames() []volume.SnapshotName {
 
 // hasID asks the plugin whether it has a snapshot with this id. It returns false if the plugin
 // cannot answer that.
-func hasID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) (bool, error) {
+func hasID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets call.Secrets) (bool, error) {
 	switch {
 	case ref.Group:
 		return false, nil // the plugin chooses group ids, and GetVolumeGroupSnapshot needs the members
 	case info.Caps.GetSnapshot:
-		_, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: ref.ID, Secrets: secrets})
+		_, err := p.GetSnapshot(ctx, call.SnapshotRef{ID: ref.ID, Secrets: secrets})
 		return err == nil, ctx.Err()
 	case info.Caps.ListSnapshots:
-		page, err := p.ListSnapshots(ctx, volume.ListSnapshotsRequest{ID: ref.ID, Secrets: secrets})
-		found := slices.ContainsFunc(page.Entries, func(one volume.Snapshot) bool { return one.ID == ref.ID })
+		page, err := p.ListSnapshots(ctx, call.ListSnapshotsRequest{ID: ref.ID, Secrets: secrets})
+		found := slices.ContainsFunc(page.Entries, func(one call.Snapshot) bool { return one.ID == ref.ID })
 		return err == nil && found, ctx.Err()
 	default:
 		return false, nil
@@ -65,7 +66,7 @@ func hasID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.Sna
 }
 
 // named returns a reference in which all names are replaced by the plugin's ids.
-func (s *Service) named(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) (volume.SnapshotAt, error) {
+func (s *Service) named(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets call.Secrets) (volume.SnapshotAt, error) {
 	id, err := s.snapshotID(ctx, p, info, ref, secrets)
 	if err != nil {
 		return ref, err

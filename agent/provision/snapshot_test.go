@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -58,7 +59,7 @@ func TestSnapshotWithoutWait(t *testing.T) {
 	if in := c.Snapshots(); len(in) != 1 || in[0].ID != "snap-1" {
 		t.Errorf("intents %+v", in)
 	}
-	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Aborted")}
+	c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "Aborted")}
 	if made, err = c.take(t, 0); err != nil || made.ID != "" || len(c.snapshots) != 1 {
 		t.Errorf("while the plugin is at it: %v, %+v, %+v", err, made, c.snapshots)
 	}
@@ -71,7 +72,7 @@ func TestSnapshotWithoutWait(t *testing.T) {
 // A plugin that is still working is asked again, with the same name.
 func TestSnapshotPending(t *testing.T) {
 	c := newCamera(t, "get")
-	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Aborted"), refusal(volume.CreateSnapshot, "DeadlineExceeded")}
+	c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "Aborted"), refusal(call.CreateSnapshot, "DeadlineExceeded")}
 	var doing []string
 	s := c.service()
 	c.planted = func() {
@@ -99,7 +100,7 @@ func TestSnapshotLate(t *testing.T) {
 	c = newCamera(t)
 	c.patience = 2
 	for range 5 {
-		c.fails[volume.CreateSnapshot] = append(c.fails[volume.CreateSnapshot], refusal(volume.CreateSnapshot, "DeadlineExceeded"))
+		c.fails[call.CreateSnapshot] = append(c.fails[call.CreateSnapshot], refusal(call.CreateSnapshot, "DeadlineExceeded"))
 	}
 	_, err = c.take(t, minute)
 	want(t, "never answered", err, volume.ErrTimeout, `plugin "ebs" has not said that snapshot "nightly" is made`, "the intent is kept",
@@ -111,7 +112,7 @@ func TestSnapshotLate(t *testing.T) {
 	if list, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{VolumeID: "data", Pending: true}); err != nil || len(list.Pending) != 1 || list.Pending[0].ID != "" {
 		t.Errorf("what is shown: %v, %+v", err, list)
 	}
-	c.fails, c.patience = map[volume.Kind][]error{}, 0
+	c.fails, c.patience = map[call.Kind][]error{}, 0
 	if made, err := c.take(t, minute); err != nil || made.ID != "snap-1" || len(c.at) != 1 || len(c.snapshots) != 0 {
 		t.Errorf("the same again: %v, %+v, %+v", err, made, c.snapshots)
 	}
@@ -137,7 +138,7 @@ func TestSnapshotFails(t *testing.T) {
 		"Unavailable":        {volume.ErrPluginUnavailable, true, "is not known"},
 	} {
 		c := newCamera(t)
-		c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, code)}
+		c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, code)}
 		_, err := c.take(t, minute)
 		want(t, code, err, tt.kind, tt.words)
 		if (len(c.snapshots) == 1) != tt.kept || len(c.calls) != 1 {
@@ -146,7 +147,7 @@ func TestSnapshotFails(t *testing.T) {
 		if !tt.kept {
 			continue
 		}
-		c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "InvalidArgument")}
+		c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "InvalidArgument")}
 		_, err = c.take(t, minute)
 		want(t, code+", then a refusal", err, nil, `whether an earlier call made snapshot "nightly" is not known`)
 		if len(c.snapshots) != 1 {
@@ -224,7 +225,7 @@ func TestSnapshotNameInUse(t *testing.T) {
 func TestSnapshotGone(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe = 9
-	c.fails[volume.GetSnapshot] = []error{refusal(volume.GetSnapshot, "Internal"), refusal(volume.GetSnapshot, "NotFound")}
+	c.fails[call.GetSnapshot] = []error{refusal(call.GetSnapshot, "Internal"), refusal(call.GetSnapshot, "NotFound")}
 	_, err := c.take(t, minute)
 	want(t, "gone", err, nil, `plugin "ebs" has no snapshot "snap-1" any more`)
 	if len(c.snapshots) != 0 {
@@ -232,7 +233,7 @@ func TestSnapshotGone(t *testing.T) {
 	}
 	c = newCamera(t, "get")
 	c.ripe = 9
-	c.fails[volume.GetSnapshot] = []error{refusal(volume.GetSnapshot, "Unimplemented")}
+	c.fails[call.GetSnapshot] = []error{refusal(call.GetSnapshot, "Unimplemented")}
 	_, err = c.take(t, minute)
 	want(t, "not told", err, nil, `whether snapshot "nightly", which is "snap-1", is ready is not known`)
 	if len(c.snapshots) != 1 {
@@ -267,12 +268,12 @@ func TestGroupSnapshot(t *testing.T) {
 	}
 	equal(t, "calls", c.calls, []string{"CreateVolumeGroupSnapshot nightly of [vol-8 vol-9], 2 held, 1 secrets", "GetVolumeGroupSnapshot group-1[m1 m2], 0 held, 1 secrets"})
 
-	v.ID, v.ExternalID, v.Secrets = "b", "vol-7", map[string]volume.SecretRef{"key": {File: "/other"}}
+	v.ID, v.ExternalID, v.Secrets = "b", "vol-7", map[string]call.SecretRef{"key": {File: "/other"}}
 	c.mustRegister(t, v)
 	ask.Volumes = []string{"data", "b"}
 	_, err = c.service().Snapshot(t.Context(), ask, minute)
 	want(t, "two secrets of one name", err, volume.ErrInvalid, `different secrets "key"`, "--secret key=file:PATH")
-	ask.Secrets = map[string]volume.SecretRef{"key": {File: "/this"}}
+	ask.Secrets = map[string]call.SecretRef{"key": {File: "/this"}}
 	if _, err = c.service().Snapshot(t.Context(), ask, minute); err != nil {
 		t.Error(err)
 	}

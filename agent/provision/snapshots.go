@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -38,8 +39,8 @@ func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volum
 		for _, id := range s.Plugins.IDs() {
 			switch view := s.Plugins.View(id); {
 			case !view.Info.Caps.Snapshot && !view.Info.Caps.ListSnapshots:
-			case !view.ReadyFor(volume.ListSnapshots):
-				out.Notes = append(out.Notes, view.Lacks(id, volume.ListSnapshots)+", so its snapshots are not shown")
+			case !view.ReadyFor(call.ListSnapshots):
+				out.Notes = append(out.Notes, view.Lacks(id, call.ListSnapshots)+", so its snapshots are not shown")
 			default:
 				if err := s.listOne(ctx, volume.Volume{PluginID: id}, &out); err != nil {
 					out.Notes = append(out.Notes, fmt.Sprintf("plugin %q was asked in vain: %v", id, err))
@@ -67,9 +68,9 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 		return err
 	}
 
-	var all []volume.Snapshot
+	var all []call.Snapshot
 	if info.Caps.ListSnapshots {
-		all, err = allSnapshots(ctx, v.PluginID, p, volume.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
+		all, err = allSnapshots(ctx, v.PluginID, p, call.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
 	} else {
 		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots: only those are shown that have not been seen to be finished", v.PluginID))
 		all = s.looked(ctx, p, info, v, secrets)
@@ -83,13 +84,13 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 }
 
 // looked asks for the unfinished snapshots one by one.
-func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, v volume.Volume, secrets volume.Secrets) []volume.Snapshot {
-	var all []volume.Snapshot
+func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, v volume.Volume, secrets call.Secrets) []call.Snapshot {
+	var all []call.Snapshot
 	for _, i := range s.Store.Snapshots() {
 		if i.Group || i.ID == "" || i.PluginID != v.PluginID || !info.Caps.GetSnapshot {
 			continue
 		}
-		if one, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: i.ID, Secrets: secrets}); err == nil && (v.ExternalID == "" || v.ExternalID == one.SourceID) {
+		if one, err := p.GetSnapshot(ctx, call.SnapshotRef{ID: i.ID, Secrets: secrets}); err == nil && (v.ExternalID == "" || v.ExternalID == one.SourceID) {
 			all = append(all, one)
 		}
 	}
@@ -98,9 +99,9 @@ func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, 
 }
 
 // allSnapshots returns all snapshots of a plugin.
-func allSnapshots(ctx context.Context, pluginID string, p Plugin, req volume.ListSnapshotsRequest) ([]volume.Snapshot, error) {
-	var all []volume.Snapshot
-	err := pages(ctx, pluginID, volume.ListSnapshots, func(token string) (string, bool, error) {
+func allSnapshots(ctx context.Context, pluginID string, p Plugin, req call.ListSnapshotsRequest) ([]call.Snapshot, error) {
+	var all []call.Snapshot
+	err := pages(ctx, pluginID, call.ListSnapshots, func(token string) (string, bool, error) {
 		if token == "" {
 			all = nil // the listing may start again from the first page
 		}

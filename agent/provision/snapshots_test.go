@@ -5,15 +5,16 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // A listing goes through all pages, and starts over when the plugin no longer knows the token.
 func TestSnapshotsPaged(t *testing.T) {
 	c := newCamera(t, "list")
-	c.pages = [][]volume.Snapshot{{{ID: "s1"}, {ID: "s2"}}, {}, {{ID: "s3", Ready: true}}}
-	aborted := refusal(volume.ListSnapshots, "Aborted")
-	c.fails[volume.ListSnapshots] = []error{nil, nil, aborted}
+	c.pages = [][]call.Snapshot{{{ID: "s1"}, {ID: "s2"}}, {}, {{ID: "s3", Ready: true}}}
+	aborted := refusal(call.ListSnapshots, "Aborted")
+	c.fails[call.ListSnapshots] = []error{nil, nil, aborted}
 	list, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{VolumeID: "data"})
 	if err != nil || len(list.Listed) != 3 || list.Listed[2].ID != "s3" || list.Listed[0].PluginID != "ebs" {
 		t.Errorf("%v, %+v", err, list)
@@ -22,7 +23,7 @@ func TestSnapshotsPaged(t *testing.T) {
 		"ListSnapshots vol-9, 0 held, 1 secrets", "ListSnapshots vol-91, 0 held, 1 secrets", "ListSnapshots vol-92, 0 held, 1 secrets",
 		"ListSnapshots vol-9, 0 held, 1 secrets", "ListSnapshots vol-91, 0 held, 1 secrets", "ListSnapshots vol-92, 0 held, 1 secrets",
 	})
-	c.fails[volume.ListSnapshots] = []error{nil, aborted, nil, aborted}
+	c.fails[call.ListSnapshots] = []error{nil, aborted, nil, aborted}
 	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
 	var ce *volume.CallError
 	if !errors.As(err, &ce) || ce.Code != "Aborted" {
@@ -92,10 +93,10 @@ func TestGroupIsListed(t *testing.T) {
 	}
 	members := c.group(true).Snapshots
 	for i, tt := range []struct {
-		listed  []volume.Snapshot
+		listed  []call.Snapshot
 		pending int
 	}{{members[:1], 1}, {c.group(false).Snapshots, 1}, {members, 0}} {
-		c.pages = [][]volume.Snapshot{tt.listed}
+		c.pages = [][]call.Snapshot{tt.listed}
 		list, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
 		if err != nil || len(list.Pending) != tt.pending || len(c.snapshots) != tt.pending {
 			t.Errorf("listing %d: %v, %+v, %+v", i, err, list, c.snapshots)
@@ -110,8 +111,8 @@ func TestDeleteSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.calls = nil
-	at := volume.SnapshotAt{PluginID: "ebs", ID: "snap-1", Secrets: map[string]volume.SecretRef{"k": {Env: "K"}}}
-	c.fails[volume.DeleteSnapshot] = []error{refusal(volume.DeleteSnapshot, "Aborted"), refusal(volume.DeleteSnapshot, "Aborted")}
+	at := volume.SnapshotAt{PluginID: "ebs", ID: "snap-1", Secrets: map[string]call.SecretRef{"k": {Env: "K"}}}
+	c.fails[call.DeleteSnapshot] = []error{refusal(call.DeleteSnapshot, "Aborted"), refusal(call.DeleteSnapshot, "Aborted")}
 	if err := c.service().DeleteSnapshot(t.Context(), at, minute); err != nil || len(c.calls) != 3 || len(c.snapshots) != 0 {
 		t.Errorf("%v, %q, %+v", err, c.calls, c.snapshots)
 	}
@@ -125,7 +126,7 @@ func TestDeleteSnapshot(t *testing.T) {
 		"DeadlineExceeded":   {volume.ErrTimeout, `whether snapshot "snap-1" is gone is not known`},
 		"Internal":           {nil, "volctl volume snapshot delete ebs snap-1 -y"},
 	} {
-		c.fails[volume.DeleteSnapshot] = []error{refusal(volume.DeleteSnapshot, code)}
+		c.fails[call.DeleteSnapshot] = []error{refusal(call.DeleteSnapshot, code)}
 		want(t, code, c.service().DeleteSnapshot(t.Context(), at, minute), tt.kind, tt.words)
 	}
 	c.view.Info.Caps.Snapshot = false
@@ -143,10 +144,10 @@ func TestDeleteNone(t *testing.T) {
 	want(t, "none", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrNotFound, `plugin "ebs" has no snapshot "snap-7"`, "volctl volume snapshot list --plugin ebs")
 	equal(t, "calls", c.calls, []string{"GetSnapshot snap-7, 0 held, 0 secrets"})
 	group := volume.SnapshotAt{PluginID: "ebs", ID: "group-7", Group: true}
-	c.fails[volume.GetGroupSnapshot] = []error{refusal(volume.GetGroupSnapshot, "NotFound")}
+	c.fails[call.GetGroupSnapshot] = []error{refusal(call.GetGroupSnapshot, "NotFound")}
 	want(t, "no group", c.service().DeleteSnapshot(t.Context(), group, 0), volume.ErrNotFound, `plugin "ebs" has no group snapshot "group-7"`)
 
-	c.fails[volume.GetSnapshot] = []error{refusal(volume.GetSnapshot, "PermissionDenied")}
+	c.fails[call.GetSnapshot] = []error{refusal(call.GetSnapshot, "PermissionDenied")}
 	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
 		t.Errorf("it does not say: %v", err)
 	}
@@ -161,7 +162,7 @@ func TestDeleteNone(t *testing.T) {
 // Once the id is known, the name stands for it.
 func TestDeleteByName(t *testing.T) {
 	c := newCamera(t)
-	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Internal")}
+	c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "Internal")}
 	_, err := c.take(t, 0)
 	want(t, "uncertain", err, nil, "is not known")
 	at := volume.SnapshotAt{PluginID: "ebs", ID: "nightly"}
@@ -196,9 +197,9 @@ func TestSnapshotNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	var asked []string
-	c.create = func(q volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	c.create = func(q call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 		asked = append(asked, q.SnapshotID)
-		return volume.CreateVolumeResult{ExternalID: "vol-" + q.Name}, nil
+		return call.CreateVolumeResult{ExternalID: "vol-" + q.Name}, nil
 	}
 	restored := func(id, snapshot string) error {
 		v := spec()
@@ -228,7 +229,7 @@ func TestSnapshotNames(t *testing.T) {
 // without them.
 func TestDeleteGroup(t *testing.T) {
 	c := newCamera(t, "group", "list")
-	c.pages = [][]volume.Snapshot{{{ID: "x"}, {ID: "m1", GroupID: "group-1"}}, {{ID: "m2", GroupID: "group-1"}}}
+	c.pages = [][]call.Snapshot{{{ID: "x"}, {ID: "m1", GroupID: "group-1"}}, {{ID: "m2", GroupID: "group-1"}}}
 	at := volume.SnapshotAt{PluginID: "ebs", ID: "group-1", Group: true}
 	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
 		t.Error(err)
@@ -241,7 +242,7 @@ func TestDeleteGroup(t *testing.T) {
 		"ListSnapshots , 0 held, 0 secrets", "ListSnapshots 1, 0 held, 0 secrets", "DeleteVolumeGroupSnapshot group-1[m1 m2], 0 held, 0 secrets",
 		"GetVolumeGroupSnapshot group-1[], 0 held, 0 secrets", "DeleteVolumeGroupSnapshot group-1[m1 m2], 0 held, 0 secrets",
 	})
-	c.fails[volume.GetGroupSnapshot] = []error{refusal(volume.GetGroupSnapshot, "InvalidArgument")}
+	c.fails[call.GetGroupSnapshot] = []error{refusal(call.GetGroupSnapshot, "InvalidArgument")}
 	want(t, "it must be told", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrInvalid, "has to be told which snapshots belong to it", "name them")
 	at.Members, c.calls = []string{"m9"}, nil
 	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
@@ -252,7 +253,7 @@ func TestDeleteGroup(t *testing.T) {
 	if err != nil || got.ID != "group-1" {
 		t.Errorf("%v, %+v", err, got)
 	}
-	c.fails[volume.GetGroupSnapshot] = []error{refusal(volume.GetGroupSnapshot, "NotFound")}
+	c.fails[call.GetGroupSnapshot] = []error{refusal(call.GetGroupSnapshot, "NotFound")}
 	_, err = c.service().GroupSnapshot(t.Context(), at)
 	want(t, "no group", err, volume.ErrNotFound, "knows nothing of it")
 }

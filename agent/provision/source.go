@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -93,7 +94,7 @@ func (s *Service) unripe(ctx context.Context, v volume.Volume, info volume.Plugi
 		}
 
 		t := &taking{s: s, intent: i, caps: info.Caps}
-		got, err := t.look(ctx, volume.GroupSnapshot{ID: i.ID})
+		got, err := t.look(ctx, call.GroupSnapshot{ID: i.ID})
 		if err == nil && got.Ready {
 			return t.note(ctx, got)
 		}
@@ -125,9 +126,9 @@ func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
 // creating makes the call that creates a volume. It repeats the call under the same name while the
 // plugin reports that it is still working, for instance copying data. Calls for other volumes do
 // not wait for it.
-func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Duration, call func() error) error {
+func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Duration, made func() error) error {
 	for try := 1; ; try++ {
-		err := s.Queue.Call(ctx, v.ID, volume.CreateVolume, call)
+		err := s.Queue.Call(ctx, v.ID, call.CreateVolume, made)
 		var ce *volume.CallError
 		copies := v.SnapshotID != "" || v.CloneID != ""
 		if wait == 0 || !errors.As(err, &ce) || !atIt(ce) || ce.Code != "Aborted" && !copies {
@@ -145,7 +146,7 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 			words.Hint = e.Hint
 		}
 
-		return unclear(volume.CreateVolume, err, words)
+		return unclear(call.CreateVolume, err, words)
 	}
 }
 

@@ -5,25 +5,26 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // copies returns a camera whose plugin can clone, and the CreateVolume requests that it received.
-func copies(t *testing.T) (c *camera, asked *[]volume.CreateVolumeRequest) {
+func copies(t *testing.T) (c *camera, asked *[]call.CreateVolumeRequest) {
 	t.Helper()
-	c, asked = newCamera(t, "get"), &[]volume.CreateVolumeRequest{}
+	c, asked = newCamera(t, "get"), &[]call.CreateVolumeRequest{}
 	c.view.Info.Caps.Clone = true
 	r := c.volumes["data"]
 	r.Volume.ID = "source"
 	delete(c.volumes, "data")
 	c.volumes["source"] = r
-	c.create = func(q volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	c.create = func(q call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 		*asked = append(*asked, q)
-		if rest := c.fails[volume.CreateVolume]; len(rest) > 0 {
-			c.fails[volume.CreateVolume] = rest[1:]
-			return volume.CreateVolumeResult{}, rest[0]
+		if rest := c.fails[call.CreateVolume]; len(rest) > 0 {
+			c.fails[call.CreateVolume] = rest[1:]
+			return call.CreateVolumeResult{}, rest[0]
 		}
-		return volume.CreateVolumeResult{ExternalID: "vol-new"}, nil
+		return call.CreateVolumeResult{ExternalID: "vol-new"}, nil
 	}
 	return c, asked
 }
@@ -70,7 +71,7 @@ func TestSourceRefused(t *testing.T) {
 		"not ready": {fromSnapshot, func(c *camera) {
 			i := volume.SnapshotIntent{PluginID: "ebs", Driver: "ebs.csi", Name: "n", ID: "snap-1", Volumes: []string{"source"}, Sources: []string{"vol-9"}}
 			c.snapshots[i.Key()] = i
-			c.at["n"] = &volume.Snapshot{ID: "snap-1"}
+			c.at["n"] = &call.Snapshot{ID: "snap-1"}
 			c.ripe = 9
 		}, volume.ErrRefused, `snapshot "snap-1" of volume "source" is not ready yet`},
 	} {
@@ -97,7 +98,7 @@ func TestSourceIsReadyByNow(t *testing.T) {
 	v.SnapshotID = "snap-1"
 	i := volume.SnapshotIntent{PluginID: "ebs", Driver: "ebs.csi", Name: "n", ID: "snap-1", Volumes: []string{"source"}, Sources: []string{"vol-9"}}
 	c.snapshots[i.Key()] = i
-	c.at["n"] = &volume.Snapshot{ID: "snap-1"}
+	c.at["n"] = &call.Snapshot{ID: "snap-1"}
 	if _, _, err := c.service().Create(t.Context(), v, false); err != nil || len(c.snapshots) != 0 {
 		t.Errorf("%v, %+v", err, c.snapshots)
 	}
@@ -105,15 +106,15 @@ func TestSourceIsReadyByNow(t *testing.T) {
 
 // A plugin that is copying is asked again until the time is over. After that, the intent stays.
 func TestCreateTakesLong(t *testing.T) {
-	aborted, late := refusal(volume.CreateVolume, "Aborted"), refusal(volume.CreateVolume, "DeadlineExceeded")
+	aborted, late := refusal(call.CreateVolume, "Aborted"), refusal(call.CreateVolume, "DeadlineExceeded")
 	c, asked := copies(t)
-	c.fails[volume.CreateVolume] = []error{aborted, late, aborted}
+	c.fails[call.CreateVolume] = []error{aborted, late, aborted}
 	if _, _, err := c.service().CreateWithin(t.Context(), clone("source"), false, minute); err != nil || len(*asked) != 4 || len(c.paused) != 3 {
 		t.Errorf("%v after %d calls", err, len(*asked))
 	}
 
 	c, asked = copies(t)
-	c.fails[volume.CreateVolume], c.patience = []error{aborted, aborted, aborted}, 2
+	c.fails[call.CreateVolume], c.patience = []error{aborted, aborted, aborted}, 2
 	_, _, err := c.service().CreateWithin(t.Context(), clone("source"), false, minute)
 	want(t, "too late", err, volume.ErrTimeout, "after 1m0s: CreateVolume: Aborted: no", "the intent is kept", "run the same create again")
 	if r := c.volumes["data"]; r.Volume.Provision != volume.Provisioning || len(*asked) != 2 {
@@ -127,10 +128,10 @@ func TestCreateTakesLong(t *testing.T) {
 	}{
 		"empty, and the plugin is at it":        {spec(), aborted, 2},
 		"empty, and the plugin does not answer": {spec(), late, 1},
-		"a copy that fails":                     {clone("source"), refusal(volume.CreateVolume, "Internal"), 1},
+		"a copy that fails":                     {clone("source"), refusal(call.CreateVolume, "Internal"), 1},
 	} {
 		c, asked := copies(t)
-		c.fails[volume.CreateVolume] = []error{tt.err}
+		c.fails[call.CreateVolume] = []error{tt.err}
 		_, _, err := c.service().CreateWithin(t.Context(), tt.spec, false, minute)
 		if (err == nil) != (tt.calls == 2) || len(*asked) != tt.calls {
 			t.Errorf("%s: %v after %d calls", name, err, len(*asked))
@@ -138,7 +139,7 @@ func TestCreateTakesLong(t *testing.T) {
 	}
 
 	c, _ = copies(t)
-	c.fails[volume.CreateVolume] = []error{aborted}
+	c.fails[call.CreateVolume] = []error{aborted}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.planted = cancel
 	_, _, err = c.service().CreateWithin(ctx, clone("source"), false, minute)
@@ -153,7 +154,7 @@ func TestSourceIsMissing(t *testing.T) {
 	fromSnapshot.SnapshotID = "snap-1"
 	for words, v := range map[string]volume.Volume{`plugin "ebs" has no snapshot "snap-1": no`: fromSnapshot, `plugin "ebs" has no volume "gone" to clone: no`: clone("gone")} {
 		c, _ := copies(t)
-		c.fails[volume.CreateVolume] = []error{refusal(volume.CreateVolume, "NotFound")}
+		c.fails[call.CreateVolume] = []error{refusal(call.CreateVolume, "NotFound")}
 		_, _, err := c.service().CreateWithin(t.Context(), v, false, minute)
 		want(t, "missing", err, volume.ErrNotFound, words)
 		if _, left := c.volumes["data"]; left {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -12,7 +13,7 @@ import (
 // topologies from which the volume can be reached and, if the file has none, the context. It
 // accepts the volume unchanged if the plugin is down or cannot answer.
 func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
-	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(volume.ControllerGetVolume) || !view.Info.Caps.Get {
+	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(call.ControllerGetVolume) || !view.Info.Caps.Get {
 		return nil
 	}
 
@@ -45,14 +46,14 @@ const (
 )
 
 // endless returns the error for a listing that the agent gave up.
-func endless(pluginID string, step volume.Kind, why string) error {
+func endless(pluginID string, step call.Kind, why string) error {
 	return volume.Errorf(nil, "plugin %q does not end its answer to %s: %s", pluginID, step, why).WithHint("volctl plugin logs %s", pluginID)
 }
 
 // pages calls page for each page until the last one, or until page reports done. If the plugin no
 // longer knows its own token, pages starts again from the first page, once (CSI spec, ListVolumes
 // Errors, ListSnapshots Errors). The callback then sees the same entries a second time.
-func pages(ctx context.Context, pluginID string, step volume.Kind, page func(token string) (next string, done bool, err error)) error {
+func pages(ctx context.Context, pluginID string, step call.Kind, page func(token string) (next string, done bool, err error)) error {
 	token, again := "", false
 	seen := map[string]bool{}
 	for range maxPages {
@@ -81,7 +82,7 @@ func pages(ctx context.Context, pluginID string, step volume.Kind, page func(tok
 // List calls each for the volumes that a plugin has, whether registered here or not, up to limit
 // (0: all). It reports whether there are more. It stops when ctx ends, and at the first error of
 // each.
-func (s *Service) List(ctx context.Context, pluginID string, limit int, each func(volume.StorageVolume) error) (more bool, err error) {
+func (s *Service) List(ctx context.Context, pluginID string, limit int, each func(call.StorageVolume) error) (more bool, err error) {
 	p, err := s.storage(ctx, pluginID, "list its volumes", func(c volume.Caps) bool { return c.List })
 	if err != nil {
 		return false, err
@@ -89,8 +90,8 @@ func (s *Service) List(ctx context.Context, pluginID string, limit int, each fun
 
 	told := map[string]bool{}
 
-	err = pages(ctx, pluginID, volume.ListVolumes, func(token string) (string, bool, error) {
-		got, err := p.ListVolumes(ctx, volume.ListVolumesRequest{MaxEntries: pageSize, Token: token})
+	err = pages(ctx, pluginID, call.ListVolumes, func(token string) (string, bool, error) {
+		got, err := p.ListVolumes(ctx, call.ListVolumesRequest{MaxEntries: pageSize, Token: token})
 		if err != nil {
 			return "", true, err
 		}
@@ -117,19 +118,19 @@ func (s *Service) List(ctx context.Context, pluginID string, limit int, each fun
 }
 
 // Capacity asks how much storage a plugin can still create.
-func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.CapacityRequest) (volume.CapacityResult, error) {
+func (s *Service) Capacity(ctx context.Context, pluginID string, q call.CapacityRequest) (call.CapacityResult, error) {
 	for _, c := range q.Capabilities {
 		if err := volume.CheckCapability(c); err != nil {
-			return volume.CapacityResult{}, err
+			return call.CapacityResult{}, err
 		}
 	}
 
 	p, err := s.storage(ctx, pluginID, "tell how much it can create", func(c volume.Caps) bool { return c.Capacity })
 	if err != nil {
-		return volume.CapacityResult{}, err
+		return call.CapacityResult{}, err
 	}
 	if len(q.Topology) > 0 && !s.Plugins.View(pluginID).Info.Caps.Topology {
-		return volume.CapacityResult{}, volume.Errorf(volume.ErrRefused, "plugin %q knows no topology", pluginID)
+		return call.CapacityResult{}, volume.Errorf(volume.ErrRefused, "plugin %q knows no topology", pluginID)
 	}
 
 	out, err := p.GetCapacity(ctx, q)

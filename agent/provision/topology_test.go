@@ -3,18 +3,19 @@ package provision_test
 import (
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // at returns a topology request that requires and prefers one zone.
-func at(zone string) volume.TopologyRequest {
+func at(zone string) call.TopologyRequest {
 	here := []map[string]string{{"zone": zone}}
-	return volume.TopologyRequest{Required: here, Preferred: here}
+	return call.TopologyRequest{Required: here, Preferred: here}
 }
 
 // placed returns a camera whose plugin has a topology. With an empty zone its host reports no
 // segments.
-func placed(t *testing.T, zone string) (*camera, *[]volume.CreateVolumeRequest) {
+func placed(t *testing.T, zone string) (*camera, *[]call.CreateVolumeRequest) {
 	t.Helper()
 	c, asked := copies(t)
 	c.view.Info.Caps.Topology = true
@@ -33,12 +34,12 @@ func TestDefaultTopology(t *testing.T) {
 		zone string
 		plan func(*camera)
 		spec volume.Volume
-		want volume.TopologyRequest
+		want call.TopologyRequest
 	}{
 		"none asked for":  {"a", nil, spec(), at("a")},
 		"asked for":       {"a", nil, elsewhere, elsewhere.Topology},
-		"no segments":     {"", nil, spec(), volume.TopologyRequest{}},
-		"none in the CSI": {"a", func(c *camera) { c.view.Info.Caps.Topology = false }, spec(), volume.TopologyRequest{}},
+		"no segments":     {"", nil, spec(), call.TopologyRequest{}},
+		"none in the CSI": {"a", func(c *camera) { c.view.Info.Caps.Topology = false }, spec(), call.TopologyRequest{}},
 	} {
 		c, asked := placed(t, tt.zone)
 		if tt.plan != nil {
@@ -50,7 +51,7 @@ func TestDefaultTopology(t *testing.T) {
 		}
 		equal(t, name+": sent", (*asked)[0].Topology, tt.want)
 		equal(t, name+": the request", r.Volume.Topology, tt.spec.Topology)
-		equal(t, name+": kept", r.Volume.TopologySent, volume.TopologyRequest{})
+		equal(t, name+": kept", r.Volume.TopologySent, call.TopologyRequest{})
 
 		_, ch, err := c.service().Create(t.Context(), tt.spec, false)
 		equal(t, name+": created again", ch.Outcome+" "+errorText(err), volume.Unchanged+" ")
@@ -63,7 +64,7 @@ func TestDefaultTopology(t *testing.T) {
 // changed.
 func TestResumedTopology(t *testing.T) {
 	c, asked := placed(t, "a")
-	c.fails[volume.CreateVolume] = []error{refusal(volume.CreateVolume, "DeadlineExceeded")}
+	c.fails[call.CreateVolume] = []error{refusal(call.CreateVolume, "DeadlineExceeded")}
 	_, _, err := c.service().Create(t.Context(), spec(), false)
 	want(t, "cut short", err, volume.ErrTimeout)
 	equal(t, "the intent", c.volumes["data"].Volume.TopologySent, at("a"))
@@ -82,7 +83,7 @@ func TestResumedTopology(t *testing.T) {
 	if _, _, err := c.service().Create(t.Context(), clone("source"), false); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "sent for an old record", (*asked)[0].Topology, volume.TopologyRequest{})
+	equal(t, "sent for an old record", (*asked)[0].Topology, call.TopologyRequest{})
 }
 
 // reach makes the source of clones reachable from one zone only.

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -58,7 +59,7 @@ func TestChangeAfterCrash(t *testing.T) {
 		for name, call := range map[string]func(context.Context, *reconcile.Queue, func() error) error{
 			"change": func(ctx context.Context, q *reconcile.Queue, fn func() error) error { return q.Change(ctx, id, fn) },
 			"call": func(ctx context.Context, q *reconcile.Queue, fn func() error) error {
-				return q.Call(ctx, id, volume.DeleteVolume, fn)
+				return q.Call(ctx, id, call.DeleteVolume, fn)
 			},
 		} {
 			synctest.Test(t, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -239,7 +240,7 @@ func (e *entry) waiting(a volume.Action, until time.Time) {
 }
 
 // beginOutside records the start of a create or delete.
-func (e *entry) beginOutside(step volume.Kind) {
+func (e *entry) beginOutside(step call.Kind) {
 	at := volume.Attempt{Action: volume.Action{Kind: step}, First: time.Now()}
 	if e.outside != nil && e.outside.Action.Kind == step {
 		at = *e.outside

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -29,7 +30,7 @@ func TestNextDue(t *testing.T) {
 func TestPace(t *testing.T) {
 	now := time.Now()
 	e := newEntry()
-	a := volume.Action{Kind: volume.NodePublish, Alloc: "a"}
+	a := volume.Action{Kind: call.NodePublish, Alloc: "a"}
 	failed := volume.Outcome{Err: &volume.CallError{Step: "x", Code: "Internal", Retry: volume.RetryBackoff}}
 	due := func() bool { return !e.parked(now)[a.Key()] }
 	fail := func() {
@@ -76,7 +77,7 @@ func TestPace(t *testing.T) {
 // recent.
 func TestFresh(t *testing.T) {
 	now := time.Now()
-	a := volume.Action{Kind: volume.NodePublish, Alloc: "a", Path: "/t/a"}
+	a := volume.Action{Kind: call.NodePublish, Alloc: "a", Path: "/t/a"}
 	saw := volume.Outcome{Sight: &volume.Sight{Seen: volume.SeenMount}}
 	e := newEntry()
 	e.glimpsed(a, saw, now)

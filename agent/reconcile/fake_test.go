@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -179,11 +180,11 @@ func (h *host) Do(ctx context.Context, r volume.Record, a volume.Action, _ volum
 		return out
 	}
 	switch a.Kind {
-	case volume.NodePublish:
+	case call.NodePublish:
 		h.next++
 		m := volume.MountIdentity{ID: h.next}
 		h.mounts[a.Path], out.Mount = m, &m
-	case volume.NodeUnpublish:
+	case call.NodeUnpublish:
 		delete(h.mounts, a.Path)
 	}
 	return out
@@ -244,8 +245,8 @@ func (s *setup) halt(why string) {
 // claimed returns a volume with new claims.
 func claimed(t *testing.T, id string, allocs ...string) volume.Record {
 	t.Helper()
-	r := volume.Record{Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []volume.Capability{{
-		Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem,
+	r := volume.Record{Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []call.Capability{{
+		Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem,
 	}}}}
 	for _, alloc := range allocs {
 		r = admit(t, r, alloc)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -16,9 +17,9 @@ func TestGoDown(t *testing.T) {
 	defer close(hang)
 	s.host.do = func(ctx context.Context, id string, a volume.Action) volume.Outcome {
 		switch {
-		case id == "new" && a.Kind == volume.NodePublish:
+		case id == "new" && a.Kind == call.NodePublish:
 			return failing(volume.RetryBackoff)
-		case id == "hangs" && a.Kind == volume.NodeUnpublish:
+		case id == "hangs" && a.Kind == call.NodeUnpublish:
 			select {
 			case <-hang:
 			case <-ctx.Done():
@@ -42,7 +43,7 @@ func TestGoDown(t *testing.T) {
 	}
 	untilTrue(t, "hanging", func() bool {
 		at := s.Attempt("hangs", "a")
-		return at != nil && at.Running && at.Action.Kind == volume.NodeUnpublish
+		return at != nil && at.Running && at.Action.Kind == call.NodeUnpublish
 	})
 	tried := len(s.host.did())
 	s.Wake("a") // a look by a person makes nothing

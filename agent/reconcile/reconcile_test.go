@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -117,7 +118,7 @@ func TestIntentDuringStep(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	s := newSetup(t, "v")
 	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
-		if a.Kind == volume.NodePublish {
+		if a.Kind == call.NodePublish {
 			return failing(volume.RetryBackoff)
 		}
 		return volume.Outcome{}
@@ -130,7 +131,7 @@ func TestBackoff(t *testing.T) {
 	})
 	var at []time.Time
 	for i, step := range s.host.did() {
-		if step == string(volume.NodePublish) {
+		if step == string(call.NodePublish) {
 			at = append(at, s.host.times[i])
 		}
 	}
@@ -191,7 +192,7 @@ func TestFinalError(t *testing.T) {
 	for _, retry := range []volume.Retry{volume.RetryChange, volume.RetryNever} {
 		s := newSetup(t, "v")
 		s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
-			if a.Kind == volume.NodePublish {
+			if a.Kind == call.NodePublish {
 				return failing(retry)
 			}
 			return volume.Outcome{}
@@ -205,7 +206,7 @@ func TestFinalError(t *testing.T) {
 		case <-time.After(700 * time.Millisecond): // longer than the first backoff
 		case <-t.Context().Done():
 		}
-		if n := count(s.host.did(), volume.NodePublish); n != 1 {
+		if n := count(s.host.did(), call.NodePublish); n != 1 {
 			t.Errorf("%s: %d tries, want 1", retry, n)
 		}
 		if at := s.Attempt("v", "a"); at == nil || at.Err == nil || !at.Next.IsZero() {
@@ -217,7 +218,7 @@ func TestFinalError(t *testing.T) {
 	}
 }
 
-func count(steps []string, k volume.Kind) (n int) {
+func count(steps []string, k call.Kind) (n int) {
 	for _, s := range steps {
 		if s == string(k) {
 			n++
@@ -587,7 +588,7 @@ func TestWakeDuringStep(t *testing.T) {
 	begun, pass := make(chan struct{}), make(chan struct{})
 	var calls atomic.Int32
 	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
-		if a.Kind == volume.NodePublish && calls.Add(1) == 1 {
+		if a.Kind == call.NodePublish && calls.Add(1) == 1 {
 			close(begun)
 			<-pass
 			return failing(volume.RetryChange)
@@ -628,8 +629,8 @@ func TestCall(t *testing.T) {
 	s.store.put(r)
 	look := func() *volume.Attempt { _, at := s.Look(t.Context(), r); return at }
 	call := func(err error) error {
-		return s.Call(t.Context(), "v", volume.DeleteVolume, func() error {
-			if at := look(); at == nil || at.Action.Kind != volume.DeleteVolume || !at.Running || at.First.IsZero() {
+		return s.Call(t.Context(), "v", call.DeleteVolume, func() error {
+			if at := look(); at == nil || at.Action.Kind != call.DeleteVolume || !at.Running || at.First.IsZero() {
 				t.Errorf("while it runs: %+v", at)
 			}
 			return err

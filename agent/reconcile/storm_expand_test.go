@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -37,11 +38,11 @@ func (s *storm) mayExpand(id string, a volume.Action) string {
 	switch {
 	case a.Size <= 0:
 		return fmt.Sprint("to no size: ", a.Size)
-	case a.Kind == volume.NodeExpand && (p.id == 0 || p.dead || p.hung || p.bare):
+	case a.Kind == call.NodeExpand && (p.id == 0 || p.dead || p.hung || p.bare):
 		return "it is not mounted at " + a.Path
-	case a.Kind == volume.NodeExpand && a.Size > s.storage[id]:
+	case a.Kind == call.NodeExpand && a.Size > s.storage[id]:
 		return "the storage is not that large"
-	case a.Kind == volume.ControllerExpand && s.offline && (len(s.under(id, false)) > 0 || s.done["attached "+id] || s.done["staged "+id]):
+	case a.Kind == call.ControllerExpand && s.offline && (len(s.under(id, false)) > 0 || s.done["attached "+id] || s.done["staged "+id]):
 		return "it is in use"
 	default:
 		return ""
@@ -54,7 +55,7 @@ func (s *storm) expanded(id string, a volume.Action) volume.Outcome {
 		s.storage, s.shown = map[string]int64{}, map[string]int64{}
 	}
 	sizes := s.storage
-	if a.Kind == volume.NodeExpand {
+	if a.Kind == call.NodeExpand {
 		sizes = s.shown
 	}
 	sizes[id] = max(sizes[id], a.Size)
@@ -71,7 +72,7 @@ func (s *storm) notExpanded(r volume.Record, held bool) string {
 		return fmt.Sprintf("%q is to be expanded still: %+v", id, e)
 	case v.Capacity > s.storage[id]:
 		return fmt.Sprintf("%q has %d, and its storage %d", id, v.Capacity, s.storage[id])
-	case held && e.Node > 0 && e.Refused.Step != volume.NodeExpand:
+	case held && e.Node > 0 && e.Refused.Step != call.NodeExpand:
 		return fmt.Sprintf("%q is mounted, and not expanded: %+v", id, e)
 	case e.Node == 0 && v.Capacity > s.shown[id]:
 		return fmt.Sprintf("%q has %d, of which %d are shown, and nobody knows", id, v.Capacity, s.shown[id])

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -150,8 +151,8 @@ func (h *stormHost) force(id string) {
 }
 
 func stormVolume(id string) volume.Volume {
-	return volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: "ext-" + id, RegisteredAt: time.Now(), Capabilities: []volume.Capability{{
-		Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem,
+	return volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: "ext-" + id, RegisteredAt: time.Now(), Capabilities: []call.Capability{{
+		Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem,
 	}}}
 }
 

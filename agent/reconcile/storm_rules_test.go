@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -13,11 +14,11 @@ func (s *storm) rule(r volume.Record, a volume.Action) string {
 	if _, owed := s.mem[debtOf(r)]; owed && !r.Leftover && a.RPC() {
 		return "what a forced deregister left is not undone"
 	}
-	detaching := s.cloud[fmt.Sprint(volume.ControllerUnpublish, id)] > 0
+	detaching := s.cloud[fmt.Sprint(call.ControllerUnpublish, id)] > 0
 	switch a.Kind {
-	case volume.ControllerExpand, volume.NodeExpand:
+	case call.ControllerExpand, call.NodeExpand:
 		return s.mayExpand(id, a)
-	case volume.ControllerPublish:
+	case call.ControllerPublish:
 		if detaching {
 			return "a call may still detach it"
 		}
@@ -29,14 +30,14 @@ func (s *storm) rule(r volume.Record, a volume.Action) string {
 		if c := r.Claims[a.Alloc]; s.mounts[c.Target].id != 0 && !watching(r, c.Target) || c.At != "" && s.mounts[c.At].id != 0 {
 			return "it is still mounted"
 		}
-	case volume.NodeStage:
+	case call.NodeStage:
 		if s.attach && !s.done["attached "+id] {
 			return "it is not attached"
 		}
 		if a.Path != stagingOf(id) {
 			return "the staging path is another: " + a.Path
 		}
-	case volume.NodePublish:
+	case call.NodePublish:
 		if s.attach && !s.done["attached "+id] {
 			return "it is not attached"
 		}
@@ -49,11 +50,11 @@ func (s *storm) rule(r volume.Record, a volume.Action) string {
 		if s.undoing[fmt.Sprint(s.life, stagingOf(id))] > 0 {
 			return "an unstage is still at work"
 		}
-	case volume.NodeUnstage:
+	case call.NodeUnstage:
 		if left := s.under(id, true); len(left) > 0 {
 			return fmt.Sprint("it is still published at ", left)
 		}
-	case volume.ControllerUnpublish:
+	case call.ControllerUnpublish:
 		if left := s.under(id, false); len(left) > 0 || s.done["staged "+id] {
 			return fmt.Sprint("it is still mounted at ", left)
 		}
@@ -80,7 +81,7 @@ func (s *storm) forgotten(ids, allocs []string) string {
 			return fmt.Sprintf("the attachment of %q", id)
 		}
 		inHand := s.running[fmt.Sprint(s.agent, id)] > 0
-		if s.cloud[fmt.Sprint(volume.ControllerPublish, id)] > 0 && !inHand && !knows(func(r volume.Record) bool {
+		if s.cloud[fmt.Sprint(call.ControllerPublish, id)] > 0 && !inHand && !knows(func(r volume.Record) bool {
 			return r.Node.Attached != volume.Absent || slices.Contains(r.Node.Watches, volume.Watch{Attachment: true})
 		}) {
 			return fmt.Sprintf("the late attachment of %q", id)

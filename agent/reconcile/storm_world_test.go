@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -281,7 +282,7 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		s.later(id, a, callLimit*3/4, callLimit, nil)
 	case lied:
 		out := volume.Outcome{Boot: s.boot()}
-		if a.Kind != volume.NodeStage { // the mount table reveals the lie
+		if a.Kind != call.NodeStage { // the mount table reveals the lie
 			out = failedWith(volume.CodeUnverified, volume.RetryBackoff, true)
 		}
 		answer <- out
@@ -332,10 +333,10 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 		}
 		var out volume.Outcome
 		if a.Forward() || answer == nil {
-			if now := s.mounts[a.Path].id; !a.Forward() && now != was && s.relied(id, now) && a.Kind != volume.NodeExpand {
+			if now := s.mounts[a.Path].id; !a.Forward() && now != was && s.relied(id, now) && a.Kind != call.NodeExpand {
 				s.breaks("an earlier %s took away what was mounted since at %s", a.Kind, a.Path)
 			}
-			if a.Kind == volume.ControllerUnpublish && len(s.under(id, false)) > 0 {
+			if a.Kind == call.ControllerUnpublish && len(s.under(id, false)) > 0 {
 				s.breaks("an earlier %s detached what is mounted", a.Kind)
 			}
 			out = s.effect(id, a)
@@ -351,7 +352,7 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 
 // attaches reports whether a step is a ControllerPublish or ControllerUnpublish.
 func attaches(a volume.Action) bool {
-	return a.Kind == volume.ControllerPublish || a.Kind == volume.ControllerUnpublish
+	return a.Kind == call.ControllerPublish || a.Kind == call.ControllerUnpublish
 }
 
 // relied reports whether a volume's record contains a mount.
@@ -377,24 +378,24 @@ func (s *storm) effect(id string, a volume.Action) volume.Outcome {
 		return volume.Outcome{Mount: &volume.MountIdentity{ID: s.mounts[a.Path].id}, Boot: s.boot()}
 	}
 	switch a.Kind {
-	case volume.ControllerExpand, volume.NodeExpand:
+	case call.ControllerExpand, call.NodeExpand:
 		return s.expanded(id, a)
-	case volume.ControllerPublish, volume.ControllerUnpublish:
+	case call.ControllerPublish, call.ControllerUnpublish:
 		s.done["attached "+id] = a.Forward()
-	case volume.NodeStage:
+	case call.NodeStage:
 		s.done["staged "+id] = true
 		s.mount(a.Path, false)
 		return shown()
-	case volume.NodeUnstage:
+	case call.NodeUnstage:
 		s.done["staged "+id] = false
 		delete(s.mounts, a.Path)
-	case volume.NodePublish:
+	case call.NodePublish:
 		s.mount(a.Path, s.stage && !s.done["staged "+id])
 		return shown()
 	case volume.Bind:
 		s.mount(a.Path, false)
 		return shown()
-	case volume.NodeUnpublish, volume.Unbind:
+	case call.NodeUnpublish, volume.Unbind:
 		delete(s.mounts, a.Path)
 	case volume.Prove:
 		if len(s.under(id, false)) > 0 {

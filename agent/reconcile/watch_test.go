@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -15,14 +16,14 @@ func uncertain(t *testing.T, deadline time.Duration) *setup {
 	s := newSetup(t, "v")
 	s.plugin.set(func(v *volume.PluginView) { v.CallTimeout = deadline })
 	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
-		if a.Kind == volume.NodePublish {
+		if a.Kind == call.NodePublish {
 			return volume.Outcome{Err: &volume.CallError{Step: "step", Code: "DeadlineExceeded", Retry: volume.RetryChange}}
 		}
 		return volume.Outcome{}
 	}
 	s.Wake("v")
 	s.until(t, "v", "undone", func(r volume.Record) bool {
-		return r.Claims["a"].Published == volume.Absent && count(s.host.did(), volume.NodeUnpublish) == 1
+		return r.Claims["a"].Published == volume.Absent && count(s.host.did(), call.NodeUnpublish) == 1
 	})
 	s.release(t, "v", "a")
 	s.Wake("v")
@@ -37,11 +38,11 @@ func TestLateEffect(t *testing.T) {
 		t.Fatal("the volume is free before the deadline of an uncertain call")
 	}
 	s.host.mount("/t/v/a")
-	s.until(t, "v", "undone again", func(volume.Record) bool { return count(s.host.did(), volume.NodeUnpublish) == 2 })
+	s.until(t, "v", "undone again", func(volume.Record) bool { return count(s.host.did(), call.NodeUnpublish) == 2 })
 	s.plugin.set(func(v *volume.PluginView) { v.Incarnation++ })
 	s.PluginChanged("p")
 	s.untilFree(t, "v")
-	if n := count(s.host.did(), volume.NodeUnpublish); n != 2 {
+	if n := count(s.host.did(), call.NodeUnpublish); n != 2 {
 		t.Errorf("%d unpublishes, want 2: %q", n, s.host.did())
 	}
 	if len(s.host.mounts) != 0 {
@@ -88,7 +89,7 @@ func TestWatchSurvivesReattach(t *testing.T) {
 	untilTrue(t, "looked at again", func() bool { return s.host.lookCount() > looks })
 	s.host.mount("/t/v/a")
 	s.PluginChanged("p")
-	untilTrue(t, "undone", func() bool { return count(s.host.did(), volume.NodeUnpublish) == 1 })
+	untilTrue(t, "undone", func() bool { return count(s.host.did(), call.NodeUnpublish) == 1 })
 }
 
 func (h *host) lookCount() int {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -160,7 +161,7 @@ func (q *Queue) forStorage(ctx context.Context, id string, r volume.Record, a vo
 // turn without work.
 func settles(a volume.Action) bool {
 	switch a.Kind {
-	case volume.NodePublish, volume.Own, volume.Bind, volume.Take, volume.Free, volume.ControllerExpand, volume.NodeExpand:
+	case call.NodePublish, volume.Own, volume.Bind, volume.Take, volume.Free, call.ControllerExpand, call.NodeExpand:
 		return true
 	default:
 		return false
@@ -187,9 +188,9 @@ func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a 
 // undoing of an unwanted mount need not be recorded, because the stored claim already announces it.
 func building(r volume.Record, a volume.Action) bool {
 	switch a.Kind {
-	case volume.NodeUnpublish:
+	case call.NodeUnpublish:
 		return r.Claims[a.Alloc].Wanted
-	case volume.NodeUnstage:
+	case call.NodeUnstage:
 		for _, c := range r.Claims {
 			if c.Wanted {
 				return true
@@ -198,7 +199,7 @@ func building(r volume.Record, a volume.Action) bool {
 
 		return false
 	default:
-		return a.Forward() || a.Kind == volume.ControllerUnpublish
+		return a.Forward() || a.Kind == call.ControllerUnpublish
 	}
 }
 
@@ -258,7 +259,7 @@ func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 		e.watchOf = obs.Plugin.Incarnation
 	}
 
-	obs.WatchOver = now.After(e.watchUntil) || e.watchOf != obs.Plugin.Incarnation && obs.Plugin.ReadyFor(volume.NodePublish)
+	obs.WatchOver = now.After(e.watchUntil) || e.watchOf != obs.Plugin.Incarnation && obs.Plugin.ReadyFor(call.NodePublish)
 	obs.AttachmentOver = now.After(e.attachUntil)
 }
 
@@ -398,7 +399,7 @@ func late(a volume.Action, out volume.Outcome) bool {
 
 // attaches reports whether a step is a ControllerPublish or ControllerUnpublish.
 func attaches(a volume.Action) bool {
-	return a.Kind == volume.ControllerPublish || a.Kind == volume.ControllerUnpublish
+	return a.Kind == call.ControllerPublish || a.Kind == call.ControllerUnpublish
 }
 
 // progress records the progress of the current step.

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/secret"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // FuzzOpen checks that a sealed value opens only for the secret for which it was sealed. Any other
@@ -26,7 +26,7 @@ func FuzzOpen(f *testing.F) {
 		if value == "" {
 			return
 		}
-		sealed, err := s.Seal(id, refs{name: {Literal: volume.NewSecret(value)}}, nil)
+		sealed, err := s.Seal(id, refs{name: {Literal: call.NewSecret(value)}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/crypto/chacha20poly1305"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Sealer encrypts secrets that are given as values, so that no file on disk contains them in clear.
@@ -45,11 +45,11 @@ var encoding = base64.RawURLEncoding.Strict()
 
 // Seal returns references in which all literal values are sealed for a volume. A value that the
 // volume already has sealed with the current key keeps its sealed text.
-func (s *Sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error) {
+func (s *Sealer) Seal(id string, refs, had map[string]call.SecretRef) (map[string]call.SecretRef, error) {
 	refs = s.Same(id, refs, had)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
 		literal := refs[name].Literal
-		if literal == (volume.Secret{}) {
+		if literal == (call.Secret{}) {
 			continue
 		}
 
@@ -58,7 +58,7 @@ func (s *Sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[str
 			return nil, fmt.Errorf("cannot seal secret %q of volume %q: %w", name, id, err)
 		}
 
-		refs[name] = volume.SecretRef{Sealed: text}
+		refs[name] = call.SecretRef{Sealed: text}
 	}
 
 	return refs, nil
@@ -68,11 +68,11 @@ func (s *Sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[str
 // has for it. It does so only if that text was sealed with the current key. A value that is kept,
 // and is sealed with another key, becomes a literal, so that it can be sealed anew. Same makes no
 // key.
-func (s *Sealer) Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
+func (s *Sealer) Same(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
 		was := had[name].Sealed
-		if was == "" || ref.Literal == (volume.Secret{}) && !ref.Keep {
+		if was == "" || ref.Literal == (call.Secret{}) && !ref.Keep {
 			continue
 		}
 
@@ -80,9 +80,9 @@ func (s *Sealer) Same(id string, refs, had map[string]volume.SecretRef) map[stri
 		switch current := s.current(was); {
 		case err != nil:
 		case ref.Keep && !current:
-			refs[name] = volume.SecretRef{Literal: old}
+			refs[name] = call.SecretRef{Literal: old}
 		case !ref.Keep && current && equal(old, ref.Literal):
-			refs[name] = volume.SecretRef{Sealed: was}
+			refs[name] = call.SecretRef{Sealed: was}
 		}
 	}
 
@@ -91,15 +91,15 @@ func (s *Sealer) Same(id string, refs, had map[string]volume.SecretRef) map[stri
 
 // Equal returns references in which a literal value becomes the sealed text that the volume already
 // has for it, regardless of the key. It makes no key.
-func (s *Sealer) Equal(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
+func (s *Sealer) Equal(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
 		was := had[name].Sealed
-		if was == "" || ref.Literal == (volume.Secret{}) {
+		if was == "" || ref.Literal == (call.Secret{}) {
 			continue
 		}
 		if old, err := s.Open(id, name, was); err == nil && equal(old, ref.Literal) {
-			refs[name] = volume.SecretRef{Sealed: was}
+			refs[name] = call.SecretRef{Sealed: was}
 		}
 	}
 
@@ -107,12 +107,12 @@ func (s *Sealer) Equal(id string, refs, had map[string]volume.SecretRef) map[str
 }
 
 // equal compares two values in constant time.
-func equal(a, b volume.Secret) bool {
+func equal(a, b call.Secret) bool {
 	return subtle.ConstantTimeCompare([]byte(a.Reveal()), []byte(b.Reveal())) == 1
 }
 
 // Move returns references in which the sealed values are sealed for another volume.
-func (s *Sealer) Move(refs map[string]volume.SecretRef, from, to string) (map[string]volume.SecretRef, error) {
+func (s *Sealer) Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error) {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
 		if ref.Sealed == "" || from == to {
@@ -124,7 +124,7 @@ func (s *Sealer) Move(refs map[string]volume.SecretRef, from, to string) (map[st
 			return nil, fmt.Errorf("cannot read secret %q of volume %q: %w", name, from, err)
 		}
 
-		refs[name] = volume.SecretRef{Literal: value}
+		refs[name] = call.SecretRef{Literal: value}
 	}
 
 	return s.Seal(to, refs, nil)
@@ -137,7 +137,7 @@ func (s *Sealer) current(text string) bool {
 	return err == nil && ok && name == k.name
 }
 
-func (s *Sealer) seal(id, name string, value volume.Secret) (string, error) {
+func (s *Sealer) seal(id, name string, value call.Secret) (string, error) {
 	k, err := s.needed()
 	if err != nil {
 		return "", err
@@ -158,28 +158,28 @@ func (s *Sealer) seal(id, name string, value volume.Secret) (string, error) {
 const again = "give the value again: register the volume's file with it"
 
 // Open returns the value that was sealed for one secret of a volume.
-func (s *Sealer) Open(id, name, text string) (volume.Secret, error) {
+func (s *Sealer) Open(id, name, text string) (call.Secret, error) {
 	wanted, sealed, ok := parse(text)
 	if !ok {
-		return volume.Secret{}, errors.New("what is stored is no sealed value; " + again)
+		return call.Secret{}, errors.New("what is stored is no sealed value; " + again)
 	}
 
 	k, err := s.find(wanted)
 	if err != nil {
-		return volume.Secret{}, fmt.Errorf("it is sealed with key %s, %w; bring that key back, or %s", wanted, err, again)
+		return call.Secret{}, fmt.Errorf("it is sealed with key %s, %w; bring that key back, or %s", wanted, err, again)
 	}
 
 	aead, err := chacha20poly1305.NewX(k.key)
 	if err != nil {
-		return volume.Secret{}, err
+		return call.Secret{}, err
 	}
 
 	value, err := open(aead, sealed, about(id, name))
 	if err != nil {
-		return volume.Secret{}, errors.New("the sealed value is damaged, or another secret's; " + again)
+		return call.Secret{}, errors.New("the sealed value is damaged, or another secret's; " + again)
 	}
 
-	return volume.NewSecret(string(value)), nil
+	return call.NewSecret(string(value)), nil
 }
 
 func open(aead cipher.AEAD, sealed, about []byte) ([]byte, error) {

@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/secret"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-type refs = map[string]volume.SecretRef
+type refs = map[string]call.SecretRef
 
 // newSealer returns a sealer with an empty directory of credentials, and a counter of the key files
 // that it makes.
@@ -31,7 +32,7 @@ func newSealer(t *testing.T) (s *secret.Sealer, made *int) {
 
 func seal(t *testing.T, s *secret.Sealer, id, value string, had refs) refs {
 	t.Helper()
-	out, err := s.Seal(id, refs{"key": {Literal: volume.NewSecret(value)}}, had)
+	out, err := s.Seal(id, refs{"key": {Literal: call.NewSecret(value)}}, had)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func TestSeal(t *testing.T) {
 	s, made := newSealer(t)
 	one := seal(t, s, "data", planted, nil)
 	text := one["key"].Sealed
-	if text == "" || strings.Contains(text, planted) || strings.Contains(text, base64.RawURLEncoding.EncodeToString([]byte(planted))) || one["key"].Literal != (volume.Secret{}) {
+	if text == "" || strings.Contains(text, planted) || strings.Contains(text, base64.RawURLEncoding.EncodeToString([]byte(planted))) || one["key"].Literal != (call.Secret{}) {
 		t.Errorf("sealed as %+v", one)
 	}
 	if got := opened(s, "data", one); got != planted {
@@ -76,10 +77,10 @@ func TestSeal(t *testing.T) {
 	if got := opened(s, "data", other); got != "other" {
 		t.Errorf("another value: %q", got)
 	}
-	if got := s.Same("data", refs{"key": {Literal: volume.NewSecret(planted)}}, other)["key"]; got.Sealed != "" {
+	if got := s.Same("data", refs{"key": {Literal: call.NewSecret(planted)}}, other)["key"]; got.Sealed != "" {
 		t.Error("another value passes for the same")
 	}
-	for _, value := range []string{"", "\x00", strings.Repeat("x", volume.MaxSecret)} {
+	for _, value := range []string{"", "\x00", strings.Repeat("x", call.MaxSecret)} {
 		if got := opened(s, "data", seal(t, s, "data", value, nil)); got != value {
 			t.Errorf("a value of %d bytes: %q", len(value), got)
 		}
@@ -138,7 +139,7 @@ func flip(b byte) string {
 // The key file is made once, readable only by its owner, and never without need.
 func TestKeyFile(t *testing.T) {
 	s, _ := newSealer(t)
-	s.Same("data", refs{"key": {Literal: volume.NewSecret(planted)}}, refs{"key": {Sealed: "v1.00000000.AAAA"}})
+	s.Same("data", refs{"key": {Literal: call.NewSecret(planted)}}, refs{"key": {Sealed: "v1.00000000.AAAA"}})
 	opened(s, "data", refs{"key": {Sealed: "v1.00000000.AAAA"}})
 	if _, err := os.Stat(filepath.Dir(s.KeyFile)); err == nil {
 		t.Error("a key was made to read")
@@ -201,7 +202,7 @@ func TestBadKeys(t *testing.T) {
 		if words == "is not a file" {
 			s.KeyFile += ".d"
 		}
-		_, err := s.Seal("data", refs{"key": {Literal: volume.NewSecret("wh1sper")}}, one)
+		_, err := s.Seal("data", refs{"key": {Literal: call.NewSecret("wh1sper")}}, one)
 		if err == nil {
 			t.Errorf("%s: sealed", words)
 			continue
@@ -217,7 +218,7 @@ func TestBadKeys(t *testing.T) {
 		}
 	}
 	t.Setenv("CREDENTIALS_DIRECTORY", "")
-	if _, err := (&secret.Sealer{}).Seal("data", refs{"key": {Literal: volume.NewSecret("x")}}, nil); err == nil {
+	if _, err := (&secret.Sealer{}).Seal("data", refs{"key": {Literal: call.NewSecret("x")}}, nil); err == nil {
 		t.Error("sealed with no key at all")
 	}
 }
@@ -244,13 +245,13 @@ func TestKeyCredential(t *testing.T) {
 	if err != nil || kept["key"] == old["key"] || opened(s, "data", kept) != planted {
 		t.Errorf("what is kept is not sealed with the credential now: %v, %v", kept, err)
 	}
-	if again := s.Same("data", refs{"key": {Keep: true}}, kept); again["key"] != (volume.SecretRef{Keep: true}) {
+	if again := s.Same("data", refs{"key": {Keep: true}}, kept); again["key"] != (call.SecretRef{Keep: true}) {
 		t.Errorf("what is kept, with the same key: %v", again)
 	}
-	if got := s.Equal("data", refs{"key": {Literal: volume.NewSecret(planted)}}, old); got["key"] != old["key"] {
+	if got := s.Equal("data", refs{"key": {Literal: call.NewSecret(planted)}}, old); got["key"] != old["key"] {
 		t.Errorf("the same value sealed with another key: %v", got)
 	}
-	if got := s.Equal("data", refs{"key": {Literal: volume.NewSecret("x")}}, old); got["key"] == old["key"] {
+	if got := s.Equal("data", refs{"key": {Literal: call.NewSecret("x")}}, old); got["key"] == old["key"] {
 		t.Error("another value passes for the same")
 	}
 	now := seal(t, s, "data", planted, old)
@@ -270,7 +271,7 @@ func TestKeyCredential(t *testing.T) {
 func TestKnown(t *testing.T) {
 	s, _ := newSealer(t)
 	r := seal(t, s, "data", planted, nil)
-	r["gone"] = volume.SecretRef{File: "/none"}
+	r["gone"] = call.SecretRef{File: "/none"}
 	if got := (secret.Resolver{Sealer: s}).Known(volume.Volume{ID: "data", Secrets: r}); len(got) != 1 || got["key"].Reveal() != planted {
 		t.Errorf("known: %v", got)
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/untrusted"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -31,12 +32,12 @@ type Resolver struct {
 
 // Of reads all secrets of a volume. The error names the secret, the volume and the reference, never
 // the content.
-func (r Resolver) Of(v volume.Volume) (volume.Secrets, error) {
+func (r Resolver) Of(v volume.Volume) (call.Secrets, error) {
 	if len(v.Secrets) == 0 {
 		return nil, nil
 	}
 
-	out := make(volume.Secrets, len(v.Secrets))
+	out := make(call.Secrets, len(v.Secrets))
 	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
 		s, err := r.one(v.ID, name, v.Secrets[name])
 		if err != nil {
@@ -49,8 +50,8 @@ func (r Resolver) Of(v volume.Volume) (volume.Secrets, error) {
 }
 
 // Known returns those secrets of a volume that can be read.
-func (r Resolver) Known(v volume.Volume) volume.Secrets {
-	out := volume.Secrets{}
+func (r Resolver) Known(v volume.Volume) call.Secrets {
+	out := call.Secrets{}
 	for name, ref := range v.Secrets {
 		if s, err := r.one(v.ID, name, ref); err == nil {
 			out[name] = s
@@ -69,13 +70,13 @@ func of(id string) string {
 }
 
 // one reads one secret of a volume.
-func (r Resolver) one(id, name string, ref volume.SecretRef) (volume.Secret, error) {
+func (r Resolver) one(id, name string, ref call.SecretRef) (call.Secret, error) {
 	switch {
 	case ref.Sealed != "" && r.Sealer != nil:
 		return r.Sealer.Open(id, name, ref.Sealed)
 	case ref.Sealed != "":
-		return volume.Secret{}, errors.New("it is sealed, and nothing here opens it")
-	case ref.Literal != (volume.Secret{}):
+		return call.Secret{}, errors.New("it is sealed, and nothing here opens it")
+	case ref.Literal != (call.Secret{}):
 		return ref.Literal, nil
 	default:
 		return r.One(ref)
@@ -84,11 +85,11 @@ func (r Resolver) one(id, name string, ref volume.SecretRef) (volume.Secret, err
 
 // One reads a single reference. If a file ends with a newline, that one newline is not part of the
 // secret.
-func (r Resolver) One(ref volume.SecretRef) (volume.Secret, error) {
+func (r Resolver) One(ref call.SecretRef) (call.Secret, error) {
 	switch {
 	case ref.File != "":
 		if !filepath.IsAbs(ref.File) {
-			return volume.Secret{}, fmt.Errorf("file %q is not an absolute path", ref.File)
+			return call.Secret{}, fmt.Errorf("file %q is not an absolute path", ref.File)
 		}
 
 		return read(ref.File)
@@ -103,42 +104,42 @@ func (r Resolver) One(ref volume.SecretRef) (volume.Secret, error) {
 
 		v, ok := look(ref.Env)
 		if !ok {
-			return volume.Secret{}, fmt.Errorf("the agent's environment has no %s", ref.Env)
+			return call.Secret{}, fmt.Errorf("the agent's environment has no %s", ref.Env)
 		}
 
-		return volume.NewSecret(v), nil
+		return call.NewSecret(v), nil
 
 	default:
-		return volume.Secret{}, errors.New("it names no source")
+		return call.Secret{}, errors.New("it names no source")
 	}
 }
 
-func (r Resolver) credential(name string) (volume.Secret, error) {
+func (r Resolver) credential(name string) (call.Secret, error) {
 	dir := r.Credentials
 	if dir == "" {
 		dir = os.Getenv("CREDENTIALS_DIRECTORY")
 	}
 
 	if dir == "" {
-		return volume.Secret{}, fmt.Errorf("credential %q: the agent was given no credentials by systemd", name)
+		return call.Secret{}, fmt.Errorf("credential %q: the agent was given no credentials by systemd", name)
 	}
 	if name != filepath.Base(name) || name == "." || name == ".." {
-		return volume.Secret{}, fmt.Errorf("credential %q is not a name", name)
+		return call.Secret{}, fmt.Errorf("credential %q is not a name", name)
 	}
 
 	return read(filepath.Join(dir, name))
 }
 
-func read(path string) (volume.Secret, error) {
-	raw, err := untrusted.ReadFile(path, volume.MaxSecret)
+func read(path string) (call.Secret, error) {
+	raw, err := untrusted.ReadFile(path, call.MaxSecret)
 	var failed *fs.PathError
 	if err != nil && !errors.As(err, &failed) { // the error itself names no path
 		err = fmt.Errorf("%s: %w", path, err)
 	}
 
 	if err != nil {
-		return volume.Secret{}, err
+		return call.Secret{}, err
 	}
 
-	return volume.NewSecret(strings.TrimSuffix(string(raw), "\n")), nil
+	return call.NewSecret(strings.TrimSuffix(string(raw), "\n")), nil
 }

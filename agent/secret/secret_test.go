@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/secret"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -27,19 +28,19 @@ func TestResolve(t *testing.T) {
 	write(t, filepath.Join(dir, "cred"), planted+"\n")
 	r := secret.Resolver{Credentials: dir, Getenv: func(name string) (string, bool) { return planted, name == "KEY" }}
 	for name, tt := range map[string]struct {
-		ref  volume.SecretRef
+		ref  call.SecretRef
 		want string
 	}{
-		"a file":                       {volume.SecretRef{File: write(t, filepath.Join(dir, "plain"), planted)}, planted},
-		"its last newline is not part": {volume.SecretRef{File: write(t, filepath.Join(dir, "line"), planted+"\n")}, planted},
-		"any other newline is":         {volume.SecretRef{File: write(t, filepath.Join(dir, "lines"), "\na\nb\n\n")}, "\na\nb\n"},
-		"an empty file":                {volume.SecretRef{File: write(t, filepath.Join(dir, "empty"), "")}, ""},
-		"the largest file":             {volume.SecretRef{File: write(t, filepath.Join(dir, "large"), strings.Repeat("x", 64<<10))}, strings.Repeat("x", 64<<10)},
-		"a credential":                 {volume.SecretRef{Credential: "cred"}, planted},
-		"the environment":              {volume.SecretRef{Env: "KEY"}, planted},
-		"a value to be sealed":         {volume.SecretRef{Literal: volume.NewSecret(planted)}, planted},
+		"a file":                       {call.SecretRef{File: write(t, filepath.Join(dir, "plain"), planted)}, planted},
+		"its last newline is not part": {call.SecretRef{File: write(t, filepath.Join(dir, "line"), planted+"\n")}, planted},
+		"any other newline is":         {call.SecretRef{File: write(t, filepath.Join(dir, "lines"), "\na\nb\n\n")}, "\na\nb\n"},
+		"an empty file":                {call.SecretRef{File: write(t, filepath.Join(dir, "empty"), "")}, ""},
+		"the largest file":             {call.SecretRef{File: write(t, filepath.Join(dir, "large"), strings.Repeat("x", 64<<10))}, strings.Repeat("x", 64<<10)},
+		"a credential":                 {call.SecretRef{Credential: "cred"}, planted},
+		"the environment":              {call.SecretRef{Env: "KEY"}, planted},
+		"a value to be sealed":         {call.SecretRef{Literal: call.NewSecret(planted)}, planted},
 	} {
-		got, err := r.Of(volume.Volume{ID: "data", Secrets: map[string]volume.SecretRef{"k": tt.ref}})
+		got, err := r.Of(volume.Volume{ID: "data", Secrets: map[string]call.SecretRef{"k": tt.ref}})
 		if err != nil || len(got) != 1 || got["k"].Reveal() != tt.want {
 			t.Errorf("%s: %q, %v", name, got["k"].Reveal(), err)
 		}
@@ -54,7 +55,7 @@ func TestNotCached(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "key"), "one")
 	for _, want := range []string{"one", "two"} {
 		write(t, path, want)
-		if got, err := (secret.Resolver{}).One(volume.SecretRef{File: path}); err != nil || got.Reveal() != want {
+		if got, err := (secret.Resolver{}).One(call.SecretRef{File: path}); err != nil || got.Reveal() != want {
 			t.Errorf("%q, %v, want %q", got.Reveal(), err, want)
 		}
 	}
@@ -66,7 +67,7 @@ func TestDefaults(t *testing.T) {
 	write(t, filepath.Join(dir, "cred"), "from systemd")
 	t.Setenv("CREDENTIALS_DIRECTORY", dir)
 	t.Setenv("SECRET_TEST_KEY", "from the environment")
-	for want, ref := range map[string]volume.SecretRef{"from systemd": {Credential: "cred"}, "from the environment": {Env: "SECRET_TEST_KEY"}} {
+	for want, ref := range map[string]call.SecretRef{"from systemd": {Credential: "cred"}, "from the environment": {Env: "SECRET_TEST_KEY"}} {
 		if got, err := (secret.Resolver{}).One(ref); err != nil || got.Reveal() != want {
 			t.Errorf("%q, %v, want %q", got.Reveal(), err, want)
 		}
@@ -84,26 +85,26 @@ func TestUnreadable(t *testing.T) {
 	given := secret.Resolver{Credentials: filepath.Join(dir, "sub"), Getenv: func(string) (string, bool) { return planted, false }}
 	for _, tt := range []struct {
 		r     secret.Resolver
-		ref   volume.SecretRef
+		ref   call.SecretRef
 		words string
 	}{
-		{given, volume.SecretRef{}, "it names no source"},
-		{given, volume.SecretRef{File: "key"}, `file "key" is not an absolute path`},
-		{given, volume.SecretRef{File: filepath.Join(dir, "none")}, "no such file"},
-		{given, volume.SecretRef{File: dir}, "not a regular file"},
-		{given, volume.SecretRef{File: fifo}, "not a regular file"},
-		{given, volume.SecretRef{File: "/proc/kmsg"}, "not a regular file"},
-		{given, volume.SecretRef{File: "/dev/zero"}, "not a regular file"},
-		{given, volume.SecretRef{File: write(t, filepath.Join(dir, "huge"), planted+strings.Repeat("x", 64<<10))}, "more than 65536 bytes"},
-		{given, volume.SecretRef{Credential: "../cred"}, "is not a name"},
-		{given, volume.SecretRef{Credential: ".."}, "is not a name"},
-		{given, volume.SecretRef{Credential: "/etc/passwd"}, "is not a name"},
-		{given, volume.SecretRef{Credential: "none"}, "no such file"},
-		{secret.Resolver{}, volume.SecretRef{Credential: "cred"}, "was given no credentials by systemd"},
-		{given, volume.SecretRef{Env: "KEY"}, "environment has no KEY"},
-		{given, volume.SecretRef{Sealed: "v1.x.y"}, "nothing here opens it"},
+		{given, call.SecretRef{}, "it names no source"},
+		{given, call.SecretRef{File: "key"}, `file "key" is not an absolute path`},
+		{given, call.SecretRef{File: filepath.Join(dir, "none")}, "no such file"},
+		{given, call.SecretRef{File: dir}, "not a regular file"},
+		{given, call.SecretRef{File: fifo}, "not a regular file"},
+		{given, call.SecretRef{File: "/proc/kmsg"}, "not a regular file"},
+		{given, call.SecretRef{File: "/dev/zero"}, "not a regular file"},
+		{given, call.SecretRef{File: write(t, filepath.Join(dir, "huge"), planted+strings.Repeat("x", 64<<10))}, "more than 65536 bytes"},
+		{given, call.SecretRef{Credential: "../cred"}, "is not a name"},
+		{given, call.SecretRef{Credential: ".."}, "is not a name"},
+		{given, call.SecretRef{Credential: "/etc/passwd"}, "is not a name"},
+		{given, call.SecretRef{Credential: "none"}, "no such file"},
+		{secret.Resolver{}, call.SecretRef{Credential: "cred"}, "was given no credentials by systemd"},
+		{given, call.SecretRef{Env: "KEY"}, "environment has no KEY"},
+		{given, call.SecretRef{Sealed: "v1.x.y"}, "nothing here opens it"},
 	} {
-		got, err := tt.r.Of(volume.Volume{ID: "data", Secrets: map[string]volume.SecretRef{"password": tt.ref}})
+		got, err := tt.r.Of(volume.Volume{ID: "data", Secrets: map[string]call.SecretRef{"password": tt.ref}})
 		if err == nil || !strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), `cannot read secret "password" of volume "data": `) || got != nil {
 			t.Errorf("%+v: %v, want %q", tt.ref, err, tt.words)
 		}

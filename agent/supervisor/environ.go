@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -37,7 +38,7 @@ func (p *plugin) ownEnv(ctx context.Context, def *volume.PluginDefinition, value
 			return nil, fmt.Errorf("cannot use the secret for %s: it holds a zero byte", name)
 		}
 
-		p.scrub.Add(volume.Secrets{name: secret})
+		p.scrub.Add(call.Secrets{name: secret})
 		env = append(env, name+"="+secret.Reveal())
 	}
 

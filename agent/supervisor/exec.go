@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -96,7 +97,7 @@ func (r *execRunner) Find(ctx context.Context) (instance, error) {
 func (p *plugin) hideGiven(def *volume.PluginDefinition, pid int) {
 	for name, v := range def.Env() {
 		if v.Secret != nil {
-			p.scrub.Add(volume.Secrets{name: volume.NewSecret(environ(pid, name))})
+			p.scrub.Add(call.Secrets{name: call.NewSecret(environ(pid, name))})
 		}
 	}
 }

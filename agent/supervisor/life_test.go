@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -403,12 +404,12 @@ func TestSecretsGoToTheChildOnly(t *testing.T) {
 
 type resolver map[string]string
 
-func (r resolver) ResolveSecret(_ context.Context, ref volume.SecretRef) (volume.Secret, error) {
+func (r resolver) ResolveSecret(_ context.Context, ref call.SecretRef) (call.Secret, error) {
 	v, ok := r[ref.File]
 	if !ok {
-		return volume.Secret{}, fs.ErrNotExist
+		return call.Secret{}, fs.ErrNotExist
 	}
-	return volume.NewSecret(v), nil
+	return call.NewSecret(v), nil
 }
 
 func TestBuiltin(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -212,7 +213,7 @@ func (p *plugin) hide() func(string) string {
 				continue
 			}
 			if secret, err := p.s.opts.Secrets.ResolveSecret(context.Background(), *v.Secret); err == nil {
-				p.scrub.Add(volume.Secrets{name: secret})
+				p.scrub.Add(call.Secrets{name: secret})
 			}
 		}
 	})

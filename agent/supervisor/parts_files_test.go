@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/supervisor"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // TestPartFiles checks which files may be used together, and the errors of the others. The first
@@ -152,7 +152,7 @@ func TestPartsOfOneDriver(t *testing.T) {
 	if want := `driver "other.test" answers, and the part "node" of plugin "fake" is driver "fake.test"`; !strings.Contains(st.Reason, want) {
 		t.Errorf("reason %q", st.Reason)
 	}
-	if v := b.sup.View("fake"); v.Ready || v.State != "failed" || v.Info.Driver != "fake.test" || !v.ReadyFor(volume.NodePublish) || !v.Apart.Controller.Unasked {
+	if v := b.sup.View("fake"); v.Ready || v.State != "failed" || v.Info.Driver != "fake.test" || !v.ReadyFor(call.NodePublish) || !v.Apart.Controller.Unasked {
 		t.Errorf("view %+v", v)
 	}
 	must(t, os.Remove(string(fake)+"/driver"))

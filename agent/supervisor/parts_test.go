@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -70,7 +71,7 @@ func (b *bench) publish(external string) (pid int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
 	defer cancel()
-	out, err := c.ControllerPublish(ctx, volume.ControllerPublishRequest{ExternalID: external, NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}})
+	out, err := c.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: external, NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}})
 	c.Done(err)
 	if err != nil {
 		return 0, err
@@ -167,7 +168,7 @@ func TestPartsDown(t *testing.T) {
 		t.Errorf("a node call with no controller: %v", err)
 	}
 	v := b.sup.View("fake")
-	if v.Ready || !v.ReadyFor(volume.NodeUnpublish) || v.ReadyFor(volume.ControllerPublish) || !v.Info.Caps.Attach {
+	if v.Ready || !v.ReadyFor(call.NodeUnpublish) || v.ReadyFor(call.ControllerPublish) || !v.Info.Caps.Attach {
 		t.Errorf("view %+v", v)
 	}
 	must(t, os.Rename(b.dir+"/a/exit", b.dir+"/node/exit"))
@@ -203,9 +204,9 @@ func TestGivenUpCallBinds(t *testing.T) {
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err = c.ControllerPublish(ctx, volume.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter}})
-	var call *volume.CallError
-	if !errors.As(err, &call) || call.Answered {
+	_, err = c.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
+	var made *volume.CallError
+	if !errors.As(err, &made) || made.Answered {
 		t.Fatalf("a call with no answer: %v", err)
 	}
 	c.Done(err)
@@ -226,7 +227,7 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if c, err = b.sup.Controller("fake", "v"); err != nil {
 		t.Fatal(err)
 	}
-	out, err := c.ControllerPublish(within(t), volume.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter}})
+	out, err := c.ControllerPublish(within(t), call.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
 	must(t, err)
 	if out["pid"] != strconv.Itoa(first.PID) {
 		first = b.partIs("controller b", supervisor.Ready)
@@ -255,7 +256,7 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	publish := func(c supervisor.Controller, patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		_, err := c.ControllerPublish(ctx, volume.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter}})
+		_, err := c.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
 		c.Done(err)
 		return err
 	}
@@ -271,7 +272,7 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		_, err := other.ControllerPublish(ctx, volume.ControllerPublishRequest{ExternalID: "w", NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter}})
+		_, err := other.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: "w", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
 		if err == nil {
 			t.Error("a call that is not answered has succeeded")
 		}
@@ -346,8 +347,8 @@ func TestSparePart(t *testing.T) {
 	b.inUse.Store(false)
 	b.sup.Released("fake")
 	await(t, "the end of controller b", func() bool { return len(b.status("fake").Parts) == 1 })
-	if v := b.sup.View("fake"); v.ReadyFor(volume.ControllerUnpublish) || !v.ReadyFor(volume.NodeUnpublish) ||
-		v.Lacks("fake", volume.ControllerUnpublish) != `plugin "fake" has no controller part` {
+	if v := b.sup.View("fake"); v.ReadyFor(call.ControllerUnpublish) || !v.ReadyFor(call.NodeUnpublish) ||
+		v.Lacks("fake", call.ControllerUnpublish) != `plugin "fake" has no controller part` {
 		t.Errorf("without controllers: %+v", v)
 	}
 }

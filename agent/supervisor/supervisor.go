@@ -35,6 +35,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/proc"
@@ -51,7 +52,7 @@ type Store interface {
 
 // SecretResolver reads the secrets that plugin files refer to.
 type SecretResolver interface {
-	ResolveSecret(ctx context.Context, ref volume.SecretRef) (volume.Secret, error)
+	ResolveSecret(ctx context.Context, ref call.SecretRef) (call.Secret, error)
 }
 
 // Options configures a Supervisor.
@@ -89,7 +90,7 @@ type Options struct {
 	// Known returns the secrets that a plugin may have received from this agent or an earlier one.
 	// The supervisor asks once for each plugin, before it shows any of the plugin's log. Known must
 	// not call the Supervisor. Nil: there are none.
-	Known func(pluginID string) []volume.Secrets
+	Known func(pluginID string) []call.Secrets
 	// OnChange is called after each change of a part's state, from that part's goroutine. It must
 	// not block. It may be nil.
 	OnChange func(Change)

@@ -9,110 +9,110 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
-var fsWriter = volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}
+var fsWriter = call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}
 
 // rpcs contains every call about volumes and snapshots.
-var rpcs = map[string]func(context.Context, *csiclient.Client, volume.Secrets) error{
-	"ControllerPublishVolume": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.ControllerPublish(ctx, volume.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, Secrets: s})
+var rpcs = map[string]func(context.Context, *csiclient.Client, call.Secrets) error{
+	"ControllerPublishVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, Secrets: s})
 		return err
 	},
-	"ControllerUnpublishVolume": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		return c.ControllerUnpublish(ctx, volume.ControllerUnpublishRequest{ExternalID: "x", NodeID: "n", Secrets: s})
+	"ControllerUnpublishVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		return c.ControllerUnpublish(ctx, call.ControllerUnpublishRequest{ExternalID: "x", NodeID: "n", Secrets: s})
 	},
-	"NodeStageVolume": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		return c.NodeStage(ctx, volume.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: fsWriter, Secrets: s})
+	"NodeStageVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		return c.NodeStage(ctx, call.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: fsWriter, Secrets: s})
 	},
-	"NodePublishVolume": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		return c.NodePublish(ctx, volume.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: fsWriter, Secrets: s})
+	"NodePublishVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		return c.NodePublish(ctx, call.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: fsWriter, Secrets: s})
 	},
-	"NodeUnpublishVolume": func(ctx context.Context, c *csiclient.Client, _ volume.Secrets) error {
-		return c.NodeUnpublish(ctx, volume.NodeUnpublishRequest{ExternalID: "x", TargetPath: "/t"})
+	"NodeUnpublishVolume": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
+		return c.NodeUnpublish(ctx, call.NodeUnpublishRequest{ExternalID: "x", TargetPath: "/t"})
 	},
-	"NodeUnstageVolume": func(ctx context.Context, c *csiclient.Client, _ volume.Secrets) error {
-		return c.NodeUnstage(ctx, volume.NodeUnstageRequest{ExternalID: "x", StagingPath: "/s"})
+	"NodeUnstageVolume": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
+		return c.NodeUnstage(ctx, call.NodeUnstageRequest{ExternalID: "x", StagingPath: "/s"})
 	},
-	"CreateVolume": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.CreateVolume(ctx, volume.CreateVolumeRequest{Name: "x", Capabilities: []volume.Capability{fsWriter}, Secrets: s})
+	"CreateVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.CreateVolume(ctx, call.CreateVolumeRequest{Name: "x", Capabilities: []call.Capability{fsWriter}, Secrets: s})
 		return err
 	},
-	"DeleteVolume": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		return c.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: "x", Secrets: s})
+	"DeleteVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		return c.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: "x", Secrets: s})
 	},
-	"ValidateVolumeCapabilities": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		return c.ValidateCapabilities(ctx, volume.ValidateRequest{ExternalID: "x", Capabilities: []volume.Capability{fsWriter}, Secrets: s})
+	"ValidateVolumeCapabilities": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		return c.ValidateCapabilities(ctx, call.ValidateRequest{ExternalID: "x", Capabilities: []call.Capability{fsWriter}, Secrets: s})
 	},
-	"NodeGetVolumeStats": func(ctx context.Context, c *csiclient.Client, _ volume.Secrets) error {
-		_, err := c.NodeStats(ctx, volume.StatsRequest{ExternalID: "x", Path: "/t"})
+	"NodeGetVolumeStats": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
+		_, err := c.NodeStats(ctx, call.StatsRequest{ExternalID: "x", Path: "/t"})
 		return err
 	},
-	"ControllerExpandVolume": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.ControllerExpand(ctx, volume.ExpandRequest{ExternalID: "x", CapacityMin: 1, Capability: fsWriter, Secrets: s})
+	"ControllerExpandVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.ControllerExpand(ctx, call.ExpandRequest{ExternalID: "x", CapacityMin: 1, Capability: fsWriter, Secrets: s})
 		return err
 	},
-	"NodeExpandVolume": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.NodeExpand(ctx, volume.NodeExpandRequest{ExternalID: "x", Path: "/t", Capability: fsWriter, Secrets: s})
+	"NodeExpandVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.NodeExpand(ctx, call.NodeExpandRequest{ExternalID: "x", Path: "/t", Capability: fsWriter, Secrets: s})
 		return err
 	},
-	"ControllerModifyVolume": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		return c.ControllerModify(ctx, volume.ModifyRequest{ExternalID: "x", Mutable: map[string]string{"iops": "1"}, Secrets: s})
+	"ControllerModifyVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		return c.ControllerModify(ctx, call.ModifyRequest{ExternalID: "x", Mutable: map[string]string{"iops": "1"}, Secrets: s})
 	},
-	"ListVolumes": func(ctx context.Context, c *csiclient.Client, _ volume.Secrets) error {
-		_, err := c.ListVolumes(ctx, volume.ListVolumesRequest{})
+	"ListVolumes": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
+		_, err := c.ListVolumes(ctx, call.ListVolumesRequest{})
 		return err
 	},
-	"ControllerGetVolume": func(ctx context.Context, c *csiclient.Client, _ volume.Secrets) error {
+	"ControllerGetVolume": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
 		_, err := c.ControllerGetVolume(ctx, "x")
 		return err
 	},
-	"GetCapacity": func(ctx context.Context, c *csiclient.Client, _ volume.Secrets) error {
-		_, err := c.GetCapacity(ctx, volume.CapacityRequest{})
+	"GetCapacity": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
+		_, err := c.GetCapacity(ctx, call.CapacityRequest{})
 		return err
 	},
-	"CreateSnapshot": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.CreateSnapshot(ctx, volume.SnapshotRequest{Name: "s", SourceID: "x", Secrets: s})
+	"CreateSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.CreateSnapshot(ctx, call.SnapshotRequest{Name: "s", SourceID: "x", Secrets: s})
 		return err
 	},
-	"DeleteSnapshot": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		return c.DeleteSnapshot(ctx, volume.SnapshotRef{ID: "s", Secrets: s})
+	"DeleteSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		return c.DeleteSnapshot(ctx, call.SnapshotRef{ID: "s", Secrets: s})
 	},
-	"GetSnapshot": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.GetSnapshot(ctx, volume.SnapshotRef{ID: "s", Secrets: s})
+	"GetSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.GetSnapshot(ctx, call.SnapshotRef{ID: "s", Secrets: s})
 		return err
 	},
-	"ListSnapshots": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.ListSnapshots(ctx, volume.ListSnapshotsRequest{Secrets: s})
+	"ListSnapshots": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.ListSnapshots(ctx, call.ListSnapshotsRequest{Secrets: s})
 		return err
 	},
-	"CreateVolumeGroupSnapshot": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.CreateGroupSnapshot(ctx, volume.GroupSnapshotRequest{Name: "g", SourceIDs: []string{"x"}, Secrets: s})
+	"CreateVolumeGroupSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.CreateGroupSnapshot(ctx, call.GroupSnapshotRequest{Name: "g", SourceIDs: []string{"x"}, Secrets: s})
 		return err
 	},
-	"DeleteVolumeGroupSnapshot": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		return c.DeleteGroupSnapshot(ctx, volume.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s"}, Secrets: s})
+	"DeleteVolumeGroupSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		return c.DeleteGroupSnapshot(ctx, call.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s"}, Secrets: s})
 	},
-	"GetVolumeGroupSnapshot": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.GetGroupSnapshot(ctx, volume.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s"}, Secrets: s})
+	"GetVolumeGroupSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.GetGroupSnapshot(ctx, call.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s"}, Secrets: s})
 		return err
 	},
-	"NodeGetVolumeHealth": func(ctx context.Context, c *csiclient.Client, _ volume.Secrets) error {
-		_, err := c.NodeHealth(ctx, volume.HealthRequest{ExternalID: "x"})
+	"NodeGetVolumeHealth": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
+		_, err := c.NodeHealth(ctx, call.HealthRequest{ExternalID: "x"})
 		return err
 	},
-	"NodeGetStorageHealth": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
+	"NodeGetStorageHealth": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
 		_, err := c.StorageHealth(ctx, s)
 		return err
 	},
-	"ControllerGetVolumeHealth": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.ControllerHealth(ctx, volume.HealthRequest{ExternalID: "x", Secrets: s})
+	"ControllerGetVolumeHealth": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.ControllerHealth(ctx, call.HealthRequest{ExternalID: "x", Secrets: s})
 		return err
 	},
-	"ControllerListVolumeHealth": func(ctx context.Context, c *csiclient.Client, s volume.Secrets) error {
-		_, err := c.ListHealth(ctx, volume.ListHealthRequest{Secrets: s})
+	"ControllerListVolumeHealth": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
+		_, err := c.ListHealth(ctx, call.ListHealthRequest{Secrets: s})
 		return err
 	},
 }
@@ -142,8 +142,8 @@ func TestEveryCallIsTabled(t *testing.T) {
 func TestSecretsOfEachCall(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
-	for rpc, call := range rpcs {
-		_ = call(t.Context(), c, volume.Secrets{"k": volume.NewSecret("s3cret")}) // the client may refuse an empty answer
+	for rpc, made := range rpcs {
+		_ = made(t.Context(), c, call.Secrets{"k": call.NewSecret("s3cret")}) // the client may refuse an empty answer
 		req, ok := f.last(rpc).(proto.Message)
 		if !ok {
 			t.Errorf("%s was not sent", rpc)

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -216,7 +217,7 @@ func (c *Client) acquire(ctx context.Context) (release func(), err error) {
 }
 
 // invoke sends one call with a deadline, within the limit of calls in flight.
-func invoke[Req, Resp any](ctx context.Context, c *Client, step volume.Kind, timeout time.Duration, secrets volume.Secrets,
+func invoke[Req, Resp any](ctx context.Context, c *Client, step call.Kind, timeout time.Duration, secrets call.Secrets,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -233,7 +234,7 @@ func invoke[Req, Resp any](ctx context.Context, c *Client, step volume.Kind, tim
 }
 
 // send sends one call; ctx must have a deadline.
-func send[Req, Resp any](ctx context.Context, c *Client, step volume.Kind,
+func send[Req, Resp any](ctx context.Context, c *Client, step call.Kind,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
 	tap := &wire{}

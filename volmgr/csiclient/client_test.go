@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -132,29 +133,29 @@ func TestInfoFails(t *testing.T) {
 // TestRequestsFollowCapabilities checks that the client does not send fields that the spec forbids
 // for the plugin's capabilities.
 func TestRequestsFollowCapabilities(t *testing.T) {
-	both := func(a, b volume.AccessMode) []volume.Capability {
-		return []volume.Capability{{Access: a, Attachment: volume.FileSystem}, {Access: b, Attachment: volume.FileSystem}}
+	both := func(a, b call.AccessMode) []call.Capability {
+		return []call.Capability{{Access: a, Attachment: call.FileSystem}, {Access: b, Attachment: call.FileSystem}}
 	}
 	send := func(t *testing.T, c *csiclient.Client) {
 		t.Helper()
-		mode := volume.Capability{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem}
+		mode := call.Capability{Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem}
 		pc, vc := map[string]string{"dev": "/dev/x"}, map[string]string{"v": "1"}
-		secrets := volume.Secrets{"k": volume.NewSecret("s3cret")}
-		if got, err := c.ControllerPublish(t.Context(), volume.ControllerPublishRequest{ExternalID: "x", NodeID: "n1", Capability: mode, FSType: "ext4",
+		secrets := call.Secrets{"k": call.NewSecret("s3cret")}
+		if got, err := c.ControllerPublish(t.Context(), call.ControllerPublishRequest{ExternalID: "x", NodeID: "n1", Capability: mode, FSType: "ext4",
 			MountFlags: []string{"noatime"}, ReadOnly: true, VolumeContext: vc, Secrets: secrets}); err != nil || got["dev"] != "/dev/x" {
 			t.Errorf("ControllerPublish: %v, %v", got, err)
 		}
-		if err := c.NodeStage(t.Context(), volume.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: mode, FSType: "ext4",
+		if err := c.NodeStage(t.Context(), call.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: mode, FSType: "ext4",
 			MountFlags: []string{"noatime"}, PublishContext: pc, VolumeContext: vc, Secrets: secrets}); err != nil {
 			t.Error(err)
 		}
-		if err := c.NodePublish(t.Context(), volume.NodePublishRequest{ExternalID: "x", StagingPath: "/s", TargetPath: "/t",
-			Capability: volume.Capability{Access: volume.SingleNodeSingleWriter, Attachment: volume.BlockDevice}, FSType: "ext4",
+		if err := c.NodePublish(t.Context(), call.NodePublishRequest{ExternalID: "x", StagingPath: "/s", TargetPath: "/t",
+			Capability: call.Capability{Access: call.SingleNodeSingleWriter, Attachment: call.BlockDevice}, FSType: "ext4",
 			ReadOnly: true, PublishContext: pc, VolumeContext: vc, Secrets: secrets}); err != nil {
 			t.Error(err)
 		}
-		if _, err := c.CreateVolume(t.Context(), volume.CreateVolumeRequest{Name: "n", CapacityMin: 1, CapacityMax: 2,
-			Capabilities: both(volume.SingleNodeSingleWriter, volume.SingleNodeMultiWriter), Secrets: secrets}); err != nil {
+		if _, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", CapacityMin: 1, CapacityMax: 2,
+			Capabilities: both(call.SingleNodeSingleWriter, call.SingleNodeMultiWriter), Secrets: secrets}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -213,8 +214,8 @@ func TestRequestsFollowCapabilities(t *testing.T) {
 		if cv := f.last("CreateVolume").(*csi.CreateVolumeRequest); len(cv.VolumeCapabilities) != 1 {
 			t.Errorf("CreateVolume: %v", cv)
 		}
-		_, err := c.CreateVolume(t.Context(), volume.CreateVolumeRequest{Name: "n", Capabilities: []volume.Capability{fsWriter},
-			Topology: volume.TopologyRequest{Required: []map[string]string{{"zone": "a"}}}})
+		_, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", Capabilities: []call.Capability{fsWriter},
+			Topology: call.TopologyRequest{Required: []map[string]string{{"zone": "a"}}}})
 		if got := callError(t, err); got.Retry != volume.RetryChange || f.count("CreateVolume") != 1 {
 			t.Errorf("topology: %+v after %d calls", *got, f.count("CreateVolume"))
 		}
@@ -222,19 +223,19 @@ func TestRequestsFollowCapabilities(t *testing.T) {
 }
 
 func TestAccessModes(t *testing.T) {
-	want := map[volume.AccessMode]csi.VolumeCapability_AccessMode_Mode{
-		volume.SingleNodeReaderOnly:   csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
-		volume.SingleNodeWriter:       csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
-		volume.SingleNodeSingleWriter: csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
-		volume.SingleNodeMultiWriter:  csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
-		volume.MultiNodeReaderOnly:    csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
-		volume.MultiNodeSingleWriter:  csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER,
-		volume.MultiNodeMultiWriter:   csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
+	want := map[call.AccessMode]csi.VolumeCapability_AccessMode_Mode{
+		call.SingleNodeReaderOnly:   csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
+		call.SingleNodeWriter:       csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+		call.SingleNodeSingleWriter: csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
+		call.SingleNodeMultiWriter:  csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
+		call.MultiNodeReaderOnly:    csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
+		call.MultiNodeSingleWriter:  csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER,
+		call.MultiNodeMultiWriter:   csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER,
 	}
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
-	for _, m := range volume.AccessModes {
-		if err := c.NodeStage(t.Context(), volume.NodeStageRequest{Capability: volume.Capability{Access: m}}); err != nil {
+	for _, m := range call.AccessModes {
+		if err := c.NodeStage(t.Context(), call.NodeStageRequest{Capability: call.Capability{Access: m}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := f.last("NodeStageVolume").(*csi.NodeStageVolumeRequest).VolumeCapability.AccessMode.Mode; got != want[m] {
@@ -246,10 +247,10 @@ func TestAccessModes(t *testing.T) {
 func TestCreateVolume(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
-	topology := volume.TopologyRequest{Required: []map[string]string{{"zone": "a"}}, Preferred: []map[string]string{{"zone": "b"}}}
-	got, err := c.CreateVolume(t.Context(), volume.CreateVolumeRequest{Name: "n", Capabilities: []volume.Capability{fsWriter},
+	topology := call.TopologyRequest{Required: []map[string]string{{"zone": "a"}}, Preferred: []map[string]string{{"zone": "b"}}}
+	got, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", Capabilities: []call.Capability{fsWriter},
 		Parameters: map[string]string{"p": "1"}, Topology: topology, SnapshotID: "snap"})
-	want := volume.CreateVolumeResult{ExternalID: "x1", Capacity: 5, Context: map[string]string{"c": "1"}, Topologies: []map[string]string{{"zone": "a"}}}
+	want := call.CreateVolumeResult{ExternalID: "x1", Capacity: 5, Context: map[string]string{"c": "1"}, Topologies: []map[string]string{{"zone": "a"}}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -258,14 +259,14 @@ func TestCreateVolume(t *testing.T) {
 		req.AccessibilityRequirements.Requisite[0].Segments["zone"] != "a" || req.AccessibilityRequirements.Preferred[0].Segments["zone"] != "b" {
 		t.Errorf("sent %v", req)
 	}
-	if _, err := c.CreateVolume(t.Context(), volume.CreateVolumeRequest{Name: "n", CloneID: "orig"}); err != nil {
+	if _, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", CloneID: "orig"}); err != nil {
 		t.Fatal(err)
 	}
 	if id := f.last("CreateVolume").(*csi.CreateVolumeRequest).VolumeContentSource.GetVolume().GetVolumeId(); id != "orig" {
 		t.Errorf("clone of %q", id)
 	}
 	f.on(func(context.Context, string, any) (any, error) { return &csi.CreateVolumeResponse{}, nil })
-	if _, err := c.CreateVolume(t.Context(), volume.CreateVolumeRequest{Name: "n"}); callError(t, err).Code != volume.CodeUnverified {
+	if _, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n"}); callError(t, err).Code != volume.CodeUnverified {
 		t.Errorf("no volume id: %v", err)
 	}
 }
@@ -273,7 +274,7 @@ func TestCreateVolume(t *testing.T) {
 func TestValidateComparesTheAnswer(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
-	req := volume.ValidateRequest{ExternalID: "x", Capabilities: []volume.Capability{fsWriter, {Access: volume.MultiNodeReaderOnly, Attachment: volume.FileSystem}},
+	req := call.ValidateRequest{ExternalID: "x", Capabilities: []call.Capability{fsWriter, {Access: call.MultiNodeReaderOnly, Attachment: call.FileSystem}},
 		FSType: "ext4", VolumeContext: map[string]string{"v": "1"}, Parameters: map[string]string{"p": "1"}}
 	type confirmed = csi.ValidateVolumeCapabilitiesResponse_Confirmed
 	for name, row := range map[string]struct {
@@ -323,8 +324,8 @@ func TestValidateComparesTheAnswer(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	f := newFake(t)
-	got, err := f.client(t, csiclient.Options{}).NodeStats(t.Context(), volume.StatsRequest{ExternalID: "x", Path: "/t", StagingPath: "/s"})
-	want := volume.Stats{Bytes: &volume.Usage{Total: 10, Used: 4, Available: 6}, Inodes: &volume.Usage{Total: 100, Used: 1, Available: 99}}
+	got, err := f.client(t, csiclient.Options{}).NodeStats(t.Context(), call.StatsRequest{ExternalID: "x", Path: "/t", StagingPath: "/s"})
+	want := call.Stats{Bytes: &call.Usage{Total: 10, Used: 4, Available: 6}, Inodes: &call.Usage{Total: 100, Used: 1, Available: 99}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}

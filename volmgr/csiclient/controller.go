@@ -10,18 +10,19 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // ControllerPublish connects a volume to a node and returns the publish context for the node's
 // calls.
-func (c *Client) ControllerPublish(ctx context.Context, r volume.ControllerPublishRequest) (map[string]string, error) {
+func (c *Client) ControllerPublish(ctx context.Context, r call.ControllerPublishRequest) (map[string]string, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	resp, err := invoke(ctx, c, volume.ControllerPublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerPublishVolume,
+	resp, err := invoke(ctx, c, call.ControllerPublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerPublishVolume,
 		&csi.ControllerPublishVolumeRequest{
 			VolumeId:         r.ExternalID,
 			NodeId:           r.NodeID,
@@ -38,24 +39,24 @@ func (c *Client) ControllerPublish(ctx context.Context, r volume.ControllerPubli
 		return nil, err
 	}
 	if bad := volume.TooLarge("publish_context", resp.GetPublishContext()); bad != "" {
-		return nil, refused(volume.ControllerPublish, volume.CodeUnverified, volume.RetryBackoff, "the plugin's answer cannot be used: "+bad)
+		return nil, refused(call.ControllerPublish, volume.CodeUnverified, volume.RetryBackoff, "the plugin's answer cannot be used: "+bad)
 	}
 	return resp.GetPublishContext(), nil
 }
 
 // ControllerUnpublish undoes ControllerPublish.
-func (c *Client) ControllerUnpublish(ctx context.Context, r volume.ControllerUnpublishRequest) error {
-	_, err := invoke(ctx, c, volume.ControllerUnpublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerUnpublishVolume,
+func (c *Client) ControllerUnpublish(ctx context.Context, r call.ControllerUnpublishRequest) error {
+	_, err := invoke(ctx, c, call.ControllerUnpublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerUnpublishVolume,
 		&csi.ControllerUnpublishVolumeRequest{VolumeId: r.ExternalID, NodeId: r.NodeID, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // CreateVolume creates storage, or finds the storage that an earlier call with the same name
 // created.
-func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+func (c *Client) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
-		return volume.CreateVolumeResult{}, err
+		return call.CreateVolumeResult{}, err
 	}
 
 	req := &csi.CreateVolumeRequest{
@@ -68,7 +69,7 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 
 	if len(r.Mutable) > 0 {
 		if !k.info.Caps.Modify {
-			return volume.CreateVolumeResult{}, refused(volume.CreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
+			return call.CreateVolumeResult{}, refused(call.CreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
 				"the plugin cannot honour mutable_parameters: it lacks MODIFY_VOLUME")
 		}
 		req.MutableParameters = r.Mutable
@@ -87,7 +88,7 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 		if !k.info.Caps.Topology {
 			// The spec forbids sending the request to this plugin. Without it, the plugin might
 			// place the volume in an unwanted location.
-			return volume.CreateVolumeResult{}, refused(volume.CreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
+			return call.CreateVolumeResult{}, refused(call.CreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
 				"the plugin cannot honour a topology_request: it lacks VOLUME_ACCESSIBILITY_CONSTRAINTS")
 		}
 
@@ -95,21 +96,21 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 			Requisite: topologies(r.Topology.Required), Preferred: topologies(r.Topology.Preferred)}
 	}
 
-	resp, err := invoke(ctx, c, volume.CreateVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateVolume, req)
+	resp, err := invoke(ctx, c, call.CreateVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateVolume, req)
 	if err != nil {
-		return volume.CreateVolumeResult{}, err
+		return call.CreateVolumeResult{}, err
 	}
 
 	made := resp.GetVolume()
 	if made.GetVolumeId() == "" {
-		return volume.CreateVolumeResult{}, refused(volume.CreateVolume, volume.CodeUnverified, volume.RetryBackoff,
+		return call.CreateVolumeResult{}, refused(call.CreateVolume, volume.CodeUnverified, volume.RetryBackoff,
 			"the plugin answered OK without a volume id")
 	}
 	if bad := cmp.Or(volume.TooLong("id", made.GetVolumeId(), volume.MaxHandle), volume.TooLarge("context", made.GetVolumeContext())); bad != "" {
-		return volume.CreateVolumeResult{}, refused(volume.CreateVolume, volume.CodeUnverified, volume.RetryNever,
+		return call.CreateVolumeResult{}, refused(call.CreateVolume, volume.CodeUnverified, volume.RetryNever,
 			"the plugin made a volume that cannot be used, and that exists at the storage now: "+bad)
 	}
-	return volume.CreateVolumeResult{
+	return call.CreateVolumeResult{
 		ExternalID: made.GetVolumeId(),
 		Capacity:   made.GetCapacityBytes(),
 		Context:    made.GetVolumeContext(),
@@ -126,8 +127,8 @@ func capacityRange(least, most int64) *csi.CapacityRange {
 }
 
 // DeleteVolume destroys storage.
-func (c *Client) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
-	_, err := invoke(ctx, c, volume.DeleteVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteVolume,
+func (c *Client) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
+	_, err := invoke(ctx, c, call.DeleteVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteVolume,
 		&csi.DeleteVolumeRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
 	return err
 }
@@ -136,7 +137,7 @@ func (c *Client) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest)
 // error unless the plugin confirms each of them. An old plugin may answer "valid" to fields that it
 // does not understand, so the answer is compared with the question (CSI spec,
 // ValidateVolumeCapabilities).
-func (c *Client) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
+func (c *Client) ValidateCapabilities(ctx context.Context, r call.ValidateRequest) error {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return err
@@ -150,7 +151,7 @@ func (c *Client) ValidateCapabilities(ctx context.Context, r volume.ValidateRequ
 		Secrets:            reveal(r.Secrets),
 	}
 
-	resp, err := invoke(ctx, c, volume.ValidateCapabilities, c.opts.ControllerTimeout, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
+	resp, err := invoke(ctx, c, call.ValidateCapabilities, c.opts.ControllerTimeout, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
 	if err != nil {
 		return err
 	}
@@ -158,7 +159,7 @@ func (c *Client) ValidateCapabilities(ctx context.Context, r volume.ValidateRequ
 		if resp.GetMessage() != "" {
 			why += ": " + c.words(resp.GetMessage())
 		}
-		return refused(volume.ValidateCapabilities, volume.CodeUnverified, volume.RetryChange, why)
+		return refused(call.ValidateCapabilities, volume.CodeUnverified, volume.RetryChange, why)
 	}
 
 	return nil

@@ -3,33 +3,33 @@ package csiclient
 import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // accessMode converts an access mode to CSI. Only plugins with the multi-writer capability know the
 // two modes that set the number of writers on a node. For other plugins both become
 // SINGLE_NODE_WRITER.
-func accessMode(m volume.AccessMode, multiWriter bool) csi.VolumeCapability_AccessMode_Mode {
+func accessMode(m call.AccessMode, multiWriter bool) csi.VolumeCapability_AccessMode_Mode {
 	switch m {
-	case volume.SingleNodeReaderOnly:
+	case call.SingleNodeReaderOnly:
 		return csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY
-	case volume.SingleNodeWriter:
+	case call.SingleNodeWriter:
 		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-	case volume.SingleNodeSingleWriter:
+	case call.SingleNodeSingleWriter:
 		if multiWriter {
 			return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 		}
 		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-	case volume.SingleNodeMultiWriter:
+	case call.SingleNodeMultiWriter:
 		if multiWriter {
 			return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
 		}
 		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
-	case volume.MultiNodeReaderOnly:
+	case call.MultiNodeReaderOnly:
 		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-	case volume.MultiNodeSingleWriter:
+	case call.MultiNodeSingleWriter:
 		return csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
-	case volume.MultiNodeMultiWriter:
+	case call.MultiNodeMultiWriter:
 		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 	default:
 		// A plugin refuses UNKNOWN with INVALID_ARGUMENT, which is the right error.
@@ -39,9 +39,9 @@ func accessMode(m volume.AccessMode, multiWriter bool) csi.VolumeCapability_Acce
 
 // capability converts a volume capability to CSI. Block devices have no file system type, mount
 // flags or mount group.
-func capability(c volume.Capability, fsType string, flags []string, group string, multiWriter bool) *csi.VolumeCapability {
+func capability(c call.Capability, fsType string, flags []string, group string, multiWriter bool) *csi.VolumeCapability {
 	out := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: accessMode(c.Access, multiWriter)}}
-	if c.Attachment == volume.BlockDevice {
+	if c.Attachment == call.BlockDevice {
 		out.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	} else {
 		out.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: flags, VolumeMountGroup: group}}
@@ -50,10 +50,10 @@ func capability(c volume.Capability, fsType string, flags []string, group string
 }
 
 // capabilities converts several capabilities. Modes that are the same for the plugin are sent once.
-func capabilities(all []volume.Capability, fsType string, flags []string, multiWriter bool) []*csi.VolumeCapability {
+func capabilities(all []call.Capability, fsType string, flags []string, multiWriter bool) []*csi.VolumeCapability {
 	type shape struct {
 		mode       csi.VolumeCapability_AccessMode_Mode
-		attachment volume.AttachmentMode
+		attachment call.AttachmentMode
 	}
 	seen := map[shape]bool{}
 	var out []*csi.VolumeCapability
@@ -69,7 +69,7 @@ func capabilities(all []volume.Capability, fsType string, flags []string, multiW
 }
 
 // reveal returns the secret values for one request.
-func reveal(secrets volume.Secrets) map[string]string {
+func reveal(secrets call.Secrets) map[string]string {
 	if len(secrets) == 0 {
 		return nil
 	}

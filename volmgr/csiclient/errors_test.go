@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -88,11 +89,11 @@ func TestDeadline(t *testing.T) {
 	if _, err := c.Info(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	probe := func(ctx context.Context, c *csiclient.Client, _ volume.Secrets) error {
+	probe := func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
 		_, err := c.Probe(ctx)
 		return err
 	}
-	for name, call := range map[string]func(context.Context, *csiclient.Client, volume.Secrets) error{
+	for name, call := range map[string]func(context.Context, *csiclient.Client, call.Secrets) error{
 		"node": rpcs["NodeStageVolume"], "controller": rpcs["DeleteVolume"], "probe": probe,
 	} {
 		got := callError(t, call(t.Context(), c, nil))
@@ -263,7 +264,7 @@ func TestSecretsAreScrubbed(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
 	key := "-----BEGIN KEY-----\nMIIabcdefgh\n-----END KEY-----\n"
-	secrets := volume.Secrets{"password": volume.NewSecret("hunter2 &x\n"), "key": volume.NewSecret(key), "short": volume.NewSecret("hunter")}
+	secrets := call.Secrets{"password": call.NewSecret("hunter2 &x\n"), "key": call.NewSecret(key), "short": call.NewSecret("hunter")}
 	said := "mount -o password=hunter2 &x failed; url hunter2+%26x; quoted \"hunter2 &x\\n\"; b64 aHVudGVyMiAmeA==, aHVudGVyMiAmeA; hex 68756e74657232202678, 68756E746572322026780A; key " + key + " in pieces MIIabcdefgh"
 	f.fails("NodeStageVolume", status.Error(codes.Internal, said))
 	got := callError(t, rpcs["NodeStageVolume"](t.Context(), c, secrets))

@@ -8,29 +8,29 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // NodeHealth asks the node service about the health of a volume.
-func (c *Client) NodeHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
-	resp, err := invoke(ctx, c, volume.NodeHealth, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeHealth, &csi.NodeGetVolumeHealthRequest{
+func (c *Client) NodeHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
+	resp, err := invoke(ctx, c, call.NodeHealth, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeHealth, &csi.NodeGetVolumeHealthRequest{
 		VolumeId: r.ExternalID, VolumePublishPath: r.Path, StagingTargetPath: r.StagingPath,
 	})
 	return c.health(resp.GetVolumeHealth()), err
 }
 
 // StorageHealth asks the node service about its connection to the storage.
-func (c *Client) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]volume.Condition, error) {
-	resp, err := invoke(ctx, c, volume.NodeStorageHealth, c.opts.NodeTimeout, secrets, c.node.NodeGetStorageHealth,
+func (c *Client) StorageHealth(ctx context.Context, secrets call.Secrets) ([]call.Condition, error) {
+	resp, err := invoke(ctx, c, call.NodeStorageHealth, c.opts.NodeTimeout, secrets, c.node.NodeGetStorageHealth,
 		&csi.NodeGetStorageHealthRequest{Secrets: reveal(secrets)})
-	var out []volume.Condition
+	var out []call.Condition
 	for _, b := range resp.GetBackendHealth() {
 		severity := fmt.Sprintf("status %d", b.GetStatus())
 		switch b.GetStatus() {
 		case csi.StorageHealthErrorType_STORAGE_DEGRADED:
-			severity = volume.Degraded
+			severity = call.Degraded
 		case csi.StorageHealthErrorType_STORAGE_UNREACHABLE:
-			severity = volume.Inaccessible
+			severity = call.Inaccessible
 		default: // from a newer specification
 		}
 
@@ -41,34 +41,34 @@ func (c *Client) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]v
 }
 
 // ControllerHealth asks the controller about the health of a volume.
-func (c *Client) ControllerHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
-	resp, err := invoke(ctx, c, volume.ControllerHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerGetVolumeHealth,
+func (c *Client) ControllerHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
+	resp, err := invoke(ctx, c, call.ControllerHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerGetVolumeHealth,
 		&csi.ControllerGetVolumeHealthRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
 	return c.health(resp.GetVolumeHealth()), err
 }
 
 // ListHealth returns one page of the volumes with health problems.
-func (c *Client) ListHealth(ctx context.Context, r volume.ListHealthRequest) (volume.HealthPage, error) {
-	resp, err := invoke(ctx, c, volume.ListHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerListVolumeHealth,
+func (c *Client) ListHealth(ctx context.Context, r call.ListHealthRequest) (call.HealthPage, error) {
+	resp, err := invoke(ctx, c, call.ListHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerListVolumeHealth,
 		&csi.ControllerListVolumeHealthRequest{MaxEntries: r.MaxEntries, StartingToken: r.Token, Secrets: reveal(r.Secrets)})
-	page := volume.HealthPage{Next: resp.GetNextToken()}
+	page := call.HealthPage{Next: resp.GetNextToken()}
 	for _, e := range resp.GetEntries() {
 		page.Entries = append(page.Entries, c.health(e))
 	}
 	return page, err
 }
 
-func (c *Client) health(h *csi.VolumeHealth) volume.Health {
-	out := volume.Health{ExternalID: h.GetVolumeId()}
+func (c *Client) health(h *csi.VolumeHealth) call.Health {
+	out := call.Health{ExternalID: h.GetVolumeId()}
 	for _, e := range h.GetHealthStatuses() {
 		severity := fmt.Sprintf("status %d", e.GetStatus())
 		switch e.GetStatus() {
 		case csi.VolumeHealthErrorType_DEGRADED:
-			severity = volume.Degraded
+			severity = call.Degraded
 		case csi.VolumeHealthErrorType_INACCESSIBLE:
-			severity = volume.Inaccessible
+			severity = call.Inaccessible
 		case csi.VolumeHealthErrorType_DATA_LOSS:
-			severity = volume.DataLoss
+			severity = call.DataLoss
 		default: // from a newer specification
 		}
 
@@ -79,14 +79,14 @@ func (c *Client) health(h *csi.VolumeHealth) volume.Health {
 }
 
 // entry makes a plugin's texts safe to show. An empty text stays empty.
-func (c *Client) entry(severity, reason, message string) volume.Condition {
+func (c *Client) entry(severity, reason, message string) call.Condition {
 	if message != "" {
 		message = c.words(message)
 	}
 	if reason != "" {
 		reason = c.words(reason)
 	}
-	return volume.Condition{Severity: severity, Reason: reason, Message: message}
+	return call.Condition{Severity: severity, Reason: reason, Message: message}
 }
 
 // conditionField is the number of the field that held a VolumeCondition until CSI 1.13 removed it:
@@ -95,7 +95,7 @@ const conditionField protowire.Number = 2
 
 // condition reads the VolumeCondition {abnormal = 1, message = 2} of a driver from before CSI 1.13,
 // which is now an unknown field. It returns nil if there is none, and if it reports no problem.
-func (c *Client) condition(m proto.Message) *volume.Condition {
+func (c *Client) condition(m proto.Message) *call.Condition {
 	if m == nil || !m.ProtoReflect().IsValid() {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (c *Client) condition(m proto.Message) *volume.Condition {
 			if !abnormal {
 				return nil
 			}
-			return new(c.entry(volume.Abnormal, "", message))
+			return new(c.entry(call.Abnormal, "", message))
 		}
 		if n = protowire.ConsumeFieldValue(num, typ, rest); n < 0 {
 			return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // TestHealth checks that the problems that a plugin reports are converted to the domain's terms. A
@@ -26,9 +26,9 @@ func TestHealth(t *testing.T) {
 		{Status: -1},
 		nil,
 	}}
-	known := volume.Health{ExternalID: "x", Entries: []volume.Condition{
-		{Severity: volume.Degraded, Reason: "Slow", Message: "one disk of two"}, {Severity: volume.Inaccessible, Reason: "Gone"},
-		{Severity: volume.DataLoss, Message: strings.Repeat("x", 1021) + "…"}, {Severity: "status 42", Reason: "Multipath", Message: "***"}, {Severity: "status -1"}, {Severity: "status 0"}}}
+	known := call.Health{ExternalID: "x", Entries: []call.Condition{
+		{Severity: call.Degraded, Reason: "Slow", Message: "one disk of two"}, {Severity: call.Inaccessible, Reason: "Gone"},
+		{Severity: call.DataLoss, Message: strings.Repeat("x", 1021) + "…"}, {Severity: "status 42", Reason: "Multipath", Message: "***"}, {Severity: "status -1"}, {Severity: "status 0"}}}
 	f := newFake(t)
 	f.answers(map[string]any{
 		"NodeGetVolumeHealth":        &csi.NodeGetVolumeHealthResponse{VolumeHealth: ill},
@@ -39,12 +39,12 @@ func TestHealth(t *testing.T) {
 	})
 	c := f.client(t, csiclient.Options{})
 	storage, err := c.StorageHealth(t.Context(), s3cret) // this call makes the secret known to the scrubber
-	want := []volume.Condition{{Severity: volume.Degraded, Reason: "Paths", Message: "one of two"}, {Severity: volume.Inaccessible}, {Severity: "status 9"}}
+	want := []call.Condition{{Severity: call.Degraded, Reason: "Paths", Message: "one of two"}, {Severity: call.Inaccessible}, {Severity: "status 9"}}
 	if err != nil || !reflect.DeepEqual(storage, want) {
 		t.Errorf("storage: got %+v, %v", storage, err)
 	}
 	f.sent(t, "NodeGetStorageHealth", &csi.NodeGetStorageHealthRequest{Secrets: sentSecret})
-	ask := volume.HealthRequest{ExternalID: "x", Path: "/t", StagingPath: "/s", Secrets: s3cret}
+	ask := call.HealthRequest{ExternalID: "x", Path: "/t", StagingPath: "/s", Secrets: s3cret}
 	if got, err := c.NodeHealth(t.Context(), ask); err != nil || !reflect.DeepEqual(got, known) {
 		t.Errorf("node: got %+v, %v", got, err)
 	}
@@ -53,8 +53,8 @@ func TestHealth(t *testing.T) {
 		t.Errorf("controller: got %+v, %v", got, err)
 	}
 	f.sent(t, "ControllerGetVolumeHealth", &csi.ControllerGetVolumeHealthRequest{VolumeId: "x", Secrets: sentSecret})
-	page, err := c.ListHealth(t.Context(), volume.ListHealthRequest{MaxEntries: 3, Token: "here", Secrets: s3cret})
-	if err != nil || !reflect.DeepEqual(page, volume.HealthPage{Next: "more", Entries: []volume.Health{known, {}}}) {
+	page, err := c.ListHealth(t.Context(), call.ListHealthRequest{MaxEntries: 3, Token: "here", Secrets: s3cret})
+	if err != nil || !reflect.DeepEqual(page, call.HealthPage{Next: "more", Entries: []call.Health{known, {}}}) {
 		t.Errorf("list: got %+v, %v", page, err)
 	}
 	f.sent(t, "ControllerListVolumeHealth", &csi.ControllerListVolumeHealthRequest{MaxEntries: 3, StartingToken: "here", Secrets: sentSecret})
@@ -64,8 +64,8 @@ func TestHealth(t *testing.T) {
 func TestHealthSaysNothing(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
-	node, err := c.NodeHealth(t.Context(), volume.HealthRequest{ExternalID: "x"})
-	if err != nil || !reflect.DeepEqual(node, volume.Health{}) {
+	node, err := c.NodeHealth(t.Context(), call.HealthRequest{ExternalID: "x"})
+	if err != nil || !reflect.DeepEqual(node, call.Health{}) {
 		t.Errorf("node: got %+v, %v", node, err)
 	}
 	if storage, err := c.StorageHealth(t.Context(), nil); err != nil || storage != nil {
@@ -81,7 +81,7 @@ func old(abnormal uint64, message string) []byte {
 }
 
 // conditions returns the conditions in the three answers that may have one.
-func conditions(t *testing.T, f *fake, c *csiclient.Client, raw []byte) []*volume.Condition {
+func conditions(t *testing.T, f *fake, c *csiclient.Client, raw []byte) []*call.Condition {
 	t.Helper()
 	stats, one, listed := &csi.NodeGetVolumeStatsResponse{}, &csi.ControllerGetVolumeResponse_VolumeStatus{}, &csi.ListVolumesResponse_VolumeStatus{}
 	stats.ProtoReflect().SetUnknown(raw)
@@ -95,21 +95,21 @@ func conditions(t *testing.T, f *fake, c *csiclient.Client, raw []byte) []*volum
 		}[m], nil
 	})
 	// Bytes that are not a message do not get this far: gRPC refuses them.
-	var got []*volume.Condition
-	if s, err := c.NodeStats(t.Context(), volume.StatsRequest{ExternalID: "x", Path: "/t"}); err == nil {
+	var got []*call.Condition
+	if s, err := c.NodeStats(t.Context(), call.StatsRequest{ExternalID: "x", Path: "/t"}); err == nil {
 		got = append(got, s.Condition)
 	}
 	if v, err := c.ControllerGetVolume(t.Context(), "x"); err == nil {
 		got = append(got, v.Condition)
 	}
-	if p, err := c.ListVolumes(t.Context(), volume.ListVolumesRequest{}); err == nil && len(p.Entries) == 1 {
+	if p, err := c.ListVolumes(t.Context(), call.ListVolumesRequest{}); err == nil && len(p.Entries) == 1 {
 		got = append(got, p.Entries[0].Condition)
 	}
 	return got
 }
 
 func TestOldCondition(t *testing.T) {
-	bad := &volume.Condition{Severity: volume.Abnormal, Message: "a disk is gone"}
+	bad := &call.Condition{Severity: call.Abnormal, Message: "a disk is gone"}
 	inField := func(body ...byte) []byte {
 		return protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), body)
 	}
@@ -118,23 +118,23 @@ func TestOldCondition(t *testing.T) {
 	c := f.client(t, csiclient.Options{})
 	for name, row := range map[string]struct {
 		raw  []byte
-		want *volume.Condition
+		want *call.Condition
 	}{
 		"none":                {nil, nil},
 		"normal":              {old(0, "fine"), nil},
 		"abnormal":            {old(1, "a disk is gone"), bad},
 		"in one line":         {old(1, "a disk\nis gone"), bad},
-		"without a message":   {inField(8, 1), &volume.Condition{Severity: volume.Abnormal}},
+		"without a message":   {inField(8, 1), &call.Condition{Severity: call.Abnormal}},
 		"behind other fields": {append(other, old(1, "a disk is gone")...), bad},
 		"empty":               {inField(), nil},
 		"cut short":           {inField(8), nil},
-		"a cut message":       {inField(8, 1, 18, 200), &volume.Condition{Severity: volume.Abnormal}},
+		"a cut message":       {inField(8, 1, 18, 200), &call.Condition{Severity: call.Abnormal}},
 		"another type":        {append(protowire.AppendVarint(protowire.AppendTag(nil, 2, protowire.VarintType), 2), 8, 1), nil},
-		"no UTF-8":            {old(1, "a\xff"), &volume.Condition{Severity: volume.Abnormal, Message: "a\uFFFD"}},
+		"no UTF-8":            {old(1, "a\xff"), &call.Condition{Severity: call.Abnormal, Message: "a\uFFFD"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := conditions(t, f, c, row.raw)
-			if !reflect.DeepEqual(got, []*volume.Condition{row.want, row.want, row.want}) {
+			if !reflect.DeepEqual(got, []*call.Condition{row.want, row.want, row.want}) {
 				t.Errorf("got %+v, want %+v", got, row.want)
 			}
 		})

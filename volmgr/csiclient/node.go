@@ -5,17 +5,17 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // NodeStage mounts a volume at its staging path.
-func (c *Client) NodeStage(ctx context.Context, r volume.NodeStageRequest) error {
+func (c *Client) NodeStage(ctx context.Context, r call.NodeStageRequest) error {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return err
 	}
 
-	_, err = invoke(ctx, c, volume.NodeStage, c.opts.NodeTimeout, r.Secrets, c.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
+	_, err = invoke(ctx, c, call.NodeStage, c.opts.NodeTimeout, r.Secrets, c.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
 		VolumeId:          r.ExternalID,
 		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
@@ -28,8 +28,8 @@ func (c *Client) NodeStage(ctx context.Context, r volume.NodeStageRequest) error
 }
 
 // NodeUnstage undoes NodeStage.
-func (c *Client) NodeUnstage(ctx context.Context, r volume.NodeUnstageRequest) error {
-	_, err := invoke(ctx, c, volume.NodeUnstage, c.opts.NodeTimeout, nil, c.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{
+func (c *Client) NodeUnstage(ctx context.Context, r call.NodeUnstageRequest) error {
+	_, err := invoke(ctx, c, call.NodeUnstage, c.opts.NodeTimeout, nil, c.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{
 		VolumeId:          r.ExternalID,
 		StagingTargetPath: r.StagingPath,
 	})
@@ -37,13 +37,13 @@ func (c *Client) NodeUnstage(ctx context.Context, r volume.NodeUnstageRequest) e
 }
 
 // NodePublish mounts a volume at an alloc's target path.
-func (c *Client) NodePublish(ctx context.Context, r volume.NodePublishRequest) error {
+func (c *Client) NodePublish(ctx context.Context, r call.NodePublishRequest) error {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return err
 	}
 
-	_, err = invoke(ctx, c, volume.NodePublish, c.opts.NodeTimeout, r.Secrets, c.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
+	_, err = invoke(ctx, c, call.NodePublish, c.opts.NodeTimeout, r.Secrets, c.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
 		VolumeId:          r.ExternalID,
 		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
@@ -58,8 +58,8 @@ func (c *Client) NodePublish(ctx context.Context, r volume.NodePublishRequest) e
 }
 
 // NodeUnpublish undoes NodePublish.
-func (c *Client) NodeUnpublish(ctx context.Context, r volume.NodeUnpublishRequest) error {
-	_, err := invoke(ctx, c, volume.NodeUnpublish, c.opts.NodeTimeout, nil, c.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{
+func (c *Client) NodeUnpublish(ctx context.Context, r call.NodeUnpublishRequest) error {
+	_, err := invoke(ctx, c, call.NodeUnpublish, c.opts.NodeTimeout, nil, c.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{
 		VolumeId:   r.ExternalID,
 		TargetPath: r.TargetPath,
 	})
@@ -67,16 +67,16 @@ func (c *Client) NodeUnpublish(ctx context.Context, r volume.NodeUnpublishReques
 }
 
 // NodeStats asks for the usage of a volume.
-func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
-	resp, err := invoke(ctx, c, volume.NodeStats, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
+func (c *Client) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
+	resp, err := invoke(ctx, c, call.NodeStats, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
 		VolumeId:          r.ExternalID,
 		VolumePath:        r.Path,
 		StagingTargetPath: r.StagingPath,
 	})
 
-	var stats volume.Stats
+	var stats call.Stats
 	for _, u := range resp.GetUsage() {
-		usage := &volume.Usage{Total: u.GetTotal(), Used: u.GetUsed(), Available: u.GetAvailable()}
+		usage := &call.Usage{Total: u.GetTotal(), Used: u.GetUsed(), Available: u.GetAvailable()}
 		switch u.GetUnit() {
 		case csi.VolumeUsage_BYTES:
 			stats.Bytes = usage
@@ -92,13 +92,13 @@ func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.S
 
 // NodeExpand grows a volume's file system or device on this host to the size of its storage. It
 // returns the new size in bytes, or 0 if the plugin does not report it.
-func (c *Client) NodeExpand(ctx context.Context, r volume.NodeExpandRequest) (int64, error) {
+func (c *Client) NodeExpand(ctx context.Context, r call.NodeExpandRequest) (int64, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return 0, err
 	}
 
-	resp, err := invoke(ctx, c, volume.NodeExpand, c.opts.NodeTimeout, r.Secrets, c.node.NodeExpandVolume, &csi.NodeExpandVolumeRequest{
+	resp, err := invoke(ctx, c, call.NodeExpand, c.opts.NodeTimeout, r.Secrets, c.node.NodeExpandVolume, &csi.NodeExpandVolumeRequest{
 		VolumeId:          r.ExternalID,
 		VolumePath:        r.Path,
 		StagingTargetPath: r.StagingPath,

@@ -12,7 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // maxScrubbed limits how many spellings a Scrubber remembers. Beyond it, the oldest are dropped
@@ -64,7 +64,7 @@ func (s *Scrubber) Unmask(keys ...string) {
 }
 
 // Add remembers the values of secrets and the spellings in which programs usually print them.
-func (s *Scrubber) Add(secrets volume.Secrets) {
+func (s *Scrubber) Add(secrets call.Secrets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
-func secretsOf(pairs ...string) volume.Secrets {
-	all := volume.Secrets{}
+func secretsOf(pairs ...string) call.Secrets {
+	all := call.Secrets{}
 	for i := 0; i < len(pairs); i += 2 {
-		all[pairs[i]] = volume.NewSecret(pairs[i+1])
+		all[pairs[i]] = call.NewSecret(pairs[i+1])
 	}
 	return all
 }
@@ -22,7 +22,7 @@ func secretsOf(pairs ...string) volume.Secrets {
 // TestScrubRule checks the rule of docs/security.md, case by case.
 func TestScrubRule(t *testing.T) {
 	for name, tt := range map[string]struct {
-		secrets    volume.Secrets
+		secrets    call.Secrets
 		text, want string
 	}{
 		"names of a file system": {secretsOf("storage", "file", "name", "jfs1", "metaurl", "sqlite3:///x.db"), "Data use file:///var/jfs1/, meta sqlite3:///x.db", "Data use file:///var/jfs1/, meta ***"},

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // takers returns the CSI calls whose requests have a field for secrets. It omits the service for
@@ -40,7 +40,7 @@ func takers(t *testing.T) []string {
 // TestSecretsGoWithEveryCall sends every call of the client, with secrets if its request takes
 // them. It checks that they appear in each CSI message with a field for secrets.
 func TestSecretsGoWithEveryCall(t *testing.T) {
-	secrets := volume.Secrets{"key": volume.NewSecret("hunter2")}
+	secrets := call.Secrets{"key": call.NewSecret("hunter2")}
 	given := map[string]bool{}
 	see := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 		m := req.(proto.Message).ProtoReflect()
@@ -58,13 +58,13 @@ func TestSecretsGoWithEveryCall(t *testing.T) {
 		}
 		request := reflect.New(method.Type().In(1)).Elem()
 		switch {
-		case request.Type() == reflect.TypeFor[volume.Secrets]():
+		case request.Type() == reflect.TypeFor[call.Secrets]():
 			request.Set(reflect.ValueOf(secrets))
 		case request.Kind() == reflect.Struct:
 			if field := request.FieldByName("Secrets"); field.IsValid() {
 				field.Set(reflect.ValueOf(secrets))
 			}
-			for field, value := range map[string]any{"Capability": fsWriter, "Capabilities": []volume.Capability{fsWriter}} {
+			for field, value := range map[string]any{"Capability": fsWriter, "Capabilities": []call.Capability{fsWriter}} {
 				if f := request.FieldByName(field); f.IsValid() && f.Type() == reflect.TypeOf(value) {
 					f.Set(reflect.ValueOf(value))
 				}

@@ -7,43 +7,44 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // CreateSnapshot creates a snapshot, or finds the one that an earlier call with the same name
 // created.
-func (c *Client) CreateSnapshot(ctx context.Context, r volume.SnapshotRequest) (volume.Snapshot, error) {
-	resp, err := invoke(ctx, c, volume.CreateSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateSnapshot,
+func (c *Client) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (call.Snapshot, error) {
+	resp, err := invoke(ctx, c, call.CreateSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateSnapshot,
 		&csi.CreateSnapshotRequest{SourceVolumeId: r.SourceID, Name: r.Name, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
 	if err != nil {
-		return volume.Snapshot{}, err
+		return call.Snapshot{}, err
 	}
-	return named(volume.CreateSnapshot, resp.GetSnapshot())
+	return named(call.CreateSnapshot, resp.GetSnapshot())
 }
 
 // DeleteSnapshot destroys a snapshot. A snapshot that no longer exists is not an error.
-func (c *Client) DeleteSnapshot(ctx context.Context, r volume.SnapshotRef) error {
-	_, err := invoke(ctx, c, volume.DeleteSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteSnapshot,
+func (c *Client) DeleteSnapshot(ctx context.Context, r call.SnapshotRef) error {
+	_, err := invoke(ctx, c, call.DeleteSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteSnapshot,
 		&csi.DeleteSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // GetSnapshot asks for one snapshot.
-func (c *Client) GetSnapshot(ctx context.Context, r volume.SnapshotRef) (volume.Snapshot, error) {
-	resp, err := invoke(ctx, c, volume.GetSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.GetSnapshot,
+func (c *Client) GetSnapshot(ctx context.Context, r call.SnapshotRef) (call.Snapshot, error) {
+	resp, err := invoke(ctx, c, call.GetSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.GetSnapshot,
 		&csi.GetSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
 	if err != nil {
-		return volume.Snapshot{}, err
+		return call.Snapshot{}, err
 	}
-	return named(volume.GetSnapshot, resp.GetSnapshot())
+	return named(call.GetSnapshot, resp.GetSnapshot())
 }
 
 // ListSnapshots returns one page of the plugin's snapshots.
-func (c *Client) ListSnapshots(ctx context.Context, r volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
-	resp, err := invoke(ctx, c, volume.ListSnapshots, c.opts.ControllerTimeout, r.Secrets, c.controller.ListSnapshots, &csi.ListSnapshotsRequest{
+func (c *Client) ListSnapshots(ctx context.Context, r call.ListSnapshotsRequest) (call.SnapshotPage, error) {
+	resp, err := invoke(ctx, c, call.ListSnapshots, c.opts.ControllerTimeout, r.Secrets, c.controller.ListSnapshots, &csi.ListSnapshotsRequest{
 		MaxEntries: r.MaxEntries, StartingToken: r.Token, SourceVolumeId: r.SourceID, SnapshotId: r.ID, Secrets: reveal(r.Secrets),
 	})
-	page := volume.SnapshotPage{Next: resp.GetNextToken()}
+	page := call.SnapshotPage{Next: resp.GetNextToken()}
 	for _, e := range resp.GetEntries() {
 		page.Entries = append(page.Entries, snapshot(e.GetSnapshot()))
 	}
@@ -52,57 +53,57 @@ func (c *Client) ListSnapshots(ctx context.Context, r volume.ListSnapshotsReques
 
 // CreateGroupSnapshot creates snapshots of several volumes at one moment, or finds the group that
 // an earlier call with the same name created.
-func (c *Client) CreateGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
-	resp, err := invoke(ctx, c, volume.CreateGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
+func (c *Client) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
+	resp, err := invoke(ctx, c, call.CreateGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
 		&csi.CreateVolumeGroupSnapshotRequest{Name: r.Name, SourceVolumeIds: r.SourceIDs, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
 	if err != nil {
-		return volume.GroupSnapshot{}, err
+		return call.GroupSnapshot{}, err
 	}
-	return group(volume.CreateGroupSnapshot, resp.GetGroupSnapshot())
+	return group(call.CreateGroupSnapshot, resp.GetGroupSnapshot())
 }
 
 // DeleteGroupSnapshot destroys a group snapshot with all its members.
-func (c *Client) DeleteGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef) error {
-	_, err := invoke(ctx, c, volume.DeleteGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.DeleteVolumeGroupSnapshot,
+func (c *Client) DeleteGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) error {
+	_, err := invoke(ctx, c, call.DeleteGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.DeleteVolumeGroupSnapshot,
 		&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // GetGroupSnapshot asks for one group snapshot.
-func (c *Client) GetGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
-	resp, err := invoke(ctx, c, volume.GetGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.GetVolumeGroupSnapshot,
+func (c *Client) GetGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) (call.GroupSnapshot, error) {
+	resp, err := invoke(ctx, c, call.GetGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.GetVolumeGroupSnapshot,
 		&csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
 	if err != nil {
-		return volume.GroupSnapshot{}, err
+		return call.GroupSnapshot{}, err
 	}
-	return group(volume.GetGroupSnapshot, resp.GetGroupSnapshot())
+	return group(call.GetGroupSnapshot, resp.GetGroupSnapshot())
 }
 
 // named refuses an answer without an id, because a snapshot without an id could never be deleted.
-func named(step volume.Kind, s *csi.Snapshot) (volume.Snapshot, error) {
+func named(step call.Kind, s *csi.Snapshot) (call.Snapshot, error) {
 	if s.GetSnapshotId() == "" {
-		return volume.Snapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a snapshot id")
+		return call.Snapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a snapshot id")
 	}
 	return snapshot(s), nil
 }
 
-func snapshot(s *csi.Snapshot) volume.Snapshot {
-	return volume.Snapshot{
+func snapshot(s *csi.Snapshot) call.Snapshot {
+	return call.Snapshot{
 		ID: s.GetSnapshotId(), SourceID: s.GetSourceVolumeId(), GroupID: s.GetGroupSnapshotId(),
 		Size: s.GetSizeBytes(), Created: moment(s.GetCreationTime()), Ready: s.GetReadyToUse(),
 	}
 }
 
-func group(step volume.Kind, g *csi.VolumeGroupSnapshot) (volume.GroupSnapshot, error) {
+func group(step call.Kind, g *csi.VolumeGroupSnapshot) (call.GroupSnapshot, error) {
 	if g.GetGroupSnapshotId() == "" {
-		return volume.GroupSnapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a group snapshot id")
+		return call.GroupSnapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a group snapshot id")
 	}
 
-	out := volume.GroupSnapshot{ID: g.GetGroupSnapshotId(), Created: moment(g.GetCreationTime()), Ready: g.GetReadyToUse()}
+	out := call.GroupSnapshot{ID: g.GetGroupSnapshotId(), Created: moment(g.GetCreationTime()), Ready: g.GetReadyToUse()}
 	for _, s := range g.GetSnapshots() {
 		one, err := named(step, s)
 		if err != nil {
-			return volume.GroupSnapshot{}, err
+			return call.GroupSnapshot{}, err
 		}
 
 		out.Snapshots = append(out.Snapshots, one)

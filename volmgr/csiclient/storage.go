@@ -6,38 +6,38 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // ControllerExpand makes storage larger.
-func (c *Client) ControllerExpand(ctx context.Context, r volume.ExpandRequest) (volume.ExpandResult, error) {
+func (c *Client) ControllerExpand(ctx context.Context, r call.ExpandRequest) (call.ExpandResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
-		return volume.ExpandResult{}, err
+		return call.ExpandResult{}, err
 	}
 
-	resp, err := invoke(ctx, c, volume.ControllerExpand, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerExpandVolume,
+	resp, err := invoke(ctx, c, call.ControllerExpand, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerExpandVolume,
 		&csi.ControllerExpandVolumeRequest{
 			VolumeId:         r.ExternalID,
 			CapacityRange:    capacityRange(r.CapacityMin, r.CapacityMax),
 			VolumeCapability: capability(r.Capability, r.FSType, r.MountFlags, "", k.info.Caps.ControllerMultiWriter),
 			Secrets:          reveal(r.Secrets),
 		})
-	return volume.ExpandResult{Capacity: resp.GetCapacityBytes(), NodeRequired: resp.GetNodeExpansionRequired()}, err
+	return call.ExpandResult{Capacity: resp.GetCapacityBytes(), NodeRequired: resp.GetNodeExpansionRequired()}, err
 }
 
 // ControllerModify changes a volume's mutable parameters.
-func (c *Client) ControllerModify(ctx context.Context, r volume.ModifyRequest) error {
-	_, err := invoke(ctx, c, volume.ControllerModify, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerModifyVolume,
+func (c *Client) ControllerModify(ctx context.Context, r call.ModifyRequest) error {
+	_, err := invoke(ctx, c, call.ControllerModify, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerModifyVolume,
 		&csi.ControllerModifyVolumeRequest{VolumeId: r.ExternalID, MutableParameters: r.Mutable, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // ListVolumes returns one page of the plugin's volumes.
-func (c *Client) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (volume.VolumePage, error) {
-	resp, err := invoke(ctx, c, volume.ListVolumes, c.opts.ControllerTimeout, nil, c.controller.ListVolumes,
+func (c *Client) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (call.VolumePage, error) {
+	resp, err := invoke(ctx, c, call.ListVolumes, c.opts.ControllerTimeout, nil, c.controller.ListVolumes,
 		&csi.ListVolumesRequest{MaxEntries: r.MaxEntries, StartingToken: r.Token})
-	page := volume.VolumePage{Next: resp.GetNextToken()}
+	page := call.VolumePage{Next: resp.GetNextToken()}
 	for _, e := range resp.GetEntries() {
 		v := stored(e.GetVolume())
 		v.PublishedNodes, v.Condition = e.GetStatus().GetPublishedNodeIds(), c.condition(e.GetStatus())
@@ -48,11 +48,11 @@ func (c *Client) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (
 }
 
 // ControllerGetVolume asks for one volume. The call takes no secrets.
-func (c *Client) ControllerGetVolume(ctx context.Context, externalID string) (volume.StorageVolume, error) {
-	resp, err := invoke(ctx, c, volume.ControllerGetVolume, c.opts.ControllerTimeout, nil, c.controller.ControllerGetVolume,
+func (c *Client) ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error) {
+	resp, err := invoke(ctx, c, call.ControllerGetVolume, c.opts.ControllerTimeout, nil, c.controller.ControllerGetVolume,
 		&csi.ControllerGetVolumeRequest{VolumeId: externalID})
 	if err != nil {
-		return volume.StorageVolume{}, err
+		return call.StorageVolume{}, err
 	}
 
 	v := stored(resp.GetVolume())
@@ -60,8 +60,8 @@ func (c *Client) ControllerGetVolume(ctx context.Context, externalID string) (vo
 	return v, nil
 }
 
-func stored(v *csi.Volume) volume.StorageVolume {
-	return volume.StorageVolume{
+func stored(v *csi.Volume) call.StorageVolume {
+	return call.StorageVolume{
 		ExternalID: v.GetVolumeId(),
 		Capacity:   v.GetCapacityBytes(),
 		Context:    v.GetVolumeContext(),
@@ -72,10 +72,10 @@ func stored(v *csi.Volume) volume.StorageVolume {
 }
 
 // GetCapacity asks how much storage the plugin can still create.
-func (c *Client) GetCapacity(ctx context.Context, r volume.CapacityRequest) (volume.CapacityResult, error) {
+func (c *Client) GetCapacity(ctx context.Context, r call.CapacityRequest) (call.CapacityResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
-		return volume.CapacityResult{}, err
+		return call.CapacityResult{}, err
 	}
 
 	req := &csi.GetCapacityRequest{
@@ -85,8 +85,8 @@ func (c *Client) GetCapacity(ctx context.Context, r volume.CapacityRequest) (vol
 	if len(r.Topology) > 0 && k.info.Caps.Topology {
 		req.AccessibleTopology = &csi.Topology{Segments: r.Topology}
 	}
-	resp, err := invoke(ctx, c, volume.GetCapacity, c.opts.ControllerTimeout, nil, c.controller.GetCapacity, req)
-	return volume.CapacityResult{
+	resp, err := invoke(ctx, c, call.GetCapacity, c.opts.ControllerTimeout, nil, c.controller.GetCapacity, req)
+	return call.CapacityResult{
 		Available: resp.GetAvailableCapacity(),
 		Largest:   optional(resp.GetMaximumVolumeSize()),
 		Smallest:  optional(resp.GetMinimumVolumeSize()),

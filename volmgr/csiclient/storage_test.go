@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -37,9 +38,9 @@ func (f *fake) sent(t *testing.T, method string, want proto.Message) {
 }
 
 var (
-	s3cret     = volume.Secrets{"k": volume.NewSecret("s3cret")}
+	s3cret     = call.Secrets{"k": call.NewSecret("s3cret")}
 	sentSecret = map[string]string{"k": "s3cret"}
-	blockMulti = volume.Capability{Access: volume.SingleNodeMultiWriter, Attachment: volume.BlockDevice}
+	blockMulti = call.Capability{Access: call.SingleNodeMultiWriter, Attachment: call.BlockDevice}
 )
 
 func sentCapability(mode csi.VolumeCapability_AccessMode_Mode, mount *csi.VolumeCapability_MountVolume) *csi.VolumeCapability {
@@ -58,21 +59,21 @@ func TestExpand(t *testing.T) {
 		"NodeExpandVolume":       &csi.NodeExpandVolumeResponse{CapacityBytes: 8},
 	})
 	c := f.client(t, csiclient.Options{})
-	got, err := c.ControllerExpand(t.Context(), volume.ExpandRequest{ExternalID: "x", CapacityMin: 5, CapacityMax: 10, Capability: fsWriter,
+	got, err := c.ControllerExpand(t.Context(), call.ExpandRequest{ExternalID: "x", CapacityMin: 5, CapacityMax: 10, Capability: fsWriter,
 		FSType: "ext4", MountFlags: []string{"noatime"}, Secrets: s3cret})
-	if err != nil || got != (volume.ExpandResult{Capacity: 9, NodeRequired: true}) {
+	if err != nil || got != (call.ExpandResult{Capacity: 9, NodeRequired: true}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	f.sent(t, "ControllerExpandVolume", &csi.ControllerExpandVolumeRequest{VolumeId: "x", CapacityRange: &csi.CapacityRange{RequiredBytes: 5, LimitBytes: 10}, Secrets: sentSecret,
 		VolumeCapability: sentCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, &csi.VolumeCapability_MountVolume{FsType: "ext4", MountFlags: []string{"noatime"}})})
 
-	size, err := c.NodeExpand(t.Context(), volume.NodeExpandRequest{ExternalID: "x", Path: "/t", StagingPath: "/s", CapacityMin: 5, Capability: blockMulti, Secrets: s3cret})
+	size, err := c.NodeExpand(t.Context(), call.NodeExpandRequest{ExternalID: "x", Path: "/t", StagingPath: "/s", CapacityMin: 5, Capability: blockMulti, Secrets: s3cret})
 	if err != nil || size != 8 {
 		t.Errorf("got %d, %v", size, err)
 	}
 	f.sent(t, "NodeExpandVolume", &csi.NodeExpandVolumeRequest{VolumeId: "x", VolumePath: "/t", StagingTargetPath: "/s", CapacityRange: &csi.CapacityRange{RequiredBytes: 5},
 		Secrets: sentSecret, VolumeCapability: sentCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, nil)})
-	if _, err := c.NodeExpand(t.Context(), volume.NodeExpandRequest{ExternalID: "x", Path: "/t", Capability: blockMulti}); err != nil {
+	if _, err := c.NodeExpand(t.Context(), call.NodeExpandRequest{ExternalID: "x", Path: "/t", Capability: blockMulti}); err != nil {
 		t.Error(err)
 	}
 	if r := f.last("NodeExpandVolume").(*csi.NodeExpandVolumeRequest); r.CapacityRange != nil || r.StagingTargetPath != "" {
@@ -86,18 +87,18 @@ func TestMutableParameters(t *testing.T) {
 	params := map[string]string{"iops": "5"}
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
-	_, err := c.CreateVolume(t.Context(), volume.CreateVolumeRequest{Name: "n", Mutable: params})
+	_, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", Mutable: params})
 	if got := callError(t, err); got.Retry != volume.RetryChange || !got.Answered || f.count("CreateVolume") != 0 {
 		t.Errorf("without the capability: %+v after %d calls", *got, f.count("CreateVolume"))
 	}
 	f = newFake(t)
 	f.answers(able())
 	c = f.client(t, csiclient.Options{})
-	if _, err := c.CreateVolume(t.Context(), volume.CreateVolumeRequest{Name: "n", Mutable: params}); err != nil {
+	if _, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", Mutable: params}); err != nil {
 		t.Error(err)
 	}
 	f.sent(t, "CreateVolume", &csi.CreateVolumeRequest{Name: "n", MutableParameters: params})
-	if err := c.ControllerModify(t.Context(), volume.ModifyRequest{ExternalID: "x", Mutable: params, Secrets: s3cret}); err != nil {
+	if err := c.ControllerModify(t.Context(), call.ModifyRequest{ExternalID: "x", Mutable: params, Secrets: s3cret}); err != nil {
 		t.Error(err)
 	}
 	f.sent(t, "ControllerModifyVolume", &csi.ControllerModifyVolumeRequest{VolumeId: "x", MutableParameters: params, Secrets: sentSecret})
@@ -109,14 +110,14 @@ func TestMountGroup(t *testing.T) {
 		f := newFake(t)
 		f.answers(caps)
 		c := f.client(t, csiclient.Options{})
-		_, err := c.ControllerPublish(t.Context(), volume.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, MountGroup: "7"})
+		_, err := c.ControllerPublish(t.Context(), call.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, MountGroup: "7"})
 		if err != nil {
 			t.Error(err)
 		}
-		if err := c.NodeStage(t.Context(), volume.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: fsWriter, MountGroup: "7"}); err != nil {
+		if err := c.NodeStage(t.Context(), call.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: fsWriter, MountGroup: "7"}); err != nil {
 			t.Error(err)
 		}
-		if err := c.NodePublish(t.Context(), volume.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: fsWriter, MountGroup: "7"}); err != nil {
+		if err := c.NodePublish(t.Context(), call.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: fsWriter, MountGroup: "7"}); err != nil {
 			t.Error(err)
 		}
 		for _, method := range []string{"ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume"} {
@@ -125,7 +126,7 @@ func TestMountGroup(t *testing.T) {
 				t.Errorf("%s: sent group %q, want %q", method, got, want)
 			}
 		}
-		if err := c.NodePublish(t.Context(), volume.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: blockMulti, MountGroup: "7"}); err != nil {
+		if err := c.NodePublish(t.Context(), call.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: blockMulti, MountGroup: "7"}); err != nil {
 			t.Error(err)
 		}
 		if r := f.last("NodePublishVolume").(*csi.NodePublishVolumeRequest); r.VolumeCapability.GetBlock() == nil {
@@ -148,15 +149,15 @@ func TestListVolumes(t *testing.T) {
 			Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: []string{"n1"}}},
 	})
 	c := f.client(t, csiclient.Options{})
-	got, err := c.ListVolumes(t.Context(), volume.ListVolumesRequest{MaxEntries: 2, Token: "here"})
-	want := volume.VolumePage{Next: "more", Entries: []volume.StorageVolume{{ExternalID: "a", Capacity: 5, Context: map[string]string{"c": "1"},
+	got, err := c.ListVolumes(t.Context(), call.ListVolumesRequest{MaxEntries: 2, Token: "here"})
+	want := call.VolumePage{Next: "more", Entries: []call.StorageVolume{{ExternalID: "a", Capacity: 5, Context: map[string]string{"c": "1"},
 		Topologies: []map[string]string{{"zone": "a"}}, SnapshotID: "s", PublishedNodes: []string{"n1", "n2"}}, {}}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	f.sent(t, "ListVolumes", &csi.ListVolumesRequest{MaxEntries: 2, StartingToken: "here"})
 	one, err := c.ControllerGetVolume(t.Context(), "x")
-	if err != nil || !reflect.DeepEqual(one, volume.StorageVolume{ExternalID: "x", CloneID: "v", PublishedNodes: []string{"n1"}}) {
+	if err != nil || !reflect.DeepEqual(one, call.StorageVolume{ExternalID: "x", CloneID: "v", PublishedNodes: []string{"n1"}}) {
 		t.Errorf("got %+v, %v", one, err)
 	}
 	f.sent(t, "ControllerGetVolume", &csi.ControllerGetVolumeRequest{VolumeId: "x"})
@@ -166,7 +167,7 @@ func TestGetCapacity(t *testing.T) {
 	f := newFake(t)
 	f.answers(map[string]any{"GetCapacity": &csi.GetCapacityResponse{AvailableCapacity: 5, MaximumVolumeSize: wrapperspb.Int64(0)}})
 	c := f.client(t, csiclient.Options{})
-	ask := volume.CapacityRequest{Capabilities: []volume.Capability{fsWriter}, FSType: "xfs", MountFlags: []string{"ro"},
+	ask := call.CapacityRequest{Capabilities: []call.Capability{fsWriter}, FSType: "xfs", MountFlags: []string{"ro"},
 		Parameters: map[string]string{"p": "1"}, Topology: map[string]string{"zone": "a"}}
 	got, err := c.GetCapacity(t.Context(), ask)
 	if err != nil || got.Available != 5 || got.Largest == nil || *got.Largest != 0 || got.Smallest != nil {
@@ -189,7 +190,7 @@ func TestGetCapacity(t *testing.T) {
 func TestSnapshots(t *testing.T) {
 	when := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	there := &csi.Snapshot{SnapshotId: "s", SourceVolumeId: "x", GroupSnapshotId: "g", SizeBytes: 5, CreationTime: timestamppb.New(when), ReadyToUse: true}
-	known := volume.Snapshot{ID: "s", SourceID: "x", GroupID: "g", Size: 5, Created: when, Ready: true}
+	known := call.Snapshot{ID: "s", SourceID: "x", GroupID: "g", Size: 5, Created: when, Ready: true}
 	f := newFake(t)
 	f.answers(map[string]any{
 		"CreateSnapshot": &csi.CreateSnapshotResponse{Snapshot: there},
@@ -197,21 +198,21 @@ func TestSnapshots(t *testing.T) {
 		"ListSnapshots":  &csi.ListSnapshotsResponse{NextToken: "more", Entries: []*csi.ListSnapshotsResponse_Entry{{Snapshot: there}, {}}},
 	})
 	c := f.client(t, csiclient.Options{})
-	made, err := c.CreateSnapshot(t.Context(), volume.SnapshotRequest{Name: "n", SourceID: "x", Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
+	made, err := c.CreateSnapshot(t.Context(), call.SnapshotRequest{Name: "n", SourceID: "x", Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
 	if err != nil || made != known {
 		t.Errorf("got %+v, %v", made, err)
 	}
 	f.sent(t, "CreateSnapshot", &csi.CreateSnapshotRequest{Name: "n", SourceVolumeId: "x", Parameters: map[string]string{"p": "1"}, Secrets: sentSecret})
-	if bare, err := c.GetSnapshot(t.Context(), volume.SnapshotRef{ID: "s", Secrets: s3cret}); err != nil || bare != (volume.Snapshot{ID: "s"}) {
+	if bare, err := c.GetSnapshot(t.Context(), call.SnapshotRef{ID: "s", Secrets: s3cret}); err != nil || bare != (call.Snapshot{ID: "s"}) {
 		t.Errorf("got %+v, %v", bare, err)
 	}
 	f.sent(t, "GetSnapshot", &csi.GetSnapshotRequest{SnapshotId: "s", Secrets: sentSecret})
-	if err := c.DeleteSnapshot(t.Context(), volume.SnapshotRef{ID: "s", Secrets: s3cret}); err != nil {
+	if err := c.DeleteSnapshot(t.Context(), call.SnapshotRef{ID: "s", Secrets: s3cret}); err != nil {
 		t.Error(err)
 	}
 	f.sent(t, "DeleteSnapshot", &csi.DeleteSnapshotRequest{SnapshotId: "s", Secrets: sentSecret})
-	page, err := c.ListSnapshots(t.Context(), volume.ListSnapshotsRequest{SourceID: "x", ID: "s", MaxEntries: 3, Token: "here", Secrets: s3cret})
-	if err != nil || !reflect.DeepEqual(page, volume.SnapshotPage{Next: "more", Entries: []volume.Snapshot{known, {}}}) {
+	page, err := c.ListSnapshots(t.Context(), call.ListSnapshotsRequest{SourceID: "x", ID: "s", MaxEntries: 3, Token: "here", Secrets: s3cret})
+	if err != nil || !reflect.DeepEqual(page, call.SnapshotPage{Next: "more", Entries: []call.Snapshot{known, {}}}) {
 		t.Errorf("got %+v, %v", page, err)
 	}
 	f.sent(t, "ListSnapshots", &csi.ListSnapshotsRequest{SourceVolumeId: "x", SnapshotId: "s", MaxEntries: 3, StartingToken: "here", Secrets: sentSecret})
@@ -219,19 +220,19 @@ func TestSnapshots(t *testing.T) {
 
 func TestGroupSnapshots(t *testing.T) {
 	there := &csi.VolumeGroupSnapshot{GroupSnapshotId: "g", ReadyToUse: true, CreationTime: timestamppb.New(time.Unix(5, 0)), Snapshots: []*csi.Snapshot{{SnapshotId: "s"}, {SnapshotId: "u"}}}
-	known := volume.GroupSnapshot{ID: "g", Ready: true, Created: time.Unix(5, 0).UTC(), Snapshots: []volume.Snapshot{{ID: "s"}, {ID: "u"}}}
+	known := call.GroupSnapshot{ID: "g", Ready: true, Created: time.Unix(5, 0).UTC(), Snapshots: []call.Snapshot{{ID: "s"}, {ID: "u"}}}
 	f := newFake(t)
 	f.answers(map[string]any{
 		"CreateVolumeGroupSnapshot": &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: there},
 		"GetVolumeGroupSnapshot":    &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: there},
 	})
 	c := f.client(t, csiclient.Options{})
-	made, err := c.CreateGroupSnapshot(t.Context(), volume.GroupSnapshotRequest{Name: "n", SourceIDs: []string{"x", "y"}, Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
+	made, err := c.CreateGroupSnapshot(t.Context(), call.GroupSnapshotRequest{Name: "n", SourceIDs: []string{"x", "y"}, Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
 	if err != nil || !reflect.DeepEqual(made, known) {
 		t.Errorf("got %+v, %v", made, err)
 	}
 	f.sent(t, "CreateVolumeGroupSnapshot", &csi.CreateVolumeGroupSnapshotRequest{Name: "n", SourceVolumeIds: []string{"x", "y"}, Parameters: map[string]string{"p": "1"}, Secrets: sentSecret})
-	ref := volume.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s", "u"}, Secrets: s3cret}
+	ref := call.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s", "u"}, Secrets: s3cret}
 	if got, err := c.GetGroupSnapshot(t.Context(), ref); err != nil || !reflect.DeepEqual(got, known) {
 		t.Errorf("got %+v, %v", got, err)
 	}

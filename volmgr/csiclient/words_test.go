@@ -6,7 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // FuzzWords checks that every message of a plugin becomes one line of limited length. A terminal
@@ -24,7 +24,7 @@ func FuzzWords(f *testing.F) {
 			return // too slow
 		}
 		c := &Client{opts: Options{Scrubber: &Scrubber{}}}
-		c.opts.Scrubber.Add(volume.Secrets{"key": volume.NewSecret(secret)})
+		c.opts.Scrubber.Add(call.Secrets{"key": call.NewSecret(secret)})
 		got := c.words(strings.ReplaceAll(text, "%s", secret))
 		bad := func(r rune) bool { return !unicode.IsPrint(r) }
 		if got == "" || len(got) > maxMessage || !utf8.ValidString(got) || strings.ContainsFunc(got, bad) {

@@ -1,24 +1,26 @@
 package volume
 
+import "github.com/volagent/volagent/volmgr/call"
+
 // The steps that happen only on this host. The other steps are CSI calls, by their names.
 const (
-	Plan     Kind = "plan"      // record that calls for one more side will be made
-	Doubt    Kind = "doubt"     // record that a mount is missing or broken, before it is made again
-	Bind     Kind = "bind"      // mount the target at Claim.At
-	Unbind   Kind = "unbind"    // remove that mount
-	Own      Kind = "own"       // give the volume's root the requested owner and mode
-	Take     Kind = "take"      // record that a claim is mounted, after its mounts waited for an expansion
-	Unmount  Kind = "unmount"   // unmount a target or the staging path without a call to the plugin
-	Prove    Kind = "prove"     // proof of unmount: nothing on the host uses the device
-	EndWatch Kind = "end-watch" // end the watches: no late mount appeared
-	Free     Kind = "free"      // delete a claim that has nothing left to undo
-	Wait     Kind = "wait"      // nothing can be done now; Reason says why
-	Settled  Kind = "settled"   // there is nothing to do
+	Plan     call.Kind = "plan"      // record that calls for one more side will be made
+	Doubt    call.Kind = "doubt"     // record that a mount is missing or broken, before it is made again
+	Bind     call.Kind = "bind"      // mount the target at Claim.At
+	Unbind   call.Kind = "unbind"    // remove that mount
+	Own      call.Kind = "own"       // give the volume's root the requested owner and mode
+	Take     call.Kind = "take"      // record that a claim is mounted, after its mounts waited for an expansion
+	Unmount  call.Kind = "unmount"   // unmount a target or the staging path without a call to the plugin
+	Prove    call.Kind = "prove"     // proof of unmount: nothing on the host uses the device
+	EndWatch call.Kind = "end-watch" // end the watches: no late mount appeared
+	Free     call.Kind = "free"      // delete a claim that has nothing left to undo
+	Wait     call.Kind = "wait"      // nothing can be done now; Reason says why
+	Settled  call.Kind = "settled"   // there is nothing to do
 )
 
 // Action is one step. Next decides it, an executor carries it out, and Apply records its outcome.
 type Action struct {
-	Kind  Kind
+	Kind  call.Kind
 	Alloc string // the claim that the step is for, if it is for one
 
 	// Path is the staging path for a stage or unstage, and the target for a publish or unpublish.
@@ -77,7 +79,7 @@ func (a Action) Key() string { return string(a.Kind) + "/" + a.Alloc }
 // RPC reports whether the step is a call to the plugin.
 func (a Action) RPC() bool {
 	switch a.Kind {
-	case ControllerPublish, NodeStage, NodePublish, NodeUnpublish, NodeUnstage, ControllerUnpublish, ControllerExpand, NodeExpand:
+	case call.ControllerPublish, call.NodeStage, call.NodePublish, call.NodeUnpublish, call.NodeUnstage, call.ControllerUnpublish, call.ControllerExpand, call.NodeExpand:
 		return true
 	default:
 		return false
@@ -86,7 +88,7 @@ func (a Action) RPC() bool {
 
 // Forward reports whether the step makes something that another step undoes.
 func (a Action) Forward() bool {
-	return a.Kind == ControllerPublish || a.Kind == NodeStage || a.Kind == NodePublish || a.Kind == Bind
+	return a.Kind == call.ControllerPublish || a.Kind == call.NodeStage || a.Kind == call.NodePublish || a.Kind == Bind
 }
 
 // Wanted reports whether wanted claims need the step: it makes something, or it completes a mount

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // ErrDetaching is a refusal that ends by itself, because the conflicting claim is being detached.
@@ -77,7 +79,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if err != nil {
 		return r, err
 	}
-	if req.AtFlags != "" && mode.Attachment != FileSystem {
+	if req.AtFlags != "" && mode.Attachment != call.FileSystem {
 		return r, Errorf(ErrInvalid, "volume %q is claimed as a %s, and mount options (%s) are for a file system", v.ID, mode.Attachment, req.AtFlags)
 	}
 
@@ -94,7 +96,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if len(r.Claims) == 0 {
 		r = r.begun(req, mode, p)
 	}
-	if req.Guard != nil && mode.Attachment == FileSystem {
+	if req.Guard != nil && mode.Attachment == call.FileSystem {
 		r = r.guardingToo(*req.Guard)
 	}
 
@@ -197,7 +199,7 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		if len(req.MountFlags) > 0 {
 			m.MountFlags = req.MountFlags
 		}
-		if caps.MountGroup && c.Attachment == FileSystem {
+		if caps.MountGroup && c.Attachment == call.FileSystem {
 			m.Group = req.Own.Explicit().GID
 		}
 		return m, nil
@@ -220,16 +222,16 @@ func inForce(claims ...Claim) error {
 
 // fits applies the access matrix. Claims that are being detached still count. In a mode that many
 // claims may share it reads no claim, because there may be thousands.
-func fits(r Record, req Request, mode AccessMode, now time.Time) error {
+func fits(r Record, req Request, mode call.AccessMode, now time.Time) error {
 	if !req.ReadOnly && !mode.Writable() {
 		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
 	}
 
 	var blocks func(Claim) bool
 	switch mode {
-	case SingleNodeWriter, SingleNodeSingleWriter, SingleNodeReaderOnly:
+	case call.SingleNodeWriter, call.SingleNodeSingleWriter, call.SingleNodeReaderOnly:
 		blocks = func(Claim) bool { return true }
-	case MultiNodeSingleWriter:
+	case call.MultiNodeSingleWriter:
 		blocks = func(c Claim) bool { return !req.ReadOnly && (!c.ReadOnly || c.Adopted) }
 	default:
 		return nil
@@ -251,7 +253,7 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 
 // inTheWay returns the refusal with its message. The user must act on a claim with a live owner. A
 // claim whose owner is gone only needs time.
-func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now time.Time) error {
+func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, now time.Time) error {
 	var names []string
 	kind, hint := ErrDetaching, Command("volctl volume status %s", r.Volume.ID)
 	for _, c := range blocking {
@@ -346,7 +348,7 @@ func (q Request) wish() string {
 	return s
 }
 
-func list(caps []Capability) string {
+func list(caps []call.Capability) string {
 	words := make([]string, len(caps))
 	for i, c := range caps {
 		words[i] = string(c.Access) + "/" + string(c.Attachment)

@@ -9,16 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // offering returns a volume that may be claimed in the given modes.
-func offering(modes ...volume.AccessMode) volume.Record {
+func offering(modes ...call.AccessMode) volume.Record {
 	r := volume.Record{Volume: volume.Volume{ID: "data", PluginID: "p"}}
 	for _, m := range modes {
-		r.Volume.Capabilities = append(r.Volume.Capabilities, volume.Capability{Access: m, Attachment: volume.FileSystem})
+		r.Volume.Capabilities = append(r.Volume.Capabilities, call.Capability{Access: m, Attachment: call.FileSystem})
 	}
 	return r
 }
@@ -45,7 +46,7 @@ func admit(t *testing.T, r volume.Record, q volume.Request) volume.Record {
 
 // in returns a record with claims in a mode. It does not use Admit, so that combinations that Admit
 // refuses can be tested too.
-func in(mode volume.AccessMode, readers, writers int) volume.Record {
+func in(mode call.AccessMode, readers, writers int) volume.Record {
 	r := offering(mode)
 	if readers+writers == 0 {
 		return r
@@ -67,33 +68,33 @@ func TestAccessMatrix(t *testing.T) {
 	type claims struct{ readers, writers int }
 	none, oneR, oneW, both := claims{0, 0}, claims{1, 0}, claims{0, 1}, claims{1, 1}
 	for _, tt := range []struct {
-		mode  volume.AccessMode
+		mode  call.AccessMode
 		with  claims
 		read  bool
 		write bool
 	}{
-		{volume.SingleNodeReaderOnly, none, true, false},
-		{volume.SingleNodeReaderOnly, oneR, false, false},
-		{volume.SingleNodeWriter, none, true, true},
-		{volume.SingleNodeWriter, oneR, false, false},
-		{volume.SingleNodeWriter, oneW, false, false},
-		{volume.SingleNodeSingleWriter, none, true, true},
-		{volume.SingleNodeSingleWriter, oneR, false, false},
-		{volume.SingleNodeSingleWriter, oneW, false, false},
-		{volume.SingleNodeMultiWriter, none, true, true},
-		{volume.SingleNodeMultiWriter, oneR, true, true},
-		{volume.SingleNodeMultiWriter, oneW, true, true},
-		{volume.SingleNodeMultiWriter, both, true, true},
-		{volume.MultiNodeReaderOnly, none, true, false},
-		{volume.MultiNodeReaderOnly, oneR, true, false},
-		{volume.MultiNodeSingleWriter, none, true, true},
-		{volume.MultiNodeSingleWriter, oneR, true, true},
-		{volume.MultiNodeSingleWriter, oneW, true, false},
-		{volume.MultiNodeSingleWriter, both, true, false},
-		{volume.MultiNodeMultiWriter, none, true, true},
-		{volume.MultiNodeMultiWriter, oneR, true, true},
-		{volume.MultiNodeMultiWriter, oneW, true, true},
-		{volume.MultiNodeMultiWriter, both, true, true},
+		{call.SingleNodeReaderOnly, none, true, false},
+		{call.SingleNodeReaderOnly, oneR, false, false},
+		{call.SingleNodeWriter, none, true, true},
+		{call.SingleNodeWriter, oneR, false, false},
+		{call.SingleNodeWriter, oneW, false, false},
+		{call.SingleNodeSingleWriter, none, true, true},
+		{call.SingleNodeSingleWriter, oneR, false, false},
+		{call.SingleNodeSingleWriter, oneW, false, false},
+		{call.SingleNodeMultiWriter, none, true, true},
+		{call.SingleNodeMultiWriter, oneR, true, true},
+		{call.SingleNodeMultiWriter, oneW, true, true},
+		{call.SingleNodeMultiWriter, both, true, true},
+		{call.MultiNodeReaderOnly, none, true, false},
+		{call.MultiNodeReaderOnly, oneR, true, false},
+		{call.MultiNodeSingleWriter, none, true, true},
+		{call.MultiNodeSingleWriter, oneR, true, true},
+		{call.MultiNodeSingleWriter, oneW, true, false},
+		{call.MultiNodeSingleWriter, both, true, false},
+		{call.MultiNodeMultiWriter, none, true, true},
+		{call.MultiNodeMultiWriter, oneR, true, true},
+		{call.MultiNodeMultiWriter, oneW, true, true},
+		{call.MultiNodeMultiWriter, both, true, true},
 	} {
 		r := in(tt.mode, tt.with.readers, tt.with.writers)
 		for what, q := range map[string]volume.Request{"read": reader("new"), "write": writer("new")} {
@@ -117,12 +118,12 @@ func TestAccessMatrix(t *testing.T) {
 
 // A claim that is being detached still counts, but the refusal describes it as such.
 func TestRefusalWording(t *testing.T) {
-	held := in(volume.SingleNodeWriter, 0, 1)
+	held := in(call.SingleNodeWriter, 0, 1)
 	dying, err := volume.Detach(held, "holder-0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	mixed := in(volume.SingleNodeWriter, 1, 1)
+	mixed := in(call.SingleNodeWriter, 1, 1)
 	mixed, err = volume.Detach(mixed, "holder-0")
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +145,7 @@ func TestRefusalWording(t *testing.T) {
 			"volctl volume detach data holder-1"},
 		{"own earlier one", dying, writer("holder-0"), true,
 			`the earlier claim of "holder-0" on volume "data" is still being detached (unpublishing)`, "volctl volume status data"},
-		{"write in a mode nobody writes in", in(volume.MultiNodeReaderOnly, 1, 0), writer("new"), false,
+		{"write in a mode nobody writes in", in(call.MultiNodeReaderOnly, 1, 0), writer("new"), false,
 			`volume "data" is claimed in mode multi-node-reader-only, which nobody may write in`, ""},
 	} {
 		_, err := volume.Admit(tt.r, tt.q, volume.PluginInfo{}, now)
@@ -167,28 +168,28 @@ func hintOf(err error) string {
 }
 
 func TestChooseMode(t *testing.T) {
-	block := volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.BlockDevice}
-	free := offering(volume.MultiNodeReaderOnly, volume.SingleNodeWriter, volume.SingleNodeMultiWriter)
+	block := call.Capability{Access: call.SingleNodeWriter, Attachment: call.BlockDevice}
+	free := offering(call.MultiNodeReaderOnly, call.SingleNodeWriter, call.SingleNodeMultiWriter)
 	free.Volume.Capabilities = append(free.Volume.Capabilities, block)
-	held := admit(t, free, with(writer("w"), func(q *volume.Request) { q.Mode.Access = volume.SingleNodeMultiWriter }))
+	held := admit(t, free, with(writer("w"), func(q *volume.Request) { q.Mode.Access = call.SingleNodeMultiWriter }))
 	for _, tt := range []struct {
 		name string
 		r    volume.Record
 		ask  func(*volume.Request)
-		want volume.Capability
+		want call.Capability
 		bad  string
 	}{
 		{"a writer takes the first mode that may write", free, func(*volume.Request) {}, free.Volume.Capabilities[1], ""},
 		{"a reader takes the first of all", free, func(q *volume.Request) { q.ReadOnly = true }, free.Volume.Capabilities[0], ""},
-		{"a named mode", free, func(q *volume.Request) { q.Mode.Access = volume.SingleNodeMultiWriter }, free.Volume.Capabilities[2], ""},
-		{"a named attachment", free, func(q *volume.Request) { q.Mode.Attachment = volume.BlockDevice }, block, ""},
-		{"a mode that is not listed", free, func(q *volume.Request) { q.Mode.Access = volume.MultiNodeMultiWriter }, volume.Capability{},
+		{"a named mode", free, func(q *volume.Request) { q.Mode.Access = call.SingleNodeMultiWriter }, free.Volume.Capabilities[2], ""},
+		{"a named attachment", free, func(q *volume.Request) { q.Mode.Attachment = call.BlockDevice }, block, ""},
+		{"a mode that is not listed", free, func(q *volume.Request) { q.Mode.Access = call.MultiNodeMultiWriter }, call.Capability{},
 			`volume "data" has no capability for a writer in mode multi-node-multi-writer; it lists multi-node-reader-only/file-system, single-node-writer/file-system, single-node-multi-writer/file-system, single-node-writer/block-device`},
-		{"a writer in a readers' mode", free, func(q *volume.Request) { q.Mode.Access = volume.MultiNodeReaderOnly }, volume.Capability{}, "has no capability for a writer in mode multi-node-reader-only"},
+		{"a writer in a readers' mode", free, func(q *volume.Request) { q.Mode.Access = call.MultiNodeReaderOnly }, call.Capability{}, "has no capability for a writer in mode multi-node-reader-only"},
 		{"the mode in force", held, func(*volume.Request) {}, free.Volume.Capabilities[2], ""},
-		{"another mode while held", held, func(q *volume.Request) { q.Mode.Access = volume.SingleNodeWriter }, volume.Capability{}, "is claimed in mode single-node-multi-writer; single-node-writer must wait until it is free"},
-		{"another attachment while held", held, func(q *volume.Request) { q.Mode.Attachment = volume.BlockDevice }, volume.Capability{}, "is claimed as file-system; it cannot be a block-device at the same time"},
-		{"other mount flags while held", held, func(q *volume.Request) { q.MountFlags = []string{"noatime"} }, volume.Capability{}, "is mounted with the flags [] of its first claim"},
+		{"another mode while held", held, func(q *volume.Request) { q.Mode.Access = call.SingleNodeWriter }, call.Capability{}, "is claimed in mode single-node-multi-writer; single-node-writer must wait until it is free"},
+		{"another attachment while held", held, func(q *volume.Request) { q.Mode.Attachment = call.BlockDevice }, call.Capability{}, "is claimed as file-system; it cannot be a block-device at the same time"},
+		{"other mount flags while held", held, func(q *volume.Request) { q.MountFlags = []string{"noatime"} }, call.Capability{}, "is mounted with the flags [] of its first claim"},
 	} {
 		next, err := volume.Admit(tt.r, with(writer("new"), tt.ask), volume.PluginInfo{}, now)
 		switch {
@@ -207,8 +208,8 @@ func with(q volume.Request, change func(*volume.Request)) volume.Request {
 
 // The first claim sets the mode that all claims share, and the end of the last claim clears it.
 func TestModeInForce(t *testing.T) {
-	r := offering(volume.SingleNodeMultiWriter)
-	r.Volume.MountOptions = volume.MountOptions{FSType: "xfs", MountFlags: []string{"noatime"}}
+	r := offering(call.SingleNodeMultiWriter)
+	r.Volume.MountOptions = call.MountOptions{FSType: "xfs", MountFlags: []string{"noatime"}}
 	info := volume.PluginInfo{NodeID: "node-1", Caps: volume.Caps{Attach: true, Stage: true}}
 	r, err := volume.Admit(r, with(writer("a"), func(q *volume.Request) { q.MountFlags = []string{"nodev"} }), info, now)
 	if err != nil {
@@ -236,11 +237,11 @@ func TestModeInForce(t *testing.T) {
 // A repeated equal request gets the same answer and changes nothing.
 func TestAdmitAgain(t *testing.T) {
 	ask := with(writer("a"), func(q *volume.Request) { q.At = "/srv"; q.MountFlags = []string{"nodev"} })
-	r := admit(t, offering(volume.SingleNodeWriter), ask)
+	r := admit(t, offering(call.SingleNodeWriter), ask)
 	for name, change := range map[string]func(*volume.Request){
 		"as before":        func(*volume.Request) {},
 		"flags left out":   func(q *volume.Request) { q.MountFlags = nil },
-		"modes spelt out":  func(q *volume.Request) { q.Mode.Access, q.Mode.Attachment = volume.SingleNodeWriter, volume.FileSystem },
+		"modes spelt out":  func(q *volume.Request) { q.Mode.Access, q.Mode.Attachment = call.SingleNodeWriter, call.FileSystem },
 		"new paths for it": func(q *volume.Request) { q.Target, q.StagingPath = "/new/t", "/new/s" },
 	} {
 		if next, err := volume.Admit(r, with(ask, change), volume.PluginInfo{}, now.Add(time.Hour)); err != nil || !reflect.DeepEqual(next, r) {
@@ -249,8 +250,8 @@ func TestAdmitAgain(t *testing.T) {
 	}
 	for word, change := range map[string]func(*volume.Request){
 		"read-only":       func(q *volume.Request) { q.ReadOnly = true },
-		"access mode":     func(q *volume.Request) { q.Mode.Access = volume.MultiNodeMultiWriter },
-		"attachment mode": func(q *volume.Request) { q.Mode.Attachment = volume.BlockDevice },
+		"access mode":     func(q *volume.Request) { q.Mode.Access = call.MultiNodeMultiWriter },
+		"attachment mode": func(q *volume.Request) { q.Mode.Attachment = call.BlockDevice },
 		"mount flags":     func(q *volume.Request) { q.MountFlags = []string{"exec"} },
 		"directory":       func(q *volume.Request) { q.At = "" },
 		"owner":           func(q *volume.Request) { q.Owner.Kind = "unit" },
@@ -266,7 +267,7 @@ func TestAdmitAgain(t *testing.T) {
 }
 
 func TestAdmitRefusesWhatIsNotReady(t *testing.T) {
-	creating, foreign, taken := offering(volume.SingleNodeMultiWriter), in(volume.SingleNodeMultiWriter, 0, 1), offering(volume.SingleNodeMultiWriter)
+	creating, foreign, taken := offering(call.SingleNodeMultiWriter), in(call.SingleNodeMultiWriter, 0, 1), offering(call.SingleNodeMultiWriter)
 	creating.Volume.Provision = volume.Provisioning
 	foreign.Node.Staged = "half-staged"
 	taken = admit(t, taken, with(writer("a"), func(q *volume.Request) { q.At = "/srv" }))
@@ -284,7 +285,7 @@ func TestAdmitRefusesWhatIsNotReady(t *testing.T) {
 
 // Admit and Detach return new records and leave the old one unchanged.
 func TestRecordsAreValues(t *testing.T) {
-	old := admit(t, offering(volume.SingleNodeMultiWriter), writer("a"))
+	old := admit(t, offering(call.SingleNodeMultiWriter), writer("a"))
 	claims := maps.Clone(old.Claims)
 	admit(t, old, writer("b"))
 	if _, err := volume.Detach(old, "a"); err != nil {
@@ -296,7 +297,7 @@ func TestRecordsAreValues(t *testing.T) {
 }
 
 func TestRelease(t *testing.T) {
-	r := admit(t, offering(volume.SingleNodeWriter), writer("a"))
+	r := admit(t, offering(call.SingleNodeWriter), writer("a"))
 	once, err := volume.Detach(r, "a")
 	if c := once.Claims["a"]; err != nil || c.Wanted || c.State != volume.Unpublishing || c.Mode != r.Claims["a"].Mode {
 		t.Errorf("released: %+v, %v", c, err)

@@ -6,16 +6,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // notedVolume returns a volume that was connected and staged. It has the claims of a writer a, and
 // of a reader b whose own directory is /at.
 func notedVolume() volume.Record {
-	mode := volume.Capability{Access: volume.MultiNodeSingleWriter, Attachment: volume.FileSystem}
+	mode := call.Capability{Access: call.MultiNodeSingleWriter, Attachment: call.FileSystem}
 	id := func(n uint64) *volume.MountIdentity { return &volume.MountIdentity{Boot: "boot", Device: "8:1", ID: n} }
 	return volume.Record{
-		Volume:     volume.Volume{ID: "data", PluginID: "p", Driver: "d", ExternalID: "ext", Capabilities: []volume.Capability{mode}},
+		Volume:     volume.Volume{ID: "data", PluginID: "p", Driver: "d", ExternalID: "ext", Capabilities: []call.Capability{mode}},
 		Generation: 7,
 		Node: volume.NodeSide{
 			Mode: &volume.Mode{Capability: mode}, Uses: volume.Uses{Attach: true, Stage: true}, Attached: volume.Present, NodeID: "n",
@@ -63,7 +64,7 @@ func TestAdopt(t *testing.T) {
 		change func(*volume.Record, *volume.Observed)
 		live   bool
 		claims []string // the adopted claims
-		steps  []volume.Kind
+		steps  []call.Kind
 	}{
 		"all there":               {func(*volume.Record, *volume.Observed) {}, true, []string{"a", "b"}, nil},
 		"one target gone":         {func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = none }, true, []string{"b"}, nil},
@@ -72,22 +73,22 @@ func TestAdopt(t *testing.T) {
 			s := o.Targets["a"]
 			s.Seen = volume.SeenDead
 			o.Targets["a"] = s
-		}, true, []string{"a", "b"}, []volume.Kind{volume.Doubt, volume.NodeUnpublish}},
+		}, true, []string{"a", "b"}, []call.Kind{volume.Doubt, call.NodeUnpublish}},
 		"targets gone, staged": {func(_ *volume.Record, o *volume.Observed) {
 			o.Targets, o.Binds = map[string]volume.Sight{}, map[string]volume.Sight{}
-		}, true, []string{"a", "b"}, []volume.Kind{volume.Doubt}},
+		}, true, []string{"a", "b"}, []call.Kind{volume.Doubt}},
 		"only the bind is left": {func(_ *volume.Record, o *volume.Observed) {
 			o.Targets, o.Staging = map[string]volume.Sight{}, none
-		}, true, []string{"b"}, []volume.Kind{volume.Doubt}},
+		}, true, []string{"b"}, []call.Kind{volume.Doubt}},
 		"nothing there": {func(_ *volume.Record, o *volume.Observed) {
 			*o = volume.Observed{Boot: "boot", Plugin: o.Plugin}
-		}, true, nil, []volume.Kind{volume.NodeUnpublish, volume.Free, volume.NodeUnpublish, volume.NodeUnstage, volume.Prove, volume.ControllerUnpublish, volume.Free}},
+		}, true, nil, []call.Kind{call.NodeUnpublish, volume.Free, call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free}},
 		"others at every path": {func(_ *volume.Record, o *volume.Observed) {
 			o.Staging, o.Targets["a"], o.Targets["b"], o.Binds["b"] = other, other, other, other
-		}, true, nil, []volume.Kind{volume.Free, volume.Prove, volume.ControllerUnpublish, volume.Free}},
+		}, true, nil, []call.Kind{volume.Free, volume.Prove, call.ControllerUnpublish, volume.Free}},
 		"another boot": {func(_ *volume.Record, o *volume.Observed) {
 			*o = volume.Observed{Boot: "next", Plugin: o.Plugin}
-		}, false, nil, []volume.Kind{volume.NodeUnpublish, volume.Free, volume.NodeUnpublish, volume.NodeUnstage, volume.Prove, volume.ControllerUnpublish, volume.Free}},
+		}, false, nil, []call.Kind{call.NodeUnpublish, volume.Free, call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free}},
 		"another boot, never attached": {func(r *volume.Record, o *volume.Observed) {
 			r.Node.Attached, r.Node.Uses.Attach = volume.Absent, false
 			*o = volume.Observed{Boot: "next", Plugin: o.Plugin}
@@ -124,7 +125,7 @@ func TestAdopt(t *testing.T) {
 
 // walk takes up to n steps. Each of them succeeds and changes no mount. None may unmount a present
 // mount.
-func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) (kinds []volume.Kind) {
+func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) (kinds []call.Kind) {
 	t.Helper()
 	o.WatchOver = true
 	for range n + 1 {
@@ -137,10 +138,10 @@ func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) 
 			return kinds
 		}
 		at := o.Targets[a.Alloc]
-		if a.Kind == volume.NodeUnstage {
+		if a.Kind == call.NodeUnstage {
 			at = o.Staging
 		}
-		if (a.Kind == volume.NodeUnstage || a.Kind == volume.NodeUnpublish) && at.Seen == volume.SeenMount {
+		if (a.Kind == call.NodeUnstage || a.Kind == call.NodeUnpublish) && at.Seen == volume.SeenMount {
 			t.Errorf("%s: %s of what is mounted", name, a.Kind)
 		}
 		if a.Path == "/t/c/data" {
@@ -215,7 +216,7 @@ func TestRenoted(t *testing.T) {
 	remade := alter(func(_ *volume.Record, c *volume.Claim) { c.Mount = &volume.MountIdentity{ID: 50} })
 	restaged := alter(func(r *volume.Record, _ *volume.Claim) { r.Node.Mount = &volume.MountIdentity{ID: 51} })
 	owing := alter(func(r *volume.Record, _ *volume.Claim) {
-		r.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/t", Alloc: "x"}}
+		r.Node.PendingCalls = []volume.PendingCall{{Kind: call.NodeUnpublish, Path: "/t", Alloc: "x"}}
 	})
 	unseen := alter(func(r *volume.Record, _ *volume.Claim) { r.Node.Unseen = []volume.Unseen{{Path: "/t"}} })
 	gone := alter(func(*volume.Record, *volume.Claim) {})

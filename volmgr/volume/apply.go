@@ -3,6 +3,8 @@ package volume
 import (
 	"fmt"
 	"slices"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Apply records the outcome of a step in the record as it is now. The record may have changed since
@@ -15,18 +17,18 @@ func Apply(r Record, a Action, out Outcome) (Record, []Event) {
 
 func apply(r Record, a Action, out Outcome) Record {
 	switch {
-	case a.Kind == ControllerExpand, a.Kind == NodeExpand:
+	case a.Kind == call.ControllerExpand, a.Kind == call.NodeExpand:
 		return applyExpand(r, a, out)
 	case out.Unsent:
 		return r
 	}
 
 	switch a.Kind {
-	case Plan, ControllerPublish, ControllerUnpublish, Prove:
+	case Plan, call.ControllerPublish, call.ControllerUnpublish, Prove:
 		return applyAttach(r, a, out)
-	case NodeStage, NodeUnstage:
+	case call.NodeStage, call.NodeUnstage:
 		return applyStage(r, a, out)
-	case NodePublish, NodeUnpublish:
+	case call.NodePublish, call.NodeUnpublish:
 		return applyPublish(r, a, out)
 	case Bind, Unbind:
 		return applyBind(r, a, out)
@@ -73,7 +75,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		if n.Uses = a.Uses; n.NodeID == "" || n.Attached == Absent {
 			n.NodeID = a.NodeID
 		}
-	case ControllerPublish:
+	case call.ControllerPublish:
 		n.Attached, n.Proven = after(out), false
 		n.NodeID = a.NodeID
 		n.AttachedReadOnly = out.ReadOnly
@@ -81,7 +83,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		if out.Err != nil && out.Err.Uncertain() {
 			r = r.watching(lateAttach)
 		}
-	case ControllerUnpublish:
+	case call.ControllerUnpublish:
 		n.Attached, n.Proven = undone(n.Attached, out), false
 		switch {
 		case out.Err != nil && out.Err.Uncertain():
@@ -122,7 +124,7 @@ func applyStage(r Record, a Action, out Outcome) Record {
 	n := &r.Node
 	n.Proven = false
 
-	if a.Kind == NodeStage {
+	if a.Kind == call.NodeStage {
 		n.Staged = after(out)
 		n.Mount = nil
 		if out.Err != nil && out.Err.Uncertain() {
@@ -142,7 +144,7 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		r = r.watching(Watch{Path: a.Path, Undo: true})
 	}
 	if out.Err == nil {
-		r = r.withoutPendingCall(NodeUnstage, a.Path)
+		r = r.withoutPendingCall(call.NodeUnstage, a.Path)
 	}
 	if a.Pending {
 		return r // the host undid this side earlier
@@ -156,12 +158,12 @@ func applyStage(r Record, a Action, out Outcome) Record {
 
 func applyPublish(r Record, a Action, out Outcome) Record {
 	c, ok := r.Claims[a.Alloc]
-	if a.Kind == NodeUnpublish {
+	if a.Kind == call.NodeUnpublish {
 		if out.Err != nil && !out.Err.Answered {
 			r = r.watching(Watch{Path: a.Path, Alloc: a.Alloc, Undo: true})
 		}
 		if out.Err == nil {
-			r = r.withoutPendingCall(NodeUnpublish, a.Path)
+			r = r.withoutPendingCall(call.NodeUnpublish, a.Path)
 		}
 		if !ok || c.Target != a.Path || a.Pending {
 			return r // a late mount of a claim that has ended, or a pending call
@@ -343,21 +345,21 @@ func events(before, now Record, a Action, out Outcome) []Event {
 
 	if out.Err == nil {
 		switch a.Kind {
-		case ControllerPublish:
+		case call.ControllerPublish:
 			add("attached", "", "attached to node %q", a.NodeID)
-		case ControllerUnpublish:
+		case call.ControllerUnpublish:
 			add("detached", "", "detached from node %q", a.NodeID)
-		case NodeStage:
+		case call.NodeStage:
 			add("staged", "", "staged at %s", a.Path)
-		case NodeUnstage:
+		case call.NodeUnstage:
 			add("unstaged", "", "unstaged from %s", a.Path)
-		case NodePublish:
+		case call.NodePublish:
 			add("published", a.Alloc, "published at %s", a.Path)
-		case NodeUnpublish:
+		case call.NodeUnpublish:
 			add("unpublished", a.Alloc, "unpublished from %s", a.Path)
-		case ControllerExpand:
+		case call.ControllerExpand:
 			add("expanded", "", "the storage has %s", Size(now.Volume.Capacity))
-		case NodeExpand:
+		case call.NodeExpand:
 			add("node-expanded", "", "expanded to %s at %s", Size(a.Size), a.Path)
 		case Bind:
 			add("bound", a.Alloc, "bound at %s", a.Path)

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -19,19 +20,19 @@ func attachPlugin() volume.PluginView {
 func TestAttachmentWatched(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		kind   volume.Kind
+		kind   call.Kind
 		code   string
 		answer bool
 		watch  []volume.Watch
 	}{
-		{"no answer to an attach", volume.ControllerPublish, "DeadlineExceeded", false, []volume.Watch{{Attachment: true}}},
-		{"an attach failed", volume.ControllerPublish, "Internal", true, []volume.Watch{{Attachment: true}}},
-		{"an attach was refused", volume.ControllerPublish, "FailedPrecondition", true, nil},
-		{"no answer to a detach", volume.ControllerUnpublish, "DeadlineExceeded", false, []volume.Watch{{Attachment: true, Undo: true}}},
-		{"a detach failed", volume.ControllerUnpublish, "Internal", true, []volume.Watch{{Attachment: true, Undo: true}}},
-		{"a detach was refused", volume.ControllerUnpublish, "InvalidArgument", true, nil},
+		{"no answer to an attach", call.ControllerPublish, "DeadlineExceeded", false, []volume.Watch{{Attachment: true}}},
+		{"an attach failed", call.ControllerPublish, "Internal", true, []volume.Watch{{Attachment: true}}},
+		{"an attach was refused", call.ControllerPublish, "FailedPrecondition", true, nil},
+		{"no answer to a detach", call.ControllerUnpublish, "DeadlineExceeded", false, []volume.Watch{{Attachment: true, Undo: true}}},
+		{"a detach failed", call.ControllerUnpublish, "Internal", true, []volume.Watch{{Attachment: true, Undo: true}}},
+		{"a detach was refused", call.ControllerUnpublish, "InvalidArgument", true, nil},
 	} {
-		r := offering(volume.SingleNodeWriter)
+		r := offering(call.SingleNodeWriter)
 		r.Node = volume.NodeSide{Uses: volume.Uses{Attach: true, Stage: true}, Attached: volume.Present, NodeID: "n"}
 		out := volume.Outcome{Err: &volume.CallError{Step: string(tt.kind), Code: tt.code, Retry: volume.RetryBackoff, Answered: tt.answer}}
 		got, _ := volume.Apply(r, volume.Action{Kind: tt.kind, NodeID: "n"}, out)
@@ -55,7 +56,7 @@ func TestLateDetachDecided(t *testing.T) {
 		t.Errorf("a detach that failed: %+v", a)
 	}
 	r.Node.Attached, o.AttachmentOver = volume.Absent, true
-	if a := volume.Next(r, o); a.Kind != volume.ControllerPublish {
+	if a := volume.Next(r, o); a.Kind != call.ControllerPublish {
 		t.Errorf("once it cannot come any more: %+v", a)
 	}
 }
@@ -76,7 +77,7 @@ func TestLateAttachDecided(t *testing.T) {
 	}
 	o.AttachmentOver = true
 	a := volume.Next(r, o)
-	if a.Kind != volume.ControllerUnpublish || !a.Sure {
+	if a.Kind != call.ControllerUnpublish || !a.Sure {
 		t.Fatalf("once it cannot come any more: %+v", a)
 	}
 	if now, _ := volume.Apply(r, a, volume.Outcome{}); now.Node.Attached != volume.Absent || len(now.Node.Watches) > 0 {
@@ -91,7 +92,7 @@ func TestLateAttachDecided(t *testing.T) {
 // attaching returns a volume with a claim for which nothing was made yet.
 func attaching(t *testing.T) volume.Record {
 	t.Helper()
-	r, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), attachPlugin().Info, now)
+	r, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), attachPlugin().Info, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,9 +131,9 @@ func TestBlockedByDebt(t *testing.T) {
 // TestPendingCalls: the state of pending calls is reported. Once a try has failed, the report names
 // the command that gives them up.
 func TestPendingCalls(t *testing.T) {
-	r := offering(volume.SingleNodeWriter)
+	r := offering(call.SingleNodeWriter)
 	r.Node.PendingCalls = owed()
-	failed := &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnpublish, Pending: true}, Tries: 1, Err: &volume.CallError{
+	failed := &volume.Attempt{Action: volume.Action{Kind: call.NodeUnpublish, Pending: true}, Tries: 1, Err: &volume.CallError{
 		Step: "NodeUnpublishVolume", Code: "Internal", Message: "no such target", Retry: volume.RetryBackoff, Answered: true}}
 	up, down := attachPlugin(), volume.PluginView{Known: true, State: "stopped"}
 	const giveUp = "volctl volume deregister data --force --forget"
@@ -162,7 +163,7 @@ func TestPendingCalls(t *testing.T) {
 		t.Errorf("the volume's own status: %+v", e)
 	}
 	// The same storage has another id here.
-	again := offering(volume.SingleNodeWriter)
+	again := offering(call.SingleNodeWriter)
 	again.Volume.ID = "other"
 	e = volume.Explain(again, volume.Observed{Plugin: up, Leftover: "a debt comes first", Pending: &r, PendingTry: failed}, nil)
 	if e.Else != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), giveUp) {

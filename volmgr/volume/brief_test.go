@@ -1,6 +1,10 @@
 package volume
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/call"
+)
 
 func TestInBrief(t *testing.T) {
 	mount := &MountIdentity{Device: "0:1", ID: 1}
@@ -32,7 +36,7 @@ func TestInBrief(t *testing.T) {
 		"failed":    {record(taken), &Attempt{Err: failed, Tries: 1}, StateMounted},
 		"hung":      {record(taken), &Attempt{Action: Action{Kind: Wait, Cause: CauseHung}}, StateStuck},
 		"no plugin": {record(taken), &Attempt{Action: Action{Kind: Wait, Cause: CausePlugin}}, StateMounted},
-		"creating":  {creating, &Attempt{Action: Action{Kind: CreateVolume}, Running: true}, StateMounting},
+		"creating":  {creating, &Attempt{Action: Action{Kind: call.CreateVolume}, Running: true}, StateMounting},
 		"uncreated": {creating, nil, StateStuck},
 	} {
 		if got := InBrief(tt.r, tt.at); got != tt.want {

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Check verifies the conditions that Admit, Detach and Apply keep true for every record. It is for
@@ -62,7 +64,7 @@ func (r Record) unrecognised() string {
 	}
 
 	for _, d := range r.Node.PendingCalls {
-		if d.Kind != NodeUnpublish && d.Kind != NodeUnstage {
+		if d.Kind != call.NodeUnpublish && d.Kind != call.NodeUnstage {
 			return fmt.Sprintf("the unknown call %q is owed", d.Kind)
 		}
 	}

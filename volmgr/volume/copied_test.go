@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -14,8 +15,8 @@ func TestCopied(t *testing.T) {
 	held := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Driver: "d", ExternalID: "e"}, Generation: 9}
 	held.Node = volume.NodeSide{
 		Uses: volume.Uses{Attach: true, Stage: true}, Attached: volume.Present, Staged: volume.Present, Mount: id, NodeID: "n", StagingPath: "/s", Proven: true,
-		PendingCalls: []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/old"}}, Seq: 1,
-		Mode: &volume.Mode{Capability: volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}},
+		PendingCalls: []volume.PendingCall{{Kind: call.NodeUnpublish, Path: "/old"}}, Seq: 1,
+		Mode: &volume.Mode{Capability: call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}},
 	}
 	held.Claims = map[string]volume.Claim{"a": {
 		Alloc: "a", Seq: 1, Terms: volume.Terms{Mode: held.Node.Mode.Capability, Owner: volume.Owner{Kind: volume.OwnerNone}}, Wanted: true, State: volume.Mounted,

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
@@ -35,8 +36,8 @@ func (v Volume) createAgain() string {
 		add("mutable-param", k+"="+v.Mutable[k])
 	}
 
-	add("access-mode", string(c.Access), string(SingleNodeWriter))
-	add("attachment-mode", string(c.Attachment), string(FileSystem))
+	add("access-mode", string(c.Access), string(call.SingleNodeWriter))
+	add("attachment-mode", string(c.Attachment), string(call.FileSystem))
 	add("fs-type", v.MountOptions.FSType)
 	for _, flag := range v.MountOptions.MountFlags {
 		add("mount-flag", flag)

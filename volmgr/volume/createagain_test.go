@@ -3,12 +3,13 @@ package volume_test
 import (
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // TestCreateAgain lists the commands that continue a create which was requested without a file.
 func TestCreateAgain(t *testing.T) {
-	writer := []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}
+	writer := []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}
 	for want, v := range map[string]volume.Volume{
 		"volctl volume create data --plugin=local": {ID: "data", PluginID: "local", Capabilities: writer},
 		"volctl volume create data --plugin=local --size=1GiB --param=type=image '--param=x=a b'": {

@@ -1,6 +1,10 @@
 package volume
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/volagent/volagent/volmgr/call"
+)
 
 // Safety says whether data is safe, as far as the agent knows.
 type Safety string
@@ -28,9 +32,9 @@ const codeDataLoss = "DataLoss"
 func DataSafe(r Record, o Observed, at *Attempt, last Report) Safety {
 	failed := at != nil && at.Err != nil
 	findings := last.Findings()
-	lost := slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == DataLoss })
+	lost := slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == call.DataLoss })
 
-	ill := slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity != Degraded })
+	ill := slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity != call.Degraded })
 	switch {
 	case lost, failed && at.Err.Code == codeDataLoss:
 		return SafetyNo

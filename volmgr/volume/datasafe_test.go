@@ -3,6 +3,7 @@ package volume_test
 import (
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -10,17 +11,17 @@ import (
 func TestDataSafe(t *testing.T) {
 	made, other := volume.MountIdentity{Boot: "b", Device: "7:0", Root: "/", ID: 1}, volume.MountIdentity{Boot: "b", Device: "7:1", Root: "/", ID: 2}
 	sight := func(s volume.Seen) volume.Sight { return volume.Sight{Seen: s, Identity: made} }
-	failed := func(kind volume.Kind, code string) *volume.Attempt {
+	failed := func(kind call.Kind, code string) *volume.Attempt {
 		return &volume.Attempt{Action: volume.Action{Kind: kind, Alloc: "a"}, Tries: 3, Err: &volume.CallError{Step: string(kind), Code: code}}
 	}
 	said := func(severities ...string) volume.Report {
 		c := &volume.Checkup{}
 		for _, s := range severities {
-			c.Found = append(c.Found, volume.Condition{Severity: s})
+			c.Found = append(c.Found, call.Condition{Severity: s})
 		}
 		return volume.Report{Node: &volume.Checkup{}, Controller: c}
 	}
-	unsent := failed(volume.NodeStage, "Unavailable")
+	unsent := failed(call.NodeStage, "Unavailable")
 	unsent.Err.Unsent = true
 	for name, c := range map[string]struct {
 		spoil func(r *volume.Record, o *volume.Observed)
@@ -29,18 +30,18 @@ func TestDataSafe(t *testing.T) {
 		want  volume.Safety
 	}{
 		"all is well":           {want: volume.SafetyYes},
-		"degraded storage":      {last: said(volume.Degraded), want: volume.SafetyYes},
-		"busy":                  {at: failed(volume.NodeUnpublish, "Internal"), want: volume.SafetyYes},
-		"said to be lost":       {last: said(volume.Degraded, volume.DataLoss), want: volume.SafetyNo},
-		"answered as lost":      {at: failed(volume.NodeUnpublish, "DataLoss"), want: volume.SafetyNo},
-		"inaccessible":          {last: said(volume.Inaccessible), want: volume.SafetyUnknown},
-		"abnormal":              {last: said(volume.Abnormal), want: volume.SafetyUnknown},
+		"degraded storage":      {last: said(call.Degraded), want: volume.SafetyYes},
+		"busy":                  {at: failed(call.NodeUnpublish, "Internal"), want: volume.SafetyYes},
+		"said to be lost":       {last: said(call.Degraded, call.DataLoss), want: volume.SafetyNo},
+		"answered as lost":      {at: failed(call.NodeUnpublish, "DataLoss"), want: volume.SafetyNo},
+		"inaccessible":          {last: said(call.Inaccessible), want: volume.SafetyUnknown},
+		"abnormal":              {last: said(call.Abnormal), want: volume.SafetyUnknown},
 		"a severity of later":   {last: said("status 9"), want: volume.SafetyUnknown},
-		"cannot be staged":      {at: failed(volume.NodeStage, "Internal"), want: volume.SafetyUnknown},
-		"cannot be published":   {at: failed(volume.NodePublish, "Internal"), want: volume.SafetyUnknown},
-		"cannot be expanded":    {at: failed(volume.NodeExpand, "Internal"), want: volume.SafetyUnknown},
+		"cannot be staged":      {at: failed(call.NodeStage, "Internal"), want: volume.SafetyUnknown},
+		"cannot be published":   {at: failed(call.NodePublish, "Internal"), want: volume.SafetyUnknown},
+		"cannot be expanded":    {at: failed(call.NodeExpand, "Internal"), want: volume.SafetyUnknown},
 		"nothing was asked":     {at: unsent, want: volume.SafetyYes},
-		"lost, and nothing was": {at: unsent, last: said(volume.DataLoss), want: volume.SafetyNo},
+		"lost, and nothing was": {at: unsent, last: said(call.DataLoss), want: volume.SafetyNo},
 		"dead staging":          {spoil: func(_ *volume.Record, o *volume.Observed) { o.Staging = sight(volume.SeenDead) }, want: volume.SafetyUnknown},
 		"hung target":           {spoil: func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = sight(volume.SeenHung) }, want: volume.SafetyUnknown},
 		"unreadable bind":       {spoil: func(_ *volume.Record, o *volume.Observed) { o.Binds["a"] = sight(volume.SeenError) }, want: volume.SafetyUnknown},

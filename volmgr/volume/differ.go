@@ -23,8 +23,8 @@ func (v Volume) Differences(request Volume) []string {
 	d.capacity(v, request)
 
 	d.unless(slices.Equal(v.Capabilities, request.Capabilities), "capabilities", v.Capabilities, request.Capabilities)
-	d.unless(v.MountOptions.equal(request.MountOptions), "mount_options", v.MountOptions.shown(), request.MountOptions.shown())
-	d.unless(!request.Topology.Given() || v.Topology.equal(request.Topology), "topology_request", v.Topology.shown(), request.Topology.shown())
+	d.unless(v.MountOptions.Equal(request.MountOptions), "mount_options", v.MountOptions.Shown(), request.MountOptions.Shown())
+	d.unless(!request.Topology.Given() || v.Topology.Equal(request.Topology), "topology_request", v.Topology.Shown(), request.Topology.Shown())
 	d.unless(len(request.Parameters) == 0 || maps.Equal(v.Parameters, request.Parameters), "parameters", v.Parameters, request.Parameters)
 	if wanted := v.Mutations(request.Mutable); len(wanted) > 0 {
 		d = append(d, v.MutableChange(wanted))

@@ -3,6 +3,8 @@ package volume
 import (
 	"slices"
 	"testing"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // A request that a volume satisfies has no differences. For any other request, each field that
@@ -10,9 +12,9 @@ import (
 func TestDifferences(t *testing.T) {
 	made := Volume{
 		ID: "data", Name: "data", PluginID: "p", Created: true, CapacityMin: 10, Capacity: 12, CapacityMax: 100,
-		Capabilities: []Capability{{Access: SingleNodeWriter, Attachment: FileSystem}}, CloneID: "other",
-		MountOptions: MountOptions{FSType: "ext4"}, Parameters: map[string]string{"a": "b"}, Context: map[string]string{"of": "plugin"},
-		Topology: TopologyRequest{Preferred: []map[string]string{{"zone": "a"}}}, Mutable: map[string]string{"iops": "1"},
+		Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}, CloneID: "other",
+		MountOptions: call.MountOptions{FSType: "ext4"}, Parameters: map[string]string{"a": "b"}, Context: map[string]string{"of": "plugin"},
+		Topology: call.TopologyRequest{Preferred: []map[string]string{{"zone": "a"}}}, Mutable: map[string]string{"iops": "1"},
 	}
 	for name, tt := range map[string]struct {
 		change func(v, request *Volume)
@@ -20,7 +22,7 @@ func TestDifferences(t *testing.T) {
 	}{
 		"the same": {func(_, _ *Volume) {}, nil},
 		"what may be left out": {func(_, r *Volume) {
-			r.Name, r.CloneID, r.CapacityMin, r.CapacityMax, r.Parameters, r.Topology, r.Mutable = "", "", 0, 0, nil, TopologyRequest{}, nil
+			r.Name, r.CloneID, r.CapacityMin, r.CapacityMax, r.Parameters, r.Topology, r.Mutable = "", "", 0, 0, nil, call.TopologyRequest{}, nil
 		}, nil},
 		"missing and empty":           {func(_, r *Volume) { r.MountOptions.MountFlags, r.Topology.Required = []string{}, []map[string]string{} }, nil},
 		"as large as it is":           {func(_, r *Volume) { r.CapacityMin = 12 }, nil},
@@ -32,11 +34,11 @@ func TestDifferences(t *testing.T) {
 		"the context of the request":  {func(_, r *Volume) { r.Context = map[string]string{"of": "file"} }, nil},
 		"another registered context":  {func(v, r *Volume) { v.Created, r.Context = false, map[string]string{"of": "file"} }, []string{`context: {"of":"plugin"} → {"of":"file"}`}},
 		"another place":               {func(_, r *Volume) { r.Topology.Preferred = []map[string]string{{"zone": "b"}} }, []string{`topology_request: {"preferred":[{"zone":"a"}]} → {"preferred":[{"zone":"b"}]}`}},
-		"the default place":           {func(v, r *Volume) { v.Topology, r.Topology = TopologyRequest{}, TopologyRequest{} }, nil},
+		"the default place":           {func(v, r *Volume) { v.Topology, r.Topology = call.TopologyRequest{}, call.TopologyRequest{} }, nil},
 		"a source":                    {func(v, r *Volume) { v.CloneID, r.SnapshotID = "", "snap" }, []string{`snapshot_id: none → "snap"`, `clone_id: none → "other"`}},
 		"a modify of unknown outcome": {func(v, _ *Volume) { v.Modifying = map[string]string{"iops": "2"} }, []string{`mutable_parameters: {"iops":"1"} → {"iops":"1"}`}},
 		"the order of its first modes": {func(v, r *Volume) {
-			v.Capabilities = append(v.Capabilities, Capability{Access: MultiNodeReaderOnly})
+			v.Capabilities = append(v.Capabilities, call.Capability{Access: call.MultiNodeReaderOnly})
 			slices.Reverse(r.Capabilities)
 		}, []string{`capabilities: [{"access_mode":"single-node-writer","attachment_mode":"file-system"},{"access_mode":"multi-node-reader-only","attachment_mode":""}] → [{"access_mode":"single-node-writer","attachment_mode":"file-system"}]`}},
 		"another plugin and no name": {func(_, r *Volume) { r.PluginID, r.Name = "q", "x" }, []string{`name: "data" → "x"`, `plugin_id: "p" → "q"`}},

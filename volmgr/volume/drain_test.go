@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -31,7 +32,7 @@ func TestOccupancy(t *testing.T) {
 	debt.Leftover = true
 	attached := volume.Record{Volume: volume.Volume{ID: "c", PluginID: "p"}, Node: volume.NodeSide{Attached: volume.Present, Uses: volume.Uses{Attach: true}, NodeID: "n"}}
 	down := volume.Observed{Plugin: volume.PluginView{Known: true, State: "backing-off"}}
-	busy := &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnpublish, Alloc: "web"}, Tries: 1, Err: &volume.CallError{Step: "NodeUnpublishVolume", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff, HeldBy: []string{"pid 3 rsync"}, Remedy: "kill 3"}}
+	busy := &volume.Attempt{Action: volume.Action{Kind: call.NodeUnpublish, Alloc: "web"}, Tries: 1, Err: &volume.CallError{Step: "NodeUnpublishVolume", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff, HeldBy: []string{"pid 3 rsync"}, Remedy: "kill 3"}}
 	for _, tt := range []struct {
 		name    string
 		r       volume.Record
@@ -120,7 +121,7 @@ func TestStopCommand(t *testing.T) {
 // made. This includes a claim that would wait for the end of another one, and one of an alloc whose
 // earlier claim has a dead owner.
 func TestAdmitDraining(t *testing.T) {
-	old := admit(t, offering(volume.SingleNodeMultiWriter), writer("a"))
+	old := admit(t, offering(call.SingleNodeMultiWriter), writer("a"))
 	draining := func(q *volume.Request) { q.Draining = true }
 	if next, err := volume.Admit(old, with(writer("a"), draining), volume.PluginInfo{}, now); err != nil || !reflect.DeepEqual(next, old) {
 		t.Errorf("the same again: %v, %+v", err, next)
@@ -129,11 +130,11 @@ func TestAdmitDraining(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	single, err := volume.Detach(admit(t, offering(volume.SingleNodeWriter), writer("a")), "a")
+	single, err := volume.Detach(admit(t, offering(call.SingleNodeWriter), writer("a")), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := admit(t, offering(volume.SingleNodeWriter), with(writer("a"), func(q *volume.Request) { q.Owner = volume.Owner{Kind: volume.OwnerPID, PID: 7} }))
+	gone := admit(t, offering(call.SingleNodeWriter), with(writer("a"), func(q *volume.Request) { q.Owner = volume.Owner{Kind: volume.OwnerPID, PID: 7} }))
 	for name, tt := range map[string]struct {
 		r   volume.Record
 		ask volume.Request

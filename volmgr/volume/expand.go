@@ -3,6 +3,8 @@ package volume
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Expansion is a requested growth that is not finished. First ControllerExpandVolume enlarges the
@@ -33,10 +35,10 @@ type Expansion struct {
 
 // Refusal is the final answer of a plugin that refused an expansion.
 type Refusal struct {
-	Step    Kind   `json:"step"` // ControllerExpand or NodeExpand
-	Size    int64  `json:"size"` // bytes that were asked for
-	Code    string `json:"code"`
-	Message string `json:"message"`
+	Step    call.Kind `json:"step"` // ControllerExpand or NodeExpand
+	Size    int64     `json:"size"` // bytes that were asked for
+	Code    string    `json:"code"`
+	Message string    `json:"message"`
 }
 
 // Err returns the refusal as the error of the failed call.
@@ -51,9 +53,9 @@ func (e Expansion) offline() bool { return e.Want > 0 && e.Offline }
 // that have nothing left to do.
 func (e Expansion) Awaits(a Action) bool {
 	switch a.Kind {
-	case ControllerExpand:
+	case call.ControllerExpand:
 		return e.Want > 0
-	case NodeExpand:
+	case call.NodeExpand:
 		return e.nodeWants()
 	default:
 		return true
@@ -61,7 +63,7 @@ func (e Expansion) Awaits(a Action) bool {
 }
 
 // nodeRefused reports whether the node service refused the size and is not asked again for now.
-func (e Expansion) nodeRefused() bool { return e.Refused.Step == NodeExpand }
+func (e Expansion) nodeRefused() bool { return e.Refused.Step == call.NodeExpand }
 
 // nodeWants reports whether NodeExpandVolume must be called.
 func (e Expansion) nodeWants() bool { return e.Node > 0 && !e.nodeRefused() }
@@ -159,7 +161,7 @@ func Expanded(r Record, size int64) (done bool, err error) {
 	}
 
 	switch f := e.Refused; {
-	case f.Size >= size && (f.Step == NodeExpand || f.Size == size || r.Volume.size() < size):
+	case f.Size >= size && (f.Step == call.NodeExpand || f.Size == size || r.Volume.size() < size):
 		return false, f.Err()
 	case e.Want > 0:
 		return false, nil
@@ -215,7 +217,7 @@ func (r Record) awaitsNode() bool {
 // promoted returns the record with a claim after a step for it, and marks the claim as mounted if
 // nothing is missing. A recorded bind mount counts only after it was checked, because the claim may
 // have waited over a reboot.
-func (r Record) promoted(c Claim, k Kind) Record {
+func (r Record) promoted(c Claim, k call.Kind) Record {
 	if r = r.with(c); r.awaitsNode() || c.At != "" && k != Bind && k != Take {
 		return r
 	}
@@ -248,7 +250,7 @@ func (p *planner) expand() bool {
 	case (e.Offline || p.o.Plugin.Info.Caps.Offline) && p.inUse():
 		return p.wait(CauseExpand, "plugin %q expands volumes only while they are not in use", p.r.Volume.PluginID)
 	default:
-		return p.try(Action{Kind: ControllerExpand, Size: e.Want})
+		return p.try(Action{Kind: call.ControllerExpand, Size: e.Want})
 	}
 }
 
@@ -276,7 +278,7 @@ func (p *planner) nodeExpand() (chosen, ok bool) {
 	if path == "" {
 		return false, true
 	}
-	if p.try(Action{Kind: NodeExpand, Path: path, Size: p.r.Volume.Expansion.Node}) {
+	if p.try(Action{Kind: call.NodeExpand, Path: path, Size: p.r.Volume.Expansion.Node}) {
 		return true, false
 	}
 
@@ -299,7 +301,7 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 	}
 
 	switch {
-	case a.Kind == ControllerExpand && out.Err == nil:
+	case a.Kind == call.ControllerExpand && out.Err == nil:
 		got := out.Capacity
 		if got <= 0 {
 			got = a.Size // the plugin answered OK without a size
@@ -313,16 +315,16 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 		if e.Refused = refused; a.Size >= e.Want {
 			e.Want, e.Offline = 0, false
 		}
-	case a.Kind == ControllerExpand && a.Size == e.Want:
+	case a.Kind == call.ControllerExpand && a.Size == e.Want:
 		e.Want, e.Offline, e.Refused = 0, false, refused
-	case a.Kind == NodeExpand && out.Err == nil:
+	case a.Kind == call.NodeExpand && out.Err == nil:
 		if v.Capacity < a.Size { // there is no controller to report the size
 			v.Capacity, v.CapacityMin = a.Size, max(v.CapacityMin, a.Size)
 		}
 		if e.Refused = refused; a.Size >= e.Node {
 			e.Node = 0
 		}
-	case a.Kind == NodeExpand && a.Size == e.Node:
+	case a.Kind == call.NodeExpand && a.Size == e.Node:
 		if e.Refused = refused; v.Capacity < a.Size && refused.Code != "FailedPrecondition" {
 			e.Node = 0 // the storage has not grown
 		}
@@ -352,7 +354,7 @@ func Size(bytes int64) string {
 
 // expands reports whether the attempt was at a step of an expansion.
 func (at *Attempt) expands() bool {
-	return at != nil && (at.Action.Kind == ControllerExpand || at.Action.Kind == NodeExpand)
+	return at != nil && (at.Action.Kind == call.ControllerExpand || at.Action.Kind == call.NodeExpand)
 }
 
 // giveUp returns the command that withdraws an expansion.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -40,10 +41,10 @@ func TestExpandDecides(t *testing.T) {
 		"the node alone":               {func(_ *volume.Volume, p *volume.PluginInfo) { p.Caps.Expand = false }, 16, volume.Expansion{Node: 16}, ""},
 		"neither":                      {func(_ *volume.Volume, p *volume.PluginInfo) { p.Caps = volume.Caps{} }, 16, volume.Expansion{}, `plugin "ebs" cannot expand volumes`},
 		"after a refusal": {func(v *volume.Volume, _ *volume.PluginInfo) {
-			v.Expansion.Refused = volume.Refusal{Step: volume.ControllerExpand, Size: 18}
+			v.Expansion.Refused = volume.Refusal{Step: call.ControllerExpand, Size: 18}
 		}, 16, volume.Expansion{Want: 16}, ""},
 		"once more what the node refused": {func(v *volume.Volume, _ *volume.PluginInfo) {
-			v.Expansion = volume.Expansion{Node: 12, Refused: volume.Refusal{Step: volume.NodeExpand, Size: 12}}
+			v.Expansion = volume.Expansion{Node: 12, Refused: volume.Refusal{Step: call.NodeExpand, Size: 12}}
 		}, 12, volume.Expansion{Node: 12}, ""},
 	} {
 		r, p := registered(), grower()
@@ -92,7 +93,7 @@ func TestExpandOffline(t *testing.T) {
 		t.Errorf("while the call is put off: %+v", a)
 	}
 	o.Parked = nil
-	if a := volume.Next(r, o); a.Kind != volume.ControllerExpand || a.Size != 16 {
+	if a := volume.Next(r, o); a.Kind != call.ControllerExpand || a.Size != 16 {
 		t.Errorf("before anything else: %+v", a)
 	}
 }
@@ -105,34 +106,34 @@ func TestNextExpands(t *testing.T) {
 			o.Plugin.Info.Caps.Expand, o.Plugin.Info.Caps.NodeExpand = true, true
 		}
 	}
-	parked := func(o *volume.Observed, k volume.Kind) { o.Parked = map[string]bool{string(k) + "/": true} }
+	parked := func(o *volume.Observed, k call.Kind) { o.Parked = map[string]bool{string(k) + "/": true} }
 	for name, tt := range map[string]struct {
 		change func(*volume.Record, *volume.Observed)
 		want   string
 	}{
 		"mounted":            {expand(volume.Expansion{Want: 16}), "ControllerExpandVolume  "},
 		"mounted, then":      {expand(volume.Expansion{Node: 16}), "NodeExpandVolume  /s"},
-		"refused":            {expand(volume.Expansion{Node: 16, Refused: volume.Refusal{Step: volume.NodeExpand}}), "settled"},
-		"refused by another": {expand(volume.Expansion{Node: 16, Refused: volume.Refusal{Step: volume.ControllerExpand}}), "NodeExpandVolume  /s"},
+		"refused":            {expand(volume.Expansion{Node: 16, Refused: volume.Refusal{Step: call.NodeExpand}}), "settled"},
+		"refused by another": {expand(volume.Expansion{Node: 16, Refused: volume.Refusal{Step: call.ControllerExpand}}), "NodeExpandVolume  /s"},
 		"being deleted": {func(r *volume.Record, o *volume.Observed) {
 			expand(volume.Expansion{Want: 16})(r, o)
 			r.Volume.Provision = volume.Deleting
 		}, "settled"},
 		"put off, nothing else waits": {func(r *volume.Record, o *volume.Observed) {
 			expand(volume.Expansion{Want: 16})(r, o)
-			parked(o, volume.ControllerExpand)
+			parked(o, call.ControllerExpand)
 			edit(r, func(c *volume.Claim) { c.State, c.Published, c.Mount = volume.Pending, volume.Absent, nil })
 			o.Targets["a"] = volume.Sight{}
 		}, "NodePublishVolume a /t/a"},
 		"a claim waits for the node": {func(r *volume.Record, o *volume.Observed) {
 			expand(volume.Expansion{Node: 16})(r, o)
-			parked(o, volume.NodeExpand)
+			parked(o, call.NodeExpand)
 			edit(r, func(c *volume.Claim) { c.State, c.Published, c.Mount = volume.Pending, volume.Absent, nil })
 			o.Targets["a"] = volume.Sight{}
 		}, "wait backoff: NodeExpandVolume failed and is not due yet"},
 		"a claim beside another does not": {func(r *volume.Record, o *volume.Observed) {
 			expand(volume.Expansion{Node: 16})(r, o)
-			parked(o, volume.NodeExpand)
+			parked(o, call.NodeExpand)
 			b := r.Claims["a"]
 			b.Alloc, b.Seq, b.State, b.Published, b.Mount, b.Target = "b", 2, volume.Pending, volume.Absent, nil, "/t/b"
 			r.Claims["b"] = b
@@ -144,7 +145,7 @@ func TestNextExpands(t *testing.T) {
 		"mounted for reading": {func(r *volume.Record, o *volume.Observed) {
 			expand(volume.Expansion{Node: 16})(r, o)
 			m := *r.Node.Mode
-			m.Access = volume.SingleNodeReaderOnly
+			m.Access = call.SingleNodeReaderOnly
 			r.Node.Mode = &m
 		}, "settled"},
 		"on its way down": {func(r *volume.Record, o *volume.Observed) {
@@ -172,8 +173,8 @@ func TestNextExpands(t *testing.T) {
 func TestApplyExpand(t *testing.T) {
 	refusal := &volume.CallError{Step: "ControllerExpandVolume", Code: "OutOfRange", Message: "no", Retry: volume.RetryChange, Answered: true}
 	open := &volume.CallError{Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
-	controller, node := volume.Action{Kind: volume.ControllerExpand, Size: 16}, volume.Action{Kind: volume.NodeExpand, Size: 16, Path: "/s"}
-	refused := func(k volume.Kind) volume.Refusal {
+	controller, node := volume.Action{Kind: call.ControllerExpand, Size: 16}, volume.Action{Kind: call.NodeExpand, Size: 16, Path: "/s"}
+	refused := func(k call.Kind) volume.Refusal {
 		return volume.Refusal{Step: k, Size: 16, Code: "OutOfRange", Message: "no"}
 	}
 	for name, tt := range map[string]struct {
@@ -188,13 +189,13 @@ func TestApplyExpand(t *testing.T) {
 		"then the node":     {volume.Expansion{Want: 16}, controller, volume.Outcome{Capacity: 18, NodeRequired: true}, volume.Expansion{Node: 18}, 16, 18},
 		"further meanwhile": {volume.Expansion{Want: 20}, controller, volume.Outcome{Capacity: 16}, volume.Expansion{Want: 20}, 16, 16},
 		"open":              {volume.Expansion{Want: 16}, controller, volume.Outcome{Err: open}, volume.Expansion{Want: 16}, 10, 12},
-		"refused":           {volume.Expansion{Want: 16, Offline: true}, controller, volume.Outcome{Err: refusal}, volume.Expansion{Refused: refused(volume.ControllerExpand)}, 10, 12},
-		"refused unsent":    {volume.Expansion{Want: 16}, controller, volume.Outcome{Err: refusal, Unsent: true}, volume.Expansion{Refused: refused(volume.ControllerExpand)}, 10, 12},
+		"refused":           {volume.Expansion{Want: 16, Offline: true}, controller, volume.Outcome{Err: refusal}, volume.Expansion{Refused: refused(call.ControllerExpand)}, 10, 12},
+		"refused unsent":    {volume.Expansion{Want: 16}, controller, volume.Outcome{Err: refusal, Unsent: true}, volume.Expansion{Refused: refused(call.ControllerExpand)}, 10, 12},
 		"refused, further":  {volume.Expansion{Want: 20}, controller, volume.Outcome{Err: refusal}, volume.Expansion{Want: 20}, 10, 12},
 		"node done":         {volume.Expansion{Node: 16}, node, volume.Outcome{Capacity: 16}, volume.Expansion{}, 16, 16},
 		"node, more by now": {volume.Expansion{Node: 20}, node, volume.Outcome{}, volume.Expansion{Node: 20}, 16, 16},
 		"node open":         {volume.Expansion{Node: 16}, node, volume.Outcome{Err: open}, volume.Expansion{Node: 16}, 10, 12},
-		"node alone, no":    {volume.Expansion{Node: 16}, node, volume.Outcome{Err: refusal}, volume.Expansion{Refused: refused(volume.NodeExpand)}, 10, 12},
+		"node alone, no":    {volume.Expansion{Node: 16}, node, volume.Outcome{Err: refusal}, volume.Expansion{Refused: refused(call.NodeExpand)}, 10, 12},
 	} {
 		r := registered()
 		r.Volume.Expansion = tt.was
@@ -209,15 +210,15 @@ func TestApplyExpand(t *testing.T) {
 	r := registered()
 	r.Volume.Capacity, r.Volume.Expansion.Node = 16, 16
 	now, events := volume.Apply(r, node, volume.Outcome{Err: refusal})
-	if e := now.Volume.Expansion; e.Node != 16 || e.Refused != refused(volume.NodeExpand) || len(events) != 1 || events[0].Type != "expand-failed" {
+	if e := now.Volume.Expansion; e.Node != 16 || e.Refused != refused(call.NodeExpand) || len(events) != 1 || events[0].Type != "expand-failed" {
 		t.Errorf("the node refuses what the storage has: %+v, %+v", e, events)
 	}
 }
 
 // TestExplainExpansion checks the description of an expansion for people.
 func TestExplainExpansion(t *testing.T) {
-	refused := volume.Refusal{Step: volume.NodeExpand, Size: 16 * mib, Code: "FailedPrecondition", Message: "not now"}
-	failing := &volume.Attempt{Action: volume.Action{Kind: volume.ControllerExpand, Size: 16 * mib}, Err: &volume.CallError{Code: "Internal", Retry: volume.RetryBackoff}, Tries: 3}
+	refused := volume.Refusal{Step: call.NodeExpand, Size: 16 * mib, Code: "FailedPrecondition", Message: "not now"}
+	failing := &volume.Attempt{Action: volume.Action{Kind: call.ControllerExpand, Size: 16 * mib}, Err: &volume.CallError{Code: "Internal", Retry: volume.RetryBackoff}, Tries: 3}
 	for name, tt := range map[string]struct {
 		free  bool
 		e     volume.Expansion
@@ -263,7 +264,7 @@ func TestApplyExpandLies(t *testing.T) {
 	for got, want := range map[int64]int64{-5: 16, 0: 16, 1: 12, 14: 14, 16: 16, 1 << 62: 1 << 62} {
 		r := registered()
 		r.Volume.Expansion.Want = 16
-		now, _ := volume.Apply(r, volume.Action{Kind: volume.ControllerExpand, Size: 16}, volume.Outcome{Capacity: got, NodeRequired: true})
+		now, _ := volume.Apply(r, volume.Action{Kind: call.ControllerExpand, Size: 16}, volume.Outcome{Capacity: got, NodeRequired: true})
 		v := now.Volume
 		if v.Capacity != want || v.CapacityMin != min(16, want) || v.Expansion != (volume.Expansion{Node: want}) || now.Check() != nil {
 			t.Errorf("answered with %d: %+v, %v", got, v, now.Check())

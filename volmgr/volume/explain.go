@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Attempt is the current step of a volume and its history. It lives in memory only.
@@ -102,7 +104,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	}
 
 	if lack := o.Plugin.Lack(r); lack != "" && a.Cause != CausePlugin && r.Held() {
-		if o.Plugin.ReadyFor(NodePublish) {
+		if o.Plugin.ReadyFor(call.NodePublish) {
 			e.Summary += ", no controller available"
 		} else {
 			e.Summary += ", plugin unavailable"
@@ -130,7 +132,7 @@ func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	if r.Volume.Provision == Deleting {
 		state, again = StateDetaching, Command("volctl volume delete %s -y", r.Volume.ID)
 	}
-	if at != nil && at.Running && (at.Action.Kind == CreateVolume || at.Action.Kind == DeleteVolume) {
+	if at != nil && at.Running && (at.Action.Kind == call.CreateVolume || at.Action.Kind == call.DeleteVolume) {
 		return Explanation{State: state, Summary: string(r.Volume.Provision)}
 	}
 
@@ -235,11 +237,11 @@ func fix(r Record, o Observed, a Action) (first, second string) {
 	switch {
 	case a.Wanted() && a.Alloc != "":
 		return Command("volctl volume detach %s %s", r.Volume.ID, a.Alloc), ""
-	case a.Forward(), a.Pending, a.Kind == ControllerExpand, a.Kind == NodeExpand:
+	case a.Forward(), a.Pending, a.Kind == call.ControllerExpand, a.Kind == call.NodeExpand:
 		return o.Plugin.LogCommand(r.Volume.PluginID), ""
 	case a.How != WithPlugin && a.How.Stronger() == WithPlugin:
 		return force, ""
-	case a.How != WithPlugin, a.Kind == NodeUnpublish, a.Kind == NodeUnstage, a.Kind == Unbind:
+	case a.How != WithPlugin, a.Kind == call.NodeUnpublish, a.Kind == call.NodeUnstage, a.Kind == Unbind:
 		if out := wayOut(r, a.Alloc); out != "" {
 			return out, out
 		}

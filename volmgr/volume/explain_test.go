@@ -6,12 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 func TestExplain(t *testing.T) {
 	down := volume.PluginView{Known: true, State: "backing off", Reason: "exit status 1", Info: view().Info}
-	failed := func(k volume.Kind, alloc string, tries int, retry volume.Retry) *volume.Attempt {
+	failed := func(k call.Kind, alloc string, tries int, retry volume.Retry) *volume.Attempt {
 		return &volume.Attempt{
 			Action: volume.Action{Kind: k, Alloc: alloc}, Tries: tries,
 			Err: &volume.CallError{Step: string(k), Code: "Internal", Message: "busy", Retry: retry},
@@ -51,19 +52,19 @@ func TestExplain(t *testing.T) {
 		{"being created, and the call runs", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Volume.Provision = volume.Provisioning
-		}, &volume.Attempt{Action: volume.Action{Kind: volume.CreateVolume}, Running: true}, "mounting: creating", "", ""},
+		}, &volume.Attempt{Action: volume.Action{Kind: call.CreateVolume}, Running: true}, "mounting: creating", "", ""},
 		{"being deleted, and the call runs", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Volume.Provision = volume.Deleting
-		}, &volume.Attempt{Action: volume.Action{Kind: volume.DeleteVolume}, Running: true}, "detaching: deleting", "", ""},
+		}, &volume.Attempt{Action: volume.Action{Kind: call.DeleteVolume}, Running: true}, "detaching: deleting", "", ""},
 		{"being deleted, and the call failed", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Volume.Provision = volume.Deleting
-		}, failed(volume.DeleteVolume, "", 1, volume.RetryBackoff), "stuck: stuck: deleting", "deleting was begun and has not been seen to end", "volctl volume delete data -y"},
+		}, failed(call.DeleteVolume, "", 1, volume.RetryBackoff), "stuck: stuck: deleting", "deleting was begun and has not been seen to end", "volctl volume delete data -y"},
 		{"mounting", pending, nil, "mounting: mounting", "", ""},
-		{"mounting, failed twice", pending, failed(volume.NodePublish, "a", 2, volume.RetryBackoff), "mounting: mounting", "", ""},
-		{"mounting, failed for the third time", pending, failed(volume.NodePublish, "a", 3, volume.RetryBackoff), "stuck: stuck: mounting", "", "volctl volume detach data a"},
-		{"mounting, failed for good", pending, failed(volume.NodeStage, "", 1, volume.RetryChange), "stuck: stuck: mounting", "", "volctl plugin logs p"},
+		{"mounting, failed twice", pending, failed(call.NodePublish, "a", 2, volume.RetryBackoff), "mounting: mounting", "", ""},
+		{"mounting, failed for the third time", pending, failed(call.NodePublish, "a", 3, volume.RetryBackoff), "stuck: stuck: mounting", "", "volctl volume detach data a"},
+		{"mounting, failed for good", pending, failed(call.NodeStage, "", 1, volume.RetryChange), "stuck: stuck: mounting", "", "volctl plugin logs p"},
 		{"mounting, and the plugin is down", func(r *volume.Record, o *volume.Observed) {
 			pending(r, o)
 			o.Plugin = down
@@ -93,7 +94,7 @@ func TestExplain(t *testing.T) {
 			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
 		}, nil, `degraded: degraded: the mount of "a" at /srv is not there`, "", ""},
 		{"repair keeps failing", func(_ *volume.Record, o *volume.Observed) { o.Targets = nil },
-			failed(volume.NodePublish, "a", 4, volume.RetryBackoff), "stuck: stuck: repairing", "", "volctl volume detach data a"},
+			failed(call.NodePublish, "a", 4, volume.RetryBackoff), "stuck: stuck: repairing", "", "volctl volume detach data a"},
 		{"a foreign mount", func(_ *volume.Record, o *volume.Observed) {
 			o.Targets["a"] = volume.Sight{Seen: volume.SeenMount, Identity: *mountID(9)}
 		}, nil, "stuck: stuck: a mount that was not made by this claim is at /t/a", "", ""},
@@ -110,7 +111,7 @@ func TestExplain(t *testing.T) {
 			releasing(r, o)
 			o.Plugin = down
 		}, nil, "detaching: detaching, plugin unavailable", `plugin "p" is backing off: exit status 1`, "volctl plugin status p"},
-		{"releasing, failed for the third time", releasing, failed(volume.NodeUnpublish, "a", 3, volume.RetryBackoff),
+		{"releasing, failed for the third time", releasing, failed(call.NodeUnpublish, "a", 3, volume.RetryBackoff),
 			"stuck: stuck: unmounting", "", "volctl volume detach data a --without-plugin=lazy"},
 		{"releasing without the plugin, busy", without(volume.ByUmount), failedHow(volume.ByUmount),
 			"stuck: stuck: unmounting", "", "volctl volume detach data a --without-plugin=lazy"},
@@ -132,7 +133,7 @@ func TestExplain(t *testing.T) {
 		{"an owed call fails", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Node.PendingCalls = owed()
-		}, &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnstage, Pending: true}, Tries: 3, Err: &volume.CallError{Retry: volume.RetryBackoff}},
+		}, &volume.Attempt{Action: volume.Action{Kind: call.NodeUnstage, Pending: true}, Tries: 3, Err: &volume.CallError{Retry: volume.RetryBackoff}},
 			"stuck: stuck: NodeUnstageVolume", "", "volctl plugin logs p"},
 	} {
 		r, o := mounted(t), asMounted()
@@ -170,7 +171,7 @@ func TestDroppable(t *testing.T) {
 		t.Errorf("with one live claim: %v", err)
 	}
 	r = must(volume.Detach(r, "b"))
-	for _, r := range []volume.Record{r, offering(volume.SingleNodeWriter)} {
+	for _, r := range []volume.Record{r, offering(call.SingleNodeWriter)} {
 		if err := volume.Droppable(r); err != nil {
 			t.Errorf("with no live claim: %v", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -131,7 +132,7 @@ type todo struct {
 // label is one line of a story.
 type label struct {
 	what    string
-	action  volume.Kind
+	action  call.Kind
 	alloc   string
 	how     how
 	between intent
@@ -152,7 +153,7 @@ func (l label) String() string {
 
 func (x *explorer) run(t *testing.T, b budget) {
 	start := state{left: b}
-	start.mem.Volume = volume.Volume{ID: "v", PluginID: "p", Capacity: 1, Capabilities: []volume.Capability{{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem}}}
+	start.mem.Volume = volume.Volume{ID: "v", PluginID: "p", Capacity: 1, Capabilities: []call.Capability{{Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem}}}
 	start.disk = start.mem
 	x.add(start, -1, label{what: "start"})
 	for len(x.queue) > 0 {
@@ -410,21 +411,21 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 	bad := s.w.broken(x.v, s.mem, a)
 	switch {
 	case bad != "":
-	case a.Kind == volume.ControllerUnpublish && !detachKnown(s.disk):
+	case a.Kind == call.ControllerUnpublish && !detachKnown(s.disk):
 		bad = "made, and after a crash nobody would know"
 	case s.blocked() && a.RPC():
 		bad = "called before what a forced deregister left of the same storage is undone"
-	case s.down && (a.Forward() || a.Kind == volume.Own || a.Kind == volume.Take || a.Kind == volume.Plan || a.Kind == volume.ControllerUnpublish):
+	case s.down && (a.Forward() || a.Kind == volume.Own || a.Kind == volume.Take || a.Kind == volume.Plan || a.Kind == call.ControllerUnpublish):
 		bad = "done while the host goes down"
 	case s.down && a.Kind == volume.Free && s.mem.Claims[a.Alloc].Wanted:
 		bad = "a claim is freed that is wanted"
-	case a.Kind == volume.NodePublish && x.v.stage && !s.w.staged && !s.lied:
+	case a.Kind == call.NodePublish && x.v.stage && !s.w.staged && !s.lied:
 		bad = "published while not staged"
-	case a.Kind == volume.NodeStage && s.undo && !published(s.mem):
+	case a.Kind == call.NodeStage && s.undo && !published(s.mem):
 		bad = "staged after a failed stage without an unstage"
-	case a.Kind == volume.NodeExpand && s.refused:
+	case a.Kind == call.NodeExpand && s.refused:
 		bad = "asked again for what was refused of this mount"
-	case a.Kind == volume.ControllerUnpublish && !s.proved:
+	case a.Kind == call.ControllerUnpublish && !s.proved:
 		bad = "detached without a proof"
 	case a.Kind == volume.EndWatch && s.w.late&^lateExpand != 0:
 		bad = "the watch ended before its deadline"
@@ -452,20 +453,20 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 	if h != ok {
 		next.left.faults--
 	}
-	next.proved = next.proved && a.Kind != volume.NodeStage && a.Kind != volume.NodePublish
+	next.proved = next.proved && a.Kind != call.NodeStage && a.Kind != call.NodePublish
 	switch a.Kind {
-	case volume.NodeStage:
+	case call.NodeStage:
 		next.undo, next.lied = out.Err != nil, h == lie && !next.w.staged
-	case volume.NodeExpand:
+	case call.NodeExpand:
 		next.refused = h == final
 	case volume.Bind:
 		next.behind = next.behind && next.w.bound[0].id == 0
 	case volume.Prove:
 		next.proved = out.Err == nil
-	case volume.NodeUnstage:
+	case call.NodeUnstage:
 		next.undo, next.lied = next.undo && out.Err != nil, next.lied && out.Err != nil
 	}
-	if a.Kind == volume.NodeStage && !x.v.hollow || a.Kind == volume.NodePublish && (!x.v.stage || x.v.hollow) {
+	if a.Kind == call.NodeStage && !x.v.hollow || a.Kind == call.NodePublish && (!x.v.stage || x.v.hollow) {
 		next.refused = next.refused && out.Err != nil
 	}
 	if !next.mem.Same(s.mem) {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -71,7 +72,7 @@ func TestFocus(t *testing.T) {
 		"attach failed":   func(r *volume.Record) { r.Node.Attached = volume.Failed },
 		"a watch":         func(r *volume.Record) { r.Node.Watches = []volume.Watch{{Path: "/t/a", Alloc: "a"}} },
 		"a pending call": func(r *volume.Record) {
-			r.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/t/x"}}
+			r.Node.PendingCalls = []volume.PendingCall{{Kind: call.NodeUnpublish, Path: "/t/x"}}
 		},
 		"a debt": func(r *volume.Record) { r.Leftover = true },
 	} {

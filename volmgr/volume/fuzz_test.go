@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -19,7 +20,7 @@ type onDisk struct {
 
 // storedSeeds returns records from several points of a volume's life.
 func storedSeeds() []onDisk {
-	mode := volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}
+	mode := call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}
 	mount := &volume.MountIdentity{Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7}
 	claim := func(alloc string, seq uint64, state volume.ClaimState) volume.Claim {
 		wanted := state == volume.Pending || state == volume.Mounted
@@ -47,7 +48,7 @@ func storedSeeds() []onDisk {
 		}
 	}
 	odd := all[0]
-	odd.record.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnstage, Path: "/s"}, {Kind: "odd"}}
+	odd.record.Node.PendingCalls = []volume.PendingCall{{Kind: call.NodeUnstage, Path: "/s"}, {Kind: "odd"}}
 	odd.record.Volume.Expansion = volume.Expansion{Want: -1}
 	odd.claims[0].Without, odd.claims[0].At, odd.claims[0].Bound = "odd", "/at", volume.Present
 	return append(all, odd, onDisk{})

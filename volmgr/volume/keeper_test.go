@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -57,7 +58,7 @@ func TestMountAgain(t *testing.T) {
 			q.At, q.AtFlags, q.Owner = "/srv", flags, volume.Owner{Kind: volume.OwnerMount, PID: pid}
 		})
 	}
-	r := admit(t, offering(volume.SingleNodeWriter), ask(1, "nosuid"))
+	r := admit(t, offering(call.SingleNodeWriter), ask(1, "nosuid"))
 	again := func(q volume.Request) string {
 		if _, err := volume.Admit(r, q, volume.PluginInfo{}, now); err != nil {
 			return err.Error()
@@ -106,7 +107,7 @@ func TestAtFlags(t *testing.T) {
 
 // The intent to guard a directory is recorded with the claim, once.
 func TestGuards(t *testing.T) {
-	r := offering(volume.SingleNodeMultiWriter)
+	r := offering(call.SingleNodeMultiWriter)
 	for i, q := range []volume.Request{
 		with(writer("a"), func(q *volume.Request) { q.At, q.Guard = "/srv/a", &volume.GuardedDir{Path: "/srv/a", Inode: 7} }),
 		with(writer("b"), func(q *volume.Request) { q.At = "/srv/b" }),

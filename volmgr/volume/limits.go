@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // The limits of CSI, in bytes ("Size Limits" and "GetPluginInfo" in the specification). A driver
@@ -70,12 +72,12 @@ func (v Volume) CheckLimits() error {
 }
 
 // CheckCapability refuses unknown modes.
-func CheckCapability(c Capability) error {
-	if !slices.Contains(AccessModes, c.Access) {
-		return Errorf(ErrInvalid, "unknown access mode %q", c.Access).WithHint("one of %v", AccessModes)
+func CheckCapability(c call.Capability) error {
+	if !slices.Contains(call.AccessModes, c.Access) {
+		return Errorf(ErrInvalid, "unknown access mode %q", c.Access).WithHint("one of %v", call.AccessModes)
 	}
-	if c.Attachment != FileSystem && c.Attachment != BlockDevice {
-		return Errorf(ErrInvalid, "unknown attachment mode %q", c.Attachment).WithHint("%s or %s", FileSystem, BlockDevice)
+	if c.Attachment != call.FileSystem && c.Attachment != call.BlockDevice {
+		return Errorf(ErrInvalid, "unknown attachment mode %q", c.Attachment).WithHint("%s or %s", call.FileSystem, call.BlockDevice)
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Merge applies a volume file to the registered volume. It keeps the fields that the agent
@@ -121,12 +123,12 @@ func change[T any](m *merger, field string, old, now T) T {
 
 // secrets returns the new references. The text about the change shows a sealed value only as
 // sealed, and names the secrets that have a new one.
-func (m *merger) secrets(old, now map[string]SecretRef) map[string]SecretRef {
+func (m *merger) secrets(old, now map[string]call.SecretRef) map[string]call.SecretRef {
 	if maps.Equal(old, now) {
 		return old
 	}
 
-	shown := func(refs map[string]SecretRef) map[string]map[string]any {
+	shown := func(refs map[string]call.SecretRef) map[string]map[string]any {
 		all := make(map[string]map[string]any, len(refs))
 		for name, ref := range refs {
 			switch {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -16,13 +17,13 @@ func registered() volume.Record {
 	return volume.Record{Volume: volume.Volume{
 		ID: "data", Name: "data", PluginID: "ebs", Driver: "ebs.csi", ExternalID: "vol-1", SnapshotID: "snap-1",
 		CapacityMin: 10, CapacityMax: 20, Capacity: 12,
-		Capabilities: []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}},
-		MountOptions: volume.MountOptions{FSType: "ext4"},
-		Topology:     volume.TopologyRequest{Required: []map[string]string{{"zone": "a"}}},
+		Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}},
+		MountOptions: call.MountOptions{FSType: "ext4"},
+		Topology:     call.TopologyRequest{Required: []map[string]string{{"zone": "a"}}},
 		Topologies:   []map[string]string{{"zone": "a"}},
 		Parameters:   map[string]string{"type": "gp3"},
 		Context:      map[string]string{"iops": "3000"},
-		Secrets:      map[string]volume.SecretRef{"key": {File: "/etc/key"}},
+		Secrets:      map[string]call.SecretRef{"key": {File: "/etc/key"}},
 		Created:      true, RegisteredAt: time.Unix(1, 0),
 	}}
 }
@@ -40,7 +41,7 @@ func TestMergeUnchanged(t *testing.T) {
 		"open fields omitted": func(v *volume.Volume) { v.Name, v.ExternalID, v.CapacityMin, v.CapacityMax = "", "", 0, 0 },
 		"source omitted":      func(v *volume.Volume) { v.SnapshotID = "" },
 		"parameters omitted":  func(v *volume.Volume) { v.Parameters = nil },
-		"topology omitted":    func(v *volume.Volume) { v.Topology = volume.TopologyRequest{} },
+		"topology omitted":    func(v *volume.Volume) { v.Topology = call.TopologyRequest{} },
 		"context omitted":     func(v *volume.Volume) { v.Context = nil },
 		"empty, not nil":      func(v *volume.Volume) { v.MountOptions.MountFlags = nil; v.Context = map[string]string{} },
 	} {
@@ -104,7 +105,7 @@ func TestMergeChanges(t *testing.T) {
 		want   string
 	}{
 		"capabilities": {func(v *volume.Volume) {
-			v.Capabilities = []volume.Capability{{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem}}
+			v.Capabilities = []call.Capability{{Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem}}
 		}, `capabilities: [{"access_mode":"single-node-writer","attachment_mode":"file-system"}] → [{"access_mode":"single-node-multi-writer","attachment_mode":"file-system"}]`},
 		"mount options": {func(v *volume.Volume) { v.MountOptions.FSType = "xfs" }, `mount_options: {"fs_type":"ext4"} → {"fs_type":"xfs"}`},
 		"context":       {func(v *volume.Volume) { v.Context = map[string]string{"iops": "1"} }, `context: {"iops":"3000"} → {"iops":"1"}`},
@@ -151,7 +152,7 @@ func TestMergeTopologyBeforeItIsKnown(t *testing.T) {
 	r := registered()
 	r.Volume.Topologies = nil
 	spec := file()
-	spec.Topology = volume.TopologyRequest{Preferred: []map[string]string{{"zone": "b"}}}
+	spec.Topology = call.TopologyRequest{Preferred: []map[string]string{{"zone": "b"}}}
 	got, changes, err := volume.Merge(r, spec)
 	if err != nil || len(changes) != 1 || !reflect.DeepEqual(got.Topology, spec.Topology) {
 		t.Errorf("%v, %q, %+v", err, changes, got.Topology)
@@ -162,7 +163,7 @@ func TestMergeWhileInUse(t *testing.T) {
 	r := registered()
 	r = admit(t, r, writer("a"))
 	spec := file()
-	spec.Capabilities = append(spec.Capabilities, volume.Capability{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem})
+	spec.Capabilities = append(spec.Capabilities, call.Capability{Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem})
 	if got, changes, err := volume.Merge(r, spec); err != nil || len(changes) != 1 || len(got.Capabilities) != 2 {
 		t.Errorf("a further capability: %v, %q", err, changes)
 	}
@@ -194,11 +195,11 @@ func TestVolumeCheck(t *testing.T) {
 		{func(v *volume.Volume) { v.Capabilities = nil }, "lists no capability"},
 		{func(v *volume.Volume) { v.Capabilities[0].Access = "exclusive" }, `unknown access mode "exclusive"`},
 		{func(v *volume.Volume) { v.Capabilities[0].Attachment = "" }, `unknown attachment mode ""`},
-		{func(v *volume.Volume) { v.Secrets["key"] = volume.SecretRef{} }, `secret "key" of volume "data" names no source`},
-		{func(v *volume.Volume) { v.Secrets["key"] = volume.SecretRef{File: "/f", Env: "E"} }, `secret "key" of volume "data" names more than one source`},
-		{func(v *volume.Volume) { v.Secrets["key"] = volume.SecretRef{File: "/f", Keep: true} }, `secret "key" of volume "data" names more than one source`},
+		{func(v *volume.Volume) { v.Secrets["key"] = call.SecretRef{} }, `secret "key" of volume "data" names no source`},
+		{func(v *volume.Volume) { v.Secrets["key"] = call.SecretRef{File: "/f", Env: "E"} }, `secret "key" of volume "data" names more than one source`},
+		{func(v *volume.Volume) { v.Secrets["key"] = call.SecretRef{File: "/f", Keep: true} }, `secret "key" of volume "data" names more than one source`},
 		{func(v *volume.Volume) {
-			v.Secrets["key"] = volume.SecretRef{Literal: volume.NewSecret(strings.Repeat("x", volume.MaxSecret+1))}
+			v.Secrets["key"] = call.SecretRef{Literal: call.NewSecret(strings.Repeat("x", call.MaxSecret+1))}
 		}, `longer than 65536 bytes`},
 	} {
 		v := file()
@@ -209,8 +210,8 @@ func TestVolumeCheck(t *testing.T) {
 
 // For sealed values, the text says only that they exist or have changed.
 func TestMergeSecrets(t *testing.T) {
-	type refs = map[string]volume.SecretRef
-	one, two := volume.SecretRef{Sealed: "S1"}, volume.SecretRef{Sealed: "S2"}
+	type refs = map[string]call.SecretRef
+	one, two := call.SecretRef{Sealed: "S1"}, call.SecretRef{Sealed: "S2"}
 	for _, tt := range []struct {
 		old, now, then refs
 		want           string
@@ -236,7 +237,7 @@ func TestMergeSecrets(t *testing.T) {
 		t.Errorf("a reference in place of what is to be kept: %v", err)
 	}
 	// Neither the value nor the mark that it must be sealed reaches a record.
-	raw, err := json.Marshal(volume.Record{Volume: volume.Volume{Secrets: refs{"key": {Literal: volume.NewSecret("hunter2"), Keep: true}}}})
+	raw, err := json.Marshal(volume.Record{Volume: volume.Volume{Secrets: refs{"key": {Literal: call.NewSecret("hunter2"), Keep: true}}}})
 	if err != nil || strings.Contains(string(raw), "hunter2") || !strings.Contains(string(raw), `"secrets":{"key":{}}`) {
 		t.Errorf("stored as %s, %v", raw, err)
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // TestMutated: a modify starts as an intent and ends as values in force. It changes no map of the
@@ -56,7 +58,7 @@ func TestReaches(t *testing.T) {
 		"a volume that is anywhere": {Caps{Topology: true}, here, nil, false},
 	} {
 		r := Record{Volume: Volume{
-			ID: "data", PluginID: "ebs", Topologies: tt.volume, Capabilities: []Capability{{Access: SingleNodeWriter, Attachment: FileSystem}},
+			ID: "data", PluginID: "ebs", Topologies: tt.volume, Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}},
 		}}
 		next, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{Caps: tt.caps, Topology: tt.host}, time.Now())
 		if errors.Is(err, ErrRefused) != tt.refused || (len(next.Claims) == 0) != tt.refused {
@@ -67,7 +69,7 @@ func TestReaches(t *testing.T) {
 		}
 	}
 	// An alloc that has a claim keeps it, even if the plugin reports another topology later.
-	r := Record{Volume: Volume{ID: "data", Capabilities: []Capability{{Access: SingleNodeWriter, Attachment: FileSystem}}}}
+	r := Record{Volume: Volume{ID: "data", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}}}
 	r, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{}, time.Now())
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,8 @@ package volume
 import (
 	"fmt"
 	"slices"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Next decides the next step of a volume, which brings it closer to the state that its claims want.
@@ -114,12 +116,12 @@ func (p *planner) try(a Action) bool {
 }
 
 // undoes returns the first call that is needed to take the volume off the host.
-func (p *planner) undoes() Kind {
+func (p *planner) undoes() call.Kind {
 	n, late := p.r.Node, p.watches(func(w Watch) bool { return p.o.Watched[w.Path].Seen != SeenNothing })
 	if n.Attached != Absent && n.Staged == Absent && len(n.PendingCalls) == 0 && !p.anyPublished() && !late {
-		return ControllerUnpublish
+		return call.ControllerUnpublish
 	}
-	return NodeUnpublish
+	return call.NodeUnpublish
 }
 
 // wait notes why a wanted step is impossible. The first reason stays.
@@ -164,7 +166,7 @@ func (p *planner) unpublish(c Claim) bool {
 		// still be in progress.
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target, Dead: true})
 	default:
-		return p.try(Action{Kind: NodeUnpublish, Alloc: c.Alloc, Path: c.Target})
+		return p.try(Action{Kind: call.NodeUnpublish, Alloc: c.Alloc, Path: c.Target})
 	}
 }
 
@@ -194,10 +196,10 @@ func (p *planner) late() bool {
 		case s.Seen == SeenHung || s.Seen == SeenError:
 			p.wait(CauseHung, "%s: %s", w.Path, s.Detail)
 		case w.Alloc != "":
-			if p.try(Action{Kind: NodeUnpublish, Alloc: w.Alloc, Path: w.Path}) {
+			if p.try(Action{Kind: call.NodeUnpublish, Alloc: w.Alloc, Path: w.Path}) {
 				return true
 			}
-		case p.tryUnstage(Action{Kind: NodeUnstage, Path: w.Path}):
+		case p.tryUnstage(Action{Kind: call.NodeUnstage, Path: w.Path}):
 			return true
 		}
 	}
@@ -230,7 +232,7 @@ func (p *planner) down() bool {
 	case n.Attached != Absent && len(n.PendingCalls) > 0:
 		return false // the planner has already noted why these calls are impossible
 	case n.Attached != Absent && p.expects(func(w Watch) bool { return w != lateDetach }):
-		return p.wait(CauseWatch, "a call of unknown outcome may still attach or mount the volume; %s waits for that", ControllerUnpublish)
+		return p.wait(CauseWatch, "a call of unknown outcome may still attach or mount the volume; %s waits for that", call.ControllerUnpublish)
 	case n.Attached != Absent:
 		return p.detach()
 	case len(p.claims) == 1:
@@ -249,7 +251,7 @@ func (p *planner) detach() bool {
 		return p.try(Action{Kind: Prove})
 	}
 	return p.try(Action{
-		Kind: ControllerUnpublish, NodeID: p.r.Node.NodeID, Sure: !p.expects(func(w Watch) bool { return w == lateAttach }),
+		Kind: call.ControllerUnpublish, NodeID: p.r.Node.NodeID, Sure: !p.expects(func(w Watch) bool { return w == lateAttach }),
 	})
 }
 
@@ -263,7 +265,7 @@ func (p *planner) unstage() bool {
 	case p.anyWanted() && n.Staged != Failed:
 		return !p.anyMounted() && p.try(Action{Kind: Doubt, Path: n.StagingPath, Dead: true})
 	default:
-		return p.tryUnstage(Action{Kind: NodeUnstage, Path: n.StagingPath})
+		return p.tryUnstage(Action{Kind: call.NodeUnstage, Path: n.StagingPath})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -217,7 +218,7 @@ func TestNext(t *testing.T) {
 
 // owed returns the pending calls after the last claim was detached without the plugin.
 func owed() []volume.PendingCall {
-	return []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/t/a", Alloc: "a"}, {Kind: volume.NodeUnstage, Path: "/s"}}
+	return []volume.PendingCall{{Kind: call.NodeUnpublish, Path: "/t/a", Alloc: "a"}, {Kind: call.NodeUnstage, Path: "/s"}}
 }
 
 // edit changes the claim of "a".
@@ -261,8 +262,8 @@ func TestUnimplementedUndo(t *testing.T) {
 	for was, want := range map[volume.Side]volume.Side{volume.Unknown: volume.Absent, volume.Present: volume.Failed, volume.Failed: volume.Failed} {
 		r := mounted(t)
 		r.Node.Staged, r.Node.Attached = was, was
-		r, _ = volume.Apply(r, volume.Action{Kind: volume.NodeUnstage}, out)
-		r, _ = volume.Apply(r, volume.Action{Kind: volume.ControllerUnpublish}, out)
+		r, _ = volume.Apply(r, volume.Action{Kind: call.NodeUnstage}, out)
+		r, _ = volume.Apply(r, volume.Action{Kind: call.ControllerUnpublish}, out)
 		if r.Node.Staged != want || r.Node.Attached != want {
 			t.Errorf("%s became staged %s, attached %s, want %s", was, r.Node.Staged, r.Node.Attached, want)
 		}
@@ -277,9 +278,9 @@ func TestApplyEvents(t *testing.T) {
 		out  volume.Outcome
 		want string
 	}{
-		{volume.Action{Kind: volume.NodeUnpublish, Alloc: "a", Path: "/t/a"}, failed, "[step-failed a NodeUnpublishVolume: Internal: target is busy]"},
-		{volume.Action{Kind: volume.NodeUnpublish, Alloc: "a", Path: "/t/a"}, volume.Outcome{Warning: "gone already"}, "[warning a NodeUnpublishVolume: gone already unpublished a unpublished from /t/a]"},
-		{volume.Action{Kind: volume.NodeStage, Path: "/s"}, volume.Outcome{}, "[staged  staged at /s]"},
+		{volume.Action{Kind: call.NodeUnpublish, Alloc: "a", Path: "/t/a"}, failed, "[step-failed a NodeUnpublishVolume: Internal: target is busy]"},
+		{volume.Action{Kind: call.NodeUnpublish, Alloc: "a", Path: "/t/a"}, volume.Outcome{Warning: "gone already"}, "[warning a NodeUnpublishVolume: gone already unpublished a unpublished from /t/a]"},
+		{volume.Action{Kind: call.NodeStage, Path: "/s"}, volume.Outcome{}, "[staged  staged at /s]"},
 		{volume.Action{Kind: volume.Plan}, volume.Outcome{}, "[]"},
 	} {
 		_, evs := volume.Apply(r, tt.a, tt.out)
@@ -298,10 +299,10 @@ func TestApplyEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range []volume.Kind{volume.NodeUnpublish, volume.NodeUnstage, volume.Prove, volume.ControllerUnpublish, volume.Free} {
+	for _, k := range []call.Kind{call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free} {
 		var evs []volume.Event
 		released, evs = volume.Apply(released, volume.Action{Kind: k, Alloc: "a", Path: released.Claims["a"].Target}, volume.Outcome{})
-		if want := map[volume.Kind]string{volume.Prove: "claim-node-detached", volume.Free: "claim-detached"}[k]; want != "" && (len(evs) != 1 || evs[0].Type != want) {
+		if want := map[call.Kind]string{volume.Prove: "claim-node-detached", volume.Free: "claim-detached"}[k]; want != "" && (len(evs) != 1 || evs[0].Type != want) {
 			t.Errorf("%s: events %+v, want %s", k, evs, want)
 		}
 	}
@@ -388,11 +389,11 @@ func recognised(r volume.Record) bool {
 	return known
 }
 
-func kinds() []volume.Kind {
-	return []volume.Kind{
-		volume.ControllerPublish, volume.NodeStage, volume.NodePublish, volume.NodeUnpublish, volume.NodeUnstage,
-		volume.ControllerUnpublish, volume.Plan, volume.Doubt, volume.Bind, volume.Unbind, volume.Prove, volume.EndWatch,
-		volume.Unmount, volume.Free, volume.Wait, volume.Settled, volume.ControllerExpand, volume.NodeExpand, volume.Take,
+func kinds() []call.Kind {
+	return []call.Kind{
+		call.ControllerPublish, call.NodeStage, call.NodePublish, call.NodeUnpublish, call.NodeUnstage,
+		call.ControllerUnpublish, volume.Plan, volume.Doubt, volume.Bind, volume.Unbind, volume.Prove, volume.EndWatch,
+		volume.Unmount, volume.Free, volume.Wait, volume.Settled, call.ControllerExpand, call.NodeExpand, volume.Take,
 	}
 }
 
@@ -421,7 +422,7 @@ func anyRecord() *rapid.Generator[volume.Record] {
 			Staged: anySide().Draw(t, "staged"), StagingPath: "/s", Mount: anyMount().Draw(t, "staged mount"),
 		}
 		if flag("mode") {
-			r.Node.Mode = &volume.Mode{Capability: volume.Capability{Access: volume.SingleNodeMultiWriter}}
+			r.Node.Mode = &volume.Mode{Capability: call.Capability{Access: call.SingleNodeMultiWriter}}
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "watches") {
 			r.Node.Watches = append(r.Node.Watches, volume.Watch{Path: path().Draw(t, "watched"), Alloc: alloc().Draw(t, "whose")})
@@ -432,7 +433,7 @@ func anyRecord() *rapid.Generator[volume.Record] {
 		r.Leftover = flag("debt")
 		r.Volume.Expansion = volume.Expansion{
 			Want: rapid.SampledFrom([]int64{0, 0, 16}).Draw(t, "want"), Offline: flag("offline"), Node: rapid.SampledFrom([]int64{0, 0, 16}).Draw(t, "node"),
-			Refused: volume.Refusal{Step: rapid.SampledFrom([]volume.Kind{"", volume.NodeExpand}).Draw(t, "refused")},
+			Refused: volume.Refusal{Step: rapid.SampledFrom([]call.Kind{"", call.NodeExpand}).Draw(t, "refused")},
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "claims") {
 			c := volume.Claim{

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -43,7 +44,7 @@ func owned(o volume.Owner) func(*volume.Request) {
 // A claim counts as being detached once its owner is known to be gone. Another owner with the same
 // pid or unit name does not matter, and neither does an unknown state.
 func TestPast(t *testing.T) {
-	r := admit(t, offering(volume.SingleNodeMultiWriter), with(writer("p"), owned(process)))
+	r := admit(t, offering(call.SingleNodeMultiWriter), with(writer("p"), owned(process)))
 	r = admit(t, r, with(writer("u"), owned(service)))
 	r = admit(t, r, writer("n"))
 	reused, again := process, service
@@ -89,14 +90,14 @@ func TestPast(t *testing.T) {
 // A conflict with a claim leads to a refusal if its owner is alive, and to a wait if its owner is
 // gone. This holds for every kind of conflict.
 func TestDeadHoldersAreWaitedFor(t *testing.T) {
-	both := offering(volume.SingleNodeMultiWriter, volume.SingleNodeWriter)
-	readers := offering(volume.MultiNodeReaderOnly, volume.SingleNodeWriter)
+	both := offering(call.SingleNodeMultiWriter, call.SingleNodeWriter)
+	readers := offering(call.MultiNodeReaderOnly, call.SingleNodeWriter)
 	for name, tt := range map[string]struct {
 		r         volume.Record
 		hold, ask volume.Request
 	}{
-		"the only writer":        {offering(volume.SingleNodeWriter), writer("a"), writer("b")},
-		"another mode":           {both, writer("a"), with(writer("b"), func(q *volume.Request) { q.Mode.Access = volume.SingleNodeWriter })},
+		"the only writer":        {offering(call.SingleNodeWriter), writer("a"), writer("b")},
+		"another mode":           {both, writer("a"), with(writer("b"), func(q *volume.Request) { q.Mode.Access = call.SingleNodeWriter })},
 		"other mount flags":      {both, writer("a"), with(writer("b"), func(q *volume.Request) { q.MountFlags = []string{"noatime"} })},
 		"a writer among readers": {readers, reader("a"), writer("b")},
 		"one directory":          {both, with(writer("a"), func(q *volume.Request) { q.At = "/srv" }), with(writer("b"), func(q *volume.Request) { q.At = "/srv" })},
@@ -131,7 +132,7 @@ func TestLiveHolderIsNamed(t *testing.T) {
 		{process, `"a" (pending, for 0s, owned by pid 812 (rsync))`, "end pid 812, or unmount under it: volctl volume detach data a --force"},
 		{service, `"a" (pending, for 0s, owned by web.service (pid 812, rsync))`, "systemctl stop web.service, or unmount under it: volctl volume detach data a --force"},
 	} {
-		r := admit(t, offering(volume.SingleNodeWriter), with(writer("a"), owned(tt.owner)))
+		r := admit(t, offering(call.SingleNodeWriter), with(writer("a"), owned(tt.owner)))
 		_, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{} }), volume.PluginInfo{}, now)
 		if err == nil || !strings.Contains(err.Error(), tt.words) || hintOf(err) != tt.fix {
 			t.Errorf("%+v: %v (hint %q)", tt.owner, err, hintOf(err))
@@ -188,10 +189,10 @@ func TestNewBoot(t *testing.T) {
 	died.Claims["a"] = c
 	for name, tt := range map[string]struct {
 		r    volume.Record
-		want []volume.Kind
+		want []call.Kind
 	}{
-		"no owner": {stands, []volume.Kind{volume.Doubt, volume.NodeStage, volume.Doubt, volume.NodePublish, volume.Settled}},
-		"gone":     {died, []volume.Kind{volume.NodeUnpublish, volume.NodeUnstage, volume.Prove, volume.ControllerUnpublish, volume.Free, volume.Settled}},
+		"no owner": {stands, []call.Kind{volume.Doubt, call.NodeStage, volume.Doubt, call.NodePublish, volume.Settled}},
+		"gone":     {died, []call.Kind{call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free, volume.Settled}},
 	} {
 		r, _ := volume.Loaded(tt.r, volume.Rebooted, false)
 		r = volume.Past(r, graves{process})
@@ -200,7 +201,7 @@ func TestNewBoot(t *testing.T) {
 			Boot: "the next one", Targets: sight, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{}, WatchOver: true,
 			Plugin: volume.PluginView{Known: true, Ready: true, Info: volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true}}},
 		}
-		var steps []volume.Kind
+		var steps []call.Kind
 		for range 20 {
 			a := volume.Next(r, o)
 			steps = append(steps, a.Kind)
@@ -209,10 +210,10 @@ func TestNewBoot(t *testing.T) {
 			}
 			out := volume.Outcome{Boot: o.Boot}
 			switch a.Kind {
-			case volume.NodeStage:
+			case call.NodeStage:
 				out.Mount = mountID(11)
 				o.Staging = volume.Sight{Seen: volume.SeenMount, Identity: *out.Mount}
-			case volume.NodePublish:
+			case call.NodePublish:
 				out.Mount = mountID(12)
 				sight[a.Alloc] = volume.Sight{Seen: volume.SeenMount, Identity: *out.Mount}
 			}

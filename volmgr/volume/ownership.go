@@ -3,6 +3,8 @@ package volume
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Ownership is the owner, group and mode that a claim asks for the volume's root. An empty field
@@ -113,7 +115,7 @@ func (q Request) ownable(volumeID string, mode *Mode, caps Caps) (Ownership, err
 
 	switch {
 	case !o.Asked():
-	case mode.Attachment == BlockDevice:
+	case mode.Attachment == call.BlockDevice:
 		return o, Errorf(ErrRefused, "volume %q is claimed as a block device, whose owner and mode are the host's: uid, gid and mode are for file systems", volumeID)
 	case q.ReadOnly && o.Here().Asked():
 		return o, Errorf(ErrRefused, "a claim that only reads cannot change who owns volume %q (%s)", volumeID, o.Here())

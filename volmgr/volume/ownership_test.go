@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -18,7 +19,7 @@ func TestAdmitOwnership(t *testing.T) {
 		return q
 	}
 	group := volume.Ownership{UID: "5", GID: "7"}
-	r, err := volume.Admit(offering(volume.SingleNodeMultiWriter), asking("a", group), grouped, now)
+	r, err := volume.Admit(offering(call.SingleNodeMultiWriter), asking("a", group), grouped, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestAdmitOwnership(t *testing.T) {
 			t.Errorf("%s: %v, not %q", name, err, tt.want)
 		}
 	}
-	if r = admit(t, offering(volume.SingleNodeMultiWriter), asking("a", group)); r.Node.Mode.Group != "" || r.Claims["a"].Own != group {
+	if r = admit(t, offering(call.SingleNodeMultiWriter), asking("a", group)); r.Node.Mode.Group != "" || r.Claims["a"].Own != group {
 		t.Errorf("a plugin that cannot: group %q, claim %+v", r.Node.Mode.Group, r.Claims["a"].Own)
 	}
 }
@@ -88,7 +89,7 @@ func TestDefaultOwner(t *testing.T) {
 	grouped := volume.PluginInfo{Caps: volume.Caps{MountGroup: true}}
 	q := writer("a")
 	q.Own = root
-	r, err := volume.Admit(offering(volume.SingleNodeMultiWriter), q, grouped, now)
+	r, err := volume.Admit(offering(call.SingleNodeMultiWriter), q, grouped, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func TestDefaultOwner(t *testing.T) {
 	wants(volume.Ownership{UID: "7", GID: "8"}, "gid", "uid")
 	wants(mode.WithDefault("7", "8"), "mode")
 
-	of := offering(volume.SingleNodeWriter).Volume
+	of := offering(call.SingleNodeWriter).Volume
 	if q := had.Request("docker", of); q.ReadOnly || q.Own != root {
 		t.Errorf("a writer's claim: %+v", q)
 	}

@@ -6,12 +6,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // TestPendingChanges: exactly the changes without a known end are reported.
 func TestPendingChanges(t *testing.T) {
-	refused := volume.Refusal{Step: volume.NodeExpand, Size: 2 << 30, Code: "Internal", Message: "no"}
+	refused := volume.Refusal{Step: call.NodeExpand, Size: 2 << 30, Code: "Internal", Message: "no"}
 	vol := func(id string, e volume.Expansion, modifying map[string]string) volume.Record {
 		return volume.Record{Volume: volume.Volume{ID: id, PluginID: "ebs", Expansion: e, Modifying: modifying}}
 	}
@@ -20,7 +21,7 @@ func TestPendingChanges(t *testing.T) {
 		return volume.SnapshotIntent{PluginID: "ebs", Driver: "ebs.csi", Name: name, ID: id, Since: since, Group: group, Volumes: volumes}
 	}
 	got := volume.PendingChanges([]volume.Record{
-		vol("e", volume.Expansion{Refused: volume.Refusal{Step: volume.ControllerExpand, Size: 3}}, nil), // finished
+		vol("e", volume.Expansion{Refused: volume.Refusal{Step: call.ControllerExpand, Size: 3}}, nil), // finished
 		vol("d", volume.Expansion{Node: 2 << 30, Refused: refused}, nil),
 		vol("c", volume.Expansion{Node: 2 << 30}, nil),
 		vol("b", volume.Expansion{Want: 1 << 30}, map[string]string{"x": "1", "note": "a b"}),

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Without names the means of a detach that does not ask the plugin. Each value allows the means of
@@ -43,9 +45,9 @@ func (w Without) Stronger() Without {
 // PendingCall is a pending call. It was skipped because the host undid the side without the plugin. The
 // agent makes it once the plugin is ready.
 type PendingCall struct {
-	Kind  Kind   `json:"kind"` // NodeUnpublish or NodeUnstage
-	Path  string `json:"path"`
-	Alloc string `json:"alloc,omitempty"` // the alloc of the target
+	Kind  call.Kind `json:"kind"` // NodeUnpublish or NodeUnstage
+	Path  string    `json:"path"`
+	Alloc string    `json:"alloc,omitempty"` // the alloc of the target
 	// Mount is the mount that was at Path; it is zero if that is unknown. The call may only unmount
 	// a mount like this one.
 	Mount MountIdentity `json:"mount,omitzero"`
@@ -82,7 +84,7 @@ func (r Record) PendingCalls() []string {
 	}
 
 	if len(r.Claims) == 0 && r.Node.Attached != Absent {
-		words = append(words, fmt.Sprintf("%s from node %q", ControllerUnpublish, r.Node.NodeID))
+		words = append(words, fmt.Sprintf("%s from node %q", call.ControllerUnpublish, r.Node.NodeID))
 	}
 	return words
 }
@@ -136,7 +138,7 @@ func (r Record) withPendingCall(d PendingCall, made *MountIdentity) Record {
 }
 
 // paid returns the record without the pending calls that a successful call has settled.
-func (r Record) withoutPendingCall(k Kind, path string) Record {
+func (r Record) withoutPendingCall(k call.Kind, path string) Record {
 	is := func(d PendingCall) bool { return d.Kind == k && d.Path == path }
 	if !slices.ContainsFunc(r.Node.PendingCalls, is) {
 		return r
@@ -174,7 +176,7 @@ func (p *planner) makePendingCalls() bool {
 
 	for _, d := range p.r.Node.PendingCalls {
 		a := Action{Kind: d.Kind, Alloc: d.Alloc, Path: d.Path, Pending: true}
-		if d.Kind == NodeUnpublish && p.try(a) || d.Kind == NodeUnstage && p.tryUnstage(a) {
+		if d.Kind == call.NodeUnpublish && p.try(a) || d.Kind == call.NodeUnstage && p.tryUnstage(a) {
 			return true
 		}
 	}
@@ -188,7 +190,7 @@ func (p *planner) leaving() bool { return len(p.claims) == 1 && p.claims[0].With
 // unpublishForPending undoes the targets that a crash left in doubt and that block a pending unstage.
 // Any other reason why pending calls are impossible is already noted.
 func (p *planner) unpublishForPending() bool {
-	if !slices.ContainsFunc(p.r.Node.PendingCalls, func(d PendingCall) bool { return d.Kind == NodeUnstage }) {
+	if !slices.ContainsFunc(p.r.Node.PendingCalls, func(d PendingCall) bool { return d.Kind == call.NodeUnstage }) {
 		return false
 	}
 	return slices.ContainsFunc(p.claims, p.unpublish)
@@ -198,7 +200,7 @@ func (p *planner) unpublishForPending() bool {
 // target with a pending NodeUnpublishVolume counts too, because the plugin still sees it as
 // published.
 func (p *planner) tryUnstage(a Action) bool {
-	owed := func(d PendingCall) bool { return d.Kind == NodeUnpublish }
+	owed := func(d PendingCall) bool { return d.Kind == call.NodeUnpublish }
 	if p.anyMounted() || a.RPC() && slices.ContainsFunc(p.r.Node.PendingCalls, owed) {
 		return false
 	}
@@ -218,7 +220,7 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 	if a.Alloc == "" {
 		made := r.Node.Mount
 		r.Node.Staged, r.Node.Mount = Absent, nil
-		return r.withPendingCall(PendingCall{Kind: NodeUnstage, Path: a.Path}, made)
+		return r.withPendingCall(PendingCall{Kind: call.NodeUnstage, Path: a.Path}, made)
 	}
 
 	c, ok := r.Claims[a.Alloc]
@@ -228,5 +230,5 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 
 	made := c.Mount
 	c.Published, c.Mount = Absent, nil
-	return r.with(c).withPendingCall(PendingCall{Kind: NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)
+	return r.with(c).withPendingCall(PendingCall{Kind: call.NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)
 }

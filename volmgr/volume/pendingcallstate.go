@@ -1,6 +1,10 @@
 package volume
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/volagent/volagent/volmgr/call"
+)
 
 // PendingCallState describes the state of a volume's pending calls and how to end them.
 type PendingCallState struct {
@@ -40,7 +44,7 @@ func (e Explanation) withPendingCalls(r Record, o Observed, at *Attempt) Explana
 	switch {
 	case o.Leftover != "" && o.Pending != nil:
 		r, at = *o.Pending, o.PendingTry
-	case o.Leftover != "" || len(r.PendingCalls()) == 0 || at == nil || !at.Action.Pending && at.Action.Kind != ControllerUnpublish && at.Action.Kind != Prove:
+	case o.Leftover != "" || len(r.PendingCalls()) == 0 || at == nil || !at.Action.Pending && at.Action.Kind != call.ControllerUnpublish && at.Action.Kind != Prove:
 		return e
 	}
 

@@ -3,6 +3,8 @@ package volume
 import (
 	"fmt"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // PluginInfo holds a plugin's answers about itself. It is stored, so that the volumes of a plugin
@@ -134,7 +136,7 @@ type Service struct {
 }
 
 // of returns the service that a step calls.
-func (a *Apart) of(k Kind) Service {
+func (a *Apart) of(k call.Kind) Service {
 	if k.Controller() {
 		return a.Controller
 	}
@@ -182,7 +184,7 @@ func (v PluginView) News() string {
 }
 
 // ReadyFor reports whether the call of a step can be sent now.
-func (v PluginView) ReadyFor(k Kind) bool {
+func (v PluginView) ReadyFor(k call.Kind) bool {
 	if v.Apart != nil {
 		return v.Apart.of(k).Ready
 	}
@@ -190,7 +192,7 @@ func (v PluginView) ReadyFor(k Kind) bool {
 }
 
 // Lacks says why the call of a step cannot be sent now.
-func (v PluginView) Lacks(id string, k Kind) string {
+func (v PluginView) Lacks(id string, k call.Kind) string {
 	if v.Apart != nil {
 		return v.Apart.of(k).Lack
 	}
@@ -198,7 +200,7 @@ func (v PluginView) Lacks(id string, k Kind) string {
 }
 
 // FinalFor reports whether the call of a step cannot be sent until a person acts.
-func (v PluginView) FinalFor(k Kind) bool {
+func (v PluginView) FinalFor(k call.Kind) bool {
 	if v.Apart != nil {
 		service := v.Apart.of(k)
 		return !service.Ready && service.Final
@@ -210,26 +212,26 @@ func (v PluginView) FinalFor(k Kind) bool {
 func (v PluginView) FinalLack(r Record) string {
 	attaches := v.Info.Caps.Attach || r.Node.Uses.Attach
 	switch {
-	case v.FinalFor(NodePublish):
-		return v.Lacks(r.Volume.PluginID, NodePublish)
-	case attaches && v.FinalFor(ControllerPublish):
-		return v.Lacks(r.Volume.PluginID, ControllerPublish)
+	case v.FinalFor(call.NodePublish):
+		return v.Lacks(r.Volume.PluginID, call.NodePublish)
+	case attaches && v.FinalFor(call.ControllerPublish):
+		return v.Lacks(r.Volume.PluginID, call.ControllerPublish)
 	default:
 		return ""
 	}
 }
 
 // unasked reports whether the capabilities of the service that k calls are still unknown.
-func (v PluginView) unasked(k Kind) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
+func (v PluginView) unasked(k call.Kind) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
 
 // Lack says why a call that the volume may need cannot be sent now. It returns "" if there is no
 // such call.
 func (v PluginView) Lack(r Record) string {
 	switch {
-	case !v.ReadyFor(NodePublish):
-		return v.Lacks(r.Volume.PluginID, NodePublish)
-	case (v.Info.Caps.Attach || r.Node.Uses.Attach || v.unasked(ControllerPublish)) && !v.ReadyFor(ControllerPublish):
-		return v.Lacks(r.Volume.PluginID, ControllerPublish)
+	case !v.ReadyFor(call.NodePublish):
+		return v.Lacks(r.Volume.PluginID, call.NodePublish)
+	case (v.Info.Caps.Attach || r.Node.Uses.Attach || v.unasked(call.ControllerPublish)) && !v.ReadyFor(call.ControllerPublish):
+		return v.Lacks(r.Volume.PluginID, call.ControllerPublish)
 	default:
 		return ""
 	}

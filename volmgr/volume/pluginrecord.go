@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"slices"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // PluginRecord is everything that is kept of a plugin over a restart of the agent. It holds the
@@ -122,8 +124,8 @@ const (
 
 // EnvValue is the value of an environment variable, or the source of the value.
 type EnvValue struct {
-	Value  string     `json:"value,omitempty"`
-	Secret *SecretRef `json:"secret,omitempty"`
+	Value  string          `json:"value,omitempty"`
+	Secret *call.SecretRef `json:"secret,omitempty"`
 }
 
 // Runner returns the way in which the plugin is run: exec, container, unit, socket or builtin.

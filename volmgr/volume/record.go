@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Side is the state of one thing that a call makes and another call undoes: connected, staged,
@@ -157,7 +159,7 @@ func (c Claim) InPlace(target, bind Sight) bool {
 
 // Mode is the access mode and the mount options that all claims of a volume share.
 type Mode struct {
-	Capability
+	call.Capability
 	FSType     string   `json:"fs_type,omitempty"`
 	MountFlags []string `json:"mount_flags,omitempty"`
 	// Group is the gid, in digits, that a plugin with VOLUME_MOUNT_GROUP mounts the volume for.

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -16,7 +17,7 @@ func mountID(id uint64) *volume.MountIdentity {
 // mounted returns a volume with one claim that has everything it wants.
 func mounted(t *testing.T) volume.Record {
 	t.Helper()
-	r := offering(volume.SingleNodeMultiWriter)
+	r := offering(call.SingleNodeMultiWriter)
 	info := volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true}}
 	r, err := volume.Admit(r, writer("a"), info, now)
 	if err != nil {
@@ -26,9 +27,9 @@ func mounted(t *testing.T) volume.Record {
 		a   volume.Action
 		out volume.Outcome
 	}{
-		{volume.Action{Kind: volume.ControllerPublish, NodeID: "n"}, volume.Outcome{PublishContext: map[string]string{"dev": "sda"}}},
-		{volume.Action{Kind: volume.NodeStage, Path: "/s"}, volume.Outcome{Mount: mountID(1), Devices: []volume.Device{{Number: "8:1"}}}},
-		{volume.Action{Kind: volume.NodePublish, Alloc: "a", Path: "/t/a"}, volume.Outcome{Mount: mountID(2)}},
+		{volume.Action{Kind: call.ControllerPublish, NodeID: "n"}, volume.Outcome{PublishContext: map[string]string{"dev": "sda"}}},
+		{volume.Action{Kind: call.NodeStage, Path: "/s"}, volume.Outcome{Mount: mountID(1), Devices: []volume.Device{{Number: "8:1"}}}},
+		{volume.Action{Kind: call.NodePublish, Alloc: "a", Path: "/t/a"}, volume.Outcome{Mount: mountID(2)}},
 	} {
 		r, _ = volume.Apply(r, step.a, step.out)
 	}
@@ -45,26 +46,26 @@ func TestLoaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fresh, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
+	fresh, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := admit(t, offering(volume.SingleNodeWriter), writer("a"))
+	plain := admit(t, offering(call.SingleNodeWriter), writer("a"))
 	detaching := releasing
-	for _, k := range []volume.Kind{volume.NodeUnpublish, volume.NodeUnstage, volume.Prove} {
-		detaching, _ = volume.Apply(detaching, volume.Action{Kind: k, Alloc: "a", Path: map[volume.Kind]string{volume.NodeUnpublish: "/t/a"}[k]}, volume.Outcome{})
+	for _, k := range []call.Kind{call.NodeUnpublish, call.NodeUnstage, volume.Prove} {
+		detaching, _ = volume.Apply(detaching, volume.Action{Kind: k, Alloc: "a", Path: map[call.Kind]string{call.NodeUnpublish: "/t/a"}[k]}, volume.Outcome{})
 	}
 	failed, _ := volume.Apply(settled, volume.Action{Kind: volume.Doubt, Alloc: "a", Path: "/t/a", Dead: true}, volume.Outcome{})
 	beside := admit(t, settled, writer("b"))
-	beside, _ = volume.Apply(beside, volume.Action{Kind: volume.NodePublish, Alloc: "b", Path: "/t/b"}, volume.Outcome{Mount: mountID(3)})
+	beside, _ = volume.Apply(beside, volume.Action{Kind: call.NodePublish, Alloc: "b", Path: "/t/b"}, volume.Outcome{Mount: mountID(3)})
 	if beside, err = volume.Detach(beside, "a"); err != nil {
 		t.Fatal(err)
 	}
 	unattached := fresh
 	unattached.Node.Attached = volume.Failed
-	left := offering(volume.SingleNodeWriter)
+	left := offering(call.SingleNodeWriter)
 	left.Node = volume.NodeSide{Uses: volume.Uses{Attach: true}, Attached: volume.Present, NodeID: "n"}
-	owing := offering(volume.SingleNodeWriter)
+	owing := offering(call.SingleNodeWriter)
 	owing.Node.PendingCalls = owed()
 	for _, tt := range []struct {
 		name             string
@@ -87,7 +88,7 @@ func TestLoaded(t *testing.T) {
 		{"node detached: so may a detach be", detaching, true, volume.Unknown, volume.Absent, sides("a", volume.Absent), sides("a", volume.Absent), 1},
 		{"the attach failed: it may be undone, and made again", unattached, true, volume.Failed, volume.Unknown, sides("a", volume.Unknown), sides("a", volume.Absent), 4},
 		{"attached, and nobody claims it", left, true, volume.Unknown, volume.Absent, nil, nil, 1},
-		{"free", offering(volume.SingleNodeWriter), false, volume.Absent, volume.Absent, nil, nil, 0},
+		{"free", offering(call.SingleNodeWriter), false, volume.Absent, volume.Absent, nil, nil, 0},
 	} {
 		got, changed := volume.Loaded(tt.r, volume.Crashed, false)
 		if changed != tt.changed || changed == reflect.DeepEqual(got, tt.r) {
@@ -110,7 +111,7 @@ func TestLoaded(t *testing.T) {
 // While there are pending calls of a forced deregister for the same storage, no call is made for
 // the new record. A crash therefore leaves no doubt about it, unless it has a recorded side.
 func TestLoadedBlocked(t *testing.T) {
-	fresh, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
+	fresh, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestLoadedBlocked(t *testing.T) {
 // After a clean stop, the record is used unchanged. After a reboot no call is in progress, and the
 // watched mounts can no longer appear.
 func TestLoadedOtherwise(t *testing.T) {
-	r, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
+	r, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +218,7 @@ func TestDurableCommits(t *testing.T) {
 		{variant{name: "attach and stage", attach: true, stage: true}, 1, 2},
 	} {
 		s := state{left: budget{intents: 2}}
-		s.mem = offering(volume.SingleNodeMultiWriter)
+		s.mem = offering(call.SingleNodeMultiWriter)
 		for _, part := range []struct {
 			in   intent
 			want int

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // The services of a plugin, as the sources of findings.
@@ -14,7 +16,7 @@ const (
 
 // Report holds a plugin's answers about the state of a volume. It lives in memory only.
 type Report struct {
-	Stats   *Stats // nil if there was no answer
+	Stats   *call.Stats // nil if there was no answer
 	StatsAt time.Time
 
 	// Node and Controller are the checkups by the two services. Each is nil if the service was not
@@ -23,7 +25,7 @@ type Report struct {
 	Controller *Checkup
 
 	// Storage is the volume as the controller reports it, if that was requested.
-	Storage *StorageVolume
+	Storage *call.StorageVolume
 
 	// Silent lists the calls that had no useful answer, each with the reason.
 	Silent []string
@@ -32,14 +34,14 @@ type Report struct {
 // Checkup is the list of problems that one service found, with the time.
 type Checkup struct {
 	At    time.Time
-	Found []Condition
+	Found []call.Condition
 }
 
 // Finding is one problem that a service found.
 type Finding struct {
 	By string // ByNode or ByController
 	At time.Time
-	Condition
+	call.Condition
 }
 
 // Findings returns the findings of both services, those of the node first.
@@ -64,7 +66,7 @@ func (f Finding) String() string { return fmt.Sprintf("%s (%s)", f.Condition, f.
 
 // Same reports whether two checkups found the same problems.
 func (c *Checkup) Same(o *Checkup) bool {
-	found := func(c *Checkup) []Condition {
+	found := func(c *Checkup) []call.Condition {
 		if c == nil {
 			return nil
 		}
@@ -77,15 +79,15 @@ func (c *Checkup) Same(o *Checkup) bool {
 type PluginHealth struct {
 	// Storage lists the problems that the node service found on the way to the storage. It is valid
 	// if Asked has NodeGetStorageHealth.
-	Storage []Condition
+	Storage []call.Condition
 
 	// Volumes lists the volumes with problems that the controller found. It is valid if Asked has
 	// ControllerListVolumeHealth. More is set if there are others.
-	Volumes []Health
+	Volumes []call.Health
 	More    bool
 
 	// Asked lists the calls that were answered. Silent lists those that were not, each with the
 	// reason.
-	Asked  []Kind
+	Asked  []call.Kind
 	Silent []string
 }

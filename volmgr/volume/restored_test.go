@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -50,13 +51,13 @@ func TestRestored(t *testing.T) {
 }
 
 func TestDifferences(t *testing.T) {
-	a := volume.Volume{ID: "a", PluginID: "p", ExternalID: "x", CapacityMin: 5, RegisteredAt: now, Secrets: map[string]volume.SecretRef{"k": {Sealed: "v1.one"}}}
+	a := volume.Volume{ID: "a", PluginID: "p", ExternalID: "x", CapacityMin: 5, RegisteredAt: now, Secrets: map[string]call.SecretRef{"k": {Sealed: "v1.one"}}}
 	b := a
 	b.RegisteredAt = now.Add(1)
 	if got := volume.Differences(a, b); got != nil {
 		t.Errorf("when it was registered is no difference: %q", got)
 	}
-	b.CapacityMin, b.Reclaim, b.Secrets = 6, "delete", map[string]volume.SecretRef{"k": {Sealed: "v1.two"}}
+	b.CapacityMin, b.Reclaim, b.Secrets = 6, "delete", map[string]call.SecretRef{"k": {Sealed: "v1.two"}}
 	want := []string{"capacity_min is 5 here and 6 in the backup", `reclaim is not set here and "delete" in the backup`, "its secrets differ"}
 	if got := volume.Differences(a, b); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q", got)

@@ -3,6 +3,7 @@ package volume_test
 import (
 	"fmt"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -36,7 +37,7 @@ func unknown(v variant, r volume.Record, w world) string {
 		return "the record forgot an attachment"
 	case w.late&lateAttach != 0 && !watchesAttachment(r, false):
 		return "nobody watches for the late effect of an attach"
-	case w.staged && w.stage.id == 0 && owes(r, volume.NodeUnstage, stagingPath): // only the plugin still has it
+	case w.staged && w.stage.id == 0 && owes(r, call.NodeUnstage, stagingPath): // only the plugin still has it
 	case (w.stage.id != 0 || w.staged) && r.Node.Staged == volume.Absent && !watches(r, stagingPath):
 		return "the record forgot a staged mount"
 	case w.late&lateStage != 0 && !watches(r, stagingPath):
@@ -47,7 +48,7 @@ func unknown(v variant, r volume.Record, w world) string {
 		switch {
 		case w.target[i].id != 0 && c.Published == volume.Absent && !watches(r, targets[i]):
 			return fmt.Sprintf("the record forgot the mount of %s", alloc)
-		case w.told[i] && c.Published == volume.Absent && !watches(r, targets[i]) && !owes(r, volume.NodeUnpublish, targets[i]):
+		case w.told[i] && c.Published == volume.Absent && !watches(r, targets[i]) && !owes(r, call.NodeUnpublish, targets[i]):
 			return fmt.Sprintf("the record forgot that the plugin has it published for %s", alloc)
 		case w.late&latePublish(i) != 0 && !watches(r, targets[i]):
 			return fmt.Sprintf("nobody watches for the late effect of the publish for %s", alloc)
@@ -94,7 +95,7 @@ func unsettled(v variant, s state) string {
 		return "settled with an expansion that the controller has not answered"
 	case r.Volume.Capacity == larger && !w.grown || w.filled && !w.grown:
 		return "settled with a size that the storage has not"
-	case wanted && r.Volume.Capacity == larger && !w.filled && x.Refused.Step != volume.NodeExpand:
+	case wanted && r.Volume.Capacity == larger && !w.filled && x.Refused.Step != call.NodeExpand:
 		return "settled with a mount that is smaller than the storage"
 	case !wanted && (w.attached || w.staged || w.mounted()):
 		return "settled, and something is left of a volume that nobody wants"

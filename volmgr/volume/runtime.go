@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // RuntimeVolume is a volume as a container runtime knows it, under the runtime's own name. A volume
@@ -16,10 +18,10 @@ type RuntimeVolume struct {
 	VolumeID string `json:"volume_id"`
 
 	// The properties of its claims, which are the same for all containers.
-	ReadOnly  bool       `json:"read_only,omitempty"`
-	Exclusive bool       `json:"exclusive,omitempty"` // one claim for each container, in place of one for all
-	Access    AccessMode `json:"access_mode,omitempty"`
-	Own       Ownership  `json:"own,omitzero"`
+	ReadOnly  bool            `json:"read_only,omitempty"`
+	Exclusive bool            `json:"exclusive,omitempty"` // one claim for each container, in place of one for all
+	Access    call.AccessMode `json:"access_mode,omitempty"`
+	Own       Ownership       `json:"own,omitzero"`
 
 	CreatedAt time.Time `json:"created_at"`
 
@@ -183,7 +185,7 @@ func (v RuntimeVolume) Owner() Owner {
 func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 	found := false
 	for _, c := range of.Capabilities {
-		if c.Attachment != FileSystem || v.Access != "" && c.Access != v.Access {
+		if c.Attachment != call.FileSystem || v.Access != "" && c.Access != v.Access {
 			continue
 		}
 		if c.Access.Writable() {
@@ -201,7 +203,7 @@ func (v RuntimeVolume) Request(alloc string, of Volume) Request {
 	q := Request{
 		Alloc: alloc,
 		Terms: Terms{
-			ReadOnly: v.ReadOnly || v.ReadersOnly(of), Mode: Capability{Access: v.Access, Attachment: FileSystem},
+			ReadOnly: v.ReadOnly || v.ReadersOnly(of), Mode: call.Capability{Access: v.Access, Attachment: call.FileSystem},
 			Own: v.Own, Owner: v.Owner(),
 		},
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -13,7 +14,7 @@ import (
 // the containers to stop.
 func TestRuntimeOwner(t *testing.T) {
 	o := volume.RuntimeVolume{Runtime: "docker", Name: "shop_data", VolumeID: "data"}.Owner()
-	r := admit(t, offering(volume.SingleNodeWriter), with(writer("docker"), owned(o)))
+	r := admit(t, offering(call.SingleNodeWriter), with(writer("docker"), owned(o)))
 	view := volume.OwnerView{Life: volume.LifeRunning, References: 2}
 	if got := o.Describe(view); got != "docker, 2 containers" {
 		t.Errorf("it is described as %q", got)

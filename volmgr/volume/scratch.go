@@ -3,6 +3,8 @@ package volume
 import (
 	"slices"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Scratch describes everything that a test of a plugin may have on this host and at the storage. It
@@ -24,12 +26,12 @@ type Scratch struct {
 	// File is the file that the test may have written into the first volume.
 	File string `json:"file,omitempty"`
 
-	Capability   Capability           `json:"capability"`
-	MountOptions MountOptions         `json:"mount_options,omitzero"`
-	Parameters   map[string]string    `json:"parameters,omitempty"`
-	Topology     TopologyRequest      `json:"topology,omitzero"` // of the volumes that the test creates
-	Capacity     int64                `json:"capacity,omitempty"`
-	Secrets      map[string]SecretRef `json:"secrets,omitempty"`
+	Capability   call.Capability           `json:"capability"`
+	MountOptions call.MountOptions         `json:"mount_options,omitzero"`
+	Parameters   map[string]string         `json:"parameters,omitempty"`
+	Topology     call.TopologyRequest      `json:"topology,omitzero"` // of the volumes that the test creates
+	Capacity     int64                     `json:"capacity,omitempty"`
+	Secrets      map[string]call.SecretRef `json:"secrets,omitempty"`
 }
 
 // Has reports whether a storage volume belongs to the test.

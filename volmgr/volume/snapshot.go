@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // SnapshotIntent is a snapshot, or a group of them, whose creation the agent has not seen finish. A
@@ -63,21 +65,21 @@ type SnapshotAsk struct {
 	Group      bool
 	Name       string // a request with the same name continues the first one
 	Parameters map[string]string
-	Secrets    map[string]SecretRef // override those of the volumes
+	Secrets    map[string]call.SecretRef // override those of the volumes
 }
 
 // MadeSnapshot is a snapshot that was made or is being made, or a group of them. Snapshots holds
 // all of its members. The ID is empty until the plugin has returned it.
 type MadeSnapshot struct {
 	Intent SnapshotIntent
-	GroupSnapshot
+	call.GroupSnapshot
 }
 
 // SnapshotsAsk selects snapshots. An empty field does not narrow the selection.
 type SnapshotsAsk struct {
 	PluginID string
 	VolumeID string // its plugin and secrets are used
-	Secrets  map[string]SecretRef
+	Secrets  map[string]call.SecretRef
 	// Pending selects only unfinished snapshots and asks no plugin.
 	Pending bool
 }
@@ -94,7 +96,7 @@ type Snapshots struct {
 type ListedSnapshot struct {
 	PluginID, Driver string
 	Name             string // if the agent knows it
-	Snapshot
+	call.Snapshot
 }
 
 // PendingSnapshot is an unfinished snapshot that no plugin lists.
@@ -109,7 +111,7 @@ type SnapshotAt struct {
 	ID       string
 	Group    bool
 	Members  []string // of a group, as far as they are known
-	Secrets  map[string]SecretRef
+	Secrets  map[string]call.SecretRef
 }
 
 // Noun returns "snapshot" or "group snapshot".

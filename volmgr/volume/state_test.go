@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -72,13 +73,13 @@ type budget struct{ faults, crashes, intents uint8 }
 type parkedSet uint32
 
 var parkable = []volume.Action{
-	{Kind: volume.ControllerPublish}, {Kind: volume.NodeStage}, {Kind: volume.NodeUnstage},
-	{Kind: volume.ControllerUnpublish}, {Kind: volume.Prove},
-	{Kind: volume.NodePublish, Alloc: "a"}, {Kind: volume.NodePublish, Alloc: "b"},
-	{Kind: volume.NodeUnpublish, Alloc: "a"}, {Kind: volume.NodeUnpublish, Alloc: "b"},
+	{Kind: call.ControllerPublish}, {Kind: call.NodeStage}, {Kind: call.NodeUnstage},
+	{Kind: call.ControllerUnpublish}, {Kind: volume.Prove},
+	{Kind: call.NodePublish, Alloc: "a"}, {Kind: call.NodePublish, Alloc: "b"},
+	{Kind: call.NodeUnpublish, Alloc: "a"}, {Kind: call.NodeUnpublish, Alloc: "b"},
 	{Kind: volume.Bind, Alloc: "a"}, {Kind: volume.Unbind, Alloc: "a"}, {Kind: volume.Own, Alloc: "a"},
 	{Kind: volume.Unmount}, {Kind: volume.Unmount, Alloc: "a"}, {Kind: volume.Unmount, Alloc: "b"},
-	{Kind: volume.ControllerExpand}, {Kind: volume.NodeExpand},
+	{Kind: call.ControllerExpand}, {Kind: call.NodeExpand},
 }
 
 func (s parkedSet) with(a volume.Action, parked bool) parkedSet {
@@ -175,7 +176,7 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 		bits(awaits(r, stagingPath), awaits(r, targets[0]), awaits(r, targets[1]), n.Boot == w.bootID(), watchesAttachment(r, false), watchesAttachment(r, true),
 			r.Volume.RegisteredAt.IsZero()),
 		side(n.Attached)<<2|side(n.Staged), mount(n.Mount),
-		bits(r.Leftover, len(n.Unseen) > 0, owes(r, volume.NodeUnstage, stagingPath), owes(r, volume.NodeUnpublish, targets[0]), owes(r, volume.NodeUnpublish, targets[1])))
+		bits(r.Leftover, len(n.Unseen) > 0, owes(r, call.NodeUnstage, stagingPath), owes(r, call.NodeUnpublish, targets[0]), owes(r, call.NodeUnpublish, targets[1])))
 	var seq [2]uint64
 	for i, alloc := range allocs {
 		c, ok := r.Claims[alloc]
@@ -183,7 +184,7 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 		b = append(b, bits(ok, c.Wanted, c.Without == volume.ByUmount, c.Without == volume.ByLazy, c.Owned), claimState(c.State)<<4|side(c.Published)<<2|side(c.Bound), mount(c.Mount)<<4|mount(c.BoundMount))
 	}
 	x := r.Volume.Expansion
-	return append(b, bits(seq[0] < seq[1], x.Want > 0, x.Offline, x.Node > 0, x.Refused.Step == volume.ControllerExpand, x.Refused.Step == volume.NodeExpand, r.Volume.Capacity == larger))
+	return append(b, bits(seq[0] < seq[1], x.Want > 0, x.Offline, x.Node > 0, x.Refused.Step == call.ControllerExpand, x.Refused.Step == call.NodeExpand, r.Volume.Capacity == larger))
 }
 
 func side(s volume.Side) byte {

@@ -1,5 +1,7 @@
 package volume
 
+import "github.com/volagent/volagent/volmgr/call"
+
 // Terms are the properties of a claim that its caller chooses. The request states them and the
 // claim keeps them. A repeated request for the same claim must state the same terms. Terms is
 // comparable.
@@ -10,7 +12,7 @@ type Terms struct {
 
 	// Mode may be incomplete in a request. Each empty part takes the mode in force, or else that of
 	// the first listed capability that fits. The mode of a claim is complete.
-	Mode Capability `json:"mode"`
+	Mode call.Capability `json:"mode"`
 
 	Owner Owner `json:"owner"`
 

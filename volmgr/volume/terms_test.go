@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // Terms is comparable. Otherwise this line does not compile.
@@ -12,7 +14,7 @@ var _ map[Terms]bool
 // allTerms returns terms in which every field is set.
 func allTerms() Terms {
 	return Terms{
-		ReadOnly: true, Mode: Capability{Access: SingleNodeWriter, Attachment: FileSystem}, Owner: Owner{Kind: OwnerPID, PID: 7, Boot: "b"},
+		ReadOnly: true, Mode: call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}, Owner: Owner{Kind: OwnerPID, PID: 7, Boot: "b"},
 		At: "/srv", AtFlags: "nosuid", AtWritable: true, Own: Ownership{UID: "5", GID: "6", Mode: "0770", Recursive: true},
 		Note: "for the restore test",
 	}
@@ -26,10 +28,10 @@ func TestTermsDifferences(t *testing.T) {
 		want   []string
 	}{
 		"the same":                       {func(_, _ *Terms) {}, nil},
-		"no modes":                       {func(_, asked *Terms) { asked.Mode = Capability{} }, nil},
+		"no modes":                       {func(_, asked *Terms) { asked.Mode = call.Capability{} }, nil},
 		"a reader":                       {func(had, _ *Terms) { had.ReadOnly = false }, []string{"read-only"}},
-		"another access mode":            {func(_, asked *Terms) { asked.Mode = Capability{Access: MultiNodeMultiWriter} }, []string{"access mode"}},
-		"another attachment mode":        {func(_, asked *Terms) { asked.Mode = Capability{Attachment: BlockDevice} }, []string{"attachment mode"}},
+		"another access mode":            {func(_, asked *Terms) { asked.Mode = call.Capability{Access: call.MultiNodeMultiWriter} }, []string{"access mode"}},
+		"another attachment mode":        {func(_, asked *Terms) { asked.Mode = call.Capability{Attachment: call.BlockDevice} }, []string{"attachment mode"}},
 		"another owner":                  {func(_, asked *Terms) { asked.Owner.PID = 8 }, []string{"owner"}},
 		"another directory":              {func(_, asked *Terms) { asked.At = "/other" }, []string{"directory"}},
 		"no directory":                   {func(_, asked *Terms) { asked.At, asked.AtWritable = "", false }, []string{"directory"}},
@@ -47,7 +49,7 @@ func TestTermsDifferences(t *testing.T) {
 			had.Own, asked.Own = Ownership{}.WithDefault("1", "2"), Ownership{UID: "1", GID: "2"}
 		}, []string{"uid, gid or mode"}},
 		"all": {func(_, asked *Terms) {
-			*asked = Terms{Mode: Capability{Access: MultiNodeMultiWriter, Attachment: BlockDevice}, At: "/other", Note: "x"}
+			*asked = Terms{Mode: call.Capability{Access: call.MultiNodeMultiWriter, Attachment: call.BlockDevice}, At: "/other", Note: "x"}
 		}, []string{
 			"read-only", "access mode", "attachment mode", "directory", "write protection of the directory", "owner",
 			"list of mount options at /srv", "uid, gid or mode", "note",

@@ -1,5 +1,7 @@
 package volume
 
+import "github.com/volagent/volagent/volmgr/call"
+
 // up makes the sides that wanted claims need.
 func (p *planner) up() bool {
 	switch {
@@ -71,8 +73,8 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 		return p.unstage(), false
 	case len(n.PendingCalls) > 0 && (caps.Stage || n.Uses.Stage):
 		return p.unpublishForPending(), false
-	case p.o.Plugin.unasked(ControllerPublish): // the plugin may need ControllerPublishVolume
-		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, ControllerPublish)), false
+	case p.o.Plugin.unasked(call.ControllerPublish): // the plugin may need ControllerPublishVolume
+		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, call.ControllerPublish)), false
 	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
 		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false
 	case p.o.Plugin.Info.uses(n.Uses) != n.Uses, caps.Attach && n.NodeID == "":
@@ -82,11 +84,11 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 	case caps.Attach && n.Attached != Present && p.expects(func(w Watch) bool { return w == lateDetach }):
 		return p.wait(CauseWatch, "a ControllerUnpublishVolume of unknown outcome may still detach the volume"), false
 	case caps.Attach && n.Attached != Present:
-		return p.try(Action{Kind: ControllerPublish, NodeID: n.NodeID}), false
+		return p.try(Action{Kind: call.ControllerPublish, NodeID: n.NodeID}), false
 	case caps.Stage && p.undoing(n.StagingPath):
 		return p.waitForUnstage(), false
 	case caps.Stage:
-		return p.try(Action{Kind: NodeStage, Path: n.StagingPath}), false
+		return p.try(Action{Kind: call.NodeStage, Path: n.StagingPath}), false
 	default:
 		return false, true
 	}
@@ -122,7 +124,7 @@ func (p *planner) publish(c Claim) bool {
 	case p.undoing(c.Target):
 		return p.wait(CauseWatch, "an unpublish of unknown outcome may still take the next mount at %s away", c.Target)
 	default:
-		return p.try(Action{Kind: NodePublish, Alloc: c.Alloc, Path: c.Target})
+		return p.try(Action{Kind: call.NodePublish, Alloc: c.Alloc, Path: c.Target})
 	}
 }
 

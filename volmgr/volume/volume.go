@@ -1,6 +1,10 @@
 package volume
 
-import "time"
+import (
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+)
 
 // Volume describes a storage volume, apart from its mounts on this host.
 type Volume struct {
@@ -16,19 +20,19 @@ type Volume struct {
 	CapacityMax int64  `json:"capacity_max,omitempty"`
 	Capacity    int64  `json:"capacity,omitempty"` // bytes the plugin provided; 0 is unknown
 
-	Capabilities []Capability        `json:"capabilities"`
-	MountOptions MountOptions        `json:"mount_options,omitzero"`
-	Topology     TopologyRequest     `json:"topology_request,omitzero"`
-	Topologies   []map[string]string `json:"topologies,omitempty"` // accessible_topology that the plugin returned
+	Capabilities []call.Capability    `json:"capabilities"`
+	MountOptions call.MountOptions    `json:"mount_options,omitzero"`
+	Topology     call.TopologyRequest `json:"topology_request,omitzero"`
+	Topologies   []map[string]string  `json:"topologies,omitempty"` // accessible_topology that the plugin returned
 
 	// TopologySent is the request that CreateVolume carried, until its outcome is known. It is
 	// Topology, or the default if Topology names no place.
-	TopologySent TopologyRequest      `json:"topology_sent,omitzero"`
-	Parameters   map[string]string    `json:"parameters,omitempty"`
-	Mutable      map[string]string    `json:"mutable_parameters,omitempty"` // values believed to be in force
-	Context      map[string]string    `json:"context,omitempty"`
-	Secrets      map[string]SecretRef `json:"secrets,omitempty"`
-	Reclaim      string               `json:"reclaim,omitempty"`
+	TopologySent call.TopologyRequest      `json:"topology_sent,omitzero"`
+	Parameters   map[string]string         `json:"parameters,omitempty"`
+	Mutable      map[string]string         `json:"mutable_parameters,omitempty"` // values believed to be in force
+	Context      map[string]string         `json:"context,omitempty"`
+	Secrets      map[string]call.SecretRef `json:"secrets,omitempty"`
+	Reclaim      string                    `json:"reclaim,omitempty"`
 
 	// Modifying holds the mutable parameters of a modify whose end the agent did not see. For each
 	// of them, either the value in Mutable or this one is in force.

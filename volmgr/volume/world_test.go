@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -286,9 +287,9 @@ func (up serving) view(v variant) volume.PluginView {
 }
 
 // answers reports whether the part that a step calls is ready.
-func (up serving) answers(k volume.Kind) bool {
+func (up serving) answers(k call.Kind) bool {
 	switch k {
-	case volume.ControllerPublish, volume.ControllerUnpublish, volume.ControllerExpand:
+	case call.ControllerPublish, call.ControllerUnpublish, call.ControllerExpand:
 		return up == bothUp || up == controllerUp
 	default:
 		return up == bothUp || up == nodeUp
@@ -316,18 +317,18 @@ func fates(v variant, a volume.Action) []how {
 	switch a.Kind {
 	case volume.Plan, volume.Doubt, volume.Take, volume.Free, volume.EndWatch:
 		return []how{ok}
-	case volume.ControllerExpand:
+	case call.ControllerExpand:
 		return []how{ok, fail, failDone, failLate, final}
-	case volume.NodeExpand:
+	case call.NodeExpand:
 		return []how{ok, fail, failDone, final}
 	case volume.Prove, volume.Unmount:
 		return []how{ok, fail}
-	case volume.NodeStage:
+	case call.NodeStage:
 		if v.hollow { // a late effect that mounts nothing cannot be observed
 			return []how{ok, fail, failDone}
 		}
 		return []how{ok, fail, failDone, failLate, lie}
-	case volume.NodePublish, volume.NodeUnpublish, volume.NodeUnstage, volume.ControllerPublish, volume.ControllerUnpublish:
+	case call.NodePublish, call.NodeUnpublish, call.NodeUnstage, call.ControllerPublish, call.ControllerUnpublish:
 		return []how{ok, fail, failDone, failLate}
 	default:
 		return []how{ok, fail, failDone}
@@ -348,10 +349,10 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 	i := max(0, indexOf(a))
 	effect := h == ok || h == failDone
 	if h == failLate {
-		w.late |= map[volume.Kind]late{
-			volume.NodeStage: lateStage, volume.NodePublish: latePublish(i),
-			volume.ControllerPublish: lateAttach, volume.ControllerUnpublish: lateDetach,
-			volume.ControllerExpand: lateExpand, volume.NodeUnstage: lateUnstage, volume.NodeUnpublish: lateUnpublish(i),
+		w.late |= map[call.Kind]late{
+			call.NodeStage: lateStage, call.NodePublish: latePublish(i),
+			call.ControllerPublish: lateAttach, call.ControllerUnpublish: lateDetach,
+			call.ControllerExpand: lateExpand, call.NodeUnstage: lateUnstage, call.NodeUnpublish: lateUnpublish(i),
 		}[a.Kind]
 	}
 	var out volume.Outcome
@@ -363,7 +364,7 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 		return volume.Outcome{Err: errFinal}
 	case h == lie:
 		return w.shown(w.stage)
-	case h == failLate && (a.Forward() || a.Kind == volume.ControllerUnpublish):
+	case h == failLate && (a.Forward() || a.Kind == call.ControllerUnpublish):
 		return volume.Outcome{Err: errUncertain}
 	case h == failLate:
 		return volume.Outcome{Err: errGivenUp}
@@ -377,21 +378,21 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 // effect carries out a step as requested.
 func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Outcome {
 	switch a.Kind {
-	case volume.ControllerPublish:
+	case call.ControllerPublish:
 		w.attached = true
-	case volume.ControllerUnpublish:
+	case call.ControllerUnpublish:
 		w.attached = false
-	case volume.NodeStage:
+	case call.NodeStage:
 		w.doStage(v, fresh)
 		return w.shown(w.stage)
-	case volume.ControllerExpand:
+	case call.ControllerExpand:
 		w.grown = true
 		return volume.Outcome{Capacity: larger, NodeRequired: true}
-	case volume.NodeExpand:
+	case call.NodeExpand:
 		w.filled = w.grown
-	case volume.NodeUnstage:
+	case call.NodeUnstage:
 		w.stage, w.staged = place{}, false
-	case volume.NodePublish:
+	case call.NodePublish:
 		if v.raw && !w.staged {
 			return volume.Outcome{Err: errRefused}
 		}
@@ -402,7 +403,7 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 			out = volume.Outcome{Err: errUncertain, StageSuspect: true}
 		}
 		return out
-	case volume.NodeUnpublish:
+	case call.NodeUnpublish:
 		w.target[i], w.told[i] = place{}, false
 		w.negated |= w.late & latePublish(i)
 	case volume.Unmount:
@@ -466,11 +467,11 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 		return "made while it is being expanded, which its plugin does only with what is not in use"
 	}
 	switch a.Kind {
-	case volume.ControllerPublish:
+	case call.ControllerPublish:
 		if w.late&lateDetach != 0 {
 			return "attached while a late detach may still come"
 		}
-	case volume.NodeStage:
+	case call.NodeStage:
 		switch {
 		case v.attach && !w.attached:
 			return "staged without an attachment"
@@ -481,7 +482,7 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 		case a.Path != stagingPath:
 			return fmt.Sprintf("staged at %q, not at the one staging path", a.Path)
 		}
-	case volume.NodePublish:
+	case call.NodePublish:
 		switch {
 		case v.attach && !w.attached:
 			return "published without an attachment"
@@ -498,19 +499,19 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 		case a.Path != targets[i]:
 			return "published at another path than the claim's target"
 		}
-	case volume.ControllerExpand:
+	case call.ControllerExpand:
 		if v.offline && w.inUse() {
 			return "expanded while it is in use"
 		}
-	case volume.NodeExpand:
+	case call.NodeExpand:
 		return w.brokenNodeExpand(v, a)
 	case volume.Unmount:
 		return w.brokenUnmount(r, a, i)
-	case volume.NodeUnpublish:
+	case call.NodeUnpublish:
 		if w.bound[i].id != 0 && w.target[i].id != 0 && r.Claims[a.Alloc].Published != volume.Absent {
 			return "unpublished under the user's own mount"
 		}
-	case volume.NodeUnstage:
+	case call.NodeUnstage:
 		if w.target[0].id != 0 || w.target[1].id != 0 {
 			return "unstaged while a target is mounted"
 		}
@@ -522,7 +523,7 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 				return "unstaged while the record says published"
 			}
 		}
-	case volume.ControllerUnpublish:
+	case call.ControllerUnpublish:
 		if w.mounted() || w.staged {
 			return "detached while something is mounted"
 		}
@@ -607,7 +608,7 @@ func (w *world) skipped(r volume.Record, i int) bool {
 }
 
 // owes reports whether the record has the given pending call.
-func owes(r volume.Record, kind volume.Kind, path string) bool {
+func owes(r volume.Record, kind call.Kind, path string) bool {
 	for _, d := range r.Node.PendingCalls {
 		if d.Kind == kind && d.Path == path {
 			return true

@@ -1,4 +1,4 @@
-package volume
+package call
 
 // MaxSecret is the maximum length of a secret's value, in bytes. CSI limits a whole map of secrets
 // to 4 KiB. The higher limit leaves room for a key file.
@@ -20,8 +20,8 @@ type SecretRef struct {
 	Keep    bool   `json:"-"`
 }
 
-// sources returns the number of fields that are set.
-func (r SecretRef) sources() (n int) {
+// Sources returns the number of fields that are set.
+func (r SecretRef) Sources() (n int) {
 	for _, set := range []bool{r.File != "", r.Credential != "", r.Env != "", r.Sealed != "", r.Literal.Given(), r.Keep} {
 		if set {
 			n++

@@ -1,4 +1,4 @@
-package volume
+package call
 
 import (
 	"maps"
@@ -20,27 +20,27 @@ type TopologyRequest struct {
 // Given reports whether the request names a place.
 func (t TopologyRequest) Given() bool { return len(t.Required)+len(t.Preferred) > 0 }
 
-// equal reports whether the options mean the same. A missing list equals an empty one.
-func (o MountOptions) equal(other MountOptions) bool {
+// Equal reports whether the options mean the same. A missing list equals an empty one.
+func (o MountOptions) Equal(other MountOptions) bool {
 	return o.FSType == other.FSType && slices.Equal(o.MountFlags, other.MountFlags)
 }
 
-// shown returns the options for show, which prints an empty value as "none".
-func (o MountOptions) shown() any {
+// Shown returns the options for show, which prints an empty value as "none".
+func (o MountOptions) Shown() any {
 	if o.FSType == "" && len(o.MountFlags) == 0 {
 		return ""
 	}
 	return o
 }
 
-// equal reports whether both requests name the same places in the same order.
-func (t TopologyRequest) equal(other TopologyRequest) bool {
+// Equal reports whether both requests name the same places in the same order.
+func (t TopologyRequest) Equal(other TopologyRequest) bool {
 	same := func(a, b []map[string]string) bool { return slices.EqualFunc(a, b, maps.Equal) }
 	return same(t.Required, other.Required) && same(t.Preferred, other.Preferred)
 }
 
-// shown returns the request for show, which prints an empty value as "none".
-func (t TopologyRequest) shown() any {
+// Shown returns the request for show, which prints an empty value as "none".
+func (t TopologyRequest) Shown() any {
 	if !t.Given() {
 		return ""
 	}

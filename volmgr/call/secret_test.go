@@ -1,4 +1,4 @@
-package volume_test
+package call_test
 
 import (
 	"encoding/json"
@@ -8,23 +8,23 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 func TestSecretNeverPrints(t *testing.T) {
 	const value = "hunter2"
-	secret := volume.NewSecret(value)
+	secret := call.NewSecret(value)
 	type nested struct {
-		Public  volume.Secret
-		private volume.Secret
-		List    []volume.Secret
-		Ptr     *volume.Secret
+		Public  call.Secret
+		private call.Secret
+		List    []call.Secret
+		Ptr     *call.Secret
 		Any     any
-		Request volume.NodeStageRequest
+		Request call.NodeStageRequest
 	}
-	n := nested{secret, secret, []volume.Secret{secret}, &secret, secret, volume.NodeStageRequest{Secrets: volume.Secrets{"k": secret}}}
+	n := nested{secret, secret, []call.Secret{secret}, &secret, secret, call.NodeStageRequest{Secrets: call.Secrets{"k": secret}}}
 	_ = n.private
-	for _, v := range []any{secret, &secret, n, &n, volume.Secrets{"k": secret}, []any{secret}, map[volume.Secret]int{secret: 1}} {
+	for _, v := range []any{secret, &secret, n, &n, call.Secrets{"k": secret}, []any{secret}, map[call.Secret]int{secret: 1}} {
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%o", "%t", "%p", "%T", "%!"} {
 			if got := fmt.Sprintf(verb, v); strings.Contains(got, value) || strings.Contains(strings.ToLower(got), fmt.Sprintf("%x", value)) {
 				t.Errorf("%s of %T prints the value: %s", verb, v, got)
@@ -46,13 +46,13 @@ func TestSecretNeverPrints(t *testing.T) {
 			t.Errorf("%s gives %q, want %q", verb, got, want)
 		}
 	}
-	if got, err := json.Marshal(volume.Secrets{"k": secret}); err != nil || string(got) != `{"k":"***"}` {
+	if got, err := json.Marshal(call.Secrets{"k": secret}); err != nil || string(got) != `{"k":"***"}` {
 		t.Errorf("JSON is %s, %v", got, err)
 	}
 	if got := secret.Reveal(); got != value {
 		t.Errorf("Reveal gives %q, want %q", got, value)
 	}
-	if got := (volume.Secret{}).Reveal(); got != "" {
+	if got := (call.Secret{}).Reveal(); got != "" {
 		t.Errorf("Reveal of no secret gives %q", got)
 	}
 }

@@ -3,19 +3,21 @@ package volume
 import (
 	"maps"
 	"slices"
+
+	"github.com/volagent/volagent/volmgr/call"
 )
 
 // checkSecrets refuses references that name no source or several.
 func (v Volume) checkSecrets() error {
 	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
 		switch ref := v.Secrets[name]; {
-		case ref.sources() == 0:
+		case ref.Sources() == 0:
 			return Errorf(ErrInvalid, "secret %q of volume %q names no source", name, v.ID).
 				WithHint("the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
-		case ref.sources() > 1:
+		case ref.Sources() > 1:
 			return Errorf(ErrInvalid, "secret %q of volume %q names more than one source", name, v.ID)
-		case len(ref.Literal.Reveal()) > MaxSecret:
-			return Errorf(ErrInvalid, "secret %q of volume %q is longer than %d bytes", name, v.ID, MaxSecret)
+		case len(ref.Literal.Reveal()) > call.MaxSecret:
+			return Errorf(ErrInvalid, "secret %q of volume %q is longer than %d bytes", name, v.ID, call.MaxSecret)
 		}
 	}
 
@@ -24,7 +26,7 @@ func (v Volume) checkSecrets() error {
 
 // Keeping replaces the references with Keep by the sealed values that the volume had. It refuses
 // those for which the volume had no sealed value.
-func (v Volume) Keeping(had map[string]SecretRef) (Volume, error) {
+func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 	refs := maps.Clone(v.Secrets)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
 		if !refs[name].Keep {
@@ -35,7 +37,7 @@ func (v Volume) Keeping(had map[string]SecretRef) (Volume, error) {
 				WithHint("give the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
 		}
 
-		refs[name] = SecretRef{Sealed: had[name].Sealed}
+		refs[name] = call.SecretRef{Sealed: had[name].Sealed}
 	}
 
 	v.Secrets = refs

@@ -1,4 +1,4 @@
-package volume
+package call
 
 // AccessMode is CSI's VolumeCapability.AccessMode, in the spelling that users type.
 type AccessMode string
