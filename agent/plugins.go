@@ -106,8 +106,8 @@ type pluginSet struct {
 }
 
 // forStep returns the client for the call of one step.
-func (p pluginSet) forStep(v volume.Volume, k call.Kind) (volmgr.Plugin, error) {
-	if !k.Controller() {
+func (p pluginSet) forStep(v volume.Volume, k call.Method) (volmgr.Plugin, error) {
+	if k.Service() == call.Node {
 		return p.Client(v.PluginID)
 	}
 

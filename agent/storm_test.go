@@ -31,7 +31,7 @@ type storm struct {
 	mounts   map[string]volume.MountIdentity
 	steps    int
 	failures int
-	per      map[call.Kind]int
+	per      map[call.Method]int
 }
 
 // Volume, Volumes, Save and Intend implement the store.
@@ -151,7 +151,7 @@ func TestDayOfFailure(t *testing.T) {
 		return &volume.CallError{Step: string(a.Kind), Code: "Internal", Message: message, Retry: volume.RetryBackoff, Answered: true}
 	}
 	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, the most that is kept of an error message
-	every := func(kinds ...call.Kind) func(volume.Action, int) *volume.CallError {
+	every := func(kinds ...call.Method) func(volume.Action, int) *volume.CallError {
 		return func(a volume.Action, _ int) *volume.CallError {
 			for _, k := range kinds {
 				if a.Kind == k {
@@ -217,7 +217,7 @@ func TestDayOfFailure(t *testing.T) {
 		}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := &storm{fail: tt.fail, mounts: map[string]volume.MountIdentity{}, per: map[call.Kind]int{}}
+			s := &storm{fail: tt.fail, mounts: map[string]volume.MountIdentity{}, per: map[call.Method]int{}}
 			bytes := day(t, func(events *event.Log) {
 				s.view = volume.PluginView{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: 2 * time.Minute, Info: volume.PluginInfo{Caps: volume.Caps{Stage: true}}}
 				s.record = stormRecord(t, tt.allocs, tt.gone)

@@ -43,10 +43,10 @@ func TestAllocDirStays(t *testing.T) {
 	var p plugin
 	m := volmgr.New(volmgr.Options{
 		Root: root, Host: host,
-		Plugin:  func(volume.Volume, call.Kind) (volmgr.Plugin, error) { return p, nil },
+		Plugin:  func(volume.Volume, call.Method) (volmgr.Plugin, error) { return p, nil },
 		Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
 	})
-	do := func(k call.Kind, id string) {
+	do := func(k call.Method, id string) {
 		t.Helper()
 		r := volume.Record{
 			Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}},

@@ -52,7 +52,7 @@ func TestAttachmentChecked(t *testing.T) {
 	list := volume.Caps{Attach: true, PublishedNodes: true, List: true}
 	for _, tt := range []struct {
 		name    string
-		kind    call.Kind
+		kind    call.Method
 		caps    volume.Caps
 		watches []volume.Watch
 		nodes   [][]string
@@ -76,7 +76,7 @@ func TestAttachmentChecked(t *testing.T) {
 			l := &lister{nodes: tt.nodes}
 			m := volmgr.New(volmgr.Options{
 				Root: t.TempDir(), Host: h,
-				Plugin:  func(volume.Volume, call.Kind) (volmgr.Plugin, error) { return l, nil },
+				Plugin:  func(volume.Volume, call.Method) (volmgr.Plugin, error) { return l, nil },
 				Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
 			})
 			r := volume.Record{

@@ -47,7 +47,7 @@ type Options struct {
 	Host *mount.Host
 	// Plugin returns the plugin part that answers one step's call for a volume, or an error if that
 	// part is not ready.
-	Plugin func(v volume.Volume, k call.Kind) (Plugin, error)
+	Plugin func(v volume.Volume, k call.Method) (Plugin, error)
 	// Secrets reads all secrets of a volume. It is called for each CSI call that needs them.
 	Secrets func(volume.Volume) (call.Secrets, error)
 }

@@ -213,7 +213,7 @@ func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 }
 
 // way is the order of CSI calls in a volume's life.
-var way = []call.Kind{
+var way = []call.Method{
 	call.ControllerPublish, call.NodeStage, call.NodePublish,
 	call.NodeUnpublish, call.NodeUnstage, call.ControllerUnpublish,
 }

@@ -94,7 +94,7 @@ func TestRules(t *testing.T) {
 		v.Observed.Targets, v.Observed.Binds, v.Observed.Staging = nil, nil, volume.Sight{}
 		p.Mounts = p.Mounts[:2]
 	}
-	failing := func(p *Picture, kind call.Kind, tries int) {
+	failing := func(p *Picture, kind call.Method, tries int) {
 		p.Volumes[0].Attempt = &volume.Attempt{
 			Action: volume.Action{Kind: kind, Alloc: "a"}, Tries: tries, First: now.Add(-time.Minute), Next: now.Add(time.Second),
 			Err: &volume.CallError{Step: string(kind), Code: "Internal", Message: "no way", Retry: volume.RetryBackoff},

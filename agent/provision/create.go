@@ -225,7 +225,7 @@ func (s *Service) lookFor(pluginID string) string {
 }
 
 // unclear returns words as the error, together with the failed call.
-func unclear(step call.Kind, cause error, words *volume.Error) error {
+func unclear(step call.Method, cause error, words *volume.Error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
 		return words

@@ -177,7 +177,7 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 		words.Kind = volume.ErrRefused
 	}
 
-	return unclear(call.Kind(ce.Step), cause, words)
+	return unclear(call.Method(ce.Step), cause, words)
 }
 
 // slow reports how far an expansion has come that did not end in time. The queue continues with it.

@@ -188,7 +188,7 @@ func (w *world) Change(ctx context.Context, id string, fn func() error) error {
 	return w.Exclusive(ctx, id, fn)
 }
 
-func (w *world) Call(ctx context.Context, id string, _ call.Kind, fn func() error) error {
+func (w *world) Call(ctx context.Context, id string, _ call.Method, fn func() error) error {
 	return w.Exclusive(ctx, id, fn)
 }
 

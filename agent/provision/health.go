@@ -36,7 +36,7 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 	ctx, cancel := context.WithTimeout(ctx, healthWithin)
 	defer cancel()
 
-	note := func(k call.Kind, err error) {
+	note := func(k call.Method, err error) {
 		if err != nil {
 			out.Silent = append(out.Silent, silence(k, err))
 			return

@@ -68,7 +68,7 @@ type Queue interface {
 	Change(ctx context.Context, id string, fn func() error) error
 
 	// Call is Exclusive for a create or delete. The step appears in the volume's status.
-	Call(ctx context.Context, id string, step call.Kind, fn func() error) error
+	Call(ctx context.Context, id string, step call.Method, fn func() error) error
 	Wake(id string)
 	Changed(id string) <-chan struct{}
 

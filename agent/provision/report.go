@@ -157,7 +157,7 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 		return now, err
 	}
 
-	try := func(k call.Kind, call func() error) {
+	try := func(k call.Method, call func() error) {
 		if err := call(); err != nil {
 			now.Silent = append(now.Silent, silence(k, err))
 		}
@@ -257,7 +257,7 @@ func found(all []call.Condition) *volume.Checkup {
 }
 
 // silence explains why a call has no answer.
-func silence(k call.Kind, err error) string {
+func silence(k call.Method, err error) string {
 	var ce *volume.CallError
 	switch {
 	case errors.As(err, &ce) && (ce.Code == "DeadlineExceeded" || ce.Code == "Canceled"), errors.Is(err, context.DeadlineExceeded):

@@ -386,7 +386,7 @@ func TestHealth(t *testing.T) {
 	}
 	w.view.Info.Caps = volume.Caps{StorageHealth: true}
 	got, err := w.service().Health(t.Context(), "ebs")
-	equal(t, "storage", []any{err, got}, []any{nil, volume.PluginHealth{Storage: []call.Condition{{Severity: call.Degraded}}, Asked: []call.Kind{call.NodeStorageHealth}}})
+	equal(t, "storage", []any{err, got}, []any{nil, volume.PluginHealth{Storage: []call.Condition{{Severity: call.Degraded}}, Asked: []call.Method{call.NodeStorageHealth}}})
 	w.view.Info.Caps.ListHealth = true
 	got, err = w.service().Health(t.Context(), "ebs")
 	if err != nil || len(got.Volumes) != 2 || got.Volumes[1].ExternalID != "b" || len(got.Volumes[1].Entries) != 16 || len(got.Asked) != 2 || got.More {

@@ -20,7 +20,7 @@ type camera struct {
 	// at holds the snapshots at the plugin, by name.
 	at map[string]*call.Snapshot
 	// fails holds the results of the next calls, by their kind. A nil error is a success.
-	fails map[call.Kind][]error
+	fails map[call.Method][]error
 	// ripe is the number of looks after which a snapshot is ready.
 	ripe   int
 	paused []time.Duration
@@ -32,7 +32,7 @@ type camera struct {
 
 func newCamera(t *testing.T, caps ...string) *camera {
 	t.Helper()
-	c := &camera{world: newWorld(), snapshots: map[string]volume.SnapshotIntent{}, at: map[string]*call.Snapshot{}, fails: map[call.Kind][]error{}}
+	c := &camera{world: newWorld(), snapshots: map[string]volume.SnapshotIntent{}, at: map[string]*call.Snapshot{}, fails: map[call.Method][]error{}}
 	k := &c.view.Info.Caps
 	k.Snapshot = true
 	for _, has := range caps {
@@ -107,7 +107,7 @@ func (c *camera) Provisioner(string) (provision.Plugin, error) {
 }
 
 // called records a call and returns its result.
-func (c *camera) called(k call.Kind, what string, secrets call.Secrets) error {
+func (c *camera) called(k call.Method, what string, secrets call.Secrets) error {
 	c.calls = append(c.calls, fmt.Sprintf("%s %s, %d held, %d secrets", k, what, len(c.held), len(secrets)))
 	if rest := c.fails[k]; len(rest) > 0 {
 		c.fails[k] = rest[1:]
@@ -212,7 +212,7 @@ func (c *camera) DeleteGroupSnapshot(_ context.Context, r call.GroupSnapshotRef)
 }
 
 // refusal returns the error of a failed call, classified as csiclient does it.
-func refusal(k call.Kind, code string) *volume.CallError {
+func refusal(k call.Method, code string) *volume.CallError {
 	retry := volume.RetryBackoff
 	switch code {
 	case "InvalidArgument", "AlreadyExists", "OutOfRange", "PermissionDenied", "Unauthenticated":

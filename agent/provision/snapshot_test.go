@@ -112,7 +112,7 @@ func TestSnapshotLate(t *testing.T) {
 	if list, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{VolumeID: "data", Pending: true}); err != nil || len(list.Pending) != 1 || list.Pending[0].ID != "" {
 		t.Errorf("what is shown: %v, %+v", err, list)
 	}
-	c.fails, c.patience = map[call.Kind][]error{}, 0
+	c.fails, c.patience = map[call.Method][]error{}, 0
 	if made, err := c.take(t, minute); err != nil || made.ID != "snap-1" || len(c.at) != 1 || len(c.snapshots) != 0 {
 		t.Errorf("the same again: %v, %+v, %+v", err, made, c.snapshots)
 	}

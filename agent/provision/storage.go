@@ -46,14 +46,14 @@ const (
 )
 
 // endless returns the error for a listing that the agent gave up.
-func endless(pluginID string, step call.Kind, why string) error {
+func endless(pluginID string, step call.Method, why string) error {
 	return volume.Errorf(nil, "plugin %q does not end its answer to %s: %s", pluginID, step, why).WithHint("volctl plugin logs %s", pluginID)
 }
 
 // pages calls page for each page until the last one, or until page reports done. If the plugin no
 // longer knows its own token, pages starts again from the first page, once (CSI spec, ListVolumes
 // Errors, ListSnapshots Errors). The callback then sees the same entries a second time.
-func pages(ctx context.Context, pluginID string, step call.Kind, page func(token string) (next string, done bool, err error)) error {
+func pages(ctx context.Context, pluginID string, step call.Method, page func(token string) (next string, done bool, err error)) error {
 	token, again := "", false
 	seen := map[string]bool{}
 	for range maxPages {

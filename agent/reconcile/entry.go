@@ -240,7 +240,7 @@ func (e *entry) waiting(a volume.Action, until time.Time) {
 }
 
 // beginOutside records the start of a create or delete.
-func (e *entry) beginOutside(step call.Kind) {
+func (e *entry) beginOutside(step call.Method) {
 	at := volume.Attempt{Action: volume.Action{Kind: step}, First: time.Now()}
 	if e.outside != nil && e.outside.Action.Kind == step {
 		at = *e.outside

@@ -197,7 +197,7 @@ func storage(r volume.Record) string { return volume.LeftoverKey(r.Volume.Driver
 // Call is like Exclusive, for a call that creates or deletes the volume. It shows as the volume's
 // current step while it runs and after it failed. Like Change, it first waits for calls of a
 // crashed agent.
-func (q *Queue) Call(ctx context.Context, id string, step call.Kind, fn func() error) error {
+func (q *Queue) Call(ctx context.Context, id string, step call.Method, fn func() error) error {
 	if err := q.quiet(ctx, id); err != nil {
 		return err
 	}

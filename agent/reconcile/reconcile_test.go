@@ -218,7 +218,7 @@ func TestFinalError(t *testing.T) {
 	}
 }
 
-func count(steps []string, k call.Kind) (n int) {
+func count(steps []string, k call.Method) (n int) {
 	for _, s := range steps {
 		if s == string(k) {
 			n++

@@ -1,49 +1,108 @@
+// Package call declares the CSI calls that the agent makes: their names and properties, their
+// requests and answers, and the capabilities and secrets in them. The packages that need calls and
+// the client that sends them share these types, so they do not import each other.
 package call
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
-// Kind names a CSI call.
-type Kind string
+// Method names a CSI call.
+type Method string
 
 // The CSI calls.
 const (
-	ControllerPublish   Kind = "ControllerPublishVolume"
-	NodeStage           Kind = "NodeStageVolume"
-	NodePublish         Kind = "NodePublishVolume"
-	NodeUnpublish       Kind = "NodeUnpublishVolume"
-	NodeUnstage         Kind = "NodeUnstageVolume"
-	ControllerUnpublish Kind = "ControllerUnpublishVolume"
+	ControllerPublish   Method = "ControllerPublishVolume"
+	NodeStage           Method = "NodeStageVolume"
+	NodePublish         Method = "NodePublishVolume"
+	NodeUnpublish       Method = "NodeUnpublishVolume"
+	NodeUnstage         Method = "NodeUnstageVolume"
+	ControllerUnpublish Method = "ControllerUnpublishVolume"
 
-	CreateVolume         Kind = "CreateVolume"
-	DeleteVolume         Kind = "DeleteVolume"
-	ControllerExpand     Kind = "ControllerExpandVolume"
-	NodeExpand           Kind = "NodeExpandVolume"
-	ControllerModify     Kind = "ControllerModifyVolume"
-	ControllerGetVolume  Kind = "ControllerGetVolume"
-	ListVolumes          Kind = "ListVolumes"
-	GetCapacity          Kind = "GetCapacity"
-	ValidateCapabilities Kind = "ValidateVolumeCapabilities"
-	CreateSnapshot       Kind = "CreateSnapshot"
-	DeleteSnapshot       Kind = "DeleteSnapshot"
-	ListSnapshots        Kind = "ListSnapshots"
-	GetSnapshot          Kind = "GetSnapshot"
-	CreateGroupSnapshot  Kind = "CreateVolumeGroupSnapshot"
-	DeleteGroupSnapshot  Kind = "DeleteVolumeGroupSnapshot"
-	GetGroupSnapshot     Kind = "GetVolumeGroupSnapshot"
-	NodeStats            Kind = "NodeGetVolumeStats"
-	NodeHealth           Kind = "NodeGetVolumeHealth"
-	NodeStorageHealth    Kind = "NodeGetStorageHealth"
-	ControllerHealth     Kind = "ControllerGetVolumeHealth"
-	ListHealth           Kind = "ControllerListVolumeHealth"
+	CreateVolume         Method = "CreateVolume"
+	DeleteVolume         Method = "DeleteVolume"
+	ControllerExpand     Method = "ControllerExpandVolume"
+	NodeExpand           Method = "NodeExpandVolume"
+	ControllerModify     Method = "ControllerModifyVolume"
+	ControllerGetVolume  Method = "ControllerGetVolume"
+	ListVolumes          Method = "ListVolumes"
+	GetCapacity          Method = "GetCapacity"
+	ValidateCapabilities Method = "ValidateVolumeCapabilities"
+	CreateSnapshot       Method = "CreateSnapshot"
+	DeleteSnapshot       Method = "DeleteSnapshot"
+	ListSnapshots        Method = "ListSnapshots"
+	GetSnapshot          Method = "GetSnapshot"
+	CreateGroupSnapshot  Method = "CreateVolumeGroupSnapshot"
+	DeleteGroupSnapshot  Method = "DeleteVolumeGroupSnapshot"
+	GetGroupSnapshot     Method = "GetVolumeGroupSnapshot"
+	NodeStats            Method = "NodeGetVolumeStats"
+	NodeHealth           Method = "NodeGetVolumeHealth"
+	NodeStorageHealth    Method = "NodeGetStorageHealth"
+	ControllerHealth     Method = "ControllerGetVolumeHealth"
+	ListHealth           Method = "ControllerListVolumeHealth"
 )
 
-// controllers are the calls to the controller service. All other calls are to the node service.
-var controllers = []Kind{
-	ControllerPublish, ControllerUnpublish, CreateVolume, DeleteVolume, ControllerExpand, ControllerModify, ControllerGetVolume, ListVolumes,
-	GetCapacity, ValidateCapabilities, CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot, CreateGroupSnapshot, DeleteGroupSnapshot,
-	GetGroupSnapshot, ControllerHealth, ListHealth,
+// Service is the CSI service that a method belongs to.
+type Service string
+
+// The services whose calls concern volumes. Group snapshots belong to a service of their own, which
+// the controller part of a plugin serves, too.
+const (
+	Node       Service = "node"
+	Controller Service = "controller"
+)
+
+// properties are the facts about one method that decisions need.
+type properties struct {
+	service Service
+
+	// late is set if the call changes something. Such a call may still take effect after its
+	// deadline.
+	late bool
 }
 
-// Controller reports whether the step is a call to the controller service. All other calls are to
-// the node service.
-func (k Kind) Controller() bool { return slices.Contains(controllers, k) }
+var methods = map[Method]properties{
+	ControllerPublish:    {Controller, true},
+	ControllerUnpublish:  {Controller, true},
+	ControllerExpand:     {Controller, true},
+	ControllerModify:     {Controller, true},
+	CreateVolume:         {Controller, true},
+	DeleteVolume:         {Controller, true},
+	CreateSnapshot:       {Controller, true},
+	DeleteSnapshot:       {Controller, true},
+	CreateGroupSnapshot:  {Controller, true},
+	DeleteGroupSnapshot:  {Controller, true},
+	ControllerGetVolume:  {Controller, false},
+	ListVolumes:          {Controller, false},
+	GetCapacity:          {Controller, false},
+	ValidateCapabilities: {Controller, false},
+	ListSnapshots:        {Controller, false},
+	GetSnapshot:          {Controller, false},
+	GetGroupSnapshot:     {Controller, false},
+	ControllerHealth:     {Controller, false},
+	ListHealth:           {Controller, false},
+
+	NodeStage:         {Node, true},
+	NodeUnstage:       {Node, true},
+	NodePublish:       {Node, true},
+	NodeUnpublish:     {Node, true},
+	NodeExpand:        {Node, true},
+	NodeStats:         {Node, false},
+	NodeHealth:        {Node, false},
+	NodeStorageHealth: {Node, false},
+}
+
+// Methods returns all methods, in alphabetical order.
+func Methods() []Method { return slices.Sorted(maps.Keys(methods)) }
+
+// Service returns the service that answers the method. It is Node for an unknown method.
+func (k Method) Service() Service {
+	if p, ok := methods[k]; ok {
+		return p.service
+	}
+	return Node
+}
+
+// MayFinishLate reports whether the call may still take effect after its deadline.
+func (k Method) MayFinishLate() bool { return methods[k].late }

@@ -2,9 +2,8 @@ package call
 
 import "time"
 
-// The requests and answers of the calls to a plugin, in the domain's terms. They are defined here
-// so that the packages that need calls and the client that sends them do not import each other. The
-// client adapts them to the plugin: it leaves out fields that the plugin's capabilities forbid.
+// The client adapts each request to the plugin: it leaves out fields that the plugin's capabilities
+// forbid.
 
 // ControllerPublishRequest asks the plugin to connect a volume to a node (CSI
 // ControllerPublishVolume).

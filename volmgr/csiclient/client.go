@@ -106,6 +106,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// timeout returns the deadline of one call.
+func (o Options) timeout(m call.Method) time.Duration {
+	if m.Service() == call.Controller {
+		return o.ControllerTimeout
+	}
+	return o.NodeTimeout
+}
+
 // Client is a connection to one instance of a plugin. It is safe for concurrent use.
 type Client struct {
 	opts   Options
@@ -217,10 +225,10 @@ func (c *Client) acquire(ctx context.Context) (release func(), err error) {
 }
 
 // invoke sends one call with a deadline, within the limit of calls in flight.
-func invoke[Req, Resp any](ctx context.Context, c *Client, step call.Kind, timeout time.Duration, secrets call.Secrets,
+func invoke[Req, Resp any](ctx context.Context, c *Client, step call.Method, secrets call.Secrets,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.opts.timeout(step))
 	defer cancel()
 	c.opts.Scrubber.Add(secrets)
 
@@ -234,7 +242,7 @@ func invoke[Req, Resp any](ctx context.Context, c *Client, step call.Kind, timeo
 }
 
 // send sends one call; ctx must have a deadline.
-func send[Req, Resp any](ctx context.Context, c *Client, step call.Kind,
+func send[Req, Resp any](ctx context.Context, c *Client, step call.Method,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
 	tap := &wire{}

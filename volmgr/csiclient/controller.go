@@ -22,7 +22,7 @@ func (c *Client) ControllerPublish(ctx context.Context, r call.ControllerPublish
 		return nil, err
 	}
 
-	resp, err := invoke(ctx, c, call.ControllerPublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerPublishVolume,
+	resp, err := invoke(ctx, c, call.ControllerPublish, r.Secrets, c.controller.ControllerPublishVolume,
 		&csi.ControllerPublishVolumeRequest{
 			VolumeId:         r.ExternalID,
 			NodeId:           r.NodeID,
@@ -46,7 +46,7 @@ func (c *Client) ControllerPublish(ctx context.Context, r call.ControllerPublish
 
 // ControllerUnpublish undoes ControllerPublish.
 func (c *Client) ControllerUnpublish(ctx context.Context, r call.ControllerUnpublishRequest) error {
-	_, err := invoke(ctx, c, call.ControllerUnpublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerUnpublishVolume,
+	_, err := invoke(ctx, c, call.ControllerUnpublish, r.Secrets, c.controller.ControllerUnpublishVolume,
 		&csi.ControllerUnpublishVolumeRequest{VolumeId: r.ExternalID, NodeId: r.NodeID, Secrets: reveal(r.Secrets)})
 	return err
 }
@@ -96,7 +96,7 @@ func (c *Client) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (
 			Requisite: topologies(r.Topology.Required), Preferred: topologies(r.Topology.Preferred)}
 	}
 
-	resp, err := invoke(ctx, c, call.CreateVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateVolume, req)
+	resp, err := invoke(ctx, c, call.CreateVolume, r.Secrets, c.controller.CreateVolume, req)
 	if err != nil {
 		return call.CreateVolumeResult{}, err
 	}
@@ -128,7 +128,7 @@ func capacityRange(least, most int64) *csi.CapacityRange {
 
 // DeleteVolume destroys storage.
 func (c *Client) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
-	_, err := invoke(ctx, c, call.DeleteVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteVolume,
+	_, err := invoke(ctx, c, call.DeleteVolume, r.Secrets, c.controller.DeleteVolume,
 		&csi.DeleteVolumeRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
 	return err
 }
@@ -151,7 +151,7 @@ func (c *Client) ValidateCapabilities(ctx context.Context, r call.ValidateReques
 		Secrets:            reveal(r.Secrets),
 	}
 
-	resp, err := invoke(ctx, c, call.ValidateCapabilities, c.opts.ControllerTimeout, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
+	resp, err := invoke(ctx, c, call.ValidateCapabilities, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
 	if err != nil {
 		return err
 	}

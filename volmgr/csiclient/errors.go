@@ -19,7 +19,7 @@ const maxMessage = 1024
 
 // callError converts the error of a call into a *volume.CallError. A nil wire means that the call
 // was never sent.
-func (c *Client) callError(step call.Kind, err error, w *wire) error {
+func (c *Client) callError(step call.Method, err error, w *wire) error {
 	code, message, isStatus := codes.Unknown, err.Error(), true
 	switch st, ok := status.FromError(err); {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -62,7 +62,7 @@ func answered(code codes.Code, w *wire) bool {
 // retryOf is the table of retry classes for the codes (CSI spec, section "Error Scheme", and the
 // tables of the RPCs). If the outcome is unknown, the class is RetryBackoff: the agent sends the
 // same call, or its opposite, again.
-func retryOf(step call.Kind, code codes.Code) volume.Retry {
+func retryOf(step call.Method, code codes.Code) volume.Retry {
 	switch code {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.OutOfRange:
 		return volume.RetryChange // the arguments must change
@@ -88,7 +88,7 @@ func retryOf(step call.Kind, code codes.Code) volume.Retry {
 
 // refused returns an error of the client's own about a call. Either the call cannot be sent as
 // requested, or the plugin's OK answer is unusable.
-func refused(step call.Kind, code string, retry volume.Retry, message string) error {
+func refused(step call.Method, code string, retry volume.Retry, message string) error {
 	return &volume.CallError{Step: string(step), Code: code, Message: message, Retry: retry, Answered: true}
 }
 

@@ -13,7 +13,7 @@ import (
 
 // NodeHealth asks the node service about the health of a volume.
 func (c *Client) NodeHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
-	resp, err := invoke(ctx, c, call.NodeHealth, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeHealth, &csi.NodeGetVolumeHealthRequest{
+	resp, err := invoke(ctx, c, call.NodeHealth, nil, c.node.NodeGetVolumeHealth, &csi.NodeGetVolumeHealthRequest{
 		VolumeId: r.ExternalID, VolumePublishPath: r.Path, StagingTargetPath: r.StagingPath,
 	})
 	return c.health(resp.GetVolumeHealth()), err
@@ -21,7 +21,7 @@ func (c *Client) NodeHealth(ctx context.Context, r call.HealthRequest) (call.Hea
 
 // StorageHealth asks the node service about its connection to the storage.
 func (c *Client) StorageHealth(ctx context.Context, secrets call.Secrets) ([]call.Condition, error) {
-	resp, err := invoke(ctx, c, call.NodeStorageHealth, c.opts.NodeTimeout, secrets, c.node.NodeGetStorageHealth,
+	resp, err := invoke(ctx, c, call.NodeStorageHealth, secrets, c.node.NodeGetStorageHealth,
 		&csi.NodeGetStorageHealthRequest{Secrets: reveal(secrets)})
 	var out []call.Condition
 	for _, b := range resp.GetBackendHealth() {
@@ -42,14 +42,14 @@ func (c *Client) StorageHealth(ctx context.Context, secrets call.Secrets) ([]cal
 
 // ControllerHealth asks the controller about the health of a volume.
 func (c *Client) ControllerHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
-	resp, err := invoke(ctx, c, call.ControllerHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerGetVolumeHealth,
+	resp, err := invoke(ctx, c, call.ControllerHealth, r.Secrets, c.controller.ControllerGetVolumeHealth,
 		&csi.ControllerGetVolumeHealthRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
 	return c.health(resp.GetVolumeHealth()), err
 }
 
 // ListHealth returns one page of the volumes with health problems.
 func (c *Client) ListHealth(ctx context.Context, r call.ListHealthRequest) (call.HealthPage, error) {
-	resp, err := invoke(ctx, c, call.ListHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerListVolumeHealth,
+	resp, err := invoke(ctx, c, call.ListHealth, r.Secrets, c.controller.ControllerListVolumeHealth,
 		&csi.ControllerListVolumeHealthRequest{MaxEntries: r.MaxEntries, StartingToken: r.Token, Secrets: reveal(r.Secrets)})
 	page := call.HealthPage{Next: resp.GetNextToken()}
 	for _, e := range resp.GetEntries() {

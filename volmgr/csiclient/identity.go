@@ -207,7 +207,7 @@ func (c *Client) askGroups(ctx context.Context, k *known) error {
 }
 
 // ask sends one of Info's calls. It does not count as a call in flight.
-func ask[Req, Resp any](ctx context.Context, c *Client, step call.Kind,
+func ask[Req, Resp any](ctx context.Context, c *Client, step call.Method,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.ControllerTimeout)

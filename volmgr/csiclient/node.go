@@ -15,7 +15,7 @@ func (c *Client) NodeStage(ctx context.Context, r call.NodeStageRequest) error {
 		return err
 	}
 
-	_, err = invoke(ctx, c, call.NodeStage, c.opts.NodeTimeout, r.Secrets, c.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
+	_, err = invoke(ctx, c, call.NodeStage, r.Secrets, c.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
 		VolumeId:          r.ExternalID,
 		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
@@ -29,7 +29,7 @@ func (c *Client) NodeStage(ctx context.Context, r call.NodeStageRequest) error {
 
 // NodeUnstage undoes NodeStage.
 func (c *Client) NodeUnstage(ctx context.Context, r call.NodeUnstageRequest) error {
-	_, err := invoke(ctx, c, call.NodeUnstage, c.opts.NodeTimeout, nil, c.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{
+	_, err := invoke(ctx, c, call.NodeUnstage, nil, c.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{
 		VolumeId:          r.ExternalID,
 		StagingTargetPath: r.StagingPath,
 	})
@@ -43,7 +43,7 @@ func (c *Client) NodePublish(ctx context.Context, r call.NodePublishRequest) err
 		return err
 	}
 
-	_, err = invoke(ctx, c, call.NodePublish, c.opts.NodeTimeout, r.Secrets, c.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
+	_, err = invoke(ctx, c, call.NodePublish, r.Secrets, c.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
 		VolumeId:          r.ExternalID,
 		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
@@ -59,7 +59,7 @@ func (c *Client) NodePublish(ctx context.Context, r call.NodePublishRequest) err
 
 // NodeUnpublish undoes NodePublish.
 func (c *Client) NodeUnpublish(ctx context.Context, r call.NodeUnpublishRequest) error {
-	_, err := invoke(ctx, c, call.NodeUnpublish, c.opts.NodeTimeout, nil, c.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{
+	_, err := invoke(ctx, c, call.NodeUnpublish, nil, c.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{
 		VolumeId:   r.ExternalID,
 		TargetPath: r.TargetPath,
 	})
@@ -68,7 +68,7 @@ func (c *Client) NodeUnpublish(ctx context.Context, r call.NodeUnpublishRequest)
 
 // NodeStats asks for the usage of a volume.
 func (c *Client) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
-	resp, err := invoke(ctx, c, call.NodeStats, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
+	resp, err := invoke(ctx, c, call.NodeStats, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
 		VolumeId:          r.ExternalID,
 		VolumePath:        r.Path,
 		StagingTargetPath: r.StagingPath,
@@ -98,7 +98,7 @@ func (c *Client) NodeExpand(ctx context.Context, r call.NodeExpandRequest) (int6
 		return 0, err
 	}
 
-	resp, err := invoke(ctx, c, call.NodeExpand, c.opts.NodeTimeout, r.Secrets, c.node.NodeExpandVolume, &csi.NodeExpandVolumeRequest{
+	resp, err := invoke(ctx, c, call.NodeExpand, r.Secrets, c.node.NodeExpandVolume, &csi.NodeExpandVolumeRequest{
 		VolumeId:          r.ExternalID,
 		VolumePath:        r.Path,
 		StagingTargetPath: r.StagingPath,

@@ -10,7 +10,7 @@ import (
 )
 
 // began tells the observer that a call is being sent, and returns the start time.
-func (c *Client) began(step call.Kind) (since time.Time) {
+func (c *Client) began(step call.Method) (since time.Time) {
 	if c.opts.Observer != nil {
 		c.opts.Observer.Began(string(step))
 		since = time.Now()
@@ -20,7 +20,7 @@ func (c *Client) began(step call.Kind) (since time.Time) {
 
 // ended tells the observer how a call ended. A code that gRPC does not define counts as Unknown: a
 // plugin that invents codes must not create an unlimited number of names.
-func (c *Client) ended(step call.Kind, since time.Time, err error) {
+func (c *Client) ended(step call.Method, since time.Time, err error) {
 	if c.opts.Observer == nil {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 // CreateSnapshot creates a snapshot, or finds the one that an earlier call with the same name
 // created.
 func (c *Client) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (call.Snapshot, error) {
-	resp, err := invoke(ctx, c, call.CreateSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateSnapshot,
+	resp, err := invoke(ctx, c, call.CreateSnapshot, r.Secrets, c.controller.CreateSnapshot,
 		&csi.CreateSnapshotRequest{SourceVolumeId: r.SourceID, Name: r.Name, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
 	if err != nil {
 		return call.Snapshot{}, err
@@ -24,14 +24,14 @@ func (c *Client) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (ca
 
 // DeleteSnapshot destroys a snapshot. A snapshot that no longer exists is not an error.
 func (c *Client) DeleteSnapshot(ctx context.Context, r call.SnapshotRef) error {
-	_, err := invoke(ctx, c, call.DeleteSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteSnapshot,
+	_, err := invoke(ctx, c, call.DeleteSnapshot, r.Secrets, c.controller.DeleteSnapshot,
 		&csi.DeleteSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // GetSnapshot asks for one snapshot.
 func (c *Client) GetSnapshot(ctx context.Context, r call.SnapshotRef) (call.Snapshot, error) {
-	resp, err := invoke(ctx, c, call.GetSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.GetSnapshot,
+	resp, err := invoke(ctx, c, call.GetSnapshot, r.Secrets, c.controller.GetSnapshot,
 		&csi.GetSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
 	if err != nil {
 		return call.Snapshot{}, err
@@ -41,7 +41,7 @@ func (c *Client) GetSnapshot(ctx context.Context, r call.SnapshotRef) (call.Snap
 
 // ListSnapshots returns one page of the plugin's snapshots.
 func (c *Client) ListSnapshots(ctx context.Context, r call.ListSnapshotsRequest) (call.SnapshotPage, error) {
-	resp, err := invoke(ctx, c, call.ListSnapshots, c.opts.ControllerTimeout, r.Secrets, c.controller.ListSnapshots, &csi.ListSnapshotsRequest{
+	resp, err := invoke(ctx, c, call.ListSnapshots, r.Secrets, c.controller.ListSnapshots, &csi.ListSnapshotsRequest{
 		MaxEntries: r.MaxEntries, StartingToken: r.Token, SourceVolumeId: r.SourceID, SnapshotId: r.ID, Secrets: reveal(r.Secrets),
 	})
 	page := call.SnapshotPage{Next: resp.GetNextToken()}
@@ -54,7 +54,7 @@ func (c *Client) ListSnapshots(ctx context.Context, r call.ListSnapshotsRequest)
 // CreateGroupSnapshot creates snapshots of several volumes at one moment, or finds the group that
 // an earlier call with the same name created.
 func (c *Client) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
-	resp, err := invoke(ctx, c, call.CreateGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
+	resp, err := invoke(ctx, c, call.CreateGroupSnapshot, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
 		&csi.CreateVolumeGroupSnapshotRequest{Name: r.Name, SourceVolumeIds: r.SourceIDs, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
 	if err != nil {
 		return call.GroupSnapshot{}, err
@@ -64,14 +64,14 @@ func (c *Client) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRe
 
 // DeleteGroupSnapshot destroys a group snapshot with all its members.
 func (c *Client) DeleteGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) error {
-	_, err := invoke(ctx, c, call.DeleteGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.DeleteVolumeGroupSnapshot,
+	_, err := invoke(ctx, c, call.DeleteGroupSnapshot, r.Secrets, c.groups.DeleteVolumeGroupSnapshot,
 		&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // GetGroupSnapshot asks for one group snapshot.
 func (c *Client) GetGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) (call.GroupSnapshot, error) {
-	resp, err := invoke(ctx, c, call.GetGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.GetVolumeGroupSnapshot,
+	resp, err := invoke(ctx, c, call.GetGroupSnapshot, r.Secrets, c.groups.GetVolumeGroupSnapshot,
 		&csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
 	if err != nil {
 		return call.GroupSnapshot{}, err
@@ -80,7 +80,7 @@ func (c *Client) GetGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) 
 }
 
 // named refuses an answer without an id, because a snapshot without an id could never be deleted.
-func named(step call.Kind, s *csi.Snapshot) (call.Snapshot, error) {
+func named(step call.Method, s *csi.Snapshot) (call.Snapshot, error) {
 	if s.GetSnapshotId() == "" {
 		return call.Snapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a snapshot id")
 	}
@@ -94,7 +94,7 @@ func snapshot(s *csi.Snapshot) call.Snapshot {
 	}
 }
 
-func group(step call.Kind, g *csi.VolumeGroupSnapshot) (call.GroupSnapshot, error) {
+func group(step call.Method, g *csi.VolumeGroupSnapshot) (call.GroupSnapshot, error) {
 	if g.GetGroupSnapshotId() == "" {
 		return call.GroupSnapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a group snapshot id")
 	}

@@ -5,11 +5,11 @@ import "github.com/volagent/volagent/volmgr/call"
 // Names of the calls with which the client asks a plugin about itself. The domain names all other
 // calls.
 const (
-	stepProbe                     call.Kind = "Probe"
-	stepGetPluginInfo             call.Kind = "GetPluginInfo"
-	stepGetPluginCapabilities     call.Kind = "GetPluginCapabilities"
-	stepControllerGetCapabilities call.Kind = "ControllerGetCapabilities"
-	stepNodeGetCapabilities       call.Kind = "NodeGetCapabilities"
-	stepNodeGetInfo               call.Kind = "NodeGetInfo"
-	stepGroupGetCapabilities      call.Kind = "GroupControllerGetCapabilities"
+	stepProbe                     call.Method = "Probe"
+	stepGetPluginInfo             call.Method = "GetPluginInfo"
+	stepGetPluginCapabilities     call.Method = "GetPluginCapabilities"
+	stepControllerGetCapabilities call.Method = "ControllerGetCapabilities"
+	stepNodeGetCapabilities       call.Method = "NodeGetCapabilities"
+	stepNodeGetInfo               call.Method = "NodeGetInfo"
+	stepGroupGetCapabilities      call.Method = "GroupControllerGetCapabilities"
 )

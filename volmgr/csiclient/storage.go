@@ -16,7 +16,7 @@ func (c *Client) ControllerExpand(ctx context.Context, r call.ExpandRequest) (ca
 		return call.ExpandResult{}, err
 	}
 
-	resp, err := invoke(ctx, c, call.ControllerExpand, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerExpandVolume,
+	resp, err := invoke(ctx, c, call.ControllerExpand, r.Secrets, c.controller.ControllerExpandVolume,
 		&csi.ControllerExpandVolumeRequest{
 			VolumeId:         r.ExternalID,
 			CapacityRange:    capacityRange(r.CapacityMin, r.CapacityMax),
@@ -28,14 +28,14 @@ func (c *Client) ControllerExpand(ctx context.Context, r call.ExpandRequest) (ca
 
 // ControllerModify changes a volume's mutable parameters.
 func (c *Client) ControllerModify(ctx context.Context, r call.ModifyRequest) error {
-	_, err := invoke(ctx, c, call.ControllerModify, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerModifyVolume,
+	_, err := invoke(ctx, c, call.ControllerModify, r.Secrets, c.controller.ControllerModifyVolume,
 		&csi.ControllerModifyVolumeRequest{VolumeId: r.ExternalID, MutableParameters: r.Mutable, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // ListVolumes returns one page of the plugin's volumes.
 func (c *Client) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (call.VolumePage, error) {
-	resp, err := invoke(ctx, c, call.ListVolumes, c.opts.ControllerTimeout, nil, c.controller.ListVolumes,
+	resp, err := invoke(ctx, c, call.ListVolumes, nil, c.controller.ListVolumes,
 		&csi.ListVolumesRequest{MaxEntries: r.MaxEntries, StartingToken: r.Token})
 	page := call.VolumePage{Next: resp.GetNextToken()}
 	for _, e := range resp.GetEntries() {
@@ -49,7 +49,7 @@ func (c *Client) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (ca
 
 // ControllerGetVolume asks for one volume. The call takes no secrets.
 func (c *Client) ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error) {
-	resp, err := invoke(ctx, c, call.ControllerGetVolume, c.opts.ControllerTimeout, nil, c.controller.ControllerGetVolume,
+	resp, err := invoke(ctx, c, call.ControllerGetVolume, nil, c.controller.ControllerGetVolume,
 		&csi.ControllerGetVolumeRequest{VolumeId: externalID})
 	if err != nil {
 		return call.StorageVolume{}, err
@@ -85,7 +85,7 @@ func (c *Client) GetCapacity(ctx context.Context, r call.CapacityRequest) (call.
 	if len(r.Topology) > 0 && k.info.Caps.Topology {
 		req.AccessibleTopology = &csi.Topology{Segments: r.Topology}
 	}
-	resp, err := invoke(ctx, c, call.GetCapacity, c.opts.ControllerTimeout, nil, c.controller.GetCapacity, req)
+	resp, err := invoke(ctx, c, call.GetCapacity, nil, c.controller.GetCapacity, req)
 	return call.CapacityResult{
 		Available: resp.GetAvailableCapacity(),
 		Largest:   optional(resp.GetMaximumVolumeSize()),

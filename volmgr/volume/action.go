@@ -4,23 +4,23 @@ import "github.com/volagent/volagent/volmgr/call"
 
 // The steps that happen only on this host. The other steps are CSI calls, by their names.
 const (
-	Plan     call.Kind = "plan"      // record that calls for one more side will be made
-	Doubt    call.Kind = "doubt"     // record that a mount is missing or broken, before it is made again
-	Bind     call.Kind = "bind"      // mount the target at Claim.At
-	Unbind   call.Kind = "unbind"    // remove that mount
-	Own      call.Kind = "own"       // give the volume's root the requested owner and mode
-	Take     call.Kind = "take"      // record that a claim is mounted, after its mounts waited for an expansion
-	Unmount  call.Kind = "unmount"   // unmount a target or the staging path without a call to the plugin
-	Prove    call.Kind = "prove"     // proof of unmount: nothing on the host uses the device
-	EndWatch call.Kind = "end-watch" // end the watches: no late mount appeared
-	Free     call.Kind = "free"      // delete a claim that has nothing left to undo
-	Wait     call.Kind = "wait"      // nothing can be done now; Reason says why
-	Settled  call.Kind = "settled"   // there is nothing to do
+	Plan     call.Method = "plan"      // record that calls for one more side will be made
+	Doubt    call.Method = "doubt"     // record that a mount is missing or broken, before it is made again
+	Bind     call.Method = "bind"      // mount the target at Claim.At
+	Unbind   call.Method = "unbind"    // remove that mount
+	Own      call.Method = "own"       // give the volume's root the requested owner and mode
+	Take     call.Method = "take"      // record that a claim is mounted, after its mounts waited for an expansion
+	Unmount  call.Method = "unmount"   // unmount a target or the staging path without a call to the plugin
+	Prove    call.Method = "prove"     // proof of unmount: nothing on the host uses the device
+	EndWatch call.Method = "end-watch" // end the watches: no late mount appeared
+	Free     call.Method = "free"      // delete a claim that has nothing left to undo
+	Wait     call.Method = "wait"      // nothing can be done now; Reason says why
+	Settled  call.Method = "settled"   // there is nothing to do
 )
 
 // Action is one step. Next decides it, an executor carries it out, and Apply records its outcome.
 type Action struct {
-	Kind  call.Kind
+	Kind  call.Method
 	Alloc string // the claim that the step is for, if it is for one
 
 	// Path is the staging path for a stage or unstage, and the target for a publish or unpublish.

@@ -64,7 +64,7 @@ func TestAdopt(t *testing.T) {
 		change func(*volume.Record, *volume.Observed)
 		live   bool
 		claims []string // the adopted claims
-		steps  []call.Kind
+		steps  []call.Method
 	}{
 		"all there":               {func(*volume.Record, *volume.Observed) {}, true, []string{"a", "b"}, nil},
 		"one target gone":         {func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = none }, true, []string{"b"}, nil},
@@ -73,22 +73,22 @@ func TestAdopt(t *testing.T) {
 			s := o.Targets["a"]
 			s.Seen = volume.SeenDead
 			o.Targets["a"] = s
-		}, true, []string{"a", "b"}, []call.Kind{volume.Doubt, call.NodeUnpublish}},
+		}, true, []string{"a", "b"}, []call.Method{volume.Doubt, call.NodeUnpublish}},
 		"targets gone, staged": {func(_ *volume.Record, o *volume.Observed) {
 			o.Targets, o.Binds = map[string]volume.Sight{}, map[string]volume.Sight{}
-		}, true, []string{"a", "b"}, []call.Kind{volume.Doubt}},
+		}, true, []string{"a", "b"}, []call.Method{volume.Doubt}},
 		"only the bind is left": {func(_ *volume.Record, o *volume.Observed) {
 			o.Targets, o.Staging = map[string]volume.Sight{}, none
-		}, true, []string{"b"}, []call.Kind{volume.Doubt}},
+		}, true, []string{"b"}, []call.Method{volume.Doubt}},
 		"nothing there": {func(_ *volume.Record, o *volume.Observed) {
 			*o = volume.Observed{Boot: "boot", Plugin: o.Plugin}
-		}, true, nil, []call.Kind{call.NodeUnpublish, volume.Free, call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free}},
+		}, true, nil, []call.Method{call.NodeUnpublish, volume.Free, call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free}},
 		"others at every path": {func(_ *volume.Record, o *volume.Observed) {
 			o.Staging, o.Targets["a"], o.Targets["b"], o.Binds["b"] = other, other, other, other
-		}, true, nil, []call.Kind{volume.Free, volume.Prove, call.ControllerUnpublish, volume.Free}},
+		}, true, nil, []call.Method{volume.Free, volume.Prove, call.ControllerUnpublish, volume.Free}},
 		"another boot": {func(_ *volume.Record, o *volume.Observed) {
 			*o = volume.Observed{Boot: "next", Plugin: o.Plugin}
-		}, false, nil, []call.Kind{call.NodeUnpublish, volume.Free, call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free}},
+		}, false, nil, []call.Method{call.NodeUnpublish, volume.Free, call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free}},
 		"another boot, never attached": {func(r *volume.Record, o *volume.Observed) {
 			r.Node.Attached, r.Node.Uses.Attach = volume.Absent, false
 			*o = volume.Observed{Boot: "next", Plugin: o.Plugin}
@@ -125,7 +125,7 @@ func TestAdopt(t *testing.T) {
 
 // walk takes up to n steps. Each of them succeeds and changes no mount. None may unmount a present
 // mount.
-func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) (kinds []call.Kind) {
+func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) (kinds []call.Method) {
 	t.Helper()
 	o.WatchOver = true
 	for range n + 1 {

@@ -20,7 +20,7 @@ func attachPlugin() volume.PluginView {
 func TestAttachmentWatched(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		kind   call.Kind
+		kind   call.Method
 		code   string
 		answer bool
 		watch  []volume.Watch

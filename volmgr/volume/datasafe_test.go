@@ -11,7 +11,7 @@ import (
 func TestDataSafe(t *testing.T) {
 	made, other := volume.MountIdentity{Boot: "b", Device: "7:0", Root: "/", ID: 1}, volume.MountIdentity{Boot: "b", Device: "7:1", Root: "/", ID: 2}
 	sight := func(s volume.Seen) volume.Sight { return volume.Sight{Seen: s, Identity: made} }
-	failed := func(kind call.Kind, code string) *volume.Attempt {
+	failed := func(kind call.Method, code string) *volume.Attempt {
 		return &volume.Attempt{Action: volume.Action{Kind: kind, Alloc: "a"}, Tries: 3, Err: &volume.CallError{Step: string(kind), Code: code}}
 	}
 	said := func(severities ...string) volume.Report {

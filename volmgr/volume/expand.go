@@ -35,10 +35,10 @@ type Expansion struct {
 
 // Refusal is the final answer of a plugin that refused an expansion.
 type Refusal struct {
-	Step    call.Kind `json:"step"` // ControllerExpand or NodeExpand
-	Size    int64     `json:"size"` // bytes that were asked for
-	Code    string    `json:"code"`
-	Message string    `json:"message"`
+	Step    call.Method `json:"step"` // ControllerExpand or NodeExpand
+	Size    int64       `json:"size"` // bytes that were asked for
+	Code    string      `json:"code"`
+	Message string      `json:"message"`
 }
 
 // Err returns the refusal as the error of the failed call.
@@ -217,7 +217,7 @@ func (r Record) awaitsNode() bool {
 // promoted returns the record with a claim after a step for it, and marks the claim as mounted if
 // nothing is missing. A recorded bind mount counts only after it was checked, because the claim may
 // have waited over a reboot.
-func (r Record) promoted(c Claim, k call.Kind) Record {
+func (r Record) promoted(c Claim, k call.Method) Record {
 	if r = r.with(c); r.awaitsNode() || c.At != "" && k != Bind && k != Take {
 		return r
 	}

@@ -106,7 +106,7 @@ func TestNextExpands(t *testing.T) {
 			o.Plugin.Info.Caps.Expand, o.Plugin.Info.Caps.NodeExpand = true, true
 		}
 	}
-	parked := func(o *volume.Observed, k call.Kind) { o.Parked = map[string]bool{string(k) + "/": true} }
+	parked := func(o *volume.Observed, k call.Method) { o.Parked = map[string]bool{string(k) + "/": true} }
 	for name, tt := range map[string]struct {
 		change func(*volume.Record, *volume.Observed)
 		want   string
@@ -174,7 +174,7 @@ func TestApplyExpand(t *testing.T) {
 	refusal := &volume.CallError{Step: "ControllerExpandVolume", Code: "OutOfRange", Message: "no", Retry: volume.RetryChange, Answered: true}
 	open := &volume.CallError{Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
 	controller, node := volume.Action{Kind: call.ControllerExpand, Size: 16}, volume.Action{Kind: call.NodeExpand, Size: 16, Path: "/s"}
-	refused := func(k call.Kind) volume.Refusal {
+	refused := func(k call.Method) volume.Refusal {
 		return volume.Refusal{Step: k, Size: 16, Code: "OutOfRange", Message: "no"}
 	}
 	for name, tt := range map[string]struct {

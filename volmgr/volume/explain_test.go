@@ -12,7 +12,7 @@ import (
 
 func TestExplain(t *testing.T) {
 	down := volume.PluginView{Known: true, State: "backing off", Reason: "exit status 1", Info: view().Info}
-	failed := func(k call.Kind, alloc string, tries int, retry volume.Retry) *volume.Attempt {
+	failed := func(k call.Method, alloc string, tries int, retry volume.Retry) *volume.Attempt {
 		return &volume.Attempt{
 			Action: volume.Action{Kind: k, Alloc: alloc}, Tries: tries,
 			Err: &volume.CallError{Step: string(k), Code: "Internal", Message: "busy", Retry: retry},

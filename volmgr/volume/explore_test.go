@@ -132,7 +132,7 @@ type todo struct {
 // label is one line of a story.
 type label struct {
 	what    string
-	action  call.Kind
+	action  call.Method
 	alloc   string
 	how     how
 	between intent

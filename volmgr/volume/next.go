@@ -116,7 +116,7 @@ func (p *planner) try(a Action) bool {
 }
 
 // undoes returns the first call that is needed to take the volume off the host.
-func (p *planner) undoes() call.Kind {
+func (p *planner) undoes() call.Method {
 	n, late := p.r.Node, p.watches(func(w Watch) bool { return p.o.Watched[w.Path].Seen != SeenNothing })
 	if n.Attached != Absent && n.Staged == Absent && len(n.PendingCalls) == 0 && !p.anyPublished() && !late {
 		return call.ControllerUnpublish

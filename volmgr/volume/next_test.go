@@ -299,10 +299,10 @@ func TestApplyEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range []call.Kind{call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free} {
+	for _, k := range []call.Method{call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free} {
 		var evs []volume.Event
 		released, evs = volume.Apply(released, volume.Action{Kind: k, Alloc: "a", Path: released.Claims["a"].Target}, volume.Outcome{})
-		if want := map[call.Kind]string{volume.Prove: "claim-node-detached", volume.Free: "claim-detached"}[k]; want != "" && (len(evs) != 1 || evs[0].Type != want) {
+		if want := map[call.Method]string{volume.Prove: "claim-node-detached", volume.Free: "claim-detached"}[k]; want != "" && (len(evs) != 1 || evs[0].Type != want) {
 			t.Errorf("%s: events %+v, want %s", k, evs, want)
 		}
 	}
@@ -389,8 +389,8 @@ func recognised(r volume.Record) bool {
 	return known
 }
 
-func kinds() []call.Kind {
-	return []call.Kind{
+func kinds() []call.Method {
+	return []call.Method{
 		call.ControllerPublish, call.NodeStage, call.NodePublish, call.NodeUnpublish, call.NodeUnstage,
 		call.ControllerUnpublish, volume.Plan, volume.Doubt, volume.Bind, volume.Unbind, volume.Prove, volume.EndWatch,
 		volume.Unmount, volume.Free, volume.Wait, volume.Settled, call.ControllerExpand, call.NodeExpand, volume.Take,
@@ -433,7 +433,7 @@ func anyRecord() *rapid.Generator[volume.Record] {
 		r.Leftover = flag("debt")
 		r.Volume.Expansion = volume.Expansion{
 			Want: rapid.SampledFrom([]int64{0, 0, 16}).Draw(t, "want"), Offline: flag("offline"), Node: rapid.SampledFrom([]int64{0, 0, 16}).Draw(t, "node"),
-			Refused: volume.Refusal{Step: rapid.SampledFrom([]call.Kind{"", call.NodeExpand}).Draw(t, "refused")},
+			Refused: volume.Refusal{Step: rapid.SampledFrom([]call.Method{"", call.NodeExpand}).Draw(t, "refused")},
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "claims") {
 			c := volume.Claim{

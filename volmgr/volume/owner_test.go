@@ -189,10 +189,10 @@ func TestNewBoot(t *testing.T) {
 	died.Claims["a"] = c
 	for name, tt := range map[string]struct {
 		r    volume.Record
-		want []call.Kind
+		want []call.Method
 	}{
-		"no owner": {stands, []call.Kind{volume.Doubt, call.NodeStage, volume.Doubt, call.NodePublish, volume.Settled}},
-		"gone":     {died, []call.Kind{call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free, volume.Settled}},
+		"no owner": {stands, []call.Method{volume.Doubt, call.NodeStage, volume.Doubt, call.NodePublish, volume.Settled}},
+		"gone":     {died, []call.Method{call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free, volume.Settled}},
 	} {
 		r, _ := volume.Loaded(tt.r, volume.Rebooted, false)
 		r = volume.Past(r, graves{process})
@@ -201,7 +201,7 @@ func TestNewBoot(t *testing.T) {
 			Boot: "the next one", Targets: sight, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{}, WatchOver: true,
 			Plugin: volume.PluginView{Known: true, Ready: true, Info: volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true}}},
 		}
-		var steps []call.Kind
+		var steps []call.Method
 		for range 20 {
 			a := volume.Next(r, o)
 			steps = append(steps, a.Kind)

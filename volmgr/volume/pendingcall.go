@@ -45,9 +45,9 @@ func (w Without) Stronger() Without {
 // PendingCall is a pending call. It was skipped because the host undid the side without the plugin. The
 // agent makes it once the plugin is ready.
 type PendingCall struct {
-	Kind  call.Kind `json:"kind"` // NodeUnpublish or NodeUnstage
-	Path  string    `json:"path"`
-	Alloc string    `json:"alloc,omitempty"` // the alloc of the target
+	Kind  call.Method `json:"kind"` // NodeUnpublish or NodeUnstage
+	Path  string      `json:"path"`
+	Alloc string      `json:"alloc,omitempty"` // the alloc of the target
 	// Mount is the mount that was at Path; it is zero if that is unknown. The call may only unmount
 	// a mount like this one.
 	Mount MountIdentity `json:"mount,omitzero"`
@@ -138,7 +138,7 @@ func (r Record) withPendingCall(d PendingCall, made *MountIdentity) Record {
 }
 
 // paid returns the record without the pending calls that a successful call has settled.
-func (r Record) withoutPendingCall(k call.Kind, path string) Record {
+func (r Record) withoutPendingCall(k call.Method, path string) Record {
 	is := func(d PendingCall) bool { return d.Kind == k && d.Path == path }
 	if !slices.ContainsFunc(r.Node.PendingCalls, is) {
 		return r

@@ -136,8 +136,8 @@ type Service struct {
 }
 
 // of returns the service that a step calls.
-func (a *Apart) of(k call.Kind) Service {
-	if k.Controller() {
+func (a *Apart) of(k call.Method) Service {
+	if k.Service() == call.Controller {
 		return a.Controller
 	}
 	return a.Node
@@ -184,7 +184,7 @@ func (v PluginView) News() string {
 }
 
 // ReadyFor reports whether the call of a step can be sent now.
-func (v PluginView) ReadyFor(k call.Kind) bool {
+func (v PluginView) ReadyFor(k call.Method) bool {
 	if v.Apart != nil {
 		return v.Apart.of(k).Ready
 	}
@@ -192,7 +192,7 @@ func (v PluginView) ReadyFor(k call.Kind) bool {
 }
 
 // Lacks says why the call of a step cannot be sent now.
-func (v PluginView) Lacks(id string, k call.Kind) string {
+func (v PluginView) Lacks(id string, k call.Method) string {
 	if v.Apart != nil {
 		return v.Apart.of(k).Lack
 	}
@@ -200,7 +200,7 @@ func (v PluginView) Lacks(id string, k call.Kind) string {
 }
 
 // FinalFor reports whether the call of a step cannot be sent until a person acts.
-func (v PluginView) FinalFor(k call.Kind) bool {
+func (v PluginView) FinalFor(k call.Method) bool {
 	if v.Apart != nil {
 		service := v.Apart.of(k)
 		return !service.Ready && service.Final
@@ -222,7 +222,7 @@ func (v PluginView) FinalLack(r Record) string {
 }
 
 // unasked reports whether the capabilities of the service that k calls are still unknown.
-func (v PluginView) unasked(k call.Kind) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
+func (v PluginView) unasked(k call.Method) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
 
 // Lack says why a call that the volume may need cannot be sent now. It returns "" if there is no
 // such call.

@@ -52,8 +52,8 @@ func TestLoaded(t *testing.T) {
 	}
 	plain := admit(t, offering(call.SingleNodeWriter), writer("a"))
 	detaching := releasing
-	for _, k := range []call.Kind{call.NodeUnpublish, call.NodeUnstage, volume.Prove} {
-		detaching, _ = volume.Apply(detaching, volume.Action{Kind: k, Alloc: "a", Path: map[call.Kind]string{call.NodeUnpublish: "/t/a"}[k]}, volume.Outcome{})
+	for _, k := range []call.Method{call.NodeUnpublish, call.NodeUnstage, volume.Prove} {
+		detaching, _ = volume.Apply(detaching, volume.Action{Kind: k, Alloc: "a", Path: map[call.Method]string{call.NodeUnpublish: "/t/a"}[k]}, volume.Outcome{})
 	}
 	failed, _ := volume.Apply(settled, volume.Action{Kind: volume.Doubt, Alloc: "a", Path: "/t/a", Dead: true}, volume.Outcome{})
 	beside := admit(t, settled, writer("b"))

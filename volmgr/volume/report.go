@@ -88,6 +88,6 @@ type PluginHealth struct {
 
 	// Asked lists the calls that were answered. Silent lists those that were not, each with the
 	// reason.
-	Asked  []call.Kind
+	Asked  []call.Method
 	Silent []string
 }

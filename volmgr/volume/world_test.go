@@ -287,7 +287,7 @@ func (up serving) view(v variant) volume.PluginView {
 }
 
 // answers reports whether the part that a step calls is ready.
-func (up serving) answers(k call.Kind) bool {
+func (up serving) answers(k call.Method) bool {
 	switch k {
 	case call.ControllerPublish, call.ControllerUnpublish, call.ControllerExpand:
 		return up == bothUp || up == controllerUp
@@ -349,7 +349,7 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 	i := max(0, indexOf(a))
 	effect := h == ok || h == failDone
 	if h == failLate {
-		w.late |= map[call.Kind]late{
+		w.late |= map[call.Method]late{
 			call.NodeStage: lateStage, call.NodePublish: latePublish(i),
 			call.ControllerPublish: lateAttach, call.ControllerUnpublish: lateDetach,
 			call.ControllerExpand: lateExpand, call.NodeUnstage: lateUnstage, call.NodeUnpublish: lateUnpublish(i),
@@ -608,7 +608,7 @@ func (w *world) skipped(r volume.Record, i int) bool {
 }
 
 // owes reports whether the record has the given pending call.
-func owes(r volume.Record, kind call.Kind, path string) bool {
+func owes(r volume.Record, kind call.Method, path string) bool {
 	for _, d := range r.Node.PendingCalls {
 		if d.Kind == kind && d.Path == path {
 			return true

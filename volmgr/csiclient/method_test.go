@@ -1,0 +1,31 @@
+package csiclient
+
+import (
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+
+	"github.com/volagent/volagent/volmgr/call"
+)
+
+// TestMethods checks the table of methods against the CSI spec's services.
+func TestMethods(t *testing.T) {
+	spec := map[call.Method]call.Service{}
+	for service, descs := range map[call.Service][]grpc.ServiceDesc{
+		call.Node:       {csi.Node_ServiceDesc},
+		call.Controller: {csi.Controller_ServiceDesc, csi.GroupController_ServiceDesc},
+	} {
+		for _, d := range descs {
+			for _, m := range d.Methods {
+				spec[call.Method(m.MethodName)] = service
+			}
+		}
+	}
+
+	for _, m := range call.Methods() {
+		if want, ok := spec[m]; !ok || m.Service() != want {
+			t.Errorf("%s belongs to the service %q, want %q", m, m.Service(), want)
+		}
+	}
+}
