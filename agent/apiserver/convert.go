@@ -271,7 +271,7 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 	if c.Adopted {
 		a.Adopted, a.Remark = true, "adopted"
 	}
-	if p.Lack(r) != "" {
+	if r.Lack(p) != "" {
 		a.Remark = strings.TrimPrefix(a.Remark+", plugin unavailable", ", ")
 	}
 	return a

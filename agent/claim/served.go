@@ -13,7 +13,7 @@ func (s *Service) next(req request) (<-chan struct{}, volume.Record, volume.Clai
 // for it is useless.
 func (s *Service) unserved(r volume.Record) error {
 	p := s.Plugins.View(r.Volume.PluginID)
-	why := p.FinalLack(r)
+	why := r.FinalLack(p)
 	if why == "" {
 		return nil
 	}
@@ -25,7 +25,7 @@ func (s *Service) unserved(r volume.Record) error {
 func lack(p volume.PluginView, r volume.Record, at *volume.Attempt) string {
 	switch {
 	case at == nil:
-		return p.Lack(r)
+		return r.Lack(p)
 	case at.Err == nil && at.Action.Cause == volume.CausePlugin:
 		return at.Action.Reason
 	default:

@@ -144,7 +144,7 @@ func waits(f *findings, v Volume, do string) {
 	if !slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted }) {
 		then = "it stays on this host"
 	}
-	f.add(VolumeWaits, Warning, r.Volume.ID, r.Volume.ID).what("volume %s waits for its plugin: %s", quote(r.Volume.ID), v.Observed.Plugin.Lack(r)).
+	f.add(VolumeWaits, Warning, r.Volume.ID, r.Volume.ID).what("volume %s waits for its plugin: %s", quote(r.Volume.ID), r.Lack(v.Observed.Plugin)).
 		then("%s until the plugin is ready; the data is safe", then).Do = do
 }
 

@@ -116,7 +116,7 @@ func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
 		r.Node.StagingPath = req.StagingPath
 	}
 
-	r.Node.Uses = p.uses(r.Node.Uses)
+	r.Node.Uses = r.Node.Uses.with(p)
 	switch r.Node.Attached {
 	case Absent:
 		r.Node.NodeID = p.NodeID

@@ -103,7 +103,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Notes = append(e.Notes, a.Reason)
 	}
 
-	if lack := o.Plugin.Lack(r); lack != "" && a.Cause != CausePlugin && r.Held() {
+	if lack := r.Lack(o.Plugin); lack != "" && a.Cause != CausePlugin && r.Held() {
 		if o.Plugin.ReadyFor(call.NodePublish) {
 			e.Summary += ", no controller available"
 		} else {

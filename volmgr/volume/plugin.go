@@ -2,9 +2,11 @@ package volume
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // PluginInfo holds a plugin's answers about itself. It is stored, so that the volumes of a plugin
@@ -143,25 +145,20 @@ func (a *Apart) of(k call.Method) Service {
 	return a.Node
 }
 
-// uses adds the sides that the plugin needs to those that a volume already uses.
-func (i PluginInfo) uses(have Uses) Uses {
-	return Uses{Attach: have.Attach || i.Caps.Attach, Stage: have.Stage || i.Caps.Stage}
-}
-
 // LogCommand returns the command that shows the plugin's log, or its status if there is no log.
 func (v PluginView) LogCommand(id string) string {
 	if v.NoLog {
-		return Command("volctl plugin status %s", id)
+		return suggest.Command("volctl plugin status %s", id)
 	}
-	return Command("volctl plugin logs %s", id)
+	return suggest.Command("volctl plugin logs %s", id)
 }
 
 // Remedy returns the command that helps with a plugin that is not ready.
 func (v PluginView) Remedy(id string) string {
 	if v.Stopped {
-		return Command("volctl plugin start %s", id)
+		return suggest.Command("volctl plugin start %s", id)
 	}
-	return Command("volctl plugin status %s", id)
+	return suggest.Command("volctl plugin status %s", id)
 }
 
 // newsOfRestarts is the number of restarts that are reported one by one. Later restarts share one
@@ -208,34 +205,8 @@ func (v PluginView) FinalFor(k call.Method) bool {
 	return !v.Ready && v.Final
 }
 
-// FinalLack returns the same as Lack if waiting alone cannot help, and "" otherwise.
-func (v PluginView) FinalLack(r Record) string {
-	attaches := v.Info.Caps.Attach || r.Node.Uses.Attach
-	switch {
-	case v.FinalFor(call.NodePublish):
-		return v.Lacks(r.Volume.PluginID, call.NodePublish)
-	case attaches && v.FinalFor(call.ControllerPublish):
-		return v.Lacks(r.Volume.PluginID, call.ControllerPublish)
-	default:
-		return ""
-	}
-}
-
 // unasked reports whether the capabilities of the service that k calls are still unknown.
 func (v PluginView) unasked(k call.Method) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
-
-// Lack says why a call that the volume may need cannot be sent now. It returns "" if there is no
-// such call.
-func (v PluginView) Lack(r Record) string {
-	switch {
-	case !v.ReadyFor(call.NodePublish):
-		return v.Lacks(r.Volume.PluginID, call.NodePublish)
-	case (v.Info.Caps.Attach || r.Node.Uses.Attach || v.unasked(call.ControllerPublish)) && !v.ReadyFor(call.ControllerPublish):
-		return v.Lacks(r.Volume.PluginID, call.ControllerPublish)
-	default:
-		return ""
-	}
-}
 
 // Barred returns the view of a plugin that must not receive calls, with the reason.
 func (v PluginView) Barred(reason string) PluginView {
@@ -253,4 +224,16 @@ func (v PluginView) describe() string {
 	default:
 		return v.State
 	}
+}
+
+// DefaultTopology returns the topology of a CreateVolume call for a request without a topology. It
+// has this host's segments as requisite and as preferred, so that the volume can be mounted here.
+// It is empty for a plugin without VOLUME_ACCESSIBILITY_CONSTRAINTS, and for one whose node part
+// names no segments.
+func (p PluginInfo) DefaultTopology() call.TopologyRequest {
+	if !p.Caps.Topology || len(p.Topology) == 0 {
+		return call.TopologyRequest{}
+	}
+	here := []map[string]string{maps.Clone(p.Topology)}
+	return call.TopologyRequest{Required: here, Preferred: here}
 }

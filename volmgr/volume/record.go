@@ -352,3 +352,8 @@ func (r Record) watching(w Watch) Record {
 	}
 	return r
 }
+
+// with adds the sides that a plugin needs to those that the volume already uses.
+func (u Uses) with(i PluginInfo) Uses {
+	return Uses{Attach: u.Attach || i.Caps.Attach, Stage: u.Stage || i.Caps.Stage}
+}

@@ -8,18 +8,6 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// DefaultTopology returns the topology of a CreateVolume call for a request without a topology. It
-// has this host's segments as requisite and as preferred, so that the volume can be mounted here.
-// It is empty for a plugin without VOLUME_ACCESSIBILITY_CONSTRAINTS, and for one whose node part
-// names no segments.
-func (p PluginInfo) DefaultTopology() call.TopologyRequest {
-	if !p.Caps.Topology || len(p.Topology) == 0 {
-		return call.TopologyRequest{}
-	}
-	here := []map[string]string{maps.Clone(p.Topology)}
-	return call.TopologyRequest{Required: here, Preferred: here}
-}
-
 // TopologyToSend returns the topology of a CreateVolume call for a request. had is the record of an
 // earlier create that this one continues, and its topology is sent again. A record from before
 // DefaultTopology existed has no TopologySent, and no default was sent.

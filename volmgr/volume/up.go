@@ -77,8 +77,8 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, call.ControllerPublish)), false
 	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
 		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false
-	case p.o.Plugin.Info.uses(n.Uses) != n.Uses, caps.Attach && n.NodeID == "":
-		return p.try(Action{Kind: Plan, NodeID: p.o.Plugin.Info.NodeID, Uses: p.o.Plugin.Info.uses(n.Uses)}), false
+	case n.Uses.with(p.o.Plugin.Info) != n.Uses, caps.Attach && n.NodeID == "":
+		return p.try(Action{Kind: Plan, NodeID: p.o.Plugin.Info.NodeID, Uses: n.Uses.with(p.o.Plugin.Info)}), false
 	case caps.Attach && n.Attached == Failed && n.Staged == Absent && !p.anyPublished() && !p.expects(func(w Watch) bool { return !w.Attachment }):
 		return p.detach(), false
 	case caps.Attach && n.Attached != Present && p.expects(func(w Watch) bool { return w == lateDetach }):
