@@ -10,6 +10,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -69,7 +70,7 @@ func (a *agent) lost() (p api.Problem, ok bool) {
 	if loss.Kept != "" {
 		if _, err := os.Lstat(loss.Kept); err == nil {
 			p.Message += "; the damaged file is kept as " + loss.Kept
-			p.Command, ok = volume.Command("rm %s", loss.Kept), true
+			p.Command, ok = suggest.Command("rm %s", loss.Kept), true
 		}
 	}
 

@@ -16,6 +16,7 @@ import (
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/localdriver"
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -47,8 +48,8 @@ func Main(args []string, stdout, stderr io.Writer, seams Seams) int {
 
 	msg := "volagent: " + err.Error() + "\n"
 	var de *volume.Error
-	if errors.As(err, &de) && de.Hint != "" {
-		msg += "hint: " + de.Hint + "\n"
+	if errors.As(err, &de) && suggest.Hint(de.Remedy, de.Hint) != "" {
+		msg += "hint: " + suggest.Hint(de.Remedy, de.Hint) + "\n"
 	}
 	if _, werr := io.WriteString(stderr, msg); werr != nil || errors.Is(err, volume.ErrInvalid) {
 		return exitUsage

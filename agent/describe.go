@@ -9,6 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -59,14 +60,14 @@ func (a *agent) fault() (p api.Problem, ok bool) {
 		return api.Problem{Subject: "agent", Message: err.Error(), Command: "systemctl restart volagent"}, true
 	}
 
-	return api.Problem{Subject: "agent", Message: "cannot write the state database: " + err.Error(), Command: volume.Command("df %s", a.c.DataDir)}, true
+	return api.Problem{Subject: "agent", Message: "cannot write the state database: " + err.Error(), Command: suggest.Command("df %s", a.c.DataDir)}, true
 }
 
 // pending returns the changes whose end the agent has not seen.
 func pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.PendingChange {
 	all := []api.PendingChange{}
 	for _, p := range volume.PendingChanges(volumes, snapshots) {
-		all = append(all, api.PendingChange(p))
+		all = append(all, api.PendingChange{Subject: p.Subject, Since: p.Since, Message: p.Message, Command: suggest.Words(p.Command)})
 	}
 	return all
 }
@@ -82,9 +83,9 @@ func (a *agent) leftovers() []api.Problem {
 		}
 
 		v := d.Record.Volume
-		calls, command := d.Whole().PendingCallState(a.queue.Last(d.Whole()), a.plugins.View(v.PluginID)), volume.Command("volctl plugin status %s", v.PluginID)
+		calls, command := d.Whole().PendingCallState(a.queue.Last(d.Whole()), a.plugins.View(v.PluginID)), suggest.Command("volctl plugin status %s", v.PluginID)
 		if calls.Failed {
-			command = calls.GiveUp
+			command = suggest.Words(calls.GiveUp)
 		}
 		out = append(out, api.Problem{
 			Subject: v.ID,

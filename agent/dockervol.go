@@ -18,6 +18,7 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -116,7 +117,7 @@ func (a *agent) deadlocks() (problems []api.Problem) {
 	plugins := pluginSet{a.plugins, a.db, a.halt}
 	for _, st := range plugins.Statuses() {
 		if words := plugins.deadlock(st); words != "" {
-			problems = append(problems, api.Problem{Subject: st.ID, Message: words, Command: volume.Command("volctl plugin status %s", st.ID)})
+			problems = append(problems, api.Problem{Subject: st.ID, Message: words, Command: suggest.Command("volctl plugin status %s", st.ID)})
 		}
 	}
 

@@ -10,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -47,7 +48,7 @@ func (a *agent) strays(host *mount.Host) (all []volume.Occupant) {
 		if a.tests.Testing(id) {
 			words = "a test of plugin %q has it"
 		}
-		all = append(all, volume.Occupant{Volume: plugintest.Name(left), Message: fmt.Sprintf(words, id), Command: volume.Command("volctl plugin test %s", id)})
+		all = append(all, volume.Occupant{Volume: plugintest.Name(left), Message: fmt.Sprintf(words, id), Command: remedy.Of(remedy.ShowTest, id)})
 	}
 
 	if len(all) > 0 {
@@ -56,13 +57,13 @@ func (a *agent) strays(host *mount.Host) (all []volume.Occupant) {
 
 	entries, err := host.Under(a.c.mountRoot())
 	if err != nil {
-		return append(all, volume.Occupant{Message: fmt.Sprintf("the mount table cannot be read: %v", err), Command: "findmnt"})
+		return append(all, volume.Occupant{Message: fmt.Sprintf("the mount table cannot be read: %v", err), Command: remedy.Of(remedy.ShowTable)})
 	}
 
 	for _, e := range entries {
 		if e.Path != a.c.mountRoot() && !mount.IsCanary(e) {
 			all = append(all, volume.Occupant{
-				Message: fmt.Sprintf("%s is mounted (%s), and no record explains it", e.Path, e.Identity.FSType), Command: volume.Command("umount %s", e.Path),
+				Message: fmt.Sprintf("%s is mounted (%s), and no record explains it", e.Path, e.Identity.FSType), Command: remedy.Of(remedy.UnmountPath, e.Path),
 			})
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // leastFree is the free space, in bytes, that the data dir's file system should have. The state
@@ -32,5 +32,5 @@ func (a *agent) full() []api.Problem {
 		words = fmt.Sprintf("the file system of %s has no inode left", a.c.DataDir)
 	}
 
-	return []api.Problem{{Subject: "agent", Message: words, Command: volume.Command("df %s", a.c.DataDir)}}
+	return []api.Problem{{Subject: "agent", Message: words, Command: suggest.Command("df %s", a.c.DataDir)}}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -42,7 +43,7 @@ func (in *inspection) inUse(w io.Writer) error {
 			if c.Owner != "" {
 				owner = ", owner " + c.Owner
 			}
-			line("volume %q is claimed by %q (%s%s): %s", v.ID, c.Alloc, c.State, owner, volume.Command("volctl volume detach %s %s", v.ID, c.Alloc))
+			line("volume %q is claimed by %q (%s%s): %s", v.ID, c.Alloc, c.State, owner, suggest.Command("volctl volume detach %s %s", v.ID, c.Alloc))
 		}
 
 		if len(v.Claims) > 0 {
@@ -50,26 +51,26 @@ func (in *inspection) inUse(w io.Writer) error {
 		}
 
 		for _, m := range v.Mounts {
-			line("volume %q: %s is mounted: %s", v.ID, m.Path, volume.Command("volctl volume status %s", v.ID))
+			line("volume %q: %s is mounted: %s", v.ID, m.Path, suggest.Command("volctl volume status %s", v.ID))
 		}
 		switch {
 		case v.Attached != volume.Absent.String():
-			line("volume %q is attached to this host: %s", v.ID, volume.Command("volctl volume status %s", v.ID))
+			line("volume %q is attached to this host: %s", v.ID, suggest.Command("volctl volume status %s", v.ID))
 		case len(v.PendingCalls) > 0:
-			line("volume %q: its plugin was not told yet that it is unmounted: %s", v.ID, volume.Command("volctl wait --plugin %s", v.PluginID))
+			line("volume %q: its plugin was not told yet that it is unmounted: %s", v.ID, suggest.Command("volctl wait --plugin %s", v.PluginID))
 		}
 	}
 
 	for _, d := range in.Leftovers {
 		line("volume %q was deregistered by force, and is not undone yet: %s, or %s", d.ID,
-			volume.Command("volctl wait --plugin %s", d.PluginID), volume.Command("volctl volume deregister %s -force --forget", d.ID))
+			suggest.Command("volctl wait --plugin %s", d.PluginID), suggest.Command("volctl volume deregister %s -force --forget", d.ID))
 	}
 
 	for _, m := range in.Unexplained {
-		line("%s is mounted, and no record explains it: %s", m.Path, volume.Command("umount %s", m.Path))
+		line("%s is mounted, and no record explains it: %s", m.Path, suggest.Command("umount %s", m.Path))
 	}
 	for _, m := range in.Elsewhere {
-		line("%s is mounted by an agent with the data dir %s: %s", m.Path, in.OtherDataDir, volume.Command("volagent inspect --data-dir %s", in.OtherDataDir))
+		line("%s is mounted by an agent with the data dir %s: %s", m.Path, in.OtherDataDir, suggest.Command("volagent inspect --data-dir %s", in.OtherDataDir))
 	}
 	if len(lines) == 0 {
 		return nil

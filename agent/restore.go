@@ -14,6 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -275,7 +276,7 @@ func (re *restoring) plugin(d volume.PluginDefinition) {
 		}
 	}
 
-	re.say("plugin", id, api.OutcomePresent, "it is defined in other words here: "+volume.Command("volctl plugin status %s", d.ID))
+	re.say("plugin", id, api.OutcomePresent, "it is defined in other words here: "+suggest.Command("volctl plugin status %s", d.ID))
 }
 
 func (re *restoring) snapshot(i volume.SnapshotIntent) {

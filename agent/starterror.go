@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -49,7 +50,7 @@ func (s *startError) write(err error, log hclog.Logger) {
 	e := &api.Error{Code: api.CodeFailed, Message: err.Error()}
 	var de *volume.Error
 	if errors.As(err, &de) {
-		e.Hint = de.Hint
+		e.Hint = suggest.Hint(de.Remedy, de.Hint)
 	}
 	body, jerr := json.Marshal(api.ErrorBody{Error: e})
 	if jerr == nil {

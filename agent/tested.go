@@ -15,6 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -61,7 +63,7 @@ func (a *agent) cutTests() (all []api.Problem) {
 
 		all = append(all, api.Problem{
 			Subject: id, Since: left.Begun, Message: fmt.Sprintf("a test of the plugin left volume %q, which is not undone", plugintest.Name(left)),
-			Command: volume.Command("volctl plugin test %s", id),
+			Command: suggest.Command("volctl plugin test %s", id),
 		})
 	}
 
@@ -99,7 +101,7 @@ func (p testedPlugins) Await(ctx context.Context, id string) error {
 			return err
 		}
 
-		return volume.Errorf(volume.ErrPluginUnavailable, "plugin %q is %s: %s", id, v.State, v.Reason).WithHint("volctl plugin status %s", id)
+		return volume.Errorf(volume.ErrPluginUnavailable, "plugin %q is %s: %s", id, v.State, v.Reason).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -110,7 +111,7 @@ func forgetTemp(path string) {
 }
 
 func (db *DB) uncopied(err error) error {
-	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", db.dir, err).WithHint("free space there, then ask again: %s", volume.Command("df -h %s", db.dir))
+	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", db.dir, err).WithHint("free space there, then ask again: %s", suggest.Command("df -h %s", db.dir))
 }
 
 // Restorable is the content of a backup.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"syscall"
 
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -66,10 +67,10 @@ func (db *DB) unwritten(err error) error {
 	case db.broken != nil:
 		return e.WithHint("stop the agent, move state.db aside and start it again: it takes up what is mounted")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return e.WithHint("free space there, then ask again: %s", volume.Command("df -h %s", db.dir))
+		return e.WithHint("free space there, then ask again: %s", suggest.Command("df -h %s", db.dir))
 	case errors.Is(err, syscall.EROFS):
-		return e.WithHint("mount it for writing, then ask again: %s", volume.Command("findmnt -T %s", db.dir))
+		return e.WithHint("mount it for writing, then ask again: %s", suggest.Command("findmnt -T %s", db.dir))
 	default:
-		return e.WithHint("look at the disk under %s, then ask again: %s; dmesg", db.dir, volume.Command("df -h %s", db.dir))
+		return e.WithHint("look at the disk under %s, then ask again: %s; dmesg", db.dir, suggest.Command("df -h %s", db.dir))
 	}
 }

@@ -3,11 +3,12 @@ package volmgr
 import (
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
-	"github.com/volagent/volagent/volmgr/suggest"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -148,12 +149,12 @@ func (s step) nothing(sight volume.Sight) volume.Outcome {
 	}
 }
 
-// busy adds to a failure the holders of a mount, and a command that stops the first one.
+// busy adds to a failure the holders of a mount, and a remedy that stops the first one.
 func (s step) busy(out volume.Outcome, path string) volume.Outcome {
 	for _, h := range s.m.o.Host.Holders(path) {
 		out.Err.HeldBy = append(out.Err.HeldBy, h.String())
-		if out.Err.Remedy == "" && h.PID != 0 {
-			out.Err.Remedy = suggest.Stop(h.Unit, h.PID)
+		if out.Err.Remedy.Empty() && h.PID != 0 {
+			out.Err.Remedy = remedy.Of(remedy.StopUser, h.Unit, strconv.Itoa(h.PID))
 		}
 	}
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -18,7 +19,7 @@ func (s *Server) getClaim(w http.ResponseWriter, r *http.Request) error {
 	c, ok := rec.Claims[alloc]
 	if !ok {
 		return volume.Errorf(volume.ErrNotFound, "%q has no claim on volume %q", alloc, rec.Volume.ID).
-			WithHint("volctl volume status %s", rec.Volume.ID)
+			WithRemedy(remedy.Of(remedy.ShowVolume, rec.Volume.ID))
 	}
 	return s.answer(w, s.toClaim(rec, c))
 }

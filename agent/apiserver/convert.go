@@ -10,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -150,11 +151,11 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 		}
 	}
 
-	if v.Attempt = toAttempt(at); v.Attempt == nil && e.Fix != "" {
+	if v.Attempt = toAttempt(at); v.Attempt == nil && !e.Fix.Empty() {
 		v.Attempt = &api.Attempt{Step: string(volume.Wait)} // the queue has not reached the volume yet
 	}
 	if v.Attempt != nil {
-		v.Attempt.Fix, v.Attempt.Else = e.Fix, e.Else
+		v.Attempt.Fix, v.Attempt.Else = suggest.Words(e.Fix), suggest.Words(e.Else)
 		v.Notes = slices.DeleteFunc(v.Notes, func(note string) bool { return note == v.Attempt.Waits })
 	}
 	safe := volume.DataSafe(r, obs, at, last)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -44,7 +45,9 @@ func toDrain(o volume.Occupancy) *api.Drain {
 func toOccupants(list []volume.Occupant) []api.Occupant {
 	out := make([]api.Occupant, len(list))
 	for i, o := range list {
-		out[i] = api.Occupant(o)
+		out[i] = api.Occupant{
+			Volume: o.Volume, Alloc: o.Alloc, Owner: o.Owner, Message: o.Message, Command: suggest.Words(o.Command), Else: suggest.Words(o.Else),
+		}
 	}
 	return out
 }

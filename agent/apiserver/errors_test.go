@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -46,7 +47,7 @@ func TestCodes(t *testing.T) {
 	if got.Code != api.CodeTimeout || got.Hint != "wait" || got.Details["tries"] != "3" || got.Details["step"] != "NodeStageVolume" || got.Details["first"] == "" || got.Details["next"] == "" {
 		t.Errorf("a wait in vain: %+v", got)
 	}
-	busy := &volume.CallError{Step: "NodeUnpublishVolume", Code: "Internal", Message: "busy", HeldBy: []string{"pid 1 init, cwd"}, Remedy: "kill 1"}
+	busy := &volume.CallError{Step: "NodeUnpublishVolume", Code: "Internal", Message: "busy", HeldBy: []string{"pid 1 init, cwd"}, Remedy: remedy.Of(remedy.EndProcess, "1")}
 	if got := toAPI(busy); got.Hint != "kill 1" || got.Details["held_by"] != "pid 1 init, cwd" || got.Details["plugin_said"] != "busy" || !strings.HasSuffix(got.Message, "busy, held by pid 1 init, cwd") {
 		t.Errorf("held: %+v", got)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -111,7 +112,7 @@ func ailingPart(p api.Plugin) *api.PluginPart {
 
 // volumeProblem describes the problem of a volume in one line.
 func volumeProblem(v api.Volume) api.Problem {
-	p := api.Problem{Subject: v.Spec.ID, State: v.State, Message: strings.TrimPrefix(v.Summary, v.State+": "), Command: volume.Command("volctl volume status %s", v.Spec.ID)}
+	p := api.Problem{Subject: v.Spec.ID, State: v.State, Message: strings.TrimPrefix(v.Summary, v.State+": "), Command: suggest.Command("volctl volume status %s", v.Spec.ID)}
 	at := v.Attempt
 	if at == nil {
 		return p
@@ -144,21 +145,21 @@ func healthProblem(v api.Volume) api.Problem {
 	}
 	return api.Problem{
 		Subject: v.Spec.ID, State: f.Severity, Since: v.Report.CheckedAt[f.By], Message: words,
-		Command: volume.Command("volctl volume status %s", v.Spec.ID),
+		Command: suggest.Command("volctl volume status %s", v.Spec.ID),
 	}
 }
 
 // pluginProblem describes the problem of a plugin in one line.
 func pluginProblem(p api.Plugin) api.Problem {
-	out := api.Problem{Subject: p.ID, State: strings.ReplaceAll(p.State, "-", " "), Since: p.Since, Message: p.Reason, Command: volume.Command("volctl plugin logs %s", p.ID)}
+	out := api.Problem{Subject: p.ID, State: strings.ReplaceAll(p.State, "-", " "), Since: p.Since, Message: p.Reason, Command: suggest.Command("volctl plugin logs %s", p.ID)}
 	if part := ailingPart(p); part != nil && p.State == api.PluginReady {
 		out.State, out.Since = strings.ReplaceAll(part.State, "-", " ")+" in part", part.Since
 	}
 	switch {
 	case p.State == api.PluginStopped:
-		out.Message, out.Command = "on request, and volumes need it", volume.Command("volctl plugin start %s", p.ID)
+		out.Message, out.Command = "on request, and volumes need it", suggest.Command("volctl plugin start %s", p.ID)
 	case p.LogFile == "" && len(p.Parts) < 2 || p.State == api.PluginFailed:
-		out.Command = volume.Command("volctl plugin status %s", p.ID)
+		out.Command = suggest.Command("volctl plugin status %s", p.ID)
 	}
 
 	switch {
@@ -206,11 +207,11 @@ func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
 		case <-changed:
 		case <-ctx.Done():
 			v := s.o.Plugins.View(id)
-			hint := v.LogCommand(id)
+			hint := v.LogRemedy(id)
 			if v.Stopped {
 				hint = v.Remedy(id)
 			}
-			return volume.Errorf(volume.ErrTimeout, "plugin %q is %s, not %s: %s", id, p.State, q.state, p.Reason).WithHint("%s", hint)
+			return volume.Errorf(volume.ErrTimeout, "plugin %q is %s, not %s: %s", id, p.State, q.state, p.Reason).WithRemedy(hint)
 		}
 	}
 }

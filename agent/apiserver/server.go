@@ -19,6 +19,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -327,7 +328,7 @@ func toAPI(err error) *api.Error {
 
 	var de *volume.Error
 	if errors.As(err, &de) {
-		e.Hint = de.Hint
+		e.Hint = suggest.Hint(de.Remedy, de.Hint)
 	}
 	var ce *volume.CallError
 	if errors.As(err, &ce) {
@@ -344,7 +345,7 @@ func toAPI(err error) *api.Error {
 		}
 
 		if e.Hint == "" {
-			e.Hint = ce.Remedy
+			e.Hint = suggest.Words(ce.Remedy)
 		}
 	}
 
@@ -389,7 +390,7 @@ func (s *Server) withLog(err error, pluginID string, volumes ...string) error {
 	}
 
 	if e.Hint == "" {
-		e.Hint = s.o.Plugins.View(pluginID).LogCommand(pluginID)
+		e.Hint = suggest.Words(s.o.Plugins.View(pluginID).LogRemedy(pluginID))
 	}
 	return e
 }

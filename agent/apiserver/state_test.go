@@ -14,6 +14,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -25,7 +26,7 @@ type stateful struct {
 
 func (s *stateful) Drain(_ context.Context, wait time.Duration) (volume.Occupancy, error) {
 	s.asked = "drain " + wait.String()
-	return volume.Occupancy{Waiting: []volume.Occupant{{Volume: "a", Command: "kill 7"}}}, s.err
+	return volume.Occupancy{Waiting: []volume.Occupant{{Volume: "a", Command: remedy.Of(remedy.EndProcess, "7")}}}, s.err
 }
 
 func (s *stateful) Undrain(context.Context) (bool, error) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -117,7 +118,7 @@ func (s *Server) getVolume(w http.ResponseWriter, r *http.Request) error {
 				v = s.describe(r.Context(), rec) // the state may have changed since
 			}
 			return volume.Errorf(volume.ErrTimeout, "volume %q is %s, not %s", rec.Volume.ID, v.Summary, q.state).
-				WithHint("volctl volume status %s", rec.Volume.ID)
+				WithRemedy(remedy.Of(remedy.ShowVolume, rec.Volume.ID))
 		}
 	}
 }

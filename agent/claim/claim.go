@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -369,10 +370,10 @@ func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record)
 		return awaited(ctx, at, fmt.Errorf("%w (%s)", at.Err, tried(at)))
 	case p.Apart != nil && lack(p, r, at) != "":
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, lack(p, r, at)).
-			WithHint("%s", p.Remedy(r.Volume.PluginID))
+			WithRemedy(p.Remedy(r.Volume.PluginID))
 	case p.Apart == nil && !p.Ready:
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: plugin %q is %s", r.Volume.ID, r.Volume.PluginID, p.State).
-			WithHint("%s", p.Remedy(r.Volume.PluginID))
+			WithRemedy(p.Remedy(r.Volume.PluginID))
 	case at != nil && at.Action.Reason != "":
 		return ended(ctx, errors.New(at.Action.Reason))
 	case at != nil:
@@ -411,7 +412,7 @@ func ended(ctx context.Context, why error) error {
 		hint := ""
 		var e *volume.Error
 		if errors.As(why, &e) {
-			hint = e.Hint
+			hint = suggest.Hint(e.Remedy, e.Hint)
 		}
 		return &volume.Error{Kind: volume.ErrTimeout, Message: "timed out: " + why.Error(), Hint: hint}
 	}

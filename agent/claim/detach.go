@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -141,11 +143,11 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 	p := s.Plugins.View(r.Volume.PluginID)
 	if lacks := lack(p, r, at); p.Apart != nil && lacks != "" {
 		return volume.Errorf(volume.ErrPluginUnavailable, "%s. Claim %q is detached; volagent unmounts it when the plugin is ready",
-			lacks, alloc).WithHint("volctl plugin status %s", r.Volume.PluginID)
+			lacks, alloc).WithRemedy(remedy.Of(remedy.ShowPlugin, r.Volume.PluginID))
 	}
 	if p.Apart == nil && !p.Ready && (at == nil || at.Err == nil) {
 		return volume.Errorf(volume.ErrPluginUnavailable, "plugin %q is %s. Claim %q is detached; volagent unmounts it when the plugin is ready",
-			r.Volume.PluginID, p.State, alloc).WithHint("volctl plugin status %s", r.Volume.PluginID)
+			r.Volume.PluginID, p.State, alloc).WithRemedy(remedy.Of(remedy.ShowPlugin, r.Volume.PluginID))
 	}
 
 	why := fmt.Sprintf("plugin %q has not answered", r.Volume.PluginID)
@@ -157,7 +159,7 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 
 	words := &volume.Error{
 		Message: fmt.Sprintf("%s. Claim %q is detached; volagent keeps unmounting in the background", why, alloc),
-		Hint:    volume.Command("volctl volume status %s", r.Volume.ID),
+		Hint:    suggest.Command("volctl volume status %s", r.Volume.ID),
 	}
 	if at != nil && at.Err != nil {
 		return awaited(ctx, at, words)
@@ -172,12 +174,12 @@ func stays(id, alloc string, at *volume.Attempt) error {
 	err := volume.Errorf(volume.ErrRefused, "%s; the detach stays requested, and is tried again in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
 	next := at.Action.How.Stronger()
 	switch {
-	case at.Err.Remedy != "" && next != volume.WithPlugin:
-		further := volume.Command("volctl volume detach %s %s --without-plugin=%s", id, alloc, string(next))
-		return err.WithHint("%s; else: %s", at.Err.Remedy, further)
+	case !at.Err.Remedy.Empty() && next != volume.WithPlugin:
+		further := suggest.Command("volctl volume detach %s %s --without-plugin=%s", id, alloc, string(next))
+		return err.WithHint("%s; else: %s", suggest.Words(at.Err.Remedy), further)
 	case next != volume.WithPlugin:
-		return err.WithHint("volctl volume detach %s %s --without-plugin=%s", id, alloc, string(next))
+		return err.WithRemedy(remedy.Of(remedy.DetachWithout, id, alloc, string(next)))
 	default:
-		return err.WithHint("volctl volume deregister %s -force", id)
+		return err.WithRemedy(remedy.Of(remedy.ForceDeregister, id))
 	}
 }

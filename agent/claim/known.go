@@ -3,6 +3,7 @@ package claim
 import (
 	"context"
 
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -45,7 +46,7 @@ func (s *Service) find(id, alloc string) (volume.Record, volume.Claim, error) {
 
 	c, ok := r.Claims[alloc]
 	if !ok {
-		return r, c, volume.Errorf(volume.ErrNotFound, "%q has no claim on volume %q", alloc, id).WithHint("volctl volume status %s", id)
+		return r, c, volume.Errorf(volume.ErrNotFound, "%q has no claim on volume %q", alloc, id).WithRemedy(remedy.Of(remedy.ShowVolume, id))
 	}
 
 	return r, c, nil

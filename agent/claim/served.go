@@ -17,7 +17,7 @@ func (s *Service) unserved(r volume.Record) error {
 	if why == "" {
 		return nil
 	}
-	return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, why).WithHint("%s", p.Remedy(r.Volume.PluginID))
+	return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, why).WithRemedy(p.Remedy(r.Volume.PluginID))
 }
 
 // lack names the part of a plugin that the claim waits for. It returns "" if the claim waits for

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -88,7 +90,7 @@ func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
 		data = "that destroys its data (reclaim: delete), unless the other runtime knows it too"
 	}
 	return volume.Errorf(volume.ErrRefused, "%s has volume %q already, with another %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
-		WithHint("%s first; %s", volume.Command("%s volume rm %s", had.Runtime, had.Name), data)
+		WithHint("%s first; %s", suggest.Command("%s volume rm %s", had.Runtime, had.Name), data)
 }
 
 // unique refuses a second name for a volume in the same runtime. Containers would share the claim
@@ -97,7 +99,7 @@ func unique(tx Tx, want volume.RuntimeVolume) error {
 	for _, v := range tx.RuntimeVolumes() {
 		if v.Runtime == want.Runtime && v.VolumeID == want.VolumeID && v.Name != want.Name {
 			return volume.Errorf(volume.ErrRefused, "%s knows volume %q as %q already; a volume has one name there", v.Runtime, v.VolumeID, v.Name).
-				WithHint("use that name (in a compose file, name: %s), or: %s", v.Name, volume.Command("%s volume rm %s", v.Runtime, v.Name))
+				WithHint("use that name (in a compose file, name: %s), or: %s", v.Name, suggest.Command("%s volume rm %s", v.Runtime, v.Name))
 		}
 	}
 	return nil
@@ -113,7 +115,7 @@ func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o opti
 		}
 		if differ := o.differs(r.Volume); len(differ) > 0 {
 			return false, volume.Errorf(volume.ErrRefused, "volume %q exists and differs from the options: %s", want.VolumeID, strings.Join(differ, "; ")).
-				WithHint("leave these options out to use it as it is (%s), or choose another name", volume.Command("volctl volume status %s", want.VolumeID))
+				WithHint("leave these options out to use it as it is (%s), or choose another name", suggest.Command("volctl volume status %s", want.VolumeID))
 		}
 		return false, nil
 	case o.plugin != "":
@@ -121,7 +123,7 @@ func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o opti
 		return err == nil && change.Outcome == volume.Created, err
 	case ok:
 		return false, volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s did not end", want.VolumeID, r.Volume.Provision).
-			WithHint("volctl volume status %s", want.VolumeID)
+			WithRemedy(remedy.Of(remedy.ShowVolume, want.VolumeID))
 	default:
 		return false, s.unknown(want, o)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -116,7 +117,7 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 		r, ok := s.Store.Volume(v.VolumeID)
 		if !ok {
 			return v, of, 0, volume.Errorf(volume.ErrNotFound, "volume %q, which %s knows as %q, was deregistered", v.VolumeID, v.Runtime, name).
-				WithHint("register it again (%s), or: %s", "volctl volume register FILE", volume.Command("%s volume rm %s", v.Runtime, name))
+				WithHint("register it again (%s), or: %s", "volctl volume register FILE", suggest.Command("%s volume rm %s", v.Runtime, name))
 		}
 		of = r.Volume
 	}

@@ -3,6 +3,7 @@ package dockervol
 import (
 	"context"
 
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -87,7 +88,7 @@ func inUse(v volume.RuntimeVolume) error {
 		who = "its containers" // one reference stands for all of them
 	}
 	return volume.Errorf(volume.ErrRefused, "volume %q is in use by %s of %s", v.Name, who, v.Runtime).
-		WithHint("%s", volume.Command("%s ps -a --filter volume=%s", v.Runtime, v.Name))
+		WithHint("%s", suggest.Command("%s ps -a --filter volume=%s", v.Runtime, v.Name))
 }
 
 // destroy waits until the detaching claims are gone, and then makes the plugin delete the volume.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -169,8 +170,8 @@ func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 func words(err error) string {
 	text := err.Error()
 	var e *volume.Error
-	if errors.As(err, &e) && e.Hint != "" {
-		text += " (hint: " + e.Hint + ")"
+	if errors.As(err, &e) && suggest.Hint(e.Remedy, e.Hint) != "" {
+		text += " (hint: " + suggest.Hint(e.Remedy, e.Hint) + ")"
 	}
 	return strings.ReplaceAll(text, "\n", "; ")
 }

@@ -41,6 +41,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -158,7 +159,7 @@ func (s *Service) Get(runtime, name string) (View, error) {
 	v, ok := s.Store.RuntimeVolume(runtime, name)
 	if !ok {
 		return View{}, volume.Errorf(volume.ErrNotFound, "%s has no volume %q here", runtime, name).
-			WithHint("%s", volume.Command("%s volume create -d csi %s", runtime, name))
+			WithHint("%s", suggest.Command("%s volume create -d csi %s", runtime, name))
 	}
 	return s.view(v), nil
 }
@@ -191,7 +192,7 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 	r, ok := s.Store.Volume(v.VolumeID)
 	if !ok {
 		view.Status["state"] = "deregistered"
-		view.Status["note"] = fmt.Sprintf("volagent knows no volume %q any more; %s", v.VolumeID, volume.Command("%s volume rm %s", v.Runtime, v.Name))
+		view.Status["note"] = fmt.Sprintf("volagent knows no volume %q any more; %s", v.VolumeID, suggest.Command("%s volume rm %s", v.Runtime, v.Name))
 		return view
 	}
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/fstab"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // Severity says how much a finding matters.
@@ -133,7 +133,7 @@ func (f *Finding) then(format string, args ...any) *Finding {
 
 // do sets the command. It quotes the arguments for a shell.
 func (f *Finding) do(format string, args ...any) *Finding {
-	f.Do = volume.Command(format, args...)
+	f.Do = suggest.Command(format, args...)
 	return f
 }
 

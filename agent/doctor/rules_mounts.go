@@ -3,6 +3,7 @@ package doctor
 import (
 	"path/filepath"
 
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -60,7 +61,7 @@ func amiss(f *findings, v Volume, m spot) {
 
 		f.add(MountOther, Problem, id, m.path).what("what is mounted at %s (%s, volume %s) is not what was mounted for it", m.path, m.what, quote(id)).
 			then("whoever uses that path may write to something else; it is neither used nor unmounted, and the volume is mounted there again once it is gone").
-			commands(volume.Command("findmnt %s", m.path), volume.Command("umount %s", m.path))
+			commands(suggest.Command("findmnt %s", m.path), suggest.Command("umount %s", m.path))
 	default:
 		look(f.add(MountUnreadable, Warning, id, m.path).what("the mount at %s (%s, volume %s) cannot be looked at: %s", m.path, m.what, quote(id), m.sight.Detail).
 			then("whether it is as it should be is not known"))
@@ -89,7 +90,7 @@ func unexplained(p Picture, f *findings) {
 		}
 
 		f.add(MountUnexplained, Warning, m.Path, m.Path).what("%s (%s) is mounted at %s, and no record explains it", m.Source, m.FSType, m.Path).
-			then("it is neither used nor unmounted by the agent, and a claim that needs that path is refused").commands(volume.Command("findmnt %s", m.Path), volume.Command("umount %s", m.Path))
+			then("it is neither used nor unmounted by the agent, and a claim that needs that path is refused").commands(suggest.Command("findmnt %s", m.Path), suggest.Command("umount %s", m.Path))
 	}
 }
 

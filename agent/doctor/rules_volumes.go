@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -23,11 +25,8 @@ func volumes(p Picture, f *findings) {
 		r := v.Record
 		id := r.Volume.ID
 		e := volume.Explain(r, v.Observed, v.Attempt)
-		status := volume.Command("volctl volume status %s", id)
-		do := e.Fix
-		if do == "" {
-			do = status
-		}
+		status := remedy.Of(remedy.ShowVolume, id)
+		do := suggest.Words(e.Fix.Or(status))
 		again := fix{kind: wake, volume: r.Key()}
 		switch {
 		case e.State == volume.StateStuck && inTheWay(v): // that mount is a finding of its own
@@ -51,7 +50,7 @@ func volumes(p Picture, f *findings) {
 				then("%s. Until then the volume is not mounted again, and may be kept from other hosts", line(errors.New(calls.How))).
 				do("volctl plugin status %s", r.Volume.PluginID).fix("try it again at once", again)
 			if calls.Failed {
-				g.Do = calls.GiveUp
+				g.Do = suggest.Words(calls.GiveUp)
 			}
 		}
 
@@ -187,7 +186,7 @@ func deregistered(p Picture, f *findings) {
 			then("%s. Until then the same storage is not mounted, and nothing else uses these paths", line(errors.New(d.Calls.How))).
 			do("volctl plugin status %s", v.PluginID).fix("try it again at once", fix{kind: wake, volume: d.Record.Key()})
 		if d.Calls.Failed {
-			g.Do = d.Calls.GiveUp
+			g.Do = suggest.Words(d.Calls.GiveUp)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -189,10 +190,10 @@ func (s *Service) detach(ctx context.Context) (failed []volume.Occupant) {
 }
 
 func notDetached(id, alloc string, err error) volume.Occupant {
-	o := volume.Occupant{Volume: id, Alloc: alloc, Message: fmt.Sprintf("its detach could not be stored: %v", err), Command: "volctl node status"}
+	o := volume.Occupant{Volume: id, Alloc: alloc, Message: fmt.Sprintf("its detach could not be stored: %v", err), Command: remedy.Of(remedy.ShowNode)}
 	var e *volume.Error
-	if errors.As(err, &e) && e.Hint != "" {
-		o.Command = e.Hint
+	if errors.As(err, &e) {
+		o.Command = e.Remedy.Or(remedy.Advice(e.Hint)).Or(o.Command)
 	}
 	return o
 }

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -141,7 +142,7 @@ func GroupID(name string) (int, error) {
 
 	g, err := user.LookupGroup(name)
 	if err != nil {
-		return 0, volume.Errorf(volume.ErrInvalid, "socket_group: no group %q on this host", name).WithHint("%s", volume.Command("groupadd --system %s", name))
+		return 0, volume.Errorf(volume.ErrInvalid, "socket_group: no group %q on this host", name).WithHint("%s", suggest.Command("groupadd --system %s", name))
 	}
 
 	return strconv.Atoi(g.Gid)

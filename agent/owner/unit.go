@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -256,9 +257,9 @@ func (u *units) resolve(ctx context.Context, name, invocation string) (unit, cur
 		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: systemd cannot be asked about it: %v", name, err).
 			WithHint("claim with --owner none, and detach when it is no longer used")
 	case s.ID == "":
-		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is not loaded", name).WithHint("%s", volume.Command("systemctl status %s", name))
+		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is not loaded", name).WithHint("%s", suggest.Command("systemctl status %s", name))
 	case s.Over() || s.Active == "deactivating":
-		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is %s (%s)", s.ID, s.Active, s.Sub).WithHint("%s", volume.Command("systemctl start %s", s.ID))
+		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is %s (%s)", s.ID, s.Active, s.Sub).WithHint("%s", suggest.Command("systemctl start %s", s.ID))
 	case s.Invocation == "":
 		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: systemd gave it no invocation id", s.ID)
 	case invocation != "" && invocation != s.Invocation:

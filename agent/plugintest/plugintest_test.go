@@ -12,6 +12,7 @@ import (
 
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -226,7 +227,7 @@ func TestCleansFirst(t *testing.T) {
 	w.remove = func(string) error { return refuse("Internal") }
 	_, err := w.vet(t.Context(), plugintest.Ask{})
 	var e *volume.Error
-	if !errors.As(err, &e) || !errors.Is(err, volume.ErrRefused) || !strings.Contains(e.Hint, "--forget") || w.scratch == nil {
+	if !errors.As(err, &e) || !errors.Is(err, volume.ErrRefused) || !strings.Contains(suggest.Hint(e.Remedy, e.Hint), "--forget") || w.scratch == nil {
 		t.Fatalf("got %v, record %+v", err, w.scratch)
 	}
 	w.remove = nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -196,7 +197,7 @@ func (r *run) admit() error {
 		}
 		if ids := r.s.Records.InUse(r.id); len(ids) > 0 {
 			return volume.Errorf(volume.ErrRefused, "--kill kills plugin %q, and volume %q is in use through it", r.id, ids[0]).
-				WithHint("test without --kill, or detach what is in use: %s", volume.Command("volctl claim list --plugin %s", r.id))
+				WithHint("test without --kill, or detach what is in use: %s", suggest.Command("volctl claim list --plugin %s", r.id))
 		}
 	}
 
@@ -210,7 +211,7 @@ func (r *run) unregistered() error {
 	}
 	if id, ok := r.s.Records.Registered(r.info.Driver, r.ask.ExternalID); ok {
 		return volume.Errorf(volume.ErrRefused, "external id %q is volume %q, and a test could disturb it", r.ask.ExternalID, id).
-			WithHint("name a volume that nobody uses, or deregister it first: %s", volume.Command("volctl volume deregister %s", id))
+			WithHint("name a volume that nobody uses, or deregister it first: %s", suggest.Command("volctl volume deregister %s", id))
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -62,7 +63,7 @@ func (s *Service) clean(ctx context.Context, id string, forget bool) error {
 	if len(left) > 0 && !forget {
 		return volume.Errorf(volume.ErrRefused, "what a test of plugin %q from %s made could not be undone: %s",
 			id, rec.Begun.Format("2006-01-02 15:04"), strings.Join(left, "; ")).
-			WithHint("try again; to give it up: %s", volume.Command("volctl plugin test %s --forget", id))
+			WithHint("try again; to give it up: %s", suggest.Command("volctl plugin test %s --forget", id))
 	}
 
 	words := "what a test that was cut short had made was undone"

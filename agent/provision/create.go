@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -114,7 +116,7 @@ func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record
 	request.Secrets = s.Seal.Equal(v.ID, request.Secrets, v.Secrets)
 	if differences := v.Differences(request); len(differences) > 0 {
 		return failed(volume.Errorf(volume.ErrRefused, "volume %q exists and differs from the request: %s", v.ID, strings.Join(differences, "; ")).
-			WithHint("%s", "to change the volume, edit what this command prints and register it: "+volume.Command("volctl volume export %s", v.ID)))
+			WithHint("%s", "to change the volume, edit what this command prints and register it: "+suggest.Command("volctl volume export %s", v.ID)))
 	}
 
 	return r, volume.Change{Outcome: volume.Unchanged}, nil
@@ -123,7 +125,7 @@ func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record
 // deleting returns the error for an operation on a volume whose delete has not been seen to end.
 func deleting(id string) error {
 	return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", id, volume.Deleting).
-		WithHint("%s", "run the same delete again to go on with it: "+volume.Command("volctl volume delete %s -y", id))
+		WithHint("%s", "run the same delete again to go on with it: "+suggest.Command("volctl volume delete %s -y", id))
 }
 
 // intend stores that the plugin is about to create the volume, and in which topology. It reports
@@ -140,7 +142,7 @@ func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.Pl
 			return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", spec.ID)
 		case ok && (v.Name != spec.Name || v.PluginID != spec.PluginID):
 			return volume.Errorf(volume.ErrRefused, "an earlier create of volume %q by plugin %q under the name %q was not seen to end", spec.ID, v.PluginID, v.Name).
-				WithHint("go on with it as it was, or drop it: %s", volume.Command("volctl volume deregister %s -force", spec.ID))
+				WithHint("go on with it as it was, or drop it: %s", suggest.Command("volctl volume deregister %s -force", spec.ID))
 		}
 
 		resumed, intent = ok, spec
@@ -173,7 +175,7 @@ func creates(v volume.Volume, info volume.PluginInfo) error {
 			WithHint("give them as parameters, if the plugin knows them so")
 	case v.Topology.Given() && !info.Caps.Topology:
 		return volume.Errorf(volume.ErrRefused, "plugin %q knows no topology, so volume %q can have no topology_request", v.PluginID, v.ID).
-			WithHint("volctl plugin status %s", v.PluginID)
+			WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 	}
 
 	return nil
@@ -202,7 +204,7 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 		return unclear(call.CreateVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept; plugin %q may have one named %q", cause, whose, v.ID, v.PluginID, v.Name),
-			Hint:    "run the same create again to go on with it, or " + s.lookFor(v.PluginID) + "drop it: " + volume.Command("volctl volume deregister %s -force", v.ID),
+			Hint:    "run the same create again to go on with it, or " + s.lookFor(v.PluginID) + "drop it: " + suggest.Command("volctl volume deregister %s -force", v.ID),
 		})
 	}
 	if err := s.dropIntent(ctx, v.ID); err != nil {
@@ -221,7 +223,7 @@ func (s *Service) lookFor(pluginID string) string {
 	if !s.Plugins.View(pluginID).Info.Caps.List {
 		return ""
 	}
-	return "look for it (" + volume.Command("volctl plugin volumes %s", pluginID) + ") and "
+	return "look for it (" + suggest.Command("volctl plugin volumes %s", pluginID) + ") and "
 }
 
 // unclear returns words as the error, together with the failed call.
@@ -295,7 +297,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 	}
 	if !r.Volume.Created && confirm != id {
 		return volume.Errorf(volume.ErrRefused, "volume %q was registered, not created here; its data is destroyed only if it is named once more", id).
-			WithHint("volctl volume delete %s -y --confirm=%s", id, id)
+			WithHint("%s", suggest.Command("volctl volume delete %s -y --confirm=%s", id, id))
 	}
 
 	info, err := s.ready(ctx, r.Volume.PluginID)
@@ -304,7 +306,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 	}
 	if !info.Caps.CreateDelete {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot delete volumes", r.Volume.PluginID).
-			WithHint("volctl volume deregister %s", id)
+			WithHint("%s", suggest.Command("volctl volume deregister %s", id))
 	}
 	if _, err := s.Secrets(r.Volume); err != nil { // fail now rather than with an intent on disk
 		return err
@@ -346,7 +348,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		}
 		if r.Volume.Provision == volume.Provisioning {
 			return volume.Errorf(volume.ErrRefused, "volume %q was never seen to be created, so its external id is not known", id).
-				WithHint("run the create again first, or drop the record: %s", volume.Command("volctl volume deregister %s -force", id))
+				WithHint("run the create again first, or drop the record: %s", suggest.Command("volctl volume deregister %s -force", id))
 		}
 
 		r.Volume.Provision = volume.Deleting
@@ -396,7 +398,7 @@ func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, 
 		return unclear(call.DeleteVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether the data of volume %q is gone is not known", cause, v.ID),
-			Hint:    "run the same delete again to go on with it: " + volume.Command("volctl volume delete %s -y", v.ID),
+			Hint:    "run the same delete again to go on with it: " + suggest.Command("volctl volume delete %s -y", v.ID),
 		})
 	}
 

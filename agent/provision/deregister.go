@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -114,7 +116,7 @@ func mayDrop(r volume.Record, force bool) error {
 	}
 	if r.Volume.Provision != volume.Provisioned {
 		return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", r.Volume.ID, r.Volume.Provision).
-			WithHint("volctl volume deregister %s -force", r.Volume.ID)
+			WithRemedy(remedy.Of(remedy.ForceDeregister, r.Volume.ID))
 	}
 
 	return nil
@@ -155,7 +157,7 @@ func (s *Service) unguardLast(gone volume.Record) (left []string) {
 func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
 	for _, dir := range r.AllGuards() {
 		if err := s.Guards.Unguard(dir, but); err != nil {
-			left = append(left, fmt.Sprintf("%v; it stays immutable until: %s", err, volume.Command("chattr -i %s", dir.Path)))
+			left = append(left, fmt.Sprintf("%v; it stays immutable until: %s", err, suggest.Command("chattr -i %s", dir.Path)))
 		}
 	}
 
@@ -171,7 +173,7 @@ func unless(known bool, err error, tx Tx, id string) error {
 
 	for _, d := range leftovers(tx, id) {
 		return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered by force already; plugin %q is still to undo what it left: %s",
-			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see how that stands: volctl node status; to give it up: %s", volume.Command("volctl volume deregister %s --force --forget", id))
+			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see how that stands: volctl node status; to give it up: %s", suggest.Command("volctl volume deregister %s --force --forget", id))
 	}
 
 	return unknown(id)
@@ -265,5 +267,5 @@ func measurable(r volume.Record) error {
 		return nil
 	}
 	return volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so there is nobody to ask how full it is", r.Volume.ID).
-		WithHint("volctl volume claim %s", r.Volume.ID)
+		WithHint("%s", suggest.Command("volctl volume claim %s", r.Volume.ID))
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -167,7 +169,7 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 	words := &volume.Error{Message: fmt.Sprintf("plugin %q does not expand volume %q to %s: %s", v.PluginID, v.ID, volume.Size(size), ce.Message)}
 	if v.Expansion.Node > 0 {
 		words.Message = fmt.Sprintf("the storage of volume %q has %s, but what is on it was not expanded: %v", v.ID, volume.Size(v.Capacity), ce)
-		words.Hint = volume.Command("volctl volume status %s", v.ID)
+		words.Remedy = remedy.Of(remedy.ShowVolume, v.ID)
 	}
 
 	switch ce.Code {
@@ -184,7 +186,7 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
 	v, at := r.Volume, s.Queue.Attempt(r.Volume.ID, "")
 	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent goes on with it", v.ID, volume.Size(size), wait.Round(time.Millisecond)).
-		WithHint("run the same again to wait for it, or see how far it is: %s", volume.Command("volctl volume status %s", v.ID))
+		WithHint("run the same again to wait for it, or see how far it is: %s", suggest.Command("volctl volume status %s", v.ID))
 	switch p := s.Plugins.View(v.PluginID); {
 	case at != nil && at.Err != nil:
 		known := "it is tried again"
@@ -194,7 +196,7 @@ func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
 		words.Message += fmt.Sprintf(": %v; %s", at.Err, known)
 		return &volume.Awaited{Err: words, At: *at}
 	case at != nil && at.Action.Cause == volume.CausePlugin:
-		words.Kind, words.Hint = volume.ErrPluginUnavailable, p.Remedy(v.PluginID)
+		words.Kind, words.Remedy = volume.ErrPluginUnavailable, p.Remedy(v.PluginID)
 		words.Message += ": " + at.Action.Reason
 	case at != nil && at.Action.Reason != "":
 		words.Message += ": " + at.Action.Reason

@@ -12,6 +12,7 @@ import (
 
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -313,7 +314,7 @@ func want(t *testing.T, what string, err, kind error, words ...string) {
 	hint := ""
 	var e *volume.Error
 	if errors.As(err, &e) {
-		hint = "\nhint: " + e.Hint
+		hint = "\nhint: " + suggest.Hint(e.Remedy, e.Hint)
 	}
 	for _, s := range words {
 		if !strings.Contains(err.Error()+hint, s) {

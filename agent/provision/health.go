@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -24,7 +25,7 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 		return out, err
 	}
 	if !info.Caps.StorageHealth && !info.Caps.ListHealth {
-		return out, volume.Errorf(volume.ErrRefused, "plugin %q cannot tell how its storage is", pluginID).WithHint("volctl plugin status %s", pluginID)
+		return out, volume.Errorf(volume.ErrRefused, "plugin %q cannot tell how its storage is", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 	}
 
 	p, err := s.Plugins.Reporter(pluginID)

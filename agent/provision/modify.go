@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -58,7 +60,7 @@ func (s *Service) Modify(ctx context.Context, id string, asked map[string]string
 func (s *Service) canModify(ctx context.Context, v volume.Volume) error {
 	if v.Provision != volume.Provisioned {
 		return volume.Errorf(volume.ErrRefused, "volume %q cannot be modified: %s was begun and has not been seen to end", v.ID, v.Provision).
-			WithHint("volctl volume status %s", v.ID)
+			WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	}
 
 	info, err := s.plugin(ctx, v.PluginID)
@@ -73,7 +75,7 @@ func modifies(pluginID string, info volume.PluginInfo) error {
 	if info.Caps.Modify {
 		return nil
 	}
-	return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes", pluginID).WithHint("volctl plugin status %s", pluginID)
+	return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 }
 
 // modify asks the plugin to change parameters of a registered volume. It uses the secrets of v.
@@ -154,7 +156,7 @@ func (s *Service) notModified(ctx context.Context, before volume.Volume, wanted 
 		return unclear(call.ControllerModify, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether volume %q was modified is not known", cause, before.ID),
-			Hint:    "run the same again to go on with it: " + volume.Modify(before.ID, pairs(wanted)...),
+			Hint:    "run the same again to go on with it: " + suggest.Words(volume.Modify(before.ID, pairs(wanted)...)),
 		})
 	}
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -294,7 +295,7 @@ func (s *Service) lend(tx Tx, v volume.Volume) (err error) {
 func unique(tx Tx, v volume.Volume) error {
 	if other, ok := tx.VolumeOf(v.Driver, v.ExternalID); ok && other != v.ID {
 		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is registered as volume %q already; one storage volume has one id",
-			v.ExternalID, v.Driver, other).WithHint("volctl volume status %s", other)
+			v.ExternalID, v.Driver, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
 	}
 	// A test undoes everything at its end, and would unmount the volume under its claims.
 	if plugin, ok := tx.TestOf(v.Driver, v.ExternalID); ok {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -133,13 +135,13 @@ func (t *taking) late(ctx context.Context) error {
 	switch {
 	case in.ID != "":
 		return t.worded(t.last, volume.Errorf(volume.ErrTimeout, "%s %q, which is %q at plugin %q, is not ready after %s; it goes on there",
-			t.noun(), in.Name, in.ID, in.PluginID, t.wait).WithHint("to see how far it is: %s; to wait on: %s", volume.Command("volctl volume snapshot list --plugin %s", in.PluginID), t.again()))
+			t.noun(), in.Name, in.ID, in.PluginID, t.wait).WithHint("to see how far it is: %s; to wait on: %s", suggest.Command("volctl volume snapshot list --plugin %s", in.PluginID), t.again()))
 	case t.unsure:
 		return t.unclear(t.last, fmt.Sprintf("after %s plugin %q has not said that %s %q is made; it may still be at it, so the intent is kept",
 			t.wait, in.PluginID, t.noun(), in.Name))
 	default:
 		return errors.Join(volume.Errorf(volume.ErrTimeout, "%s %q was not begun within %s: another call for the volume is in flight", t.noun(), in.Name, t.wait).
-			WithHint("volctl volume status %s", in.Volumes[0]), t.s.drop(ctx, in))
+			WithRemedy(remedy.Of(remedy.ShowVolume, in.Volumes[0])), t.s.drop(ctx, in))
 	}
 }
 
@@ -153,7 +155,7 @@ func (t *taking) unclear(cause error, message string) error {
 
 	return t.worded(cause, volume.Errorf(kind, "%s", message).
 		WithHint("%s", "run the same again to go on with it: "+t.again()+
-			"; or have it forgotten: "+volume.Command("volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
+			"; or have it forgotten: "+suggest.Command("volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
 }
 
 func (t *taking) worded(cause error, words *volume.Error) error {

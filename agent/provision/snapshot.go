@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -99,9 +101,9 @@ func (t *taking) noun() string { return t.intent.Noun() }
 // again returns the command that continues with the snapshot.
 func (t *taking) again() string {
 	if !t.intent.Group {
-		return volume.Command("volctl volume snapshot create %s %s", t.intent.Volumes[0], t.intent.Name)
+		return suggest.Command("volctl volume snapshot create %s %s", t.intent.Volumes[0], t.intent.Name)
 	}
-	return volume.Command("volctl volume snapshot group create %s %s", t.intent.Name, t.intent.Volumes)
+	return suggest.Command("volctl volume snapshot group create %s %s", t.intent.Name, t.intent.Volumes)
 }
 
 // taking checks a request as far as possible before anything is stored or called.
@@ -142,9 +144,9 @@ func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, 
 func cannot(pluginID string, group bool, c volume.Caps) error {
 	switch {
 	case group && !c.GroupSnapshot:
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot groups", pluginID).WithHint("volctl plugin status %s", pluginID)
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot groups", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 	case !group && !c.Snapshot:
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot", pluginID).WithHint("volctl plugin status %s", pluginID)
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 	}
 
 	return nil
@@ -156,7 +158,7 @@ func (t *taking) add(v volume.Volume) error {
 	switch {
 	case v.Provision != volume.Provisioned:
 		return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", v.ID, v.Provision).
-			WithHint("volctl volume status %s", v.ID)
+			WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	case in.PluginID == "":
 		in.PluginID, in.Driver = v.PluginID, v.Driver
 	case in.PluginID != v.PluginID:
@@ -174,14 +176,14 @@ func (t *taking) intend(ctx context.Context) error {
 		for i, id := range t.intent.Volumes {
 			r, ok := tx.Volume(id)
 			if !ok || r.Volume.ExternalID != t.intent.Sources[i] || r.Volume.Provision != volume.Provisioned {
-				return volume.Errorf(volume.ErrRefused, "volume %q was changed meanwhile", id).WithHint("volctl volume status %s", id)
+				return volume.Errorf(volume.ErrRefused, "volume %q was changed meanwhile", id).WithRemedy(remedy.Of(remedy.ShowVolume, id))
 			}
 		}
 
 		old, ok := tx.Snapshot(t.intent.Key())
 		if ok && !old.Same(t.intent) {
 			return volume.Errorf(volume.ErrRefused, "%s %q of %s was begun before, and has not been seen to be finished",
-				t.noun(), old.Name, strings.Join(old.Volumes, ", ")).WithHint("take another name, or see: %s", volume.Command("volctl volume snapshot list --plugin %s", old.PluginID))
+				t.noun(), old.Name, strings.Join(old.Volumes, ", ")).WithHint("take another name, or see: %s", suggest.Command("volctl volume snapshot list --plugin %s", old.PluginID))
 		}
 		if t.unsure = ok; ok {
 			t.intent = old

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -98,7 +100,7 @@ func there(ctx context.Context, p Plugin, ref volume.SnapshotAt, secrets call.Se
 
 func none(ref volume.SnapshotAt) error {
 	return volume.Errorf(volume.ErrNotFound, "plugin %q has no %s %q", ref.PluginID, ref.Noun(), ref.ID).
-		WithHint("volctl volume snapshot list --plugin %s -o wide", ref.PluginID)
+		WithHint("%s", suggest.Command("volctl volume snapshot list --plugin %s -o wide", ref.PluginID))
 }
 
 // begun reports whether the agent remembers a snapshot by its id. The delete then proceeds even if
@@ -118,7 +120,7 @@ func (s *Service) unnamed(ref volume.SnapshotAt) error {
 		}
 		t := taking{intent: i}
 		return volume.Errorf(volume.ErrRefused, "%q is the name of a %s that plugin %q has not given an id yet, so it cannot be deleted", ref.ID, ref.Noun(), ref.PluginID).
-			WithHint("%s", "to learn its id: "+t.again()+"; to have it forgotten, whether it is there or not: "+volume.Command("volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
+			WithHint("%s", "to learn its id: "+t.again()+"; to have it forgotten, whether it is there or not: "+suggest.Command("volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
 	}
 
 	return nil
@@ -144,7 +146,7 @@ func (s *Service) ForgetSnapshot(ctx context.Context, ref volume.SnapshotAt) (le
 
 	if len(left) == 0 {
 		return nil, volume.Errorf(volume.ErrNotFound, "no snapshot %q of plugin %q is being made, as far as this agent knows", ref.ID, ref.PluginID).
-			WithHint("volctl volume snapshot list --plugin %s", ref.PluginID)
+			WithRemedy(remedy.Of(remedy.ListSnapshots, ref.PluginID))
 	}
 
 	return left, nil
@@ -168,9 +170,9 @@ func notGone(ref volume.SnapshotAt, cause error) error {
 		return cause
 	}
 
-	step, again := call.DeleteSnapshot, volume.Command("volctl volume snapshot delete %s %s -y", ref.PluginID, ref.ID)
+	step, again := call.DeleteSnapshot, suggest.Command("volctl volume snapshot delete %s %s -y", ref.PluginID, ref.ID)
 	if ref.Group {
-		step, again = call.DeleteGroupSnapshot, volume.Command("volctl volume snapshot group delete %s %s -y", ref.PluginID, ref.ID)
+		step, again = call.DeleteGroupSnapshot, suggest.Command("volctl volume snapshot group delete %s %s -y", ref.PluginID, ref.ID)
 	}
 	if !ce.Uncertain() {
 		if words := answered(ref.PluginID, ce); words != nil {

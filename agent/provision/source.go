@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -26,7 +27,7 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info volume.Plugi
 	switch {
 	case v.SnapshotID != "" && !info.Caps.Snapshot:
 		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot, so volume %q cannot be made from a snapshot", v.PluginID, v.ID).
-			WithHint("volctl plugin status %s", v.PluginID)
+			WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 	case v.SnapshotID != "":
 		if v.SnapshotID, err = s.sourceSnapshot(ctx, v, info); err != nil {
 			return "", "", err
@@ -35,7 +36,7 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info volume.Plugi
 	case v.CloneID == "":
 		return "", "", nil
 	case !info.Caps.Clone:
-		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot clone volumes", v.PluginID).WithHint("volctl plugin status %s", v.PluginID)
+		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot clone volumes", v.PluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 	}
 
 	clone, err = s.cloneSource(ctx, v, info, resumed)
@@ -58,7 +59,7 @@ func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info volume.
 		return "", volume.Errorf(volume.ErrRefused, "volume %q is of plugin %q, and plugin %q clones its own volumes alone", of.ID, of.PluginID, v.PluginID)
 	case of.Provision != volume.Provisioned:
 		return "", volume.Errorf(volume.ErrRefused, "volume %q cannot be cloned: %s was begun and has not been seen to end", of.ID, of.Provision).
-			WithHint("volctl volume status %s", of.ID)
+			WithRemedy(remedy.Of(remedy.ShowVolume, of.ID))
 	case !resumed && !v.Topology.Given():
 		return of.ExternalID, of.CheckCloneSource(info)
 	default:
@@ -114,7 +115,7 @@ func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
 		return nil
 	case v.SnapshotID != "":
 		return volume.Errorf(volume.ErrNotFound, "plugin %q has no snapshot %q: %s", v.PluginID, v.SnapshotID, ce.Message).
-			WithHint("volctl volume snapshot list --plugin %s", v.PluginID)
+			WithRemedy(remedy.Of(remedy.ListSnapshots, v.PluginID))
 	case v.CloneID != "":
 		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q to clone: %s", v.PluginID, v.CloneID, ce.Message).
 			WithHint("volctl volume list")
@@ -143,7 +144,7 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 
 		words := &volume.Error{Kind: volume.ErrTimeout, Message: fmt.Sprintf("after %s: %v", wait, err)}
 		if e := (*volume.Error)(nil); errors.As(err, &e) {
-			words.Hint = e.Hint
+			words.Hint, words.Remedy = e.Hint, e.Remedy
 		}
 
 		return unclear(call.CreateVolume, err, words)

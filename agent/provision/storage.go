@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -47,7 +48,7 @@ const (
 
 // endless returns the error for a listing that the agent gave up.
 func endless(pluginID string, step call.Method, why string) error {
-	return volume.Errorf(nil, "plugin %q does not end its answer to %s: %s", pluginID, step, why).WithHint("volctl plugin logs %s", pluginID)
+	return volume.Errorf(nil, "plugin %q does not end its answer to %s: %s", pluginID, step, why).WithRemedy(remedy.Of(remedy.ShowPluginLog, pluginID))
 }
 
 // pages calls page for each page until the last one, or until page reports done. If the plugin no
@@ -145,7 +146,7 @@ func (s *Service) storage(ctx context.Context, pluginID, what string, can func(v
 		return nil, err
 	}
 	if !can(info.Caps) {
-		return nil, volume.Errorf(volume.ErrRefused, "plugin %q cannot %s", pluginID, what).WithHint("volctl plugin status %s", pluginID)
+		return nil, volume.Errorf(volume.ErrRefused, "plugin %q cannot %s", pluginID, what).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 	}
 
 	return s.Plugins.Storage(pluginID)

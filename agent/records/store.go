@@ -9,6 +9,7 @@ import (
 
 	"github.com/volagent/volagent/agent/notes"
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -148,7 +149,7 @@ func Clash(tx *statedb.Tx, r, next volume.Record) error {
 	// left them.
 	if id, ok := tx.HolderOf(next.Node.StagingPath, next.Volume.ID); ok && len(r.Claims) == 0 {
 		return volume.Errorf(volume.ErrRefused, "%s is still in use by volume %q", next.Node.StagingPath, id).
-			WithHint("volctl volume status %s", id)
+			WithRemedy(remedy.Of(remedy.ShowVolume, id))
 	}
 
 	return nil

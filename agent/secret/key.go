@@ -13,7 +13,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // CredentialName is the systemd credential that is used as the key, if the agent has it.
@@ -164,7 +164,7 @@ func readKey(path string, private bool) (key, error) {
 	case !mode.IsRegular():
 		return key{}, errors.New("is not a file")
 	case private && mode.Perm()&0o077 != 0:
-		return key{}, fmt.Errorf("has mode %04o: others may have read it. If nobody did: %s", mode.Perm(), volume.Command("chmod 600 %s", path))
+		return key{}, fmt.Errorf("has mode %04o: others may have read it. If nobody did: %s", mode.Perm(), suggest.Command("chmod 600 %s", path))
 	case private && ok && int(st.Uid) != os.Geteuid():
 		return key{}, fmt.Errorf("belongs to user %d, and must be user %d's", st.Uid, os.Geteuid())
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -102,7 +103,7 @@ func (w *worker) again(run runner) string {
 		}
 
 		command, args := part.narrow("volctl plugin restart %s", []any{w.id})
-		return volume.Command(command, args...)
+		return suggest.Command(command, args...)
 	}
 
 	return "start the plugin again"

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -146,11 +148,11 @@ func (p *plugin) removed() error {
 		return nil
 	case def != nil && def.Registered:
 		return volume.Errorf(volume.ErrRefused, "%s is deregistered: register it again, or have it end when nothing is staged through it any more", p.title()).
-			WithHint("volctl plugin deregister %s --force", p.id)
+			WithHint("%s", suggest.Command("volctl plugin deregister %s --force", p.id))
 	}
 
 	return volume.Errorf(volume.ErrRefused, "the file of %s was removed: put it back, or have the plugin end when nothing is staged through it any more", p.title()).
-		WithHint("volctl plugin status %s", p.id)
+		WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))
 }
 
 // ours refuses requests that are possible only for a plugin that this agent runs.
@@ -168,10 +170,10 @@ func (p *plugin) ours(verb string) error {
 		return nil
 	case pid == 0:
 		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by whoever serves its socket %s, which nobody does now", p.title(), verb, def.Socket).
-			WithHint("volctl plugin status %s", p.id)
+			WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))
 	default:
 		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by process %d, which serves its socket %s", p.title(), verb, pid, def.Socket).
-			WithHint("%s", volume.Command("systemctl status %d", pid))
+			WithHint("%s", suggest.Command("systemctl status %d", pid))
 	}
 }
 
@@ -253,13 +255,13 @@ func (s *Supervisor) AwaitStarted(ctx context.Context, id string, asked time.Tim
 
 		switch {
 		case halt:
-			return false, volume.Errorf(volume.ErrRefused, "%s was stopped meanwhile", p.title()).WithHint("volctl plugin start %s", id)
+			return false, volume.Errorf(volume.ErrRefused, "%s was stopped meanwhile", p.title()).WithRemedy(remedy.Of(remedy.StartPlugin, id))
 		case pending:
 			return false, nil
 		case nothing && fault != nil:
-			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s cannot be started: %s", p.title(), fault).WithHint("volctl plugin status %s", id)
+			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s cannot be started: %s", p.title(), fault).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 		case now.state == Failed && now.since.After(asked):
-			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s is %s: %s", p.title(), now.state, now.reason).WithHint("volctl plugin status %s", id)
+			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s is %s: %s", p.title(), now.state, now.reason).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 		}
 
 		return now.state == Ready, nil
@@ -273,7 +275,7 @@ func (s *Supervisor) AwaitStopped(ctx context.Context, id string, only ...Only) 
 		halt, halted := p.halt, p.halted
 		p.mu.Unlock()
 		if !halt {
-			return false, volume.Errorf(volume.ErrRefused, "%s was started meanwhile", p.title()).WithHint("volctl plugin status %s", id)
+			return false, volume.Errorf(volume.ErrRefused, "%s was started meanwhile", p.title()).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 		}
 
 		return halted, nil
@@ -320,6 +322,6 @@ func (s *Supervisor) await(ctx context.Context, id string, only []Only, ok func(
 			msg += ": " + now.reason
 		}
 
-		return volume.Errorf(volume.ErrTimeout, "%s", msg).WithHint("volctl plugin status %s", id)
+		return volume.Errorf(volume.ErrTimeout, "%s", msg).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -30,7 +31,7 @@ func hint(err error) string {
 	if !errors.As(err, &e) {
 		return ""
 	}
-	return e.Hint
+	return suggest.Hint(e.Remedy, e.Hint)
 }
 
 func must(t *testing.T, err error) {

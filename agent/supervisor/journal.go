@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -65,7 +66,7 @@ func (j *journal) tail(unit string, n int, scrub func(string) string) ([]string,
 		select {
 		case <-busy:
 		case <-limit.C:
-			return nil, volume.Errorf(volume.ErrTimeout, "cannot read the journal of unit %s: journalctl does not answer", unit).WithHint("%s", volume.Command("journalctl -u %s", unit))
+			return nil, volume.Errorf(volume.ErrTimeout, "cannot read the journal of unit %s: journalctl does not answer", unit).WithHint("%s", suggest.Command("journalctl -u %s", unit))
 		}
 	}
 }

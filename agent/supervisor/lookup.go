@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -64,13 +65,13 @@ func (p *plugin) unavailable(v volume.PluginView) error {
 	}
 
 	if v.Final {
-		return volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("%s", v.Remedy(p.id))
+		return volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithRemedy(v.Remedy(p.id))
 	}
 	if lines := p.tail(errorLines); len(lines) > 0 {
 		msg += fmt.Sprintf("; its log ends in %q", strings.Join(lines, " | "))
 	}
 
-	return volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("%s", v.LogCommand(p.id))
+	return volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithRemedy(v.LogRemedy(p.id))
 }
 
 // Changed returns a channel that is closed at the next change of a plugin's state. Callers first
@@ -108,7 +109,7 @@ func (s *Supervisor) LogPath(id string) (string, error) {
 
 	path, ok := parts[0].logPath()
 	if !ok {
-		return "", volume.Errorf(volume.ErrRefused, "the log of plugin %q is in systemd's journal", id).WithHint("volctl plugin logs %s", id)
+		return "", volume.Errorf(volume.ErrRefused, "the log of plugin %q is in systemd's journal", id).WithRemedy(remedy.Of(remedy.ShowPluginLog, id))
 	}
 
 	return path, nil
@@ -136,9 +137,9 @@ func (s *Supervisor) logged(id string, only []Only) ([]*plugin, error) {
 	case len(logged) > 0:
 		return logged, nil
 	case !started:
-		return nil, volume.Errorf(volume.ErrRefused, "plugin %q was never started, so it has no log", id).WithHint("volctl plugin status %s", id)
+		return nil, volume.Errorf(volume.ErrRefused, "plugin %q was never started, so it has no log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	default:
-		return nil, volume.Errorf(volume.ErrRefused, "plugin %q is run by somebody else, who keeps its log", id).WithHint("volctl plugin status %s", id)
+		return nil, volume.Errorf(volume.ErrRefused, "plugin %q is run by somebody else, who keeps its log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	}
 }
 

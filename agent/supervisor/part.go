@@ -8,6 +8,8 @@ import (
 
 	"github.com/volagent/volagent/agent/pluginfile"
 	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -63,7 +65,7 @@ func besides(f found, others []found) error {
 	for _, o := range others {
 		switch a, b := f.def, o.def; {
 		case samePart(a, b) && o.file == registeredFile:
-			return fmt.Errorf("%s: plugin %q is registered at run time; deregister it first: %s", f.file, f.id, volume.Command("volctl plugin deregister %s", f.id))
+			return fmt.Errorf("%s: plugin %q is registered at run time; deregister it first: %s", f.file, f.id, suggest.Command("volctl plugin deregister %s", f.id))
 		case samePart(a, b):
 			return fmt.Errorf("%s: plugin %q with the same type and instance is defined in %s already", f.file, f.id, o.file)
 		case a.Type == "":
@@ -134,7 +136,7 @@ func (s *Supervisor) selected(id string, only []Only) ([]*plugin, error) {
 	}
 
 	return nil, volume.Errorf(volume.ErrNotFound, "plugin %q has no such part; it has %s", id, strings.Join(have, ", ")).
-		WithHint("volctl plugin status %s", id)
+		WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 }
 
 // which returns the part's type and instance. The type comes from the file or, if the file states

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -117,7 +118,7 @@ func (p *plugin) propose(w want) {
 
 // onRequest returns the reason that the status shows for a plugin that was stopped on purpose.
 func (p *plugin) onRequest() string {
-	return "on request; to start it: " + volume.Command("volctl plugin start %s", p.id)
+	return "on request; to start it: " + suggest.Command("volctl plugin start %s", p.id)
 }
 
 // poke wakes the worker, which then reads the wanted state again.

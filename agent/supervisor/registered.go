@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -300,7 +302,7 @@ func (s *Supervisor) deregisters(id string, registered, force bool, files []foun
 			return nil
 		case leaving:
 			return volume.Errorf(volume.ErrRefused, "plugin %q is deregistered, or its file was removed, already; it ends when nothing is staged through it any more", id).
-				WithHint("volctl plugin deregister %s --force", id)
+				WithHint("%s", suggest.Command("volctl plugin deregister %s --force", id))
 		case file != "": // a file shown under its name, because it has no id or another id
 			return filed(file)
 		case def != nil && def.ID == pluginfile.LocalID:
@@ -321,7 +323,7 @@ func (s *Supervisor) unlessUsed(id string, parts []*plugin, force bool, do func(
 		}
 
 		return volume.Errorf(volume.ErrRefused, "plugin %q is in use, by %s; without it they are neither mounted nor unmounted, and %s", id, names(ids), s.breaks(id)).
-			WithHint("volctl plugin deregister %s --force", id)
+			WithHint("%s", suggest.Command("volctl plugin deregister %s --force", id))
 	}
 
 	if err := used(); err != nil {
@@ -399,7 +401,7 @@ func (s *Supervisor) AwaitRegistered(ctx context.Context, reg Registration, aske
 	}
 
 	return volume.Errorf(volume.ErrPluginUnavailable, "%s; it stays registered", strings.TrimPrefix(err.Error(), "timed out: ")).
-		WithHint("volctl plugin status %s", id)
+		WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 }
 
 // awaitGone waits until no instance of a deregistered plugin runs, and no record would start one.
@@ -413,7 +415,7 @@ func (s *Supervisor) awaitGone(ctx context.Context, p *plugin, asked time.Time) 
 
 		switch {
 		case !gone && file == registeredFile:
-			return volume.Errorf(volume.ErrRefused, "plugin %q was registered again meanwhile", p.id).WithHint("volctl plugin status %s", p.id)
+			return volume.Errorf(volume.ErrRefused, "plugin %q was registered again meanwhile", p.id).WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))
 		case settled: // a file defines it, or it is the bundled driver
 			return s.AwaitStarted(ctx, p.id, asked)
 		}
@@ -436,6 +438,6 @@ func (s *Supervisor) awaitGone(ctx context.Context, p *plugin, asked time.Time) 
 			msg = fmt.Sprintf("timed out: plugin %q is deregistered, and ends when it is not in use any more, by %s", p.id, names(ids))
 		}
 
-		return volume.Errorf(volume.ErrTimeout, "%s", msg).WithHint("volctl plugin status %s", p.id)
+		return volume.Errorf(volume.ErrTimeout, "%s", msg).WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/pluginfile"
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/proc"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // askAgain is how often the agent asks about a unit that it waits for, in case a signal was lost.
@@ -215,11 +215,11 @@ func (r *unitRunner) noSystemd(err error) error {
 func (r *unitRunner) unusable(s systemd.Service) error {
 	switch s.Load {
 	case "not-found":
-		return fmt.Errorf("systemd knows no unit %s; when its file is there: %s", r.name, volume.Command("systemctl daemon-reload"))
+		return fmt.Errorf("systemd knows no unit %s; when its file is there: %s", r.name, suggest.Command("systemctl daemon-reload"))
 	case "masked":
-		return fmt.Errorf("unit %s is masked; to allow it: %s", r.name, volume.Command("systemctl unmask %s", r.name))
+		return fmt.Errorf("unit %s is masked; to allow it: %s", r.name, suggest.Command("systemctl unmask %s", r.name))
 	default:
-		return fmt.Errorf("unit %s cannot be loaded (%s); to see why: %s", r.name, s.Load, volume.Command("systemctl status %s", r.name))
+		return fmt.Errorf("unit %s cannot be loaded (%s); to see why: %s", r.name, s.Load, suggest.Command("systemctl status %s", r.name))
 	}
 }
 
@@ -228,14 +228,14 @@ func (r *unitRunner) noMain(s systemd.Service) error {
 }
 
 func (r *unitRunner) notStarted(s systemd.Service, j *startJob) error {
-	why := volume.Command("systemctl status %s", r.name)
+	why := suggest.Command("systemctl status %s", r.name)
 	switch {
 	case j.err != nil:
 		return j.err
 	// A unit that failed earlier keeps that result. Then the unchanged invocation shows that
 	// systemd did not start it.
 	case s.Result == "start-limit-hit", s.Active == "failed" && j.result == "failed" && j.before != "" && s.Invocation == j.before:
-		return fmt.Errorf("systemd does not start unit %s, since it was started too often (start-limit-hit); to have it started: %s", r.name, volume.Command("systemctl reset-failed %s", r.name))
+		return fmt.Errorf("systemd does not start unit %s, since it was started too often (start-limit-hit); to have it started: %s", r.name, suggest.Command("systemctl reset-failed %s", r.name))
 	case s.Type == "oneshot" && s.Result == "success" && j.result == systemd.JobDone:
 		return r.noMain(s)
 	case s.ExecCode != 0:

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/systemd"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // unitInstance is one invocation of a unit, with one main process.
@@ -28,7 +28,7 @@ func (u *unitInstance) how(pid int) string {
 	u.again = s.Restarting() || s.ExecPID != 0 && s.ExecPID != pid
 	switch {
 	case s.ExecPID != pid && u.again && s.Restarts > 0: // systemd only keeps how the latest process ended
-		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before it was asked how (%s says that)", u.r.name, ordinal(s.Restarts), volume.Command("journalctl -u %s", u.r.name))
+		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before it was asked how (%s says that)", u.r.name, ordinal(s.Restarts), suggest.Command("journalctl -u %s", u.r.name))
 	case s.ExecPID != pid:
 		return "ended; how is unknown"
 	}

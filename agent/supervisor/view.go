@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -260,7 +261,7 @@ func (s *Supervisor) Controller(id, subject string) (Controller, error) {
 		if !g.view.Ready {
 			return Controller{}, volume.Errorf(volume.ErrPluginUnavailable,
 				"%s is %s; an earlier call for %q may still be at work there, so no other controller is asked", g.p.title(), g.standing(), subject).
-				WithHint("volctl plugin status %s", id)
+				WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 		}
 
 		ready = []*glance{g}
@@ -348,15 +349,15 @@ func unavailable(id string, all, those []*glance, of string) error {
 		}
 	}
 
-	err := volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("%s", all[0].view.LogCommand(id))
+	err := volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithRemedy(all[0].view.LogRemedy(id))
 	every := func(is func(v volume.PluginView) bool) bool {
 		return len(those) > 0 && !slices.ContainsFunc(those, func(g *glance) bool { return !is(g.view) })
 	}
 	switch {
 	case every(func(v volume.PluginView) bool { return v.Stopped }):
-		return err.WithHint("volctl plugin start %s", id)
+		return err.WithRemedy(remedy.Of(remedy.StartPlugin, id))
 	case every(func(v volume.PluginView) bool { return v.Final }):
-		return err.WithHint("volctl plugin status %s", id)
+		return err.WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	default:
 		return err
 	}

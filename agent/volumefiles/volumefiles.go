@@ -18,6 +18,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/untrusted"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -129,7 +130,7 @@ func (f *Files) load() {
 	for _, v := range was {
 		if v.spec.ID != "" && v.done && !slices.ContainsFunc(found, func(o *filed) bool { return o.spec.ID == v.spec.ID }) {
 			f.o.Log.Info("the file of a volume is gone; the volume stays registered", "volume", v.spec.ID, "file", v.file,
-				"remedy", volume.Command("volctl volume deregister %s", v.spec.ID))
+				"remedy", suggest.Command("volctl volume deregister %s", v.spec.ID))
 		}
 	}
 
@@ -185,7 +186,7 @@ func (f *Files) pass(ctx context.Context) {
 func (f *Files) one(ctx context.Context, v *filed) error {
 	if p := f.o.View(v.spec.PluginID); p.Known && p.Info.Driver == "" && !p.Ready {
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q waits for plugin %q, which is %s", v.spec.ID, v.spec.PluginID, p.State).
-			WithHint("%s", p.Remedy(v.spec.PluginID))
+			WithRemedy(p.Remedy(v.spec.PluginID))
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, fileWithin)
@@ -232,8 +233,8 @@ func (f *Files) Problems() (all []api.Problem) {
 			p.Message = fmt.Sprintf("line %d: %s", v.line, p.Message)
 		}
 		var e *volume.Error
-		if errors.As(v.why, &e) && e.Hint != "" && !v.bad {
-			p.Command = e.Hint
+		if errors.As(v.why, &e) && suggest.Hint(e.Remedy, e.Hint) != "" && !v.bad {
+			p.Command = suggest.Hint(e.Remedy, e.Hint)
 		}
 		all = append(all, p)
 	}

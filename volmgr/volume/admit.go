@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // ErrDetaching is a refusal that ends by itself, because the conflicting claim is being detached.
@@ -51,7 +52,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	v := r.Volume
 	if v.Provision != Provisioned {
 		return r, Errorf(ErrRefused, "volume %q is not ready to be claimed: %s did not end", v.ID, v.Provision).
-			WithHint("volctl volume status %s", v.ID)
+			WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	}
 	if bad := r.unrecognised(); bad != "" {
 		return r, Errorf(ErrRefused, "volume %q is kept as it is: %s", v.ID, bad)
@@ -65,11 +66,11 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		return r, again(seen, c, req)
 	}
 	if req.Draining {
-		return r, Errorf(ErrRefused, "cannot claim volume %q: this host is draining", v.ID).WithHint("volctl node undrain")
+		return r, Errorf(ErrRefused, "cannot claim volume %q: this host is draining", v.ID).WithRemedy(remedy.Of(remedy.Undrain))
 	}
 	if p.Driver != "" && !p.HasNode {
 		return r, Errorf(ErrRefused, "volume %q cannot be mounted: plugin %q has no node service", v.ID, v.PluginID).
-			WithHint("volctl plugin status %s", v.PluginID)
+			WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 	}
 	if err := v.reaches(p); err != nil {
 		return r, err
@@ -136,7 +137,7 @@ func apart(r Record, req Request) error {
 	for _, c := range r.Claims { // at most one claim has it
 		if c.At == req.At {
 			return Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
-				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
+				WithRemedy(remedy.Of(remedy.DetachClaim, r.Volume.ID, c.Alloc))
 		}
 	}
 
@@ -150,7 +151,7 @@ func again(r Record, c Claim, req Request) error {
 		return &Error{
 			Kind:    ErrDetaching,
 			Message: fmt.Sprintf("the earlier claim of %q on volume %q is still being detached (%s)", c.Alloc, r.Volume.ID, c.State),
-			Hint:    Command("volctl volume status %s", r.Volume.ID),
+			Remedy:  remedy.Of(remedy.ShowVolume, r.Volume.ID),
 		}
 	}
 
@@ -168,7 +169,7 @@ func again(r Record, c Claim, req Request) error {
 	}
 
 	return Errorf(ErrRefused, "%q already has a claim on volume %q, with another %s", c.Alloc, r.Volume.ID, strings.Join(differ, ", ")).
-		WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
+		WithRemedy(remedy.Of(remedy.DetachClaim, r.Volume.ID, c.Alloc))
 }
 
 // choose completes the mode of the request. It checks the mode against the volume's capabilities
@@ -206,7 +207,7 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 	}
 
 	return nil, Errorf(ErrRefused, "volume %q has no capability for %s; it lists %s", r.Volume.ID, req.wish(), list(r.Volume.Capabilities)).
-		WithHint("add it to capabilities and run: volctl volume register FILE")
+		WithRemedy(remedy.Of(remedy.AddCapability))
 }
 
 // inForce returns the kind of a refusal that claims cause. It is ErrDetaching if all of them are
@@ -255,11 +256,11 @@ func fits(r Record, req Request, mode call.AccessMode, now time.Time) error {
 // claim whose owner is gone only needs time.
 func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, now time.Time) error {
 	var names []string
-	kind, hint := ErrDetaching, Command("volctl volume status %s", r.Volume.ID)
+	kind, fix := ErrDetaching, remedy.Of(remedy.ShowVolume, r.Volume.ID)
 	for _, c := range blocking {
 		age := now.Sub(c.Since).Round(time.Second)
 		if c.Wanted {
-			kind, hint = ErrRefused, c.freedBy(r.Volume.ID)
+			kind, fix = ErrRefused, c.freedBy(r.Volume.ID)
 			state := string(c.State)
 			if c.Adopted {
 				state += ", adopted"
@@ -279,7 +280,7 @@ func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, n
 	return &Error{
 		Kind:    kind,
 		Message: fmt.Sprintf("volume %q is in use in mode %s by %s", r.Volume.ID, mode, strings.Join(names, ", ")),
-		Hint:    hint,
+		Remedy:  fix,
 	}
 }
 
@@ -291,7 +292,7 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 		for _, have := range o.Claims {
 			if c.At != "" && have.At == c.At && o.Volume.ID != r.Volume.ID {
 				return Errorf(ErrRefused, "%s is taken by the claim of %q on volume %q", c.At, have.Alloc, o.Volume.ID).
-					WithHint("volctl volume detach %s %s", o.Volume.ID, have.Alloc)
+					WithRemedy(remedy.Of(remedy.DetachClaim, o.Volume.ID, have.Alloc))
 			}
 		}
 	}
@@ -309,7 +310,7 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 		for _, path := range paths {
 			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
 				return Errorf(ErrRefused, "%s may still hold what was left when volume %q (external_id %q) was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
-					WithHint("to see how that stands: volctl node status; to give it up: %s", Command("volctl volume deregister %s --force --forget", o.Volume.ID))
+					WithRemedy(remedy.Of(remedy.SeeOrGiveUpCalls, o.Volume.ID))
 			}
 		}
 	}
@@ -323,7 +324,7 @@ func Detach(r Record, alloc string) (Record, error) {
 	c, ok := r.Claims[alloc]
 	if !ok {
 		return r, Errorf(ErrNotFound, "%q has no claim on volume %q", alloc, r.Volume.ID).
-			WithHint("volctl volume status %s", r.Volume.ID)
+			WithRemedy(remedy.Of(remedy.ShowVolume, r.Volume.ID))
 	}
 	if !c.Wanted {
 		return r, nil

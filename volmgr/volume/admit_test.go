@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -150,7 +151,7 @@ func TestRefusalWording(t *testing.T) {
 	} {
 		_, err := volume.Admit(tt.r, tt.q, volume.PluginInfo{}, now)
 		var e *volume.Error
-		if !errors.As(err, &e) || e.Message != tt.message || e.Hint != tt.hint {
+		if !errors.As(err, &e) || e.Message != tt.message || suggest.Hint(e.Remedy, e.Hint) != tt.hint {
 			t.Errorf("%s:\n got %v\nhint %q\nwant %s\nhint %q", tt.name, err, hintOf(err), tt.message, tt.hint)
 		}
 		if volume.IsDetaching(err) != tt.waits || !errors.Is(err, volume.ErrRefused) {
@@ -162,7 +163,7 @@ func TestRefusalWording(t *testing.T) {
 func hintOf(err error) string {
 	var e *volume.Error
 	if errors.As(err, &e) {
-		return e.Hint
+		return suggest.Hint(e.Remedy, e.Hint)
 	}
 	return ""
 }

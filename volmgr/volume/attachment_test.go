@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -154,19 +155,19 @@ func TestPendingCalls(t *testing.T) {
 				t.Errorf("%s: %q does not say %q", tt.name, c.How, w)
 			}
 		}
-		if c.Failed != tt.failed || c.GiveUp != giveUp {
+		if c.Failed != tt.failed || suggest.Words(c.GiveUp) != giveUp {
 			t.Errorf("%s: %+v", tt.name, c)
 		}
 	}
 	e := volume.Explain(r, volume.Observed{Plugin: up}, failed)
-	if e.Else != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), "no such target") {
+	if suggest.Words(e.Else) != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), "no such target") {
 		t.Errorf("the volume's own status: %+v", e)
 	}
 	// The same storage has another id here.
 	again := offering(call.SingleNodeWriter)
 	again.Volume.ID = "other"
 	e = volume.Explain(again, volume.Observed{Plugin: up, Leftover: "a debt comes first", Pending: &r, PendingTry: failed}, nil)
-	if e.Else != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), giveUp) {
+	if suggest.Words(e.Else) != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), giveUp) {
 		t.Errorf("the status under another id: %+v", e)
 	}
 }

@@ -5,22 +5,21 @@ import (
 	"slices"
 
 	"github.com/volagent/volagent/volmgr/call"
-	"github.com/volagent/volagent/volmgr/suggest"
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// createAgain returns the command that continues the create of a volume. If the volume has settings
-// without a flag, they came from a file, and the command needs that file.
-func (v Volume) createAgain() string {
-	const file = "volctl volume create FILE, with the file of the first time"
+// createAgain returns the remedy that continues the create of a volume. If the volume has settings
+// without a flag, they came from a file, and the repetition needs that file.
+func (v Volume) createAgain() remedy.Remedy {
 	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" {
-		return file
+		return remedy.Of(remedy.CreateFromFile)
 	}
 
 	c := v.Capabilities[0]
-	options := suggest.Options{"--plugin=" + v.PluginID}
+	subjects := []string{v.ID, "--plugin=" + v.PluginID}
 	add := func(name, value string, not ...string) {
 		if value != "" && !slices.Contains(not, value) {
-			options = append(options, "--"+name+"="+value)
+			subjects = append(subjects, "--"+name+"="+value)
 		}
 	}
 
@@ -45,5 +44,5 @@ func (v Volume) createAgain() string {
 
 	add("snapshot", v.SnapshotID)
 	add("clone", v.CloneID)
-	return Command("volctl volume create %s %s", v.ID, options)
+	return remedy.Of(remedy.CreateAgain, subjects...)
 }

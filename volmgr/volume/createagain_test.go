@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -19,8 +20,8 @@ func TestCreateAgain(t *testing.T) {
 	} {
 		v.Provision = volume.Provisioning
 		e := volume.Explain(volume.Record{Volume: v}, volume.Observed{}, nil)
-		if e.Fix != want {
-			t.Errorf("%s\nwant %s", e.Fix, want)
+		if suggest.Words(e.Fix) != want {
+			t.Errorf("%s\nwant %s", suggest.Words(e.Fix), want)
 		}
 	}
 }

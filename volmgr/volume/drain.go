@@ -1,8 +1,9 @@
 package volume
 
 import (
-	"cmp"
-	"fmt"
+	"strconv"
+
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // Occupant is one claim or volume that keeps a host from being empty.
@@ -14,8 +15,8 @@ type Occupant struct {
 	// Message says why it is still on the host. It is always set. Command is the command that ends
 	// this, and Else is the alternative if Command does not help.
 	Message string
-	Command string
-	Else    string
+	Command remedy.Remedy
+	Else    remedy.Remedy
 }
 
 // Occupancy lists everything that keeps a host from being empty.
@@ -35,7 +36,7 @@ func (r Record) Occupancy(o Observed, at *Attempt, owners Owners) (all Occupancy
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
 			all.Waiting = append(all.Waiting, Occupant{
-				Volume: r.Volume.ID, Alloc: c.Alloc, Owner: c.owner(owners), Command: c.StopCommand(r.Volume.ID),
+				Volume: r.Volume.ID, Alloc: c.Alloc, Owner: c.owner(owners), Command: c.StopOwner(r.Volume.ID),
 				Message: "its owner is to be stopped first",
 			})
 
@@ -68,7 +69,7 @@ func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	switch {
 	case at != nil && at.Err != nil:
 		out.Message += ": " + at.Err.Error()
-		if at.Err.Remedy != "" {
+		if !at.Err.Remedy.Empty() {
 			out.Command = at.Err.Remedy
 		}
 	case next.Kind == Wait && next.Reason != "":
@@ -78,13 +79,13 @@ func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	switch how := c.Without.further(); {
 	case r.Leftover:
 		out.Message = "it was deregistered by force, and is not undone yet: " + out.Message
-		out.Command = Command("volctl plugin status %s", r.Volume.PluginID)
-		out.Else = Command("volctl volume deregister %s -force --forget", r.Volume.ID)
-	case out.Command == "":
-		out.Command = Command("volctl volume status %s", r.Volume.ID)
+		out.Command = remedy.Of(remedy.ShowPlugin, r.Volume.PluginID)
+		out.Else = remedy.Of(remedy.ForgetVolume, r.Volume.ID)
+	case out.Command.Empty():
+		out.Command = remedy.Of(remedy.ShowVolume, r.Volume.ID)
 	case c.Alloc == "" || c.Wanted:
 	case how != WithPlugin: // gentler than the command of Explain, which is final
-		out.Else = Command("volctl volume detach %s %s --without-plugin=%s", r.Volume.ID, c.Alloc, string(how))
+		out.Else = remedy.Of(remedy.DetachWithout, r.Volume.ID, c.Alloc, string(how))
 	}
 
 	return out
@@ -98,23 +99,23 @@ func (w Without) further() Without {
 	return w.Stronger()
 }
 
-// StopCommand returns the command that ends the owner of a claim on a volume.
-func (c Claim) StopCommand(id string) string {
-	force := Command("volctl volume detach %s %s --force", id, c.Alloc)
+// StopOwner returns the remedy that ends the owner of a claim on a volume.
+func (c Claim) StopOwner(id string) remedy.Remedy {
+	force := remedy.Of(remedy.ForceDetach, id, c.Alloc)
 	switch c.Owner.Kind {
 	case OwnerUnit:
-		return cmp.Or(Command("systemctl stop %s", c.Owner.Unit), force)
+		return remedy.Of(remedy.StopUnit, c.Owner.Unit, id, c.Alloc)
 	case OwnerPID:
-		return Command("kill %d", c.Owner.PID)
+		return remedy.Of(remedy.EndProcess, strconv.Itoa(c.Owner.PID))
 	case OwnerMount:
 		if !c.Keeper().ByMount() { // nothing is mounted there at the moment
 			return force
 		}
 
-		return Command("volctl umount %s", c.At) // it names the services that use the mount
+		return remedy.Of(remedy.Unmount, c.At) // it names the services that use the mount
 	case OwnerRuntime:
-		return fmt.Sprintf("%s stop $(%s)", c.Owner.Runtime, Command("%s ps -q --filter volume=%s", c.Owner.Runtime, c.Owner.Volume))
+		return remedy.Of(remedy.StopContainers, c.Owner.Runtime, c.Owner.Volume)
 	default:
-		return Command("volctl volume detach %s %s", id, c.Alloc)
+		return remedy.Of(remedy.DetachClaim, id, c.Alloc)
 	}
 }

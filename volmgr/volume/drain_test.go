@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -32,7 +34,7 @@ func TestOccupancy(t *testing.T) {
 	debt.Leftover = true
 	attached := volume.Record{Volume: volume.Volume{ID: "c", PluginID: "p"}, Node: volume.NodeSide{Attached: volume.Present, Uses: volume.Uses{Attach: true}, NodeID: "n"}}
 	down := volume.Observed{Plugin: volume.PluginView{Known: true, State: "backing-off"}}
-	busy := &volume.Attempt{Action: volume.Action{Kind: call.NodeUnpublish, Alloc: "web"}, Tries: 1, Err: &volume.CallError{Step: "NodeUnpublishVolume", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff, HeldBy: []string{"pid 3 rsync"}, Remedy: "kill 3"}}
+	busy := &volume.Attempt{Action: volume.Action{Kind: call.NodeUnpublish, Alloc: "web"}, Tries: 1, Err: &volume.CallError{Step: "NodeUnpublishVolume", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff, HeldBy: []string{"pid 3 rsync"}, Remedy: remedy.Of(remedy.EndProcess, "3")}}
 	for _, tt := range []struct {
 		name    string
 		r       volume.Record
@@ -58,13 +60,13 @@ func TestOccupancy(t *testing.T) {
 			t.Errorf("%s: got %+v", tt.name, got)
 			continue
 		}
-		words := strings.Join([]string{list[0].Owner, list[0].Message, list[0].Command, list[0].Else}, "\n")
+		words := strings.Join([]string{list[0].Owner, list[0].Message, suggest.Words(list[0].Command), suggest.Words(list[0].Else)}, "\n")
 		for _, want := range tt.want {
 			if !strings.Contains(words, want) {
 				t.Errorf("%s: %q is not in\n%s", tt.name, want, words)
 			}
 		}
-		if list[0].Command == "" {
+		if list[0].Command.Empty() {
 			t.Errorf("%s: there is no command", tt.name)
 		}
 	}
@@ -80,7 +82,7 @@ func TestOccupancyWithout(t *testing.T) {
 		c := volume.Claim{Alloc: "web", State: volume.Unpublishing, Published: volume.Unknown, Target: "/t", Without: how}
 		r := volume.Record{Volume: volume.Volume{ID: "a", PluginID: "p"}, Node: volume.NodeSide{Mode: &volume.Mode{}}, Claims: map[string]volume.Claim{"web": c}}
 		at := &volume.Attempt{Action: volume.Action{Kind: volume.Unmount, Alloc: "web", How: how}, Tries: 3, Err: &volume.CallError{Step: "umount", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff}}
-		got := r.Occupancy(volume.Observed{Plugin: volume.PluginView{Known: true}}, at, nil).Left[0].Else
+		got := suggest.Words(r.Occupancy(volume.Observed{Plugin: volume.PluginView{Known: true}}, at, nil).Left[0].Else)
 		if !strings.HasSuffix(got, want) || want == "" && got != "" {
 			t.Errorf("%q: %q", how, got)
 		}
@@ -94,7 +96,7 @@ func TestStopCommand(t *testing.T) {
 		"docker stop $(docker ps -q --filter volume=vol)": {Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "vol"},
 		"volctl volume detach vol web":                    {Kind: volume.OwnerNone},
 	} {
-		if got := (volume.Claim{Alloc: "web", Terms: volume.Terms{At: "/srv/data", Owner: o}}).StopCommand("vol"); got != want {
+		if got := suggest.Words(volume.Claim{Alloc: "web", Terms: volume.Terms{At: "/srv/data", Owner: o}}.StopOwner("vol")); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -111,7 +113,7 @@ func TestStopCommand(t *testing.T) {
 		}, "volctl umount /srv/data"},
 	} {
 		tt.c.Alloc = "web"
-		if got := tt.c.StopCommand("vol"); got != tt.want {
+		if got := suggest.Words(tt.c.StopOwner("vol")); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // The sentinel errors. One package (agent/apiserver) turns them into API codes. A message that
@@ -25,12 +27,13 @@ var (
 	ErrPluginUnavailable = errors.New("plugin unavailable")
 )
 
-// Error carries one of the sentinels, a message for people, and the command or
-// change that helps.
+// Error carries one of the sentinels, a message for people, and what helps: a remedy, or advice in
+// words.
 type Error struct {
 	Kind    error // one of the sentinels
 	Message string
-	Hint    string
+	Hint    string        // advice that is no command
+	Remedy  remedy.Remedy // a command, as a value
 }
 
 // Error implements error. It returns only the message.
@@ -44,13 +47,25 @@ func Errorf(kind error, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
-// WithHint sets the hint and returns the error. A hint that begins with "volctl " is built by
-// Command.
+// WithHint sets the hint and returns the error.
 func (e *Error) WithHint(format string, args ...any) *Error {
-	if e.Hint = fmt.Sprintf(format, args...); strings.HasPrefix(format, "volctl ") {
-		e.Hint = Command(format, args...)
-	}
+	e.Hint = fmt.Sprintf(format, args...)
 	return e
+}
+
+// WithRemedy sets the remedy and returns the error.
+func (e *Error) WithRemedy(r remedy.Remedy) *Error {
+	e.Remedy = r
+	return e
+}
+
+// remedyOf returns the remedy of an error, if it has one.
+func remedyOf(err error) remedy.Remedy {
+	var e *Error
+	if !errors.As(err, &e) {
+		return remedy.Remedy{}
+	}
+	return e.Remedy
 }
 
 // Retry says which condition must be met before a failed call is worth a retry.
@@ -87,8 +102,8 @@ type CallError struct {
 	// Unsent is set if the plugin never received the call. It says nothing about other calls.
 	Unsent bool
 
-	// Remedy is the command that removes the obstacle, if it is known.
-	Remedy string
+	// Remedy removes the obstacle; it is empty if none is known.
+	Remedy remedy.Remedy
 
 	// HeldBy lists the users that keep a mount busy ("pid 4711 rsync (backup.service), cwd").
 	HeldBy []string

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // Expansion is a requested growth that is not finished. First ControllerExpandVolume enlarges the
@@ -109,10 +110,10 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 	case size <= 0:
 		return r, false, Errorf(ErrInvalid, "%d bytes is no size", size)
 	case v.Provision != Provisioned:
-		return r, false, Errorf(ErrRefused, "volume %q cannot be expanded: %s did not end", v.ID, v.Provision).WithHint("volctl volume status %s", v.ID)
+		return r, false, Errorf(ErrRefused, "volume %q cannot be expanded: %s did not end", v.ID, v.Provision).WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	case e.Want > 0 && size < e.Want && size > v.size():
 		return r, false, Errorf(ErrRefused, "volume %q is being expanded to %s already, which is more than %s", v.ID, Size(e.Want), Size(size)).
-			WithHint("volctl volume status %s", v.ID)
+			WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	case e.Want == size:
 		return r, false, nil
 	case size < v.least():
@@ -125,18 +126,15 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 		return r, r.Volume.Expansion != e, nil
 	case v.CapacityMax > 0 && size > v.CapacityMax:
 		return r, false, Errorf(ErrRefused, "volume %q may have %s at most (capacity_max), which is less than %s", v.ID, Size(v.CapacityMax), Size(size)).
-			WithHint("raise capacity_max in its file, and run: volctl volume register FILE")
+			WithRemedy(remedy.Of(remedy.RaiseCapacityMax))
 	case !p.Caps.Expand && !p.Caps.NodeExpand:
 		return r, false, Errorf(ErrRefused, "plugin %q cannot expand volumes", v.PluginID)
 	}
 
 	if p.Caps.Offline {
 		if err := Unused(Past(r, owners)); err != nil {
-			return r, false, &Error{
-				Kind:    ErrRefused,
-				Message: fmt.Sprintf("plugin %q expands volumes only while they are not in use, and %v", v.PluginID, err),
-				Hint:    hintOf(err),
-			}
+			return r, false, Errorf(ErrRefused, "plugin %q expands volumes only while they are not in use, and %v", v.PluginID, err).
+				WithRemedy(remedyOf(err))
 		}
 	}
 
@@ -167,7 +165,7 @@ func Expanded(r Record, size int64) (done bool, err error) {
 		return false, nil
 	case max(r.Volume.size(), e.Node) < size:
 		return false, Errorf(nil, "plugin %q answered OK, and volume %q has %s, not the %s that were asked for; or it was withdrawn",
-			r.Volume.PluginID, r.Volume.ID, Size(r.Volume.size()), Size(size)).WithHint("volctl plugin logs %s", r.Volume.PluginID)
+			r.Volume.PluginID, r.Volume.ID, Size(r.Volume.size()), Size(size)).WithRemedy(remedy.Of(remedy.ShowPluginLog, r.Volume.PluginID))
 	default:
 		return e.Node == 0 || !waiting, nil
 	}
@@ -357,9 +355,9 @@ func (at *Attempt) expands() bool {
 	return at != nil && (at.Action.Kind == call.ControllerExpand || at.Action.Kind == call.NodeExpand)
 }
 
-// giveUp returns the command that withdraws an expansion.
-func (r Record) giveUp() string {
-	return Command("volctl volume expand %s --withdraw", r.Volume.ID)
+// giveUp returns the remedy that withdraws an expansion.
+func (r Record) giveUp() remedy.Remedy {
+	return remedy.Of(remedy.WithdrawExpand, r.Volume.ID)
 }
 
 // expansion returns the explanation with the progress of the volume's expansion.
@@ -377,7 +375,7 @@ func (e Explanation) expansion(r Record) Explanation {
 		e.Notes = append(e.Notes, fmt.Sprintf("its storage has %s; what is on it is expanded when it is mounted for writing", Size(x.Node)))
 	case x.Node > 0 && mounted:
 		e.State, e.Summary = StateDegraded, fmt.Sprintf("degraded: its storage has %s, what is on it was not expanded to that", Size(x.Node))
-		e.Fix = Command("volctl volume expand %s %s", r.Volume.ID, Size(x.Node))
+		e.Fix = remedy.Of(remedy.ExpandVolume, r.Volume.ID, Size(x.Node))
 	}
 
 	if x.Refused != (Refusal{}) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -241,7 +242,7 @@ func TestExplainExpansion(t *testing.T) {
 		}
 		r.Volume.ID, r.Volume.Expansion = "data", tt.e
 		e := volume.Explain(r, o, tt.at)
-		if all := strings.Join(append([]string{e.Summary, e.Fix}, e.Notes...), "\n"); e.State != tt.state || !strings.Contains(all, tt.words) {
+		if all := strings.Join(append([]string{e.Summary, suggest.Words(e.Fix)}, e.Notes...), "\n"); e.State != tt.state || !strings.Contains(all, tt.words) {
 			t.Errorf("%s: %s, %s, want %s with %q", name, e.State, all, tt.state, tt.words)
 		}
 		if brief := volume.InBrief(r, tt.at); brief != tt.state {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // Attempt is the current step of a volume and its history. It lives in memory only.
@@ -44,8 +45,8 @@ type Explanation struct {
 	State   State
 	Summary string
 	Notes   []string
-	Fix     string // the command that helps, if there is one
-	Else    string // the command to use if Fix does not help
+	Fix     remedy.Remedy // empty if none is known
+	Else    remedy.Remedy // the remedy to use if Fix does not help
 }
 
 // Explain describes a volume for people, from its record, the current observation and the last
@@ -71,7 +72,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	switch {
 	case at.failing() && at.expands() && (e.State == StateMounted || e.State == StateDegraded):
 		e.State, e.Summary = StateDegraded, "degraded: it cannot be expanded to "+Size(at.Action.Size)
-		e.Fix = o.Plugin.LogCommand(r.Volume.PluginID)
+		e.Fix = o.Plugin.LogRemedy(r.Volume.PluginID)
 		e.Else = r.giveUp()
 	case at.failing():
 		switch {
@@ -86,7 +87,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		if e.Fix, e.Else = fix(r, o, at.Action); at.expands() {
 			e.Else = r.giveUp()
 		}
-		if at.Err.Remedy != "" {
+		if !at.Err.Remedy.Empty() {
 			e.Fix = at.Err.Remedy
 		}
 	case a.Kind != Wait:
@@ -113,8 +114,8 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Notes = append(e.Notes, lack)
 	}
 
-	if e = e.withPendingCalls(r, o, at); e.Else == e.Fix {
-		e.Else = ""
+	if e = e.withPendingCalls(r, o, at); e.Else.Equal(e.Fix) {
+		e.Else = remedy.Remedy{}
 	}
 
 	return e
@@ -130,7 +131,7 @@ func (at *Attempt) failing() bool {
 func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	state, again := StateMounting, r.Volume.createAgain()
 	if r.Volume.Provision == Deleting {
-		state, again = StateDetaching, Command("volctl volume delete %s -y", r.Volume.ID)
+		state, again = StateDetaching, remedy.Of(remedy.DeleteVolume, r.Volume.ID)
 	}
 	if at != nil && at.Running && (at.Action.Kind == call.CreateVolume || at.Action.Kind == call.DeleteVolume) {
 		return Explanation{State: state, Summary: string(r.Volume.Provision)}
@@ -144,7 +145,7 @@ func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	return Explanation{
 		State: StateStuck, Summary: "stuck: " + string(r.Volume.Provision),
 		Notes: notes,
-		Fix:   again, Else: Command("volctl volume deregister %s -force", r.Volume.ID),
+		Fix:   again, Else: remedy.Of(remedy.ForceDeregister, r.Volume.ID),
 	}
 }
 
@@ -230,37 +231,37 @@ func (s Sight) describe() string {
 	}
 }
 
-// fix returns the command that helps with a failed step, and the command to use if that one does
+// fix returns the remedy for a failed step, and the remedy to use if that one does
 // not help.
-func fix(r Record, o Observed, a Action) (first, second string) {
-	force := Command("volctl volume deregister %s -force", r.Volume.ID)
+func fix(r Record, o Observed, a Action) (first, second remedy.Remedy) {
+	force := remedy.Of(remedy.ForceDeregister, r.Volume.ID)
 	switch {
 	case a.Wanted() && a.Alloc != "":
-		return Command("volctl volume detach %s %s", r.Volume.ID, a.Alloc), ""
+		return remedy.Of(remedy.DetachClaim, r.Volume.ID, a.Alloc), remedy.Remedy{}
 	case a.Forward(), a.Pending, a.Kind == call.ControllerExpand, a.Kind == call.NodeExpand:
-		return o.Plugin.LogCommand(r.Volume.PluginID), ""
+		return o.Plugin.LogRemedy(r.Volume.PluginID), remedy.Remedy{}
 	case a.How != WithPlugin && a.How.Stronger() == WithPlugin:
-		return force, ""
+		return force, remedy.Remedy{}
 	case a.How != WithPlugin, a.Kind == call.NodeUnpublish, a.Kind == call.NodeUnstage, a.Kind == Unbind:
-		if out := wayOut(r, a.Alloc); out != "" {
+		if out := wayOut(r, a.Alloc); !out.Empty() {
 			return out, out
 		}
 	}
 
-	return force, ""
+	return force, remedy.Remedy{}
 }
 
-// wayOut returns the command that detaches a claim without its plugin, by a lazy unmount if
+// wayOut returns the remedy that detaches a claim without its plugin, by a lazy unmount if
 // necessary. It chooses a claim that is already detaching: that of alloc, or the first one if alloc
-// is empty. The command is "" if there is no such claim, or if a lazy unmount was requested
+// is empty. It is empty if there is no such claim, or if a lazy unmount was requested
 // already.
-func wayOut(r Record, alloc string) string {
+func wayOut(r Record, alloc string) remedy.Remedy {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Without != ByLazy && (alloc == "" || c.Alloc == alloc) {
-			return Command("volctl volume detach %s %s --without-plugin=%s", r.Volume.ID, c.Alloc, string(ByLazy))
+			return remedy.Of(remedy.DetachWithout, r.Volume.ID, c.Alloc, string(ByLazy))
 		}
 	}
-	return ""
+	return remedy.Remedy{}
 }
 
 // Droppable returns nil if a deregister with force may drop the claims. There must be none, or all
@@ -275,7 +276,7 @@ func Droppable(r Record) error {
 			}
 
 			return Errorf(ErrRefused, "volume %q is claimed by %q (%s%s), which is alive", r.Volume.ID, c.Alloc, c.State, owned).
-				WithHint("%s", c.freedBy(r.Volume.ID))
+				WithRemedy(c.freedBy(r.Volume.ID))
 		}
 	}
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -145,11 +146,11 @@ func TestExplain(t *testing.T) {
 		if tt.note != "" && (len(e.Notes) == 0 || e.Notes[0] != tt.note) {
 			t.Errorf("%s: notes %q, want %q", tt.name, e.Notes, tt.note)
 		}
-		if e.Else != "" && e.Else == e.Fix {
-			t.Errorf("%s: both commands are %q", tt.name, e.Fix)
+		if !e.Else.Empty() && e.Else.Equal(e.Fix) {
+			t.Errorf("%s: both commands are %q", tt.name, suggest.Words(e.Fix))
 		}
-		if tt.fix != "" && e.Fix != tt.fix {
-			t.Errorf("%s: fix %q, want %q", tt.name, e.Fix, tt.fix)
+		if tt.fix != "" && suggest.Words(e.Fix) != tt.fix {
+			t.Errorf("%s: fix %q, want %q", tt.name, suggest.Words(e.Fix), tt.fix)
 		}
 	}
 }

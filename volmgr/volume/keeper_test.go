@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -41,8 +42,8 @@ func TestKeeper(t *testing.T) {
 		}
 		err := volume.MayDetach("data", tt.c, volume.OwnerView{Life: volume.LifeRunning}, false)
 		var e *volume.Error
-		if !errors.As(err, &e) || !strings.HasPrefix(e.Hint, tt.freedBy) {
-			t.Errorf("%s: a detach: %v, hint %q", tt.name, err, e.Hint)
+		if !errors.As(err, &e) || !strings.HasPrefix(suggest.Hint(e.Remedy, e.Hint), tt.freedBy) {
+			t.Errorf("%s: a detach: %v, hint %q", tt.name, err, suggest.Hint(e.Remedy, e.Hint))
 		}
 	}
 	if plain := (volume.Claim{Terms: volume.Terms{Owner: process, At: "/srv"}, Bound: volume.Present, BoundMount: mountID(3)}); plain.Keeper() != process {

@@ -5,6 +5,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // CheckMutable refuses a mutable parameter without a name.
@@ -75,10 +78,10 @@ func (v Volume) inDoubt() []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("modifying %s was not seen to end, so whether that is in force is not known; to go on with it: %s",
-		strings.Join(pairs, " "), Modify(v.ID, pairs...))}
+		strings.Join(pairs, " "), suggest.Words(Modify(v.ID, pairs...)))}
 }
 
-// Modify returns the command that modifies a volume.
-func Modify(id string, pairs ...string) string {
-	return Command("volctl volume modify %s %s", id, pairs)
+// Modify returns the remedy that modifies a volume.
+func Modify(id string, pairs ...string) remedy.Remedy {
+	return remedy.Of(remedy.ModifyVolume, append([]string{id}, pairs...)...)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // TestMutated: a modify starts as an intent and ends as values in force. It changes no map of the
@@ -28,7 +29,7 @@ func TestMutated(t *testing.T) {
 	if v.Mutable["a"] != "1" || len(open.Modifying) != 2 || v.Modifying != nil {
 		t.Errorf("the volume before was changed: %+v, %+v", v, open)
 	}
-	if cmd := Modify("my disk", "note=a b", "x=1"); cmd != "volctl volume modify 'my disk' 'note=a b' x=1" {
+	if cmd := Modify("my disk", "note=a b", "x=1"); suggest.Words(cmd) != "volctl volume modify 'my disk' 'note=a b' x=1" {
 		t.Errorf("the command is %s", cmd)
 	}
 	if err := (Volume{ID: "data", Mutable: map[string]string{"": "x"}}).CheckMutable(); !errors.Is(err, ErrInvalid) {

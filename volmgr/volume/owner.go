@@ -1,8 +1,10 @@
 package volume
 
 import (
-	"cmp"
 	"fmt"
+	"strconv"
+
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // Owner keeps a claim alive: the claim ends when its owner ends. Two owners are the same if they
@@ -158,24 +160,21 @@ func (c Claim) unwanted() Claim {
 	return c
 }
 
-// freedBy returns the way to free a volume of a wanted claim.
-func (c Claim) freedBy(id string) string {
-	force := Command("volctl volume detach %s %s --force", id, c.Alloc)
+// freedBy returns the remedy that frees a volume of a wanted claim.
+func (c Claim) freedBy(id string) remedy.Remedy {
 	switch o := c.Keeper(); {
 	case o.Process():
-		return fmt.Sprintf("end pid %d, or unmount under it: %s", o.PID, force)
+		return remedy.Of(remedy.EndOwner, strconv.Itoa(o.PID), id, c.Alloc)
 	case o.ByMount():
-		return Command("volctl umount %s", o.Dir) // it names the services that use the mount
+		return remedy.Of(remedy.Unmount, o.Dir) // it names the services that use the mount
 	case o.Kind == OwnerMount: // there is nothing to unmount at the moment
-		return force
+		return remedy.Of(remedy.ForceDetach, id, c.Alloc)
 	case o.Kind == OwnerUnit:
-		stop := Command("systemctl stop %s", c.Owner.Unit)
-		return fmt.Sprintf("%s, or unmount under it: %s", cmp.Or(stop, "stop its unit"), force)
+		return remedy.Of(remedy.StopOwner, c.Owner.Unit, id, c.Alloc)
 	case o.Kind == OwnerRuntime:
-		return fmt.Sprintf("stop its containers (%s), or unmount under them: %s",
-			Command("%s ps --filter volume=%s", c.Owner.Runtime, c.Owner.Volume), force)
+		return remedy.Of(remedy.StopOwners, c.Owner.Runtime, c.Owner.Volume, id, c.Alloc)
 	default:
-		return Command("volctl volume detach %s %s", id, c.Alloc)
+		return remedy.Of(remedy.DetachClaim, id, c.Alloc)
 	}
 }
 
@@ -200,5 +199,5 @@ func MayDetach(id string, c Claim, v OwnerView, force bool) error {
 	}
 
 	return Errorf(ErrRefused, "the claim of %q on volume %q is owned by %s, %s", c.Alloc, id, o.Describe(v), state).
-		WithHint("%s", c.freedBy(id))
+		WithRemedy(c.freedBy(id))
 }

@@ -6,15 +6,17 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // PendingChange is a requested change of storage whose end the agent has not seen. This alone is
 // not a problem.
 type PendingChange struct {
-	Subject string    // "volume \"data\"", "snapshot \"nightly\""
-	Since   time.Time // zero if unknown
-	Message string    // the progress of the change
-	Command string    // shows or continues the change
+	Subject string        // "volume \"data\"", "snapshot \"nightly\""
+	Since   time.Time     // zero if unknown
+	Message string        // the progress of the change
+	Command remedy.Remedy // shows or continues the change
 }
 
 // PendingChanges returns all pending changes: those of volumes by id, then those of snapshots,
@@ -36,11 +38,11 @@ func PendingChanges(volumes []Record, snapshots []SnapshotIntent) []PendingChang
 // Pending returns the pending changes of a volume.
 func (v Volume) Pending() []PendingChange {
 	var all []PendingChange
-	add := func(command, format string, args ...any) {
+	add := func(command remedy.Remedy, format string, args ...any) {
 		all = append(all, PendingChange{Subject: fmt.Sprintf("volume %q", v.ID), Message: fmt.Sprintf(format, args...), Command: command})
 	}
 
-	look := Command("volctl volume status %s", v.ID)
+	look := remedy.Of(remedy.ShowVolume, v.ID)
 	switch e := v.Expansion; {
 	case e.Want > 0:
 		add(look, "expanding to %s", Size(e.Want))
@@ -79,6 +81,6 @@ func (s SnapshotIntent) Pending() PendingChange {
 	return PendingChange{
 		Subject: fmt.Sprintf("%s %q", s.Noun(), s.Name), Since: s.Since,
 		Message: fmt.Sprintf("of %s, plugin %q: %s", strings.Join(quoted, ", "), s.PluginID, how),
-		Command: Command("volctl volume snapshot list --plugin %s", s.PluginID),
+		Command: remedy.Of(remedy.ListSnapshots, s.PluginID),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -28,23 +29,23 @@ func TestPendingChanges(t *testing.T) {
 		vol("a", volume.Expansion{}, nil),
 	}, []volume.SnapshotIntent{snap("nightly", "snap-1", late, false, "b"), snap("all", "", early, true, "b", "c")})
 	want := []volume.PendingChange{
-		{Subject: `volume "b"`, Message: "expanding to 1GiB", Command: "volctl volume status b"},
+		{Subject: `volume "b"`, Message: "expanding to 1GiB", Command: remedy.Of(remedy.ShowVolume, "b")},
 		{
 			Subject: `volume "b"`, Message: "modifying note=a b x=1 was not seen to end, so whether that is in force is not known",
-			Command: "volctl volume modify b 'note=a b' x=1",
+			Command: remedy.Of(remedy.ModifyVolume, "b", "note=a b", "x=1"),
 		},
-		{Subject: `volume "c"`, Message: "its storage has 2GiB; what is on it is expanded when it is mounted for writing", Command: "volctl volume status c"},
+		{Subject: `volume "c"`, Message: "its storage has 2GiB; what is on it is expanded when it is mounted for writing", Command: remedy.Of(remedy.ShowVolume, "c")},
 		{
 			Subject: `volume "d"`, Message: "its storage has 2GiB; what is on it was not expanded to that: NodeExpandVolume: Internal: no",
-			Command: "volctl volume status d",
+			Command: remedy.Of(remedy.ShowVolume, "d"),
 		},
 		{
 			Subject: `group snapshot "all"`, Since: early, Message: `of "b", "c", plugin "ebs": whether it was made is not known`,
-			Command: "volctl volume snapshot list --plugin ebs",
+			Command: remedy.Of(remedy.ListSnapshots, "ebs"),
 		},
 		{
 			Subject: `snapshot "nightly"`, Since: late, Message: `of "b", plugin "ebs": "snap-1" has not been seen to be ready`,
-			Command: "volctl volume snapshot list --plugin ebs",
+			Command: remedy.Of(remedy.ListSnapshots, "ebs"),
 		},
 	}
 	if d := cmp.Diff(want, got); d != "" {

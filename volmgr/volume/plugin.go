@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
-	"github.com/volagent/volagent/volmgr/suggest"
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // PluginInfo holds a plugin's answers about itself. It is stored, so that the volumes of a plugin
@@ -145,20 +145,20 @@ func (a *Apart) of(k call.Method) Service {
 	return a.Node
 }
 
-// LogCommand returns the command that shows the plugin's log, or its status if there is no log.
-func (v PluginView) LogCommand(id string) string {
+// LogRemedy returns the remedy that shows the plugin's log, or its status if there is no log.
+func (v PluginView) LogRemedy(id string) remedy.Remedy {
 	if v.NoLog {
-		return suggest.Command("volctl plugin status %s", id)
+		return remedy.Of(remedy.ShowPlugin, id)
 	}
-	return suggest.Command("volctl plugin logs %s", id)
+	return remedy.Of(remedy.ShowPluginLog, id)
 }
 
-// Remedy returns the command that helps with a plugin that is not ready.
-func (v PluginView) Remedy(id string) string {
+// Remedy returns the remedy for a plugin that is not ready.
+func (v PluginView) Remedy(id string) remedy.Remedy {
 	if v.Stopped {
-		return suggest.Command("volctl plugin start %s", id)
+		return remedy.Of(remedy.StartPlugin, id)
 	}
-	return suggest.Command("volctl plugin status %s", id)
+	return remedy.Of(remedy.ShowPlugin, id)
 }
 
 // newsOfRestarts is the number of restarts that are reported one by one. Later restarts share one

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // namesMost is the number of volumes that a refusal names.
@@ -42,5 +44,5 @@ func Room(r Record, p PluginInfo, others, owed []Record) error {
 	}
 
 	return Errorf(ErrRefused, "plugin %q can have %d volumes on this host at once, and has %d: %s", r.Volume.PluginID, p.MaxVolumes, len(here), names).
-		WithHint("detach one that is not needed, then ask again: volctl volume list")
+		WithRemedy(remedy.Of(remedy.DetachUnneeded))
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -22,8 +23,8 @@ func TestRuntimeOwner(t *testing.T) {
 	err := volume.MayDetach("data", r.Claims["docker"], view, false)
 	var e *volume.Error
 	if !errors.Is(err, volume.ErrRefused) || !errors.As(err, &e) || !strings.Contains(e.Message, `owned by docker, 2 containers`) ||
-		e.Hint != "stop its containers (docker ps --filter volume=shop_data), or unmount under them: volctl volume detach data docker --force" {
-		t.Errorf("a detach: %v, hint %q", err, e.Hint)
+		suggest.Hint(e.Remedy, e.Hint) != "stop its containers (docker ps --filter volume=shop_data), or unmount under them: volctl volume detach data docker --force" {
+		t.Errorf("a detach: %v, hint %q", err, suggest.Hint(e.Remedy, e.Hint))
 	}
 	if err := volume.MayDetach("data", r.Claims["docker"], view, true); err != nil {
 		t.Errorf("with force: %v", err)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // TopologyToSend returns the topology of a CreateVolume call for a request. had is the record of an
@@ -44,7 +45,7 @@ func (v Volume) reaches(p PluginInfo) error {
 		return nil
 	}
 	return Errorf(ErrRefused, "volume %q cannot be mounted on this host: it can be reached from %s, and this host is at %s",
-		v.ID, from, segments(p.Topology)).WithHint("volctl plugin status %s", v.PluginID)
+		v.ID, from, segments(p.Topology)).WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 }
 
 // outOfReach returns the places from which the volume can be reached, if this host is not one of

@@ -1,9 +1,10 @@
 package volume
 
 import (
-	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // Unused returns an error while the volume has claims or pending calls, or while anything of it is
@@ -20,37 +21,28 @@ func Unused(r Record) error {
 	switch {
 	case len(names) > 0 && !releasing:
 		return Errorf(ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
-			WithHint("%s", r.detached())
+			WithRemedy(r.detached())
 	case len(names) > 0:
 		return Errorf(ErrRefused, "the claim of %s on volume %q is still being detached", strings.Join(names, ", "), id).
-			WithHint("wait for it: %s", Command("volctl wait --volume %s --for free", id))
+			WithRemedy(remedy.Of(remedy.AwaitFree, id))
 	case len(r.PendingCalls()) > 0:
 		return Errorf(ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.PendingCalls(), ", ")).
-			WithHint("volctl plugin status %s", r.Volume.PluginID)
+			WithRemedy(remedy.Of(remedy.ShowPlugin, r.Volume.PluginID))
 	case r.Held():
 		return Errorf(ErrRefused, "volume %q is still being taken off this host", id).
-			WithHint("volctl volume status %s", id)
+			WithRemedy(remedy.Of(remedy.ShowVolume, id))
 	}
 
 	return nil
 }
 
-// released returns the command that detaches the claims. Detach refuses a claim whose owner is
-// alive, so a command for that owner comes first.
-func (r Record) detached() string {
+// detached returns the remedy that detaches the claims. Detach refuses a claim whose owner is
+// alive, so a remedy for that owner comes first.
+func (r Record) detached() remedy.Remedy {
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
 			return c.freedBy(r.Volume.ID)
 		}
 	}
-	return Command("volctl volume detach %s --all", r.Volume.ID)
-}
-
-// hintOf returns the hint of an error, if it has one.
-func hintOf(err error) string {
-	var e *Error
-	if !errors.As(err, &e) {
-		return ""
-	}
-	return e.Hint
+	return remedy.Of(remedy.DetachAll, r.Volume.ID)
 }
