@@ -356,3 +356,97 @@ func list(caps []call.Capability) string {
 	}
 	return strings.Join(words, ", ")
 }
+
+// Terms are the properties of a claim that its caller chooses. The request states them and the
+// claim keeps them. A repeated request for the same claim must state the same terms. Terms is
+// comparable.
+//
+// The alloc is the key of the claim and no term.
+type Terms struct {
+	ReadOnly bool `json:"read_only,omitempty"`
+
+	// Mode may be incomplete in a request. Each empty part takes the mode in force, or else that of
+	// the first listed capability that fits. The mode of a claim is complete.
+	Mode call.Capability `json:"mode"`
+
+	Owner Owner `json:"owner"`
+
+	// At is the own directory, where the target is bind-mounted too. It is empty if the claim has
+	// none.
+	At string `json:"at,omitempty"`
+
+	// AtFlags are the mount options of the bind mount only, as AtFlags joins them.
+	AtFlags string `json:"at_flags,omitempty"`
+
+	// AtWritable tells the agent not to guard At while the volume is not mounted there.
+	AtWritable bool `json:"at_writable,omitempty"`
+
+	// Own is the ownership that the volume's root gets. A default owner is no term.
+	Own Ownership `json:"own,omitzero"`
+
+	// Note is the operator's text about the claim. A request may leave it out.
+	Note string `json:"note,omitempty"`
+}
+
+// differences returns the names of the terms in which a request differs from the claim's terms. A
+// mode or a note that the request leaves empty does not differ. Without an own directory, its write
+// protection does not differ either.
+func (t Terms) differences(asked Terms) []string {
+	var names []string
+	note := func(name string, differs bool) {
+		if differs {
+			names = append(names, name)
+		}
+	}
+
+	note("read-only", asked.ReadOnly != t.ReadOnly)
+	note("access mode", asked.Mode.Access != "" && asked.Mode.Access != t.Mode.Access)
+	note("attachment mode", asked.Mode.Attachment != "" && asked.Mode.Attachment != t.Mode.Attachment)
+	note("directory", asked.At != t.At)
+	note("write protection of the directory", asked.At != "" && asked.AtWritable != t.AtWritable)
+	note("owner", asked.Owner != t.Owner)
+	note("list of mount options at "+t.At, asked.AtFlags != t.AtFlags)
+	note("uid, gid or mode", asked.Own.asked() != t.Own.asked())
+	note("note", asked.Note != "" && asked.Note != t.Note)
+	return names
+}
+
+// Unused returns an error while the volume has claims or pending calls, or while anything of it is
+// on this host.
+func Unused(r Record) error {
+	id := r.Volume.ID
+	var names []string
+	releasing := true
+	for _, c := range r.Ordered() {
+		names = append(names, fmt.Sprintf("%q (%s)", c.Alloc, c.State))
+		releasing = releasing && !c.Wanted
+	}
+
+	switch {
+	case len(names) > 0 && !releasing:
+		return Errorf(ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
+			WithRemedy(r.detached())
+	case len(names) > 0:
+		return Errorf(ErrRefused, "the claim of %s on volume %q is still being detached", strings.Join(names, ", "), id).
+			WithRemedy(remedy.Of(remedy.AwaitFree, id))
+	case len(r.PendingCalls()) > 0:
+		return Errorf(ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.PendingCalls(), ", ")).
+			WithRemedy(remedy.Of(remedy.ShowPlugin, r.Volume.PluginID))
+	case r.Held():
+		return Errorf(ErrRefused, "volume %q is still being taken off this host", id).
+			WithRemedy(remedy.Of(remedy.ShowVolume, id))
+	}
+
+	return nil
+}
+
+// detached returns the remedy that detaches the claims. Detach refuses a claim whose owner is
+// alive, so a remedy for that owner comes first.
+func (r Record) detached() remedy.Remedy {
+	for _, c := range r.Ordered() {
+		if c.Wanted && c.Owner.Mortal() {
+			return c.freedBy(r.Volume.ID)
+		}
+	}
+	return remedy.Of(remedy.DetachAll, r.Volume.ID)
+}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // Merge applies a volume file to the registered volume. It keeps the fields that the agent
@@ -246,3 +248,147 @@ const (
 	GivenUp    = "withdrawn" // an expansion was withdrawn
 	Unchanged  = "unchanged"
 )
+
+// Differences compares a request to create a volume with the existing volume of that id. It returns
+// one text "field: old → new" for each field that differs. There are none if the volume satisfies
+// the request. Its capacity must be at least capacity_min and, if capacity_max is set, at most
+// that.
+//
+// A request may leave out the context, which the plugin decides. It may leave out fields that
+// cannot change (name, source, parameters, topology_request) and mutable parameters. All other
+// fields that it leaves out have their default values.
+func (v Volume) Differences(request Volume) []string {
+	var d differences
+
+	d.unless(request.Name == "" || request.Name == v.Name, "name", v.Name, request.Name)
+	d.unless(request.PluginID == v.PluginID, "plugin_id", v.PluginID, request.PluginID)
+	d.unless(request.SnapshotID == "" || request.SnapshotID == v.SnapshotID, "snapshot_id", v.SnapshotID, request.SnapshotID)
+	d.unless(request.CloneID == "" || request.CloneID == v.CloneID, "clone_id", v.CloneID, request.CloneID)
+	d.capacity(v, request)
+
+	d.unless(slices.Equal(v.Capabilities, request.Capabilities), "capabilities", v.Capabilities, request.Capabilities)
+	d.unless(v.MountOptions.Equal(request.MountOptions), "mount_options", v.MountOptions.Shown(), request.MountOptions.Shown())
+	d.unless(!request.Topology.Given() || v.Topology.Equal(request.Topology), "topology_request", v.Topology.Shown(), request.Topology.Shown())
+	d.unless(len(request.Parameters) == 0 || maps.Equal(v.Parameters, request.Parameters), "parameters", v.Parameters, request.Parameters)
+	if wanted := v.Mutations(request.Mutable); len(wanted) > 0 {
+		d = append(d, v.MutableChange(wanted))
+	}
+
+	// A plugin that creates a volume replaces the context of the request.
+	asIs := v.Created || len(request.Context) == 0 || maps.Equal(v.Context, request.Context)
+	d.unless(asIs, "context", v.Context, request.Context)
+
+	m := merger{id: v.ID}
+	m.secrets(v.Secrets, request.Secrets)
+	d = append(d, m.changes...)
+	d.unless(v.reclaim() == request.reclaim(), "reclaim", v.reclaim(), request.reclaim())
+	return d
+}
+
+// differences is a list of texts about fields that differ.
+type differences []string
+
+// unless adds a field with both values if they do not agree.
+func (d *differences) unless(agree bool, field string, old, now any) {
+	if !agree {
+		*d = append(*d, FieldChange(field, old, now))
+	}
+}
+
+// capacity adds the requested bounds that the volume, or its running expansion, does not satisfy.
+func (d *differences) capacity(v, request Volume) {
+	has := max(v.CapacityMin, v.size(), v.Expansion.Want)
+	d.unless(request.CapacityMin <= has, "capacity_min", bytes(has), bytes(request.CapacityMin))
+	if most := request.CapacityMax; most != 0 && most != v.CapacityMax {
+		d.unless(v.CapacityMax == 0 && has <= most, "capacity_max", bytes(v.CapacityMax), bytes(most))
+	}
+}
+
+// FieldChange describes one difference as "field: old → new".
+func FieldChange(field string, old, now any) string {
+	return field + ": " + show(old) + " → " + show(now)
+}
+
+// reclaim returns the policy for a container runtime's "remove volume". The default is retain.
+func (v Volume) reclaim() string {
+	if v.Reclaim == "" {
+		return "retain"
+	}
+	return v.Reclaim
+}
+
+// CheckMutable refuses a mutable parameter without a name.
+func (v Volume) CheckMutable() error {
+	if _, ok := v.Mutable[""]; ok {
+		return Errorf(ErrInvalid, "a mutable parameter of volume %q has no name", v.ID)
+	}
+	return nil
+}
+
+// Mutations returns the requested mutable parameters that are not known to be in force. Other
+// parameters stay as they are, because CSI has no way to remove one.
+func (v Volume) Mutations(asked map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, value := range asked {
+		have, known := v.Mutable[name]
+		if _, open := v.Modifying[name]; open || !known || have != value {
+			out[name] = value
+		}
+	}
+
+	return out
+}
+
+// Mutated returns the volume with these mutable parameters in force. Their values are then certain.
+func (v Volume) Mutated(now map[string]string) Volume {
+	v.Mutable, v.Modifying = merged(v.Mutable, now), maps.Clone(v.Modifying)
+	maps.DeleteFunc(v.Modifying, func(name, _ string) bool { _, settled := now[name]; return settled })
+	if len(v.Modifying) == 0 {
+		v.Modifying = nil
+	}
+	return v
+}
+
+// Mutating returns the volume with the intent to change mutable parameters.
+func (v Volume) Mutating(now map[string]string) Volume {
+	v.Modifying = merged(v.Modifying, now)
+	return v
+}
+
+// MutableChange describes the change that Mutated makes, in the format of Merge.
+func (v Volume) MutableChange(now map[string]string) string {
+	return fmt.Sprintf("mutable_parameters: %s → %s", show(v.Mutable), show(merged(v.Mutable, now)))
+}
+
+func merged(old, now map[string]string) map[string]string {
+	out := maps.Clone(old)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, now)
+	return out
+}
+
+// modifying returns the parameters of an unfinished modify as arguments for the command.
+func (v Volume) modifying() []string {
+	var pairs []string
+	for _, name := range slices.Sorted(maps.Keys(v.Modifying)) {
+		pairs = append(pairs, name+"="+v.Modifying[name])
+	}
+	return pairs
+}
+
+// inDoubt describes the parameters that an unfinished modify leaves in doubt.
+func (v Volume) inDoubt() []string {
+	pairs := v.modifying()
+	if len(pairs) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("modifying %s was not seen to end, so whether that is in force is not known; to go on with it: %s",
+		strings.Join(pairs, " "), suggest.Words(Modify(v.ID, pairs...)))}
+}
+
+// Modify returns the remedy that modifies a volume.
+func Modify(id string, pairs ...string) remedy.Remedy {
+	return remedy.Of(remedy.ModifyVolume, append([]string{id}, pairs...)...)
+}

@@ -2,6 +2,7 @@ package volume
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/volagent/volagent/volmgr/remedy"
@@ -200,4 +201,120 @@ func MayDetach(id string, c Claim, v OwnerView, force bool) error {
 
 	return Errorf(ErrRefused, "the claim of %q on volume %q is owned by %s, %s", c.Alloc, id, o.Describe(v), state).
 		WithRemedy(c.freedBy(id))
+}
+
+// Keeper returns the claim's owner at this point of the claim's life. Every check whether an owner
+// is gone uses the keeper. It is the owner itself, unless the owner is a mount:
+//
+//   - Until the bind mount is made, the keeper is the process that asked for it.
+//   - After that, the keeper is the bind mount, as long as it is on record.
+//   - While the agent makes the mount again, the keeper has no pid and no mount, and cannot end. The
+//     agent removes a mount from the record before it unmounts it.
+//
+// Two keepers are the same if they are equal.
+func (c Claim) Keeper() Owner {
+	o := c.Owner
+	if o.Kind != OwnerMount {
+		return o
+	}
+
+	o.Dir = c.At
+	switch {
+	case c.Bound == Present && c.BoundMount != nil:
+		o.PID, o.StartTime, o.Mount = 0, 0, *c.BoundMount
+	case c.State != Pending:
+		o.PID, o.StartTime = 0, 0
+	}
+
+	return o
+}
+
+// Process reports whether the owner is a process. The claim ends with that process.
+func (o Owner) Process() bool { return o.Kind == OwnerPID || o.Kind == OwnerMount && o.PID != 0 }
+
+// ByMount reports whether the owner is one mount. The claim ends with that mount.
+func (o Owner) ByMount() bool { return o.Kind == OwnerMount && o.Mount != (MountIdentity{}) }
+
+// vanished reports whether the mount that owns the claim was unmounted by another program. It knows
+// only the sight of the own directory.
+func (c Claim) vanished(bind Sight) bool {
+	return c.Wanted && c.Keeper().ByMount() && bind.Seen == SeenNothing
+}
+
+// ownedAs reports whether a repeated request has the same owner as the claim. Once a mount that
+// owns the claim exists, it does not matter which process asked for it.
+func (c Claim) ownedAs(o Owner) bool {
+	if c.Owner.Kind == OwnerMount && o.Kind == OwnerMount && c.State != Pending {
+		return true
+	}
+	return c.Owner == o
+}
+
+// GuardedDir is an own directory that has a guard or is about to get one. Path is the own
+// directory of the claim. The directory may have been renamed since.
+type GuardedDir struct {
+	Path   string `json:"path"`
+	Device string `json:"dev,omitempty"`  // "major:minor" when it was recorded
+	Inode  uint64 `json:"ino,omitempty"`  // 0 if only the path is known
+	FSType string `json:"fs,omitempty"`   // as in the mount table
+	FSID   string `json:"fsid,omitempty"` // f_fsid of statfs(2)
+
+	// Handle comes from name_to_handle_at(2). It is empty if the file system provides none.
+	Handle     []byte `json:"handle,omitempty"`
+	HandleType int32  `json:"handle_type,omitempty"`
+}
+
+// Same reports whether both describe the same directory. If one of them is known only by its path,
+// the paths decide.
+func (g GuardedDir) Same(o GuardedDir) bool {
+	if g.Inode == 0 || o.Inode == 0 {
+		return g.Path == o.Path
+	}
+	return g.Inode == o.Inode && g.FSID == o.FSID && g.HandleType == o.HandleType && string(g.Handle) == string(o.Handle)
+}
+
+// GuardsAt returns the recorded directories for a path. There are several if the first was renamed
+// and another one took its place. A record of an earlier release has only the path.
+func (r Record) GuardsAt(path string) []GuardedDir {
+	var all []GuardedDir
+	for _, g := range r.GuardDirs {
+		if g.Path == path {
+			all = append(all, g)
+		}
+	}
+
+	if len(all) == 0 && slices.Contains(r.Guards, path) {
+		all = append(all, GuardedDir{Path: path})
+	}
+	return all
+}
+
+// AllGuards returns all recorded directories.
+func (r Record) AllGuards() []GuardedDir {
+	var all []GuardedDir
+	for _, path := range r.Guards {
+		all = append(all, r.GuardsAt(path)...)
+	}
+	return all
+}
+
+// Guarding reports whether a directory is recorded.
+func (r Record) Guarding(dir GuardedDir) bool { return slices.ContainsFunc(r.AllGuards(), dir.Same) }
+
+// guardingToo returns the record with one more guarded directory.
+func (r Record) guardingToo(dir GuardedDir) Record {
+	if dir.Inode != 0 && !slices.ContainsFunc(r.GuardsAt(dir.Path), func(g GuardedDir) bool { return g.Inode != 0 && g.Same(dir) }) {
+		r.GuardDirs = append(slices.Clone(r.GuardDirs), dir)
+	}
+	if !slices.Contains(r.Guards, dir.Path) {
+		r.Guards = append(slices.Clone(r.Guards), dir.Path)
+	}
+	return r
+}
+
+// Unguarding returns the record without the guarded directories of a path.
+func (r Record) Unguarding(path string) Record {
+	r.Guards = slices.DeleteFunc(slices.Clone(r.Guards), func(g string) bool { return g == path })
+	r.GuardDirs = slices.DeleteFunc(slices.Clone(r.GuardDirs), func(g GuardedDir) bool { return g.Path == path })
+	return r
 }

@@ -1,9 +1,14 @@
 package volume
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/remedy"
 )
 
 // Volume describes a storage volume, apart from its mounts on this host.
@@ -58,3 +63,205 @@ const (
 	Provisioning Provision = "creating"
 	Deleting     Provision = "deleting"
 )
+
+// TopologyToSend returns the topology of a CreateVolume call for a request. had is the record of an
+// earlier create that this one continues, and its topology is sent again. A record from before
+// DefaultTopology existed has no TopologySent, and no default was sent.
+func (v Volume) TopologyToSend(p PluginInfo, had Volume) call.TopologyRequest {
+	switch {
+	case v.Topology.Given():
+		return v.Topology
+	case had.Provision != Provisioning:
+		return p.DefaultTopology()
+	case had.TopologySent.Given():
+		return had.TopologySent
+	default:
+		return had.Topology
+	}
+}
+
+// CheckCloneSource refuses to clone a volume with the default topology if this host cannot reach
+// the volume.
+func (v Volume) CheckCloneSource(p PluginInfo) error {
+	from := v.outOfReach(p)
+	if from == "" {
+		return nil
+	}
+	return Errorf(ErrRefused, "cannot clone volume %q for this host: it can be reached from %s, and this host is at %s",
+		v.ID, from, segments(p.Topology)).WithHint("give the clone a topology_request, or create it on a host that reaches the volume")
+}
+
+// reaches refuses a volume that its plugin cannot reach from this host (CSI accessible_topology).
+// If the volume or the plugin names no topology, there is nothing to compare. A node part that was
+// never asked names none.
+func (v Volume) reaches(p PluginInfo) error {
+	from := v.outOfReach(p)
+	if from == "" {
+		return nil
+	}
+	return Errorf(ErrRefused, "volume %q cannot be mounted on this host: it can be reached from %s, and this host is at %s",
+		v.ID, from, segments(p.Topology)).WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
+}
+
+// outOfReach returns the places from which the volume can be reached, if this host is not one of
+// them. Otherwise it returns "".
+func (v Volume) outOfReach(p PluginInfo) string {
+	if !p.Caps.Topology || len(p.Topology) == 0 || len(v.Topologies) == 0 {
+		return ""
+	}
+
+	within := func(segments map[string]string) bool {
+		for key, value := range segments {
+			if !in(p.Topology, key, value) {
+				return false
+			}
+		}
+
+		return true
+	}
+
+	if slices.ContainsFunc(v.Topologies, within) {
+		return ""
+	}
+
+	places := make([]string, len(v.Topologies))
+	for i, t := range v.Topologies {
+		places[i] = segments(t)
+	}
+
+	return strings.Join(places, ", or from ")
+}
+
+// in reports whether a topology has a segment. Keys are compared without case (CSI spec, Topology).
+func in(topology map[string]string, key, value string) bool {
+	for k, have := range topology {
+		if strings.EqualFold(k, key) {
+			return have == value
+		}
+	}
+	return false
+}
+
+// segments formats a topology as words.
+func segments(t map[string]string) string {
+	words := make([]string, 0, len(t))
+	for _, key := range slices.Sorted(maps.Keys(t)) {
+		words = append(words, key+"="+t[key])
+	}
+	return strings.Join(words, " ")
+}
+
+// namesMost is the number of volumes that a refusal names.
+const namesMost = 5
+
+// Room refuses a volume that is not on this host yet if its plugin can have no more volumes here.
+// The limit is NodeGetInfo.max_volumes_per_node of CSI; 0 is no limit. The first list has all
+// records, the second one those of forced deregisters. A storage volume counts once if anything of
+// it may be here, also while its claims are being detached. The error is ErrRefused.
+func Room(r Record, p PluginInfo, others, owed []Record) error {
+	if p.MaxVolumes <= 0 || r.Held() {
+		return nil
+	}
+
+	here := map[string]string{} // storage → id
+	for _, o := range slices.Concat(owed, others) {
+		if o.Volume.PluginID == r.Volume.PluginID && o.Held() {
+			here[LeftoverKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID
+		}
+	}
+
+	delete(here, LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)) // a volume that was deregistered by force still has its place
+	if int64(len(here)) < p.MaxVolumes {
+		return nil
+	}
+
+	ids := make([]string, 0, len(here))
+	for _, id := range here {
+		ids = append(ids, id)
+	}
+
+	slices.Sort(ids)
+	names := strings.Join(ids[:min(len(ids), namesMost)], ", ")
+	if more := len(ids) - namesMost; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+
+	return Errorf(ErrRefused, "plugin %q can have %d volumes on this host at once, and has %d: %s", r.Volume.PluginID, p.MaxVolumes, len(here), names).
+		WithRemedy(remedy.Of(remedy.DetachUnneeded))
+}
+
+// createAgain returns the remedy that continues the create of a volume. If the volume has settings
+// without a flag, they came from a file, and the repetition needs that file.
+func (v Volume) createAgain() remedy.Remedy {
+	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" {
+		return remedy.Of(remedy.CreateFromFile)
+	}
+
+	c := v.Capabilities[0]
+	subjects := []string{v.ID, "--plugin=" + v.PluginID}
+	add := func(name, value string, not ...string) {
+		if value != "" && !slices.Contains(not, value) {
+			subjects = append(subjects, "--"+name+"="+value)
+		}
+	}
+
+	if v.CapacityMin > 0 {
+		add("size", Size(v.CapacityMin))
+	}
+
+	for _, k := range slices.Sorted(maps.Keys(v.Parameters)) {
+		add("param", k+"="+v.Parameters[k])
+	}
+
+	for _, k := range slices.Sorted(maps.Keys(v.Mutable)) {
+		add("mutable-param", k+"="+v.Mutable[k])
+	}
+
+	add("access-mode", string(c.Access), string(call.SingleNodeWriter))
+	add("attachment-mode", string(c.Attachment), string(call.FileSystem))
+	add("fs-type", v.MountOptions.FSType)
+	for _, flag := range v.MountOptions.MountFlags {
+		add("mount-flag", flag)
+	}
+
+	add("snapshot", v.SnapshotID)
+	add("clone", v.CloneID)
+	return remedy.Of(remedy.CreateAgain, subjects...)
+}
+
+// checkSecrets refuses references that name no source or several.
+func (v Volume) checkSecrets() error {
+	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
+		switch ref := v.Secrets[name]; {
+		case ref.Sources() == 0:
+			return Errorf(ErrInvalid, "secret %q of volume %q names no source", name, v.ID).
+				WithHint("the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
+		case ref.Sources() > 1:
+			return Errorf(ErrInvalid, "secret %q of volume %q names more than one source", name, v.ID)
+		case len(ref.Literal.Reveal()) > call.MaxSecret:
+			return Errorf(ErrInvalid, "secret %q of volume %q is longer than %d bytes", name, v.ID, call.MaxSecret)
+		}
+	}
+
+	return nil
+}
+
+// Keeping replaces the references with Keep by the sealed values that the volume had. It refuses
+// those for which the volume had no sealed value.
+func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
+	refs := maps.Clone(v.Secrets)
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		if !refs[name].Keep {
+			continue
+		}
+		if had[name].Sealed == "" {
+			return v, Errorf(ErrRefused, "secret %q of volume %q is to be kept as it is sealed, and the agent has no sealed value of it", name, v.ID).
+				WithHint("give the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
+		}
+
+		refs[name] = call.SecretRef{Sealed: had[name].Sealed}
+	}
+
+	v.Secrets = refs
+	return v, nil
+}

@@ -2,7 +2,9 @@ package volume
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -193,4 +195,116 @@ func (r Record) adopted() []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("%d of its claims were adopted from the mount table after the state database was lost: they have no owner (but a mount that they lived by), count as writers, and end by detach", n)}
+}
+
+// Restored returns the record of a backup as it must be read on the host of that backup. The backup
+// may be old. A side that the mount table does not show may have been made or undone since, so it
+// is unknown and will be made, or undone, again.
+//
+// A claim counts as being detached if its owner is gone or belongs to another boot. If the host is
+// being drained, a claim without an owner counts as being detached too.
+func Restored(r Record, booted, draining bool, owners Owners) Record {
+	after := Crashed
+	if booted {
+		after = Rebooted
+	}
+
+	r, _ = Loaded(r, after, false)
+	n := &r.Node
+	if n.Attached == Present {
+		n.Attached = Unknown
+	}
+	if n.Staged == Present && n.Mount == nil {
+		n.Staged = Unknown
+	}
+
+	n.Proven = false
+	r = Past(r, owners)
+	for _, c := range r.Ordered() {
+		if draining && c.Wanted && !c.Owner.Mortal() {
+			r = r.with(c.unwanted())
+		}
+	}
+
+	return r
+}
+
+// Differences returns the fields in which two registrations of one storage volume differ, with both
+// values. For secrets, it says only that they differ. It ignores the time of registration.
+func Differences(here, there Volume) []string {
+	a, b := fieldsOf(here), fieldsOf(there)
+	names := maps.Clone(a)
+	maps.Copy(names, b)
+
+	var words []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		switch {
+		case name == "registered_at", string(a[name]) == string(b[name]):
+		case name == "secrets":
+			words = append(words, "its secrets differ")
+		default:
+			words = append(words, fmt.Sprintf("%s is %s here and %s in the backup", name, orNothing(a[name]), orNothing(b[name])))
+		}
+	}
+
+	return words
+}
+
+// fieldsOf returns a volume's fields as they are stored.
+func fieldsOf(v Volume) map[string]json.RawMessage {
+	fields := map[string]json.RawMessage{}
+	if raw, err := json.Marshal(v); err == nil { // a volume can always be encoded
+		_ = json.Unmarshal(raw, &fields)
+	}
+	return fields
+}
+
+func orNothing(raw json.RawMessage) string {
+	if raw == nil {
+		return "not set"
+	}
+	return string(raw)
+}
+
+// Copied prepares a record from an automatic copy of the state database, after the database was
+// lost. It is for a record without a proven claim and without a mount. The copy may be minutes old:
+// its claims may have ended, and others may have come and gone.
+//
+// Copied keeps the registration and the pending calls. It marks the rest to be undone, as after a
+// detach. If the plugin has ControllerPublishVolume, it is unknown whether the volume is connected.
+// booted means that the copy is from another boot. Only a connection survives a reboot.
+func Copied(r Record, o Observed, info PluginInfo, booted bool) Record {
+	claims, n := r.Ordered(), &r.Node
+	r.Claims, r.Generation, n.Watches, n.Proven = nil, 0, nil, false
+	r.Volume.Expansion = Expansion{Node: r.Volume.Expansion.Node} // the expansion may have finished since
+	mayAttach := info.Caps.Attach && r.Volume.ExternalID != ""
+	if mayAttach || n.Attached != Absent {
+		n.Attached, n.Uses.Attach = Unknown, true
+	}
+	if n.NodeID == "" {
+		n.NodeID = info.NodeID
+	}
+	if booted {
+		return NextBoot(r)
+	}
+
+	return r.detachingAll(claims, o)
+}
+
+// Strangers returns the paths of the record at which something other than the recorded mount is
+// mounted.
+func (r Record) Strangers(o Observed) (paths []string) {
+	note := func(path string, s Sight, m *MountIdentity) {
+		if path != "" && s.Seen != SeenNothing && !s.Is(m) {
+			paths = append(paths, path)
+		}
+	}
+
+	note(r.Node.StagingPath, o.Staging, r.Node.Mount)
+	for _, c := range r.Ordered() {
+		note(c.Target, o.Targets[c.Alloc], c.Mount)
+		note(c.At, o.Binds[c.Alloc], c.BoundMount)
+	}
+
+	return paths
 }
