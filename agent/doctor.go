@@ -164,7 +164,7 @@ func (h doctorHost) RemoveLeftover(path string) error { return h.steps.RemoveLef
 
 // doctorDebts returns the leftovers of forced deregisters.
 func (a *agent) doctorDebts() (all []doctor.Debt) {
-	for _, d := range a.db.Debts() {
+	for _, d := range statedb.Debts.All(a.db) {
 		r := d.Whole()
 		all = append(all, doctor.Debt{
 			Record: r, Since: d.Since, Left: provision.Behind(r), Calls: r.PendingCalls(a.queue.Last(r), a.plugins.View(r.Volume.PluginID)),

@@ -25,7 +25,7 @@ func (a *agent) tidy(ctx context.Context, was statedb.Node, steps *volmgr.Manage
 // repairModes closes mount directories that an earlier version left open to every user.
 func (a *agent) repairModes(ctx context.Context, steps *volmgr.Manager) {
 	records := a.db.Volumes()
-	for _, d := range a.db.Debts() {
+	for _, d := range statedb.Debts.All(a.db) {
 		records = append(records, d.Whole())
 	}
 	if err := steps.RepairModes(ctx, records); err != nil {

@@ -15,7 +15,7 @@ type WithLeftovers struct{ Store }
 // Volume returns a volume's record or a leftover record.
 func (s WithLeftovers) Volume(key string) (volume.Record, bool) {
 	if driver, external, ok := volume.ParseDebtKey(key); ok {
-		d, ok := s.Debt(driver, external)
+		d, ok := statedb.Debts.Get(s, statedb.StorageKey(driver, external))
 		return d.Whole(), ok
 	}
 
@@ -25,10 +25,7 @@ func (s WithLeftovers) Volume(key string) (volume.Record, bool) {
 // Volumes returns all records of both kinds.
 func (s WithLeftovers) Volumes() []volume.Record {
 	all := s.Store.Volumes()
-	for _, d := range s.Debts() {
-		all = append(all, d.Whole())
-	}
-	return all
+	return append(all, Leftovers(s)...)
 }
 
 // Save is store.Save, and also accepts the key of a leftover record.
@@ -38,16 +35,13 @@ func (s WithLeftovers) Save(ctx context.Context, key string, fn func(volume.Reco
 		return s.Store.Save(ctx, key, fn)
 	}
 
-	saving := volume.SaveWithNext
-	err := s.Checkpoint(ctx, changeDebt(driver, external, func(r volume.Record) volume.Record {
-		r, saving = fn(r)
-		return r
-	}))
-	if err != nil || saving == volume.SaveWithNext {
-		return err
-	}
-
-	return s.Sync(ctx)
+	return s.DB.Save(ctx, func(tx *statedb.Tx) (saving volume.Saving) {
+		changeDebt(tx, driver, external, func(r volume.Record) volume.Record {
+			r, saving = fn(r)
+			return r
+		})
+		return saving
+	})
 }
 
 // Intend is store.Intend, and also accepts the key of a leftover record.
@@ -56,18 +50,16 @@ func (s WithLeftovers) Intend(ctx context.Context, key string, fn func(volume.Re
 	if !ok {
 		return s.Store.Intend(ctx, key, fn)
 	}
-	return s.Update(ctx, changeDebt(driver, external, fn))
+	return s.Update(ctx, func(tx *statedb.Tx) error {
+		changeDebt(tx, driver, external, fn)
+		return nil
+	})
 }
 
 // changeDebt changes a leftover record, if it still exists.
-func changeDebt(driver, external string, fn func(volume.Record) volume.Record) func(*statedb.Tx) error {
-	return func(tx *statedb.Tx) error {
-		if d, ok := tx.Debt(driver, external); ok {
-			r := fn(d.Whole())
-			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
-		}
-
-		return nil
+func changeDebt(tx *statedb.Tx, driver, external string, fn func(volume.Record) volume.Record) {
+	if d, ok := statedb.Debts.Get(tx, statedb.StorageKey(driver, external)); ok {
+		statedb.Debts.Put(tx, statedb.DebtOf(fn(d.Whole()), d.Since))
 	}
 }
 
@@ -77,9 +69,10 @@ func changeDebt(driver, external string, fn func(volume.Record) volume.Record) f
 // volume.
 func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err error) {
 	driver, external := r.Volume.Driver, r.Volume.ExternalID
+	key := statedb.StorageKey(driver, external)
 	err = s.Update(ctx, func(tx *statedb.Tx) error {
-		if d, ok := tx.Debt(driver, external); ok && !d.Whole().Held() {
-			tx.DeleteDebt(driver, external)
+		if d, ok := statedb.Debts.Get(tx, key); ok && !d.Whole().Held() {
+			statedb.Debts.Delete(tx, key)
 		}
 		waiting, _ = tx.VolumeOf(driver, external)
 		return nil
@@ -95,7 +88,7 @@ func (s Store) PendingFor(v volume.Volume) string {
 		return ""
 	}
 
-	d, ok := s.Debt(v.Driver, v.ExternalID)
+	d, ok := statedb.Debts.Get(s, statedb.StorageKey(v.Driver, v.ExternalID))
 	if !ok {
 		return ""
 	}
