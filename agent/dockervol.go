@@ -102,11 +102,11 @@ func (t runtimeTx) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bo
 func (t runtimeTx) RuntimeVolumes() []volume.RuntimeVolume { return statedb.RuntimeVolumes.All(t) }
 
 // PutRuntimeVolume stores a volume of a container runtime.
-func (t runtimeTx) PutRuntimeVolume(v volume.RuntimeVolume) { statedb.RuntimeVolumes.Put(t.Tx, v) }
+func (t runtimeTx) PutRuntimeVolume(v volume.RuntimeVolume) { statedb.RuntimeVolumes.Put(t, v) }
 
 // DeleteRuntimeVolume deletes a volume of a container runtime.
 func (t runtimeTx) DeleteRuntimeVolume(runtime, name string) {
-	statedb.RuntimeVolumes.Delete(t.Tx, volume.RuntimeKey(runtime, name))
+	statedb.RuntimeVolumes.Delete(t, volume.RuntimeKey(runtime, name))
 }
 
 // byDocker reports whether docker runs a part of a plugin.

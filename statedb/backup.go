@@ -103,13 +103,6 @@ func (b *backups) temp() (*os.File, error) {
 	return f, nil
 }
 
-// forgetTemp removes the temporary files of an agent that was killed.
-func forgetTemp(path string) {
-	for _, name := range []string{filepath.Join(filepath.Dir(path), tempName), rewriting(path), rewriting(logPath(path)), rewriting(copyPaths(path)[0])} {
-		_ = os.Remove(name) // the next copy reports why it cannot be removed
-	}
-}
-
 func (b *backups) uncopied(err error) error {
 	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", b.file.dir, err).WithHint("free space there, then ask again: %s", volume.Command("df -h %s", b.file.dir))
 }

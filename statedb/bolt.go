@@ -16,6 +16,10 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
+// initialMmap is large so that a growing file rarely has to be mapped again, which waits for
+// readers. It is address space, not memory.
+const initialMmap = 256 << 20
+
 // Damage is returned by Open for a file that can be read but makes no sense. The content may be
 // intact if the schema is newer, another process has the lock, or the storage returns errors. These
 // cases do not count as damage.

@@ -85,6 +85,13 @@ func (b *backups) rotate() error {
 	return syncDir(b.file.dir)
 }
 
+// forgetTemp removes the temporary files of an agent that was killed.
+func forgetTemp(path string) {
+	for _, name := range []string{filepath.Join(filepath.Dir(path), tempName), rewriting(path), rewriting(logPath(path)), rewriting(copyPaths(path)[0])} {
+		_ = os.Remove(name) // the next copy reports why it cannot be removed
+	}
+}
+
 // HasCopies reports whether there is an automatic copy.
 func (b *backups) HasCopies() bool {
 	for _, path := range copyPaths(b.file.path) {

@@ -15,14 +15,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-const (
-	bucketMeta   = "meta"
-	bucketClaims = "claims"
-
-	keySchema = "schema"
-	keyNode   = "node"
-)
-
 // buckets lists the buckets of a new file. The others are created with their first value.
 var buckets = []string{bucketMeta, "volumes", bucketClaims, "plugins", "debts"}
 
@@ -80,7 +72,7 @@ func prepare(tx *bbolt.Tx, version int) error {
 // read decodes the whole file. It returns an error for any data that it cannot decode, because the
 // agent would otherwise forget a mount.
 func read(tx *bbolt.Tx) (*state, error) {
-	s, shared := newState(), interned{}
+	s := newState()
 	var errs []error
 	for _, k := range kinds {
 		bucket := k.name()
@@ -93,7 +85,7 @@ func read(tx *bbolt.Tx) (*state, error) {
 				return fmt.Errorf("%s %q: %w", bucket, key, err)
 			}
 			if r, ok := v.(volume.Record); ok {
-				return s.addVolume(key, r, shared)
+				return s.addVolume(key, r)
 			}
 			s.values[bucket][key] = v
 			return nil
@@ -105,7 +97,6 @@ func read(tx *bbolt.Tx) (*state, error) {
 		if err := decodeFast(raw, &c); err != nil {
 			return fmt.Errorf("%s %q: %w", bucketClaims, key, err)
 		}
-		shared.claim(&c)
 		id, alloc, ok := strings.Cut(key, "\x00")
 		r, known := volumes.Get(s, id)
 		if !ok || !known || alloc != c.Alloc {
@@ -123,12 +114,11 @@ func read(tx *bbolt.Tx) (*state, error) {
 }
 
 // addVolume adds a record of the file, still without its claims.
-func (s *state) addVolume(key string, r volume.Record, shared interned) error {
+func (s *state) addVolume(key string, r volume.Record) error {
 	if r.Volume.ID != key {
 		return fmt.Errorf("volume %q is stored under %q", r.Volume.ID, key)
 	}
 
-	shared.record(&r)
 	r.Claims = map[string]volume.Claim{}
 	s.values[volumes.bucket][key] = r
 	if k := StorageKey(r.Volume.Driver, r.Volume.ExternalID); k != "" {
@@ -261,47 +251,4 @@ func set(tx *bbolt.Tx, at address, v any) error {
 		return err
 	}
 	return b.Put([]byte(at.key), raw)
-}
-
-// interned keeps one copy of each string that most records share, while a file is read. With
-// thousands of claims, separate copies would need more memory than all other data.
-type interned map[string]string
-
-func (in interned) all(ss ...*string) {
-	for _, s := range ss {
-		if one, ok := in[*s]; ok {
-			*s = one
-		} else {
-			in[*s] = *s
-		}
-	}
-}
-
-func (in interned) record(r *volume.Record) {
-	in.all(&r.Volume.PluginID, &r.Volume.Driver, &r.Volume.Reclaim, &r.Node.Boot, &r.Node.NodeID,
-		(*string)(&r.Volume.Provision), (*string)(&r.Node.Attached), (*string)(&r.Node.Staged))
-	for i := range r.Volume.Capabilities {
-		in.capability(&r.Volume.Capabilities[i])
-	}
-	if r.Node.Mode != nil {
-		in.capability(&r.Node.Mode.Capability)
-	}
-	in.mount(r.Node.Mount)
-}
-
-func (in interned) claim(c *volume.Claim) {
-	in.all(&c.Alloc, &c.Owner.Kind, &c.Owner.Boot, (*string)(&c.State), (*string)(&c.Published), (*string)(&c.Bound))
-	in.capability(&c.Mode)
-	in.mount(c.Mount)
-	in.mount(c.BoundMount)
-}
-
-func (in interned) capability(c *volume.Capability) {
-	in.all((*string)(&c.Access), (*string)(&c.Attachment))
-}
-
-func (in interned) mount(m *volume.MountIdentity) {
-	if m != nil {
-		in.all(&m.Boot, &m.Device, &m.FSType)
-	}
 }

@@ -6,20 +6,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// address identifies a stored value.
-type address struct{ bucket, key string }
-
-// changes maps addresses to their new values. A nil value is a deletion.
-type changes map[address]any
-
-// volume returns the new record of a volume, or nil if it is deleted.
-func (c changes) volume(at address) *volume.Record {
-	if r, ok := c[at].(volume.Record); ok {
-		return &r
-	}
-	return nil
-}
-
 // state is the entire state in memory. Values are never modified in place, so they can be shared.
 type state struct {
 	values   map[string]map[string]any // by bucket and key

@@ -12,6 +12,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// address identifies a stored value.
+type address struct{ bucket, key string }
+
+// changes maps addresses to their new values. A nil value is a deletion.
+type changes map[address]any
+
+// volume returns the new record of a volume, or nil if it is deleted.
+func (c changes) volume(at address) *volume.Record {
+	if r, ok := c[at].(volume.Record); ok {
+		return &r
+	}
+	return nil
+}
+
 // Table is one stored kind: a bucket with one JSON value under each key.
 type Table[V any] struct {
 	bucket string
@@ -61,6 +75,9 @@ type Reader interface {
 	each(bucket string, fn func(key string, v any))
 }
 
+// Writer is a Tx.
+type Writer interface{ put(at address, v any) }
+
 // Get returns the value under a key.
 func (t *Table[V]) Get(from Reader, key string) (v V, ok bool) {
 	if got, ok := from.get(address{t.bucket, key}); ok {
@@ -81,13 +98,13 @@ func (t *Table[V]) All(from Reader) []V {
 }
 
 // Put stores a value. It replaces a value with the same key.
-func (t *Table[V]) Put(tx *Tx, v V) { tx.put(address{t.bucket, t.key(v)}, v) }
+func (t *Table[V]) Put(to Writer, v V) { to.put(address{t.bucket, t.key(v)}, v) }
 
 // Delete deletes the value under a key.
-func (t *Table[V]) Delete(tx *Tx, key string) { tx.put(address{t.bucket, key}, nil) }
+func (t *Table[V]) Delete(to Writer, key string) { to.put(address{t.bucket, key}, nil) }
 
 // Remove deletes the value that has the key of v.
-func (t *Table[V]) Remove(tx *Tx, v V) { t.Delete(tx, t.key(v)) }
+func (t *Table[V]) Remove(to Writer, v V) { t.Delete(to, t.key(v)) }
 
 func (t *Table[V]) name() string { return t.bucket }
 

@@ -6,6 +6,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+const (
+	bucketMeta   = "meta"
+	bucketClaims = "claims"
+
+	keySchema = "schema"
+	keyNode   = "node"
+)
+
 // Node is the stored state of the host itself.
 type Node struct {
 	ID        string `json:"id"`       // CSI node id, chosen at the first start

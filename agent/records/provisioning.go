@@ -89,12 +89,12 @@ func (t Tx) PutDebt(r volume.Record, since time.Time) {
 	if d, ok := statedb.Debts.Get(t, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
 		since = d.Since
 	}
-	statedb.Debts.Put(t.Tx, statedb.DebtOf(r, since))
+	statedb.Debts.Put(t, statedb.DebtOf(r, since))
 }
 
 // DeleteDebt deletes a leftover record.
 func (t Tx) DeleteDebt(driver, external string) {
-	statedb.Debts.Delete(t.Tx, statedb.StorageKey(driver, external))
+	statedb.Debts.Delete(t, statedb.StorageKey(driver, external))
 }
 
 // Snapshot returns the intent of a snapshot that was not seen to finish.
@@ -103,16 +103,16 @@ func (t Tx) Snapshot(key string) (volume.SnapshotIntent, bool) {
 }
 
 // PutSnapshot stores the intent of a snapshot.
-func (t Tx) PutSnapshot(s volume.SnapshotIntent) { statedb.Snapshots.Put(t.Tx, s) }
+func (t Tx) PutSnapshot(s volume.SnapshotIntent) { statedb.Snapshots.Put(t, s) }
 
 // DeleteSnapshot deletes the intent of a snapshot.
-func (t Tx) DeleteSnapshot(key string) { statedb.Snapshots.Delete(t.Tx, key) }
+func (t Tx) DeleteSnapshot(key string) { statedb.Snapshots.Delete(t, key) }
 
 // SnapshotNames returns all names of snapshots.
 func (t Tx) SnapshotNames() []volume.SnapshotName { return statedb.SnapshotNames.All(t) }
 
 // PutSnapshotName stores the name of a snapshot.
-func (t Tx) PutSnapshotName(n volume.SnapshotName) { statedb.SnapshotNames.Put(t.Tx, n) }
+func (t Tx) PutSnapshotName(n volume.SnapshotName) { statedb.SnapshotNames.Put(t, n) }
 
 // DeleteSnapshotName deletes the name of a snapshot.
-func (t Tx) DeleteSnapshotName(key string) { statedb.SnapshotNames.Delete(t.Tx, key) }
+func (t Tx) DeleteSnapshotName(key string) { statedb.SnapshotNames.Delete(t, key) }
