@@ -88,15 +88,11 @@ func (b *backups) temp() (*os.File, error) {
 	b.copying.Lock()
 	defer b.copying.Unlock()
 	path := filepath.Join(b.file.dir, tempName)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := createNew(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := remove(path); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 

@@ -184,7 +184,7 @@ func worded(panicked any) any {
 
 // copyTo writes the database to a new file and waits until it is on disk.
 func copyTo(b *bbolt.DB, path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := createNew(path)
 	if err != nil {
 		return err
 	}

@@ -63,11 +63,7 @@ func (c *copier) start(keep func() error) {
 func (b *backups) rotate() error {
 	paths := copyPaths(b.file.path)
 	tmp := rewriting(paths[0])
-	if err := remove(tmp); err != nil {
-		return err
-	}
-
-	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := createNew(tmp)
 	if err != nil {
 		return err
 	}

@@ -52,12 +52,12 @@ func (db *DB) Written() Written {
 
 // Record decodes one record as Open does.
 func Record(raw []byte) (r volume.Record, err error) {
-	return r, decodeFast(raw, &r)
+	return r, decode(raw, &r)
 }
 
 // Claim decodes one claim as Open does.
 func Claim(raw []byte) (c volume.Claim, err error) {
-	return c, decodeFast(raw, &c)
+	return c, decode(raw, &c)
 }
 
 // Spoil changes the file of an open database without its knowledge.

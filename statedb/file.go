@@ -75,9 +75,6 @@ func (f *file) keepPlace() (err error) {
 // rewrite copies the last committed content of the open file to a new file, which takes its place.
 func (f *file) rewrite() error {
 	tmp := rewriting(f.path)
-	if err := remove(tmp); err != nil {
-		return err
-	}
 	if err := copyTo(f.bolt.DB, tmp); err != nil {
 		return errors.Join(err, remove(tmp))
 	}

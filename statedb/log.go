@@ -233,15 +233,11 @@ func (l *logFile) rewrite() error {
 	}
 
 	tmp := rewriting(l.path)
-	if err := remove(tmp); err != nil {
-		return err
-	}
-
-	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+	f, err := createNew(tmp)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, bytes.NewReader(lines))
+	_, err = f.Write(lines)
 	info, serr := f.Stat()
 	if err = errors.Join(err, serr); err == nil {
 		err = os.Rename(tmp, l.path)

@@ -1,7 +1,7 @@
 package statedb
 
 import (
-	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -84,49 +84,35 @@ func migrate(b *backups, o Options, from int, steps []migration) error {
 func keep(b *bbolt.DB, path string, n int) (err error) {
 	name := fmt.Sprintf("%s.schema-%d", path, n)
 	tmp := name + ".tmp"
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	if err := copyTo(b, tmp); err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
 	defer func() { err = errors.Join(err, os.Remove(tmp), syncDir(filepath.Dir(path))) }()
 
+	sum, err := sumOf(tmp)
+	if err != nil {
+		return err
+	}
 	for i, to := 2, name; ; i, to = i+1, fmt.Sprintf("%s.%d", name, i) {
 		err := os.Link(tmp, to)
 		if !errors.Is(err, os.ErrExist) {
 			return err
 		}
-		if same, err := equalFiles(tmp, to); err != nil || same {
+		kept, err := sumOf(to)
+		if err != nil || kept == sum {
 			return err
 		}
 	}
 }
 
-// equalFiles compares two files byte by byte.
-func equalFiles(a, b string) (same bool, err error) {
-	var r [2]*os.File
-	for i, path := range []string{a, b} {
-		if r[i], err = os.Open(path); err != nil {
-			return false, err
-		}
-		defer func() { err = errors.Join(err, r[i].Close()) }()
+// sumOf returns a checksum of a file.
+func sumOf(path string) (sum [sha256.Size]byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return sum, err
 	}
 
-	var buf [2][64 << 10]byte
-	for {
-		n, aerr := io.ReadFull(r[0], buf[0][:])
-		m, berr := io.ReadFull(r[1], buf[1][:])
-		ended := func(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
-		switch {
-		case aerr != nil && !ended(aerr):
-			return false, aerr
-		case berr != nil && !ended(berr):
-			return false, berr
-		case !bytes.Equal(buf[0][:n], buf[1][:m]):
-			return false, nil
-		case ended(aerr) || ended(berr):
-			return ended(aerr) && ended(berr), nil
-		}
-	}
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return [sha256.Size]byte(h.Sum(nil)), errors.Join(err, f.Close())
 }

@@ -38,6 +38,14 @@ func setAside(path, kind string) (kept string, err error) {
 // rewriting returns the temporary name of the file that will replace path.
 func rewriting(path string) string { return path + ".new" }
 
+// createNew creates a file. It replaces one that a killed agent left there.
+func createNew(path string) (*os.File, error) {
+	if err := remove(path); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+}
+
 // remove removes a file. It is not an error if the file does not exist.
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {

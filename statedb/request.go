@@ -1,7 +1,7 @@
 package statedb
 
 import (
-	"sync"
+	"sync/atomic"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -40,39 +40,31 @@ func (r *request) urgent() bool { return r.verb == save && r.saving != volume.Sa
 
 // health counts the commits.
 type health struct {
-	mu                sync.Mutex
-	commits, failures uint64
-	last              error // the error of the last commit, or nil
+	commits, failures atomic.Uint64
+	last              atomic.Pointer[error] // of the last commit; nil if it succeeded
 }
 
 // Commits returns the number of commits since Open.
-func (h *health) Commits() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.commits
-}
+func (h *health) Commits() uint64 { return h.commits.Load() }
 
 // Failures returns the number of failed commits since Open.
-func (h *health) Failures() uint64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.failures
-}
+func (h *health) Failures() uint64 { return h.failures.Load() }
 
 // failed returns the error of the last commit, or nil.
 func (h *health) failed() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.last
+	if err := h.last.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // committed records the result of a commit.
 func (h *health) committed(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.last = err; err == nil {
-		h.commits++
-	} else {
-		h.failures++
+	if err != nil {
+		h.failures.Add(1)
+		h.last.Store(&err)
+		return
 	}
+	h.commits.Add(1)
+	h.last.Store(nil)
 }

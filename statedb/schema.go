@@ -94,7 +94,7 @@ func read(tx *bbolt.Tx) (*state, error) {
 
 	errs = append(errs, each(tx, bucketClaims, func(key string, raw []byte) error {
 		var c volume.Claim
-		if err := decodeFast(raw, &c); err != nil {
+		if err := decode(raw, &c); err != nil {
 			return fmt.Errorf("%s %q: %w", bucketClaims, key, err)
 		}
 		id, alloc, ok := strings.Cut(key, "\x00")

@@ -310,14 +310,11 @@ func (w *writer) unsaved() bool {
 	return len(w.dirty) > 0
 }
 
-// flush commits changes that are only in memory. It drops the error, because after a failure the
-// agent finds the unsaved state again by looking at the host. That only costs work.
+// flush commits changes that are only in memory.
 func (w *writer) flush() {
 	w.turn.Lock()
 	defer w.turn.Unlock()
-	if err := w.commit(changes{}); err != nil {
-		return
-	}
+	_ = w.commit(changes{}) // Fault reports the error
 }
 
 // end makes the last commit.
