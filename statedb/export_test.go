@@ -78,3 +78,11 @@ var CopyWait = copyWait
 
 // ReadLog decodes a log as Open does.
 func ReadLog(raw []byte) (records []volume.Record, size int64) { return readLog(raw) }
+
+// Buckets returns the buckets of all kinds.
+func Buckets() (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.name())
+	}
+	return names
+}

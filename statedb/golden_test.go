@@ -17,9 +17,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The files in testdata were written by the release before the tables. state.db is a backup with a
-// seal, which is also a database. state.log has lines that state.db lacks. state.txt has all keys
-// and values of state.db. These files never change.
+// An earlier release wrote the files in testdata. They never change.
+//
+//   - state.db is a backup with a seal, which is also a database
+//   - state.log has lines that state.db lacks
+//   - state.txt has all keys and values of state.db
 
 // planted returns the path of a database with the bytes of the golden files.
 func planted(t *testing.T, names ...string) string {

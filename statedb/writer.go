@@ -59,30 +59,32 @@ func newWriter(b *backups, mem *state, l *logFile, tap func(Point)) *writer {
 }
 
 // Update makes a change that has not happened yet, and waits until it is on disk. After an error,
-// nothing has changed. A power cut loses nothing that Update has returned from. fn may run more
-// than once and must not block.
+// nothing has changed. Once Update has returned nil, a power cut cannot lose the change. fn may run
+// more than once and must not block.
 func (w *writer) Update(ctx context.Context, fn func(*Tx) error) error {
 	return w.send(ctx, newRequest(update, fn))
 }
 
 // Happened records an event that has taken place, and waits until it is on disk. If the commit
-// fails, Happened returns the error, memory keeps the change, and a later commit writes it. A power
-// cut loses only events whose Happened has not returned nil.
+// fails, Happened returns the error, memory keeps the event, and a later commit writes it. Until
+// then, a power cut loses the event. Once Happened has returned nil, it cannot. fn is as in Update.
 func (w *writer) Happened(ctx context.Context, fn func(*Tx) error) error {
 	return w.send(ctx, newRequest(happened, fn))
 }
 
-// Save records an event that has taken place, in memory. fn must be pure, and returns what a power
-// cut may do to the record:
+// Save records an event that has taken place, in memory. fn is as in Update, and returns how soon
+// the event must be on disk:
 //
-//   - SaveWithNext: lose it, until any later commit. So does the end of the agent.
-//   - SaveAtOnce: lose it, until the commit that the writer makes within beginWithin. The end of
-//     the agent does not, because the record is in the log before a reader can see it. If the log
-//     cannot hold the change, Save commits it first.
-//   - SaveFirst: lose nothing once Save has returned nil. The record is logged, too.
+//   - SaveWithNext: the next commit of any change writes it. Until then, a power cut or a kill of
+//     the agent loses the event.
+//   - SaveAtOnce: a commit writes it within beginWithin, and Save does not wait. Until then, a
+//     power cut loses the event. A kill of the agent does not, because the event is in the log
+//     before any reader can see it. If the log cannot hold it, Save waits for a commit instead.
+//   - SaveFirst: as SaveAtOnce, but Save waits for the commit. Once it has returned nil, a power
+//     cut cannot lose the event.
 //
 // Save does not wait for a commit in progress, unless fn uses a value that this commit changes.
-// Memory keeps the change even if Save returns an error, except ErrClosed or one of ctx.
+// Memory keeps the event even if Save returns the error of a commit.
 func (w *writer) Save(ctx context.Context, fn func(*Tx) volume.Saving) error {
 	r := newRequest(save, nil)
 	r.fn = func(tx *Tx) error {
