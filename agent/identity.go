@@ -65,7 +65,7 @@ func ended(was, now statedb.Node) volume.Stop {
 
 // attached returns a volume that is, or may be, on this host, or "" if there is none.
 func attached(db records.Store) string {
-	for _, r := range append(db.Volumes(), records.Leftovers(db)...) {
+	for _, r := range (records.WithLeftovers{Store: db}.Volumes()) {
 		if r.Held() {
 			return r.Volume.ID
 		}

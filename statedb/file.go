@@ -66,8 +66,8 @@ func (f *file) keepPlace() (err error) {
 	}
 
 	was, err := f.keep(f.bolt.info, f.rewrite)
-	if err == nil && was == replaced {
-		return f.Foreign()
+	if foreign := f.Foreign(); err == nil && was != inPlace && foreign != nil {
+		return foreign
 	}
 	return err
 }

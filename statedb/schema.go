@@ -107,7 +107,7 @@ func read(tx *bbolt.Tx) (*state, error) {
 	}))
 
 	for _, v := range s.values[volumes.bucket] {
-		s.index(v.(volume.Record)) //nolint:forcetypeassert // As in Get.
+		s.index(v.(volume.Record))
 	}
 
 	return s, errors.Join(errs...)
@@ -158,7 +158,7 @@ type stored map[string]map[string]volume.Claim
 // storedIn returns the claims of a state that was just read from the file.
 func storedIn(s *state) stored {
 	on := make(stored, len(s.values[volumes.bucket]))
-	s.each(volumes.bucket, func(id string, r any) { on[id] = r.(volume.Record).Claims }) //nolint:forcetypeassert // As in Get.
+	s.each(volumes.bucket, func(id string, r any) { on[id] = r.(volume.Record).Claims })
 	return on
 }
 

@@ -114,7 +114,7 @@ func (v View) Volume(id string) (volume.Record, bool) { return volumes.Get(v, id
 // Volumes returns all records, in no particular order.
 func (v View) Volumes() []volume.Record {
 	all := []volume.Record{}
-	v.each(volumes.bucket, func(_ string, r any) { all = append(all, r.(volume.Record)) }) //nolint:forcetypeassert // As in Get.
+	v.each(volumes.bucket, func(_ string, r any) { all = append(all, r.(volume.Record)) })
 	return all
 }
 

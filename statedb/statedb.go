@@ -100,7 +100,8 @@ func openIn(h home, path string, o Options, steps []migration) (*DB, error) {
 		err = syncDir(b.file.dir)
 	}
 	if err != nil {
-		if err = judge(path, bolt.info, err); !isDamage(err) {
+		var d *Damage
+		if err = judge(path, bolt.info, err); !errors.As(err, &d) {
 			err = fmt.Errorf("cannot read %s: %w", path, err)
 		}
 		return nil, errors.Join(err, bolt.Close())
@@ -113,11 +114,6 @@ func openIn(h home, path string, o Options, steps []migration) (*DB, error) {
 	}
 	go w.write()
 	return &DB{View: View{w.mem}, writer: w, backups: b}, nil
-}
-
-func isDamage(err error) bool {
-	var d *Damage
-	return errors.As(err, &d)
 }
 
 // recall takes up the changes that an earlier agent reported and logged, but did not commit.

@@ -74,7 +74,7 @@ type Writer interface{ put(at address, v any) }
 // Get returns the value under a key.
 func (t *Table[V]) Get(from Reader, key string) (v V, ok bool) {
 	if got, ok := from.get(address{t.bucket, key}); ok {
-		return got.(V), true //nolint:forcetypeassert // Only Put and read store values, of this type.
+		return got.(V), true // Only Put and read store values, of this type.
 	}
 	return v, false
 }
@@ -82,7 +82,7 @@ func (t *Table[V]) Get(from Reader, key string) (v V, ok bool) {
 // All returns all values in the order of their keys.
 func (t *Table[V]) All(from Reader) []V {
 	found := map[string]V{}
-	from.each(t.bucket, func(key string, v any) { found[key] = v.(V) }) //nolint:forcetypeassert // As in Get.
+	from.each(t.bucket, func(key string, v any) { found[key] = v.(V) })
 	all := make([]V, 0, len(found))
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		all = append(all, found[key])
@@ -108,7 +108,7 @@ func (t *Table[V]) read(raw []byte) (any, error) {
 }
 
 func (t *Table[V]) checkStored(key string, v any) error {
-	value := v.(V) //nolint:forcetypeassert // As in Get.
+	value := v.(V)
 	err := t.check(value)
 	if is := t.key(value); is != key {
 		err = errors.Join(err, fmt.Errorf("it is stored under %q", key))

@@ -24,8 +24,7 @@ func (s WithLeftovers) Volume(key string) (volume.Record, bool) {
 
 // Volumes returns all records of both kinds.
 func (s WithLeftovers) Volumes() []volume.Record {
-	all := s.Store.Volumes()
-	return append(all, Leftovers(s)...)
+	return append(s.Store.Volumes(), Leftovers(s)...)
 }
 
 // Save is store.Save, and also accepts the key of a leftover record.

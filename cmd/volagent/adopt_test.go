@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"testing"
 
-
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/statedb"
