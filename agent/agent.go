@@ -184,7 +184,7 @@ func (a *agent) wire(seams Seams) error {
 		return err
 	}
 
-	was, unfinished := a.db.Node(), begun(a.db.Snapshots())
+	was, unfinished := a.db.Node(), begun(statedb.Snapshots.All(a.db))
 	if err := a.recall(ctx, host); err != nil {
 		return err
 	}

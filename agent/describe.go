@@ -45,7 +45,7 @@ func (a *agent) describe() api.Node {
 	n.Problems = append(n.Problems, a.leftovers()...)
 	n.Problems = append(n.Problems, a.cutTests()...)
 	n.Problems = append(n.Problems, a.deadlocks()...)
-	n.Pending = pending(a.db.Volumes(), a.db.Snapshots())
+	n.Pending = pending(a.db.Volumes(), statedb.Snapshots.All(a.db))
 	return n
 }
 
@@ -76,7 +76,7 @@ func pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.P
 // reported as one.
 func (a *agent) leftovers() []api.Problem {
 	var out []api.Problem
-	for _, d := range a.db.Debts() {
+	for _, d := range statedb.Debts.All(a.db) {
 		left := provision.Behind(d.Whole())
 		if len(left) == 0 {
 			continue

@@ -80,7 +80,34 @@ type runtimeStore struct{ records.Store }
 
 // Update makes one change. Either all of it is on disk, or none.
 func (s runtimeStore) Update(ctx context.Context, fn func(dockervol.Tx) error) error {
-	return s.DB.Update(ctx, func(tx *statedb.Tx) error { return fn(tx) })
+	return s.DB.Update(ctx, func(tx *statedb.Tx) error { return fn(runtimeTx{tx}) })
+}
+
+// RuntimeVolume returns a volume that a container runtime knows by name.
+func (s runtimeStore) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {
+	return statedb.RuntimeVolumes.Get(s, volume.RuntimeKey(runtime, name))
+}
+
+// RuntimeVolumes returns the volumes of all container runtimes.
+func (s runtimeStore) RuntimeVolumes() []volume.RuntimeVolume { return statedb.RuntimeVolumes.All(s) }
+
+// runtimeTx is one change of the volumes of container runtimes.
+type runtimeTx struct{ *statedb.Tx }
+
+// RuntimeVolume returns a volume that a container runtime knows by name.
+func (t runtimeTx) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {
+	return statedb.RuntimeVolumes.Get(t, volume.RuntimeKey(runtime, name))
+}
+
+// RuntimeVolumes returns the volumes of all container runtimes.
+func (t runtimeTx) RuntimeVolumes() []volume.RuntimeVolume { return statedb.RuntimeVolumes.All(t) }
+
+// PutRuntimeVolume stores a volume of a container runtime.
+func (t runtimeTx) PutRuntimeVolume(v volume.RuntimeVolume) { statedb.RuntimeVolumes.Put(t, v) }
+
+// DeleteRuntimeVolume deletes a volume of a container runtime.
+func (t runtimeTx) DeleteRuntimeVolume(runtime, name string) {
+	statedb.RuntimeVolumes.Delete(t, volume.RuntimeKey(runtime, name))
 }
 
 // byDocker reports whether docker runs a part of a plugin.
@@ -97,7 +124,7 @@ func (p pluginSet) deadlock(st supervisor.Status) string {
 	}
 
 	var names []string
-	for _, v := range p.db.RuntimeVolumes() {
+	for _, v := range statedb.RuntimeVolumes.All(p.db) {
 		if r, ok := p.db.Volume(v.VolumeID); ok && v.Runtime == volume.RuntimeDocker && r.Volume.PluginID == st.ID {
 			names = append(names, v.Name)
 		}

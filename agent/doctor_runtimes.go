@@ -8,6 +8,7 @@ import (
 
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/doctor"
+	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -17,7 +18,7 @@ const listWithin = 5 * time.Second
 
 // doctorRuntimes returns the container runtimes that may use volumes of the agent.
 func (a *agent) doctorRuntimes(ctx context.Context) doctor.Runtimes {
-	out := doctor.Runtimes{Named: a.db.RuntimeVolumes(), Errs: map[string]error{}}
+	out := doctor.Runtimes{Named: statedb.RuntimeVolumes.All(a.db), Errs: map[string]error{}}
 	for _, d := range a.runtimes.service.Doubts() {
 		out.Doubts = append(out.Doubts, doctor.Doubt{
 			Runtime: d.Runtime, Name: d.Name, Volume: d.VolumeID, Alloc: d.Alloc, Since: d.Since, Leaked: d.Leaked, Of: d.Of, Kept: d.Kept,

@@ -81,9 +81,6 @@ func (p places) Lift(ctx context.Context, dir, id string) error {
 
 // guarded reports whether a record or leftover record other than but names a directory.
 func (p places) guarded(dir volume.GuardedDir, but string) bool {
-	records := p.db.Volumes()
-	for _, d := range p.db.Debts() {
-		records = append(records, d.Whole())
-	}
-	return slices.ContainsFunc(records, func(r volume.Record) bool { return r.Key() != but && r.Guarding(dir) })
+	all := records.WithLeftovers{Store: p.db}.Volumes()
+	return slices.ContainsFunc(all, func(r volume.Record) bool { return r.Key() != but && r.Guarding(dir) })
 }

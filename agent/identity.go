@@ -65,13 +65,9 @@ func ended(was, now statedb.Node) volume.Stop {
 
 // attached returns a volume that is, or may be, on this host, or "" if there is none.
 func attached(db records.Store) string {
-	if r, ok := db.AnyVolume(volume.Record.Held); ok {
-		return r.Volume.ID
-	}
-
-	for _, d := range db.Debts() {
-		if d.Whole().Held() {
-			return d.Record.Volume.ID
+	for _, r := range (records.WithLeftovers{Store: db}.Volumes()) {
+		if r.Held() {
+			return r.Volume.ID
 		}
 	}
 

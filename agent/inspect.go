@@ -16,6 +16,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/proc"
@@ -162,7 +163,7 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	}
 
 	snap, running, err := statedb.Inspect(filepath.Join(c.DataDir, stateFile))
-	in.AgentRunning, in.NodeID, in.Draining = running, snap.Node.ID, snap.Node.Draining
+	in.AgentRunning, in.NodeID, in.Draining = running, snap.Node().ID, snap.Node().Draining
 	if err != nil {
 		in.DB = err.Error()
 		in.find("%s", in.DB)
@@ -171,8 +172,8 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	in.records(ctx, host, snap)
 	in.plugins(host.Boot(), snap)
 	in.runtimes(snap)
-	in.Pending = pending(snap.Volumes, snap.Snapshots)
-	if err := in.elsewhere(ctx, c, snap.Node.DataDir, host); err != nil {
+	in.Pending = pending(snap.Volumes(), statedb.Snapshots.All(snap))
+	if err := in.elsewhere(ctx, c, snap.Node().DataDir, host); err != nil {
 		return nil, err
 	}
 
@@ -180,12 +181,12 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 }
 
 // plugins lists the plugins that have been used, and those that are registered at run time.
-func (in *inspection) plugins(boot string, snap statedb.Snapshot) {
+func (in *inspection) plugins(boot string, snap statedb.View) {
 	registered, listed := map[string]bool{}, map[string]bool{} // by plugin
-	for _, d := range snap.Registered {
+	for _, d := range statedb.Registered.All(snap) {
 		registered[d.ID] = true
 	}
-	for _, p := range snap.Plugins {
+	for _, p := range statedb.Plugins.All(snap) {
 		if p.Empty() {
 			continue
 		}
@@ -211,9 +212,10 @@ func (in *inspection) find(format string, args ...any) {
 }
 
 // records looks at every path of every record.
-func (in *inspection) records(ctx context.Context, host *mount.Host, snap statedb.Snapshot) {
-	slices.SortFunc(snap.Volumes, func(a, b volume.Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
-	for _, r := range snap.Volumes {
+func (in *inspection) records(ctx context.Context, host *mount.Host, snap statedb.View) {
+	all := snap.Volumes()
+	slices.SortFunc(all, func(a, b volume.Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
+	for _, r := range all {
 		v := inspectRecord(ctx, host, r)
 		in.Volumes = append(in.Volumes, v)
 		for _, m := range v.Mounts {
@@ -223,9 +225,9 @@ func (in *inspection) records(ctx context.Context, host *mount.Host, snap stated
 		}
 	}
 
-	for _, d := range snap.Debts {
-		v := inspectRecord(ctx, host, d.Whole())
-		v.PendingCalls = provision.Behind(d.Whole())
+	for _, r := range records.Leftovers(snap) {
+		v := inspectRecord(ctx, host, r)
+		v.PendingCalls = provision.Behind(r)
 		in.Leftovers = append(in.Leftovers, v)
 	}
 }

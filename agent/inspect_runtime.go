@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/volagent/volagent/statedb"
@@ -18,12 +16,11 @@ type inspectedRuntime struct {
 }
 
 // runtimes lists the volumes that container runtimes know.
-func (in *inspection) runtimes(snap statedb.Snapshot) {
-	for _, v := range snap.Runtimes {
-		known := slices.ContainsFunc(snap.Volumes, func(r volume.Record) bool { return r.Volume.ID == v.VolumeID })
+func (in *inspection) runtimes(snap statedb.View) {
+	for _, v := range statedb.RuntimeVolumes.All(snap) {
+		_, known := snap.Volume(v.VolumeID)
 		in.Runtimes = append(in.Runtimes, inspectedRuntime{v, !known})
 	}
-	slices.SortFunc(in.Runtimes, func(a, b inspectedRuntime) int { return cmp.Compare(a.Key(), b.Key()) })
 }
 
 // text describes the volume in one line.

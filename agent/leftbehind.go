@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -24,11 +25,7 @@ func (a *agent) tidy(ctx context.Context, was statedb.Node, steps *volmgr.Manage
 
 // repairModes closes mount directories that an earlier version left open to every user.
 func (a *agent) repairModes(ctx context.Context, steps *volmgr.Manager) {
-	records := a.db.Volumes()
-	for _, d := range a.db.Debts() {
-		records = append(records, d.Whole())
-	}
-	if err := steps.RepairModes(ctx, records); err != nil {
+	if err := steps.RepairModes(ctx, records.WithLeftovers{Store: a.db}.Volumes()); err != nil {
 		a.log.Warn("cannot set the modes of directories that volumes are mounted in; other users may reach paths that are meant for root alone, or miss their volumes", "error", err)
 	}
 }

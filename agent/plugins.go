@@ -374,25 +374,27 @@ func (p pluginSet) control(ctx context.Context, verb string, wait time.Duration,
 type pluginStore struct{ db records.Store }
 
 // LoadPlugins returns all records.
-func (s pluginStore) LoadPlugins() ([]volume.PluginRecord, error) { return s.db.Plugins(), nil }
+func (s pluginStore) LoadPlugins() ([]volume.PluginRecord, error) {
+	return statedb.Plugins.All(s.db), nil
+}
 
 // SavePlugin stores a record durably.
 func (s pluginStore) SavePlugin(ctx context.Context, rec volume.PluginRecord) error {
 	return s.db.Happened(ctx, func(tx *statedb.Tx) error {
-		tx.PutPlugin(rec.ID, rec)
+		statedb.Plugins.Put(tx, rec)
 		return nil
 	})
 }
 
 // LoadRegistered returns the definitions that were registered at run time.
 func (s pluginStore) LoadRegistered() ([]volume.PluginDefinition, error) {
-	return s.db.Registered(), nil
+	return statedb.Registered.All(s.db), nil
 }
 
 // Register stores a definition. Either it is on disk, or nothing changes.
 func (s pluginStore) Register(ctx context.Context, def volume.PluginDefinition) error {
 	return s.db.Update(ctx, func(tx *statedb.Tx) error {
-		tx.PutRegistered(def)
+		statedb.Registered.Put(tx, def)
 		return nil
 	})
 }
@@ -401,7 +403,7 @@ func (s pluginStore) Register(ctx context.Context, def volume.PluginDefinition) 
 func (s pluginStore) Deregister(ctx context.Context, defs []volume.PluginDefinition) error {
 	return s.db.Update(ctx, func(tx *statedb.Tx) error {
 		for _, def := range defs {
-			tx.DeleteRegistered(def)
+			statedb.Registered.Remove(tx, def)
 		}
 		return nil
 	})

@@ -89,8 +89,8 @@ func (re *recovery) origins() (all []origin) {
 	for _, n := range re.notes {
 		all = append(all, origin{n.Record.Volume.ID, n.NodeID, n.Boot, n.DataDir, n.Namespace})
 	}
-	node := re.from.Node
-	for _, r := range re.from.Volumes {
+	node := re.from.Node()
+	for _, r := range re.from.Volumes() {
 		if r.Held() {
 			all = append(all, origin{r.Volume.ID, node.ID, node.Boot, node.DataDir, node.Namespace})
 		}
@@ -101,15 +101,15 @@ func (re *recovery) origins() (all []origin) {
 
 // copy returns the automatic copy in the form that is compared with the mount table.
 func (re *recovery) copy() volmgr.Copy {
-	node := re.from.Node
-	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes, Plugins: map[string]volume.PluginInfo{}}
-	for _, p := range re.from.Plugins {
+	node := re.from.Node()
+	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes(), Plugins: map[string]volume.PluginInfo{}}
+	for _, p := range statedb.Plugins.All(re.from) {
 		if info := c.Plugins[p.Of()]; !info.Caps.Attach {
 			c.Plugins[p.Of()] = p.Info
 		}
 	}
 
-	c.Debts = records.Whole(re.from.Debts)
+	c.Debts = records.Leftovers(re.from)
 	return c
 }
 
@@ -124,7 +124,7 @@ func (re *recovery) nodeID() string {
 	}
 
 	if id == "" {
-		id = re.from.Node.ID
+		id = re.from.Node().ID
 	}
 
 	return id
@@ -154,7 +154,7 @@ func (a *agent) fill(ctx context.Context, adoptions []volume.Record, re recovery
 		}
 
 		re.fillRest(tx)
-		tx.PutNode(statedb.Node{ID: re.nodeID(), Draining: re.from.Node.Draining, Loss: loss})
+		tx.PutNode(statedb.Node{ID: re.nodeID(), Draining: re.from.Node().Draining, Loss: loss})
 		return nil
 	})
 	if err != nil {
@@ -172,40 +172,37 @@ func (a *agent) fill(ctx context.Context, adoptions []volume.Record, re recovery
 // fillRest stores the parts of a copy other than volumes. It keeps a plugin's registered definition
 // and last answers, but not its process. The supervisor finds that by the listener on its socket.
 func (re *recovery) fillRest(tx *statedb.Tx) {
-	for _, d := range re.from.Registered {
-		tx.PutRegistered(d)
+	for _, d := range statedb.Registered.All(re.from) {
+		statedb.Registered.Put(tx, d)
 	}
-	for _, p := range re.from.Plugins {
+	for _, p := range statedb.Plugins.All(re.from) {
 		if p.Plugin == "" { // further parts are identified by their process, which is not restored
 			p.Process, p.Definition = volume.PluginProcess{}, nil
-			tx.PutPlugin(p.ID, p)
+			statedb.Plugins.Put(tx, p)
 		}
 	}
 
-	for _, i := range re.from.Snapshots {
-		tx.PutSnapshot(i)
+	for _, i := range statedb.Snapshots.All(re.from) {
+		statedb.Snapshots.Put(tx, i)
 	}
-	for _, v := range re.from.Runtimes {
+	for _, v := range statedb.RuntimeVolumes.All(re.from) {
 		if _, ok := tx.Volume(v.VolumeID); ok {
-			tx.PutRuntimeVolume(v.Without(func(volume.RuntimeRef) bool { return true }))
+			statedb.RuntimeVolumes.Put(tx, v.Without(func(volume.RuntimeRef) bool { return true }))
 		}
 	}
 
 	all := tx.Volumes()
 	for _, r := range re.took.Debts {
 		if userOf(all, r) == "" {
-			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: re.since(r)})
+			statedb.Debts.Put(tx, statedb.DebtOf(r, re.since(r)))
 		}
 	}
 }
 
 // since returns the time of the forced deregister for a leftover record of the copy.
 func (re *recovery) since(r volume.Record) time.Time {
-	for _, d := range re.from.Debts {
-		if d.Whole().Key() == r.Key() {
-			return d.Since
-		}
+	if d, ok := statedb.Debts.Get(re.from, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
+		return d.Since
 	}
-
 	return re.from.Taken
 }

@@ -42,10 +42,10 @@ func (s stateFiles) Restore(ctx context.Context, r io.Reader, dry bool) (api.Res
 		return api.Restore{}, err
 	}
 
-	re := &restoring{a: s.a, from: from, notes: s.a.unreadable(from.Volumes), others: s.a.db.Registered()}
+	re := &restoring{a: s.a, from: from, notes: s.a.unreadable(from.Volumes()), others: statedb.Registered.All(s.a.db)}
 	re.compare()
 	if re.why == "" {
-		s.a.askAfter(ctx, from.Volumes)
+		s.a.askAfter(ctx, from.Volumes())
 	}
 	undo := errors.New("dry run")
 	err = s.a.db.Update(ctx, func(tx *statedb.Tx) error {
@@ -55,7 +55,7 @@ func (s stateFiles) Restore(ctx context.Context, r io.Reader, dry bool) (api.Res
 		return nil
 	})
 
-	out := api.Restore{Node: from.Node.ID, Taken: from.Taken, SameNode: re.why == "", Why: re.why, DryRun: dry, Items: re.items}
+	out := api.Restore{Node: from.Node().ID, Taken: from.Taken, SameNode: re.why == "", Why: re.why, DryRun: dry, Items: re.items}
 
 	switch {
 	case errors.Is(err, undo):
@@ -85,7 +85,7 @@ type restoring struct {
 // compare checks whether the mounts in the backup belong to this host. Only then are the stored
 // paths and mount identities valid here.
 func (re *restoring) compare() {
-	was, now := re.from.Node, re.a.node
+	was, now := re.from.Node(), re.a.node
 	switch {
 	case was.ID != now.ID:
 		re.why = fmt.Sprintf("it is of node %q, and this is node %q", was.ID, now.ID)
@@ -129,35 +129,35 @@ func (a *agent) askAfter(ctx context.Context, volumes []volume.Record) {
 // run decides about every item of the backup and stores the results in tx.
 func (re *restoring) run(tx *statedb.Tx) {
 	re.tx, re.at, re.items, re.taken, re.plugins = tx, time.Now(), []api.Restored{}, nil, map[string]bool{}
-	for _, d := range re.from.Registered {
+	registered, volumes := statedb.Registered.All(re.from), re.from.Volumes()
+	for _, d := range registered {
 		if !re.a.plugins.View(d.ID).Known {
 			re.plugins[d.ID] = true
 		}
 	}
 
-	slices.SortFunc(re.from.Volumes, func(a, b volume.Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
-	for _, r := range re.from.Volumes {
+	slices.SortFunc(volumes, func(a, b volume.Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
+	for _, r := range volumes {
 		re.volume(r)
 	}
-	slices.SortFunc(re.from.Registered, func(a, b volume.PluginDefinition) int {
-		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Instance, b.Instance))
-	})
-	for _, d := range re.from.Registered {
+
+	for _, d := range registered {
 		re.plugin(d)
 	}
-	slices.SortFunc(re.from.Snapshots, func(a, b volume.SnapshotIntent) int { return cmp.Compare(a.Key(), b.Key()) })
-	for _, i := range re.from.Snapshots {
+
+	for _, i := range statedb.Snapshots.All(re.from) {
 		re.snapshot(i)
 	}
-	for _, n := range re.from.Names {
-		re.tx.PutSnapshotName(n)
+
+	for _, n := range statedb.SnapshotNames.All(re.from) {
+		statedb.SnapshotNames.Put(re.tx, n)
 	}
-	slices.SortFunc(re.from.Debts, func(a, b statedb.Debt) int { return cmp.Compare(a.Whole().Key(), b.Whole().Key()) })
-	for _, d := range re.from.Debts {
+
+	for _, d := range statedb.Debts.All(re.from) {
 		re.leftover(d)
 	}
-	slices.SortFunc(re.from.Runtimes, func(a, b volume.RuntimeVolume) int { return cmp.Compare(a.Key(), b.Key()) })
-	for _, v := range re.from.Runtimes {
+
+	for _, v := range statedb.RuntimeVolumes.All(re.from) {
 		re.runtime(v)
 	}
 }
@@ -224,11 +224,10 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 	}
 
 	var why string
-	full := volume.Restored(r, re.from.Node.Boot != re.a.node.Boot, re.tx.Node().Draining, re.a.owners)
-	_, owed := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID)
-	there := slices.ContainsFunc(re.from.Debts, func(d statedb.Debt) bool {
-		return d.Record.Volume.Driver == r.Volume.Driver && d.Record.Volume.ExternalID == r.Volume.ExternalID
-	})
+	full := volume.Restored(r, re.from.Node().Boot != re.a.node.Boot, re.tx.Node().Draining, re.a.owners)
+	key := statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)
+	_, owed := statedb.Debts.Get(re.tx, key)
+	_, there := statedb.Debts.Get(re.from, key)
 
 	switch {
 	case re.why != "":
@@ -264,7 +263,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 func (re *restoring) plugin(d volume.PluginDefinition) {
 	id := strings.TrimSuffix(strings.Join([]string{d.ID, d.Type, d.Instance}, "/"), "//")
 	if re.plugins[d.ID] {
-		re.tx.PutRegistered(d)
+		statedb.Registered.Put(re.tx, d)
 		re.say("plugin", id, api.OutcomeRestored)
 		return
 	}
@@ -281,9 +280,9 @@ func (re *restoring) plugin(d volume.PluginDefinition) {
 
 func (re *restoring) snapshot(i volume.SnapshotIntent) {
 	outcome := api.OutcomePresent
-	if _, ok := re.tx.Snapshot(i.Key()); !ok {
+	if _, ok := statedb.Snapshots.Get(re.tx, i.Key()); !ok {
 		outcome = api.OutcomeRestored
-		re.tx.PutSnapshot(i)
+		statedb.Snapshots.Put(re.tx, i)
 	}
 	re.say("snapshot", i.Name, outcome)
 }
@@ -292,8 +291,8 @@ func (re *restoring) snapshot(i volume.SnapshotIntent) {
 // paths that it would undo.
 func (re *restoring) leftover(d statedb.Debt) {
 	r := d.Whole()
-	id, booted := r.Volume.ID, re.from.Node.Boot != re.a.node.Boot
-	if _, ok := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok {
+	id, booted := r.Volume.ID, re.from.Node().Boot != re.a.node.Boot
+	if _, ok := statedb.Debts.Get(re.tx, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
 		re.say("leftover", id, api.OutcomePresent)
 		return
 	}
@@ -314,7 +313,7 @@ func (re *restoring) leftover(d statedb.Debt) {
 		return
 	}
 
-	re.tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
+	statedb.Debts.Put(re.tx, statedb.DebtOf(r, d.Since))
 	re.taken = append(re.taken, r)
 	re.say("leftover", id, api.OutcomeRestored)
 }
@@ -345,7 +344,7 @@ func (re *restoring) begin() error {
 		if !r.Leftover {
 			re.a.events.Add(volume.Event{
 				Type: "restored", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
-				Message: fmt.Sprintf("restored from a backup of node %q, with %d claims", re.from.Node.ID, len(r.Claims)),
+				Message: fmt.Sprintf("restored from a backup of node %q, with %d claims", re.from.Node().ID, len(r.Claims)),
 			})
 			re.a.db.Notes.Update(r, slices.Collect(maps.Keys(r.Claims)))
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -15,7 +16,7 @@ const sinceBackup = "since-the-backup"
 // runtime restores the name under which a container runtime knows a volume. It restores the
 // references of containers only for claims that were restored too.
 func (re *restoring) runtime(v volume.RuntimeVolume) {
-	if _, ok := re.tx.RuntimeVolume(v.Runtime, v.Name); ok {
+	if _, ok := statedb.RuntimeVolumes.Get(re.tx, v.Key()); ok {
 		re.say(v.Runtime, v.Name, api.OutcomePresent)
 		return
 	}
@@ -26,7 +27,7 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 		return
 	}
 
-	for _, o := range re.tx.RuntimeVolumes() {
+	for _, o := range statedb.RuntimeVolumes.All(re.tx) {
 		if o.Runtime == v.Runtime && o.VolumeID == v.VolumeID {
 			re.say(v.Runtime, v.Name, api.OutcomeRefused, fmt.Sprintf("%s knows volume %q as %q here", v.Runtime, v.VolumeID, o.Name))
 			return
@@ -35,9 +36,9 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 
 	v = v.Without(func(ref volume.RuntimeRef) bool { return r.Claims[ref.Alloc].Owner != v.Owner() })
 	shared := v.Runtime == volume.RuntimeDocker && v.Claimed(v.Runtime) // podman uses one id for all containers
-	if shared && re.from.Node.Boot == re.a.node.Boot {
+	if shared && re.from.Node().Boot == re.a.node.Boot {
 		v = v.Mounting(sinceBackup, "", re.at)
 	}
-	re.tx.PutRuntimeVolume(v)
+	statedb.RuntimeVolumes.Put(re.tx, v)
 	re.say(v.Runtime, v.Name, api.OutcomeRestored)
 }

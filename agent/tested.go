@@ -11,6 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/records"
+	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
@@ -31,7 +32,7 @@ func (a *agent) newTests(plugins pluginSet, host *mount.Host, paths *volmgr.Mana
 // scratches returns the volumes of running and interrupted tests, by plugin.
 func (a *agent) scratches() map[string]*volume.Scratch {
 	all := map[string]*volume.Scratch{}
-	for _, p := range a.db.Plugins() {
+	for _, p := range statedb.Plugins.All(a.db) {
 		if p.Scratch != nil {
 			all[cmp.Or(p.Plugin, p.ID)] = p.Scratch
 		}

@@ -2,7 +2,6 @@ package statedb
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -39,33 +39,34 @@ type Backup struct {
 	Size     int64
 }
 
-// Backup commits the state in memory and copies the file. No transaction is open when it returns,
-// so a slow reader of the copy holds up nothing.
-func (db *DB) Backup(ctx context.Context) (*Backup, error) {
-	if err := db.Sync(ctx); err != nil {
-		return nil, err
-	}
+// backups makes and reads copies of the file.
+type backups struct {
+	file    *file
+	copying sync.Mutex // held while a copy has a name
+}
 
-	f, err := db.temp()
+// backup copies the committed file.
+func (b *backups) backup() (*Backup, error) {
+	f, err := b.temp()
 	if err != nil {
-		return nil, db.uncopied(err)
+		return nil, b.uncopied(err)
 	}
 
-	size, err := db.writeBackup(f)
+	size, err := b.write(f)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return nil, errors.Join(db.uncopied(err), f.Close())
+		return nil, errors.Join(b.uncopied(err), f.Close())
 	}
 
 	return &Backup{File: f, Size: size}, nil
 }
 
-// writeBackup writes the committed pages and the seal. It returns the number of bytes.
-func (db *DB) writeBackup(to io.Writer) (size int64, err error) {
+// write writes the committed pages and the seal. It returns the number of bytes.
+func (b *backups) write(to io.Writer) (size int64, err error) {
 	sum := sha256.New()
-	err = db.view(func(tx *bbolt.Tx) (err error) {
+	err = b.file.view(func(tx *bbolt.Tx) (err error) {
 		size, err = tx.WriteTo(io.MultiWriter(to, sum))
 		return err
 	})
@@ -84,53 +85,42 @@ func sealOf(at time.Time, size int64, sum []byte) []byte {
 }
 
 // temp creates a file without a name beside the database. The kernel removes it when it is closed.
-func (db *DB) temp() (*os.File, error) {
-	db.copying.Lock()
-	defer db.copying.Unlock()
-	path := filepath.Join(db.dir, tempName)
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+func (b *backups) temp() (*os.File, error) {
+	b.copying.Lock()
+	defer b.copying.Unlock()
+	path := filepath.Join(b.file.dir, tempName)
+	f, err := createNew(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := remove(path); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 
 	return f, nil
 }
 
-// forgetTemp removes the temporary files of an agent that was killed.
-func forgetTemp(path string) {
-	for _, name := range []string{filepath.Join(filepath.Dir(path), tempName), rewriting(path), rewriting(logPath(path)), rewriting(copyPaths(path)[0])} {
-		_ = os.Remove(name) // the next copy reports why it cannot be removed
-	}
-}
-
-func (db *DB) uncopied(err error) error {
-	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", db.dir, err).WithHint("free space there, then ask again: %s", suggest.Command("df -h %s", db.dir))
+func (b *backups) uncopied(err error) error {
+	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", b.file.dir, err).WithHint("free space there, then ask again: %s", suggest.Command("df -h %s", b.file.dir))
 }
 
 // Restorable is the content of a backup.
 type Restorable struct {
-	Snapshot
+	View
 	Taken time.Time // zero for a plain copy, which has no seal
 }
 
 // ReadBackup reads a backup, or a plain copy of a database, and checks its whole content. It
 // migrates an older schema in a copy, so the source does not change. It returns an ErrInvalid for
 // damaged data and for data that is not a backup, and an ErrRefused for a newer schema.
-func (db *DB) ReadBackup(r io.Reader) (out Restorable, err error) {
-	return db.readBackup(r, migrations)
+func (b *backups) ReadBackup(r io.Reader) (out Restorable, err error) {
+	return b.read(r, migrations)
 }
 
-func (db *DB) readBackup(r io.Reader, steps []migration) (out Restorable, err error) {
-	f, err := db.temp()
+func (b *backups) read(r io.Reader, steps []migration) (out Restorable, err error) {
+	f, err := b.temp()
 	if err != nil {
-		return out, db.uncopied(err)
+		return out, b.uncopied(err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 
@@ -141,7 +131,7 @@ func (db *DB) readBackup(r io.Reader, steps []migration) (out Restorable, err er
 	case in.err != nil:
 		return out, volume.Errorf(volume.ErrInvalid, "the backup was cut short: %v", in.err)
 	case err != nil:
-		return out, db.uncopied(err)
+		return out, b.uncopied(err)
 	case size == 0:
 		return out, volume.Errorf(volume.ErrInvalid, "the file is empty, so it is no backup")
 	case size > backupMost:
@@ -151,7 +141,9 @@ func (db *DB) readBackup(r io.Reader, steps []migration) (out Restorable, err er
 		return out, err
 	}
 	mem, err := readCopy("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), steps)
-	out.Snapshot = mem.snapshot()
+	if err == nil {
+		out.View = View{mem}
+	}
 	return out, err
 }
 
@@ -207,7 +199,7 @@ func damaged(why string) error {
 // readCopy opens a writable copy of a database and checks it against the rules. It checks only the
 // pages that it reads. It does not run bbolt's own check of all pages, which would panic over
 // damage in a goroutine that guard does not cover. The seal already covers every page.
-func readCopy(path string, steps []migration) (s state, err error) {
+func readCopy(path string, steps []migration) (s *state, err error) {
 	defer guard(func(p any) { err = damaged(fmt.Sprintf("it cannot be read: %v", p)) })()
 	b, err := openBolt(path, time.Second)
 	var n nonsense

@@ -53,16 +53,37 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckpoint measures a change that waits for no commit.
-func BenchmarkCheckpoint(b *testing.B) {
+// BenchmarkSave measures a change that waits for no commit.
+func BenchmarkSave(b *testing.B) {
 	db := filled(b, 1000)
 	for i := 0; b.Loop(); i++ {
 		r, _ := db.Volume(fmt.Sprintf("v%d", i%1000))
 		r.Node.Seq++
-		if err := db.Checkpoint(context.Background(), put(r)); err != nil {
+		if err := saveNext(db)(context.Background(), put(r)); err != nil {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkSteps measures the writes of a claim by 32 writers: one update, and three saves that no
+// caller waits for.
+func BenchmarkSteps(b *testing.B) {
+	db := filled(b, 1000)
+	var n atomic.Int64
+	b.SetParallelism(16) // multiplied by GOMAXPROCS
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			r, _ := db.Volume(fmt.Sprintf("v%d", n.Add(1)%1000))
+			if err := db.Update(context.Background(), put(r)); err != nil {
+				b.Error(err)
+			}
+			for range 3 {
+				if err := saveNext(db)(context.Background(), put(r)); err != nil {
+					b.Error(err)
+				}
+			}
+		}
+	})
 }
 
 // BenchmarkOpen measures how long a restart reads the file.

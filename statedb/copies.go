@@ -28,21 +28,21 @@ func copyPaths(path string) []string {
 
 // copier decides when to make a copy. Only the writer goroutine uses it.
 type copier struct {
-	stale bool             // there was a commit since the last copy was started
-	due   <-chan time.Time // fires when the next copy is due; nil if none is planned
-	ended chan error       // receives the result of the current copy; nil if none is being made
-	tried time.Time        // when the last copy was started
+	newest string           // path of the newest copy
+	stale  bool             // there was a commit since the last copy was started
+	due    <-chan time.Time // fires when the next copy is due; nil if none is planned
+	ended  chan error       // receives the result of the current copy; nil if none is being made
+	tried  time.Time        // when the last copy was started
 }
 
-// planCopy schedules the next copy if one is needed.
-func (db *DB) planCopy() {
-	c := &db.copies
+// plan schedules the next copy if one is needed.
+func (c *copier) plan() {
 	if !c.stale || c.due != nil || c.ended != nil {
 		return
 	}
 
 	last := c.tried
-	if info, err := os.Stat(copyPaths(db.path)[0]); err != nil {
+	if info, err := os.Stat(c.newest); err != nil {
 		last = time.Time{} // there is no copy yet, so it must not wait
 	} else if info.ModTime().Before(time.Now()) {
 		last = info.ModTime() // an earlier agent may have made it
@@ -53,42 +53,21 @@ func (db *DB) planCopy() {
 // copyWait returns the delay from a commit to the next copy, for the age of the last one.
 func copyWait(age time.Duration) time.Duration { return max(copySoon, copyEvery-age) }
 
-// startCopy makes a copy in its own goroutine.
-func (db *DB) startCopy() {
-	c := &db.copies
+// start makes a copy in its own goroutine.
+func (c *copier) start(keep func() error) {
 	c.due, c.stale, c.tried, c.ended = nil, false, time.Now(), make(chan error, 1)
-	go func(ended chan<- error) { ended <- db.keepCopy() }(c.ended)
-}
-
-// copied records the end of a copy and reports its error.
-func (db *DB) copied(err error) {
-	db.copies.ended = nil
-	if err != nil {
-		db.warn(fmt.Sprintf("cannot make a copy of %s; the one before it is kept: %v", db.path, err))
-	}
-}
-
-// keepCopy checks the file and makes a copy of it, which becomes the newest one.
-func (db *DB) keepCopy() error {
-	if err := db.Verify(); err != nil {
-		return err
-	}
-	return db.rotate()
+	go func(ended chan<- error) { ended <- keep() }(c.ended)
 }
 
 // rotate makes a copy and syncs it to disk. The previous copy becomes the older one.
-func (db *DB) rotate() error {
-	paths := copyPaths(db.path)
+func (b *backups) rotate() error {
+	paths := copyPaths(b.file.path)
 	tmp := rewriting(paths[0])
-	if err := remove(tmp); err != nil {
-		return err
-	}
-
-	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := createNew(tmp)
 	if err != nil {
 		return err
 	}
-	_, err = db.writeBackup(f)
+	_, err = b.write(f)
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, remove(tmp))
 	}
@@ -99,12 +78,19 @@ func (db *DB) rotate() error {
 		return errors.Join(err, remove(tmp))
 	}
 
-	return syncDir(db.dir)
+	return syncDir(b.file.dir)
+}
+
+// forgetTemp removes the temporary files of an agent that was killed.
+func forgetTemp(path string) {
+	for _, name := range []string{filepath.Join(filepath.Dir(path), tempName), rewriting(path), rewriting(logPath(path)), rewriting(copyPaths(path)[0])} {
+		_ = os.Remove(name) // the next copy reports why it cannot be removed
+	}
 }
 
 // HasCopies reports whether there is an automatic copy.
-func (db *DB) HasCopies() bool {
-	for _, path := range copyPaths(db.path) {
+func (b *backups) HasCopies() bool {
+	for _, path := range copyPaths(b.file.path) {
 		if exists(path) {
 			return true
 		}
@@ -114,15 +100,15 @@ func (db *DB) HasCopies() bool {
 
 // LastCopy reads the newest automatic copy that is valid. The error names the reason for each copy
 // that it rejected, and is ErrNotExist if there is none. LastCopy changes no file.
-func (db *DB) LastCopy() (out Restorable, err error) {
+func (b *backups) LastCopy() (out Restorable, err error) {
 	var errs []error
-	for _, path := range copyPaths(db.path) {
+	for _, path := range copyPaths(b.file.path) {
 		f, err := os.Open(path)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		out, err = db.ReadBackup(io.Reader(f))
+		out, err = b.ReadBackup(io.Reader(f))
 		if err = errors.Join(err, f.Close()); err == nil {
 			return out, nil
 		}
@@ -130,4 +116,11 @@ func (db *DB) LastCopy() (out Restorable, err error) {
 	}
 
 	return out, errors.Join(errs...)
+}
+
+// report warns if a copy could not be made.
+func (b *backups) report(err error) {
+	if err != nil {
+		b.file.warn(fmt.Sprintf("cannot make a copy of %s; the one before it is kept: %v", b.file.path, err))
+	}
 }

@@ -25,7 +25,7 @@ func awaitCopy(t *testing.T, path string, want int) {
 			if err := errors.Join(rerr, f.Close()); err != nil {
 				t.Fatalf("%s: %v", path, err)
 			}
-			if len(got.Volumes) == want && !got.Taken.IsZero() {
+			if len(got.Volumes()) == want && !got.Taken.IsZero() {
 				return
 			}
 		}
@@ -79,8 +79,8 @@ func TestLastCopy(t *testing.T) {
 		if err := db.KeepCopy(); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := db.LastCopy(); err != nil || len(got.Volumes) != i+1 {
-			t.Errorf("copy %d has %d volumes: %v", i, len(got.Volumes), err)
+		if got, err := db.LastCopy(); err != nil || len(got.Volumes()) != i+1 {
+			t.Errorf("copy %d has %d volumes: %v", i, len(got.Volumes()), err)
 		}
 	}
 	raw, err := os.ReadFile(copiesOf(path)[0])
@@ -91,8 +91,8 @@ func TestLastCopy(t *testing.T) {
 	if err := os.WriteFile(copiesOf(path)[0], raw, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := db.LastCopy(); err != nil || len(got.Volumes) != 1 {
-		t.Errorf("with a newest one that is damaged: %d volumes, %v", len(got.Volumes), err)
+	if got, err := db.LastCopy(); err != nil || len(got.Volumes()) != 1 {
+		t.Errorf("with a newest one that is damaged: %d volumes, %v", len(got.Volumes()), err)
 	}
 	for _, p := range copiesOf(path) {
 		if err := os.WriteFile(p, nil, 0o600); err != nil {
@@ -146,7 +146,7 @@ func TestCopyBeforeMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := reader.ReadBackup(f)
-	if err := errors.Join(err, f.Close()); err != nil || len(got.Volumes) != 40 || got.Volumes[0].Volume.Name != "" {
-		t.Errorf("the copy has %d volumes: %v", len(got.Volumes), err)
+	if err := errors.Join(err, f.Close()); err != nil || len(got.Volumes()) != 40 || got.Volumes()[0].Volume.Name != "" {
+		t.Errorf("the copy has %d volumes: %v", len(got.Volumes()), err)
 	}
 }

@@ -145,7 +145,7 @@ func fill(args []string) error {
 		return errors.New("an effect that was not written is not in memory either")
 	}
 	// 3. A checkpoint still succeeds.
-	if err := db.Checkpoint(ctx, put(record("checkpoint"))); err != nil {
+	if err := saveNext(db)(ctx, put(record("checkpoint"))); err != nil {
 		return fmt.Errorf("a checkpoint on a full disk: %w", err)
 	}
 	// 4. Once there is room, the next commit writes everything.

@@ -10,8 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The values that a commit has encoded stay unchanged until all are written, regardless of their
-// size. The next commit starts with an empty buffer.
+// A commit writes values of all sizes, few or many, as they are.
 func TestCommitsOfAllSizes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})

@@ -1,7 +1,6 @@
 package statedb
 
 import (
-	"context"
 	"io"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 func (db *DB) Queued() int { return len(db.queue) }
 
 // CloseFile makes every further commit fail.
-func (db *DB) CloseFile() { _ = db.bolt.Close() }
+func (db *DB) CloseFile() { _ = db.writer.file.bolt.Close() }
 
 // Step is a migration for tests.
 type Step = func(*bbolt.Tx) error
@@ -26,7 +25,7 @@ func OpenMigrating(path string, o Options, steps ...Step) (*DB, error) {
 
 // ReadBackupMigrating reads a backup with migrations that exist only in tests.
 func (db *DB) ReadBackupMigrating(r io.Reader, steps ...Step) (Restorable, error) {
-	return db.readBackup(r, row(steps))
+	return db.backups.read(r, row(steps))
 }
 
 func row(steps []Step) (row []migration) {
@@ -44,32 +43,31 @@ type Written struct {
 
 // Written returns these counts.
 func (db *DB) Written() Written {
-	db.swap.RLock()
-	defer db.swap.RUnlock()
-	s := db.bolt.Stats()
+	f := db.writer.file
+	f.swap.RLock()
+	defer f.swap.RUnlock()
+	s := f.bolt.Stats()
 	return Written{s.TxStats.GetPageCount(), s.TxStats.GetPageAlloc(), s.TxStats.GetWriteTime()}
 }
 
 // Record decodes one record as Open does.
 func Record(raw []byte) (r volume.Record, err error) {
-	err = decodeRecord(raw, interned{}, &r)
-	return r, err
+	return r, decode(raw, &r)
 }
 
 // Claim decodes one claim as Open does.
 func Claim(raw []byte) (c volume.Claim, err error) {
-	err = decodeClaim(raw, interned{}, &c)
-	return c, err
+	return c, decode(raw, &c)
 }
 
 // Spoil changes the file of an open database without its knowledge.
-func (db *DB) Spoil(change func(*bbolt.Tx) error) error { return db.bolt.Update(change) }
+func (db *DB) Spoil(change func(*bbolt.Tx) error) error { return db.writer.file.bolt.Update(change) }
 
 // Tend makes the writer check the files, as it does at intervals, and waits until it has.
 func (db *DB) Tend() {
-	db.tending <- struct{}{}
-	// The writer answers only after the check.
-	_ = db.Checkpoint(context.Background(), func(*Tx) error { return nil })
+	for range 2 {
+		db.tending <- struct{}{} // the writer receives the second one after its first check
+	}
 }
 
 // KeepCopy makes an automatic copy now.
@@ -80,3 +78,11 @@ var CopyWait = copyWait
 
 // ReadLog decodes a log as Open does.
 func ReadLog(raw []byte) (records []volume.Record, size int64) { return readLog(raw) }
+
+// Buckets returns the buckets of all kinds.
+func Buckets() (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.name())
+	}
+	return names
+}

@@ -32,14 +32,14 @@ func full(t *testing.T) string {
 		for i := range 40 {
 			tx.PutVolume(record(fmt.Sprintf("v%02d", i), "a", "b", "c"))
 		}
-		tx.PutPlugin("p", volume.PluginRecord{ID: "p", Info: volume.PluginInfo{ID: "p", Driver: "d", NodeID: "n"}})
-		tx.PutSnapshot(intent("nightly"))
-		tx.PutSnapshotName(intent("nightly").Named("snap-1"))
-		tx.PutRuntimeVolume(runtimeVolume("data"))
-		tx.PutRegistered(volume.PluginDefinition{ID: "p", Type: "node", Socket: "/n"})
-		tx.PutRegistered(volume.PluginDefinition{ID: "p", Type: "controller", Instance: "1", Socket: "/c"})
+		statedb.Plugins.Put(tx, volume.PluginRecord{ID: "p", Info: volume.PluginInfo{ID: "p", Driver: "d", NodeID: "n"}})
+		statedb.Snapshots.Put(tx, intent("nightly"))
+		statedb.SnapshotNames.Put(tx, intent("nightly").Named("snap-1"))
+		statedb.RuntimeVolumes.Put(tx, runtimeVolume("data"))
+		statedb.Registered.Put(tx, volume.PluginDefinition{ID: "p", Type: "node", Socket: "/n"})
+		statedb.Registered.Put(tx, volume.PluginDefinition{ID: "p", Type: "controller", Instance: "1", Socket: "/c"})
 		owed := record("gone", "x")
-		tx.PutDebt(statedb.Debt{Record: owed, Claims: owed.Ordered(), Since: time.Unix(7, 0).UTC()})
+		statedb.Debts.Put(tx, statedb.DebtOf(owed, time.Unix(7, 0).UTC()))
 		tx.PutNode(statedb.Node{ID: "n", Boot: "b", Namespace: 4026531840, DataDir: "/d"})
 		return nil
 	})
@@ -66,26 +66,26 @@ func TestReopen(t *testing.T) {
 		equal(t, r.Volume.ID, got, r)
 	}
 	equal(t, "number of volumes", len(second.Volumes()), 39)
-	equal(t, "plugins", second.Plugins(), first.Plugins())
+	equal(t, "plugins", statedb.Plugins.All(second), statedb.Plugins.All(first))
 	equal(t, "node", second.Node(), first.Node())
-	equal(t, "number of registered plugins", len(first.Registered()), 2)
-	equal(t, "registered plugins", byType(second.Registered()), byType(first.Registered()))
-	if len(second.Debts()) != 1 {
-		t.Fatalf("debts: %+v", second.Debts())
+	equal(t, "number of registered plugins", len(statedb.Registered.All(first)), 2)
+	equal(t, "registered plugins", byType(statedb.Registered.All(second)), byType(statedb.Registered.All(first)))
+	if len(statedb.Debts.All(second)) != 1 {
+		t.Fatalf("debts: %+v", statedb.Debts.All(second))
 	}
-	got, want := second.Debts()[0], first.Debts()[0]
+	got, want := statedb.Debts.All(second)[0], statedb.Debts.All(first)[0]
 	got.Record.Claims, want.Record.Claims = nil, nil // claims are compared separately
 	equal(t, "debt", got, want)
 	do(t, second.Update, func(tx *statedb.Tx) error {
-		if d, ok := tx.Debt("d", "ext-gone"); !ok || d.Record.Volume.ID != "gone" {
+		if d, ok := statedb.Debts.Get(tx, statedb.StorageKey("d", "ext-gone")); !ok || d.Record.Volume.ID != "gone" {
 			t.Errorf("the debt is %+v, %t", d, ok)
 		}
-		tx.DeleteDebt("d", "ext-gone")
-		tx.DeletePlugin("p")
+		statedb.Debts.Delete(tx, statedb.StorageKey("d", "ext-gone"))
+		statedb.Plugins.Delete(tx, "p")
 		return nil
 	})
-	if len(second.Debts())+len(second.Plugins()) != 0 {
-		t.Errorf("not forgotten: %+v, %+v", second.Debts(), second.Plugins())
+	if len(statedb.Debts.All(second))+len(statedb.Plugins.All(second)) != 0 {
+		t.Errorf("not forgotten: %+v, %+v", statedb.Debts.All(second), statedb.Plugins.All(second))
 	}
 }
 
@@ -239,13 +239,13 @@ func TestRegisteredInOlderFile(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("registered")) })
 	db := open(t, path, statedb.Options{})
-	equal(t, "registered plugins", len(db.Registered()), 0)
+	equal(t, "registered plugins", len(statedb.Registered.All(db)), 0)
 	def := volume.PluginDefinition{ID: "new", Socket: "/s"}
-	do(t, db.Update, func(tx *statedb.Tx) error { tx.PutRegistered(def); return nil })
+	do(t, db.Update, func(tx *statedb.Tx) error { statedb.Registered.Put(tx, def); return nil })
 	again := open(t, copied(t, path), statedb.Options{})
-	equal(t, "registered plugins", again.Registered(), []volume.PluginDefinition{def})
-	do(t, again.Update, func(tx *statedb.Tx) error { tx.DeleteRegistered(def); return nil })
-	equal(t, "after the deletion", len(again.Registered()), 0)
+	equal(t, "registered plugins", statedb.Registered.All(again), []volume.PluginDefinition{def})
+	do(t, again.Update, func(tx *statedb.Tx) error { statedb.Registered.Remove(tx, def); return nil })
+	equal(t, "after the deletion", len(statedb.Registered.All(again)), 0)
 }
 
 // A file from a newer release, or one that makes no sense, is refused with its path. Its content

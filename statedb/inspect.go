@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
@@ -16,22 +14,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshot is the entire content of a file at one moment.
-type Snapshot struct {
-	Node    Node
-	Volumes []volume.Record
-	Plugins []volume.PluginRecord
-	Debts   []Debt
-	// Registered holds the plugins that were registered at run time.
-	Registered []volume.PluginDefinition
-	// Snapshots holds the intents of snapshots that were not seen to finish.
-	Snapshots []volume.SnapshotIntent
-	// Names holds the names of snapshots whose ids are known.
-	Names []volume.SnapshotName
-	// Runtimes holds the volumes that container runtimes know.
-	Runtimes []volume.RuntimeVolume
-}
-
 // copies is the number of attempts to copy a file before it counts as damaged. A copy can fail
 // because the agent writes to the file meanwhile.
 const copies = 3
@@ -39,11 +21,11 @@ const copies = 3
 // Inspect reads a copy of the file and leaves the file unchanged. It therefore also works on a
 // read-only file system, and on a file that an agent has open, which it reports. The copy lies in
 // the directory for temporary files and is removed.
-func Inspect(path string) (s Snapshot, open bool, err error) {
+func Inspect(path string) (v View, open bool, err error) {
 	open = locked(filepath.Dir(path))
 	src, err := os.Open(path)
 	if err != nil {
-		return s, open, fmt.Errorf("cannot read the state database: %w", err)
+		return v, open, fmt.Errorf("cannot read the state database: %w", err)
 	}
 	defer func() { err = errors.Join(err, src.Close()) }()
 
@@ -54,58 +36,77 @@ func Inspect(path string) (s Snapshot, open bool, err error) {
 	lines, _ := readLog(raw)
 
 	for range copies {
-		if s, err = inspect(src, lines); err == nil {
-			return s, open, nil
+		if v, err = inspect(src, lines); err == nil {
+			return v, open, nil
 		}
 	}
 
-	return s, open, fmt.Errorf("cannot read %s: %w", path, err)
+	return v, open, fmt.Errorf("cannot read %s: %w", path, err)
 }
 
-func inspect(src *os.File, lines []volume.Record) (s Snapshot, err error) {
+func inspect(src *os.File, lines []volume.Record) (v View, err error) {
 	if _, err := src.Seek(0, io.SeekStart); err != nil {
-		return s, err
+		return v, err
 	}
 
 	dst, err := os.CreateTemp("", "volagent-inspect")
 	if err != nil {
-		return s, fmt.Errorf("cannot make a copy: %w", err)
+		return v, fmt.Errorf("cannot make a copy: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.Remove(dst.Name())) }()
 
 	_, err = io.Copy(dst, src)
 	if err = errors.Join(err, dst.Close()); err != nil {
-		return s, fmt.Errorf("cannot make a copy: %w", err)
+		return v, fmt.Errorf("cannot make a copy: %w", err)
 	}
 	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
 	b, err := openBolt(dst.Name(), time.Second)
 	if err != nil {
-		return s, fmt.Errorf("the file is damaged: %w", err)
+		return v, fmt.Errorf("the file is damaged: %w", err)
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	err = b.View(func(tx *bbolt.Tx) error {
-		switch v, err := schema(tx, schemaOf(migrations)); {
+		switch found, err := schema(tx, schemaOf(migrations)); {
 		case err != nil:
 			return err
-		case v < schemaOf(migrations):
-			return fmt.Errorf("it has schema %d; the agent brings it to schema %d when it starts", v, schemaOf(migrations))
+		case found < schemaOf(migrations):
+			return fmt.Errorf("it has schema %d; the agent brings it to schema %d when it starts", found, schemaOf(migrations))
 		}
+
 		mem, err := read(tx)
-		mem.apply(replay(&mem, lines))
-		s = mem.snapshot()
+		mem.apply(replay(mem, lines))
+		v = View{mem}
 		return err
 	})
 
-	return s, err
+	return v, err
 }
 
-// snapshot returns the entire state, in no particular order.
-func (s *state) snapshot() Snapshot {
-	return Snapshot{
-		Node: s.node, Volumes: slices.Collect(maps.Values(s.volumes)),
-		Plugins: slices.Collect(maps.Values(s.plugins)), Debts: slices.Collect(maps.Values(s.debts)),
-		Registered: slices.Collect(maps.Values(s.registered)), Snapshots: slices.Collect(maps.Values(s.snapshots)),
-		Names:    slices.Collect(maps.Values(s.names)),
-		Runtimes: slices.Collect(maps.Values(s.runtimes)),
+// Check tests whether the file follows its own rules. The page structure must be sound, and every
+// value must be readable. Every claim must have its volume, every storage volume must occur once,
+// and every record must be consistent. No path may be used twice. Check opens the file itself, so
+// no other process may use the file at the same time.
+func Check(path string) (err error) {
+	if _, err := os.Stat(path); err != nil {
+		return err
 	}
+
+	b, err := openBolt(path, time.Second)
+	if err != nil {
+		return judge(path, b.info, err)
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
+
+	return b.View(func(tx *bbolt.Tx) error {
+		if _, err := schema(tx, schemaOf(migrations)); err != nil {
+			return err
+		}
+		s, err := read(tx)
+		errs := []error{err, s.check()}
+		for err := range tx.Check() {
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
 }

@@ -43,27 +43,24 @@ const logMost = 1 << 20
 // record, a commit only the changed ones. With more claims, a log line costs more than a commit.
 const claimsMost = 64
 
-// logFile is an open log.
+// logFile is an open log, which has to stay at its path.
 type logFile struct {
-	mu     sync.Mutex
-	f      *os.File // nil if there is no log; changes then wait for a commit
-	fault  error    // why there was no log at Open
-	size   int64    // size of the valid lines, in bytes
-	broken bool     // the file has invalid data after them
+	place
+	fault error // why there was no log at Open
 
-	path    string
+	writing sync.Mutex
+	f       *os.File    // nil if there is no log; changes then wait for a commit
 	info    os.FileInfo // of f
-	home    home
-	foreign *Foreign // the file that was found in place of f
-	warn    func(string)
+	size    int64       // size of the valid lines, in bytes
+	broken  bool        // the file has invalid data after them
 }
 
 // logPath returns the path of a database's log.
 func logPath(path string) string { return strings.TrimSuffix(path, ".db") + ".log" }
 
-// openLog opens the log for appending and returns its records.
-func openLog(db *DB) (*logFile, []volume.Record) {
-	path := logPath(db.path)
+// openLog opens the log of a database for appending and returns its records.
+func openLog(path string, h home, warn func(string)) (*logFile, []volume.Record) {
+	path = logPath(path)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if errors.Is(err, syscall.EROFS) {
 		raw, _ := os.ReadFile(path) // reported changes count even if nothing can be written
@@ -80,9 +77,10 @@ func openLog(db *DB) (*logFile, []volume.Record) {
 		_ = f.Close() // closing a file that was only read loses nothing
 		return &logFile{fault: err}, nil
 	}
+
 	records, size := readLog(raw)
-	l := &logFile{f: f, size: size, broken: size < int64(len(raw)), path: path, info: info, home: db.home, warn: db.warn}
-	l.mend()
+	l := &logFile{place: place{path: path, home: h, warn: warn}, f: f, info: info, size: size, broken: size < int64(len(raw))}
+	l.repair()
 	return l, records
 }
 
@@ -108,18 +106,28 @@ func readLog(raw []byte) (records []volume.Record, size int64) {
 
 // replay returns the changes by which the log is newer than the database.
 func replay(mem *state, lines []volume.Record) changes {
-	news := newChanges()
+	tx := newTx(mem, nil, nil)
 	for _, r := range lines {
-		was, ok := mem.volumes[r.Volume.ID]
-		if newer := news.volumes[r.Volume.ID]; newer != nil {
-			was = *newer
+		if was, ok := tx.Volume(r.Volume.ID); ok && was.Same(r) && was.Generation < r.Generation {
+			volumes.Put(tx, r)
 		}
-		if ok && was.Same(r) && was.Generation < r.Generation {
-			news.volumes[r.Volume.ID] = &r
+	}
+	return tx.own
+}
+
+// addAll appends the records of changes. It fails if there are changes that the log cannot hold.
+func (l *logFile) addAll(c changes) error {
+	for at := range c {
+		r := c.volume(at)
+		if r == nil {
+			return errors.New("the log holds only records of volumes")
+		}
+		if err := l.add(*r); err != nil {
+			return err
 		}
 	}
 
-	return news
+	return nil
 }
 
 // add appends a record. When it returns, the kernel has the data.
@@ -134,17 +142,17 @@ func (l *logFile) add(r volume.Record) error {
 	}
 
 	line := fmt.Appendf(make([]byte, 0, len(body)+10), "%08x %s\n", crc32.ChecksumIEEE(body), body)
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	if l.f == nil || l.broken {
 		return errors.New("there is no log")
 	}
-	if err := l.keepPlace(); err != nil {
+	if _, err := l.keep(l.info, l.rewrite); err != nil {
 		return err
 	}
 	if _, err := l.f.Write(line); err != nil {
 		l.broken = true
-		l.mend()
+		l.repair()
 		return err
 	}
 
@@ -152,8 +160,8 @@ func (l *logFile) add(r volume.Record) error {
 	return nil
 }
 
-// mend cuts off invalid data. The caller holds mu, or is still the only user of the log.
-func (l *logFile) mend() {
+// repair cuts off invalid data. The caller holds writing, or is still the only user of the log.
+func (l *logFile) repair() {
 	if l.broken {
 		l.broken = l.f.Truncate(l.size) != nil
 	}
@@ -161,8 +169,8 @@ func (l *logFile) mend() {
 
 // full reports whether the log has reached the size at which it must be emptied.
 func (l *logFile) full() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	return l.size > logMost
 }
 
@@ -183,19 +191,19 @@ func (l *logFile) forget() error {
 
 // committed empties the log if it is larger than most. All its lines must be committed.
 func (l *logFile) committed(most int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	if l.f == nil || l.size <= most && !l.broken {
 		return
 	}
 
 	l.size, l.broken = 0, true
-	l.mend()
+	l.repair()
 }
 
 func (l *logFile) close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.writing.Lock()
+	defer l.writing.Unlock()
 	if l.f == nil {
 		return nil
 	}
@@ -203,4 +211,41 @@ func (l *logFile) close() error {
 	f := l.f
 	l.f = nil
 	return f.Close()
+}
+
+// keepPlace makes sure that the file at the path is the open log.
+func (l *logFile) keepPlace() error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.f == nil {
+		return nil
+	}
+	_, err := l.keep(l.info, l.rewrite)
+	return err
+}
+
+// rewrite copies the valid lines of the log to a new file, which replaces the missing one. The log
+// is never synced.
+func (l *logFile) rewrite() error {
+	lines := make([]byte, l.size)
+	if _, err := l.f.ReadAt(lines, 0); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+
+	tmp := rewriting(l.path)
+	f, err := createNew(tmp)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(lines)
+	info, serr := f.Stat()
+	if err = errors.Join(err, serr); err == nil {
+		err = os.Rename(tmp, l.path)
+	}
+	if err != nil {
+		return errors.Join(err, f.Close(), remove(tmp))
+	}
+	old := l.f
+	l.f, l.info, l.broken = f, info, false
+	return old.Close()
 }

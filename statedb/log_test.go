@@ -70,7 +70,7 @@ func died(t *testing.T, path string, change func(*statedb.DB)) (dead string) {
 
 func take(t *testing.T, db *statedb.DB, id string) {
 	t.Helper()
-	err := db.SaveVolume(t.Context(), id, func(r volume.Record) (volume.Record, volume.Saving) {
+	err := saveVolume(t.Context(), db, id, func(r volume.Record) (volume.Record, volume.Saving) {
 		r.Claims = map[string]volume.Claim{"web": {Alloc: "web", State: volume.Mounted, Mount: &volume.MountIdentity{ID: 7}}}
 		return r, volume.SaveAtOnce
 	})
@@ -99,8 +99,8 @@ func taken(db *statedb.DB, id string) bool {
 func TestToldOutlives(t *testing.T) {
 	path := told(t, "a", "b")
 	s, _, err := statedb.Inspect(path)
-	if err != nil || len(s.Volumes) != 2 || s.Volumes[0].Claims["web"].State != volume.Mounted {
-		t.Errorf("inspected: %+v, %v", s.Volumes, err)
+	if err != nil || len(s.Volumes()) != 2 || s.Volumes()[0].Claims["web"].State != volume.Mounted {
+		t.Errorf("inspected: %+v, %v", s.Volumes(), err)
 	}
 	for range 2 {
 		db, err := statedb.Open(path, statedb.Options{})

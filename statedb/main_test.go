@@ -106,6 +106,30 @@ func put(r volume.Record) func(*statedb.Tx) error {
 	return func(tx *statedb.Tx) error { tx.PutVolume(r); return nil }
 }
 
+// saveNext returns Save in the form of Update, for changes that the next commit takes along.
+func saveNext(db *statedb.DB) func(context.Context, func(*statedb.Tx) error) error {
+	return func(ctx context.Context, fn func(*statedb.Tx) error) error {
+		return db.Save(ctx, func(tx *statedb.Tx) volume.Saving {
+			_ = fn(tx) // a save cannot be refused
+			return volume.SaveWithNext
+		})
+	}
+}
+
+// saveVolume saves the record of a volume, as the agent does after a step.
+func saveVolume(ctx context.Context, db *statedb.DB, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
+	return db.Save(ctx, func(tx *statedb.Tx) volume.Saving {
+		r, ok := tx.Volume(id)
+		if !ok {
+			return volume.SaveWithNext
+		}
+
+		r, saving := fn(r)
+		tx.PutVolume(r)
+		return saving
+	})
+}
+
 // do makes a change and fails the test if it is refused.
 func do(t testing.TB, change func(context.Context, func(*statedb.Tx) error) error, fn func(*statedb.Tx) error) {
 	t.Helper()

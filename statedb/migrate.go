@@ -1,57 +1,44 @@
 package statedb
 
 import (
-	"bufio"
-	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"go.etcd.io/bbolt"
 )
 
-// migration converts a file from one schema to the next.
-type migration struct {
-	what string // purpose of the migration, for the error
-	run  func(*bbolt.Tx) error
-}
-
-// migrations lists the migrations in order. The first converts schema 1 to 2. So far there is only
-// one schema, so the list is empty.
-var migrations []migration
-
-// schemaOf returns the schema after the last of the migrations.
-func schemaOf(steps []migration) int { return 1 + len(steps) }
-
-// schema returns the schema of a file, or 0 for a new file. It refuses a schema newer than known.
-func schema(tx *bbolt.Tx, known int) (int, error) {
-	if k, _ := tx.Cursor().First(); k == nil {
-		return 0, nil
+// load reads the whole file, creates the buckets of a new one, and migrates an older one. If it
+// refuses a file, it has not written to it.
+func load(b *backups, o Options, steps []migration) (s *state, err error) {
+	defer guard(func(p any) { err = nonsense{fmt.Errorf("it cannot be read: %v", p)} })()
+	known, found := schemaOf(steps), 0
+	look := func(tx *bbolt.Tx) (err error) {
+		if found, err = schema(tx, known); err != nil || found < known {
+			return err
+		}
+		if s, err = read(tx); err != nil {
+			return nonsense{err}
+		}
+		return nil
 	}
 
-	meta := tx.Bucket(bucketMeta)
-	if meta == nil {
-		return 0, nonsense{fmt.Errorf("bucket %q is missing", bucketMeta)}
+	if err := b.file.view(look); err != nil || found == known {
+		return s, err
+	}
+	if found == 0 {
+		err = b.file.bolt.Update(func(tx *bbolt.Tx) error { return prepare(tx, known) })
+	} else {
+		err = migrate(b, o, found, steps)
+	}
+	if err != nil {
+		return nil, err
 	}
 
-	raw := meta.Get(keySchema)
-	v, err := strconv.Atoi(string(raw))
-	switch {
-	case err != nil || v < 1:
-		return 0, nonsense{fmt.Errorf("schema version %q is not a number from 1", raw)}
-	case v > known:
-		return v, fmt.Errorf("it was written by a newer release (schema %d, this one knows %d); install that release again", v, known)
-	}
-
-	return v, nil
-}
-
-// setSchema stores the schema of a file.
-func setSchema(tx *bbolt.Tx, v int) error {
-	return tx.Bucket(bucketMeta).Put(keySchema, []byte(strconv.Itoa(v)))
+	return s, b.file.view(look)
 }
 
 // migrate converts a file from an older schema to the newest:
@@ -62,20 +49,21 @@ func setSchema(tx *bbolt.Tx, v int) error {
 //
 // A crash between these steps loses nothing and repeats nothing. A failed migration leaves the file
 // as the previous one left it.
-func (db *DB) migrate(path string, from int, steps []migration) error {
-	if err := keep(db.bolt.DB, path, from); err != nil {
-		return fmt.Errorf("cannot keep a copy before the migration from schema %d; free %d bytes beside it: %w", from, db.size(), err)
+func migrate(b *backups, o Options, from int, steps []migration) error {
+	bolt, path := b.file.bolt, b.file.path
+	if err := keep(bolt.DB, path, from); err != nil {
+		return fmt.Errorf("cannot keep a copy before the migration from schema %d; free %d bytes beside it: %w", from, bolt.used(), err)
 	}
-	if err := db.rotate(); err != nil {
+	if err := b.rotate(); err != nil {
 		// The migration can proceed, because keep has just made a copy.
-		db.warn(fmt.Sprintf("cannot make a copy of %s before its migration: %v", path, err))
+		o.Warn(fmt.Sprintf("cannot make a copy of %s before its migration: %v", path, err))
 	}
 
-	db.at(Kept)
+	o.Tap(Kept)
 	for v := from; v < schemaOf(steps); v++ {
 		m := steps[v-1]
-		db.at(BeforeMigration)
-		err := db.bolt.Update(func(tx *bbolt.Tx) error {
+		o.Tap(BeforeMigration)
+		err := bolt.Update(func(tx *bbolt.Tx) error {
 			if err := m.run(tx); err != nil {
 				return err
 			}
@@ -84,16 +72,10 @@ func (db *DB) migrate(path string, from int, steps []migration) error {
 		if err != nil {
 			return fmt.Errorf("cannot migrate from schema %d to %d (%s): %w", v, v+1, m.what, err)
 		}
-		db.at(AfterMigration)
+		o.Tap(AfterMigration)
 	}
 
 	return nil
-}
-
-// size returns the size of the file in bytes, or 0 if it is unknown.
-func (db *DB) size() (n int64) {
-	_ = db.bolt.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) // only used in a message
-	return n
 }
 
 // keep copies the open file to <path>.schema-N and syncs it. It never overwrites an existing copy.
@@ -102,65 +84,35 @@ func (db *DB) size() (n int64) {
 func keep(b *bbolt.DB, path string, n int) (err error) {
 	name := fmt.Sprintf("%s.schema-%d", path, n)
 	tmp := name + ".tmp"
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
 	if err := copyTo(b, tmp); err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
 	defer func() { err = errors.Join(err, os.Remove(tmp), syncDir(filepath.Dir(path))) }()
 
+	sum, err := sumOf(tmp)
+	if err != nil {
+		return err
+	}
 	for i, to := 2, name; ; i, to = i+1, fmt.Sprintf("%s.%d", name, i) {
 		err := os.Link(tmp, to)
 		if !errors.Is(err, os.ErrExist) {
 			return err
 		}
-		if same, err := equalFiles(tmp, to); err != nil || same {
+		kept, err := sumOf(to)
+		if err != nil || kept == sum {
 			return err
 		}
 	}
 }
 
-// copyTo writes the database to a new file and waits until it is on disk.
-func copyTo(b *bbolt.DB, path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+// sumOf returns a checksum of a file.
+func sumOf(path string) (sum [sha256.Size]byte, err error) {
+	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return sum, err
 	}
 
-	w := bufio.NewWriter(f) // the buffer keeps the cause of an error, bbolt does not
-	err = b.View(func(tx *bbolt.Tx) error {
-		_, err := tx.WriteTo(w)
-		return err
-	})
-
-	return errors.Join(err, w.Flush(), f.Sync(), f.Close())
-}
-
-// equalFiles compares two files byte by byte.
-func equalFiles(a, b string) (same bool, err error) {
-	var r [2]*os.File
-	for i, path := range []string{a, b} {
-		if r[i], err = os.Open(path); err != nil {
-			return false, err
-		}
-		defer func() { err = errors.Join(err, r[i].Close()) }()
-	}
-
-	var buf [2][64 << 10]byte
-	for {
-		n, aerr := io.ReadFull(r[0], buf[0][:])
-		m, berr := io.ReadFull(r[1], buf[1][:])
-		ended := func(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
-		switch {
-		case aerr != nil && !ended(aerr):
-			return false, aerr
-		case berr != nil && !ended(berr):
-			return false, berr
-		case !bytes.Equal(buf[0][:n], buf[1][:m]):
-			return false, nil
-		case ended(aerr) || ended(berr):
-			return ended(aerr) && ended(berr), nil
-		}
-	}
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return [sha256.Size]byte(h.Sum(nil)), errors.Join(err, f.Close())
 }

@@ -171,8 +171,8 @@ func FuzzBackup(f *testing.F) {
 		if err != nil && !errors.Is(err, volume.ErrInvalid) && !errors.Is(err, volume.ErrRefused) {
 			t.Errorf("neither invalid nor refused: %v", err)
 		}
-		if err == nil && len(got.Volumes) > len(raw) {
-			t.Errorf("%d volumes from %d bytes", len(got.Volumes), len(raw))
+		if err == nil && len(got.Volumes()) > len(raw) {
+			t.Errorf("%d volumes from %d bytes", len(got.Volumes()), len(raw))
 		}
 	})
 }

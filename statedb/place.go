@@ -1,16 +1,13 @@
 package statedb
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
-
-	"go.etcd.io/bbolt"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -27,9 +24,6 @@ import (
 //	              has to decide which of the two files counts
 //
 // An idle agent makes the same comparison every tendEvery.
-
-// tendEvery is the interval at which the writer checks the files even if it writes nothing.
-const tendEvery = 30 * time.Second
 
 // Foreign is the fault of a database whose file or log was replaced while it was open. Intents are
 // refused until the agent is restarted.
@@ -83,18 +77,6 @@ func (h home) unlock() error {
 	return nil
 }
 
-// lock waits for a lock. The error wraps EWOULDBLOCK if another process keeps it.
-func lock(f *os.File, how int, wait time.Duration) error {
-	const poll = 20 * time.Millisecond
-	for end := time.Now().Add(wait); ; {
-		err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB)
-		if !errors.Is(err, syscall.EWOULDBLOCK) || !time.Now().Add(poll).Before(end) {
-			return err
-		}
-		<-time.After(poll)
-	}
-}
-
 // locked reports whether another process has locked a directory.
 func locked(dir string) bool {
 	f, err := os.Open(dir)
@@ -135,259 +117,58 @@ func (h home) look(path string, open os.FileInfo) (standing, error) {
 	return inPlace, nil
 }
 
-// setAside renames a file to <file>.<kind>-<UTC time>, and adds a number if that name is in use.
-func setAside(path, kind string) (kept string, err error) {
-	at := time.Now().UTC().Format("20060102T150405Z")
-	kept = fmt.Sprintf("%s.%s-%s", path, kind, at)
-	for n := 2; exists(kept); n++ {
-		kept = fmt.Sprintf("%s.%s-%s.%d", path, kind, at, n)
-	}
-	return kept, os.Rename(path, kept)
+// place is the path at which an open file has to stay.
+type place struct {
+	path string
+	home home
+	warn func(string)
+
+	mu      sync.Mutex
+	foreign *Foreign // the file that was found at the path
 }
 
-// rewriting returns the temporary name of the file that will replace path.
-func rewriting(path string) string { return path + ".new" }
+// Foreign returns the file that replaced the open one, or nil.
+func (p *place) Foreign() *Foreign {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.foreign
+}
 
-// keepPlace makes sure that the file at the path is the open one. The writer calls it before each
-// commit.
-func (db *DB) keepPlace() (err error) {
-	defer func() {
-		db.mu.Lock()
-		defer db.mu.Unlock()
-		db.misplaced = err
-	}()
-
-	if db.broken != nil {
-		return nil // the commit reports it, and bbolt can no longer read the file
-	}
-	if db.bolt.readOnly {
-		if err := db.reopen(); err != nil {
-			return err
-		}
-	}
-
-	now, err := db.home.look(db.path, db.bolt.info)
+// keep makes sure that the file at the path is the open one. If it was not, rewrite writes the open
+// file again.
+func (p *place) keep(open os.FileInfo, rewrite func() error) (was standing, err error) {
+	was, err = p.home.look(p.path, open)
 	switch {
-	case err != nil:
-		return err
-	case now == inPlace:
-		return nil
-	case now == replaced && db.Foreign() != nil:
-		return fmt.Errorf("%s was replaced again while the agent used it", db.path)
-	case now == replaced:
-		if err := db.disown(); err != nil {
-			return err
+	case err != nil, was == inPlace:
+		return was, err
+	case was == replaced && p.Foreign() != nil:
+		return was, fmt.Errorf("%s was replaced again while the agent used it", p.path)
+	case was == replaced:
+		if err := p.disown(); err != nil {
+			return was, err
 		}
 	}
-	if err := db.rewrite(); err != nil {
-		return fmt.Errorf("%s is gone, and cannot be written again: %w", db.path, err)
+	if err := rewrite(); err != nil {
+		return was, fmt.Errorf("%s is gone, and cannot be written again: %w", p.path, err)
 	}
-	if f := db.Foreign(); f != nil {
-		return f
+	if was == missing {
+		p.warn(p.path + " was removed while the agent used it, and is written again")
 	}
-	db.warn(db.path + " was removed while the agent used it, and is written again")
-	return nil
+
+	return was, nil
 }
 
 // disown renames the file that replaced the open one.
-func (db *DB) disown() error {
-	kept, err := setAside(db.path, "foreign")
+func (p *place) disown() error {
+	kept, err := setAside(p.path, "foreign")
 	if err != nil {
-		return fmt.Errorf("%s was replaced while the agent used it, and the other file cannot be set aside: %w", db.path, err)
+		return fmt.Errorf("%s was replaced while the agent used it, and the other file cannot be set aside: %w", p.path, err)
 	}
 
-	f := &Foreign{db.path, kept}
-	db.mu.Lock()
-	db.foreign = f
-	db.mu.Unlock()
-	db.warn(f.Error())
+	f := &Foreign{p.path, kept}
+	p.mu.Lock()
+	p.foreign = f
+	p.mu.Unlock()
+	p.warn(f.Error())
 	return nil
-}
-
-// Foreign returns the file that replaced the database or the log, or nil.
-func (db *DB) Foreign() *Foreign {
-	if f := db.log.foreignFile(); f != nil {
-		return f
-	}
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.foreign
-}
-
-// admit refuses intents if the database or its log was replaced. It returns the other requests.
-func (db *DB) admit(reqs []*request) (rest []*request) {
-	f := db.Foreign()
-	if f == nil {
-		return reqs
-	}
-
-	for _, r := range reqs {
-		if r.mode == intent {
-			r.done <- f.refusal()
-		} else {
-			rest = append(rest, r)
-		}
-	}
-
-	return rest
-}
-
-// rewrite copies the last committed content of the open file to a new file, which takes its place.
-func (db *DB) rewrite() error {
-	tmp := rewriting(db.path)
-	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	if err := copyTo(db.bolt.DB, tmp); err != nil {
-		return errors.Join(err, remove(tmp))
-	}
-
-	b, err := openBolt(tmp, time.Second)
-	if err != nil {
-		return errors.Join(err, remove(tmp))
-	}
-	if err := os.Rename(tmp, db.path); err != nil {
-		return errors.Join(err, b.Close(), remove(tmp))
-	}
-	err = syncDir(db.dir)
-	db.swap.Lock()
-	old := db.bolt
-	db.bolt = b
-	db.swap.Unlock()
-	return errors.Join(err, old.Close())
-}
-
-// unwritable returns the reason why a file that is open read-only cannot be written. It returns nil
-// if the file is open for writing or could be.
-func (o opened) unwritable(path string) error {
-	if !o.readOnly {
-		return nil
-	}
-
-	// access(2) does not notice that ext4 refuses writes after an error, so open the file.
-	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return fmt.Errorf("the file system of %s can only be read: %w", path, err)
-	}
-	return f.Close()
-}
-
-// reopen opens the file for writing as soon as its file system allows that. Until then the changes
-// are kept in memory.
-func (db *DB) reopen() error {
-	if err := db.bolt.unwritable(db.path); err != nil {
-		return err
-	}
-
-	db.swap.Lock()
-	defer db.swap.Unlock()
-	if err := db.bolt.Close(); err != nil { // this drops its lock, which would block the next open
-		return err
-	}
-
-	b, err := openBolt(db.path, time.Second)
-	if b.DB != nil {
-		db.bolt = b
-	}
-	if err != nil {
-		return err
-	}
-
-	return b.unwritable(db.path)
-}
-
-// remove removes a file. It is not an error if the file does not exist.
-func remove(path string) error {
-	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// view runs a read transaction. The lock makes it safe while the writer exchanges the file. The
-// writer itself must not call it during that exchange.
-func (db *DB) view(fn func(*bbolt.Tx) error) error {
-	db.swap.RLock()
-	defer db.swap.RUnlock()
-	return db.bolt.View(fn)
-}
-
-// tend checks the files of a database that may be idle.
-func (db *DB) tend() {
-	_ = db.keepPlace() // Fault reports the error
-	_ = db.log.tend()  // the next line or the next tend tries again
-}
-
-// tend locks the log and calls keepPlace.
-func (l *logFile) tend() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.f == nil {
-		return nil
-	}
-	return l.keepPlace()
-}
-
-func (l *logFile) foreignFile() *Foreign {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.foreign
-}
-
-// keepPlace makes sure that the file at the path is the open one. The caller holds mu.
-func (l *logFile) keepPlace() error {
-	now, err := l.home.look(l.path, l.info)
-	switch {
-	case err != nil:
-		return err
-	case now == inPlace:
-		return nil
-	case now == replaced && l.foreign != nil:
-		return fmt.Errorf("%s was replaced again while the agent used it", l.path)
-	case now == replaced:
-		kept, err := setAside(l.path, "foreign")
-		if err != nil {
-			return fmt.Errorf("%s was replaced while the agent used it, and the other file cannot be set aside: %w", l.path, err)
-		}
-		l.foreign = &Foreign{l.path, kept}
-		l.warn(l.foreign.Error())
-	}
-	if err := l.rewrite(); err != nil {
-		return fmt.Errorf("%s is gone, and cannot be written again: %w", l.path, err)
-	}
-	if now == missing {
-		l.warn(l.path + " was removed while the agent used it, and is written again")
-	}
-
-	return nil
-}
-
-// rewrite copies the valid lines of the log to a new file, which replaces the missing one. The log
-// is never synced.
-func (l *logFile) rewrite() error {
-	lines := make([]byte, l.size)
-	if _, err := l.f.ReadAt(lines, 0); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-
-	tmp := rewriting(l.path)
-	if err := remove(tmp); err != nil {
-		return err
-	}
-
-	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, bytes.NewReader(lines))
-	info, serr := f.Stat()
-	if err = errors.Join(err, serr); err == nil {
-		err = os.Rename(tmp, l.path)
-	}
-	if err != nil {
-		return errors.Join(err, f.Close(), remove(tmp))
-	}
-	old := l.f
-	l.f, l.info, l.broken = f, info, false
-	return old.Close()
 }

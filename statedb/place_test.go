@@ -96,8 +96,8 @@ func TestBackupAfterRewrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := db.ReadBackup(b)
-	if err := errors.Join(err, b.Close(), db.Verify()); err != nil || len(got.Volumes) != 1 {
-		t.Errorf("the copy has %d volumes: %v", len(got.Volumes), err)
+	if err := errors.Join(err, b.Close(), db.Verify()); err != nil || len(got.Volumes()) != 1 {
+		t.Errorf("the copy has %d volumes: %v", len(got.Volumes()), err)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestRemovedLogKeepsLines(t *testing.T) {
 	}
 	tellOne := func(id string, access volume.Side) {
 		t.Helper()
-		if err := db.SaveVolume(t.Context(), id, func(r volume.Record) (volume.Record, volume.Saving) {
+		if err := saveVolume(t.Context(), db, id, func(r volume.Record) (volume.Record, volume.Saving) {
 			r.Node.Staged = access
 			return r, volume.SaveAtOnce
 		}); err != nil {

@@ -29,32 +29,35 @@ func TestRuntimeVolumes(t *testing.T) {
 		return tx.DeleteBucket([]byte("runtimes"))
 	})
 	db := open(t, path, statedb.Options{})
-	equal(t, "of an older file", len(db.RuntimeVolumes()), 0)
+	equal(t, "of an older file", len(statedb.RuntimeVolumes.All(db)), 0)
 	podman := runtimeVolume("data")
 	podman.Runtime = "podman"
 	do(t, db.Update, func(tx *statedb.Tx) error {
-		tx.PutRuntimeVolume(runtimeVolume("data"))
-		tx.PutRuntimeVolume(podman)
-		equal(t, "of the same change", len(tx.RuntimeVolumes()), 2)
+		statedb.RuntimeVolumes.Put(tx, runtimeVolume("data"))
+		statedb.RuntimeVolumes.Put(tx, podman)
+		equal(t, "of the same change", len(statedb.RuntimeVolumes.All(tx)), 2)
 		return nil
 	})
-	if v, ok := db.RuntimeVolume("docker", "data"); !ok || len(v.Refs) != 1 {
+	if v, ok := statedb.RuntimeVolumes.Get(db, volume.RuntimeKey("docker", "data")); !ok || len(v.Refs) != 1 {
 		t.Errorf("docker's is %+v, %t", v, ok)
 	}
-	do(t, db.Update, func(tx *statedb.Tx) error { tx.DeleteRuntimeVolume("docker", "data"); return nil })
+	do(t, db.Update, func(tx *statedb.Tx) error {
+		statedb.RuntimeVolumes.Delete(tx, volume.RuntimeKey("docker", "data"))
+		return nil
+	})
 	again := open(t, copied(t, path), statedb.Options{})
-	equal(t, "after one was removed", again.RuntimeVolumes(), []volume.RuntimeVolume{podman})
+	equal(t, "after one was removed", statedb.RuntimeVolumes.All(again), []volume.RuntimeVolume{podman})
 	s, _, err := statedb.Inspect(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "inspected", s.Runtimes, []volume.RuntimeVolume{podman})
+	equal(t, "inspected", statedb.RuntimeVolumes.All(s), []volume.RuntimeVolume{podman})
 }
 
 // Check finds runtime volumes that cannot exist.
 func TestCheckRuntimeVolumes(t *testing.T) {
 	path := full(t)
-	do(t, open(t, path, statedb.Options{}).Update, func(tx *statedb.Tx) error { tx.PutRuntimeVolume(runtimeVolume("data")); return nil })
+	do(t, open(t, path, statedb.Options{}).Update, func(tx *statedb.Tx) error { statedb.RuntimeVolumes.Put(tx, runtimeVolume("data")); return nil })
 	path = copied(t, path)
 	peek(t, path, set("runtimes", "x", `{"runtime":"lxc","name":"data","volume_id":"v","refs":[{"id":"a","alloc":"docker"},{"id":"a","alloc":"docker"}]}`))
 	err := statedb.Check(path)

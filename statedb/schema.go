@@ -1,213 +1,254 @@
 package statedb
 
 import (
-	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-var (
-	bucketMeta    = []byte("meta")
-	bucketVolumes = []byte("volumes")
-	bucketClaims  = []byte("claims")
-	bucketPlugins = []byte("plugins")
-	bucketDebts   = []byte("debts")
-	// bucketRegistered is created with the first registration. Older files lack it.
-	bucketRegistered = []byte("registered")
-	// bucketSnapshots is created with the first snapshot. Older files lack it.
-	bucketSnapshots = []byte("snapshots")
-	// bucketNames is created when the first snapshot gets an id.
-	bucketNames = []byte("snapshot-names")
-	// bucketRuntimes is created with the first volume of a container runtime. Older files lack it.
-	bucketRuntimes = []byte("runtimes")
+// buckets lists the buckets of a new file. The others are created with their first value.
+var buckets = []string{bucketMeta, "volumes", bucketClaims, "plugins", "debts"}
 
-	keySchema = []byte("schema")
-	keyNode   = []byte("node")
-)
-
-var buckets = [][]byte{bucketMeta, bucketVolumes, bucketClaims, bucketPlugins, bucketDebts}
-
-func claimKey(id, alloc string) []byte {
-	key := make([]byte, 0, len(id)+1+len(alloc))
-	key = append(append(key, id...), 0)
-	return append(key, alloc...)
+// migration converts a file from one schema to the next.
+type migration struct {
+	what string // purpose of the migration, for the error
+	run  func(*bbolt.Tx) error
 }
 
-// load reads the whole file, creates the buckets of a new one, and migrates an older one. If it
-// refuses a file, it has not written to it.
-func (db *DB) load(path string, steps []migration) (err error) {
-	defer guard(func(p any) { err = nonsense{fmt.Errorf("it cannot be read: %v", p)} })()
-	known, found := schemaOf(steps), 0
-	look := func(tx *bbolt.Tx) (err error) {
-		if found, err = schema(tx, known); err != nil || found < known {
-			return err
-		}
-		if db.mem, err = read(tx); err != nil {
-			return nonsense{err}
-		}
-		return nil
-	}
-	if err := db.bolt.View(look); err != nil || found == known {
-		return err
-	}
-	if found == 0 {
-		err = db.bolt.Update(func(tx *bbolt.Tx) error { return prepare(tx, known) })
-	} else {
-		err = db.migrate(path, found, steps)
-	}
-	if err != nil {
-		return err
+// migrations lists the migrations in order. The first converts schema 1 to 2. So far there is only
+// one schema, so the list is empty.
+var migrations []migration
+
+// schemaOf returns the schema after the last of the migrations.
+func schemaOf(steps []migration) int { return 1 + len(steps) }
+
+// schema returns the schema of a file, or 0 for a new file. It refuses a schema newer than known.
+func schema(tx *bbolt.Tx, known int) (int, error) {
+	if k, _ := tx.Cursor().First(); k == nil {
+		return 0, nil
 	}
 
-	return db.bolt.View(look)
+	meta := tx.Bucket([]byte(bucketMeta))
+	if meta == nil {
+		return 0, nonsense{fmt.Errorf("bucket %q is missing", bucketMeta)}
+	}
+
+	raw := meta.Get([]byte(keySchema))
+	v, err := strconv.Atoi(string(raw))
+	switch {
+	case err != nil || v < 1:
+		return 0, nonsense{fmt.Errorf("schema version %q is not a number from 1", raw)}
+	case v > known:
+		return v, fmt.Errorf("it was written by a newer release (schema %d, this one knows %d); install that release again", v, known)
+	}
+
+	return v, nil
 }
 
-// prepare creates the missing buckets of a new file and stores the schema.
+// setSchema stores the schema of a file.
+func setSchema(tx *bbolt.Tx, v int) error {
+	return tx.Bucket([]byte(bucketMeta)).Put([]byte(keySchema), []byte(strconv.Itoa(v)))
+}
+
+// prepare creates the buckets of a new file and stores the schema.
 func prepare(tx *bbolt.Tx, version int) error {
 	for _, name := range buckets {
-		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+		if _, err := tx.CreateBucketIfNotExists([]byte(name)); err != nil {
 			return err
 		}
 	}
 	return setSchema(tx, version)
 }
 
-func cut(key string) (id, alloc string, ok bool) {
-	a, b, ok := bytes.Cut([]byte(key), []byte{0})
-	return string(a), string(b), ok
-}
-
-// save writes changes in the order of their keys, so that keys on the same page are written
-// together. It writes only those claims of a volume that differ from the file. A stored record is
-// never modified in place, so claims that compare equal are the same.
-func (db *DB) save(tx *bbolt.Tx, c changes) error {
+// read decodes the whole file. It returns an error for any data that it cannot decode, because the
+// agent would otherwise forget a mount.
+func read(tx *bbolt.Tx) (*state, error) {
+	s := newState()
 	var errs []error
-	note := func(err error) {
-		if err != nil {
-			errs = append(errs, err)
+	for _, k := range kinds {
+		bucket := k.name()
+		errs = append(errs, each(tx, bucket, func(key string, raw []byte) error {
+			if bucket == bucketMeta && key == keySchema {
+				return nil
+			}
+			v, err := k.read(raw)
+			if err != nil {
+				return fmt.Errorf("%s %q: %w", bucket, key, err)
+			}
+			if r, ok := v.(volume.Record); ok {
+				return s.addVolume(key, r)
+			}
+			s.values[bucket][key] = v
+			return nil
+		}))
+	}
+
+	errs = append(errs, each(tx, bucketClaims, func(key string, raw []byte) error {
+		var c volume.Claim
+		if err := decode(raw, &c); err != nil {
+			return fmt.Errorf("%s %q: %w", bucketClaims, key, err)
 		}
+		id, alloc, ok := strings.Cut(key, "\x00")
+		r, known := volumes.Get(s, id)
+		if !ok || !known || alloc != c.Alloc {
+			return fmt.Errorf("claim %q belongs to no volume", key)
+		}
+		r.Claims[alloc] = c // read owns the map until it returns
+		return nil
+	}))
+
+	for _, v := range s.values[volumes.bucket] {
+		s.index(v.(volume.Record))
 	}
 
-	db.values.reset()
-	ids, claims, volumes := slices.Sorted(maps.Keys(c.volumes)), tx.Bucket(bucketClaims), tx.Bucket(bucketVolumes)
-	for _, id := range ids {
-		note(db.saveClaims(claims, id, c.volumes[id]))
-	}
-
-	for _, id := range ids {
-		note(set(&db.values, volumes, []byte(id), c.volumes[id]))
-	}
-
-	for id, p := range c.plugins {
-		note(set(&db.values, tx.Bucket(bucketPlugins), []byte(id), p))
-	}
-
-	for key, d := range c.debts {
-		note(set(&db.values, tx.Bucket(bucketDebts), []byte(key), d))
-	}
-
-	note(setLate(&db.values, tx, bucketRegistered, c.registered))
-	note(setLate(&db.values, tx, bucketSnapshots, c.snapshots))
-	note(setLate(&db.values, tx, bucketNames, c.names))
-	note(setLate(&db.values, tx, bucketRuntimes, c.runtimes))
-	if c.node != nil {
-		note(set(&db.values, tx.Bucket(bucketMeta), keyNode, c.node))
-	}
-
-	return errors.Join(errs...)
+	return s, errors.Join(errs...)
 }
 
-func (db *DB) saveClaims(b *bbolt.Bucket, id string, r *volume.Record) error {
-	old := db.disk[id]
-	var now map[string]volume.Claim
-	if r != nil {
-		now = r.Claims
+// addVolume adds a record of the file, still without its claims.
+func (s *state) addVolume(key string, r volume.Record) error {
+	if r.Volume.ID != key {
+		return fmt.Errorf("volume %q is stored under %q", r.Volume.ID, key)
 	}
 
-	for alloc := range old {
-		if _, ok := now[alloc]; !ok {
-			if err := b.Delete(claimKey(id, alloc)); err != nil {
-				return err
-			}
+	r.Claims = map[string]volume.Claim{}
+	s.values[volumes.bucket][key] = r
+	if k := StorageKey(r.Volume.Driver, r.Volume.ExternalID); k != "" {
+		if other, ok := s.external[k]; ok {
+			return fmt.Errorf("volumes %q and %q are one storage volume", other, key)
 		}
-	}
-
-	for alloc, c := range now {
-		if was, ok := old[alloc]; ok && was == c {
-			continue
-		}
-		if err := set(&db.values, b, claimKey(id, alloc), &c); err != nil {
-			return err
-		}
+		s.external[k] = key
 	}
 
 	return nil
 }
 
-// setLate stores values in a bucket, and creates the bucket if it is missing.
-func setLate[V any](to *values, tx *bbolt.Tx, bucket []byte, changed map[string]*V) error {
-	if len(changed) == 0 {
+// each calls fn for all values of a bucket, and joins the errors.
+func each(tx *bbolt.Tx, bucket string, fn func(key string, raw []byte) error) error {
+	b := tx.Bucket([]byte(bucket))
+	switch {
+	case b == nil && slices.Contains(buckets, bucket):
+		return fmt.Errorf("bucket %q is missing", bucket)
+	case b == nil:
 		return nil
 	}
 
-	b, err := tx.CreateBucketIfNotExists(bucket)
-	if err != nil {
-		return err
-	}
+	var errs []error
+	err := b.ForEach(func(key, raw []byte) error {
+		if err := fn(string(key), raw); err != nil {
+			errs = append(errs, err)
+		}
+		return nil
+	})
+
+	return errors.Join(append(errs, err)...)
+}
+
+// stored holds the claims of each volume as the file has them.
+type stored map[string]map[string]volume.Claim
+
+// storedIn returns the claims of a state that was just read from the file.
+func storedIn(s *state) stored {
+	on := make(stored, len(s.values[volumes.bucket]))
+	s.each(volumes.bucket, func(id string, r any) { on[id] = r.(volume.Record).Claims })
+	return on
+}
+
+// save writes changes in the order of their keys, so that keys on the same page are written
+// together.
+func (on stored) save(tx *bbolt.Tx, c changes) error {
+	order := slices.SortedFunc(maps.Keys(c), func(a, b address) int {
+		return cmp.Or(cmp.Compare(a.bucket, b.bucket), cmp.Compare(a.key, b.key))
+	})
 
 	var errs []error
-	for key, v := range changed {
-		errs = append(errs, set(to, b, []byte(key), v))
+	for _, at := range order {
+		errs = append(errs, set(tx, at, c[at]))
+		if at.bucket == volumes.bucket {
+			errs = append(errs, on.saveClaims(tx, at.key, c.volume(at)))
+		}
 	}
+
 	return errors.Join(errs...)
 }
 
-// set stores a value. A nil value deletes the key.
-func set[V any](to *values, b *bbolt.Bucket, key []byte, v *V) error {
-	if v == nil {
-		return b.Delete(key)
+// saveClaims writes only those claims of a volume that differ from the file. So a commit does not
+// grow with the number of claims. A stored record is never modified in place, so claims that
+// compare equal are the same.
+func (on stored) saveClaims(tx *bbolt.Tx, id string, r *volume.Record) error {
+	var now map[string]volume.Claim
+	if r != nil {
+		now = r.Claims
 	}
 
-	raw, err := to.encode(v)
+	var errs []error
+	for alloc := range on[id] {
+		if _, ok := now[alloc]; !ok {
+			errs = append(errs, set(tx, claimAddress(id, alloc), nil))
+		}
+	}
+
+	for alloc, c := range now {
+		if was, ok := on[id][alloc]; !ok || was != c {
+			errs = append(errs, set(tx, claimAddress(id, alloc), &c))
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+func claimAddress(id, alloc string) address { return address{bucketClaims, id + "\x00" + alloc} }
+
+// written notes that a commit wrote changes.
+func (on stored) written(c changes) {
+	for at := range c {
+		if at.bucket != volumes.bucket {
+			continue
+		}
+		if r := c.volume(at); r != nil {
+			on[at.key] = r.Claims
+		} else {
+			delete(on, at.key)
+		}
+	}
+}
+
+// doubt notes that a commit may have written a record, or may not. Empty claims differ from every
+// claim in memory, so the next commit writes all of them again.
+func (on stored) doubt(id string, r *volume.Record) {
+	claims := map[string]volume.Claim{}
+	for alloc := range on[id] {
+		claims[alloc] = volume.Claim{}
+	}
+	if r != nil {
+		for alloc := range r.Claims {
+			claims[alloc] = volume.Claim{}
+		}
+	}
+	on[id] = claims
+}
+
+// set stores a value, and creates its bucket if it is missing. A nil value deletes the key.
+func set(tx *bbolt.Tx, at address, v any) error {
+	b, err := tx.CreateBucketIfNotExists([]byte(at.bucket))
 	if err != nil {
 		return err
 	}
-	return b.Put(key, raw)
-}
-
-// values holds the encoded values of one commit. bbolt does not copy values, so they must not
-// change before the transaction ends.
-type values struct {
-	buf bytes.Buffer
-	to  *json.Encoder
-}
-
-// mostKept limits the buffer, in bytes, that is kept for the next commit.
-const mostKept = 256 << 10
-
-// reset begins a commit. No open transaction may use the values that were encoded before.
-func (v *values) reset() {
-	if v.to == nil || v.buf.Cap() > mostKept {
-		v.buf = bytes.Buffer{}
-		v.to = json.NewEncoder(&v.buf)
+	if v == nil {
+		return b.Delete([]byte(at.key))
 	}
-	v.buf.Reset()
-}
 
-// encode returns a value as JSON. If the buffer has to grow, earlier results stay valid in the old
-// memory.
-func (v *values) encode(value any) ([]byte, error) {
-	first := v.buf.Len()
-	if err := v.to.Encode(value); err != nil {
-		return nil, err
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return err
 	}
-	end := v.buf.Len() - 1 // without the newline at its end
-	return v.buf.Bytes()[first:end:end], nil
+	return b.Put([]byte(at.key), raw)
 }

@@ -25,16 +25,16 @@ func TestSnapshots(t *testing.T) {
 	group := intent("nightly")
 	group.Group = true
 	do(t, db.Update, func(tx *statedb.Tx) error {
-		if i, ok := tx.Snapshot(intent("nightly").Key()); !ok || !i.Same(intent("nightly")) {
+		if i, ok := statedb.Snapshots.Get(tx, intent("nightly").Key()); !ok || !i.Same(intent("nightly")) {
 			t.Errorf("the intent is %+v, %t", i, ok)
 		}
-		tx.PutSnapshot(group)
+		statedb.Snapshots.Put(tx, group)
 		return nil
 	})
-	equal(t, "intents", len(db.Snapshots()), 2)
-	do(t, db.Update, func(tx *statedb.Tx) error { tx.DeleteSnapshot(intent("nightly").Key()); return nil })
+	equal(t, "intents", len(statedb.Snapshots.All(db)), 2)
+	do(t, db.Update, func(tx *statedb.Tx) error { statedb.Snapshots.Delete(tx, intent("nightly").Key()); return nil })
 	again := open(t, copied(t, path), statedb.Options{})
-	equal(t, "after one was forgotten", again.Snapshots(), []volume.SnapshotIntent{group})
+	equal(t, "after one was forgotten", statedb.Snapshots.All(again), []volume.SnapshotIntent{group})
 }
 
 // A file from a release without snapshots has none, but can store them.
@@ -42,9 +42,9 @@ func TestSnapshotsInOlderFile(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("snapshots")) })
 	db := open(t, path, statedb.Options{})
-	equal(t, "intents", len(db.Snapshots()), 0)
-	do(t, db.Update, func(tx *statedb.Tx) error { tx.PutSnapshot(intent("new")); return nil })
-	equal(t, "intents", open(t, copied(t, path), statedb.Options{}).Snapshots(), []volume.SnapshotIntent{intent("new")})
+	equal(t, "intents", len(statedb.Snapshots.All(db)), 0)
+	do(t, db.Update, func(tx *statedb.Tx) error { statedb.Snapshots.Put(tx, intent("new")); return nil })
+	equal(t, "intents", statedb.Snapshots.All(open(t, copied(t, path), statedb.Options{})), []volume.SnapshotIntent{intent("new")})
 }
 
 // The name of a snapshot is on disk, and in a backup, until it is deleted. Several ids may have the
@@ -54,22 +54,22 @@ func TestSnapshotNames(t *testing.T) {
 	db := open(t, path, statedb.Options{})
 	one, two := intent("nightly").Named("snap-1"), intent("nightly").Named("snap-2")
 	do(t, db.Update, func(tx *statedb.Tx) error {
-		tx.PutSnapshotName(one)
-		tx.PutSnapshotName(two)
+		statedb.SnapshotNames.Put(tx, one)
+		statedb.SnapshotNames.Put(tx, two)
 		return nil
 	})
-	equal(t, "names", len(open(t, copied(t, path), statedb.Options{}).SnapshotNames()), 2)
+	equal(t, "names", len(statedb.SnapshotNames.All(open(t, copied(t, path), statedb.Options{}))), 2)
 	do(t, db.Update, func(tx *statedb.Tx) error {
-		tx.DeleteSnapshotName(one.Key())
-		equal(t, "names in the transaction", tx.SnapshotNames(), []volume.SnapshotName{two})
+		statedb.SnapshotNames.Delete(tx, one.Key())
+		equal(t, "names in the transaction", statedb.SnapshotNames.All(tx), []volume.SnapshotName{two})
 		return nil
 	})
-	equal(t, "after one was forgotten", open(t, copied(t, path), statedb.Options{}).SnapshotNames(), []volume.SnapshotName{two})
+	equal(t, "after one was forgotten", statedb.SnapshotNames.All(open(t, copied(t, path), statedb.Options{})), []volume.SnapshotName{two})
 	s, _, err := statedb.Inspect(copied(t, path))
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "as inspect sees them", s.Names, []volume.SnapshotName{two})
+	equal(t, "as inspect sees them", statedb.SnapshotNames.All(s), []volume.SnapshotName{two})
 }
 
 // Check finds an intent that the agent cannot complete.

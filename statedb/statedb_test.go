@@ -155,28 +155,28 @@ func TestReadersSeeCommitted(t *testing.T) {
 	}
 }
 
-// A checkpoint is in memory at once, and the next commit writes it.
-func TestCheckpoint(t *testing.T) {
+// A save is in memory at once, and the next commit writes it.
+func TestSaveWithNext(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("v")))
 	before := db.Commits()
 	r, _ := db.Volume("v")
 	r.Node.Staged = volume.Present
-	do(t, db.Checkpoint, put(r))
+	do(t, saveNext(db), put(r))
 	if got, _ := db.Volume("v"); got.Node.Staged != volume.Present {
-		t.Error("the checkpoint is not in memory")
+		t.Error("the save is not in memory")
 	}
 	if n := db.Commits(); n != before {
-		t.Errorf("a checkpoint made %d commits", n-before)
+		t.Errorf("a save made %d commits", n-before)
 	}
 	lost := open(t, copied(t, path), statedb.Options{})
 	if got, _ := lost.Volume("v"); got.Node.Staged != volume.Absent {
-		t.Error("a checkpoint reached the disk by itself")
+		t.Error("a save reached the disk by itself")
 	}
 	do(t, db.Update, put(record("other")))
 	kept := open(t, copied(t, path), statedb.Options{})
 	if got, _ := kept.Volume("v"); got.Node.Staged != volume.Present {
-		t.Error("a checkpoint did not ride with the next commit")
+		t.Error("a save did not ride with the next commit")
 	}
 }
 
@@ -192,19 +192,19 @@ func TestNothingToCommit(t *testing.T) {
 // Close commits changes that are only in memory. After Close, all changes are refused.
 func TestClose(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
-	do(t, db.Checkpoint, put(record("v")))
+	do(t, saveNext(db), put(record("v")))
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(context.Context, func(*statedb.Tx) error) error{
-		"Update": db.Update, "Happened": db.Happened, "Checkpoint": db.Checkpoint,
+		"Update": db.Update, "Happened": db.Happened, "Save": saveNext(db),
 	} {
 		if err := change(t.Context(), put(record("late"))); !errors.Is(err, statedb.ErrClosed) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
-	if err := db.SaveVolume(t.Context(), "v", func(r volume.Record) (volume.Record, volume.Saving) { return r, volume.SaveWithNext }); !errors.Is(err, statedb.ErrClosed) {
-		t.Errorf("SaveVolume after Close: %v", err)
+	if err := saveVolume(t.Context(), db, "v", func(r volume.Record) (volume.Record, volume.Saving) { return r, volume.SaveWithNext }); !errors.Is(err, statedb.ErrClosed) {
+		t.Errorf("Save of a volume after Close: %v", err)
 	}
 	if got := ids(t, copied(t, path)); !got["v"] || got["late"] {
 		t.Errorf("on disk are %v, want v", got)
@@ -348,9 +348,9 @@ func TestVolumeOfInOneCommit(t *testing.T) {
 	}
 }
 
-// A checkpoint of one volume does not wait for a commit about other volumes. It survives that
+// A save of one volume does not wait for a commit about other volumes. It survives that
 // commit whether the commit fails or not. It waits for a commit about the same volume.
-func TestCheckpointDuringCommit(t *testing.T) {
+func TestSaveDuringCommit(t *testing.T) {
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	var hold atomic.Bool
 	db, path := fresh(t, statedb.Options{Tap: func(p statedb.Point) {
@@ -378,18 +378,18 @@ func TestCheckpointDuringCommit(t *testing.T) {
 		})
 	}()
 	<-reached
-	if err := db.SaveVolume(t.Context(), "b", staged); err != nil {
+	if err := saveVolume(t.Context(), db, "b", staged); err != nil {
 		t.Fatal(err) // would hang if it waited
 	}
 	if r, _ := db.Volume("b"); r.Node.Staged != volume.Present {
-		t.Error("the checkpoint is not in memory")
+		t.Error("the save is not in memory")
 	}
 	same := make(chan error, 1)
-	go func() { same <- db.SaveVolume(t.Context(), "a", staged) }()
+	go func() { same <- saveVolume(t.Context(), db, "a", staged) }()
 	for db.Queued() == 0 {
 		select {
 		case err := <-same:
-			t.Fatalf("a checkpoint went past a commit of its own volume: %v", err)
+			t.Fatalf("a save went past a commit of its own volume: %v", err)
 		default:
 			runtime.Gosched()
 		}
@@ -405,13 +405,13 @@ func TestCheckpointDuringCommit(t *testing.T) {
 	kept := open(t, copied(t, path), statedb.Options{})
 	for _, id := range []string{"a", "b"} {
 		if r, _ := kept.Volume(id); r.Node.Staged != volume.Present {
-			t.Errorf("the checkpoint of %q did not ride with the next commit", id)
+			t.Errorf("the save of %q did not ride with the next commit", id)
 		}
 	}
-	if err := db.SaveVolume(t.Context(), "gone", staged); err != nil {
-		t.Errorf("a checkpoint of a volume that is gone: %v", err)
+	if err := saveVolume(t.Context(), db, "gone", staged); err != nil {
+		t.Errorf("a save of a volume that is gone: %v", err)
 	}
 	if _, ok := db.Volume("gone"); ok {
-		t.Error("a checkpoint made a volume")
+		t.Error("a save made a volume")
 	}
 }

@@ -174,7 +174,7 @@ func TestManyClaims(t *testing.T) {
 	}
 	do(t, db.Update, put(many))
 	before := db.Commits()
-	err = db.SaveVolume(t.Context(), "a", func(r volume.Record) (volume.Record, volume.Saving) { return r, volume.SaveAtOnce })
+	err = saveVolume(t.Context(), db, "a", func(r volume.Record) (volume.Record, volume.Saving) { return r, volume.SaveAtOnce })
 	if err != nil || db.Commits() != before+1 || sizeOf(t, path) != 0 {
 		t.Errorf("%v; %d commits; the log has %d bytes", err, db.Commits()-before, sizeOf(t, path))
 	}
@@ -205,7 +205,7 @@ func TestSeenWhenSafe(t *testing.T) {
 		}
 		do(t, db.Update, put(record("a")))
 		armed = true
-		err = db.SaveVolume(t.Context(), "a", func(r volume.Record) (volume.Record, volume.Saving) {
+		err = saveVolume(t.Context(), db, "a", func(r volume.Record) (volume.Record, volume.Saving) {
 			r.Node.Seq = 99
 			return r, saving
 		})
@@ -245,7 +245,7 @@ func tell(args []string) error {
 		}()
 		go func() {
 			for n := uint64(1); ; n++ {
-				err := db.SaveVolume(context.Background(), id, func(r volume.Record) (volume.Record, volume.Saving) {
+				err := saveVolume(context.Background(), db, id, func(r volume.Record) (volume.Record, volume.Saving) {
 					r.Node.Seq = n
 					return r, volume.Saving(n % 3) // all three kinds
 				})

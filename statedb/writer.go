@@ -2,65 +2,157 @@ package statedb
 
 import (
 	"context"
-	"fmt"
+	"maps"
+	"sync"
 	"time"
 
 	"go.etcd.io/bbolt"
-)
 
-// mode tells when a mutation must be on disk, and how a failed commit affects it.
-type mode int
+	"github.com/volagent/volagent/volmgr/volume"
+)
 
 const (
-	// intent must be on disk. If the commit fails, the mutation is dropped.
-	intent mode = iota
-	// effect has already happened. If the commit fails, memory keeps it and a later commit writes
-	// it. The caller still waits for the first commit.
-	effect
-	// checkpoint is like effect, but it neither waits for a commit nor causes one.
-	checkpoint
+	// tendEvery is the interval at which the writer checks the files even if it writes nothing.
+	tendEvery = 30 * time.Second
+	// beginWithin is the longest time that a change in the log waits for another commit to join.
+	beginWithin = 50 * time.Millisecond
+	// flushAgain is the delay from a failed commit to its retry, unless a request causes a commit
+	// earlier.
+	flushAgain = 5 * time.Second
 )
 
-type request struct {
-	mode mode
-	fn   func(*Tx) error
-	// log, if set, logs its part of the changes. It returns false if the log is needed and failed.
-	log  func(changes) bool
-	done chan error // buffered
+// writer runs all changes, one after the other, and commits them.
+type writer struct {
+	health
+	file    *file
+	log     *logFile
+	backups *backups
+	mem     *memory
+	tap     func(Point)
+
+	queue   chan *request
+	begin   chan struct{} // holds a token while a commit is requested
+	tending chan struct{} // asks the writer to check the files
+	quit    chan struct{}
+	done    chan struct{}
+
+	// turn is held while a change runs and its result is put into mem. A commit releases it while
+	// it writes to disk, unless the log is full.
+	turn  sync.Mutex
+	dirty changes // changes that memory has and the file may lack; guarded by turn
+	busy  changes // changes that a commit is writing and memory lacks; guarded by turn
+	ended bool    // the last commit was made; guarded by turn
+	// recalled is set while the log has uncommitted lines of an earlier agent. Guarded by turn.
+	recalled bool
+
+	// The following fields belong to the writer goroutine.
+	stored stored
+	copies copier
 }
 
-// Update runs a mutation and waits until it is on disk. If fn or the commit fails, nothing changes.
-// fn may run more than once and must not block.
-func (db *DB) Update(ctx context.Context, fn func(*Tx) error) error {
-	return db.send(ctx, intent, fn)
+func newWriter(b *backups, mem *state, l *logFile, tap func(Point)) *writer {
+	return &writer{
+		file: b.file, log: l, backups: b, mem: &memory{state: mem}, tap: tap,
+		queue: make(chan *request, 1024), begin: make(chan struct{}, 1), tending: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
+		dirty: changes{}, stored: storedIn(mem), copies: copier{newest: copyPaths(b.file.path)[0]},
+	}
+}
+
+// Update makes a change that has not happened yet, and waits until it is on disk. After an error,
+// nothing has changed. Once Update has returned nil, a power cut cannot lose the change. fn may run
+// more than once and must not block.
+func (w *writer) Update(ctx context.Context, fn func(*Tx) error) error {
+	return w.send(ctx, newRequest(update, fn))
 }
 
 // Happened records an event that has taken place, and waits until it is on disk. If the commit
-// fails, memory still keeps the change, and the next commit writes it.
-func (db *DB) Happened(ctx context.Context, fn func(*Tx) error) error {
-	return db.send(ctx, effect, fn)
+// fails, Happened returns the error, memory keeps the event, and a later commit writes it. Until
+// then, a power cut loses the event. Once Happened has returned nil, it cannot. fn is as in Update.
+func (w *writer) Happened(ctx context.Context, fn func(*Tx) error) error {
+	return w.send(ctx, newRequest(happened, fn))
 }
 
-// Checkpoint records an event that has taken place, in memory. The next commit writes it to disk,
-// whichever request causes that commit.
-func (db *DB) Checkpoint(ctx context.Context, fn func(*Tx) error) error {
-	return db.send(ctx, checkpoint, fn)
+// Save records an event that has taken place, in memory. fn is as in Update, and returns how soon
+// the event must be on disk:
+//
+//   - SaveWithNext: the next commit of any change writes it. Until then, a power cut or a kill of
+//     the agent loses the event.
+//   - SaveAtOnce: a commit writes it within beginWithin, and Save does not wait. Until then, a
+//     power cut loses the event. A kill of the agent does not, because the event is in the log
+//     before any reader can see it. If the log cannot hold it, Save waits for a commit instead.
+//   - SaveFirst: as SaveAtOnce, but Save waits for the commit. Once it has returned nil, a power
+//     cut cannot lose the event.
+//
+// Save does not wait for a commit in progress, unless fn uses a value that this commit changes.
+// Memory keeps the event even if Save returns the error of a commit.
+func (w *writer) Save(ctx context.Context, fn func(*Tx) volume.Saving) error {
+	r := newRequest(save, nil)
+	r.fn = func(tx *Tx) error {
+		r.saving = fn(tx)
+		return nil
+	}
+
+	done, err := w.saveNow(r)
+	if !done && err == nil {
+		err = w.send(ctx, r)
+	}
+	switch {
+	case err != nil:
+		return err
+	case r.saving == volume.SaveAtOnce:
+		w.commitSoon()
+	case r.saving == volume.SaveFirst:
+		return w.sync(ctx)
+	}
+
+	return nil
 }
 
-func (db *DB) send(ctx context.Context, m mode, fn func(*Tx) error) error {
-	return db.request(ctx, &request{mode: m, fn: fn, done: make(chan error, 1)})
+// saveNow makes a change, even during a commit. It does nothing and returns false if the change
+// depends on that commit, or if it must be logged and cannot be.
+func (w *writer) saveNow(r *request) (done bool, err error) {
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	if w.ended {
+		return false, ErrClosed
+	}
+
+	tx := newTx(w.mem.state, nil, w.busy)
+	if err := r.run(tx); err != nil || tx.stale {
+		return false, err
+	}
+	if r.urgent() && w.log.addAll(r.own) != nil {
+		return false, nil
+	}
+	w.mem.publish(r.own)
+	maps.Copy(w.dirty, r.own)
+	return true, nil
 }
 
-func (db *DB) request(ctx context.Context, r *request) error {
+// commitSoon requests a commit of the state in memory and does not wait. A failed commit is
+// retried.
+func (w *writer) commitSoon() {
 	select {
-	case <-db.quit:
+	case w.begin <- struct{}{}:
+	default: // an earlier request is still pending
+	}
+}
+
+// sync waits until all earlier changes in memory are on disk.
+func (w *writer) sync(ctx context.Context) error {
+	return w.Happened(ctx, func(*Tx) error { return nil })
+}
+
+func (w *writer) send(ctx context.Context, r *request) error {
+	select {
+	case <-w.quit:
 		return ErrClosed
 	default:
 	}
 
 	select {
-	case db.queue <- r:
-	case <-db.quit:
+	case w.queue <- r:
+	case <-w.quit:
 		return ErrClosed
 	case <-ctx.Done():
 		return ctx.Err()
@@ -70,7 +162,7 @@ func (db *DB) request(ctx context.Context, r *request) error {
 	select {
 	case err := <-r.done:
 		return err
-	case <-db.done:
+	case <-w.done:
 		select {
 		case err := <-r.done:
 			return err
@@ -81,46 +173,47 @@ func (db *DB) request(ctx context.Context, r *request) error {
 }
 
 // write is the main loop of the writer goroutine.
-func (db *DB) write() {
-	defer close(db.done)
+func (w *writer) write() {
+	defer close(w.done)
 	tend := time.NewTicker(tendEvery)
 	defer tend.Stop()
 	var begun <-chan time.Time
 
 	for {
 		var retry <-chan time.Time
-		if db.Fault() != nil && db.unsaved() {
+		if w.Fault() != nil && w.unsaved() {
 			retry = time.After(flushAgain)
 		}
-		db.planCopy()
+		w.copies.plan()
 		select {
-		case <-db.copies.due:
-			db.startCopy()
-		case err := <-db.copies.ended:
-			db.copied(err)
+		case <-w.copies.due:
+			w.copies.start(w.keepCopy)
+		case err := <-w.copies.ended:
+			w.copies.ended = nil
+			w.backups.report(err)
 		case <-retry:
-			db.flush()
-		case r := <-db.queue:
-			db.batch(db.drain([]*request{r}))
-		case <-db.begin:
+			w.flush()
+		case r := <-w.queue:
+			w.batch(w.drain([]*request{r}))
+		case <-w.begin:
 			switch {
-			case db.log.full():
-				db.flush()
+			case w.log.full():
+				w.flush()
 			case begun == nil:
 				begun = time.After(beginWithin)
 			}
 		case <-tend.C:
-			db.tend()
-		case <-db.tending:
-			db.tend()
+			w.tend()
+		case <-w.tending:
+			w.tend()
 		case <-begun:
 			begun = nil
-			db.flush() // does nothing if another commit has written the changes
-		case <-db.quit:
-			db.batch(db.drain(nil))
-			db.end()
-			if db.copies.ended != nil {
-				db.copied(<-db.copies.ended)
+			w.flush() // does nothing if another commit has written the changes
+		case <-w.quit:
+			w.batch(w.drain(nil))
+			w.end()
+			if w.copies.ended != nil {
+				w.backups.report(<-w.copies.ended)
 			}
 			return
 		}
@@ -128,10 +221,10 @@ func (db *DB) write() {
 }
 
 // drain returns batch with all queued requests. It does not wait for more.
-func (db *DB) drain(batch []*request) []*request {
+func (w *writer) drain(batch []*request) []*request {
 	for {
 		select {
-		case r := <-db.queue:
+		case r := <-w.queue:
 			batch = append(batch, r)
 		default:
 			return batch
@@ -139,204 +232,224 @@ func (db *DB) drain(batch []*request) []*request {
 	}
 }
 
-// batch runs mutations and commits them together.
-func (db *DB) batch(reqs []*request) {
-	reqs = db.admit(reqs)
-	db.turn.Lock()
-	all, errs := db.run(reqs, func(mode) bool { return true })
+// admit refuses updates if the database or its log was replaced. It returns the other requests.
+func (w *writer) admit(reqs []*request) (rest []*request) {
+	f := w.Foreign()
+	if f == nil {
+		return reqs
+	}
+
+	for _, r := range reqs {
+		if r.verb == update {
+			r.done <- f.refusal()
+		} else {
+			rest = append(rest, r)
+		}
+	}
+
+	return rest
+}
+
+// batch runs changes and commits them together.
+func (w *writer) batch(reqs []*request) {
+	reqs = w.admit(reqs)
+	w.turn.Lock()
+	all, errs := w.run(reqs, true)
 	commit := false
 	for i, r := range reqs {
-		commit = commit || errs[i] == nil && r.mode != checkpoint
+		commit = commit || errs[i] == nil && r.verb != save
 	}
 
 	// A change that is refused when the commit fails must not be logged before the commit.
-	commit = commit || !logAll(reqs, errs, all)
+	for _, r := range reqs {
+		commit = commit || r.urgent() && w.log.addAll(r.own) != nil
+	}
+
 	var err error
 	if commit {
-		err = db.commit(all)
+		err = w.commit(all)
 	} else {
-		db.dirty.add(all)
+		maps.Copy(w.dirty, all)
 	}
 	if err != nil {
-		// Drop the intents. Run the effects and checkpoints again without them, and keep these.
-		all, _ = db.run(reqs, func(m mode) bool { return m != intent })
-		db.dirty.add(all)
+		// Drop the updates. Run the other changes again without them, and keep these.
+		all, _ = w.run(reqs, false)
+		maps.Copy(w.dirty, all)
 
 		for i, r := range reqs {
-			if errs[i] == nil && (r.mode != checkpoint || r.log != nil && !r.log(all)) {
-				errs[i] = db.unwritten(err)
+			if errs[i] == nil && (r.verb != save || r.urgent() && w.log.addAll(r.own) != nil) {
+				errs[i] = w.file.unwritten(err)
 			}
 		}
 	}
 
-	db.publish(all)
-	db.turn.Unlock()
+	w.mem.publish(all)
+	w.turn.Unlock()
 	for i, r := range reqs {
 		r.done <- errs[i]
 	}
 }
 
-// logAll logs the changes of those requests that need the log. It returns false at the first
-// failure.
-func logAll(reqs []*request, errs []error, all changes) bool {
+// run runs changes, each on top of the earlier ones. It leaves updates out unless they are wanted.
+func (w *writer) run(reqs []*request, updates bool) (changes, []error) {
+	all, errs := changes{}, make([]error, len(reqs))
 	for i, r := range reqs {
-		if r.log != nil && errs[i] == nil && !r.log(all) {
-			return false
-		}
-	}
-	return true
-}
-
-// run runs the mutations whose mode pick accepts, each on top of the earlier ones.
-func (db *DB) run(reqs []*request, pick func(mode) bool) (changes, []error) {
-	all, errs := newChanges(), make([]error, len(reqs))
-	for i, r := range reqs {
-		if !pick(r.mode) {
+		if r.verb == update && !updates {
 			continue
 		}
-		tx := &Tx{base: &db.mem, past: all, own: newChanges()}
-		if errs[i] = r.fn(tx); errs[i] == nil {
-			all.add(tx.own)
+		if errs[i] = r.run(newTx(w.mem.state, all, nil)); errs[i] == nil {
+			maps.Copy(all, r.own)
 		}
 	}
 
 	return all, errs
 }
 
-// publish makes changes visible to readers.
-func (db *DB) publish(c changes) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	db.mem.apply(c)
-}
-
-// beginWithin is the longest time that a change in the log waits for another commit to join.
-const beginWithin = 50 * time.Millisecond
-
-// flushAgain is the delay from a failed commit to its retry, unless a request causes a commit
-// earlier.
-const flushAgain = 5 * time.Second
-
 // unsaved reports whether memory has changes that the file may lack.
-func (db *DB) unsaved() bool {
-	db.turn.Lock()
-	defer db.turn.Unlock()
-	return !db.dirty.empty()
+func (w *writer) unsaved() bool {
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	return len(w.dirty) > 0
 }
 
-// flush commits changes that are only in memory. It drops the error, because after a failure the
-// agent finds the unsaved state again by looking at the host. That only costs work.
-func (db *DB) flush() {
-	db.turn.Lock()
-	defer db.turn.Unlock()
-	if err := db.commit(newChanges()); err != nil {
-		return
-	}
+// flush commits changes that are only in memory.
+func (w *writer) flush() {
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	_ = w.commit(changes{}) // Fault reports the error
 }
 
 // end makes the last commit.
-func (db *DB) end() {
-	db.turn.Lock()
-	db.ended = true
-	db.turn.Unlock()
-	db.tend()
-	db.flush()
-	db.turn.Lock()
-	defer db.turn.Unlock()
-	if db.dirty.empty() {
-		db.log.committed(0)
+func (w *writer) end() {
+	w.turn.Lock()
+	w.ended = true
+	w.turn.Unlock()
+	w.tend()
+	w.flush()
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	if len(w.dirty) == 0 {
+		w.log.committed(0)
 	}
 }
 
 // commit writes c and all changes that are still unsaved. The caller holds turn, and commit
-// releases it while it writes. During that time only checkpoints of other volumes can be made. The
+// releases it while it writes. During that time only saves that do not depend on c can be made. The
 // caller applies c to memory after commit returns, or not at all. If the log is full, commit keeps
 // turn, so that no new line keeps the log from being emptied.
-func (db *DB) commit(c changes) error {
-	whole := db.dirty
-	whole.add(c)
-	if whole.empty() {
+func (w *writer) commit(c changes) error {
+	whole := w.dirty
+	maps.Copy(whole, c)
+	if len(whole) == 0 {
 		return nil
 	}
 
-	db.dirty, db.busy = newChanges(), c
-	full := db.log.full()
+	w.dirty, w.busy = changes{}, c
+	full := w.log.full()
 	if !full {
-		db.turn.Unlock()
+		w.turn.Unlock()
 	}
 
-	err := db.writeOut(whole)
+	err := w.writeOut(whole)
 	if !full {
-		db.turn.Lock()
+		w.turn.Lock()
 	}
 
-	db.busy = changes{}
+	w.busy = nil
 	switch {
 	case err != nil:
-		db.doubt(whole)
-	case db.dirty.empty():
+		w.doubt(whole)
+	case len(w.dirty) == 0:
 		most := int64(logMost)
-		if db.recalled {
-			most, db.recalled = 0, false
+		if w.recalled {
+			most, w.recalled = 0, false
 		}
-		db.log.committed(most)
+		w.log.committed(most)
 	}
 
 	return err
 }
 
 // writeOut writes changes in one transaction.
-func (db *DB) writeOut(whole changes) error {
-	db.at(BeforeCommit)
-	err := db.keepPlace()
-	_ = db.log.tend() // an error is harmless, because this commit writes the logged changes
+func (w *writer) writeOut(whole changes) error {
+	w.tap(BeforeCommit)
+	err := w.file.keepPlace()
+	_ = w.log.keepPlace() // an error is harmless, because this commit writes the logged changes
 	if err == nil {
-		err = db.update(func(tx *bbolt.Tx) error { return db.save(tx, whole) })
+		err = w.file.update(func(tx *bbolt.Tx) error { return w.stored.save(tx, whole) })
 	}
 
-	db.committed(err)
+	w.committed(err)
 	if err != nil {
 		return err
 	}
-	db.copies.stale = true
-	db.at(AfterCommit)
-	for id, r := range whole.volumes {
-		if r == nil {
-			delete(db.disk, id)
-		} else {
-			db.disk[id] = r.Claims
-		}
-	}
-
+	w.copies.stale = true
+	w.tap(AfterCommit)
+	w.stored.written(whole)
 	return nil
 }
 
-// update runs a transaction. After a panic in a transaction it starts no other.
-func (db *DB) update(fn func(*bbolt.Tx) error) (err error) {
-	if db.broken != nil {
-		return db.broken
+// doubt handles the changes of a failed commit. If only the last sync failed, they may be in the
+// file after all, now or after the next commit. The next commit therefore writes the values from
+// memory for all these keys. Memory also continues from the generations of the failed commit, so
+// that later log lines are newer.
+func (w *writer) doubt(c changes) {
+	for at := range c {
+		now, _ := w.mem.state.get(at) // nil if the next commit must delete it
+		if at.bucket == volumes.bucket {
+			tried := c.volume(at)
+			w.stored.doubt(at.key, tried)
+			if m, ok := now.(volume.Record); ok && tried != nil && m.Generation < tried.Generation {
+				m.Generation = tried.Generation
+				now = m
+			}
+		}
+		w.dirty[at] = now
 	}
-	defer guard(func(p any) {
-		db.broken = fmt.Errorf("it is damaged: %v", p)
-		err = db.broken
-	})()
 
-	return db.bolt.Update(fn)
+	w.mem.publish(w.dirty)
 }
 
-// committed records the result of a commit.
-func (db *DB) committed(err error) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if db.fault = err; err == nil {
-		db.commits++
-	} else {
-		db.failures++
+// Fault returns the reason why the last commit failed or the next one will fail, as far as it is
+// known, or nil. It is a *Foreign if a file was replaced.
+func (w *writer) Fault() error {
+	if f := w.Foreign(); f != nil {
+		return f
 	}
+	if err := w.failed(); err != nil {
+		return err
+	}
+	return w.file.fault()
 }
 
-func (db *DB) at(p Point) {
-	if db.tap != nil {
-		db.tap(p)
+// Foreign returns the file that replaced the database or the log, or nil.
+func (w *writer) Foreign() *Foreign {
+	if f := w.log.Foreign(); f != nil {
+		return f
 	}
+	return w.file.Foreign()
+}
+
+// Verify reads the file of an open database again and checks it against the rules of Check. It
+// leaves out bbolt's page structure. It may block on slow storage. If the last commit failed, it
+// returns that fault and does not read the file.
+func (w *writer) Verify() error {
+	if err := w.Fault(); err != nil {
+		return err
+	}
+	return w.file.verify()
+}
+
+// keepCopy checks the file and makes a copy of it, which becomes the newest one.
+func (w *writer) keepCopy() error {
+	if err := w.Verify(); err != nil {
+		return err
+	}
+	return w.backups.rotate()
+}
+
+// tend checks the files of a database that may be idle.
+func (w *writer) tend() {
+	_ = w.file.keepPlace() // Fault reports the error
+	_ = w.log.keepPlace()  // the next line or the next tend tries again
 }

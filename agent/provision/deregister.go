@@ -47,7 +47,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 		for _, d := range leftovers(tx, id) {
 			gone, ok = d, true
 			left = append(left, Behind(d)...)
-			tx.DeleteDebt(d.Volume.Driver, d.Volume.ExternalID)
+			tx.DeleteLeftover(d.Volume.Driver, d.Volume.ExternalID)
 			wake = append(wake, volume.LeftoverKey(d.Volume.Driver, d.Volume.ExternalID))
 			if waits, ok := tx.VolumeOf(d.Volume.Driver, d.Volume.ExternalID); ok {
 				wake = append(wake, waits)

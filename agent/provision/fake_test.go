@@ -170,7 +170,7 @@ func (t tx) Leftover(driver, external string) (volume.Record, bool) {
 	return r, ok
 }
 
-func (t tx) DeleteDebt(driver, external string) { delete(t.w.debts, key(driver, external)) }
+func (t tx) DeleteLeftover(driver, external string) { delete(t.w.debts, key(driver, external)) }
 
 func (t tx) PutLeftover(r volume.Record, _ time.Time) {
 	t.w.debts[key(r.Volume.Driver, r.Volume.ExternalID)] = r

@@ -36,7 +36,7 @@ type Tx interface {
 	Leftovers() []volume.Record
 	Leftover(driver, external string) (volume.Record, bool)
 	PutLeftover(r volume.Record, since time.Time)
-	DeleteDebt(driver, external string)
+	DeleteLeftover(driver, external string)
 	SnapshotTx
 }
 

@@ -15,7 +15,7 @@ type WithLeftovers struct{ Store }
 // Volume returns a volume's record or a leftover record.
 func (s WithLeftovers) Volume(key string) (volume.Record, bool) {
 	if driver, external, ok := volume.ParseLeftoverKey(key); ok {
-		d, ok := s.Debt(driver, external)
+		d, ok := statedb.Debts.Get(s, statedb.StorageKey(driver, external))
 		return d.Whole(), ok
 	}
 
@@ -24,11 +24,7 @@ func (s WithLeftovers) Volume(key string) (volume.Record, bool) {
 
 // Volumes returns all records of both kinds.
 func (s WithLeftovers) Volumes() []volume.Record {
-	all := s.Store.Volumes()
-	for _, d := range s.Debts() {
-		all = append(all, d.Whole())
-	}
-	return all
+	return append(s.Store.Volumes(), Leftovers(s)...)
 }
 
 // Save is store.Save, and also accepts the key of a leftover record.
@@ -38,16 +34,13 @@ func (s WithLeftovers) Save(ctx context.Context, key string, fn func(volume.Reco
 		return s.Store.Save(ctx, key, fn)
 	}
 
-	saving := volume.SaveWithNext
-	err := s.Checkpoint(ctx, changeLeftover(driver, external, func(r volume.Record) volume.Record {
-		r, saving = fn(r)
-		return r
-	}))
-	if err != nil || saving == volume.SaveWithNext {
-		return err
-	}
-
-	return s.Sync(ctx)
+	return s.DB.Save(ctx, func(tx *statedb.Tx) (saving volume.Saving) {
+		changeLeftover(tx, driver, external, func(r volume.Record) volume.Record {
+			r, saving = fn(r)
+			return r
+		})
+		return saving
+	})
 }
 
 // Intend is store.Intend, and also accepts the key of a leftover record.
@@ -56,18 +49,16 @@ func (s WithLeftovers) Intend(ctx context.Context, key string, fn func(volume.Re
 	if !ok {
 		return s.Store.Intend(ctx, key, fn)
 	}
-	return s.Update(ctx, changeLeftover(driver, external, fn))
+	return s.Update(ctx, func(tx *statedb.Tx) error {
+		changeLeftover(tx, driver, external, fn)
+		return nil
+	})
 }
 
 // changeLeftover changes a leftover record, if it still exists.
-func changeLeftover(driver, external string, fn func(volume.Record) volume.Record) func(*statedb.Tx) error {
-	return func(tx *statedb.Tx) error {
-		if d, ok := tx.Debt(driver, external); ok {
-			r := fn(d.Whole())
-			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
-		}
-
-		return nil
+func changeLeftover(tx *statedb.Tx, driver, external string, fn func(volume.Record) volume.Record) {
+	if d, ok := statedb.Debts.Get(tx, statedb.StorageKey(driver, external)); ok {
+		statedb.Debts.Put(tx, statedb.DebtOf(fn(d.Whole()), d.Since))
 	}
 }
 
@@ -77,9 +68,10 @@ func changeLeftover(driver, external string, fn func(volume.Record) volume.Recor
 // volume.
 func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err error) {
 	driver, external := r.Volume.Driver, r.Volume.ExternalID
+	key := statedb.StorageKey(driver, external)
 	err = s.Update(ctx, func(tx *statedb.Tx) error {
-		if d, ok := tx.Debt(driver, external); ok && !d.Whole().Held() {
-			tx.DeleteDebt(driver, external)
+		if d, ok := statedb.Debts.Get(tx, key); ok && !d.Whole().Held() {
+			statedb.Debts.Delete(tx, key)
 		}
 		waiting, _ = tx.VolumeOf(driver, external)
 		return nil
@@ -95,7 +87,7 @@ func (s Store) PendingFor(v volume.Volume) string {
 		return ""
 	}
 
-	d, ok := s.Debt(v.Driver, v.ExternalID)
+	d, ok := statedb.Debts.Get(s, statedb.StorageKey(v.Driver, v.ExternalID))
 	if !ok {
 		return ""
 	}

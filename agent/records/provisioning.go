@@ -14,6 +14,12 @@ import (
 // Provisioning adapts the state database for provision.
 type Provisioning struct{ Store }
 
+// Snapshots returns the intents of snapshots that were not seen to finish.
+func (s Provisioning) Snapshots() []volume.SnapshotIntent { return statedb.Snapshots.All(s) }
+
+// SnapshotNames returns the names of snapshots whose ids are known.
+func (s Provisioning) SnapshotNames() []volume.SnapshotName { return statedb.SnapshotNames.All(s) }
+
 // Update makes one change. Either all of it is on disk, or none.
 func (s Provisioning) Update(ctx context.Context, fn func(provision.Tx) error) error {
 	var was map[string]volume.Record
@@ -58,7 +64,7 @@ func (t Tx) before(id string) {
 
 // TestOf returns the plugin whose test uses this storage volume, or has left something on it.
 func (t Tx) TestOf(driver, external string) (pluginID string, ok bool) {
-	for _, p := range t.Plugins() {
+	for _, p := range statedb.Plugins.All(t) {
 		if p.Scratch != nil && p.Info.Driver == driver && p.Scratch.Has(external) {
 			return p.Of(), true
 		}
@@ -69,19 +75,44 @@ func (t Tx) TestOf(driver, external string) (pluginID string, ok bool) {
 
 // Leftovers returns all leftover records in the form of volume records.
 func (t Tx) Leftovers() []volume.Record {
-	return Whole(t.Tx.Debts())
+	return Leftovers(t)
 }
 
 // Leftover returns a leftover record in the form of a volume record.
 func (t Tx) Leftover(driver, external string) (volume.Record, bool) {
-	d, ok := t.Tx.Debt(driver, external)
+	d, ok := statedb.Debts.Get(t, statedb.StorageKey(driver, external))
 	return d.Whole(), ok
 }
 
 // PutLeftover stores a leftover record. An existing one keeps its time.
 func (t Tx) PutLeftover(r volume.Record, since time.Time) {
-	if d, ok := t.Tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok {
+	if d, ok := statedb.Debts.Get(t, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
 		since = d.Since
 	}
-	t.Tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: since})
+	statedb.Debts.Put(t, statedb.DebtOf(r, since))
 }
+
+// DeleteLeftover deletes a leftover record.
+func (t Tx) DeleteLeftover(driver, external string) {
+	statedb.Debts.Delete(t, statedb.StorageKey(driver, external))
+}
+
+// Snapshot returns the intent of a snapshot that was not seen to finish.
+func (t Tx) Snapshot(key string) (volume.SnapshotIntent, bool) {
+	return statedb.Snapshots.Get(t, key)
+}
+
+// PutSnapshot stores the intent of a snapshot.
+func (t Tx) PutSnapshot(s volume.SnapshotIntent) { statedb.Snapshots.Put(t, s) }
+
+// DeleteSnapshot deletes the intent of a snapshot.
+func (t Tx) DeleteSnapshot(key string) { statedb.Snapshots.Delete(t, key) }
+
+// SnapshotNames returns all names of snapshots.
+func (t Tx) SnapshotNames() []volume.SnapshotName { return statedb.SnapshotNames.All(t) }
+
+// PutSnapshotName stores the name of a snapshot.
+func (t Tx) PutSnapshotName(n volume.SnapshotName) { statedb.SnapshotNames.Put(t, n) }
+
+// DeleteSnapshotName deletes the name of a snapshot.
+func (t Tx) DeleteSnapshotName(key string) { statedb.SnapshotNames.Delete(t, key) }

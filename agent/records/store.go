@@ -26,7 +26,7 @@ func (s Store) Draining() bool { return s.Node().Draining }
 
 // References returns the number of containers that use a runtime's volume.
 func (s Store) References(o volume.Owner) int {
-	v, _ := s.RuntimeVolume(o.Runtime, o.Volume)
+	v, _ := statedb.RuntimeVolumes.Get(s, volume.RuntimeKey(o.Runtime, o.Volume))
 	return len(v.Refs)
 }
 
@@ -34,10 +34,16 @@ func (s Store) References(o volume.Owner) int {
 // result even if the commit fails. A volume that was deregistered meanwhile stays deleted.
 func (s Store) Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	var before, now volume.Record
-	err := s.SaveVolume(ctx, id, func(r volume.Record) (volume.Record, volume.Saving) {
-		next, saving := fn(r)
-		before, now = r, next
-		return next, saving
+	err := s.DB.Save(ctx, func(tx *statedb.Tx) (saving volume.Saving) {
+		var ok bool
+		if before, ok = tx.Volume(id); !ok {
+			now = before
+			return volume.SaveWithNext
+		}
+
+		now, saving = fn(before)
+		tx.PutVolume(now)
+		return saving
 	})
 
 	s.Notes.Changed(before, now)
@@ -111,18 +117,18 @@ func (s Store) Detach(ctx context.Context, id string, fn func(volume.Record) (vo
 // room refuses the first claim of a volume if its plugin allows no more volumes on this host. It
 // scans nothing for a plugin without a limit.
 func room(tx *statedb.Tx, r, next volume.Record) error {
-	p, _ := tx.Plugin(r.Volume.PluginID)
+	p, _ := statedb.Plugins.Get(tx, r.Volume.PluginID)
 	if len(r.Claims) > 0 || len(next.Claims) == 0 || p.Info.MaxVolumes <= 0 {
 		return nil
 	}
-	return volume.Room(r, p.Info, tx.Volumes(), Whole(tx.Debts()))
+	return volume.Room(r, p.Info, tx.Volumes(), Leftovers(tx))
 }
 
-// Whole returns leftover records, which are those of forced deregisters, in the form of volume
-// records.
-func Whole(debts []statedb.Debt) []volume.Record {
-	all := make([]volume.Record, 0, len(debts))
-	for _, d := range debts {
+// Leftovers returns all leftover records, which are those of forced deregisters, in the form of
+// volume records.
+func Leftovers(from statedb.Reader) []volume.Record {
+	all := []volume.Record{}
+	for _, d := range statedb.Debts.All(from) {
 		all = append(all, d.Whole())
 	}
 	return all
@@ -140,7 +146,7 @@ func Clash(tx *statedb.Tx, r, next volume.Record) error {
 		if c.At != "" {
 			others = tx.Volumes()
 		}
-		if err := volume.Clash(next, c, others, Whole(tx.Debts())); err != nil {
+		if err := volume.Clash(next, c, others, Leftovers(tx)); err != nil {
 			return err
 		}
 	}

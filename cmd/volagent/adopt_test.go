@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"testing"
 
-	"go.etcd.io/bbolt"
-
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/statedb"
@@ -359,12 +357,12 @@ func TestRefusedDatabase(t *testing.T) {
 	}
 }
 
-// bump changes the schema number in a database file to one of a newer release.
+// bump changes the schema number in a database file to one of a newer release. In the file, a value
+// follows its key.
 func bump(path string) error {
-	b, err := bbolt.Open(path, 0o600, nil)
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	err = b.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("schema"), []byte("9")) })
-	return errors.Join(err, b.Close())
+	return os.WriteFile(path, bytes.ReplaceAll(raw, []byte("schema1"), []byte("schema9")), 0o600)
 }

@@ -28,7 +28,7 @@ func (h *host) forgetCopies() {
 
 // copyNow restarts the agent so that it makes an automatic copy. A running agent makes none while
 // its last copy is recent.
-func (h *host) copyNow(is func(statedb.Snapshot) bool) {
+func (h *host) copyNow(is func(statedb.View) bool) {
 	h.t.Helper()
 	h.must(h.signal(syscall.SIGTERM))
 	h.forgetCopies()
@@ -59,8 +59,8 @@ func TestLostTakesCopy(t *testing.T) {
 	h.volctl("volume", "detach", "forced", "x", "--without-plugin")
 	h.volctl("volume", "deregister", "forced", "-force", "-y")
 	h.register("last", "single-node-writer")
-	h.copyNow(func(snap statedb.Snapshot) bool {
-		return len(snap.Volumes) == 4 && len(snap.Debts) == 1 && len(snap.Registered) == 1
+	h.copyNow(func(snap statedb.View) bool {
+		return len(snap.Volumes()) == 4 && len(statedb.Debts.All(snap)) == 1 && len(statedb.Registered.All(snap)) == 1
 	})
 	h.volctl("volume", "detach", "ended", "x", "--without-plugin") // this happens after the copy
 
@@ -110,7 +110,7 @@ func TestLostCopyKeepsAway(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
-	h.copyNow(func(snap statedb.Snapshot) bool { return len(snap.Volumes) == 1 })
+	h.copyNow(func(snap statedb.View) bool { return len(snap.Volumes()) == 1 })
 	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
 	target := h.volctl("volume", "claim", "data", "--alloc", "x") // this happens after the copy
 	staged := decode[api.Volume](h.host, "volume", "status", "data").StagingPath

@@ -128,9 +128,9 @@ func (h *crashHost) onDisk() bool {
 	if err != nil {
 		return false
 	}
-	generations := func(s statedb.Snapshot) map[string]uint64 {
+	generations := func(s statedb.View) map[string]uint64 {
 		all := map[string]uint64{}
-		for _, r := range s.Volumes {
+		for _, r := range s.Volumes() {
 			all[r.Volume.ID] = r.Generation
 		}
 		return all
@@ -187,7 +187,7 @@ func (h *crashHost) records() (all []volume.Record, debts []statedb.Debt) {
 	h.must(statedb.Check(path))
 	db, err := statedb.Open(path, statedb.Options{})
 	h.must(err)
-	all, debts = db.Volumes(), db.Debts()
+	all, debts = db.Volumes(), statedb.Debts.All(db)
 	h.must(db.Close())
 	return all, debts
 }

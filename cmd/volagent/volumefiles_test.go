@@ -45,11 +45,11 @@ func (h *host) stored(id string) volume.Record {
 	h.t.Helper()
 	snap, _, err := statedb.Inspect(filepath.Join(h.dir, "d", "state.db"))
 	h.must(err)
-	i := slices.IndexFunc(snap.Volumes, func(r volume.Record) bool { return r.Volume.ID == id })
-	if i < 0 {
+	r, ok := snap.Volume(id)
+	if !ok {
 		h.t.Fatalf("no volume %q", id)
 	}
-	return snap.Volumes[i]
+	return r
 }
 
 // TestVolumeFiles checks that the files in volumes.d are registered at the agent's start. This

@@ -1,6 +1,7 @@
 package statedb
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,10 @@ import (
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 )
+
+// initialMmap is large so that a growing file rarely has to be mapped again, which waits for
+// readers. It is address space, not memory.
+const initialMmap = 256 << 20
 
 // Damage is returned by Open for a file that can be read but makes no sense. The content may be
 // intact if the schema is newer, another process has the lock, or the storage returns errors. These
@@ -52,23 +57,6 @@ func (d *Damage) SetAside() (kept string, err error) {
 	}
 
 	return kept, syncDir(filepath.Dir(d.Path))
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, os.ErrNotExist)
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("cannot open the directory of the state database: %w", err)
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("cannot write the directory of the state database: %w", err)
-	}
-	return nil
 }
 
 // nonsense is an error about the content of a file, in contrast to an error of opening or reading
@@ -192,4 +180,41 @@ func worded(panicked any) any {
 		return fmt.Sprintf("a page of it makes no sense (%v)", panicked)
 	}
 	return panicked
+}
+
+// copyTo writes the database to a new file and waits until it is on disk.
+func copyTo(b *bbolt.DB, path string) error {
+	f, err := createNew(path)
+	if err != nil {
+		return err
+	}
+
+	w := bufio.NewWriter(f) // the buffer keeps the cause of an error, bbolt does not
+	err = b.View(func(tx *bbolt.Tx) error {
+		_, err := tx.WriteTo(w)
+		return err
+	})
+
+	return errors.Join(err, w.Flush(), f.Sync(), f.Close())
+}
+
+// unwritable returns the reason why a file that is open read-only cannot be written. It returns nil
+// if the file is open for writing or could be.
+func (o opened) unwritable(path string) error {
+	if !o.readOnly {
+		return nil
+	}
+
+	// access(2) does not notice that ext4 refuses writes after an error, so open the file.
+	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("the file system of %s can only be read: %w", path, err)
+	}
+	return f.Close()
+}
+
+// used returns the number of bytes of the file that are in use, or 0 if it is unknown.
+func (o opened) used() (n int64) {
+	_ = o.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) // only used in a message
+	return n
 }

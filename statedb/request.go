@@ -1,0 +1,70 @@
+package statedb
+
+import (
+	"sync/atomic"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// verb is the method of DB by which a change was requested.
+type verb int
+
+const (
+	update verb = iota
+	happened
+	save
+)
+
+// request is a change on its way through the writer.
+type request struct {
+	verb   verb
+	fn     func(*Tx) error
+	saving volume.Saving // of a save: the last result of its function
+	own    changes       // made by the last run
+	done   chan error    // buffered
+}
+
+func newRequest(v verb, fn func(*Tx) error) *request {
+	return &request{verb: v, fn: fn, done: make(chan error, 1)}
+}
+
+// run runs the change.
+func (r *request) run(tx *Tx) error {
+	err := r.fn(tx)
+	r.own = tx.own
+	return err
+}
+
+// urgent reports whether the change must be in the log, or committed, before a reader can see it.
+func (r *request) urgent() bool { return r.verb == save && r.saving != volume.SaveWithNext }
+
+// health counts the commits.
+type health struct {
+	commits, failures atomic.Uint64
+	last              atomic.Pointer[error] // of the last commit; nil if it succeeded
+}
+
+// Commits returns the number of commits since Open.
+func (h *health) Commits() uint64 { return h.commits.Load() }
+
+// Failures returns the number of failed commits since Open.
+func (h *health) Failures() uint64 { return h.failures.Load() }
+
+// failed returns the error of the last commit, or nil.
+func (h *health) failed() error {
+	if err := h.last.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// committed records the result of a commit.
+func (h *health) committed(err error) {
+	if err != nil {
+		h.failures.Add(1)
+		h.last.Store(&err)
+		return
+	}
+	h.commits.Add(1)
+	h.last.Store(nil)
+}

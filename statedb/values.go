@@ -1,0 +1,86 @@
+package statedb
+
+import (
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+const (
+	bucketMeta   = "meta"
+	bucketClaims = "claims"
+
+	keySchema = "schema"
+	keyNode   = "node"
+)
+
+// Node is the stored state of the host itself.
+type Node struct {
+	ID        string `json:"id"`       // CSI node id, chosen at the first start
+	Boot      string `json:"boot"`     // boot id when mounts were last made
+	Namespace uint64 `json:"ns"`       // mount namespace in which those mounts were made
+	DataDir   string `json:"data_dir"` // data dir in which the stored paths lie
+	// Clean is set by an agent that shuts down properly, and cleared at the next start. Only if it
+	// is set, the records are known to contain every step that was done.
+	Clean bool `json:"clean,omitempty"`
+	// Draining is set while the host is being emptied: new claims are refused.
+	Draining bool `json:"draining,omitempty"`
+	Loss     Loss `json:"loss,omitzero"`
+}
+
+// Loss describes the state database that this one replaced.
+type Loss struct {
+	At      time.Time `json:"at"`   // when this database was made
+	Kept    string    `json:"kept"` // path of the damaged file; empty if the file was missing
+	Why     string    `json:"why"`
+	Volumes int       `json:"volumes"` // number of volumes that were adopted
+	Claims  int       `json:"claims"`
+	// Time of the copy that supplied the other records; zero without a copy.
+	Copy time.Time `json:"copy,omitzero"`
+}
+
+// Debt holds the pending calls of a volume after a forced deregister: the record as it was then.
+// The agent makes the calls once the plugin is ready.
+type Debt struct {
+	Record volume.Record  `json:"record"`
+	Claims []volume.Claim `json:"claims"`
+	Since  time.Time      `json:"since"`
+}
+
+// DebtOf returns the form in which the pending calls of a record are stored.
+func DebtOf(r volume.Record, since time.Time) Debt {
+	return Debt{Record: r, Claims: r.Ordered(), Since: since}
+}
+
+// Whole returns the record with its claims.
+func (d Debt) Whole() volume.Record {
+	r := whole(d.Record, d.Claims)
+	r.Leftover = true
+	return r
+}
+
+func (d Debt) key() string { return StorageKey(d.Record.Volume.Driver, d.Record.Volume.ExternalID) }
+
+func whole(r volume.Record, claims []volume.Claim) volume.Record {
+	r.Claims = make(map[string]volume.Claim, len(claims))
+	for _, c := range claims {
+		r.Claims[c.Alloc] = c
+	}
+	return r
+}
+
+// StorageKey returns the key that identifies a storage volume on a host, for example in Debts. It
+// is empty while the plugin has not yet named the volume.
+func StorageKey(driver, external string) string {
+	if external == "" {
+		return ""
+	}
+	return driver + "\x00" + external
+}
+
+func recordKey(r volume.Record) string { return r.Volume.ID }
+
+// registeredKey returns the key of a definition. Only its last component may contain any text.
+func registeredKey(d volume.PluginDefinition) string {
+	return d.ID + "\x00" + d.Type + "\x00" + d.Instance
+}
