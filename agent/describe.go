@@ -76,7 +76,7 @@ func pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.P
 // reported as one.
 func (a *agent) leftovers() []api.Problem {
 	var out []api.Problem
-	for _, d := range statedb.Debts.All(a.db) {
+	for _, d := range statedb.Leftovers.All(a.db) {
 		left := provision.Behind(d.Whole())
 		if len(left) == 0 {
 			continue

@@ -164,7 +164,7 @@ func (h doctorHost) RemoveLeftover(path string) error { return h.steps.RemoveLef
 
 // doctorLeftovers returns the leftovers of forced deregisters.
 func (a *agent) doctorLeftovers() (all []doctor.Deregistered) {
-	for _, d := range statedb.Debts.All(a.db) {
+	for _, d := range statedb.Leftovers.All(a.db) {
 		r := d.Whole()
 		all = append(all, doctor.Deregistered{
 			Record: r, Since: d.Since, Left: provision.Behind(r), Calls: r.PendingCallState(a.queue.Last(r), a.plugins.View(r.Volume.PluginID)),

@@ -194,14 +194,14 @@ func (re *recovery) fillRest(tx *statedb.Tx) {
 	all := tx.Volumes()
 	for _, r := range re.took.Debts {
 		if userOf(all, r) == "" {
-			statedb.Debts.Put(tx, statedb.DebtOf(r, re.since(r)))
+			statedb.Leftovers.Put(tx, statedb.LeftoverOf(r, re.since(r)))
 		}
 	}
 }
 
 // since returns the time of the forced deregister for a leftover record of the copy.
 func (re *recovery) since(r volume.Record) time.Time {
-	if d, ok := statedb.Debts.Get(re.from, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
+	if d, ok := statedb.Leftovers.Get(re.from, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
 		return d.Since
 	}
 	return re.from.Taken

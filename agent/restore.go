@@ -153,7 +153,7 @@ func (re *restoring) run(tx *statedb.Tx) {
 		statedb.SnapshotNames.Put(re.tx, n)
 	}
 
-	for _, d := range statedb.Debts.All(re.from) {
+	for _, d := range statedb.Leftovers.All(re.from) {
 		re.leftover(d)
 	}
 
@@ -226,8 +226,8 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 	var why string
 	full := volume.Restored(r, re.from.Node().Boot != re.a.node.Boot, re.tx.Node().Draining, re.a.owners)
 	key := statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)
-	_, owed := statedb.Debts.Get(re.tx, key)
-	_, there := statedb.Debts.Get(re.from, key)
+	_, owed := statedb.Leftovers.Get(re.tx, key)
+	_, there := statedb.Leftovers.Get(re.from, key)
 
 	switch {
 	case re.why != "":
@@ -289,10 +289,10 @@ func (re *restoring) snapshot(i volume.SnapshotIntent) {
 
 // The leftover record of a forced deregister is restored, unless a volume uses the storage or the
 // paths that it would undo.
-func (re *restoring) leftover(d statedb.Debt) {
+func (re *restoring) leftover(d statedb.Leftover) {
 	r := d.Whole()
 	id, booted := r.Volume.ID, re.from.Node().Boot != re.a.node.Boot
-	if _, ok := statedb.Debts.Get(re.tx, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
+	if _, ok := statedb.Leftovers.Get(re.tx, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
 		re.say("leftover", id, api.OutcomePresent)
 		return
 	}
@@ -313,7 +313,7 @@ func (re *restoring) leftover(d statedb.Debt) {
 		return
 	}
 
-	statedb.Debts.Put(re.tx, statedb.DebtOf(r, d.Since))
+	statedb.Leftovers.Put(re.tx, statedb.LeftoverOf(r, d.Since))
 	re.taken = append(re.taken, r)
 	re.say("leftover", id, api.OutcomeRestored)
 }

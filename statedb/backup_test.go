@@ -48,7 +48,7 @@ func TestBackup(t *testing.T) {
 		equal(t, r.Volume.ID, r, want)
 	}
 	equal(t, "node", got.Node(), db.Node())
-	equal(t, "debts", len(statedb.Debts.All(got)), 1)
+	equal(t, "debts", len(statedb.Leftovers.All(got)), 1)
 	equal(t, "registered", len(statedb.Registered.All(got)), 2)
 	equal(t, "snapshots", statedb.Snapshots.All(got), statedb.Snapshots.All(db))
 	if n := len(other.Volumes()); n != 0 {

@@ -39,7 +39,7 @@ func full(t *testing.T) string {
 		statedb.Registered.Put(tx, volume.PluginDefinition{ID: "p", Type: "node", Socket: "/n"})
 		statedb.Registered.Put(tx, volume.PluginDefinition{ID: "p", Type: "controller", Instance: "1", Socket: "/c"})
 		owed := record("gone", "x")
-		statedb.Debts.Put(tx, statedb.DebtOf(owed, time.Unix(7, 0).UTC()))
+		statedb.Leftovers.Put(tx, statedb.LeftoverOf(owed, time.Unix(7, 0).UTC()))
 		tx.PutNode(statedb.Node{ID: "n", Boot: "b", Namespace: 4026531840, DataDir: "/d"})
 		return nil
 	})
@@ -70,22 +70,22 @@ func TestReopen(t *testing.T) {
 	equal(t, "node", second.Node(), first.Node())
 	equal(t, "number of registered plugins", len(statedb.Registered.All(first)), 2)
 	equal(t, "registered plugins", byType(statedb.Registered.All(second)), byType(statedb.Registered.All(first)))
-	if len(statedb.Debts.All(second)) != 1 {
-		t.Fatalf("debts: %+v", statedb.Debts.All(second))
+	if len(statedb.Leftovers.All(second)) != 1 {
+		t.Fatalf("debts: %+v", statedb.Leftovers.All(second))
 	}
-	got, want := statedb.Debts.All(second)[0], statedb.Debts.All(first)[0]
+	got, want := statedb.Leftovers.All(second)[0], statedb.Leftovers.All(first)[0]
 	got.Record.Claims, want.Record.Claims = nil, nil // claims are compared separately
 	equal(t, "debt", got, want)
 	do(t, second.Update, func(tx *statedb.Tx) error {
-		if d, ok := statedb.Debts.Get(tx, statedb.StorageKey("d", "ext-gone")); !ok || d.Record.Volume.ID != "gone" {
+		if d, ok := statedb.Leftovers.Get(tx, statedb.StorageKey("d", "ext-gone")); !ok || d.Record.Volume.ID != "gone" {
 			t.Errorf("the debt is %+v, %t", d, ok)
 		}
-		statedb.Debts.Delete(tx, statedb.StorageKey("d", "ext-gone"))
+		statedb.Leftovers.Delete(tx, statedb.StorageKey("d", "ext-gone"))
 		statedb.Plugins.Delete(tx, "p")
 		return nil
 	})
-	if len(statedb.Debts.All(second))+len(statedb.Plugins.All(second)) != 0 {
-		t.Errorf("not forgotten: %+v, %+v", statedb.Debts.All(second), statedb.Plugins.All(second))
+	if len(statedb.Leftovers.All(second))+len(statedb.Plugins.All(second)) != 0 {
+		t.Errorf("not forgotten: %+v, %+v", statedb.Leftovers.All(second), statedb.Plugins.All(second))
 	}
 }
 

@@ -83,7 +83,7 @@ func TestGoldenRead(t *testing.T) {
 	if p, _ := statedb.Plugins.Get(db, "p"); p.Info.NodeID != "n" {
 		t.Errorf("the plugin is %+v", p)
 	}
-	if d, _ := statedb.Debts.Get(db, statedb.StorageKey("d", "ext-gone")); d.Record.Volume.ID != "gone" || len(d.Claims) != 1 {
+	if d, _ := statedb.Leftovers.Get(db, statedb.StorageKey("d", "ext-gone")); d.Record.Volume.ID != "gone" || len(d.Claims) != 1 {
 		t.Errorf("the debt is %+v", d)
 	}
 
@@ -133,7 +133,7 @@ func TestGoldenWrite(t *testing.T) {
 		}
 		tx.PutNode(old.Node())
 		again(tx, old, statedb.Plugins)
-		again(tx, old, statedb.Debts)
+		again(tx, old, statedb.Leftovers)
 		again(tx, old, statedb.Registered)
 		again(tx, old, statedb.Snapshots)
 		again(tx, old, statedb.SnapshotNames)

@@ -25,7 +25,7 @@
 //	  <runtime> 0x00 <name>       volume.RuntimeVolume: a volume that a container runtime knows by
 //	                              that name, and who uses it; the first one makes the bucket
 //	debts
-//	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
+//	  <driver> 0x00 <external id> Leftover: what a forced deregister left undone
 //
 // Two things lie beside the file. The log (see log.go) holds changes that were already reported but
 // not yet committed. The two automatic copies (see copies.go) are needed if the file is lost or

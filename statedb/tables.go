@@ -39,7 +39,7 @@ var (
 	nodes   = newTable(bucketMeta, func(Node) string { return keyNode }, unchecked[Node])
 
 	Plugins        = newTable("plugins", func(p volume.PluginRecord) string { return p.ID }, func(p volume.PluginRecord) error { return volume.CheckPluginID(p.Of()) })
-	Debts          = newTable("debts", Debt.key, func(d Debt) error { return d.Whole().Check() })
+	Leftovers      = newTable("debts", Leftover.key, func(d Leftover) error { return d.Whole().Check() })
 	Registered     = newTable("registered", registeredKey, func(d volume.PluginDefinition) error { return volume.CheckPluginID(d.ID) })
 	Snapshots      = newTable("snapshots", volume.SnapshotIntent.Key, volume.SnapshotIntent.Check)
 	SnapshotNames  = newTable("snapshot-names", volume.SnapshotName.Key, volume.SnapshotName.Check)

@@ -39,27 +39,27 @@ type Loss struct {
 	Copy time.Time `json:"copy,omitzero"`
 }
 
-// Debt holds the pending calls of a volume after a forced deregister: the record as it was then.
+// Leftover holds the pending calls of a volume after a forced deregister: the record as it was then.
 // The agent makes the calls once the plugin is ready.
-type Debt struct {
+type Leftover struct {
 	Record volume.Record  `json:"record"`
 	Claims []volume.Claim `json:"claims"`
 	Since  time.Time      `json:"since"`
 }
 
-// DebtOf returns the form in which the pending calls of a record are stored.
-func DebtOf(r volume.Record, since time.Time) Debt {
-	return Debt{Record: r, Claims: r.Ordered(), Since: since}
+// LeftoverOf returns the form in which the pending calls of a record are stored.
+func LeftoverOf(r volume.Record, since time.Time) Leftover {
+	return Leftover{Record: r, Claims: r.Ordered(), Since: since}
 }
 
 // Whole returns the record with its claims.
-func (d Debt) Whole() volume.Record {
+func (d Leftover) Whole() volume.Record {
 	r := whole(d.Record, d.Claims)
 	r.Leftover = true
 	return r
 }
 
-func (d Debt) key() string { return StorageKey(d.Record.Volume.Driver, d.Record.Volume.ExternalID) }
+func (d Leftover) key() string { return StorageKey(d.Record.Volume.Driver, d.Record.Volume.ExternalID) }
 
 func whole(r volume.Record, claims []volume.Claim) volume.Record {
 	r.Claims = make(map[string]volume.Claim, len(claims))
@@ -69,7 +69,7 @@ func whole(r volume.Record, claims []volume.Claim) volume.Record {
 	return r
 }
 
-// StorageKey returns the key that identifies a storage volume on a host, for example in Debts. It
+// StorageKey returns the key that identifies a storage volume on a host, for example in Leftovers. It
 // is empty while the plugin has not yet named the volume.
 func StorageKey(driver, external string) string {
 	if external == "" {

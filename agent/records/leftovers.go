@@ -15,7 +15,7 @@ type WithLeftovers struct{ Store }
 // Volume returns a volume's record or a leftover record.
 func (s WithLeftovers) Volume(key string) (volume.Record, bool) {
 	if driver, external, ok := volume.ParseLeftoverKey(key); ok {
-		d, ok := statedb.Debts.Get(s, statedb.StorageKey(driver, external))
+		d, ok := statedb.Leftovers.Get(s, statedb.StorageKey(driver, external))
 		return d.Whole(), ok
 	}
 
@@ -57,8 +57,8 @@ func (s WithLeftovers) Intend(ctx context.Context, key string, fn func(volume.Re
 
 // changeLeftover changes a leftover record, if it still exists.
 func changeLeftover(tx *statedb.Tx, driver, external string, fn func(volume.Record) volume.Record) {
-	if d, ok := statedb.Debts.Get(tx, statedb.StorageKey(driver, external)); ok {
-		statedb.Debts.Put(tx, statedb.DebtOf(fn(d.Whole()), d.Since))
+	if d, ok := statedb.Leftovers.Get(tx, statedb.StorageKey(driver, external)); ok {
+		statedb.Leftovers.Put(tx, statedb.LeftoverOf(fn(d.Whole()), d.Since))
 	}
 }
 
@@ -70,8 +70,8 @@ func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err
 	driver, external := r.Volume.Driver, r.Volume.ExternalID
 	key := statedb.StorageKey(driver, external)
 	err = s.Update(ctx, func(tx *statedb.Tx) error {
-		if d, ok := statedb.Debts.Get(tx, key); ok && !d.Whole().Held() {
-			statedb.Debts.Delete(tx, key)
+		if d, ok := statedb.Leftovers.Get(tx, key); ok && !d.Whole().Held() {
+			statedb.Leftovers.Delete(tx, key)
 		}
 		waiting, _ = tx.VolumeOf(driver, external)
 		return nil
@@ -87,7 +87,7 @@ func (s Store) PendingFor(v volume.Volume) string {
 		return ""
 	}
 
-	d, ok := statedb.Debts.Get(s, statedb.StorageKey(v.Driver, v.ExternalID))
+	d, ok := statedb.Leftovers.Get(s, statedb.StorageKey(v.Driver, v.ExternalID))
 	if !ok {
 		return ""
 	}

@@ -80,21 +80,21 @@ func (t Tx) Leftovers() []volume.Record {
 
 // Leftover returns a leftover record in the form of a volume record.
 func (t Tx) Leftover(driver, external string) (volume.Record, bool) {
-	d, ok := statedb.Debts.Get(t, statedb.StorageKey(driver, external))
+	d, ok := statedb.Leftovers.Get(t, statedb.StorageKey(driver, external))
 	return d.Whole(), ok
 }
 
 // PutLeftover stores a leftover record. An existing one keeps its time.
 func (t Tx) PutLeftover(r volume.Record, since time.Time) {
-	if d, ok := statedb.Debts.Get(t, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
+	if d, ok := statedb.Leftovers.Get(t, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
 		since = d.Since
 	}
-	statedb.Debts.Put(t, statedb.DebtOf(r, since))
+	statedb.Leftovers.Put(t, statedb.LeftoverOf(r, since))
 }
 
 // DeleteLeftover deletes a leftover record.
 func (t Tx) DeleteLeftover(driver, external string) {
-	statedb.Debts.Delete(t, statedb.StorageKey(driver, external))
+	statedb.Leftovers.Delete(t, statedb.StorageKey(driver, external))
 }
 
 // Snapshot returns the intent of a snapshot that was not seen to finish.

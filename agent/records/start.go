@@ -19,18 +19,18 @@ func (s Store) Reload(ctx context.Context, node statedb.Node, after volume.Stop)
 
 	return save(ctx, func(tx *statedb.Tx) error {
 		for _, r := range tx.Volumes() {
-			_, blocked := statedb.Debts.Get(tx, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID))
+			_, blocked := statedb.Leftovers.Get(tx, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID))
 			if now, changed := volume.Loaded(r, after, blocked); changed {
 				tx.PutVolume(now)
 			}
 		}
 
-		for _, d := range statedb.Debts.All(tx) {
+		for _, d := range statedb.Leftovers.All(tx) {
 			r, _ := volume.Loaded(d.Whole(), after, false)
 			if after.Boot() {
 				r = volume.NextBoot(r)
 			}
-			statedb.Debts.Put(tx, statedb.DebtOf(r, d.Since))
+			statedb.Leftovers.Put(tx, statedb.LeftoverOf(r, d.Since))
 		}
 
 		if node != s.Node() {

@@ -128,7 +128,7 @@ func room(tx *statedb.Tx, r, next volume.Record) error {
 // volume records.
 func Leftovers(from statedb.Reader) []volume.Record {
 	all := []volume.Record{}
-	for _, d := range statedb.Debts.All(from) {
+	for _, d := range statedb.Leftovers.All(from) {
 		all = append(all, d.Whole())
 	}
 	return all

@@ -60,7 +60,7 @@ func TestLostTakesCopy(t *testing.T) {
 	h.volctl("volume", "deregister", "forced", "-force", "-y")
 	h.register("last", "single-node-writer")
 	h.copyNow(func(snap statedb.View) bool {
-		return len(snap.Volumes()) == 4 && len(statedb.Debts.All(snap)) == 1 && len(statedb.Registered.All(snap)) == 1
+		return len(snap.Volumes()) == 4 && len(statedb.Leftovers.All(snap)) == 1 && len(statedb.Registered.All(snap)) == 1
 	})
 	h.volctl("volume", "detach", "ended", "x", "--without-plugin") // this happens after the copy
 

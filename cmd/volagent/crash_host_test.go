@@ -181,13 +181,13 @@ func waited(cmd *exec.Cmd) <-chan struct{} {
 }
 
 // records returns the stored records and pending calls. No agent may be running.
-func (h *crashHost) records() (all []volume.Record, debts []statedb.Debt) {
+func (h *crashHost) records() (all []volume.Record, debts []statedb.Leftover) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, "d", "state.db")
 	h.must(statedb.Check(path))
 	db, err := statedb.Open(path, statedb.Options{})
 	h.must(err)
-	all, debts = db.Volumes(), statedb.Debts.All(db)
+	all, debts = db.Volumes(), statedb.Leftovers.All(db)
 	h.must(db.Close())
 	return all, debts
 }
