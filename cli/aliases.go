@@ -15,16 +15,3 @@ func aliases(a *app) []*cobra.Command {
 	return append([]*cobra.Command{list, inspect, claims, node}, pointers()...)
 }
 
-// newInspect changes a status command: it writes JSON and requires an id.
-func newInspect(status *cobra.Command, a *app, short string) *cobra.Command {
-	run := status.RunE
-	status.Use, status.Short, status.Long, status.Args = "inspect ID", short, "", exactly("ID")
-	status.RunE = func(cmd *cobra.Command, args []string) error {
-		if a.format == formatTable && !a.quiet {
-			a.json = true
-		}
-		return run(cmd, args)
-	}
-
-	return status
-}

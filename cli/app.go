@@ -2,9 +2,11 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
@@ -14,7 +16,7 @@ const readTimeout = 30 * time.Second
 
 // app is one run: its environment and the flags that all commands share.
 type app struct {
-	env     Env
+	env     Environment
 	socket  string
 	format  string
 	json    bool
@@ -26,7 +28,7 @@ type app struct {
 	running bool
 }
 
-func newApp(env Env) *app {
+func newApp(env Environment) *app {
 	a := &app{env: env, socket: env.Getenv("VOLCTL_SOCKET"), format: formatTable}
 	if a.socket == "" {
 		a.socket = apiclient.DefaultSocket
@@ -56,4 +58,47 @@ func (a *app) read(cmd *cobra.Command, act action) error {
 		defer cancel()
 		return act(ctx, client, out)
 	})
+}
+
+// output makes the output from the flags.
+func (a *app) output() (*output, error) {
+	o := options{
+		stdout: a.env.Stdout, stderr: a.env.Stderr, format: a.format, quiet: a.quiet,
+		now: a.env.Now, pause: a.env.Pause, columns: func() int { return 0 },
+	}
+	if o.pause == nil {
+		o.pause = sleep
+	}
+
+	dumb := a.env.Getenv("TERM") == "dumb"
+	if a.env.StderrColumns != nil && !dumb {
+		o.columns = a.env.StderrColumns
+	}
+
+	o.colour = a.env.StdoutTerminal && !a.noColor && a.env.Getenv("NO_COLOR") == "" && !dumb
+	if a.json {
+		if name, _, _ := strings.Cut(a.format, "="); name != formatTable && name != formatJSON {
+			return nil, usage("", "--json and -o %s exclude each other", a.format)
+		}
+		o.format = formatJSON
+	}
+
+	return newOutput(o)
+}
+
+// outputUsage describes the values of --output.
+const outputUsage = "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE"
+
+// flags adds the flags that all commands share.
+func (a *app) flags(f *pflag.FlagSet) {
+	f.StringVar(&a.socket, "socket", a.socket, "`PATH` of the agent's socket; also VOLCTL_SOCKET")
+	f.StringVarP(&a.format, "output", "o", a.format, outputUsage)
+	f.BoolVar(&a.json, "json", false, "short for -o json")
+	f.BoolVarP(&a.quiet, "quiet", "q", false, "print only ids")
+	f.BoolVar(&a.noColor, "no-color", false, "do not print colours; also NO_COLOR")
+}
+
+// longOutputFlag adds --output to a command where -o means mount options.
+func (a *app) longOutputFlag(f *pflag.FlagSet) {
+	f.StringVar(&a.format, "output", a.format, outputUsage)
 }

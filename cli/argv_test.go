@@ -11,8 +11,8 @@ import (
 )
 
 func testRoot() (*app, *cobra.Command) {
-	a := newApp(Env{Getenv: func(string) string { return "" }})
-	return a, newRoot(a)
+	a := newApp(Environment{Getenv: func(string) string { return "" }})
+	return a, newRoot(a, Host{})
 }
 
 func TestNormalise(t *testing.T) {

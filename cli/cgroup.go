@@ -43,7 +43,7 @@ func serviceFromCgroup(content string) string {
 }
 
 // defaultAlloc returns the alloc of a claim that names none.
-func (a *app) defaultAlloc() string {
+func defaultAlloc(a *app) string {
 	content, err := a.env.Cgroup()
 	if service := serviceFromCgroup(string(content)); err == nil && service != "" {
 		return service
@@ -54,7 +54,7 @@ func (a *app) defaultAlloc() string {
 // defaultOwner returns the owner of a claim that names none. It is the current invocation of the
 // calling service, whose id systemd passes to all processes of the service. A service of a user's
 // own service manager gets no owner, because the agent cannot ask that manager.
-func (a *app) defaultOwner() api.Owner {
+func defaultOwner(a *app) api.Owner {
 	content, err := a.env.Cgroup()
 	service, invocation := serviceFromCgroup(string(content)), a.env.Getenv("INVOCATION_ID")
 	if err != nil || service == "" || invocation == "" || strings.Contains(string(content), "/user@") {

@@ -274,10 +274,10 @@ func TestInterruptedQuestion(t *testing.T) {
 	in, out := io.Pipe()
 	defer out.Close()
 	var stderr strings.Builder
-	code := Run(ctx, Env{
+	code := Run(ctx, Env{Environment: Environment{
 		Args: []string{"volume", "delete", "data"}, Stdin: readerFunc(func(p []byte) (int, error) { cancel(); return in.Read(p) }), StdinTerminal: true,
 		Stdout: io.Discard, Stderr: &stderr, Now: time.Now, Getenv: func(string) string { return r.socket },
-	})
+	}})
 	if code != 1 || !strings.Contains(stderr.String(), `cannot delete volume "data": no answer: interrupted`) {
 		t.Errorf("exit %d, %q", code, stderr.String())
 	}

@@ -18,8 +18,8 @@ type doctorOptions struct {
 	yes bool
 	ask asker // nil without a terminal or with -y
 
-	// local makes the checks that need no agent.
-	local func(ctx context.Context, err error) *api.Doctor
+	// alone makes the checks that need no agent.
+	alone alone
 }
 
 func newDoctor(a *app) *cobra.Command {
@@ -41,7 +41,7 @@ command looks for the reason, checks fstab and the mount units, and exits 7.`,
 		Example: "  volctl doctor\n  volctl doctor --fix -y\n  volctl doctor -o json",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.ask, o.local = a.asker(o.yes), a.examineAlone
+			o.ask, o.alone = a.asker(o.yes), alone{a}
 			if o.yes && !o.fix {
 				return usage("volctl doctor --fix -y", "-y goes with --fix only")
 			}
@@ -104,7 +104,7 @@ func examine(ctx context.Context, client *apiclient.Client) (*api.Doctor, error)
 // agent does not answer, which also decides the exit code.
 func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output) error {
 	if code := codeOf(err); code == api.CodeUnreachable || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		found := o.local(ctx, err)
+		found := o.alone.examine(ctx, err)
 		if perr := out.print(found, findingIDs(found), func(w *bytes.Buffer) error { return doctorScreen(w, out, found) }); perr != nil {
 			return perr
 		}
@@ -123,7 +123,7 @@ func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient
 			return nil, usage("volctl doctor --fix -y", "it changes something, and nobody can be asked without a terminal")
 		}
 		if yes, err := o.ask(ctx, "Do what the Fix lines say, "+count(len(ids), "finding")+"?"); err != nil || !yes {
-			return nil, orNotConfirmed(err)
+			return nil, notConfirmed(err)
 		}
 	}
 
@@ -222,7 +222,7 @@ func findingScreen(w *bytes.Buffer, out *output, f api.DoctorFinding) {
 		what = subject + "  " + what
 	}
 
-	w.WriteString(out.severity(f.Severity) + " " + what + "\n")
+	w.WriteString(severity(out, f.Severity) + " " + what + "\n")
 	for _, l := range [][2]string{{"Then", f.Then}, {"Do", f.Do}, {"Fix", f.Fix}} {
 		if l[1] != "" {
 			fmt.Fprintf(w, "  %-4s  %s\n", l[0], oneLine(l[1]))
@@ -233,10 +233,10 @@ func findingScreen(w *bytes.Buffer, out *output, f api.DoctorFinding) {
 }
 
 // severity returns the mark of a finding.
-func (o *output) severity(s string) string {
+func severity(out *output, s string) string {
 	switch s {
 	case api.SeverityProblem:
-		return o.mark(bad)
+		return out.mark(bad)
 	case api.SeverityWarning:
 		return "!"
 	default:

@@ -28,9 +28,11 @@ const agentUnit = "volagent.service"
 // aloneWithin bounds each question to systemd, and each look at a directory.
 const aloneWithin = 3 * time.Second
 
-// examineAlone finds problems without the agent: the reason why it does not run, and mistakes in
-// fstab and mount units.
-func (a *app) examineAlone(ctx context.Context, err error) *api.Doctor {
+// alone is an examination without the agent.
+type alone struct{ *app }
+
+// examine finds the reason why the agent does not run, and mistakes in fstab and mount units.
+func (a alone) examine(ctx context.Context, err error) *api.Doctor {
 	d := &api.Doctor{Time: a.env.Now().UTC(), Findings: []api.DoctorFinding{}}
 	d.Findings = append(d.Findings, a.agentDown(ctx, err)...)
 	entries, unread := fstab.Read(fstab.System(a.env.Getenv))
@@ -73,7 +75,7 @@ func lookBounded(ctx context.Context, dir string) fstab.Spot {
 }
 
 // agentDown says why no agent answers, as far as systemd knows.
-func (a *app) agentDown(ctx context.Context, err error) []api.DoctorFinding {
+func (a alone) agentDown(ctx context.Context, err error) []api.DoctorFinding {
 	down := api.DoctorFinding{
 		ID: kindAgentDown + ":" + a.socket, Kind: kindAgentDown, Severity: api.SeverityProblem, Subject: "agent", What: wire(err).Message,
 		Then: "what is mounted stays, and no volume can be mounted or unmounted; what is recorded and what is mounted can be held against each other all the same",

@@ -68,20 +68,19 @@ func all(errs []error) error {
 	return several(errs)
 }
 
-// report writes an error to stderr and returns its exit code.
-func (a *app) report(err error) int {
+// report writes an error to stderr and returns it, in the form that decides the exit code.
+func (a *app) report(err error) error {
 	if !a.running && codeOf(err) == api.CodeFailed {
 		err = usage("volctl --help", "%s", err)
 	}
 
-	code := exitCode(err)
 	if a.wantsJSON() {
 		body, jsonErr := marshal(api.ErrorBody{Error: wire(err)})
 		if jsonErr != nil {
 			body = []byte(jsonErr.Error())
 		}
 		a.complain("%s\n", body)
-		return code
+		return err
 	}
 
 	var many several
@@ -104,7 +103,7 @@ func (a *app) report(err error) int {
 		}
 	}
 
-	return code
+	return err
 }
 
 // longestMessage limits how much of an error's message a person sees, in characters. It is about
@@ -179,3 +178,24 @@ func wire(err error) *api.Error {
 
 // isNotFound reports whether the agent does not know the named object.
 func isNotFound(err error) bool { return err != nil && codeOf(err) == api.CodeNotFound }
+
+// codeOf returns an error's code, also for errors that did not come from the agent.
+func codeOf(err error) api.Code {
+	var (
+		e     *api.Error
+		files spec.Errors
+	)
+
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &e):
+		return e.Code
+	case errors.As(err, &files):
+		return api.CodeInvalid
+	case errors.Is(err, context.DeadlineExceeded):
+		return api.CodeTimeout
+	default:
+		return api.CodeFailed
+	}
+}

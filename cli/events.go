@@ -68,19 +68,6 @@ func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, o
 	return failed(streamEnd(ctx, o.filter.Follow, err), "show events")
 }
 
-// streamEnd decides whether a stream ended well. With --follow, only Ctrl-C is a good end.
-func streamEnd(ctx context.Context, follow bool, err error) error {
-	switch {
-	case follow && over(ctx):
-		return nil
-	case follow && err == nil:
-		return &api.Error{Code: api.CodeUnreachable, Message: "the agent closed it", Hint: "systemctl status volagent"}
-	}
-	return err
-}
-
-func over(ctx context.Context) bool { return ctx.Err() != nil }
-
 // eventVolume completes a volume's id. Events outlive their volume, so an id without a match is
 // used as it is.
 func eventVolume(ctx context.Context, client *apiclient.Client, id string) (string, error) {

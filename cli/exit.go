@@ -1,12 +1,6 @@
 package cli
 
-import (
-	"context"
-	"errors"
-
-	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/spec"
-)
+import "github.com/volagent/volagent/agent/api"
 
 // The exit codes of volctl.
 const (
@@ -54,26 +48,5 @@ func exitCode(err error) int {
 		return exitPermission
 	default:
 		return exitFailed
-	}
-}
-
-// codeOf returns an error's code, also for errors that did not come from the agent.
-func codeOf(err error) api.Code {
-	var (
-		e     *api.Error
-		files spec.Errors
-	)
-
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &e):
-		return e.Code
-	case errors.As(err, &files):
-		return api.CodeInvalid
-	case errors.Is(err, context.DeadlineExceeded):
-		return api.CodeTimeout
-	default:
-		return api.CodeFailed
 	}
 }

@@ -189,8 +189,8 @@ func (r run) volctl(args ...string) result {
 	if r.looks > 0 {
 		pause = pauses(r.looks)
 	}
-	code := Run(r.ctx, Env{
-		Program: r.program, Host: r.host,
+	code := Run(r.ctx, Env{Host: r.host, Environment: Environment{
+		Program: r.program,
 		Args: args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
 		StdinTerminal: r.terminal, StdoutTerminal: r.colour, Pause: pause,
 		Now:     func() time.Time { return now },
@@ -202,7 +202,7 @@ func (r run) volctl(args ...string) result {
 			}
 			return r.env[name]
 		},
-	})
+	}})
 	out := func(b bytes.Buffer) string { return strings.ReplaceAll(b.String(), r.socket, "SOCKET") }
 	return result{out(stdout), out(stderr), code}
 }

@@ -24,6 +24,7 @@ const (
 
 // The exit codes of mount(8).
 const (
+	helperDone   = 0
 	helperUsage  = 1  // incorrect usage or permissions
 	helperSystem = 2  // no agent
 	helperFailed = 32 // not mounted, or not unmounted
@@ -33,7 +34,7 @@ const (
 func helperCode(err error) int {
 	switch codeOf(err) {
 	case "":
-		return exitDone
+		return helperDone
 	case api.CodeInvalid, api.CodePermission:
 		return helperUsage
 	case api.CodeUnreachable:
@@ -45,7 +46,8 @@ func helperCode(err error) int {
 
 // helper is one run of mount.csi or umount.csi.
 type helper struct {
-	env  Env
+	env  Environment
+	host Host
 	name string
 
 	// The flags of mount(8): -f makes no mount, -v prints the result, -n leaves libmount's table
@@ -56,10 +58,10 @@ type helper struct {
 }
 
 // newHelper returns nil unless the program has a helper's name.
-func newHelper(env Env) *helper {
+func newHelper(env Environment, host Host) *helper {
 	switch name := filepath.Base(env.Program); name {
 	case mountCSI, umountCSI:
-		return &helper{env: env, name: name}
+		return &helper{env: env, host: host, name: name}
 	}
 	return nil
 }
@@ -70,10 +72,10 @@ func (h *helper) run(ctx context.Context) int {
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 		h.say(h.usage())
-		return exitDone
+		return helperDone
 	case err != nil:
 	case h.fake:
-		return exitDone
+		return helperDone
 	case h.name == mountCSI:
 		err = h.mount(ctx, args[0], args[1])
 	default:
@@ -151,11 +153,11 @@ func (h *helper) client() *apiclient.Client {
 
 // silent returns an output that shows no progress.
 func (h *helper) silent() *output {
-	return &output{w: h.env.Stdout, errw: h.env.Stderr, format: formatTable, quiet: true, now: h.env.Now, pause: sleep}
+	return &output{options: options{stdout: h.env.Stdout, stderr: h.env.Stderr, format: formatTable, quiet: true, now: h.env.Now, pause: sleep, columns: func() int { return 0 }}}
 }
 
 func (h *helper) mount(ctx context.Context, volume, dir string) error {
-	m, err := newMounting(h.env, volume, dir, h.options)
+	m, err := newMounting(h.host, volume, dir, h.options)
 	if err != nil {
 		return err
 	}
@@ -170,7 +172,7 @@ func (h *helper) mount(ctx context.Context, volume, dir string) error {
 
 	// The mount is refused even if an agent answers. With nofail and without _netdev, it would
 	// start before the agent at one boot and after it at another.
-	if hint != "" && unit && h.env.Host.Booting(ctx) {
+	if hint != "" && unit && h.host.Booting(ctx) {
 		return failed(&api.Error{Code: api.CodeUnreachable, Message: "the host is booting", Hint: hint}, "mount volume %q at %s", volume, m.dir)
 	}
 
@@ -205,7 +207,7 @@ func (h *helper) isUnit(dir string) bool {
 
 // bootHint says how to fix a line of fstab(5), or a unit, that is mounted before the agent can run.
 // It returns "" if the mount is in neither. Then a person mounts it by hand.
-func bootHint(env Env, dir string, unit bool) string {
+func bootHint(env Environment, dir string, unit bool) string {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot"
 	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // the file may be missing
 	switch {
@@ -233,7 +235,7 @@ func inFstab(text, dir string) bool {
 // umount unmounts the directory. Once that has succeeded, later errors become warnings, because
 // umount(8) asked for nothing more.
 func (h *helper) umount(ctx context.Context, dir string) error {
-	o := umountOptions{lazy: h.lazy, force: h.force, timeout: claimTimeout, host: h.env.Host, plain: true}
+	o := umountOptions{lazy: h.lazy, force: h.force, timeout: claimTimeout, host: h.host, plain: true}
 	var err error
 	if o.dir, err = filepath.Abs(dir); err != nil || dir == "" {
 		return failed(usage(h.usage(), "it cannot be told which directory that is"), "unmount %q", dir)

@@ -61,11 +61,6 @@ func (a *app) confirm(ctx context.Context, question string) (bool, error) {
 	return false, nil
 }
 
-// notConfirmed is the error after a question that was not answered with yes.
-func notConfirmed() error {
-	return &api.Error{Code: api.CodeFailed, Message: "it was not confirmed; nothing was changed"}
-}
-
 // readSpecs reads the volumes of a file, or of stdin for "-".
 func (a *app) readSpecs(ctx context.Context, file string) ([]api.VolumeSpec, error) {
 	name, data, err := a.readFile(ctx, file)
@@ -126,4 +121,24 @@ func fileError(file string, err error) error {
 	}
 
 	return failed(e, "read %q", file)
+}
+
+// asker asks a person for a yes. It is nil if volctl must not or cannot ask.
+type asker func(ctx context.Context, question string) (bool, error)
+
+// asker returns nil without a terminal, and if -y already gave the answer.
+func (a *app) asker(yes bool) asker {
+	if yes || !a.env.StdinTerminal {
+		return nil
+	}
+	return a.confirm
+}
+
+// notConfirmed returns the error of a question that was not answered with yes: err if there is
+// one.
+func notConfirmed(err error) error {
+	if err != nil {
+		return err
+	}
+	return &api.Error{Code: api.CodeFailed, Message: "it was not confirmed; nothing was changed"}
 }

@@ -7,7 +7,6 @@ package cli
 
 import (
 	"context"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -16,38 +15,11 @@ import (
 	"golang.org/x/term"
 )
 
-// Env is everything that a run takes from its process. Tests make their own.
+// Env is everything that a run takes from its process and its host. Tests make their own.
 type Env struct {
-	// Program is the name under which the process was started. Its directory does not matter.
-	Program string
+	Environment
 
-	// Args are the arguments without the program's name.
-	Args           []string
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-	Getenv         func(string) string
-
-	// StdinTerminal allows questions, StdoutTerminal allows colours.
-	StdinTerminal, StdoutTerminal bool
-
-	// StderrColumns returns the width of the terminal on stderr, or 0 if stderr is no terminal. It
-	// may be nil.
-	StderrColumns func() int
-
-	// Now is the current time. Ages are relative to it, and times are shown in its time zone.
-	Now func() time.Time
-
-	// Pause waits for d or until ctx ends. Nil means the real clock.
-	Pause func(ctx context.Context, d time.Duration) error
-
-	// Cgroup returns the content of /proc/self/cgroup, which names the calling service.
-	Cgroup func() ([]byte, error)
-
-	// Service asks systemd for a unit's properties, by their names. Nil means that systemd cannot be
-	// asked.
-	Service func(ctx context.Context, unit string) map[string]string
-
-	// Host is used by mount and umount only.
+	// Host is used by mount, umount and systemd only.
 	Host Host
 }
 
@@ -59,7 +31,7 @@ func Main() int {
 	defer stop()
 
 	context.AfterFunc(ctx, stop)
-	return Run(ctx, Env{
+	return Run(ctx, Env{Host: thisHost(), Environment: Environment{
 		Program:        os.Args[0],
 		Args:           os.Args[1:],
 		Stdin:          os.Stdin,
@@ -72,19 +44,18 @@ func Main() int {
 		Now:            time.Now,
 		Cgroup:         func() ([]byte, error) { return os.ReadFile("/proc/self/cgroup") },
 		Service:        askService,
-		Host:           thisHost(),
-	})
+	}})
 }
 
 // Run runs one command and returns its exit code (see exitCode), or the exit code for mount(8) (see
 // helperCode). It may be called several times in one process.
 func Run(ctx context.Context, env Env) int {
-	if h := newHelper(env); h != nil {
+	if h := newHelper(env.Environment, env.Host); h != nil {
 		return h.run(ctx)
 	}
 
-	a := newApp(env)
-	root := newRoot(a)
+	a := newApp(env.Environment)
+	root := newRoot(a, env.Host)
 	root.SetArgs(normalise(root, env.Args))
 
 	err := root.ExecuteContext(ctx)
@@ -92,5 +63,5 @@ func Run(ctx context.Context, env Env) int {
 		return exitDone
 	}
 
-	return a.report(err)
+	return exitCode(a.report(err))
 }

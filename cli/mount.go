@@ -34,7 +34,7 @@ type mounting struct {
 	forget bool
 }
 
-func newMount(a *app) *cobra.Command {
+func newMount(a *app, host Host) *cobra.Command {
 	var options []string
 	cmd := &cobra.Command{
 		Use: "mount ID DIR", Short: "Claim a volume and mount it at a directory",
@@ -42,7 +42,7 @@ func newMount(a *app) *cobra.Command {
 		Example: mountExample,
 		Args:    exactly("ID", "DIR"), ValidArgsFunction: completeMount(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := newMounting(a.env, args[0], args[1], options)
+			m, err := newMounting(host, args[0], args[1], options)
 			if err != nil {
 				return err
 			}
@@ -56,13 +56,12 @@ func newMount(a *app) *cobra.Command {
 	f.SortFlags = false
 	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, as in fstab(5); may be repeated")
 
-	// Unlike in other commands, -o means mount options here, so --output has no short form.
-	f.StringVar(&a.format, "output", a.format, "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE")
+	a.longOutputFlag(f)
 	return cmd
 }
 
 // newMounting checks the arguments and reads the options.
-func newMounting(env Env, volume, dir string, options []string) (*mounting, error) {
+func newMounting(host Host, volume, dir string, options []string) (*mounting, error) {
 	what := func(err error) error { return failed(err, "mount volume %q at %s", volume, dir) }
 	o, err := readMountOptions(options)
 	if err != nil {
@@ -77,7 +76,7 @@ func newMounting(env Env, volume, dir string, options []string) (*mounting, erro
 		return nil, what(err)
 	}
 
-	m := &mounting{mountOptions: o, host: env.Host}
+	m := &mounting{mountOptions: o, host: host}
 	if m.dir, err = filepath.Abs(dir); err != nil || dir == "" {
 		return nil, what(usage("name it by its absolute path", "it cannot be told which directory %q is", dir))
 	}
@@ -234,7 +233,7 @@ func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *mo
 // mounted volume and not to the directory below, so it is not sent. The agent accepts descriptors
 // only from root. For other users, it uses the path.
 func (m *mounting) claim(ctx context.Context, client *apiclient.Client, out *output, point *mountPoint, left time.Duration) (*api.Claim, error) {
-	o := volumeClaimOptions{volume: m.volume, alloc: m.alloc, req: m.req, timeout: max(left, time.Millisecond), grace: mountGrace}
+	o := claiming{volume: m.volume, alloc: m.alloc, req: m.req, timeout: max(left, time.Millisecond), grace: mountGrace}
 	o.req.At = m.dir
 	o.req.Owner = api.Owner{Kind: api.OwnerMount, PID: os.Getpid()}
 	if len(point.above) == 0 && os.Geteuid() == 0 {

@@ -11,9 +11,9 @@ import (
 
 // writeNew writes a text to a new file, or to stdout for "-", and prints the next command. It never
 // replaces a file. If the file exists, the error suggests the command another.
-func (o *output) writeNew(text, file, another, next string) error {
+func writeNew(out *output, text, file, another, next string) error {
 	if file == "-" {
-		return o.write([]byte(text))
+		return out.write([]byte(text))
 	}
 
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
@@ -34,7 +34,7 @@ func (o *output) writeNew(text, file, another, next string) error {
 		return failed(err, "write %q", file)
 	}
 
-	return o.print(map[string]string{"file": file}, []string{file}, func(w *bytes.Buffer) error {
+	return out.print(map[string]string{"file": file}, []string{file}, func(w *bytes.Buffer) error {
 		w.WriteString("wrote " + printable(file) + "; edit it, then: " + next + "\n")
 		return nil
 	})

@@ -72,7 +72,7 @@ func runNodeDrain(ctx context.Context, o nodeDrainOptions, client *apiclient.Cli
 	title := waitingTitle
 	if !d.Safe && (!o.limited || o.deadline > 0) {
 		title = "still " + title
-		if err := out.announce(d); err != nil {
+		if err := announce(out, d); err != nil {
 			return err
 		}
 		end := out.during(ctx, "draining this host", drainProgress(client))
@@ -155,8 +155,8 @@ func runNodeUndrain(ctx context.Context, client *apiclient.Client, out *output) 
 }
 
 // announce lists the claim owners that the user must stop, before the command waits for them.
-func (o *output) announce(d *api.Drain) error {
-	if !o.human() || o.quiet || len(d.Waiting) == 0 {
+func announce(out *output, d *api.Drain) error {
+	if !out.human() || out.quiet || len(d.Waiting) == 0 {
 		return nil
 	}
 
@@ -165,7 +165,7 @@ func (o *output) announce(d *api.Drain) error {
 		return err
 	}
 
-	_, err := o.errw.Write(w.Bytes())
+	_, err := out.stderr.Write(w.Bytes())
 	return err
 }
 

@@ -25,58 +25,53 @@ const (
 	formatTemplate = "go-template"
 )
 
-// output is the only way to stdout.
-type output struct {
-	w, errw io.Writer
-	format  string
-	tmpl    *template.Template
-	quiet   bool
-	colour  bool
-	now     func() time.Time
+// options are what a run decides about its output.
+type options struct {
+	stdout, stderr io.Writer
+
+	// format is table, wide, json, yaml or go-template=TEMPLATE.
+	format string
+	quiet  bool
+	colour bool
+	now    func() time.Time
 
 	// pause waits between two progress updates.
 	pause func(ctx context.Context, d time.Duration) error
 
-	// columns returns the width of the terminal on stderr. It may be nil.
+	// columns returns the width of the terminal on stderr, or 0 if lines cannot be erased there.
 	columns func() int
 }
 
-// output makes the output from its flags.
-func (a *app) output() (*output, error) {
-	o := &output{w: a.env.Stdout, errw: a.env.Stderr, quiet: a.quiet, now: a.env.Now, pause: a.env.Pause}
-	if o.pause == nil {
-		o.pause = sleep
-	}
+// output is the only way to stdout.
+type output struct {
+	options
+	tmpl *template.Template
+}
 
-	if a.env.Getenv("TERM") != "dumb" {
-		o.columns = a.env.StderrColumns
-	}
-
-	o.colour = a.env.StdoutTerminal && !a.noColor && a.env.Getenv("NO_COLOR") == "" && a.env.Getenv("TERM") != "dumb"
-	name, text, hasText := strings.Cut(a.format, "=")
-
-	if a.json {
-		if name != formatTable && name != formatJSON {
-			return nil, usage("", "--json and -o %s exclude each other", a.format)
-		}
-		name = formatJSON
-	}
-
+// newOutput checks the format and parses its template.
+func newOutput(o options) (*output, error) {
+	name, text, hasText := strings.Cut(o.format, "=")
 	known := slices.Contains([]string{formatTable, formatWide, formatJSON, formatYAML}, name) && !hasText
 	if !known && (name != formatTemplate || text == "") {
-		return nil, usage("", "unknown output %q: it is one of table, wide, json, yaml, go-template=TEMPLATE", a.format)
+		return nil, badFormat("", "unknown output %q: it is one of table, wide, json, yaml, go-template=TEMPLATE", o.format)
 	}
 
+	out := &output{options: o}
 	if name == formatTemplate {
 		t, err := template.New("-o").Funcs(template.FuncMap{"json": compactJSON}).Parse(text)
 		if err != nil {
-			return nil, usage("", "bad template: %v", strings.TrimPrefix(err.Error(), "template: "))
+			return nil, badFormat("", "bad template: %v", strings.TrimPrefix(err.Error(), "template: "))
 		}
-		o.tmpl = t
+		out.tmpl = t
 	}
 
-	o.format = name
-	return o, nil
+	out.format = name
+	return out, nil
+}
+
+// badFormat is the error for a format that the user typed wrong.
+func badFormat(hint, format string, args ...any) error {
+	return &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
 // human reports whether the output is for a person.
@@ -149,11 +144,11 @@ func (o *output) say(format string, args ...any) error {
 
 // note writes a remark to stderr that is not part of the output.
 func (o *output) note(format string, args ...any) {
-	_, _ = fmt.Fprintln(o.errw, printable(fmt.Sprintf(format, args...)))
+	_, _ = fmt.Fprintln(o.stderr, printable(fmt.Sprintf(format, args...)))
 }
 
 func (o *output) write(b []byte) error {
-	if _, err := o.w.Write(b); err != nil {
+	if _, err := o.stdout.Write(b); err != nil {
 		return fmt.Errorf("cannot write the output: %w", err)
 	}
 	return nil
@@ -194,7 +189,7 @@ func (o *output) template(b *bytes.Buffer, text []byte) error {
 
 	before := b.Len()
 	if err := o.tmpl.Execute(b, numbers(v)); err != nil {
-		return usage("-o json shows the names there are", "bad template: %v", strings.TrimPrefix(err.Error(), "template: "))
+		return badFormat("-o json shows the names there are", "bad template: %v", strings.TrimPrefix(err.Error(), "template: "))
 	}
 
 	if b.Len() > before && b.Bytes()[b.Len()-1] != '\n' {

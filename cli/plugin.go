@@ -63,22 +63,6 @@ func sortedPlugins(ctx context.Context, client *apiclient.Client) ([]api.Plugin,
 	return plugins, err
 }
 
-// pluginState adds a note if a changed file is pending.
-func pluginState(p *api.Plugin) string {
-	if p.Pending != "" {
-		return p.State + ", change pending"
-	}
-	return p.State
-}
-
-// staged shows how many volumes are staged on this host, and the limit if there is one.
-func staged(p *api.Plugin) string {
-	if p.MaxVolumes > 0 {
-		return strconv.Itoa(p.Staged) + "/" + strconv.FormatInt(p.MaxVolumes, 10)
-	}
-	return strconv.Itoa(p.Staged)
-}
-
 // outOf shows how many parts are healthy, and how many there should be.
 func outOf(have, want int) string {
 	if want == 0 {

@@ -68,7 +68,7 @@ func runPluginInit(_ context.Context, o pluginInitOptions, _ *apiclient.Client, 
 		another = "volctl plugin init - prints it"
 	}
 
-	return out.writeNew(text, o.file, another, o.next())
+	return writeNew(out, text, o.file, another, o.next())
 }
 
 // next returns the command that follows the edit of the file. The agent loads a file in its plugin

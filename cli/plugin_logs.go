@@ -46,14 +46,6 @@ several parts, each line begins with the name of its part.`,
 	return cmd
 }
 
-// checkCount refuses a --lines value that is not positive.
-func checkCount(cmd *cobra.Command, n int) error {
-	if cmd.Flags().Changed("lines") && n <= 0 {
-		return usage("", "--lines must be more than 0")
-	}
-	return nil
-}
-
 func runPluginLogs(ctx context.Context, o pluginLogsOptions, client *apiclient.Client, out *output) error {
 	p, err := findPlugin(ctx, client, o.id)
 	if err != nil {
@@ -62,7 +54,7 @@ func runPluginLogs(ctx context.Context, o pluginLogsOptions, client *apiclient.C
 
 	logs, err := client.PluginLogs(ctx, p.ID, apiclient.LogOptions{Lines: o.lines, Follow: o.follow, Part: o.part})
 	if err == nil {
-		_, err = io.Copy(out.w, logs)
+		_, err = io.Copy(out.stdout, logs)
 		_ = logs.Close() // the stream is over
 	}
 

@@ -89,5 +89,5 @@ func (o *pluginRestartOptions) confirmed(ctx context.Context, client *apiclient.
 		return true, nil
 	}
 
-	return false, orNotConfirmed(err)
+	return false, notConfirmed(err)
 }

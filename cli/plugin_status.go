@@ -71,7 +71,7 @@ func runPluginStatuses(ctx context.Context, client *apiclient.Client, out *outpu
 func pluginScreen(w *bytes.Buffer, out *output, p *api.Plugin) {
 	now, ready := out.now(), p.State == api.PluginReady
 	head := out.mark(goodOr(ready)) + " " + oneLine(p.ID) + "  " + oneLine(joined(": ", p.State, p.Reason)) + ", " + since(now, p.Since)
-	lines := []pair{{head, fmt.Sprintf("restarts %d", p.Restarts)}}
+	lines := []pair{headline(head, fmt.Sprintf("restarts %d", p.Restarts))}
 
 	if !p.Next.IsZero() {
 		lines = append(lines, field("Next", "started again "+in(now, p.Next), ""))
@@ -123,7 +123,7 @@ func partScreen(w *bytes.Buffer, out *output, p *api.PluginPart) {
 	now := out.now()
 	head := fmt.Sprintf("  %s %s  %s, %s", out.mark(goodOr(p.State == api.PluginReady)), oneLine(joined(" ", dash(p.Type), p.Instance)),
 		oneLine(joined(": ", p.State, p.Reason)), since(now, p.Since))
-	lines := []pair{{head, fmt.Sprintf("restarts %d", p.Restarts)}}
+	lines := []pair{headline(head, fmt.Sprintf("restarts %d", p.Restarts))}
 
 	if !p.Next.IsZero() {
 		next := field("Next", "started again "+in(now, p.Next), "")
@@ -214,10 +214,3 @@ func capabilities(p *api.Plugin) []string {
 	return can
 }
 
-func topology(segments map[string]string) string {
-	parts := make([]string, 0, len(segments))
-	for _, k := range slices.Sorted(maps.Keys(segments)) {
-		parts = append(parts, k+"="+segments[k])
-	}
-	return strings.Join(parts, " ")
-}

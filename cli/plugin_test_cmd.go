@@ -116,23 +116,6 @@ func (o *pluginTestOptions) check() (err error) {
 	return oneOf("access-mode", o.ask.AccessMode, spec.AccessModes())
 }
 
-// keyValues reads a repeatable KEY=VALUE flag. Each key may occur once.
-func keyValues(flag string, values []string) (map[string]string, error) {
-	var all map[string]string
-	for _, v := range values {
-		key, value, ok := strings.Cut(v, "=")
-		if _, twice := all[key]; !ok || key == "" || twice {
-			return nil, usage("", "--%s needs KEY=VALUE, and each key once", flag)
-		}
-		if all == nil {
-			all = map[string]string{}
-		}
-		all[key] = value
-	}
-
-	return all, nil
-}
-
 // pluginTest is a whole test for a program.
 type pluginTest struct {
 	Plugin  string                 `json:"plugin"`

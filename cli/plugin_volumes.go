@@ -99,16 +99,3 @@ func storageRow(v *api.StorageVolume, wide bool) []string {
 	return row
 }
 
-// places lists the topologies from which a volume can be reached.
-func places(all []map[string]string) string {
-	var words []string
-	for _, t := range all {
-		words = append(words, topology(t))
-	}
-	return joined(" or ", words...)
-}
-
-// finding formats one problem that a plugin reports, in one line.
-func finding(f api.Finding) string {
-	return oneLine(joined(": ", joined(", ", f.Severity, f.Reason), f.Message))
-}

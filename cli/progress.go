@@ -2,14 +2,11 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"strings"
 	"time"
 
-	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/apiclient"
 	"golang.org/x/term"
 )
 
@@ -66,7 +63,7 @@ func (o *output) during(ctx context.Context, doing string, state told) (end func
 // run shows the progress until ctx ends.
 func (p *progress) run(ctx context.Context) {
 	first := saidAfter
-	if p.out.terminalWidth() > 0 {
+	if p.out.columns() > 0 {
 		first = shownAfter
 	}
 
@@ -90,8 +87,8 @@ func (p *progress) ask(ctx context.Context) string {
 }
 
 func (p *progress) show(state string) {
-	columns := p.out.terminalWidth()
-	if columns == 0 {
+	width := p.out.columns()
+	if width == 0 {
 		if state != "" && state != p.said {
 			p.said = state
 			p.out.note("%s: %s", p.doing, state)
@@ -100,14 +97,14 @@ func (p *progress) show(state string) {
 	}
 
 	elapsed := p.out.now().Sub(p.begun).Truncate(time.Second)
-	line := cutTo(joined("  ", p.doing, elapsed.String(), state), columns-1)
+	line := cutTo(joined("  ", p.doing, elapsed.String(), state), width-1)
 	p.drawn = true
-	_, _ = io.WriteString(p.out.errw, eraseLine+line)
+	_, _ = io.WriteString(p.out.stderr, eraseLine+line)
 }
 
 func (p *progress) erase() {
 	if p.drawn {
-		_, _ = io.WriteString(p.out.errw, eraseLine)
+		_, _ = io.WriteString(p.out.stderr, eraseLine)
 	}
 }
 
@@ -128,15 +125,6 @@ func cutTo(s string, columns int) string {
 	return b.String() + "…"
 }
 
-// terminalWidth returns the width in columns of the terminal on stderr, or 0 if lines cannot be
-// erased there.
-func (o *output) terminalWidth() int {
-	if o.columns == nil {
-		return 0
-	}
-	return o.columns()
-}
-
 // columns returns the width of the terminal f, or 0 if f is no terminal.
 func columns(f *os.File) int {
 	if !term.IsTerminal(int(f.Fd())) {
@@ -147,51 +135,4 @@ func columns(f *os.File) int {
 		return 80 // a serial line does not know its width
 	}
 	return wide
-}
-
-// pluginProgress describes the state of a plugin that is not ready.
-func pluginProgress(client *apiclient.Client, id string) told {
-	return func(ctx context.Context) string {
-		p, err := client.Plugin(ctx, id)
-		if err != nil || p.State == api.PluginReady {
-			return ""
-		}
-		return fmt.Sprintf("waiting for plugin %q, which is %s", id, joined(": ", p.State, p.Reason))
-	}
-}
-
-// volumeProgress describes the volume's current step, or the state of its plugin if that is not
-// ready. The plugin may be empty if the volume exists.
-func volumeProgress(client *apiclient.Client, id, plugin string) told {
-	return func(ctx context.Context) string {
-		v, err := client.Volume(ctx, id)
-		if err == nil {
-			plugin = v.Spec.PluginID
-		}
-
-		if plugin != "" {
-			if words := pluginProgress(client, plugin)(ctx); words != "" {
-				return words
-			}
-		}
-
-		if err != nil || v.Attempt == nil {
-			return ""
-		}
-		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
-			return at.Waits
-		}
-		if at := v.Attempt; len(at.HeldBy) > 0 { // the line is short, and this helps most
-			return joined(" ", at.Step, "is held up by", at.HeldBy[0], andMore(len(at.HeldBy)-1))
-		}
-
-		return joined(": ", v.Attempt.Step, v.Attempt.Code, v.Attempt.Message, v.Attempt.Progress)
-	}
-}
-
-func andMore(n int) string {
-	if n <= 0 {
-		return ""
-	}
-	return fmt.Sprintf("and %d more", n)
 }

@@ -20,12 +20,12 @@ import (
 
 // display runs a progress display with a clock of its own and returns its output. Each state is the
 // answer to one question, and the display ends after the last one.
-func display(t *testing.T, columns int, o output, states ...string) string {
+func display(t *testing.T, columns int, o options, states ...string) string {
 	t.Helper()
 	var stderr bytes.Buffer
 	var clock time.Duration
 	seen := make(chan struct{})
-	o.errw, o.format = &stderr, formatTable
+	o.stderr, o.format = &stderr, formatTable
 	o.now = func() time.Time { return now.Add(clock) }
 	o.columns = func() int { return columns }
 	o.pause = func(ctx context.Context, d time.Duration) error {
@@ -37,7 +37,7 @@ func display(t *testing.T, columns int, o output, states ...string) string {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	end := o.during(t.Context(), `copying "a"`, func(context.Context) string {
+	end := (&output{options: o}).during(t.Context(), `copying "a"`, func(context.Context) string {
 		state := states[0]
 		states = states[1:]
 		return state
@@ -63,7 +63,7 @@ func TestProgress(t *testing.T) {
 		{"no escapes get through", 80, []string{"\x1b[2J\na"}, erased + `copying "a"  1s  \x1b[2J a` + erased},
 		{"a line for each change", 0, []string{"", "step 1", "step 1", "", "step 1", "step 2\n"}, "copying \"a\": step 1\ncopying \"a\": step 2\n"},
 	} {
-		if got := display(t, tt.columns, output{}, tt.states...); got != tt.want {
+		if got := display(t, tt.columns, options{}, tt.states...); got != tt.want {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -71,11 +71,11 @@ func TestProgress(t *testing.T) {
 
 // TestProgressIsForPeople checks that programs get no display.
 func TestProgressIsForPeople(t *testing.T) {
-	for _, o := range []output{{quiet: true, format: formatTable}, {format: formatJSON}, {format: formatYAML}} {
+	for _, o := range []options{{quiet: true, format: formatTable}, {format: formatJSON}, {format: formatYAML}} {
 		var stderr bytes.Buffer
-		o.errw, o.columns, o.now = &stderr, func() int { return 80 }, func() time.Time { return now }
+		o.stderr, o.columns, o.now = &stderr, func() int { return 80 }, func() time.Time { return now }
 		o.pause = func(context.Context, time.Duration) error { t.Error("it is being displayed"); return io.EOF }
-		o.during(t.Context(), "x", nil)()
+		(&output{options: o}).during(t.Context(), "x", nil)()
 		if stderr.Len() > 0 {
 			t.Errorf("%+v: got %q", o, stderr.String())
 		}
@@ -164,12 +164,12 @@ func TestProgressOnATerminal(t *testing.T) {
 		return nil, &api.Error{Code: api.CodeRefused, Message: "no more room"}
 	}
 	r := with(t, f)
-	code := Run(r.ctx, Env{
+	code := Run(r.ctx, Env{Environment: Environment{
 		Args: []string{"volume", "create", "new", "--plugin", "ebs", "--socket", r.socket}, Stdout: tty, Stderr: tty,
 		StderrColumns: func() int { return columns(tty) }, Now: func() time.Time { return now },
 		Getenv: func(string) string { return "" },
 		Pause:  pauses(2),
-	})
+	}})
 	if code != exitRefused || !seen.await(t.Context(), "\r\x1b[Kvolctl: cannot create volume \"new\": no more room") {
 		t.Errorf("exit %d, the terminal shows %q", code, seen.text.String())
 	}
@@ -230,12 +230,12 @@ func TestDetachShowsHolder(t *testing.T) {
 		return nil, &api.Error{Code: api.CodeTimeout, Message: "still busy", Hint: "systemctl stop backup.service"}
 	}
 	r := with(t, f)
-	code := Run(r.ctx, Env{
+	code := Run(r.ctx, Env{Environment: Environment{
 		Args: []string{"volume", "detach", "data", "a", "--socket", r.socket}, Stdout: tty, Stderr: tty,
 		StderrColumns: func() int { return columns(tty) }, Now: func() time.Time { return now },
 		Getenv: func(string) string { return "" },
 		Pause:  pauses(2),
-	})
+	}})
 	if code != exitTimeout || !seen.await(t.Context(), "\r\x1b[Kvolctl: cannot detach volume \"data\" from alloc \"a\": still busy") {
 		t.Errorf("exit %d, the terminal shows %q", code, seen.text.String())
 	}

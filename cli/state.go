@@ -67,7 +67,7 @@ func runStateBackup(ctx context.Context, o stateBackupOptions, client *apiclient
 		if o.terminal {
 			return usage("volctl state backup FILE", "a backup is not for a terminal")
 		}
-		return failed(o.copy(ctx, client, out.w), "back up the state")
+		return failed(o.copy(ctx, client, out.stdout), "back up the state")
 	}
 
 	if _, err := os.Lstat(o.file); err == nil && !o.force {

@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-func newSystemd(a *app) *cobra.Command {
-	return group("systemd", "Generate systemd units for volumes", "", newSystemdGenerate(a))
+func newSystemd(a *app, host Host) *cobra.Command {
+	return group("systemd", "Generate systemd units for volumes", "", newSystemdGenerate(a, host))
 }
 
 // systemdOptions describe the units to write.
@@ -32,8 +32,8 @@ type systemdOptions struct {
 	parsed *mountOptions
 }
 
-func newSystemdGenerate(a *app) *cobra.Command {
-	o := systemdOptions{host: a.env.Host}
+func newSystemdGenerate(a *app, host Host) *cobra.Command {
+	o := systemdOptions{host: host}
 	cmd := &cobra.Command{
 		Use: "generate ID DIR", Short: "Generate the systemd units that mount a volume",
 		Long: `Generate the mount unit with which systemd mounts a volume at a directory. The mount is ordered
@@ -64,8 +64,7 @@ mount. If an existing file differs, the command is refused (4) and writes nothin
 	f.BoolVar(&o.install, "install", false, "write the units to /etc/systemd/system and enable the mount")
 	f.BoolVar(&o.force, "force", false, "replace existing files that differ")
 
-	// Unlike in other commands, -o means mount options here, so --output has no short form.
-	f.StringVar(&a.format, "output", a.format, "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE")
+	a.longOutputFlag(f)
 	return cmd
 }
 

@@ -98,6 +98,9 @@ func (o *output) mark(c condition) string {
 // pair is a line of a status screen, with its left part and its right column.
 type pair struct{ left, right string }
 
+// headline returns the first line of a screen, which has no name.
+func headline(left, right string) pair { return pair{left, right} }
+
 // field returns a pair whose left part begins with a name.
 func field(name, left, right string) pair {
 	return pair{fmt.Sprintf("  %-7s  %s", name, oneLine(left)), oneLine(right)}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -146,4 +147,9 @@ func readWrite(readOnly bool) string {
 		return "ro"
 	}
 	return "rw"
+}
+
+func nothingToDo(w *bytes.Buffer) error {
+	w.WriteString("nothing to do\n")
+	return nil
 }

@@ -29,8 +29,8 @@ type umountOptions struct {
 	plain bool
 }
 
-func newUmount(a *app) *cobra.Command {
-	o := umountOptions{host: a.env.Host}
+func newUmount(a *app, host Host) *cobra.Command {
+	o := umountOptions{host: host}
 	cmd := &cobra.Command{
 		Use: "umount DIR", Short: "Unmount a directory that volctl mount mounted, and detach its claim",
 		Long: `Unmount a directory that volctl mount or mount -t csi mounted, detach its claim, and wait for

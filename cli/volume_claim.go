@@ -2,12 +2,9 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
@@ -16,32 +13,11 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-const (
-	// claimTimeout stays below the 90 s that systemd gives a unit to start.
-	claimTimeout = 80 * time.Second
-
-	// answerGrace is the time that the agent gets, after the timeout, to answer that the time is
-	// over.
-	answerGrace = 15 * time.Second
-
-	// retryEvery is the interval between attempts to reach an agent that went away.
-	retryEvery = 250 * time.Millisecond
-
-	// withdrawGrace limits how long an interrupted volctl watches its claim.
-	withdrawGrace = 3 * time.Second
-)
-
 type volumeClaimOptions struct {
-	volume, alloc string
-	req           api.ClaimRequest
-	own           ownershipFlags
-	perAlloc      uint
-	owner         string
-	timeout       time.Duration
-
-	// grace is the time to answer after the timeout; 0 means answerGrace.
-	grace  time.Duration
-	noWait bool
+	claiming
+	own      ownershipFlags
+	perAlloc uint
+	owner    string
 }
 
 func newVolumeClaim(a *app) *cobra.Command {
@@ -124,10 +100,10 @@ func (o *volumeClaimOptions) read(a *app, cmd *cobra.Command, id string) (err er
 	}
 
 	if !cmd.Flags().Changed("alloc") {
-		o.alloc = a.defaultAlloc()
+		o.alloc = defaultAlloc(a)
 	}
 
-	if o.req.Owner = a.defaultOwner(); cmd.Flags().Changed("owner") {
+	if o.req.Owner = defaultOwner(a); cmd.Flags().Changed("owner") {
 		if o.req.Owner, err = parseOwner(o.owner); err != nil {
 			return err
 		}
@@ -174,13 +150,6 @@ func (o *volumeClaimOptions) check() error {
 	return nil
 }
 
-func checkTimeout(d time.Duration) error {
-	if d <= 0 {
-		return usage("", "--timeout must be more than 0")
-	}
-	return nil
-}
-
 func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient.Client, out *output) error {
 	claim, err := o.make(ctx, client, out)
 	if err != nil {
@@ -195,105 +164,4 @@ func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient
 		w.WriteString(claim.Path + "\n")
 		return nil
 	})
-}
-
-// make makes the claim. Without an error, the volume is mounted, unless noWait is set. An error
-// says what happened to the claim.
-func (o *volumeClaimOptions) make(ctx context.Context, client *apiclient.Client, out *output) (*api.Claim, error) {
-	end := o.progress(ctx, client, out)
-	claim, stays, err := o.claim(ctx, client)
-	end()
-
-	switch {
-	case ctx.Err() != nil && err != nil && !o.noWait:
-		return nil, o.afterInterrupt(client)
-	case err != nil && stays:
-		return nil, hinted(err, "the agent was restarted meanwhile, so the claim may still stand: "+o.detachCommand())
-	case err != nil:
-		return nil, explain(ctx, client, err, o.volume)
-	case claim.State != api.ClaimTaken && !o.noWait:
-		return nil, &api.Error{Code: api.CodeFailed, Message: "the claim is " + claim.State, Hint: suggest.Command("volctl volume status %s", o.volume)}
-	}
-
-	return claim, nil
-}
-
-// progress shows the claim's progress. Without a terminal, it does so only with --recursive:
-// changing the owner of many files can take minutes although nothing is wrong.
-func (o *volumeClaimOptions) progress(ctx context.Context, client *apiclient.Client, out *output) (end func()) {
-	if o.noWait || !o.req.Recursive && out.terminalWidth() == 0 {
-		return func() {}
-	}
-	return out.during(ctx, fmt.Sprintf("claiming volume %q", o.volume), volumeProgress(client, o.volume, ""))
-}
-
-// claim makes the call. If the agent goes away during the call, it is probably being restarted, so
-// claim asks again until the timeout. The claim is durable; only the waiting request was lost.
-// After that, an answer cannot tell which request made the claim. So the claim may stay after a
-// failure.
-func (o *volumeClaimOptions) claim(ctx context.Context, client *apiclient.Client) (claim *api.Claim, stays bool, err error) {
-	if o.noWait {
-		claim, err = client.ClaimVolume(ctx, o.volume, o.alloc, o.req, 0)
-		return claim, false, err
-	}
-
-	deadline := time.Now().Add(o.timeout)
-	ctx, cancel := context.WithDeadline(ctx, deadline.Add(cmp.Or(o.grace, answerGrace)))
-	defer cancel()
-
-	for {
-		claim, err = client.ClaimVolume(ctx, o.volume, o.alloc, o.req, max(time.Until(deadline), time.Millisecond))
-		stays = stays || dropped(err)
-		if !stays || codeOf(err) != api.CodeUnreachable || time.Now().After(deadline) {
-			return claim, stays, err
-		}
-		if sleep(ctx, retryEvery) != nil {
-			return nil, stays, ctx.Err()
-		}
-	}
-}
-
-// dropped reports whether the agent had been reached before it went away.
-func dropped(err error) bool {
-	var e *api.Error
-	return errors.As(err, &e) && e.Details[apiclient.DetailDropped] != ""
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// afterInterrupt says what happened to an interrupted claim. When the connection closes, the agent
-// withdraws a claim that this call made. volctl watches the claim for a moment, so that the message
-// is not a guess.
-func (o *volumeClaimOptions) afterInterrupt(client *apiclient.Client) error {
-	ctx, cancel := context.WithTimeout(context.Background(), withdrawGrace)
-	defer cancel()
-
-	for {
-		claim, err := client.Claim(ctx, o.volume, o.alloc)
-		switch {
-		case isNotFound(err):
-			return interrupted("it was interrupted, and the claim is withdrawn", "")
-		case err == nil && !claim.Wanted:
-			return interrupted("it was interrupted; the claim is withdrawn, and its release goes on", suggest.Command("volctl volume status %s", o.volume))
-		case err != nil && ctx.Err() == nil:
-			return interrupted("it was interrupted; what became of the claim is unknown: "+err.Error(), suggest.Command("volctl claim list --volume %s", o.volume))
-		}
-
-		if sleep(ctx, retryEvery/5) != nil {
-			return interrupted(fmt.Sprintf("it was interrupted; alloc %q still has a claim, which was there before this call", o.alloc), o.detachCommand())
-		}
-	}
-}
-
-func (o *volumeClaimOptions) detachCommand() string {
-	return suggest.Command("volctl volume detach %s %s", o.volume, o.alloc)
 }

@@ -76,7 +76,7 @@ func runVolumeDelete(ctx context.Context, o volumeDeleteOptions, client *apiclie
 
 		question := "Destroy volume " + quotedList([]string{o.volume}) + " and all its data?"
 		if yes, err := o.ask(ctx, question); err != nil || !yes {
-			return failed(orNotConfirmed(err), "delete volume %q", o.volume)
+			return failed(notConfirmed(err), "delete volume %q", o.volume)
 		}
 	}
 

@@ -10,17 +10,6 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// asker asks a person for a yes. It is nil if volctl must not or cannot ask.
-type asker func(ctx context.Context, question string) (bool, error)
-
-// asker returns nil without a terminal, and if -y already gave the answer.
-func (a *app) asker(yes bool) asker {
-	if yes || !a.env.StdinTerminal {
-		return nil
-	}
-	return a.confirm
-}
-
 type volumeDeregisterOptions struct {
 	volume         string
 	force          bool
@@ -95,7 +84,7 @@ func runVolumeDeregister(ctx context.Context, o volumeDeregisterOptions, client 
 		}
 
 		if yes, err := o.ask(ctx, question); err != nil || !yes {
-			return failed(orNotConfirmed(err), "deregister volume %q", o.volume)
+			return failed(notConfirmed(err), "deregister volume %q", o.volume)
 		}
 	}
 
@@ -113,13 +102,6 @@ func runVolumeDeregister(ctx context.Context, o volumeDeregisterOptions, client 
 	}
 
 	return out.print(r, []string{o.volume}, done("deregistered", o.volume, r.Left))
-}
-
-func orNotConfirmed(err error) error {
-	if err == nil {
-		err = notConfirmed()
-	}
-	return err
 }
 
 // done returns a screen that says what happened to a volume, and lists its leftovers.

@@ -135,7 +135,7 @@ func runVolumeDetach(ctx context.Context, o volumeDetachOptions, client *apiclie
 // progress shows a person at a terminal the volume's current step, and the processes that prevent
 // the unmount.
 func (o *volumeDetachOptions) progress(ctx context.Context, client *apiclient.Client, out *output) (end func()) {
-	if o.noWait || out.terminalWidth() == 0 {
+	if o.noWait || out.columns() == 0 {
 		return func() {}
 	}
 	return out.during(ctx, fmt.Sprintf("detaching volume %q", o.volume), volumeProgress(client, o.volume, ""))
@@ -222,11 +222,6 @@ func (o *volumeDetachOptions) screen(releases []*released) func(*bytes.Buffer) e
 		}
 		return nil
 	}
-}
-
-func nothingToDo(w *bytes.Buffer) error {
-	w.WriteString("nothing to do\n")
-	return nil
 }
 
 func allocsOf(releases []*released) []string {

@@ -37,5 +37,5 @@ func runVolumeInit(_ context.Context, o volumeInitOptions, _ *apiclient.Client, 
 	if err != nil {
 		return failed(err, "write %q", o.file)
 	}
-	return out.writeNew(text, o.file, "volctl volume init ANOTHER-FILE", suggest.Command("volctl volume create %s", o.file))
+	return writeNew(out, text, o.file, "volctl volume init ANOTHER-FILE", suggest.Command("volctl volume create %s", o.file))
 }

@@ -149,7 +149,7 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 
 		question := fmt.Sprintf("Destroy %s %q of plugin %q?", o.noun(), o.id, o.plugin)
 		if yes, err := o.ask(ctx, question); err != nil || !yes {
-			return o.failed(orNotConfirmed(err))
+			return o.failed(notConfirmed(err))
 		}
 	}
 

@@ -70,7 +70,7 @@ func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage b
 }
 
 func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume) error {
-	lines := []pair{{out.mark(volumeCondition(v)) + " " + oneLine(v.Spec.ID) + "  " + volumeSummary(v, out.now()), volumeAside(v, out.now())}}
+	lines := []pair{headline(out.mark(volumeCondition(v))+" "+oneLine(v.Spec.ID)+"  "+volumeSummary(v, out.now()), volumeAside(v, out.now()))}
 	if v.Attempt != nil {
 		lines = append(lines, attemptLines(v.Attempt, out.now())...)
 	}

@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+const (
+	// claimTimeout stays below the 90 s that systemd gives a unit to start.
+	claimTimeout = 80 * time.Second
+
+	// answerGrace is the time that the agent gets, after the timeout, to answer that the time is
+	// over.
+	answerGrace = 15 * time.Second
+
+	// retryEvery is the interval between attempts to reach an agent that went away.
+	retryEvery = 250 * time.Millisecond
+)
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// streamEnd decides whether a stream ended well. With --follow, only Ctrl-C is a good end.
+func streamEnd(ctx context.Context, follow bool, err error) error {
+	switch {
+	case follow && over(ctx):
+		return nil
+	case follow && err == nil:
+		return &api.Error{Code: api.CodeUnreachable, Message: "the agent closed it", Hint: "systemctl status volagent"}
+	}
+	return err
+}
+
+func over(ctx context.Context) bool { return ctx.Err() != nil }
+
+// dropped reports whether the agent had been reached before it went away.
+func dropped(err error) bool {
+	var e *api.Error
+	return errors.As(err, &e) && e.Details[apiclient.DetailDropped] != ""
+}
+
+// pluginProgress describes the state of a plugin that is not ready.
+func pluginProgress(client *apiclient.Client, id string) told {
+	return func(ctx context.Context) string {
+		p, err := client.Plugin(ctx, id)
+		if err != nil || p.State == api.PluginReady {
+			return ""
+		}
+		return fmt.Sprintf("waiting for plugin %q, which is %s", id, joined(": ", p.State, p.Reason))
+	}
+}
+
+// volumeProgress describes the volume's current step, or the state of its plugin if that is not
+// ready. The plugin may be empty if the volume exists.
+func volumeProgress(client *apiclient.Client, id, plugin string) told {
+	return func(ctx context.Context) string {
+		v, err := client.Volume(ctx, id)
+		if err == nil {
+			plugin = v.Spec.PluginID
+		}
+
+		if plugin != "" {
+			if words := pluginProgress(client, plugin)(ctx); words != "" {
+				return words
+			}
+		}
+
+		if err != nil || v.Attempt == nil {
+			return ""
+		}
+		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
+			return at.Waits
+		}
+		if at := v.Attempt; len(at.HeldBy) > 0 { // the line is short, and this helps most
+			return joined(" ", at.Step, "is held up by", at.HeldBy[0], andMore(len(at.HeldBy)-1))
+		}
+
+		return joined(": ", v.Attempt.Step, v.Attempt.Code, v.Attempt.Message, v.Attempt.Progress)
+	}
+}
+
+func andMore(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("and %d more", n)
+}
