@@ -62,7 +62,15 @@ func sorted(args []string) string {
 }
 
 func flagsOf(args []string) string {
-	return strings.Join(slices.DeleteFunc(slices.Clone(args), func(a string) bool { return !isFlag(a) }), " ")
+	return strings.Join(slices.DeleteFunc(slices.Clone(args), func(a string) bool { return len(a) < 2 || a[0] != '-' }), " ")
+}
+
+// flagsOfCommand returns a command's own flags and the inherited ones.
+func flagsOfCommand(c *cobra.Command) *pflag.FlagSet {
+	c.InitDefaultHelpFlag()
+	c.InitDefaultVersionFlag()
+	c.LocalFlags()
+	return c.Flags()
 }
 
 // TestEveryFlagWithOneDash checks that every long flag of every command works with one dash, before
@@ -75,7 +83,7 @@ func TestEveryFlagWithOneDash(t *testing.T) {
 			return
 		}
 		words := strings.Fields(c.CommandPath())[1:]
-		allFlags(c).VisitAll(func(f *pflag.Flag) {
+		flagsOfCommand(c).VisitAll(func(f *pflag.Flag) {
 			value := valueFor(f)
 			forms := [][]string{{"-" + f.Name + "=" + value}, {"--" + f.Name + "=" + value}}
 			if f.NoOptDefVal == "" {
@@ -143,7 +151,7 @@ func TestFlagsMeanTheSameEverywhere(t *testing.T) {
 	// These short flags are those of mount(8) and umount(8).
 	others := map[string]string{"volctl mount": "o", "volctl umount": "f", "volctl systemd generate": "o"}
 	walk(root, func(c *cobra.Command) {
-		allFlags(c).VisitAll(func(f *pflag.Flag) {
+		flagsOfCommand(c).VisitAll(func(f *pflag.Flag) {
 			value := f.NoOptDefVal == ""
 			if before, ok := takes[f.Name]; ok && before != value {
 				t.Errorf("%s: --%s takes a value, and takes none elsewhere", c.CommandPath(), f.Name)

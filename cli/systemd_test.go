@@ -193,7 +193,11 @@ func TestSystemdInstall(t *testing.T) {
 		t.Errorf("over another file: exit %d: %s%s\n%s", got.code, got.stderr, got.stdout, read(mount))
 	}
 	got = generate("--force", "--output", "json")
-	var g generated
+	var g struct {
+		Files  []struct{ Path, Text string }
+		Fstab  string
+		Enable string
+	}
 	if err := json.Unmarshal([]byte(got.stdout), &g); err != nil || got.code != exitDone || len(g.Files) != 2 || read(dropIn) != g.Files[1].Text || g.Enable != "srv-data.mount" {
 		t.Errorf("forced: exit %d, %v: %s%s", got.code, err, got.stderr, got.stdout)
 	}
