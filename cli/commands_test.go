@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
 )
 
 // expect checks the exit code, the whole of stdout, and a part of stderr.
@@ -274,7 +275,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	in, out := io.Pipe()
 	defer out.Close()
 	var stderr strings.Builder
-	code := Run(ctx, Env{Environment: Environment{
+	code := Run(ctx, Env{Env: command.Env{
 		Args: []string{"volume", "delete", "data"}, Stdin: readerFunc(func(p []byte) (int, error) { cancel(); return in.Read(p) }), StdinTerminal: true,
 		Stdout: io.Discard, Stderr: &stderr, Now: time.Now, Getenv: func(string) string { return r.socket },
 	}})
@@ -427,7 +428,7 @@ func TestWaitForTheAgent(t *testing.T) {
 	select {
 	case res := <-done:
 		t.Fatalf("it did not wait: %+v", res)
-	case <-time.After(2 * retryEvery):
+	case <-time.After(2 * command.RetryEvery):
 	}
 	world().listen(t, r.socket)
 	expect(t, <-done, 0, "", "")
@@ -517,4 +518,3 @@ func TestDeleteChecksFirst(t *testing.T) {
 		t.Errorf("it was done: %s", asked)
 	}
 }
-

@@ -116,4 +116,3 @@ func TestDoctorAlone(t *testing.T) {
 		t.Errorf("exit %d", res.code)
 	}
 }
-

@@ -1,6 +1,9 @@
 package cli
 
-import "github.com/volagent/volagent/agent/api"
+import (
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
+)
 
 // The exit codes of volctl.
 const (
@@ -29,7 +32,7 @@ const exitCodesHelp = `Exit codes:
 
 // exitCode is the only place that turns an error into an exit code.
 func exitCode(err error) int {
-	switch codeOf(err) {
+	switch command.CodeOf(err) {
 	case "":
 		return exitDone
 	case api.CodeInvalid:

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/mount"
 )
 
 var update = flag.Bool("update", false, "write the expected outputs anew")
@@ -164,7 +166,7 @@ type run struct {
 	cgroup   string
 	service  map[string]string // systemd's answer about the agent's unit
 	program  string
-	host     Host
+	host     mount.Host
 	// looks limits how often progress is shown, without real pauses. With 0, the real clock is
 	// used.
 	looks int
@@ -189,9 +191,9 @@ func (r run) volctl(args ...string) result {
 	if r.looks > 0 {
 		pause = pauses(r.looks)
 	}
-	code := Run(r.ctx, Env{Host: r.host, Environment: Environment{
+	code := Run(r.ctx, Env{Host: r.host, Env: command.Env{
 		Program: r.program,
-		Args: args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
+		Args:    args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
 		StdinTerminal: r.terminal, StdoutTerminal: r.colour, Pause: pause,
 		Now:     func() time.Time { return now },
 		Cgroup:  func() ([]byte, error) { return []byte(r.cgroup), nil },

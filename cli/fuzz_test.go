@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/volagent/volagent/cli/command"
 )
 
 // FuzzArguments checks that normalise only reorders arguments and adds dashes. It loses no argument
@@ -17,7 +19,7 @@ func FuzzArguments(f *testing.F) {
 	_, root := testRoot()
 	f.Fuzz(func(t *testing.T, text string) {
 		args := strings.Split(text, "\x00")
-		got := normalise(root, slices.Clone(args))
+		got := command.Normalise(root, slices.Clone(args))
 		plain := func(all []string) []string {
 			all = slices.Clone(all)
 			for i, arg := range all {

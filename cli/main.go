@@ -1,8 +1,8 @@
-// Package cli implements volctl, the operator's command-line tool. Each command has a file of its
-// own. Output, errors, exit codes and the parsing of argv have one place each. volctl learns about
-// the host from the agent, over the agent's socket. Only mount and umount look at the host
-// themselves: at the mount point that they are given. Under the name mount.csi or umount.csi, the
-// program is a helper of mount(8).
+// Package cli implements volctl, the operator's command-line tool: its root command, its short
+// names and its exit codes. Each noun has a package of its own (volume, plugin, node, mount, state,
+// systemd). They share the packages command and output. volctl learns about the host from the agent,
+// over the agent's socket. Only mount and umount look at the host themselves. Under the name mount.csi
+// or umount.csi, the program is a helper of mount(8).
 package cli
 
 import (
@@ -12,15 +12,19 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/mount"
+	"github.com/volagent/volagent/cli/node"
+	"github.com/volagent/volagent/cli/output"
 	"golang.org/x/term"
 )
 
 // Env is everything that a run takes from its process and its host. Tests make their own.
 type Env struct {
-	Environment
+	command.Env
 
 	// Host is used by mount, umount and systemd only.
-	Host Host
+	Host mount.Host
 }
 
 // Main runs volctl with this process's arguments and returns its exit code. The first SIGINT or
@@ -31,7 +35,7 @@ func Main() int {
 	defer stop()
 
 	context.AfterFunc(ctx, stop)
-	return Run(ctx, Env{Host: thisHost(), Environment: Environment{
+	return Run(ctx, Env{Host: mount.ThisHost(), Env: command.Env{
 		Program:        os.Args[0],
 		Args:           os.Args[1:],
 		Stdin:          os.Stdin,
@@ -40,28 +44,28 @@ func Main() int {
 		Getenv:         os.Getenv,
 		StdinTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		StdoutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
-		StderrColumns:  func() int { return columns(os.Stderr) },
+		StderrColumns:  func() int { return output.Columns(os.Stderr) },
 		Now:            time.Now,
 		Cgroup:         func() ([]byte, error) { return os.ReadFile("/proc/self/cgroup") },
-		Service:        askService,
+		Service:        node.AskService,
 	}})
 }
 
 // Run runs one command and returns its exit code (see exitCode), or the exit code for mount(8) (see
 // helperCode). It may be called several times in one process.
 func Run(ctx context.Context, env Env) int {
-	if h := newHelper(env.Environment, env.Host); h != nil {
-		return h.run(ctx)
+	if h := mount.NewHelper(env.Env, env.Host); h != nil {
+		return h.Run(ctx)
 	}
 
-	a := newApp(env.Environment)
+	a := command.NewApp(env.Env)
 	root := newRoot(a, env.Host)
-	root.SetArgs(normalise(root, env.Args))
+	root.SetArgs(command.Normalise(root, env.Args))
 
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitDone
 	}
 
-	return exitCode(a.report(err))
+	return exitCode(a.Report(err))
 }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/mount"
 )
 
 // sham is a host whose mount table belongs to the test. It mounts and unmounts nothing.
@@ -28,8 +30,8 @@ type sham struct {
 	boots    bool
 }
 
-func (s *sham) host() Host {
-	return Host{
+func (s *sham) host() mount.Host {
+	return mount.Host{
 		Mounts: func() ([]byte, error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -105,7 +107,7 @@ func claims(t *testing.T, f *fake, s *sham, volume, alloc string) *api.ClaimRequ
 func TestMount(t *testing.T) {
 	f := world()
 	r, s, dir := mountRun(t, f)
-	alloc := mountUnit(dir)
+	alloc := mount.UnitName(dir)
 	got := claims(t, f, s, "data", alloc)
 	expect(t, r.volctl("mount", "data", dir), 0, fmt.Sprintf("mounted volume \"data\" at %s for alloc %q\n", dir, alloc), "")
 	if got.At != dir || (got.AtFD == nil) == (os.Geteuid() == 0) || got.Owner.Kind != api.OwnerMount || got.Owner.PID != os.Getpid() || got.AtWritable || got.ReadOnly {
@@ -141,8 +143,8 @@ func TestMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(dir)
-	claims(t, f, s, "data", mountUnit(dir+"/sub"))
-	expect(t, r.volctl("mount", "data", "sub"), 0, fmt.Sprintf("mounted volume \"data\" at %s/sub for alloc %q\n", dir, mountUnit(dir+"/sub")), "")
+	claims(t, f, s, "data", mount.UnitName(dir+"/sub"))
+	expect(t, r.volctl("mount", "data", "sub"), 0, fmt.Sprintf("mounted volume \"data\" at %s/sub for alloc %q\n", dir, mount.UnitName(dir+"/sub")), "")
 }
 
 // TestMountPointRefused checks that an unusable mount point is refused before any request to the
@@ -239,7 +241,7 @@ func TestMountTimeout(t *testing.T) {
 		return nil, &api.Error{Code: api.CodeTimeout, Message: "after 80s"}
 	}
 	expect(t, r.volctl("mount", "data", dir, "-o", "alloc=a"), 5, "", "after 80s")
-	if wait > 80*time.Second || wait < 40*time.Second || claimTimeout+mountGrace >= 90*time.Second {
+	if wait > 80*time.Second || wait < 40*time.Second || command.ClaimTimeout+mount.Grace >= 90*time.Second {
 		t.Errorf("it waits %s", wait)
 	}
 }

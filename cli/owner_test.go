@@ -54,4 +54,3 @@ func TestClaimOwner(t *testing.T) {
 		expectSent(t, f)
 	}
 }
-

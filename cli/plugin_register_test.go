@@ -78,4 +78,3 @@ func TestPluginDeregister(t *testing.T) {
 	expect(t, r.volctl("plugin", "deregister", "nf", "--ignore-not-found"), 0, "nothing to do\n", "")
 	expect(t, r.volctl("plugin", "deregister", "a/b"), 2, "", "bad plugin id")
 }
-

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/output"
 	"golang.org/x/sys/unix"
 )
 
@@ -99,21 +101,21 @@ func TestProgressOnATerminal(t *testing.T) {
 		return nil, &api.Error{Code: api.CodeRefused, Message: "no more room"}
 	}
 	r := with(t, f)
-	code := Run(r.ctx, Env{Environment: Environment{
+	code := Run(r.ctx, Env{Env: command.Env{
 		Args: []string{"volume", "create", "new", "--plugin", "ebs", "--socket", r.socket}, Stdout: tty, Stderr: tty,
-		StderrColumns: func() int { return columns(tty) }, Now: func() time.Time { return now },
+		StderrColumns: func() int { return output.Columns(tty) }, Now: func() time.Time { return now },
 		Getenv: func(string) string { return "" },
 		Pause:  pauses(2),
 	}})
 	if code != exitRefused || !seen.await(t.Context(), "\r\x1b[Kvolctl: cannot create volume \"new\": no more room") {
 		t.Errorf("exit %d, the terminal shows %q", code, seen.text.String())
 	}
-	if got := columns(tty); got != 60 {
+	if got := output.Columns(tty); got != 60 {
 		t.Errorf("a terminal of 60 columns counts as %d", got)
 	}
 	pipe, _, err := os.Pipe()
-	if err != nil || columns(pipe) != 0 {
-		t.Errorf("a pipe has %d columns, %v", columns(pipe), err)
+	if err != nil || output.Columns(pipe) != 0 {
+		t.Errorf("a pipe has %d columns, %v", output.Columns(pipe), err)
 	}
 }
 
@@ -165,9 +167,9 @@ func TestDetachShowsHolder(t *testing.T) {
 		return nil, &api.Error{Code: api.CodeTimeout, Message: "still busy", Hint: "systemctl stop backup.service"}
 	}
 	r := with(t, f)
-	code := Run(r.ctx, Env{Environment: Environment{
+	code := Run(r.ctx, Env{Env: command.Env{
 		Args: []string{"volume", "detach", "data", "a", "--socket", r.socket}, Stdout: tty, Stderr: tty,
-		StderrColumns: func() int { return columns(tty) }, Now: func() time.Time { return now },
+		StderrColumns: func() int { return output.Columns(tty) }, Now: func() time.Time { return now },
 		Getenv: func(string) string { return "" },
 		Pause:  pauses(2),
 	}})

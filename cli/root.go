@@ -3,16 +3,23 @@ package cli
 import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/mount"
+	"github.com/volagent/volagent/cli/node"
+	"github.com/volagent/volagent/cli/plugin"
+	"github.com/volagent/volagent/cli/state"
+	"github.com/volagent/volagent/cli/systemd"
+	"github.com/volagent/volagent/cli/volume"
 )
 
 // Command returns the tree of commands for documentation. Do not run it.
 func Command() *cobra.Command {
-	return newRoot(newApp(Environment{Getenv: func(string) string { return "" }}), Host{})
+	return newRoot(command.NewApp(command.Env{Getenv: func(string) string { return "" }}), mount.Host{})
 }
 
 // newRoot builds the tree of commands.
-func newRoot(a *app, host Host) *cobra.Command {
-	root := group("volctl", "Manage the volumes of this host", `Manage the volumes of this host through volagent.
+func newRoot(a *command.App, host mount.Host) *cobra.Command {
+	root := command.Group("volctl", "Manage the volumes of this host", `Manage the volumes of this host through volagent.
 
 Long flags work with one dash too. Commands that only read accept a unique prefix of an id.
 Commands that change state need the exact id.
@@ -21,20 +28,21 @@ Commands that change state need the exact id.
 
 	root.Version = api.Version
 	root.SetVersionTemplate("volctl {{.Version}}\n")
-	root.SetOut(a.env.Stdout)
-	root.SetErr(a.env.Stderr)
-	root.SetIn(a.env.Stdin)
+	root.SetOut(a.Env.Stdout)
+	root.SetErr(a.Env.Stderr)
+	root.SetIn(a.Env.Stdin)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(command.FlagError)
 
 	flags := root.PersistentFlags()
 	flags.SortFlags = false
-	a.flags(flags)
+	a.AddFlags(flags)
 
 	root.AddCommand(
-		newVolume(a), newClaim(a), newMount(a, host), newUmount(a, host), newPlugin(a), newNode(a), newSystemd(a, host),
-		newDoctor(a), newState(a), newEvents(a), newWait(a), newVersion(a), newCompletion(),
+		volume.New(a), volume.NewClaims(a), mount.New(a, host), mount.NewUmount(a, host), plugin.New(a),
+		node.New(a), systemd.New(a, host), node.NewDoctor(a), state.New(a), node.NewEvents(a),
+		newWait(a), newVersion(a), command.NewCompletion(),
 	)
 
 	root.AddCommand(aliases(a)...)

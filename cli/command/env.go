@@ -1,0 +1,39 @@
+package command
+
+import (
+	"context"
+	"io"
+	"time"
+)
+
+// Env is everything that a run takes from its process. Tests make their own.
+type Env struct {
+	// Program is the name under which the process was started. Its directory does not matter.
+	Program string
+
+	// Args are the arguments without the program's name.
+	Args           []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+
+	// StdinTerminal allows questions, StdoutTerminal allows colours.
+	StdinTerminal, StdoutTerminal bool
+
+	// StderrColumns returns the width of the terminal on stderr, or 0 if stderr is no terminal. It
+	// may be nil.
+	StderrColumns func() int
+
+	// Now is the current time. Ages are relative to it, and times are shown in its time zone.
+	Now func() time.Time
+
+	// Pause waits for d or until ctx ends. Nil means the real clock.
+	Pause func(ctx context.Context, d time.Duration) error
+
+	// Cgroup returns the content of /proc/self/cgroup, which names the calling service.
+	Cgroup func() ([]byte, error)
+
+	// Service asks systemd for a unit's properties, by their names. Nil means that systemd cannot be
+	// asked.
+	Service func(ctx context.Context, unit string) map[string]string
+}
