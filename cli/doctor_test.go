@@ -78,7 +78,7 @@ func TestDoctorAsks(t *testing.T) {
 	r := with(t, f)
 	r.terminal, r.stdin = true, "n\n"
 	res := r.volctl("doctor", "--fix")
-	if res.code != 1 || !strings.Contains(res.stdout, "Fix   have it mounted again") || !strings.Contains(res.stderr, "not confirmed") || len(f.sent()) != 1 {
+	if res.code != 1 || !strings.Contains(res.stdout, "Fix      have it mounted again") || !strings.Contains(res.stderr, "not confirmed") || len(f.sent()) != 1 {
 		t.Errorf("got %+v", res)
 	}
 	r.stdin = "y\n"

@@ -163,6 +163,7 @@ type run struct {
 	stdin    string
 	terminal bool // stdin is a terminal
 	colour   bool // stdout is a terminal
+	columns  int  // the width of that terminal
 	cgroup   string
 	service  map[string]string // systemd's answer about the agent's unit
 	program  string
@@ -195,9 +196,10 @@ func (r run) volctl(args ...string) result {
 		Program: r.program,
 		Args:    args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
 		StdinTerminal: r.terminal, StdoutTerminal: r.colour, Pause: pause,
-		Now:     func() time.Time { return now },
-		Cgroup:  func() ([]byte, error) { return []byte(r.cgroup), nil },
-		Service: func(context.Context, string) map[string]string { return r.service },
+		StdoutColumns: func() int { return r.columns },
+		Now:           func() time.Time { return now },
+		Cgroup:        func() ([]byte, error) { return []byte(r.cgroup), nil },
+		Service:       func(context.Context, string) map[string]string { return r.service },
 		Getenv: func(name string) string {
 			if name == "VOLCTL_SOCKET" {
 				return r.socket

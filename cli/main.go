@@ -44,6 +44,7 @@ func Main() int {
 		Getenv:         os.Getenv,
 		StdinTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		StdoutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
+		StdoutColumns:  func() int { return output.Columns(os.Stdout) },
 		StderrColumns:  func() int { return output.Columns(os.Stderr) },
 		Now:            time.Now,
 		Cgroup:         func() ([]byte, error) { return os.ReadFile("/proc/self/cgroup") },

@@ -98,7 +98,7 @@ func TestSnapshotList(t *testing.T) {
 	})
 	r := with(t, f)
 	expect(t, r.volctl("volume", "snapshot", "list"), 0,
-		"ID               Volume     Plugin  State                                      Size   Age\n"+
+		"ID               VOLUME     PLUGIN  STATE                                      SIZE   AGE\n"+
 			"snap-1           data       ebs     ready                                      10GiB  2h\n"+
 			"(named nightly)  data       ebs     unknown: CreateSnapshot: Aborted: copying  -      1m\n"+
 			"g-1              data, log  ebs     creating                                   -      1s\n", `plugin "nfs" is backing-off`)

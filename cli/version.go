@@ -51,7 +51,6 @@ func runVersion(ctx context.Context, client *apiclient.Client, out *output.Print
 	}
 
 	return out.Print(v, []string{v.Client}, func(w *bytes.Buffer) error {
-		fmt.Fprintf(w, "volctl  %s\nagent   %s\n", v.Client, output.OneLine(agent))
-		return nil
+		return out.Table(w, "", nil, [][]string{{"volctl", v.Client}, {"agent", agent}})
 	})
 }

@@ -71,6 +71,9 @@ func (a *App) output() (*output.Printer, error) {
 		Stdout: a.Env.Stdout, Stderr: a.Env.Stderr, Format: a.format, Quiet: a.quiet,
 		Now: a.Env.Now, Pause: a.Env.Pause, Columns: func() int { return 0 },
 	}
+	if a.Env.StdoutColumns != nil {
+		o.Width = a.Env.StdoutColumns()
+	}
 	if o.Pause == nil {
 		o.Pause = Sleep
 	}

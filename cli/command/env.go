@@ -20,9 +20,9 @@ type Env struct {
 	// StdinTerminal allows questions, StdoutTerminal allows colours.
 	StdinTerminal, StdoutTerminal bool
 
-	// StderrColumns returns the width of the terminal on stderr, or 0 if stderr is no terminal. It
-	// may be nil.
-	StderrColumns func() int
+	// StdoutColumns and StderrColumns return the width of the terminal there, or 0 if there is none.
+	// They may be nil.
+	StdoutColumns, StderrColumns func() int
 
 	// Now is the current time. Ages are relative to it, and times are shown in its time zone.
 	Now func() time.Time

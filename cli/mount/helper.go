@@ -155,7 +155,10 @@ func (h *helper) client() *apiclient.Client {
 
 // silent returns an output that shows no progress.
 func (h *helper) silent() *output.Printer {
-	return &output.Printer{Options: output.Options{Stdout: h.env.Stdout, Stderr: h.env.Stderr, Format: output.FormatTable, Quiet: true, Now: h.env.Now, Pause: command.Sleep, Columns: func() int { return 0 }}}
+	return &output.Printer{Options: output.Options{
+		Stdout: h.env.Stdout, Stderr: h.env.Stderr, Format: output.FormatTable, Quiet: true, Now: h.env.Now, Pause: command.Sleep,
+		Columns: func() int { return 0 },
+	}}
 }
 
 func (h *helper) mount(ctx context.Context, volume, dir string) error {

@@ -205,7 +205,9 @@ func doctorScreen(w *bytes.Buffer, out *output.Printer, d *api.Doctor) error {
 			hidden++
 			continue
 		}
-		findingScreen(w, out, f)
+		if err := findingScreen(w, out, f); err != nil {
+			return err
+		}
 	}
 
 	if hidden > 0 {
@@ -219,20 +221,27 @@ func doctorScreen(w *bytes.Buffer, out *output.Printer, d *api.Doctor) error {
 	return nil // the error of diagnosed says how many there are
 }
 
-func findingScreen(w *bytes.Buffer, out *output.Printer, f api.DoctorFinding) {
-	what := output.OneLine(f.What)
-	if subject := output.OneLine(f.Subject); subject != "" && !strings.Contains(what, subject) {
-		what = subject + "  " + what
+// findingScreen writes one finding, and an empty line.
+func findingScreen(w *bytes.Buffer, out *output.Printer, f api.DoctorFinding) error {
+	what := f.What
+	if f.Subject != "" && !strings.Contains(what, f.Subject) {
+		what = f.Subject + "  " + what
 	}
 
-	w.WriteString(severity(out, f.Severity) + " " + what + "\n")
+	out.Headline(w, "", severity(out, f.Severity), what)
+	var lines []output.Field
 	for _, l := range [][2]string{{"Then", f.Then}, {"Do", f.Do}, {"Fix", f.Fix}} {
 		if l[1] != "" {
-			fmt.Fprintf(w, "  %-4s  %s\n", l[0], output.OneLine(l[1]))
+			lines = append(lines, output.Named(l[0], l[1]))
 		}
 	}
 
+	if err := out.Fields(w, "  ", lines); err != nil {
+		return err
+	}
+
 	w.WriteString("\n")
+	return nil
 }
 
 // severity returns the mark of a finding.
@@ -262,7 +271,7 @@ func treatedScreen(w *bytes.Buffer, out *output.Printer, fixed []api.DoctorFixed
 
 	w.WriteString("\n")
 	for _, f := range fixed {
-		w.WriteString(output.OneLine(fixedLine(f)) + "\n")
+		out.Line(w, "", fixedLine(f))
 	}
 
 	w.WriteString("\n")

@@ -90,7 +90,7 @@ func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out
 		return command.Failed(err, "drain this host")
 	}
 
-	if err := out.Print(d, volumesIn(d), func(w *bytes.Buffer) error { return drainScreen(w, d, title) }); err != nil || d.Safe {
+	if err := out.Print(d, volumesIn(d), func(w *bytes.Buffer) error { return drainScreen(w, out, d, title) }); err != nil || d.Safe {
 		return err
 	}
 
@@ -163,7 +163,7 @@ func announce(out *output.Printer, d *api.Drain) error {
 	}
 
 	var w bytes.Buffer
-	if err := occupants(&w, d.Waiting, waitingTitle); err != nil {
+	if err := occupants(&w, out, d.Waiting, waitingTitle); err != nil {
 		return err
 	}
 
@@ -173,19 +173,19 @@ func announce(out *output.Printer, d *api.Drain) error {
 
 const waitingTitle = "to be stopped by you:"
 
-func drainScreen(w *bytes.Buffer, d *api.Drain, title string) error {
+func drainScreen(w *bytes.Buffer, out *output.Printer, d *api.Drain, title string) error {
 	if d.Safe {
 		w.WriteString("safe to power off\n")
 		return nil
 	}
-	if err := occupants(w, d.Waiting, title); err != nil {
+	if err := occupants(w, out, d.Waiting, title); err != nil {
 		return err
 	}
-	return occupants(w, d.Left, "still on this host:")
+	return occupants(w, out, d.Left, "still on this host:")
 }
 
 // occupants lists the things that keep the host from being empty.
-func occupants(w *bytes.Buffer, list []api.Occupant, title string) error {
+func occupants(w *bytes.Buffer, out *output.Printer, list []api.Occupant, title string) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -197,13 +197,13 @@ func occupants(w *bytes.Buffer, list []api.Occupant, title string) error {
 		if what == "" {
 			what = o.Message
 		}
-		rows[i] = []string{output.Dash(o.Volume), output.Dash(o.Alloc), what, "→ " + o.Command}
+		rows[i] = []string{output.Dash(o.Volume), output.Dash(o.Alloc), what, output.Arrow(o.Command)}
 		if o.Else != "" {
 			rows[i][3] += "; else: " + o.Else
 		}
 	}
 
-	return output.Table(w, "  ", nil, rows)
+	return out.Table(w, "  ", nil, rows)
 }
 
 // drainProgress summarises in one line the claims and leftovers that the drain waits for.

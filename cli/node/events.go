@@ -2,8 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -67,7 +65,12 @@ func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, o
 	}
 
 	location := out.Now().Location()
-	err := client.Events(ctx, o.filter, func(e api.Event) error { return out.Stream(e, eventLine(&e, location)) })
+	rows := out.NewRows(nil, len(time.DateTime), typeWidth, subjectWidth)
+	rows.Batch = !o.filter.Follow
+	err := client.Events(ctx, o.filter, func(e api.Event) error { return out.Stream(e, rows, eventRow(&e, location)...) })
+	if err := rows.Flush(); err != nil {
+		return err
+	}
 	return command.Failed(command.StreamEnd(ctx, o.filter.Follow, err), "show events")
 }
 
@@ -84,13 +87,18 @@ func eventVolume(ctx context.Context, client *apiclient.Client, id string) (stri
 	return v.Spec.ID, nil
 }
 
-// eventLine formats an event for a person. Later events are not known yet, so the columns have
-// fixed widths.
-func eventLine(e *api.Event, location *time.Location) string {
+// typeWidth and subjectWidth suffice for the types of events and for most subjects. Later events are
+// not known yet, so the columns start with these widths.
+const (
+	typeWidth    = 20
+	subjectWidth = 24
+)
+
+// eventRow returns the cells of an event for a person.
+func eventRow(e *api.Event, location *time.Location) []string {
 	subject := output.Joined(" ", e.Volume, e.Alloc)
 	if subject == "" {
 		subject = e.Plugin
 	}
-	line := fmt.Sprintf("%s  %-20s  %-24s  %s", e.Time.In(location).Format(time.DateTime), output.OneLine(e.Type), output.OneLine(output.Dash(subject)), output.OneLine(e.Message))
-	return strings.TrimRight(line, " ")
+	return []string{e.Time.In(location).Format(time.DateTime), e.Type, output.Dash(subject), e.Message}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
@@ -38,24 +39,22 @@ func runStatus(ctx context.Context, client *apiclient.Client, out *output.Printe
 
 func statusScreen(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	is, state := condition(n)
-	line := fmt.Sprintf("%s %s  %s   agent %s up %s", out.Mark(is), output.OneLine(n.ID), state, output.OneLine(n.Version), output.Since(out.Now(), n.StartedAt))
+	facts := []string{n.ID + "  " + state, "agent " + n.Version + " up " + output.Since(out.Now(), n.StartedAt)}
 
 	if n.DB != "" {
-		line += "   DB " + output.OneLine(n.DB)
+		facts = append(facts, "DB "+n.DB)
 	}
 
 	switch {
 	case n.Draining:
-		line += "   draining"
+		facts = append(facts, "draining")
 	case is != output.Bad:
-		line += "   not draining"
+		facts = append(facts, "not draining")
 	}
 
-	w.WriteString(line + "\n")
-	drainLine(w, n)
-
-	if !well(n) {
-		w.WriteString("  Agent    " + output.OneLine(n.State) + "\n")
+	out.Headline(w, "", out.Mark(is), facts...)
+	if err := out.Fields(w, "  ", unusual(n)); err != nil {
+		return err
 	}
 
 	if len(n.Problems) > 0 {
@@ -71,9 +70,8 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 		return nil
 	}
 
-	w.WriteString("  " + counts(n) + "\n")
-	if len(n.Plugins) == 0 {
-		return nil
+	if err := out.Fields(w, "  ", counts(n)); err != nil || len(n.Plugins) == 0 {
+		return err
 	}
 
 	rows := make([][]string, len(n.Plugins))
@@ -81,18 +79,26 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 		rows[i] = []string{p.ID, output.PluginState(&p), strconv.Itoa(p.Restarts), output.Staged(&p)}
 	}
 
-	return output.Table(w, "  ", []string{"PLUGIN", "STATE", "RESTARTS", "VOLUMES/MAX"}, rows)
+	return out.Table(w, "  ", []string{"Plugin", "State", "Restarts", "Volumes/Max"}, rows)
 }
 
-// drainLine shows the progress of a drain.
-func drainLine(w *bytes.Buffer, n *api.Node) {
+// unusual returns the lines that a healthy node does not have: the progress of a drain, and the
+// agent's own trouble.
+func unusual(n *api.Node) []output.Field {
+	var lines []output.Field
 	switch {
 	case n.Drain == nil:
 	case n.Drain.Safe:
-		w.WriteString("  Drain    safe to power off   → volctl node undrain\n")
+		lines = append(lines, output.Named("Drain", "safe to power off", "→ volctl node undrain"))
 	default:
-		w.WriteString("  Drain    " + inTheWay(n.Drain) + "   → volctl node drain\n")
+		lines = append(lines, output.Named("Drain", inTheWay(n.Drain), "→ volctl node drain"))
 	}
+
+	if !well(n) {
+		lines = append(lines, output.Named("Agent", n.State))
+	}
+
+	return lines
 }
 
 // condition returns good, and "healthy", only if all plugins are ready.
@@ -125,21 +131,14 @@ func well(n *api.Node) bool { return n.State == "" || n.State == "ok" }
 func problemTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	rows := make([][]string, len(n.Problems))
 	for i, p := range n.Problems {
-		state := p.State
-		if !p.Since.IsZero() {
-			state += " " + output.Since(out.Now(), p.Since)
-		}
-		rows[i] = []string{p.Subject, output.Joined("  ", state, p.Message), ""}
-		if p.Command != "" {
-			rows[i][2] = "→ " + p.Command
-		}
+		rows[i] = []string{p.Subject, lasting(p.State, p.Since, out.Now()), p.Message, output.Arrow(p.Command)}
 	}
 
-	if err := output.Table(w, "  ", nil, rows); err != nil {
+	if err := out.Table(w, "  ", nil, rows); err != nil {
 		return err
 	}
 
-	fmt.Fprintf(w, "  Unaffected: %s\n", output.Count(n.Unaffected, "volume"))
+	out.Line(w, "  ", "Unaffected: "+output.Count(n.Unaffected, "volume"))
 	return nil
 }
 
@@ -151,23 +150,33 @@ func pendingTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 
 	rows := make([][]string, len(n.Pending))
 	for i, p := range n.Pending {
-		state := "pending"
-		if !p.Since.IsZero() {
-			state += " " + output.Since(out.Now(), p.Since)
-		}
-		rows[i] = []string{p.Subject, output.Joined("  ", state, p.Message), "→ " + p.Command}
+		rows[i] = []string{p.Subject, lasting("pending", p.Since, out.Now()), p.Message, output.Arrow(p.Command)}
 	}
 
-	return output.Table(w, "  ", nil, rows)
+	return out.Table(w, "  ", nil, rows)
 }
 
-func counts(n *api.Node) string {
-	volumes := fmt.Sprintf("Volumes %d", n.Volumes)
+// lasting adds to a state how long it has lasted, if that is known.
+func lasting(state string, since, now time.Time) string {
+	if since.IsZero() {
+		return state
+	}
+	return state + " " + output.Since(now, since)
+}
+
+// counts returns how many plugins, volumes and claims the node has.
+func counts(n *api.Node) []output.Field {
+	volumes := strconv.Itoa(n.Volumes)
 	if n.Volumes > 0 {
 		volumes += fmt.Sprintf(": %d mounted, %d free", n.Mounted, n.Free)
 	}
 	if others := n.Volumes - n.Mounted - n.Free; others > 0 {
 		volumes += fmt.Sprintf(", %d between", others)
 	}
-	return fmt.Sprintf("Plugins  %d/%d ready     %s     Claims %d", readyPlugins(n), len(n.Plugins), volumes, n.Claims)
+
+	return []output.Field{
+		output.Named("Plugins", fmt.Sprintf("%d/%d ready", readyPlugins(n), len(n.Plugins))),
+		output.Named("Volumes", volumes),
+		output.Named("Claims", strconv.Itoa(n.Claims)),
+	}
 }

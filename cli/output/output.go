@@ -22,7 +22,7 @@ import (
 // The output formats.
 const (
 	FormatTable    = "table"
-	formatWide     = "wide"
+	FormatWide     = "wide"
 	FormatJSON     = "json"
 	formatYAML     = "yaml"
 	FormatTemplate = "go-template"
@@ -37,6 +37,9 @@ type Options struct {
 	Quiet  bool
 	Colour bool
 	Now    func() time.Time
+
+	// Width is the number of columns of the terminal on stdout, or 0 if stdout is no terminal.
+	Width int
 
 	// Pause waits between two progress updates.
 	Pause func(ctx context.Context, d time.Duration) error
@@ -54,7 +57,7 @@ type Printer struct {
 // NewPrinter checks the format and parses its template.
 func NewPrinter(o Options) (*Printer, error) {
 	name, text, hasText := strings.Cut(o.Format, "=")
-	known := slices.Contains([]string{FormatTable, formatWide, FormatJSON, formatYAML}, name) && !hasText
+	known := slices.Contains([]string{FormatTable, FormatWide, FormatJSON, formatYAML}, name) && !hasText
 	if !known && (name != FormatTemplate || text == "") {
 		return nil, badFormat("", "unknown output %q: it is one of table, wide, json, yaml, go-template=TEMPLATE", o.Format)
 	}
@@ -78,10 +81,10 @@ func badFormat(hint, format string, args ...any) error {
 }
 
 // Human reports whether the output is for a person.
-func (o *Printer) Human() bool { return o.Format == FormatTable || o.Format == formatWide }
+func (o *Printer) Human() bool { return o.Format == FormatTable || o.Format == FormatWide }
 
 // Wide reports whether the output shows all columns.
-func (o *Printer) Wide() bool { return o.Format == formatWide }
+func (o *Printer) Wide() bool { return o.Format == FormatWide }
 
 // Print writes a value in the chosen format. For a person it calls screen, or writes only the ids
 // with -q.
@@ -119,10 +122,10 @@ func (o *Printer) Show(screen func(w *bytes.Buffer) error) error {
 	return o.Write(b.Bytes())
 }
 
-// Stream writes one value of a sequence that arrives over time. A person gets line instead.
-func (o *Printer) Stream(value any, line string) error {
+// Stream writes one value of a sequence that arrives over time. A person gets a row instead.
+func (o *Printer) Stream(value any, rows *Rows, row ...string) error {
 	if o.Human() {
-		return o.Write([]byte(line + "\n"))
+		return rows.Add(row...)
 	}
 
 	var b bytes.Buffer
@@ -149,6 +152,9 @@ func (o *Printer) Say(format string, args ...any) error {
 func (o *Printer) Note(format string, args ...any) {
 	_, _ = fmt.Fprintln(o.Stderr, Printable(fmt.Sprintf(format, args...)))
 }
+
+// cell returns a text as one line for people.
+func (o *Printer) cell(text string) string { return OneLine(text) }
 
 // Write writes bytes to stdout as they are.
 func (o *Printer) Write(b []byte) error {

@@ -152,6 +152,14 @@ func ReadWrite(readOnly bool) string {
 	return "rw"
 }
 
+// Arrow marks a command that the operator can run.
+func Arrow(command string) string {
+	if command == "" {
+		return ""
+	}
+	return "→ " + command
+}
+
 // NothingToDo is the screen of a command that found its work done already.
 func NothingToDo(w *bytes.Buffer) error {
 	w.WriteString("nothing to do\n")

@@ -86,6 +86,6 @@ func runCapacity(ctx context.Context, o capacityOptions, q api.CapacityRequest, 
 		if c.Smallest != nil {
 			rows = append(rows, []string{"Smallest volume", output.Size(*c.Smallest)})
 		}
-		return output.Table(w, "", nil, rows)
+		return out.Table(w, "", nil, rows)
 	})
 }

@@ -48,33 +48,35 @@ func runHealth(ctx context.Context, o healthOptions, client *apiclient.Client, o
 
 func healthScreen(w *bytes.Buffer, out *output.Printer, id string, h *api.PluginHealth) error {
 	well := len(h.Storage)+len(h.Volumes)+len(h.Silent) == 0
-	lines := []output.Pair{{Left: out.Mark(output.GoodOr(well)) + " " + output.OneLine(id)}}
+	out.Headline(w, "", out.Mark(output.GoodOr(well)), id)
+
+	var lines []output.Field
 	asked := func(call string) bool { return slices.Contains(h.Asked, call) }
 	if asked("NodeGetStorageHealth") && len(h.Storage) == 0 {
-		lines = append(lines, output.Field("Storage", "nothing is found wrong", ""))
+		lines = append(lines, output.Named("Storage", "nothing is found wrong"))
 	}
 	for _, f := range h.Storage {
-		lines = append(lines, output.Field("Storage", output.Finding(f), ""))
+		lines = append(lines, output.Named("Storage", output.Finding(f)))
 	}
 	if asked("ControllerListVolumeHealth") {
 		words := output.Count(len(h.Volumes), "volume") + " not well"
 		if h.More {
 			words = "more than " + words
 		}
-		lines = append(lines, output.Field("Volumes", words, ""))
+		lines = append(lines, output.Named("Volumes", words))
 	}
 	for _, s := range h.Silent {
-		lines = append(lines, output.Field("Silent", s, ""))
+		lines = append(lines, output.Named("Silent", s))
 	}
-	output.Pairs(w, lines)
-	if len(h.Volumes) == 0 {
-		return nil
+	if err := out.Fields(w, "  ", lines); err != nil || len(h.Volumes) == 0 {
+		return err
 	}
+
 	var rows [][]string
 	for _, v := range h.Volumes {
 		for _, f := range v.Health {
 			rows = append(rows, []string{v.ExternalID, output.Dash(v.Volume), f.Severity, output.Dash(f.Reason), output.Dash(f.Message)})
 		}
 	}
-	return output.Table(w, "  ", []string{"EXTERNAL ID", "VOLUME", "SEVERITY", "REASON", "MESSAGE"}, rows)
+	return out.Table(w, "  ", []string{"External ID", "Volume", "Severity", "Reason", "Message"}, rows)
 }

@@ -57,7 +57,7 @@ func runList(ctx context.Context, client *apiclient.Client, out *output.Printer)
 		if out.Wide() {
 			header = append(header, "Runner", "PID", "Since", "Node ID", "Topology", "Socket")
 		}
-		return output.Table(w, "", header, rows)
+		return out.Table(w, "", header, rows)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
@@ -43,8 +44,7 @@ func runStatus(ctx context.Context, o statusOptions, client *apiclient.Client, o
 		return command.Failed(err, "show plugin %q", o.id)
 	}
 	return out.Print(p, []string{p.ID}, func(w *bytes.Buffer) error {
-		statusScreen(w, out, p)
-		return nil
+		return statusScreen(w, out, p)
 	})
 }
 
@@ -64,48 +64,59 @@ func runStatuses(ctx context.Context, client *apiclient.Client, out *output.Prin
 			if i > 0 {
 				w.WriteByte('\n')
 			}
-			statusScreen(w, out, &plugins[i])
+			if err := statusScreen(w, out, &plugins[i]); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
 }
 
-func statusScreen(w *bytes.Buffer, out *output.Printer, p *api.Plugin) {
-	now, ready := out.Now(), p.State == api.PluginReady
-	head := out.Mark(output.GoodOr(ready)) + " " + output.OneLine(p.ID) + "  " + output.OneLine(output.Joined(": ", p.State, p.Reason)) + ", " + output.Since(now, p.Since)
-	lines := []output.Pair{output.Headline(head, fmt.Sprintf("restarts %d", p.Restarts))}
+func statusScreen(w *bytes.Buffer, out *output.Printer, p *api.Plugin) error {
+	state := output.Joined(": ", p.State, p.Reason) + ", " + output.Since(out.Now(), p.Since)
+	out.Headline(w, "", out.Mark(output.GoodOr(p.State == api.PluginReady)), p.ID+"  "+state, fmt.Sprintf("restarts %d", p.Restarts))
 
-	if !p.Next.IsZero() {
-		lines = append(lines, output.Field("Next", "started again "+output.In(now, p.Next), ""))
-	}
-
-	lines = append(lines,
-		output.Field("Driver", output.Joined(" ", output.Dash(p.Provider), p.Version), p.Type),
-		output.Field("Healthy", fmt.Sprintf("controllers %s, nodes %s", outOf(p.ControllersHealthy, p.ControllersExpected), outOf(p.NodesHealthy, p.NodesExpected)), ""),
-		output.Field("Volumes", volumesHere(p), strings.Join(p.Volumes[:min(len(p.Volumes), shownVolumes)], " ")))
+	lines := append(nextStart(p.Next, out.Now()),
+		output.Named("Driver", output.Joined(" ", output.Dash(p.Provider), p.Version), p.Type),
+		output.Named("Healthy", fmt.Sprintf("controllers %s, nodes %s", outOf(p.ControllersHealthy, p.ControllersExpected), outOf(p.NodesHealthy, p.NodesExpected))),
+		output.Named("Volumes", volumesHere(p), strings.Join(p.Volumes[:min(len(p.Volumes), shownVolumes)], " ")))
 
 	if p.NodeID != "" {
-		lines = append(lines, output.Field("Node", p.NodeID, output.Topology(p.Topology)))
+		lines = append(lines, output.Named("Node", p.NodeID, output.Topology(p.Topology)))
 	}
 
 	if can := capabilities(p); len(can) > 0 {
-		lines = append(lines, output.Field("Can", strings.Join(can, " "), ""))
+		lines = append(lines, output.Named("Can", strings.Join(can, " ")))
 	}
 
 	parts := p.Parts
 	if len(parts) == 1 {
-		lines = append(lines, partFields(&parts[0], "")...)
+		lines = append(lines, partFields(&parts[0])...)
 	}
 
-	output.Pairs(w, lines)
+	if err := out.Fields(w, "  ", lines); err != nil {
+		return err
+	}
 	if len(parts) == 1 {
-		lastLines(w, &parts[0], "  ")
-		return
+		lastLines(w, out, &parts[0], "  ")
+		return nil
 	}
 
 	for i := range parts {
-		partScreen(w, out, &parts[i])
+		if err := partScreen(w, out, &parts[i]); err != nil {
+			return err
+		}
 	}
+
+	return nil
+}
+
+// nextStart returns the line about the next start of a plugin or a part, if one is planned.
+func nextStart(next, now time.Time) []output.Field {
+	if next.IsZero() {
+		return nil
+	}
+	return []output.Field{output.Named("Next", "started again "+output.In(now, next))}
 }
 
 // shownVolumes limits how many volumes a plugin's screen names.
@@ -121,23 +132,21 @@ func volumesHere(p *api.Plugin) string {
 }
 
 // partScreen writes one of several parts.
-func partScreen(w *bytes.Buffer, out *output.Printer, p *api.PluginPart) {
-	now := out.Now()
-	head := fmt.Sprintf("  %s %s  %s, %s", out.Mark(output.GoodOr(p.State == api.PluginReady)), output.OneLine(output.Joined(" ", output.Dash(p.Type), p.Instance)),
-		output.OneLine(output.Joined(": ", p.State, p.Reason)), output.Since(now, p.Since))
-	lines := []output.Pair{output.Headline(head, fmt.Sprintf("restarts %d", p.Restarts))}
+func partScreen(w *bytes.Buffer, out *output.Printer, p *api.PluginPart) error {
+	name := output.Joined(" ", output.Dash(p.Type), p.Instance)
+	state := output.Joined(": ", p.State, p.Reason) + ", " + output.Since(out.Now(), p.Since)
+	out.Headline(w, "  ", out.Mark(output.GoodOr(p.State == api.PluginReady)), name+"  "+state, fmt.Sprintf("restarts %d", p.Restarts))
 
-	if !p.Next.IsZero() {
-		next := output.Field("Next", "started again "+output.In(now, p.Next), "")
-		lines = append(lines, output.Pair{Left: "  " + next.Left})
+	if err := out.Fields(w, "    ", append(nextStart(p.Next, out.Now()), partFields(p)...)); err != nil {
+		return err
 	}
 
-	output.Pairs(w, append(lines, partFields(p, "  ")...))
-	lastLines(w, p, "    ")
+	lastLines(w, out, p, "    ")
+	return nil
 }
 
 // partFields returns the lines about one part.
-func partFields(p *api.PluginPart, indent string) []output.Pair {
+func partFields(p *api.PluginPart) []output.Field {
 	process := p.Runner
 	if p.PID != 0 {
 		process += fmt.Sprintf(", pid %d", p.PID)
@@ -152,15 +161,15 @@ func partFields(p *api.PluginPart, indent string) []output.Pair {
 		{"Log", p.LogFile},
 	}
 
-	var lines []output.Pair
+	var lines []output.Field
 	for _, o := range optional {
 		if o.value != "" {
-			lines = append(lines, output.Field(o.name, o.value, ""))
+			lines = append(lines, output.Named(o.name, o.value))
 		}
 	}
 
 	for _, warning := range p.Warnings {
-		lines = append(lines, output.Field("Warning", warning, ""))
+		lines = append(lines, output.Named("Warning", warning))
 	}
 
 	wanted := "In file"
@@ -168,32 +177,27 @@ func partFields(p *api.PluginPart, indent string) []output.Pair {
 		wanted = "Wanted"
 	}
 
-	lines = append(append(lines, settings("Runs as", p.Running)...), settings(wanted, p.Wanted)...)
-	for i := range lines {
-		lines[i].Left = indent + lines[i].Left
-	}
-
-	return lines
+	return slices.Concat(lines, settings("Runs as", p.Running), settings(wanted, p.Wanted))
 }
 
 // settings returns one line for each key of a definition.
-func settings(name string, set map[string]string) []output.Pair {
-	var lines []output.Pair
+func settings(name string, set map[string]string) []output.Field {
+	var lines []output.Field
 	for _, key := range slices.Sorted(maps.Keys(set)) {
-		lines = append(lines, output.Field(name, key+": "+set[key], ""))
+		lines = append(lines, output.Named(name, key+": "+set[key]))
 		name = ""
 	}
 	return lines
 }
 
 // lastLines writes the last lines from the log of a part that is not ready.
-func lastLines(w *bytes.Buffer, p *api.PluginPart, indent string) {
+func lastLines(w *bytes.Buffer, out *output.Printer, p *api.PluginPart, indent string) {
 	if p.State == api.PluginReady || len(p.LastLog) == 0 {
 		return
 	}
-	w.WriteString(indent + "Last lines of its log:\n")
+	out.Line(w, indent, "Last lines of its log:")
 	for _, line := range p.LastLog {
-		w.WriteString(indent + "  " + output.Printable(line) + "\n")
+		out.Line(w, indent+"  ", line)
 	}
 }
 

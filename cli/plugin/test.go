@@ -128,20 +128,19 @@ type testResult struct {
 func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *output.Printer) error {
 	t := testResult{Plugin: o.id, Checks: []api.PluginCheck{}}
 	var bad []string
+
+	// The results arrive one by one. These widths suffice for most of them.
+	table := out.NewRows([]string{"Check", "Result", "Took", "Said"}, 18, 12, 7)
 	sum, err := client.TestPlugin(ctx, o.id, o.ask, func(c api.PluginCheck) error {
 		if c.Result == api.CheckBroken {
 			bad = append(bad, c.Check)
 		}
 
 		t.Checks = append(t.Checks, c)
-		// The results arrive one by one, so the columns cannot adapt to the later ones.
-		if len(t.Checks) == 1 {
-			if err := out.Say("%s", checkLine("Check", "Result", "Took", "Said")); err != nil {
-				return err
-			}
+		if !out.Human() || out.Quiet {
+			return nil
 		}
-
-		return out.Say("%s", checkLine(c.Check, c.Result, tookWords(c.TookMS), output.OneLine(c.Said)))
+		return table.Add(c.Check, c.Result, tookWords(c.TookMS), c.Said)
 	})
 
 	t.Summary = sum
@@ -179,13 +178,9 @@ func (o *testOptions) conclude(out *output.Printer, t testResult, bad []string) 
 	return out.Print(t, nil, func(w *bytes.Buffer) error {
 		s := t.Summary
 		fmt.Fprintf(w, "\n%d ok, %d worked around, %d broken, %d skipped\n", s.OK, s.WorkAround, s.Broken, s.Skipped)
-		fmt.Fprintf(w, "%s\n", output.OneLine(facts(s)))
+		out.Line(w, "", facts(s))
 		return nil
 	})
-}
-
-func checkLine(check, result, took, said string) string {
-	return strings.TrimRight(fmt.Sprintf("%-18s  %-12s  %7s  %s", check, result, took, said), " ")
 }
 
 func tookWords(ms float64) string {

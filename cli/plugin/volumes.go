@@ -69,7 +69,7 @@ func runVolumes(ctx context.Context, o volumesOptions, client *apiclient.Client,
 		if out.Wide() {
 			header = append(header, "Topology", "Context")
 		}
-		return output.Table(w, "", header, rows)
+		return out.Table(w, "", header, rows)
 	})
 
 	if more {

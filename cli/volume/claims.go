@@ -74,7 +74,7 @@ func runClaimList(ctx context.Context, o claimListOptions, client *apiclient.Cli
 		if out.Wide() {
 			header = append(header, "Plugin", "Access Mode", "Attachment Mode", "Wanted")
 		}
-		return output.Table(w, "", header, rows)
+		return out.Table(w, "", header, rows)
 	})
 }
 

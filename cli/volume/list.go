@@ -45,7 +45,7 @@ func runList(ctx context.Context, client *apiclient.Client, out *output.Printer)
 		if out.Wide() {
 			header = append(header, "Attached", "Staged", "Claim States", "External ID")
 		}
-		return output.Table(w, "", header, rows)
+		return out.Table(w, "", header, rows)
 	})
 }
 

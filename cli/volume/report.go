@@ -78,25 +78,25 @@ func unenforced(v *api.Volume) string {
 }
 
 // reportLines show the problems that a plugin reports for a volume, and the unanswered questions.
-func reportLines(r *api.Report, now time.Time) []output.Pair {
+func reportLines(r *api.Report, now time.Time) []output.Field {
 	if r == nil {
 		return nil
 	}
 
-	var lines []output.Pair
+	var lines []output.Field
 	for _, f := range r.Health {
-		lines = append(lines, output.Field("Health", output.Finding(f), output.Joined(", ", "says the "+f.By, asOf(now, r.CheckedAt[f.By]))))
+		lines = append(lines, output.Named("Health", output.Finding(f), output.Joined(", ", "says the "+f.By, asOf(now, r.CheckedAt[f.By]))))
 	}
 
 	if s := r.Storage; s != nil {
-		lines = append(lines, output.Field("Storage", output.Joined("  ", output.SizeOrDash(s.Capacity), output.Places(s.Topologies)), ""))
+		lines = append(lines, output.Named("Storage", output.SizeOrDash(s.Capacity), output.Places(s.Topologies)))
 		if len(s.PublishedNodes) > 0 {
-			lines = append(lines, output.Field("", "attached to "+strings.Join(s.PublishedNodes, ", "), ""))
+			lines = append(lines, output.Named("", "attached to "+strings.Join(s.PublishedNodes, ", ")))
 		}
 	}
 
 	for _, s := range r.Silent {
-		lines = append(lines, output.Field("Silent", s, ""))
+		lines = append(lines, output.Named("Silent", s))
 	}
 
 	return lines
@@ -104,18 +104,18 @@ func reportLines(r *api.Report, now time.Time) []output.Pair {
 
 // storageLines show the places and mutable parameters of a volume. A person may need them before a
 // claim or a modification.
-func storageLines(v *api.Volume) []output.Pair {
-	var lines []output.Pair
+func storageLines(v *api.Volume) []output.Field {
+	var lines []output.Field
 	for i, t := range v.Topologies {
 		name := "Place"
 		if i > 0 {
-			name = "  or"
+			name = "or"
 		}
-		lines = append(lines, output.Field(name, output.Topology(t), ""))
+		lines = append(lines, output.Named(name, output.Topology(t)))
 	}
 
 	if len(v.Spec.Mutable) > 0 {
-		lines = append(lines, output.Field("Mutable", output.Topology(v.Spec.Mutable), ""))
+		lines = append(lines, output.Named("Mutable", output.Topology(v.Spec.Mutable)))
 	}
 
 	return slices.Clip(lines)

@@ -100,7 +100,7 @@ func runSnapshotList(ctx context.Context, o snapshotListOptions, client *apiclie
 		if out.Wide() {
 			header = append(header, "Name", "Group", "Source")
 		}
-		return output.Table(w, "", header, rows)
+		return out.Table(w, "", header, rows)
 	})
 }
 
@@ -161,6 +161,6 @@ func showGroup(out *output.Printer, g *api.GroupSnapshot) error {
 			return nil
 		}
 
-		return output.Table(w, "  ", []string{"ID", "VOLUME", "STATE", "SIZE", "AGE", "SOURCE"}, rows)
+		return out.Table(w, "  ", []string{"ID", "Volume", "State", "Size", "Age", "Source"}, rows)
 	})
 }

@@ -57,7 +57,7 @@ func runStats(ctx context.Context, o statsOptions, client *apiclient.Client, out
 			})
 		}
 
-		return output.Table(w, "", []string{"", "Used", "Available", "Total", "Use"}, rows)
+		return out.Table(w, "", []string{"", "Used", "Available", "Total", "Use"}, rows)
 	})
 }
 

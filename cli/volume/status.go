@@ -73,9 +73,10 @@ func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage b
 }
 
 func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
-	lines := []output.Pair{output.Headline(out.Mark(volumeCondition(v))+" "+output.OneLine(v.Spec.ID)+"  "+volumeSummary(v, out.Now()), volumeAside(v, out.Now()))}
+	out.Headline(w, "", out.Mark(volumeCondition(v)), v.Spec.ID+"  "+volumeSummary(v, out.Now()), volumeAside(v, out.Now()))
+	var lines []output.Field
 	if v.Attempt != nil {
-		lines = append(lines, attemptLines(v.Attempt, out.Now())...)
+		lines = attemptLines(v.Attempt, out.Now())
 	}
 
 	plugin := v.Spec.PluginID
@@ -83,21 +84,20 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
 		plugin += " (" + about + ")"
 	}
 
-	lines = append(lines, output.Field("Plugin", output.Joined(" ", plugin, v.PluginState), output.Joined("  ", v.Spec.ExternalID, output.Joined(" ", v.MountSource, v.FSType))))
+	lines = append(lines, output.Named("Plugin", output.Joined(" ", plugin, v.PluginState), v.Spec.ExternalID, output.Joined(" ", v.MountSource, v.FSType)))
 	lines = append(lines, modeLines(v)...)
 	lines = append(lines, storageLines(v)...)
 	lines = append(lines, reportLines(v.Report, out.Now())...)
 	for _, debt := range v.Debts {
-		lines = append(lines, output.Field("Owed", debt, ""))
+		lines = append(lines, output.Named("Owed", debt))
 	}
 
 	for _, note := range v.Notes {
-		lines = append(lines, output.Field("Note", note, ""))
+		lines = append(lines, output.Named("Note", note))
 	}
 
-	output.Pairs(w, lines)
-	if len(v.Claims) == 0 {
-		return nil
+	if err := out.Fields(w, "  ", lines); err != nil || len(v.Claims) == 0 {
+		return err
 	}
 
 	return claimTable(w, out, v.Claims)
@@ -105,10 +105,10 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
 
 // claimTable shows the claims of one volume. Their notes have a column if there are any.
 func claimTable(w *bytes.Buffer, out *output.Printer, claims []api.Claim) error {
-	header := []string{"ALLOC", "MODE", "STATE", "OWNER", "SINCE", "PATH"}
+	header := []string{"Alloc", "Mode", "State", "Owner", "Since", "Path"}
 	noted := slices.ContainsFunc(claims, func(c api.Claim) bool { return c.Note != "" })
 	if noted {
-		header = append(header, "NOTE")
+		header = append(header, "Note")
 	}
 
 	rows := make([][]string, len(claims))
@@ -119,7 +119,7 @@ func claimTable(w *bytes.Buffer, out *output.Printer, claims []api.Claim) error 
 		}
 	}
 
-	return output.Table(w, "  ", header, rows)
+	return out.Table(w, "  ", header, rows)
 }
 
 // volumeCondition returns good only if nothing remains to be done. A step that hangs, or a claim
@@ -158,11 +158,11 @@ func volumeSummary(v *api.Volume, now time.Time) string {
 	return output.OneLine(text)
 }
 
-func attemptLines(at *api.Attempt, now time.Time) []output.Pair {
-	var lines []output.Pair
+func attemptLines(at *api.Attempt, now time.Time) []output.Field {
+	var lines []output.Field
 	add := func(name, text string) {
 		if text != "" {
-			lines = append(lines, output.Field(name, text, ""))
+			lines = append(lines, output.Named(name, text))
 		}
 	}
 
@@ -269,15 +269,15 @@ func tried(at *api.Attempt, now time.Time) string {
 }
 
 // modeLines show the mode in force, or the modes that a claim may choose from.
-func modeLines(v *api.Volume) []output.Pair {
+func modeLines(v *api.Volume) []output.Field {
 	controller := "controller: " + output.YesNo(v.Controller)
 	if v.Mode != nil {
-		return []output.Pair{output.Field("Mode", v.Mode.AccessMode+", "+v.Mode.AttachmentMode, controller)}
+		return []output.Field{output.Named("Mode", v.Mode.AccessMode+", "+v.Mode.AttachmentMode, controller)}
 	}
 
-	lines := []output.Pair{output.Field("Mode", "none", controller)}
+	lines := []output.Field{output.Named("Mode", "none", controller)}
 	for _, c := range v.Spec.Capabilities {
-		lines = append(lines, output.Field("Offers", c.AccessMode+", "+c.AttachmentMode, ""))
+		lines = append(lines, output.Named("Offers", c.AccessMode+", "+c.AttachmentMode))
 	}
 
 	return lines
