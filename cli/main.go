@@ -9,6 +9,8 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -48,6 +50,7 @@ func Main() int {
 		StderrColumns:  func() int { return output.Columns(os.Stderr) },
 		Now:            time.Now,
 		Cgroup:         func() ([]byte, error) { return os.ReadFile("/proc/self/cgroup") },
+		Device:         devicePath,
 		Service:        node.AskService,
 	}})
 }
@@ -69,4 +72,14 @@ func Run(ctx context.Context, env Env) int {
 	}
 
 	return exitCode(a.Report(err))
+}
+
+// devicePath finds a block device by its number in sysfs. The names there are those below /dev, with
+// an exclamation mark for each slash.
+func devicePath(number string) string {
+	link, err := os.Readlink("/sys/dev/block/" + number)
+	if err != nil {
+		return ""
+	}
+	return "/dev/" + strings.ReplaceAll(filepath.Base(link), "!", "/")
 }

@@ -81,7 +81,7 @@ func TestSnapshotProgress(t *testing.T) {
 	r := with(t, f)
 	r.looks = 2
 	res := r.volctl("volume", "snapshot", "create", "data", "nightly")
-	if res.code != 0 || res.stderr != "making snapshot \"nightly\": CreateSnapshot: Aborted: copying\n" {
+	if res.code != 0 || res.stderr != "making snapshot \"nightly\": CreateSnapshot: in progress already: copying\n" {
 		t.Errorf("got %+v", res)
 	}
 }
@@ -98,10 +98,10 @@ func TestSnapshotList(t *testing.T) {
 	})
 	r := with(t, f)
 	expect(t, r.volctl("volume", "snapshot", "list"), 0,
-		"ID               VOLUME     PLUGIN  STATE                                      SIZE   AGE\n"+
-			"snap-1           data       ebs     ready                                      10GiB  2h\n"+
-			"(named nightly)  data       ebs     unknown: CreateSnapshot: Aborted: copying  -      1m\n"+
-			"g-1              data, log  ebs     creating                                   -      1s\n", `plugin "nfs" is backing-off`)
+		"ID               VOLUME     PLUGIN  STATE                                                  SIZE   AGE\n"+
+			"snap-1           data       ebs     ready                                                  10GiB  2h\n"+
+			"(named nightly)  data       ebs     unknown: CreateSnapshot: in progress already: copying  -      1m\n"+
+			"g-1              data, log  ebs     creating                                               -      1s\n", `plugin "nfs" is backing-off`)
 	expect(t, r.volctl("volume", "snapshot", "ls", "-q", "--plugin", "ebs", "--volume", "data", "--secret", "k=file:/k"), 0, "snap-1\n", "nfs")
 	expectSent(t, f, "GET /v1/snapshots", "GET /v1/snapshots?plugin=ebs&secrets=%7B%22k%22%3A%7B%22file%22%3A%22%2Fk%22%7D%7D&volume=data")
 	f.on["GET /v1/snapshots"] = refuses(api.Error{Code: api.CodeNotFound, Message: `no plugin "eb"`})

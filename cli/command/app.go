@@ -69,7 +69,7 @@ func (a *App) Read(cmd *cobra.Command, act action) error {
 func (a *App) output() (*output.Printer, error) {
 	o := output.Options{
 		Stdout: a.Env.Stdout, Stderr: a.Env.Stderr, Format: a.format, Quiet: a.quiet,
-		Now: a.Env.Now, Pause: a.Env.Pause, Columns: func() int { return 0 },
+		Now: a.Env.Now, Pause: a.Env.Pause, Columns: func() int { return 0 }, Device: a.Env.device,
 	}
 	if a.Env.StdoutColumns != nil {
 		o.Width = a.Env.StdoutColumns()

@@ -33,7 +33,19 @@ type Env struct {
 	// Cgroup returns the content of /proc/self/cgroup, which names the calling service.
 	Cgroup func() ([]byte, error)
 
+	// Device returns the path of a block device by its number, as in 7:0, or "" if the kernel knows no
+	// such device. It may be nil.
+	Device func(number string) string
+
 	// Service asks systemd for a unit's properties, by their names. Nil means that systemd cannot be
 	// asked.
 	Service func(ctx context.Context, unit string) map[string]string
+}
+
+// device is Device, or knows no device.
+func (e Env) device(number string) string {
+	if e.Device == nil {
+		return ""
+	}
+	return e.Device(number)
 }

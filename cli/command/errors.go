@@ -91,7 +91,7 @@ func (a *App) Report(err error) error {
 
 	for _, one := range many {
 		e := Wire(one)
-		a.Complain("volctl: %s\n", output.Printable(brief(e.Message)))
+		a.Complain("volctl: %s\n", output.Printable(brief(a.plain(e.Message))))
 
 		if log := e.Details["plugin_log"]; log != "" {
 			for line := range strings.Lines(log) {
@@ -105,6 +105,15 @@ func (a *App) Report(err error) error {
 	}
 
 	return err
+}
+
+// plain replaces gRPC codes by words, and the numbers of devices by their paths, as the screens do.
+func (a *App) plain(text string) string {
+	text = output.Devices(text, a.Env.device)
+	if a.format == output.FormatWide {
+		return text
+	}
+	return output.Words(text)
 }
 
 // longestMessage limits how much of an error's message a person sees, in characters. It is about

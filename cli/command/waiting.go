@@ -90,7 +90,7 @@ func VolumeProgress(client *apiclient.Client, id, plugin string) output.Status {
 			return output.Joined(" ", at.Step, "is held up by", at.HeldBy[0], andMore(len(at.HeldBy)-1))
 		}
 
-		return output.Joined(": ", v.Attempt.Step, v.Attempt.Code, v.Attempt.Message, v.Attempt.Progress)
+		return output.Joined(": ", v.Attempt.Step, output.CodeWords(v.Attempt.Code), v.Attempt.Message, v.Attempt.Progress)
 	}
 }
 

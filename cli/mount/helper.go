@@ -86,7 +86,7 @@ func (h *helper) Run(ctx context.Context) int {
 
 	if err != nil {
 		e := command.Wire(err)
-		h.complain(output.Joined("; ", e.Message, e.Hint))
+		h.complain(output.Words(output.Joined("; ", e.Message, e.Hint)))
 	}
 
 	return helperCode(err)
@@ -157,7 +157,7 @@ func (h *helper) client() *apiclient.Client {
 func (h *helper) silent() *output.Printer {
 	return &output.Printer{Options: output.Options{
 		Stdout: h.env.Stdout, Stderr: h.env.Stderr, Format: output.FormatTable, Quiet: true, Now: h.env.Now, Pause: command.Sleep,
-		Columns: func() int { return 0 },
+		Columns: func() int { return 0 }, Device: func(string) string { return "" },
 	}}
 }
 

@@ -5,6 +5,7 @@ package output
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,9 +15,8 @@ import (
 	"text/template"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/volagent/volagent/agent/api"
+	"go.yaml.in/yaml/v3"
 )
 
 // The output formats.
@@ -40,6 +40,9 @@ type Options struct {
 
 	// Width is the number of columns of the terminal on stdout, or 0 if stdout is no terminal.
 	Width int
+
+	// Device returns the path of a device by its number, as in 7:0, or "" if it is unknown.
+	Device func(number string) string
 
 	// Pause waits between two progress updates.
 	Pause func(ctx context.Context, d time.Duration) error
@@ -150,11 +153,29 @@ func (o *Printer) Say(format string, args ...any) error {
 
 // Note writes a remark to stderr that is not part of the output.
 func (o *Printer) Note(format string, args ...any) {
-	_, _ = fmt.Fprintln(o.Stderr, Printable(fmt.Sprintf(format, args...)))
+	_, _ = fmt.Fprintln(o.Stderr, Printable(o.plain(fmt.Sprintf(format, args...))))
+}
+
+// plain replaces gRPC codes by words, and the numbers of devices by their paths. With -o wide, the
+// codes remain.
+func (o *Printer) plain(text string) string {
+	text = Devices(text, o.Device)
+	if o.Wide() {
+		return text
+	}
+	return Words(text)
+}
+
+// Source returns the source of a mount, with the path of a device that the agent knows by its number.
+func (o *Printer) Source(source string) string {
+	if !deviceNumber.MatchString(source) {
+		return source
+	}
+	return cmp.Or(o.Device(source), source)
 }
 
 // cell returns a text as one line for people.
-func (o *Printer) cell(text string) string { return OneLine(text) }
+func (o *Printer) cell(text string) string { return o.plain(OneLine(text)) }
 
 // Write writes bytes to stdout as they are.
 func (o *Printer) Write(b []byte) error {

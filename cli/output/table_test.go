@@ -2,12 +2,15 @@ package output
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 )
 
 // printer returns a printer for a terminal with this many columns, or for a pipe with 0.
 func printer(columns int) *Printer {
-	return &Printer{Options: Options{Format: FormatTable, Width: columns}}
+	return &Printer{Options: Options{Format: FormatTable, Width: columns, Device: func(number string) string {
+		return map[string]string{"7:3": "/dev/loop3"}[number]
+	}}}
 }
 
 func TestTable(t *testing.T) {
@@ -72,5 +75,35 @@ func TestFields(t *testing.T) {
 	err := printer(0).Fields(&w, "  ", []Field{Named("Do", "umount /a"), Named("", "more"), Named("Mode", "rw", "", "controller: no")})
 	if want := "  Do       umount /a\n           more\n  Mode     rw   controller: no\n"; err != nil || w.String() != want {
 		t.Errorf("%v, got\n%s\nwant\n%s", err, w.String(), want)
+	}
+}
+
+func TestPlainWords(t *testing.T) {
+	for text, want := range map[string]string{
+		"NodeStageVolume: Internal: no such disk":                              "NodeStageVolume: failed in the plugin: no such disk",
+		"after 1s: CreateVolume: Aborted: copying, held by pid 7":              "after 1s: CreateVolume: in progress already: copying, held by pid 7",
+		"NodeGetVolumeStats: DeadlineExceeded":                                 "NodeGetVolumeStats: no answer in time",
+		"NodeStageVolume: Terrible: text":                                      "NodeStageVolume: Terrible: text",
+		"the disk: Internal: text":                                             "the disk: Internal: text",
+		"NodeUnstageVolume: device 7:3 is still in use: pid 7":                 "NodeUnstageVolume: /dev/loop3 is still in use: pid 7",
+		"block device 7:3 of volume \"a\" is gone":                             "/dev/loop3 of volume \"a\" is gone",
+		"device 7:4 is still in use":                                           "device 7:4 is still in use",
+		"cannot listen on 127.0.0.1:80":                                        "cannot listen on 127.0.0.1:80",
+		"inode 12 of device 7:3 (ext4)":                                        "inode 12 of /dev/loop3 (ext4)",
+		strings.Repeat("x", 70) + " no file is attached to loop device 7:3: x": strings.Repeat("x", 70) + " no file is attached to /dev/loop3: x",
+	} {
+		if got := printer(0).plain(text); got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	}
+	for source, want := range map[string]string{"7:3": "/dev/loop3", "7:4": "7:4", "nas:/export": "nas:/export", "/dev/sda": "/dev/sda", "": ""} {
+		if got := printer(0).Source(source); got != want {
+			t.Errorf("source %s: got %q, want %q", source, got, want)
+		}
+	}
+	wide := printer(0)
+	wide.Format = FormatWide
+	if got := wide.plain("NodeStageVolume: Internal: device 7:3"); got != "NodeStageVolume: Internal: /dev/loop3" {
+		t.Errorf("with -o wide: %q", got)
 	}
 }

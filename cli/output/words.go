@@ -2,6 +2,7 @@ package output
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,4 +47,60 @@ func Places(all []map[string]string) string {
 // Finding formats one problem that a plugin reports, in one line.
 func Finding(f api.Finding) string {
 	return OneLine(Joined(": ", Joined(", ", f.Severity, f.Reason), f.Message))
+}
+
+// codeWords are the gRPC codes in words for people.
+var codeWords = map[string]string{
+	"Canceled":           "cancelled",
+	"Unknown":            "failed",
+	"InvalidArgument":    "invalid request",
+	"DeadlineExceeded":   "no answer in time",
+	"NotFound":           "not found",
+	"AlreadyExists":      "exists already",
+	"PermissionDenied":   "permission denied",
+	"ResourceExhausted":  "no capacity left",
+	"FailedPrecondition": "not possible now",
+	"Aborted":            "in progress already",
+	"OutOfRange":         "out of range",
+	"Unimplemented":      "not supported",
+	"Internal":           "failed in the plugin",
+	"Unavailable":        "plugin unavailable",
+	"DataLoss":           "data lost",
+	"Unauthenticated":    "not authenticated",
+}
+
+// CodeWords returns a gRPC code in words, and other codes as they are.
+func CodeWords(code string) string {
+	if words, ok := codeWords[code]; ok {
+		return words
+	}
+	return code
+}
+
+// failedCall matches the code of a failed CSI call, as in "NodeStageVolume: Internal: no such disk".
+var failedCall = regexp.MustCompile(`\b((?:Controller|Node|Create|Delete|Get|List|Modify|Validate|Probe)[A-Za-z]*): ([A-Z][A-Za-z]+)(: |; |, |$)`)
+
+// Words replaces the gRPC codes of failed calls in a text.
+func Words(text string) string {
+	return failedCall.ReplaceAllStringFunc(text, func(found string) string {
+		part := failedCall.FindStringSubmatch(found)
+		return part[1] + ": " + CodeWords(part[2]) + part[3]
+	})
+}
+
+// numbered matches a device that a text names by its number, as in "device 7:0 is still in use".
+var numbered = regexp.MustCompile(`\b(?:block |loop )?device (\d+:\d+)\b`)
+
+// deviceNumber matches the number of a device.
+var deviceNumber = regexp.MustCompile(`^\d+:\d+$`)
+
+// Devices replaces the numbers of devices in a text by their paths. The function path returns the
+// path of a number, or "" if it is unknown.
+func Devices(text string, path func(number string) string) string {
+	return numbered.ReplaceAllStringFunc(text, func(found string) string {
+		if name := path(numbered.FindStringSubmatch(found)[1]); name != "" {
+			return name
+		}
+		return found
+	})
 }

@@ -76,7 +76,7 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
 	out.Headline(w, "", out.Mark(volumeCondition(v)), v.Spec.ID+"  "+volumeSummary(v, out.Now()), volumeAside(v, out.Now()))
 	var lines []output.Field
 	if v.Attempt != nil {
-		lines = attemptLines(v.Attempt, out.Now())
+		lines = attemptLines(v.Attempt, out.Now(), out.Wide())
 	}
 
 	plugin := v.Spec.PluginID
@@ -84,7 +84,7 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
 		plugin += " (" + about + ")"
 	}
 
-	lines = append(lines, output.Named("Plugin", output.Joined(" ", plugin, v.PluginState), v.Spec.ExternalID, output.Joined(" ", v.MountSource, v.FSType)))
+	lines = append(lines, output.Named("Plugin", output.Joined(" ", plugin, v.PluginState), v.Spec.ExternalID, output.Joined(" ", out.Source(v.MountSource), v.FSType)))
 	lines = append(lines, modeLines(v)...)
 	lines = append(lines, storageLines(v)...)
 	lines = append(lines, reportLines(v.Report, out.Now())...)
@@ -158,7 +158,7 @@ func volumeSummary(v *api.Volume, now time.Time) string {
 	return output.OneLine(text)
 }
 
-func attemptLines(at *api.Attempt, now time.Time) []output.Field {
+func attemptLines(at *api.Attempt, now time.Time, wide bool) []output.Field {
 	var lines []output.Field
 	add := func(name, text string) {
 		if text != "" {
@@ -167,7 +167,7 @@ func attemptLines(at *api.Attempt, now time.Time) []output.Field {
 	}
 
 	if at.Waits == "" && at.Step != "wait" {
-		add("Step", step(at))
+		add("Step", step(at, wide))
 	}
 
 	switch {
@@ -196,8 +196,9 @@ func attemptLines(at *api.Attempt, now time.Time) []output.Field {
 	return lines
 }
 
-// step describes the current step of a volume, and its outcome.
-func step(at *api.Attempt) string {
+// step describes the current step of a volume, and its outcome. Only with -o wide, it has the gRPC
+// code.
+func step(at *api.Attempt, wide bool) string {
 	text := at.Step
 	if at.Index > 0 && at.Of > 0 {
 		text = fmt.Sprintf("%d/%d %s", at.Index, at.Of, at.Step)
@@ -218,12 +219,21 @@ func step(at *api.Attempt) string {
 		return text
 	}
 
-	text += " → " + at.Code
+	code, outcome := "", ""
+	if wide {
+		code = at.Code
+	}
+
 	switch {
 	case at.Unsent:
-		text += " (not sent)"
+		outcome = "not sent"
 	case at.Unknown:
-		text += " (outcome unknown)"
+		outcome = "outcome unknown"
+	}
+
+	text += " → " + output.CodeWords(at.Code)
+	if more := output.Joined(", ", code, outcome); more != "" {
+		text += " (" + more + ")"
 	}
 
 	return text
