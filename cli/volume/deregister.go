@@ -47,7 +47,7 @@ remove them. The command prints them.`,
 				return command.Failed(err, "deregister volume %q", o.volume)
 			}
 			if o.forget && !o.force {
-				return command.Usage(suggest.Command("volctl volume deregister %s -force --forget", o.volume), "--forget goes with -force only")
+				return command.Usage(suggest.Command("volctl volume deregister %s --force --forget", o.volume), "--forget goes with --force only")
 			}
 
 			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
