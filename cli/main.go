@@ -1,8 +1,8 @@
 // Package cli implements volctl, the operator's command-line tool: its root command, its short
 // names and its exit codes. Each noun has a package of its own (volume, plugin, node, mount, state,
-// systemd). They share the packages command and output. volctl learns about the host from the agent,
-// over the agent's socket. Only mount and umount look at the host themselves. Under the name mount.csi
-// or umount.csi, the program is a helper of mount(8).
+// systemd). They share the packages command and output. volctl learns about the host from the
+// agent, over the agent's socket. Only mount and umount look at the host themselves. Under the name
+// mount.csi or umount.csi, the program is a helper of mount(8).
 package cli
 
 import (
@@ -56,7 +56,7 @@ func Main() int {
 }
 
 // Run runs one command and returns its exit code (see exitCode), or the exit code for mount(8) (see
-// helperCode). It may be called several times in one process.
+// mount.Helper). It may be called several times in one process.
 func Run(ctx context.Context, env Env) int {
 	if h := mount.NewHelper(env.Env, env.Host); h != nil {
 		return h.Run(ctx)
@@ -74,8 +74,8 @@ func Run(ctx context.Context, env Env) int {
 	return exitCode(a.Report(err))
 }
 
-// devicePath finds a block device by its number in sysfs. The names there are those below /dev, with
-// an exclamation mark for each slash.
+// devicePath finds a block device by its number in sysfs. The names there are those below /dev,
+// with an exclamation mark for each slash.
 func devicePath(number string) string {
 	link, err := os.Readlink("/sys/dev/block/" + number)
 	if err != nil {

@@ -20,8 +20,8 @@ type Env struct {
 	// StdinTerminal allows questions, StdoutTerminal allows colours.
 	StdinTerminal, StdoutTerminal bool
 
-	// StdoutColumns and StderrColumns return the width of the terminal there, or 0 if there is none.
-	// They may be nil.
+	// StdoutColumns and StderrColumns return the width of the terminal there, or 0 if there is
+	// none. They may be nil.
 	StdoutColumns, StderrColumns func() int
 
 	// Now is the current time. Ages are relative to it, and times are shown in its time zone.
@@ -33,12 +33,12 @@ type Env struct {
 	// Cgroup returns the content of /proc/self/cgroup, which names the calling service.
 	Cgroup func() ([]byte, error)
 
-	// Device returns the path of a block device by its number, as in 7:0, or "" if the kernel knows no
-	// such device. It may be nil.
+	// Device returns the path of a block device by its number, as in 7:0, or "" if the kernel knows
+	// no such device. It may be nil.
 	Device func(number string) string
 
-	// Service asks systemd for a unit's properties, by their names. Nil means that systemd cannot be
-	// asked.
+	// Service asks systemd for a unit's properties, by their names. Nil means that systemd cannot
+	// be asked.
 	Service func(ctx context.Context, unit string) map[string]string
 }
 

@@ -46,8 +46,8 @@ func helperCode(err error) int {
 	}
 }
 
-// helper is one run of mount.csi or umount.csi.
-type helper struct {
+// Helper is one run of mount.csi or umount.csi.
+type Helper struct {
 	env  command.Env
 	host Host
 	name string
@@ -60,16 +60,16 @@ type helper struct {
 }
 
 // NewHelper returns nil unless the program has a helper's name.
-func NewHelper(env command.Env, host Host) *helper {
+func NewHelper(env command.Env, host Host) *Helper {
 	switch name := filepath.Base(env.Program); name {
 	case mountCSI, umountCSI:
-		return &helper{env: env, host: host, name: name}
+		return &Helper{env: env, host: host, name: name}
 	}
 	return nil
 }
 
 // Run does the work. It reports an error in one line, because the journal shows one line.
-func (h *helper) Run(ctx context.Context) int {
+func (h *Helper) Run(ctx context.Context) int {
 	args, err := h.read()
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
@@ -94,15 +94,15 @@ func (h *helper) Run(ctx context.Context) int {
 
 // complain writes one line to stderr, and say writes one to stdout. If that fails, there is nowhere
 // to report it.
-func (h *helper) complain(text string) {
+func (h *Helper) complain(text string) {
 	_, _ = fmt.Fprintf(h.env.Stderr, "%s: %s\n", h.name, output.OneLine(text))
 }
 
-func (h *helper) say(text string) {
+func (h *Helper) say(text string) {
 	_, _ = fmt.Fprintf(h.env.Stdout, "%s: %s\n", h.name, output.OneLine(text))
 }
 
-func (h *helper) usage() string {
+func (h *Helper) usage() string {
 	if h.name == mountCSI {
 		return "for mount(8): mount.csi VOLUME DIR [-fnsv] -o OPTIONS; the options: volctl mount --help"
 	}
@@ -112,7 +112,7 @@ func (h *helper) usage() string {
 // read reads the arguments that mount(8) and umount(8) give their helpers. The flag -s (tolerate
 // unknown options) is accepted and ignored, because systemd always passes it. The flag -r (remount
 // read-only if busy) is ignored too, because a bind mount has no such fallback.
-func (h *helper) read() ([]string, error) {
+func (h *Helper) read() ([]string, error) {
 	f := pflag.NewFlagSet(h.name, pflag.ContinueOnError)
 	f.SetOutput(h.env.Stderr)
 	f.Usage = func() {}
@@ -149,19 +149,19 @@ func (h *helper) read() ([]string, error) {
 	}
 }
 
-func (h *helper) client() *apiclient.Client {
+func (h *Helper) client() *apiclient.Client {
 	return apiclient.New(cmp.Or(h.env.Getenv("VOLCTL_SOCKET"), apiclient.DefaultSocket))
 }
 
 // silent returns an output that shows no progress.
-func (h *helper) silent() *output.Printer {
+func (h *Helper) silent() *output.Printer {
 	return &output.Printer{Options: output.Options{
 		Stdout: h.env.Stdout, Stderr: h.env.Stderr, Format: output.FormatTable, Quiet: true, Now: h.env.Now, Pause: command.Sleep,
 		Columns: func() int { return 0 }, Device: func(string) string { return "" },
 	}}
 }
 
-func (h *helper) mount(ctx context.Context, volume, dir string) error {
+func (h *Helper) mount(ctx context.Context, volume, dir string) error {
 	m, err := newMounting(h.host, volume, dir, h.options)
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func before(err error, hint string) error {
 }
 
 // isUnit reports whether systemd, and not a person, mounts the directory.
-func (h *helper) isUnit(dir string) bool {
+func (h *Helper) isUnit(dir string) bool {
 	cgroup, _ := h.env.Cgroup() // without /proc there is no unit either
 	return strings.Contains(string(cgroup), "/"+UnitName(dir))
 }
@@ -239,7 +239,7 @@ func inFstab(text, dir string) bool {
 
 // umount unmounts the directory. Once that has succeeded, later errors become warnings, because
 // umount(8) asked for nothing more.
-func (h *helper) umount(ctx context.Context, dir string) error {
+func (h *Helper) umount(ctx context.Context, dir string) error {
 	o := umountOptions{lazy: h.lazy, force: h.force, timeout: command.ClaimTimeout, host: h.host, plain: true}
 	var err error
 	if o.dir, err = filepath.Abs(dir); err != nil || dir == "" {

@@ -87,8 +87,8 @@ func eventVolume(ctx context.Context, client *apiclient.Client, id string) (stri
 	return v.Spec.ID, nil
 }
 
-// typeWidth and subjectWidth suffice for the types of events and for most subjects. Later events are
-// not known yet, so the columns start with these widths.
+// typeWidth and subjectWidth suffice for the types of events and for most subjects. Later events
+// are not known yet, so the columns start with these widths.
 const (
 	typeWidth    = 20
 	subjectWidth = 24

@@ -166,7 +166,8 @@ func (o *Printer) plain(text string) string {
 	return Words(text)
 }
 
-// Source returns the source of a mount, with the path of a device that the agent knows by its number.
+// Source returns the source of a mount, with the path of a device that the agent knows by its
+// number.
 func (o *Printer) Source(source string) string {
 	if !deviceNumber.MatchString(source) {
 		return source
@@ -276,7 +277,7 @@ func toYAML(b *bytes.Buffer, text []byte) error {
 		return fmt.Errorf("cannot encode the output: %w", err)
 	}
 
-	// The escapes of printable are valid YAML, because blockStyle puts such values in double
+	// The escapes of Printable are valid YAML, because blockStyle puts such values in double
 	// quotes.
 	b.WriteString(Printable(plain.String()))
 

@@ -23,8 +23,8 @@ const everySecond = time.Second
 // eraseLine moves to the beginning of a terminal's line and erases it.
 const eraseLine = "\r\x1b[K"
 
-// Status describes the progress of something in a few words, or returns "" if nothing is known. It is
-// called every second, with a context that ends before the next call.
+// Status describes the progress of something in a few words, or returns "" if nothing is known. It
+// is called every second, with a context that ends before the next call.
 type Status func(ctx context.Context) string
 
 // progress shows on stderr that an operation takes time. On a terminal, it redraws one line every

@@ -21,8 +21,8 @@ const gap = "  "
 const narrowest = 8
 
 // Table writes aligned columns without boxes. All headers are in upper case. The header may be nil.
-// The indent precedes every line. On a terminal, the widest columns are wrapped until the table fits.
-// If its columns were too narrow then, each row becomes a list of fields.
+// The indent precedes every line. On a terminal, the widest columns are wrapped until the table
+// fits. If its columns were too narrow then, each row becomes a list of fields.
 func (o *Printer) Table(w *bytes.Buffer, indent string, header []string, rows [][]string) error {
 	return o.layOut(w, indent, header, rows, nil)
 }
@@ -117,8 +117,8 @@ func widest(rows [][]string, least []int) []int {
 	return widths
 }
 
-// shrink narrows the widest columns until all fit into the room. It reports whether their headers fit,
-// and their cells are still easy to read.
+// shrink narrows the widest columns until all fit into the room. It reports whether their headers
+// fit, and their cells are still easy to read.
 func shrink(widths, headers []int, room int) bool {
 	total := 0
 	for _, n := range widths {

@@ -77,7 +77,7 @@ func CodeWords(code string) string {
 	return code
 }
 
-// failedCall matches the code of a failed CSI call, as in "NodeStageVolume: Internal: no such disk".
+// failedCall matches the code of a failed CSI call: Internal in "NodeStageVolume: Internal: full".
 var failedCall = regexp.MustCompile(`\b((?:Controller|Node|Create|Delete|Get|List|Modify|Validate|Probe)[A-Za-z]*): ([A-Z][A-Za-z]+)(: |; |, |$)`)
 
 // Words replaces the gRPC codes of failed calls in a text.

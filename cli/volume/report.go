@@ -24,11 +24,11 @@ func asOf(now, then time.Time) string {
 	return output.Since(now, then) + " ago"
 }
 
-// volumeAside returns the right part of the first line: how safe the data is if there is a problem,
-// else how full the volume is.
-func volumeAside(v *api.Volume, now time.Time) string {
+// volumeFacts returns the facts at the end of the first line: how safe the data is if there is a
+// problem, else how full the volume is.
+func volumeFacts(v *api.Volume, now time.Time) []string {
 	if v.DataSafe != "" || v.StillMounted != "" {
-		return output.OneLine("data safe: "+output.Dash(v.DataSafe)) + "   " + output.OneLine("still mounted: "+output.Dash(v.StillMounted))
+		return []string{"data safe: " + output.Dash(v.DataSafe), "still mounted: " + output.Dash(v.StillMounted)}
 	}
 
 	var stats api.Stats
@@ -59,7 +59,7 @@ func volumeAside(v *api.Volume, now time.Time) string {
 		parts = append(parts, "("+old+")")
 	}
 
-	return strings.Join(parts, "  ")
+	return []string{strings.Join(parts, "  ")}
 }
 
 // bundledDriver is the CSI name of the bundled driver.

@@ -31,9 +31,9 @@ func NewStatus(a *command.App) *cobra.Command {
 		Use: "status [ID]", Short: "Show a volume, its claims, and the reason if it waits",
 		Long: `Show a volume with its state and claims. For a stuck volume, show the step, the users that hold
 it, and the command that helps. The command asks the plugin how full and how healthy the volume
-is, if the plugin supports that. With -o wide, it also asks the controller about the volume. With
--o json, it shows the last answers instead. A unique prefix of the id is enough. Without an id,
-list all volumes.`,
+is, if the plugin supports that. With -o wide, it also asks the controller about the volume, and
+shows the gRPC codes of failed calls. With -o json, it shows the last answers instead. A unique
+prefix of the id is enough. Without an id, list all volumes.`,
 		Args: command.Between(0, "ID"), ValidArgsFunction: command.CompleteArg(a, command.VolumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -73,7 +73,9 @@ func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage b
 }
 
 func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
-	out.Headline(w, "", out.Mark(volumeCondition(v)), v.Spec.ID+"  "+volumeSummary(v, out.Now()), volumeAside(v, out.Now()))
+	facts := append([]string{v.Spec.ID + "  " + volumeSummary(v, out.Now())}, volumeFacts(v, out.Now())...)
+	out.Headline(w, "", out.Mark(volumeCondition(v)), facts...)
+
 	var lines []output.Field
 	if v.Attempt != nil {
 		lines = attemptLines(v.Attempt, out.Now(), out.Wide())
