@@ -63,7 +63,7 @@ func (in *inspection) inUse(w io.Writer) error {
 
 	for _, d := range in.Leftovers {
 		line("volume %q was deregistered by force, and is not undone yet: %s, or %s", d.ID,
-			suggest.Command("volctl wait --plugin %s", d.PluginID), suggest.Command("volctl volume deregister %s -force --forget", d.ID))
+			suggest.Command("volctl wait --plugin %s", d.PluginID), suggest.Command("volctl volume deregister %s --force --forget", d.ID))
 	}
 
 	for _, m := range in.Unexplained {

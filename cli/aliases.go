@@ -1,30 +1,21 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/node"
+	"github.com/volagent/volagent/cli/volume"
+)
 
 // aliases are the short names at the top level: ls, inspect, ps and status. The pointers for wrong
 // names are among them.
-func aliases(a *app) []*cobra.Command {
-	list := newVolumeList(a)
+func aliases(a *command.App) []*cobra.Command {
+	list := volume.NewList(a)
 	list.Use, list.Aliases, list.Short = "ls", nil, "List the volumes (short for volume list)"
-	claims := newClaimList(a)
+	claims := volume.NewClaimList(a)
 	claims.Use, claims.Aliases, claims.Short = "ps", nil, "List the claims (short for claim list)"
-	node := newNodeStatus(a)
-	node.Use, node.Short = "status", "Show a summary of this host (short for node status)"
-	inspect := newInspect(newVolumeStatus(a), a, "Show a volume as JSON (short for volume status ID -o json)")
-	return append([]*cobra.Command{list, inspect, claims, node}, pointers()...)
-}
-
-// newInspect changes a status command: it writes JSON and requires an id.
-func newInspect(status *cobra.Command, a *app, short string) *cobra.Command {
-	run := status.RunE
-	status.Use, status.Short, status.Long, status.Args = "inspect ID", short, "", exactly("ID")
-	status.RunE = func(cmd *cobra.Command, args []string) error {
-		if a.format == formatTable && !a.quiet {
-			a.json = true
-		}
-		return run(cmd, args)
-	}
-
-	return status
+	status := node.NewStatus(a)
+	status.Use, status.Short = "status", "Show a summary of this host (short for node status)"
+	inspect := command.Inspect(volume.NewStatus(a), a, "Show a volume as JSON (short for volume status ID -o json)")
+	return append([]*cobra.Command{list, inspect, claims, status}, volume.Pointers()...)
 }

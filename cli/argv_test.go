@@ -8,11 +8,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/mount"
 )
 
-func testRoot() (*app, *cobra.Command) {
-	a := newApp(Env{Getenv: func(string) string { return "" }})
-	return a, newRoot(a)
+func testRoot() (*command.App, *cobra.Command) {
+	a := command.NewApp(command.Env{Getenv: func(string) string { return "" }})
+	return a, newRoot(a, mount.Host{})
 }
 
 func TestNormalise(t *testing.T) {
@@ -47,7 +49,7 @@ func TestNormalise(t *testing.T) {
 		{"__complete volume claim -a", "__complete volume claim -a"},
 	} {
 		_, root := testRoot()
-		got := normalise(root, strings.Fields(tt.in))
+		got := command.Normalise(root, strings.Fields(tt.in))
 		// normalise may move flags before arguments, but keeps the order of the flags.
 		if sorted(got) != sorted(strings.Fields(tt.want)) || flagsOf(got) != flagsOf(strings.Fields(tt.want)) {
 			t.Errorf("%s\n got %s\nwant %s", tt.in, strings.Join(got, " "), tt.want)
@@ -62,7 +64,15 @@ func sorted(args []string) string {
 }
 
 func flagsOf(args []string) string {
-	return strings.Join(slices.DeleteFunc(slices.Clone(args), func(a string) bool { return !isFlag(a) }), " ")
+	return strings.Join(slices.DeleteFunc(slices.Clone(args), func(a string) bool { return len(a) < 2 || a[0] != '-' }), " ")
+}
+
+// flagsOfCommand returns a command's own flags and the inherited ones.
+func flagsOfCommand(c *cobra.Command) *pflag.FlagSet {
+	c.InitDefaultHelpFlag()
+	c.InitDefaultVersionFlag()
+	c.LocalFlags()
+	return c.Flags()
 }
 
 // TestEveryFlagWithOneDash checks that every long flag of every command works with one dash, before
@@ -75,7 +85,7 @@ func TestEveryFlagWithOneDash(t *testing.T) {
 			return
 		}
 		words := strings.Fields(c.CommandPath())[1:]
-		allFlags(c).VisitAll(func(f *pflag.Flag) {
+		flagsOfCommand(c).VisitAll(func(f *pflag.Flag) {
 			value := valueFor(f)
 			forms := [][]string{{"-" + f.Name + "=" + value}, {"--" + f.Name + "=" + value}}
 			if f.NoOptDefVal == "" {
@@ -120,7 +130,7 @@ func valueFor(f *pflag.Flag) string {
 // parses lets cobra parse the arguments as Run does, without running the command.
 func parses(args []string, path, flag, value string) error {
 	_, root := testRoot()
-	args = normalise(root, args)
+	args = command.Normalise(root, args)
 	cmd, rest, err := root.Find(args)
 	if err != nil || cmd.CommandPath() != path {
 		return fmt.Errorf("found %q, %w", cmd.CommandPath(), err)
@@ -143,7 +153,7 @@ func TestFlagsMeanTheSameEverywhere(t *testing.T) {
 	// These short flags are those of mount(8) and umount(8).
 	others := map[string]string{"volctl mount": "o", "volctl umount": "f", "volctl systemd generate": "o"}
 	walk(root, func(c *cobra.Command) {
-		allFlags(c).VisitAll(func(f *pflag.Flag) {
+		flagsOfCommand(c).VisitAll(func(f *pflag.Flag) {
 			value := f.NoOptDefVal == ""
 			if before, ok := takes[f.Name]; ok && before != value {
 				t.Errorf("%s: --%s takes a value, and takes none elsewhere", c.CommandPath(), f.Name)
@@ -196,7 +206,7 @@ func TestDashedIDs(t *testing.T) {
 		}
 		_, fresh := testRoot()
 		words := strings.Fields(c.CommandPath())[1:]
-		args := normalise(fresh, append(slices.Clone(words), "-q", "--", "-x", "-force"))
+		args := command.Normalise(fresh, append(slices.Clone(words), "-q", "--", "-x", "-force"))
 		cmd, rest, err := fresh.Find(args)
 		if err != nil || cmd.CommandPath() != c.CommandPath() {
 			t.Errorf("%v: %v, %v", args, cmd.CommandPath(), err)

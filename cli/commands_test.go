@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
 )
 
 // expect checks the exit code, the whole of stdout, and a part of stderr.
@@ -274,10 +275,10 @@ func TestInterruptedQuestion(t *testing.T) {
 	in, out := io.Pipe()
 	defer out.Close()
 	var stderr strings.Builder
-	code := Run(ctx, Env{
+	code := Run(ctx, Env{Env: command.Env{
 		Args: []string{"volume", "delete", "data"}, Stdin: readerFunc(func(p []byte) (int, error) { cancel(); return in.Read(p) }), StdinTerminal: true,
 		Stdout: io.Discard, Stderr: &stderr, Now: time.Now, Getenv: func(string) string { return r.socket },
-	})
+	}})
 	if code != 1 || !strings.Contains(stderr.String(), `cannot delete volume "data": no answer: interrupted`) {
 		t.Errorf("exit %d, %q", code, stderr.String())
 	}
@@ -427,7 +428,7 @@ func TestWaitForTheAgent(t *testing.T) {
 	select {
 	case res := <-done:
 		t.Fatalf("it did not wait: %+v", res)
-	case <-time.After(2 * retryEvery):
+	case <-time.After(2 * command.RetryEvery):
 	}
 	world().listen(t, r.socket)
 	expect(t, <-done, 0, "", "")
@@ -465,30 +466,6 @@ func TestFollow(t *testing.T) {
 	expectSent(t, f, "GET /v1/volumes/gone", "GET /v1/volumes", "GET /v1/events?n=5&since=2026-03-10T02%3A12%3A11Z&volume=gone")
 	r.volctl("plugin", "logs", "nfs", "-n", "5")
 	expectSent(t, f, "GET /v1/plugins/nfs", "GET /v1/plugins/nfs/logs?lines=5")
-}
-
-func TestServiceFromCgroup(t *testing.T) {
-	for content, want := range map[string]string{
-		"0::/system.slice/postgres.service\n":                                                    "postgres.service",
-		"0::/system.slice/system-web.slice/web@1.service\n":                                      "web@1.service",
-		"0::/system.slice/web.service/payload\n":                                                 "web.service",
-		"0::/user.slice/user-1000.slice/session-2.scope\n":                                       "",
-		"0::/user.slice/user-0.slice/user@0.service/app.slice/app.service\n":                     "app.service",
-		"0::/user.slice/user-0.slice/user@0.service/app.slice/vte-spawn.scope\n":                 "",
-		"0::/user.slice/user-0.slice/user@0.service/init.scope\n":                                "",
-		"0::/user.slice/user-0.slice/user@0.service\n":                                           "",
-		"0::/system.slice/docker-abc.scope\n":                                                    "",
-		"12:pids:/x\n1:name=systemd:/system.slice/old.service\n0::/system.slice/other.service\n": "old.service",
-		"4:memory:/system.slice/x.service\n":                                                     "",
-		"0::/\n":                                                                                 "",
-		"0::/.service\n":                                                                         "",
-		"":                                                                                       "",
-		"rubbish":                                                                                "",
-	} {
-		if got := serviceFromCgroup(content); got != want {
-			t.Errorf("%q: got %q, want %q", content, got, want)
-		}
-	}
 }
 
 func TestCompletion(t *testing.T) {
@@ -539,19 +516,5 @@ func TestDeleteChecksFirst(t *testing.T) {
 	}
 	if asked := strings.Join(f.sent(), "\n"); strings.Contains(asked, "POST ") || strings.Contains(asked, "DELETE ") {
 		t.Errorf("it was done: %s", asked)
-	}
-}
-
-// TestBrief checks that a long message keeps its beginning and its end.
-func TestBrief(t *testing.T) {
-	long := "cannot detach: " + strings.Repeat("é", 2000) + "; that goes on by itself"
-	got := brief(long)
-	if n := len([]rune(got)); n > longestMessage+3 || !strings.HasPrefix(got, "cannot detach: ") || !strings.HasSuffix(got, "é; that goes on by itself") {
-		t.Errorf("%d characters: %s", n, got)
-	}
-	for _, whole := range []string{"short", strings.Repeat("a line\n", 500)} {
-		if brief(whole) != whole {
-			t.Errorf("%.20q is cut", whole)
-		}
 	}
 }

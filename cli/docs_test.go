@@ -153,3 +153,11 @@ func TestFuzzTestsAreListed(t *testing.T) {
 		t.Errorf("there are\n%v\nand listed are\n%v", there, listed)
 	}
 }
+
+// walk visits a command and all commands below it.
+func walk(cmd *cobra.Command, each func(*cobra.Command)) {
+	each(cmd)
+	for _, c := range cmd.Commands() {
+		walk(c, each)
+	}
+}

@@ -1,11 +1,8 @@
 package cli
 
 import (
-	"context"
-	"errors"
-
 	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/cli/command"
 )
 
 // The exit codes of volctl.
@@ -35,7 +32,7 @@ const exitCodesHelp = `Exit codes:
 
 // exitCode is the only place that turns an error into an exit code.
 func exitCode(err error) int {
-	switch codeOf(err) {
+	switch command.CodeOf(err) {
 	case "":
 		return exitDone
 	case api.CodeInvalid:
@@ -54,26 +51,5 @@ func exitCode(err error) int {
 		return exitPermission
 	default:
 		return exitFailed
-	}
-}
-
-// codeOf returns an error's code, also for errors that did not come from the agent.
-func codeOf(err error) api.Code {
-	var (
-		e     *api.Error
-		files spec.Errors
-	)
-
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &e):
-		return e.Code
-	case errors.As(err, &files):
-		return api.CodeInvalid
-	case errors.Is(err, context.DeadlineExceeded):
-		return api.CodeTimeout
-	default:
-		return api.CodeFailed
 	}
 }

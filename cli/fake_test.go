@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/mount"
 )
 
 var update = flag.Bool("update", false, "write the expected outputs anew")
@@ -161,10 +163,11 @@ type run struct {
 	stdin    string
 	terminal bool // stdin is a terminal
 	colour   bool // stdout is a terminal
+	columns  int  // the width of that terminal
 	cgroup   string
 	service  map[string]string // systemd's answer about the agent's unit
 	program  string
-	host     Host
+	host     mount.Host
 	// looks limits how often progress is shown, without real pauses. With 0, the real clock is
 	// used.
 	looks int
@@ -189,20 +192,21 @@ func (r run) volctl(args ...string) result {
 	if r.looks > 0 {
 		pause = pauses(r.looks)
 	}
-	code := Run(r.ctx, Env{
-		Program: r.program, Host: r.host,
-		Args: args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
+	code := Run(r.ctx, Env{Host: r.host, Env: command.Env{
+		Program: r.program,
+		Args:    args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
 		StdinTerminal: r.terminal, StdoutTerminal: r.colour, Pause: pause,
-		Now:     func() time.Time { return now },
-		Cgroup:  func() ([]byte, error) { return []byte(r.cgroup), nil },
-		Service: func(context.Context, string) map[string]string { return r.service },
+		StdoutColumns: func() int { return r.columns },
+		Now:           func() time.Time { return now },
+		Cgroup:        func() ([]byte, error) { return []byte(r.cgroup), nil },
+		Service:       func(context.Context, string) map[string]string { return r.service },
 		Getenv: func(name string) string {
 			if name == "VOLCTL_SOCKET" {
 				return r.socket
 			}
 			return r.env[name]
 		},
-	})
+	}})
 	out := func(b bytes.Buffer) string { return strings.ReplaceAll(b.String(), r.socket, "SOCKET") }
 	return result{out(stdout), out(stderr), code}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/mount"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,13 +28,13 @@ func helperRun(t *testing.T, f *fake) (*run, *sham, string) {
 func TestMountHelper(t *testing.T) {
 	f := world()
 	r, s, dir := helperRun(t, f)
-	got := claims(t, f, s, "data", mountUnit(dir))
+	got := claims(t, f, s, "data", mount.UnitName(dir))
 	expect(t, r.volctl("data", dir, "-o", "rw,_netdev,nofail,"), 0, "", "")
 	if got.At != dir || got.Owner.Kind != api.OwnerMount || len(s.calls) != 1 {
 		t.Errorf("asked for %+v, calls %q", got, s.calls)
 	}
 	s.table, s.calls = "", nil
-	expect(t, r.volctl("data", dir, "-s", "-n", "-v", "-o", "ro", "-t", "csi"), 0, fmt.Sprintf("mount.csi: mounted volume \"data\" at %s for alloc %q\n", dir, mountUnit(dir)), "")
+	expect(t, r.volctl("data", dir, "-s", "-n", "-v", "-o", "ro", "-t", "csi"), 0, fmt.Sprintf("mount.csi: mounted volume \"data\" at %s for alloc %q\n", dir, mount.UnitName(dir)), "")
 	if !got.ReadOnly || len(s.calls) != 0 {
 		t.Errorf("asked for %+v, calls %q", got, s.calls)
 	}
@@ -81,9 +82,9 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	r.socket = filepath.Join(shortDir(t), "s")
 	cannot := "mount.csi: cannot mount volume \"data\" at " + dir + ": no agent answers on SOCKET: there is no such socket"
 	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", cannot+"; start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
-	unit := "0::/system.slice/" + mountUnit(dir) + "\n"
+	unit := "0::/system.slice/" + mount.UnitName(dir) + "\n"
 	r.cgroup = unit
-	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "; add _netdev to the Options= of "+mountUnit(dir)+why)
+	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "; add _netdev to the Options= of "+mount.UnitName(dir)+why)
 	fstab := func(line string) {
 		if err := os.WriteFile(r.env["LIBMOUNT_FSTAB"], []byte("# data "+dir+" csi rw\n\n/dev/sda1 / ext4\n"+line+"\n"), 0o644); err != nil {
 			t.Fatal(err)
@@ -108,7 +109,7 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	if took := time.Since(begun); took < 700*time.Millisecond {
 		t.Errorf("it waited %s", took)
 	}
-	claims(t, f, s, "data", mountUnit(dir))
+	claims(t, f, s, "data", mount.UnitName(dir))
 	came := make(chan struct{})
 	go func() {
 		defer close(came)

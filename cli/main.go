@@ -1,54 +1,32 @@
-// Package cli implements volctl, the operator's command-line tool. Each command has a file of its
-// own. Output, errors, exit codes and the parsing of argv have one place each. volctl learns about
-// the host from the agent, over the agent's socket. Only mount and umount look at the host
-// themselves: at the mount point that they are given. Under the name mount.csi or umount.csi, the
-// program is a helper of mount(8).
+// Package cli implements volctl, the operator's command-line tool: its root command, its short
+// names and its exit codes. Each noun has a package of its own (volume, plugin, node, mount, state,
+// systemd). They share the packages command and output. volctl learns about the host from the
+// agent, over the agent's socket. Only mount and umount look at the host themselves. Under the name
+// mount.csi or umount.csi, the program is a helper of mount(8).
 package cli
 
 import (
 	"context"
-	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/mount"
+	"github.com/volagent/volagent/cli/node"
+	"github.com/volagent/volagent/cli/output"
 	"golang.org/x/term"
 )
 
-// Env is everything that a run takes from its process. Tests make their own.
+// Env is everything that a run takes from its process and its host. Tests make their own.
 type Env struct {
-	// Program is the name under which the process was started. Its directory does not matter.
-	Program string
+	command.Env
 
-	// Args are the arguments without the program's name.
-	Args           []string
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-	Getenv         func(string) string
-
-	// StdinTerminal allows questions, StdoutTerminal allows colours.
-	StdinTerminal, StdoutTerminal bool
-
-	// StderrColumns returns the width of the terminal on stderr, or 0 if stderr is no terminal. It
-	// may be nil.
-	StderrColumns func() int
-
-	// Now is the current time. Ages are relative to it, and times are shown in its time zone.
-	Now func() time.Time
-
-	// Pause waits for d or until ctx ends. Nil means the real clock.
-	Pause func(ctx context.Context, d time.Duration) error
-
-	// Cgroup returns the content of /proc/self/cgroup, which names the calling service.
-	Cgroup func() ([]byte, error)
-
-	// Service asks systemd for a unit's properties, by their names. Nil means that systemd cannot be
-	// asked.
-	Service func(ctx context.Context, unit string) map[string]string
-
-	// Host is used by mount and umount only.
-	Host Host
+	// Host is used by mount, umount and systemd only.
+	Host mount.Host
 }
 
 // Main runs volctl with this process's arguments and returns its exit code. The first SIGINT or
@@ -59,7 +37,7 @@ func Main() int {
 	defer stop()
 
 	context.AfterFunc(ctx, stop)
-	return Run(ctx, Env{
+	return Run(ctx, Env{Host: mount.ThisHost(), Env: command.Env{
 		Program:        os.Args[0],
 		Args:           os.Args[1:],
 		Stdin:          os.Stdin,
@@ -68,29 +46,40 @@ func Main() int {
 		Getenv:         os.Getenv,
 		StdinTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		StdoutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
-		StderrColumns:  func() int { return columns(os.Stderr) },
+		StdoutColumns:  func() int { return output.Columns(os.Stdout) },
+		StderrColumns:  func() int { return output.Columns(os.Stderr) },
 		Now:            time.Now,
 		Cgroup:         func() ([]byte, error) { return os.ReadFile("/proc/self/cgroup") },
-		Service:        askService,
-		Host:           thisHost(),
-	})
+		Device:         devicePath,
+		Service:        node.AskService,
+	}})
 }
 
 // Run runs one command and returns its exit code (see exitCode), or the exit code for mount(8) (see
-// helperCode). It may be called several times in one process.
+// mount.Helper). It may be called several times in one process.
 func Run(ctx context.Context, env Env) int {
-	if h := newHelper(env); h != nil {
-		return h.run(ctx)
+	if h := mount.NewHelper(env.Env, env.Host); h != nil {
+		return h.Run(ctx)
 	}
 
-	a := newApp(env)
-	root := newRoot(a)
-	root.SetArgs(normalise(root, env.Args))
+	a := command.NewApp(env.Env)
+	root := newRoot(a, env.Host)
+	root.SetArgs(command.Normalise(root, env.Args))
 
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitDone
 	}
 
-	return a.report(err)
+	return exitCode(a.Report(err))
+}
+
+// devicePath finds a block device by its number in sysfs. The names there are those below /dev,
+// with an exclamation mark for each slash.
+func devicePath(number string) string {
+	link, err := os.Readlink("/sys/dev/block/" + number)
+	if err != nil {
+		return ""
+	}
+	return "/dev/" + strings.ReplaceAll(filepath.Base(link), "!", "/")
 }

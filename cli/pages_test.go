@@ -149,7 +149,7 @@ var (
 	code    = regexp.MustCompile("`([^`]+)`")
 	verb    = regexp.MustCompile(`%[-+#0-9.]*[a-zA-Z]`)
 	left    = regexp.MustCompile(`"?…"?|\\`)
-	state   = regexp.MustCompile(`^(stuck|degraded): `)
+	ofState = regexp.MustCompile(`^(stuck|degraded): `)
 	message = regexp.MustCompile("(?m)^\\| (`.+?) \\|")
 )
 
@@ -182,7 +182,7 @@ func unknown(all []string, quoted string) string {
 	if slices.Contains(elsewhere, quoted) {
 		return ""
 	}
-	quoted = state.ReplaceAllString(quoted, "") // a status puts it in front of the message
+	quoted = ofState.ReplaceAllString(quoted, "") // a status puts it in front of the message
 	for part := range strings.SplitSeq(left.ReplaceAllString(quoted, "\x00"), "\x00") {
 		if part = strings.Trim(part, " ,;:"); len(part) > 3 && !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, part) }) {
 			return part

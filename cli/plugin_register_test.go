@@ -78,14 +78,3 @@ func TestPluginDeregister(t *testing.T) {
 	expect(t, r.volctl("plugin", "deregister", "nf", "--ignore-not-found"), 0, "nothing to do\n", "")
 	expect(t, r.volctl("plugin", "deregister", "a/b"), 2, "", "bad plugin id")
 }
-
-// TestWantedOfRegistered checks the label of pending settings. A registered plugin has no file, so
-// the label must not name one.
-func TestWantedOfRegistered(t *testing.T) {
-	for registered, want := range map[bool]string{false: "  In file  max_in_flight: 4", true: "  Wanted   max_in_flight: 4"} {
-		lines := partFields(&api.PluginPart{Registered: registered, Wanted: map[string]string{"max_in_flight": "4"}}, "")
-		if got := lines[len(lines)-1].left; got != want {
-			t.Errorf("registered %t: %q, want %q", registered, got, want)
-		}
-	}
-}

@@ -14,10 +14,10 @@ func TestPluginTest(t *testing.T) {
 	f.on["POST /v1/plugins/s3/test"] = answers(raw(checkedOK + `{"summary":{"ok":1},"error":{"code":"timeout","message":"it was not over"}}` + "\n"))
 	f.on["POST /v1/plugins/cut/test"] = answers(raw(checkedOK))
 	r := with(t, f)
-	const header = "Check               Result           Took  Said\nname                ok                 0s  nfs.csi.example.com 1\n"
+	const header = "CHECK               RESULT        TOOK     SAID\nname                ok            0s       nfs.csi.example.com 1\n"
 	expect(t, r.volctl("plugin", "test", "nfs"), 0, header+"\n1 ok, 0 worked around, 0 broken, 0 skipped\nd 2: no create, no attach, no stage\n", "")
 	expectSent(t, f, `POST /v1/plugins/nfs/test {"timeout":"10m0s"}`)
-	expect(t, r.volctl("plugin", "test", "ebs"), 1, header+"source              broken          2.01s  the empty staging directory is mounted\n"+
+	expect(t, r.volctl("plugin", "test", "ebs"), 1, header+"source              broken        2.01s    the empty staging directory is mounted\n"+
 		"\n1 ok, 0 worked around, 1 broken, 0 skipped\nnfs.csi.example.com 1: create, no attach, stage (mounts nothing), kernel mounts of nfs4\n",
 		"volctl: plugin \"ebs\" does not do what the agent needs: source\nhint: volctl plugin logs ebs\n")
 	expect(t, r.volctl("plugin", "test", "ebs", "-q"), 1, "source\n", "does not do what the agent needs")

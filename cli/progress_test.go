@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -15,72 +14,10 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/output"
 	"golang.org/x/sys/unix"
 )
-
-// display runs a progress display with a clock of its own and returns its output. Each state is the
-// answer to one question, and the display ends after the last one.
-func display(t *testing.T, columns int, o output, states ...string) string {
-	t.Helper()
-	var stderr bytes.Buffer
-	var clock time.Duration
-	seen := make(chan struct{})
-	o.errw, o.format = &stderr, formatTable
-	o.now = func() time.Time { return now.Add(clock) }
-	o.columns = func() int { return columns }
-	o.pause = func(ctx context.Context, d time.Duration) error {
-		if len(states) > 0 {
-			clock += d
-			return nil
-		}
-		close(seen)
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	end := o.during(t.Context(), `copying "a"`, func(context.Context) string {
-		state := states[0]
-		states = states[1:]
-		return state
-	})
-	<-seen
-	end()
-	return stderr.String()
-}
-
-func TestProgress(t *testing.T) {
-	const erased = "\r\x1b[K"
-	for _, tt := range []struct {
-		name    string
-		columns int
-		states  []string
-		want    string
-	}{
-		{"nothing within a second", 80, nil, ""},
-		{"a terminal's one line", 80, []string{"", "step 1", "step 2"},
-			erased + `copying "a"  1s` + erased + `copying "a"  2s  step 1` + erased + `copying "a"  3s  step 2` + erased},
-		{"no wider than the terminal", 20, []string{"step 1"}, erased + `copying "a"  1s  s…` + erased},
-		{"a wide character is not halved", 21, []string{"日本語"}, erased + `copying "a"  1s  日…` + erased},
-		{"no escapes get through", 80, []string{"\x1b[2J\na"}, erased + `copying "a"  1s  \x1b[2J a` + erased},
-		{"a line for each change", 0, []string{"", "step 1", "step 1", "", "step 1", "step 2\n"}, "copying \"a\": step 1\ncopying \"a\": step 2\n"},
-	} {
-		if got := display(t, tt.columns, output{}, tt.states...); got != tt.want {
-			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
-		}
-	}
-}
-
-// TestProgressIsForPeople checks that programs get no display.
-func TestProgressIsForPeople(t *testing.T) {
-	for _, o := range []output{{quiet: true, format: formatTable}, {format: formatJSON}, {format: formatYAML}} {
-		var stderr bytes.Buffer
-		o.errw, o.columns, o.now = &stderr, func() int { return 80 }, func() time.Time { return now }
-		o.pause = func(context.Context, time.Duration) error { t.Error("it is being displayed"); return io.EOF }
-		o.during(t.Context(), "x", nil)()
-		if stderr.Len() > 0 {
-			t.Errorf("%+v: got %q", o, stderr.String())
-		}
-	}
-}
 
 // screen collects the output to a terminal.
 type screen struct {
@@ -164,21 +101,21 @@ func TestProgressOnATerminal(t *testing.T) {
 		return nil, &api.Error{Code: api.CodeRefused, Message: "no more room"}
 	}
 	r := with(t, f)
-	code := Run(r.ctx, Env{
+	code := Run(r.ctx, Env{Env: command.Env{
 		Args: []string{"volume", "create", "new", "--plugin", "ebs", "--socket", r.socket}, Stdout: tty, Stderr: tty,
-		StderrColumns: func() int { return columns(tty) }, Now: func() time.Time { return now },
+		StderrColumns: func() int { return output.Columns(tty) }, Now: func() time.Time { return now },
 		Getenv: func(string) string { return "" },
 		Pause:  pauses(2),
-	})
+	}})
 	if code != exitRefused || !seen.await(t.Context(), "\r\x1b[Kvolctl: cannot create volume \"new\": no more room") {
 		t.Errorf("exit %d, the terminal shows %q", code, seen.text.String())
 	}
-	if got := columns(tty); got != 60 {
+	if got := output.Columns(tty); got != 60 {
 		t.Errorf("a terminal of 60 columns counts as %d", got)
 	}
 	pipe, _, err := os.Pipe()
-	if err != nil || columns(pipe) != 0 {
-		t.Errorf("a pipe has %d columns, %v", columns(pipe), err)
+	if err != nil || output.Columns(pipe) != 0 {
+		t.Errorf("a pipe has %d columns, %v", output.Columns(pipe), err)
 	}
 }
 
@@ -230,12 +167,12 @@ func TestDetachShowsHolder(t *testing.T) {
 		return nil, &api.Error{Code: api.CodeTimeout, Message: "still busy", Hint: "systemctl stop backup.service"}
 	}
 	r := with(t, f)
-	code := Run(r.ctx, Env{
+	code := Run(r.ctx, Env{Env: command.Env{
 		Args: []string{"volume", "detach", "data", "a", "--socket", r.socket}, Stdout: tty, Stderr: tty,
-		StderrColumns: func() int { return columns(tty) }, Now: func() time.Time { return now },
+		StderrColumns: func() int { return output.Columns(tty) }, Now: func() time.Time { return now },
 		Getenv: func(string) string { return "" },
 		Pause:  pauses(2),
-	})
+	}})
 	if code != exitTimeout || !seen.await(t.Context(), "\r\x1b[Kvolctl: cannot detach volume \"data\" from alloc \"a\": still busy") {
 		t.Errorf("exit %d, the terminal shows %q", code, seen.text.String())
 	}

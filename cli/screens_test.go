@@ -149,7 +149,7 @@ func words(lines ...string) [][]string {
 func TestScreens(t *testing.T) {
 	for name, lines := range map[string][][]string{
 		"volume_list":   words("volume list", "ls -o wide", "volume ls -q", "volume status"),
-		"volume_status": words("volume status data", "volume status backup_1", "volume status data-shared", "volume status web[0]", "volume status back -q"),
+		"volume_status": words("volume status data", "volume status backup_1", "volume status backup_1 -o wide", "volume status data-shared", "volume status web[0]", "volume status back -q"),
 		"volume_json":   words("volume status web[0] -o json", "inspect web[0]", "volume inspect web[0] -o yaml", "volume list --json -q"),
 		"volume_stats":  words("volume stats data", "volume stats data -o yaml"),
 		"claim_list":    words("claim list", "ps -o wide", "ps -q"),
@@ -215,6 +215,27 @@ func TestHealthyNode(t *testing.T) {
 	busy.node.Problems = nil
 	text += session(with(t, busy), all[0])
 	golden(t, filepath.Join("testdata", "node_healthy.txt"), text)
+}
+
+// TestNarrowTerminal checks that no screen is wider than the terminal.
+func TestNarrowTerminal(t *testing.T) {
+	r := with(t, unwell())
+	ill := with(t, patient(ill()))
+	for _, columns := range []int{132, 80, 60, 40} {
+		for _, line := range words("volume list", "ls -o wide", "volume status data -o wide", "volume status backup_1", "volume status data-shared", "claim list", "ps -o wide",
+			"plugin list", "plugin list -o wide", "plugin status", "plugin volumes ebs -o wide", "plugin health ebs", "node status", "node status -o wide", "events", "doctor") {
+			on := r
+			if line[0] == "doctor" {
+				on = ill
+			}
+			on.columns = columns
+			for text := range strings.Lines(on.volctl(line...).stdout) {
+				if n := len([]rune(strings.TrimSuffix(text, "\n"))); n > columns {
+					t.Errorf("%s: a line of %d columns on a terminal of %d: %s", strings.Join(line, " "), n, columns, text)
+				}
+			}
+		}
+	}
 }
 
 // TestColours checks that colours appear only on a terminal, and not for users who switch them off.

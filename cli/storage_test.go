@@ -88,7 +88,7 @@ func TestStatsOfADisk(t *testing.T) {
 	f.on["GET /v1/volumes/data/stats"] = answers(disk)
 	f.on["GET /v1/volumes/data/report"] = answers(api.Report{Stats: &disk})
 	r := with(t, f)
-	expect(t, r.volctl("volume", "stats", "data"), 0, "       Used  Available  Total   Use\nBytes  -     -          100GiB  -\n", "")
+	expect(t, r.volctl("volume", "stats", "data"), 0, "       USED  AVAILABLE  TOTAL   USE\nBytes  -     -          100GiB  -\n", "")
 	head, _, _ := strings.Cut(r.volctl("volume", "status", "data").stdout, "\n")
 	if !strings.HasSuffix(head, " 100GiB") || strings.Contains(head, "%") {
 		t.Errorf("status: %q", head)

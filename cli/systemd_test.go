@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/mount"
 )
 
 // unitRun returns a run against a fake agent that has the volumes. The host's files go into the
@@ -22,7 +23,7 @@ func unitRun(t *testing.T, volumes ...string) (r *run, root string, calls *[]str
 		f.volumes = append(f.volumes, api.Volume{Spec: api.VolumeSpec{ID: id}})
 	}
 	r, root, calls = with(t, f), t.TempDir(), new([]string)
-	r.host = Host{Root: root, Systemctl: func(_ context.Context, args ...string) error {
+	r.host = mount.Host{Root: root, Systemctl: func(_ context.Context, args ...string) error {
 		*calls = append(*calls, strings.Join(args, " "))
 		return nil
 	}}
@@ -193,7 +194,11 @@ func TestSystemdInstall(t *testing.T) {
 		t.Errorf("over another file: exit %d: %s%s\n%s", got.code, got.stderr, got.stdout, read(mount))
 	}
 	got = generate("--force", "--output", "json")
-	var g generated
+	var g struct {
+		Files  []struct{ Path, Text string }
+		Fstab  string
+		Enable string
+	}
 	if err := json.Unmarshal([]byte(got.stdout), &g); err != nil || got.code != exitDone || len(g.Files) != 2 || read(dropIn) != g.Files[1].Text || g.Enable != "srv-data.mount" {
 		t.Errorf("forced: exit %d, %v: %s%s", got.code, err, got.stderr, got.stdout)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/output"
 )
 
 // versionTimeout bounds how long the command waits for the agent's version.
@@ -22,17 +24,17 @@ type versions struct {
 	Error  string `json:"error,omitempty"`
 }
 
-func newVersion(a *app) *cobra.Command {
+func newVersion(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the versions of volctl and the agent",
 		Long: `Print the version of volctl, and the version of the agent if it answers. The exit code is 0 in
 both cases.`,
-		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.do(cmd, runVersion) },
+		Args: command.Exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.Do(cmd, runVersion) },
 	}
 }
 
-func runVersion(ctx context.Context, client *apiclient.Client, out *output) error {
+func runVersion(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 
@@ -41,15 +43,14 @@ func runVersion(ctx context.Context, client *apiclient.Client, out *output) erro
 	agent := ""
 
 	if err != nil {
-		v.Error = wire(err).Message
+		v.Error = command.Wire(err).Message
 		agent = "not asked: " + v.Error
 	} else {
 		v.Agent = health.Version
 		agent = fmt.Sprintf("%s (%s)", v.Agent, v.Socket)
 	}
 
-	return out.print(v, []string{v.Client}, func(w *bytes.Buffer) error {
-		fmt.Fprintf(w, "volctl  %s\nagent   %s\n", v.Client, oneLine(agent))
-		return nil
+	return out.Print(v, []string{v.Client}, func(w *bytes.Buffer) error {
+		return out.Table(w, "", nil, [][]string{{"volctl", v.Client}, {"agent", agent}})
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/output"
 )
 
 type waitOptions struct {
@@ -15,7 +17,7 @@ type waitOptions struct {
 	timeout               time.Duration
 }
 
-func newWait(a *app) *cobra.Command {
+func newWait(a *command.App) *cobra.Command {
 	var o waitOptions
 	cmd := &cobra.Command{
 		Use: "wait [--plugin P | --volume V --for mounted|free]", Short: "Wait for the agent, a plugin, or a volume",
@@ -25,12 +27,12 @@ exit code is the answer, and 5 means that the time is over.`,
 		Example: `  volctl wait
   volctl wait --plugin local --timeout 2m
   volctl wait --volume data --for free`,
-		Args: exactly(),
+		Args: command.Exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(cmd); err != nil {
 				return err
 			}
-			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, _ *output) error {
+			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, _ *output.Printer) error {
 				return runWait(ctx, o, client)
 			})
 		},
@@ -41,10 +43,10 @@ exit code is the answer, and 5 means that the time is over.`,
 	f.StringVar(&o.plugin, "plugin", "", "wait until plugin `ID` is ready")
 	f.StringVar(&o.volume, "volume", "", "wait for volume `ID`")
 	f.StringVar(&o.state, "for", "", "`STATE` of the volume to wait for: mounted or free")
-	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait")
-	completeFlag(a, cmd, "plugin", pluginIDs)
-	completeFlag(a, cmd, "volume", volumeIDs)
-	completeChoice(cmd, "for", []string{apiclient.ForMounted, apiclient.ForFree})
+	f.DurationVar(&o.timeout, "timeout", command.ClaimTimeout, "how long to wait")
+	command.CompleteFlag(a, cmd, "plugin", command.PluginIDs)
+	command.CompleteFlag(a, cmd, "volume", command.VolumeIDs)
+	command.CompleteChoice(cmd, "for", []string{apiclient.ForMounted, apiclient.ForFree})
 
 	return cmd
 }
@@ -53,40 +55,41 @@ func (o *waitOptions) check(cmd *cobra.Command) error {
 	named := cmd.Flags().Changed
 	switch {
 	case named("plugin") && named("volume"):
-		return usage("", "--plugin and --volume exclude each other")
+		return command.Usage("", "--plugin and --volume exclude each other")
 	case named("volume") != named("for"):
-		return usage("volctl wait --volume ID --for mounted", "--volume and --for belong together")
+		return command.Usage("volctl wait --volume ID --for mounted", "--volume and --for belong together")
 	case named("plugin"):
-		if err := checkPluginID(o.plugin); err != nil {
+		if err := command.CheckPluginID(o.plugin); err != nil {
 			return err
 		}
 	case named("volume"):
-		if err := checkVolumeID(o.volume); err != nil {
+		if err := command.CheckVolumeID(o.volume); err != nil {
 			return err
 		}
-		if err := oneOf("for", o.state, []string{apiclient.ForMounted, apiclient.ForFree}); err != nil {
+		if err := command.OneOf("for", o.state, []string{apiclient.ForMounted, apiclient.ForFree}); err != nil {
 			return err
 		}
 	}
 
-	return checkTimeout(o.timeout)
+	return command.CheckTimeout(o.timeout)
 }
 
 func runWait(ctx context.Context, o waitOptions, client *apiclient.Client) error {
 	deadline := time.Now().Add(o.timeout)
-	ctx, cancel := context.WithDeadline(ctx, deadline.Add(answerGrace))
+
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(command.AnswerGrace))
 	defer cancel()
 
 	for {
 		err := o.once(ctx, client, deadline)
-		if codeOf(err) != api.CodeUnreachable {
-			return failed(err, "wait for %s", o.what())
+		if command.CodeOf(err) != api.CodeUnreachable {
+			return command.Failed(err, "wait for %s", o.what())
 		}
-		if time.Until(deadline) < retryEvery {
-			return failed(&api.Error{Code: api.CodeTimeout, Message: fmt.Sprintf("after %s: %v", o.timeout, err), Hint: wire(err).Hint}, "wait for %s", o.what())
+		if time.Until(deadline) < command.RetryEvery {
+			return command.Failed(&api.Error{Code: api.CodeTimeout, Message: fmt.Sprintf("after %s: %v", o.timeout, err), Hint: command.Wire(err).Hint}, "wait for %s", o.what())
 		}
-		if err := sleep(ctx, retryEvery); err != nil {
-			return failed(err, "wait for %s", o.what())
+		if err := command.Sleep(ctx, command.RetryEvery); err != nil {
+			return command.Failed(err, "wait for %s", o.what())
 		}
 	}
 }
@@ -96,14 +99,14 @@ func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadli
 	left := func() time.Duration { return max(time.Until(deadline), time.Millisecond) }
 	switch {
 	case o.plugin != "":
-		p, err := findPlugin(ctx, client, o.plugin)
+		p, err := command.FindPlugin(ctx, client, o.plugin)
 		if err != nil || p.State == api.PluginReady {
 			return err
 		}
 		_, err = client.WaitPlugin(ctx, p.ID, left())
 		return err
 	case o.volume != "":
-		v, err := findVolume(ctx, client, o.volume)
+		v, err := command.FindVolume(ctx, client, o.volume)
 		if err != nil || v.State == o.state {
 			return err
 		}
@@ -114,6 +117,7 @@ func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadli
 		// at the deadline.
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		defer cancel()
+
 		_, err := client.Health(ctx)
 		return err
 	}

@@ -61,7 +61,7 @@ func TestErrorWithPluginLog(t *testing.T) {
 	f.on["PUT /v1/volumes/data/claims/a"] = func(*http.Request) (any, error) {
 		return nil, &api.Error{Code: api.CodeFailed, Message: "NodeStageVolume: Internal: no", Hint: "volctl plugin logs ebs", Details: map[string]string{"plugin_log": "one\n\x1b[31mtwo"}}
 	}
-	const want = "volctl: cannot claim volume \"data\" for alloc \"a\": NodeStageVolume: Internal: no\nplugin log: one\nplugin log: \\x1b[31mtwo\nhint: volctl plugin logs ebs\n"
+	const want = "volctl: cannot claim volume \"data\" for alloc \"a\": NodeStageVolume: failed in the plugin: no\nplugin log: one\nplugin log: \\x1b[31mtwo\nhint: volctl plugin logs ebs\n"
 	if res := with(t, f).volctl("volume", "claim", "data", "--alloc", "a"); res.stderr != want {
 		t.Errorf("got %q, want %q", res.stderr, want)
 	}

@@ -142,7 +142,7 @@ func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.Pl
 			return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", spec.ID)
 		case ok && (v.Name != spec.Name || v.PluginID != spec.PluginID):
 			return volume.Errorf(volume.ErrRefused, "an earlier create of volume %q by plugin %q under the name %q was not seen to end", spec.ID, v.PluginID, v.Name).
-				WithHint("go on with it as it was, or drop it: %s", suggest.Command("volctl volume deregister %s -force", spec.ID))
+				WithHint("go on with it as it was, or drop it: %s", suggest.Command("volctl volume deregister %s --force", spec.ID))
 		}
 
 		resumed, intent = ok, spec
@@ -204,7 +204,7 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 		return unclear(call.CreateVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept; plugin %q may have one named %q", cause, whose, v.ID, v.PluginID, v.Name),
-			Hint:    "run the same create again to go on with it, or " + s.lookFor(v.PluginID) + "drop it: " + suggest.Command("volctl volume deregister %s -force", v.ID),
+			Hint:    "run the same create again to go on with it, or " + s.lookFor(v.PluginID) + "drop it: " + suggest.Command("volctl volume deregister %s --force", v.ID),
 		})
 	}
 	if err := s.dropIntent(ctx, v.ID); err != nil {
@@ -348,7 +348,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		}
 		if r.Volume.Provision == volume.Provisioning {
 			return volume.Errorf(volume.ErrRefused, "volume %q was never seen to be created, so its external id is not known", id).
-				WithHint("run the create again first, or drop the record: %s", suggest.Command("volctl volume deregister %s -force", id))
+				WithHint("run the create again first, or drop the record: %s", suggest.Command("volctl volume deregister %s --force", id))
 		}
 
 		r.Volume.Provision = volume.Deleting

@@ -154,7 +154,7 @@ func TestCreateFails(t *testing.T) {
 		kind  error
 		words []string
 	}{
-		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"whether the plugin made", "is not known", "the intent is kept", "hint: run the same create again", "deregister data -force"}},
+		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"whether the plugin made", "is not known", "the intent is kept", "hint: run the same create again", "deregister data --force"}},
 		{"a lost connection", made("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"is not known"}},
 		{"an internal error", made("Internal", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
 		{"a plain Go error", made("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
@@ -189,7 +189,7 @@ func TestCreateFails(t *testing.T) {
 			return call.CreateVolumeResult{}, made("AlreadyExists", volume.RetryChange, true)
 		}
 		_, _, err = w.service().Create(t.Context(), spec(), false)
-		want(t, tt.name+", then a refusal", err, nil, "an earlier create", "deregister data -force")
+		want(t, tt.name+", then a refusal", err, nil, "an earlier create", "deregister data --force")
 		if _, there := w.volumes["data"]; !there {
 			t.Errorf("%s: a later refusal dropped the intent", tt.name)
 		}

@@ -136,11 +136,11 @@ func TestExpandRefused(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--alloc", "a")
 	h.refuses(2, `plugin "rec" does not expand volume "data" to 32MiB`, "volume", "expand", "data", "32MiB")
 	mark := h.mark()
-	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "mounted, writable") || !strings.Contains(got, "it could not be expanded to 32MiB: ControllerExpandVolume: OutOfRange") {
+	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "mounted, writable") || !strings.Contains(got, "it could not be expanded to 32MiB: ControllerExpandVolume: out of range") {
 		t.Errorf("status:\n%s", got)
 	}
 	h.fault(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "not while it is mounted"})
-	h.refuses(4, `the storage of volume "data" has 8MiB, but what is on it was not expanded: NodeExpandVolume: FailedPrecondition: not while it is mounted`, "volume", "expand", "data", "8MiB")
+	h.refuses(4, `the storage of volume "data" has 8MiB, but what is on it was not expanded: NodeExpandVolume: not possible now: not while it is mounted`, "volume", "expand", "data", "8MiB")
 	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 8MiB") || !strings.Contains(got, "volctl volume expand data 8MiB") {
 		t.Errorf("status:\n%s", got)
 	}

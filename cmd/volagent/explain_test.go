@@ -94,9 +94,9 @@ func TestBusyUnmount(t *testing.T) {
 		len(at.HeldBy) == 0 || !strings.HasPrefix(at.HeldBy[0], held) || at.Fix != fmt.Sprintf("kill %d", holder.Process.Pid) || at.Else == "" {
 		t.Errorf("the status is %+v", st)
 	}
-	screen := h.volctl("volume", "status", "data")
+	screen := h.volctl("volume", "status", "data", "-o", "wide")
 	for _, want := range []string{
-		"× data  stuck: unmounting", "data safe: yes   still mounted: yes", "4/6 NodeUnpublishVolume for web → " + at.Code,
+		"× data  stuck: unmounting", "data safe: yes   still mounted: yes", "4/6 NodeUnpublishVolume for web → ", "(" + at.Code,
 		at.Message, "×, first ", ", next ", "Held by  " + held, "Fix      " + at.Fix, "Else     ",
 	} {
 		if !strings.Contains(screen, want) {
@@ -160,7 +160,7 @@ func TestPluginLog(t *testing.T) {
 		t.Errorf("exit %d, %+v", r.code, e)
 	}
 	r2 := h.try("volume", "claim", "data", "--alloc", "b")
-	if r2.code != 1 || !strings.Contains(r2.err, "NodeStageVolume: InvalidArgument: bad disk") || !strings.Contains(r2.err, "plugin log: no such disk\n") {
+	if r2.code != 1 || !strings.Contains(r2.err, "NodeStageVolume: invalid request: bad disk") || !strings.Contains(r2.err, "plugin log: no such disk\n") {
 		t.Errorf("exit %d, stderr %q", r2.code, r2.err)
 	}
 	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
@@ -365,7 +365,7 @@ func TestCreateInHand(t *testing.T) {
 		}
 		h.await("the call to be given up", func() bool { return h.status("data").State == "stuck" })
 		st := h.status("data")
-		if st.Summary != "stuck: "+tt.doing || !strings.HasPrefix(st.Attempt.Fix, tt.fix) || !strings.Contains(st.Attempt.Else, "deregister data -force") || st.Attempt.Code != "Canceled" || !st.Attempt.Unknown {
+		if st.Summary != "stuck: "+tt.doing || !strings.HasPrefix(st.Attempt.Fix, tt.fix) || !strings.Contains(st.Attempt.Else, "deregister data --force") || st.Attempt.Code != "Canceled" || !st.Attempt.Unknown {
 			t.Errorf("when it was broken off: %+v", st)
 		}
 		h.must(h.cfg.Faults().Clear())

@@ -15,7 +15,7 @@ import (
 // Every screen must show the last attempt, the command that discards the call, and its consequence.
 func TestPendingCallFails(t *testing.T) {
 	t.Parallel()
-	const try, giveUp, means = "NodeUnstageVolume: Internal: no such backend", "volctl volume deregister data --force --forget", "the plugin is then never told"
+	const try, giveUp, means = "NodeUnstageVolume: failed in the plugin: no such backend", "volctl volume deregister data --force --forget", "the plugin is then never told"
 	h := newRecorded(t, "5s", func(c *csitest.Config) { c.Modify = true })
 	h.register("data", "single-node-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "a")

@@ -288,13 +288,13 @@ func TestFailureIsExplained(t *testing.T) {
 	h.await("three tries", func() bool { return h.calls(0).Count(st) >= 3 })
 	h.shows("stuck")
 	out := h.volctl("volume", "status", "data")
-	for _, words := range []string{"NodeStageVolume", "Internal", "no such flavour", "×", "next in", "volctl "} {
+	for _, words := range []string{"NodeStageVolume", "failed in the plugin", "no such flavour", "×", "next in", "volctl "} {
 		if !strings.Contains(out, words) {
 			t.Errorf("the status does not say %q:\n%s", words, out)
 		}
 	}
 	r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms")
-	for _, words := range []string{"NodeStageVolume", "Internal", "no such flavour", "tries"} {
+	for _, words := range []string{"NodeStageVolume", "failed in the plugin", "no such flavour", "tries"} {
 		if r.code != 5 || !strings.Contains(r.err, words) {
 			t.Errorf("the claim does not say %q: exit %d, %s", words, r.code, r.err)
 		}

@@ -255,11 +255,11 @@ func TestCopyTakesLong(t *testing.T) {
 	}
 	h.fault(busy(csitest.CreateSnapshot, 4), busy(csitest.CreateVolume, 4))
 	r := h.try("volume", "snapshot", "create", "data", "nightly")
-	if r.code != 0 || h.count(mark, csitest.CreateSnapshot) != 5 || !strings.Contains(r.err, `making snapshot "nightly": CreateSnapshot: Aborted: copying`) {
+	if r.code != 0 || h.count(mark, csitest.CreateSnapshot) != 5 || !strings.Contains(r.err, `making snapshot "nightly": CreateSnapshot: in progress already: copying`) {
 		t.Errorf("the snapshot: %+v, after %d calls", r, h.count(mark, csitest.CreateSnapshot))
 	}
 	r = h.try("volume", "create", "copy", "--plugin", "rec", "--clone", "data")
-	if r.code != 0 || h.count(mark, csitest.CreateVolume) != 5 || !strings.Contains(r.err, `creating volume "copy": CreateVolume: Aborted: copying`) {
+	if r.code != 0 || h.count(mark, csitest.CreateVolume) != 5 || !strings.Contains(r.err, `creating volume "copy": CreateVolume: in progress already: copying`) {
 		t.Errorf("the clone: %+v, after %d calls", r, h.count(mark, csitest.CreateVolume))
 	}
 	if got := h.read("copy"); got != "text" {
@@ -267,7 +267,7 @@ func TestCopyTakesLong(t *testing.T) {
 	}
 	h.fault(busy(csitest.CreateVolume, -1))
 	r = h.try("volume", "create", "late", "--plugin", "rec", "--clone", "data", "--timeout", "1s")
-	if r.code != 5 || !strings.Contains(r.err, "after 1s: CreateVolume: Aborted: copying") || !strings.Contains(r.err, "so the intent is kept") {
+	if r.code != 5 || !strings.Contains(r.err, "after 1s: CreateVolume: in progress already: copying") || !strings.Contains(r.err, "so the intent is kept") {
 		t.Errorf("too late: %+v", r)
 	}
 	h.must(h.cfg.Faults().Clear())

@@ -318,7 +318,7 @@ func TestCreateLeaves(t *testing.T) {
 	h := newRecorded(t, "2s", able)
 	h.fault(csitest.Fault{Method: csitest.CreateVolume, Delay: 5 * time.Second, Effect: csitest.EffectDone})
 	r := h.try("volume", "create", "data", "--plugin", "rec")
-	for _, want := range []string{`plugin "rec" may have one named "data"`, "run the same create again", "volctl plugin volumes rec", "volctl volume deregister data -force"} {
+	for _, want := range []string{`plugin "rec" may have one named "data"`, "run the same create again", "volctl plugin volumes rec", "volctl volume deregister data --force"} {
 		if r.code != 5 || !strings.Contains(r.err, want) {
 			t.Errorf("exit %d, and %q is not in\n%s", r.code, want, r.err)
 		}

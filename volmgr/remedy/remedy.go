@@ -22,7 +22,6 @@ const (
 	CreateFromFile   Kind = "create volume again from its file"
 	DeleteVolume     Kind = "delete volume"
 	ForceDeregister  Kind = "deregister volume by force"
-	ForgetVolume     Kind = "forget volume"
 	GiveUpCalls      Kind = "give up pending calls"
 	SeeOrGiveUpCalls Kind = "show or give up pending calls"
 	ExpandVolume     Kind = "expand volume"

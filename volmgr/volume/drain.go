@@ -80,7 +80,7 @@ func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	case r.Leftover:
 		out.Message = "it was deregistered by force, and is not undone yet: " + out.Message
 		out.Command = remedy.Of(remedy.ShowPlugin, r.Volume.PluginID)
-		out.Else = remedy.Of(remedy.ForgetVolume, r.Volume.ID)
+		out.Else = remedy.Of(remedy.GiveUpCalls, r.Volume.ID)
 	case out.Command.Empty():
 		out.Command = remedy.Of(remedy.ShowVolume, r.Volume.ID)
 	case c.Alloc == "" || c.Wanted:

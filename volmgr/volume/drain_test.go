@@ -48,7 +48,7 @@ func TestOccupancy(t *testing.T) {
 		{"an owner that is gone", record(gone, true), down, nil, false, []string{"plugin unavailable", "volctl volume detach 'a b' web --without-plugin=umount"}},
 		{"a plugin that is down", record(unit, false), down, nil, false, []string{"plugin unavailable", "--without-plugin=umount"}},
 		{"a mount that is busy", record(unit, false), down, busy, false, []string{"busy, held by pid 3 rsync", "kill 3", "--without-plugin=umount"}},
-		{"a debt", debt, down, nil, false, []string{"deregistered by force", "volctl plugin status p", "volctl volume deregister 'a b' -force --forget"}},
+		{"a debt", debt, down, nil, false, []string{"deregistered by force", "volctl plugin status p", "volctl volume deregister 'a b' --force --forget"}},
 		{"an attachment", attached, down, nil, false, []string{"ControllerUnpublishVolume"}},
 	} {
 		got := tt.r.Occupancy(tt.o, tt.at, owners)

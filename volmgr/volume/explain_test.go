@@ -117,7 +117,7 @@ func TestExplain(t *testing.T) {
 		{"releasing without the plugin, busy", without(volume.ByUmount), failedHow(volume.ByUmount),
 			"stuck: stuck: unmounting", "", "volctl volume detach data a --without-plugin=lazy"},
 		{"releasing without the plugin, and nothing helps", without(volume.ByLazy), failedHow(volume.ByLazy),
-			"stuck: stuck: unmounting", "", "volctl volume deregister data -force"},
+			"stuck: stuck: unmounting", "", "volctl volume deregister data --force"},
 		{"free, and calls are owed", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: down}
 			r.Node.PendingCalls = owed()

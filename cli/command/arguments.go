@@ -1,0 +1,162 @@
+package command
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/suggest"
+)
+
+// Group returns a command that only holds other commands.
+func Group(use, short, long string, children ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknownCommand(cmd, args)
+		},
+	}
+
+	cmd.AddCommand(children...)
+	return cmd
+}
+
+// unknownCommand returns an error that names similar commands, from anywhere in the tree.
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	return Usage(commandHint(cmd, args[0]), "there is no command %q", cmd.CommandPath()+" "+args[0])
+}
+
+func commandHint(group *cobra.Command, word string) string {
+	var same, here, near, verbs []string
+	walk(group.Root(), func(c *cobra.Command) {
+		line := c.CommandPath()
+		switch {
+		case c.Hidden || !c.HasParent():
+		case c.Name() == word || slices.Contains(c.Aliases, word):
+			same = append(same, line)
+		case len(spec.Near(word, []string{c.Name()})) == 0:
+			if c.Name() == group.Name() && c != group { // for example "volctl claim data"
+				verbs = append(verbs, suggest.Command(line+" %s", word))
+			}
+		case c.Parent() == group:
+			here = append(here, line)
+		default:
+			near = append(near, line)
+		}
+	})
+
+	if len(same)+len(here) > 0 {
+		near = nil
+	}
+
+	found := slices.Concat(same, here, near, verbs)
+	if len(found) == 0 {
+		return group.CommandPath() + " --help"
+	}
+
+	return "did you mean " + strings.Join(found[:min(len(found), 4)], ", or ") + "?"
+}
+
+func walk(cmd *cobra.Command, each func(*cobra.Command)) {
+	each(cmd)
+	for _, c := range cmd.Commands() {
+		walk(c, each)
+	}
+}
+
+// FlagError names the known flag that is most like the unknown one.
+func FlagError(cmd *cobra.Command, err error) error {
+	hint := cmd.CommandPath() + " --help"
+	if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
+		var names []string
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		if near := spec.Near(name, names); len(near) > 0 {
+			hint = "did you mean --" + near[0] + "?"
+		}
+	}
+
+	return Usage(hint, "%v", err)
+}
+
+// Exactly accepts a fixed number of arguments. Its error names the missing ones.
+func Exactly(names ...string) cobra.PositionalArgs { return Between(len(names), names...) }
+
+// Between is like exactly, but only the first least arguments are required.
+func Between(least int, names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		hint, name := cmd.CommandPath()+" --help", strings.TrimPrefix(cmd.CommandPath(), "volctl ")
+		if len(args) < least {
+			return Usage(hint, "%s needs %s", name, strings.Join(names[len(args):least], " and "))
+		}
+		if len(args) > len(names) {
+			return Usage(hint, "%s does not take the argument %q", name, args[len(names)])
+		}
+		return nil
+	}
+}
+
+// OneOf refuses a flag's value that is not among the choices.
+func OneOf(flag, value string, choices []string) error {
+	if slices.Contains(choices, value) {
+		return nil
+	}
+	hint := ""
+	if near := spec.Near(value, choices); len(near) > 0 {
+		hint = "did you mean " + near[0] + "?"
+	}
+	return Usage(hint, "unknown %s %q: it is one of %s", strings.ReplaceAll(flag, "-", " "), value, strings.Join(choices, ", "))
+}
+
+// Inspect changes a status command: it writes JSON and requires an id.
+func Inspect(status *cobra.Command, a *App, short string) *cobra.Command {
+	run := status.RunE
+	status.Use, status.Short, status.Long, status.Args = "inspect ID", short, "", Exactly("ID")
+	status.RunE = func(cmd *cobra.Command, args []string) error {
+		if a.format == output.FormatTable && !a.quiet {
+			a.json = true
+		}
+		return run(cmd, args)
+	}
+
+	return status
+}
+
+// KeyValues reads a repeatable KEY=VALUE flag. Each key may occur once.
+func KeyValues(flag string, values []string) (map[string]string, error) {
+	var all map[string]string
+	for _, v := range values {
+		key, value, ok := strings.Cut(v, "=")
+		if _, twice := all[key]; !ok || key == "" || twice {
+			return nil, Usage("", "--%s needs KEY=VALUE, and each key once", flag)
+		}
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[key] = value
+	}
+
+	return all, nil
+}
+
+// CheckCount refuses a --lines value that is not positive.
+func CheckCount(cmd *cobra.Command, n int) error {
+	if cmd.Flags().Changed("lines") && n <= 0 {
+		return Usage("", "--lines must be more than 0")
+	}
+	return nil
+}
+
+// CheckTimeout refuses a --timeout that is not positive.
+func CheckTimeout(d time.Duration) error {
+	if d <= 0 {
+		return Usage("", "--timeout must be more than 0")
+	}
+	return nil
+}

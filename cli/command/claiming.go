@@ -1,0 +1,111 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/suggest"
+)
+
+// withdrawGrace limits how long an interrupted volctl watches its claim.
+const withdrawGrace = 3 * time.Second
+
+// Claiming is a claim that a command makes and waits for.
+type Claiming struct {
+	Volume, Alloc string
+	Request       api.ClaimRequest
+	Timeout       time.Duration
+
+	// Grace is the time to answer after the timeout; 0 means AnswerGrace.
+	Grace  time.Duration
+	NoWait bool
+}
+
+// Make makes the claim. Without an error, the volume is mounted, unless NoWait is set. An error
+// says what happened to the claim.
+func (c *Claiming) Make(ctx context.Context, client *apiclient.Client, out *output.Printer) (*api.Claim, error) {
+	end := c.progress(ctx, client, out)
+	claim, stays, err := c.claim(ctx, client)
+	end()
+
+	switch {
+	case ctx.Err() != nil && err != nil && !c.NoWait:
+		return nil, c.afterInterrupt(client)
+	case err != nil && stays:
+		return nil, Hinted(err, "the agent was restarted meanwhile, so the claim may still stand: "+c.detachCommand())
+	case err != nil:
+		return nil, Explain(ctx, client, err, c.Volume)
+	case claim.State != api.ClaimMounted && !c.NoWait:
+		return nil, &api.Error{Code: api.CodeFailed, Message: "the claim is " + claim.State, Hint: suggest.Command("volctl volume status %s", c.Volume)}
+	}
+
+	return claim, nil
+}
+
+// progress shows the claim's progress. Without a terminal, it does so only with --recursive:
+// changing the owner of many files can take minutes although nothing is wrong.
+func (c *Claiming) progress(ctx context.Context, client *apiclient.Client, out *output.Printer) (end func()) {
+	if c.NoWait || !c.Request.Recursive && out.Columns() == 0 {
+		return func() {}
+	}
+	return out.During(ctx, fmt.Sprintf("claiming volume %q", c.Volume), VolumeProgress(client, c.Volume, ""))
+}
+
+// claim makes the call. If the agent goes away during the call, it is probably being restarted, so
+// claim asks again until the timeout. The claim is durable; only the waiting request was lost.
+// After that, an answer cannot tell which request made the claim. So the claim may stay after a
+// failure.
+func (c *Claiming) claim(ctx context.Context, client *apiclient.Client) (claim *api.Claim, stays bool, err error) {
+	if c.NoWait {
+		claim, err = client.ClaimVolume(ctx, c.Volume, c.Alloc, c.Request, 0)
+		return claim, false, err
+	}
+
+	deadline := time.Now().Add(c.Timeout)
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(cmp.Or(c.Grace, AnswerGrace)))
+	defer cancel()
+
+	for {
+		claim, err = client.ClaimVolume(ctx, c.Volume, c.Alloc, c.Request, max(time.Until(deadline), time.Millisecond))
+		stays = stays || Dropped(err)
+		if !stays || CodeOf(err) != api.CodeUnreachable || time.Now().After(deadline) {
+			return claim, stays, err
+		}
+		if Sleep(ctx, RetryEvery) != nil {
+			return nil, stays, ctx.Err()
+		}
+	}
+}
+
+// afterInterrupt says what happened to an interrupted claim. When the connection closes, the agent
+// withdraws a claim that this call made. volctl watches the claim for a moment, so that the message
+// is not a guess.
+func (c *Claiming) afterInterrupt(client *apiclient.Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), withdrawGrace)
+	defer cancel()
+
+	for {
+		claim, err := client.Claim(ctx, c.Volume, c.Alloc)
+		switch {
+		case IsNotFound(err):
+			return Interrupted("it was interrupted, and the claim is withdrawn", "")
+		case err == nil && !claim.Wanted:
+			return Interrupted("it was interrupted; the claim is withdrawn, and its detach continues", suggest.Command("volctl volume status %s", c.Volume))
+		case err != nil && ctx.Err() == nil:
+			return Interrupted("it was interrupted; what became of the claim is unknown: "+err.Error(), suggest.Command("volctl claim list --volume %s", c.Volume))
+		}
+
+		if Sleep(ctx, RetryEvery/5) != nil {
+			return Interrupted(fmt.Sprintf("it was interrupted; alloc %q still has a claim, which was there before this call", c.Alloc), c.detachCommand())
+		}
+	}
+}
+
+func (c *Claiming) detachCommand() string {
+	return suggest.Command("volctl volume detach %s %s", c.Volume, c.Alloc)
+}

@@ -1,0 +1,20 @@
+package command
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestBrief checks that a long message keeps its beginning and its end.
+func TestBrief(t *testing.T) {
+	long := "cannot detach: " + strings.Repeat("é", 2000) + "; that goes on by itself"
+	got := brief(long)
+	if n := len([]rune(got)); n > longestMessage+3 || !strings.HasPrefix(got, "cannot detach: ") || !strings.HasSuffix(got, "é; that goes on by itself") {
+		t.Errorf("%d characters: %s", n, got)
+	}
+	for _, whole := range []string{"short", strings.Repeat("a line\n", 500)} {
+		if brief(whole) != whole {
+			t.Errorf("%.20q is cut", whole)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/cli/output"
+)
+
+// CheckVolumeID refuses an invalid id before the request.
+func CheckVolumeID(id string) error {
+	if err := spec.CheckVolumeID(id); err != nil {
+		return Usage("an id has 1 to 128 printable characters, without a slash", "%v", err)
+	}
+	return nil
+}
+
+// CheckAlloc refuses an invalid alloc before the request.
+func CheckAlloc(alloc string) error {
+	if err := spec.CheckAlloc(alloc); err != nil {
+		return Usage("an alloc has 1 to 128 printable characters, without a slash", "%v", err)
+	}
+	return nil
+}
+
+// CheckPluginID refuses an invalid id of a plugin before the request.
+func CheckPluginID(id string) error {
+	if err := spec.CheckPluginID(id); err != nil {
+		return Usage("volctl plugin list", "%v", err)
+	}
+	return nil
+}
+
+// FindVolume returns the volume with this id, or the only volume whose id begins with it. It is for
+// commands that only read.
+func FindVolume(ctx context.Context, client *apiclient.Client, id string) (*api.Volume, error) {
+	if err := CheckVolumeID(id); err != nil {
+		return nil, err
+	}
+
+	v, err := client.Volume(ctx, id)
+	if !IsNotFound(err) {
+		return v, err
+	}
+
+	ids, listErr := VolumeIDs(ctx, client)
+	if listErr != nil {
+		return nil, listErr
+	}
+
+	full, err := complete("volume", id, ids, err)
+	if err != nil {
+		return nil, err
+	}
+
+	return client.Volume(ctx, full)
+}
+
+// FindPlugin is like FindVolume, for plugins.
+func FindPlugin(ctx context.Context, client *apiclient.Client, id string) (*api.Plugin, error) {
+	if err := CheckPluginID(id); err != nil {
+		return nil, err
+	}
+
+	p, err := client.Plugin(ctx, id)
+	if !IsNotFound(err) {
+		return p, err
+	}
+
+	ids, listErr := PluginIDs(ctx, client)
+	if listErr != nil {
+		return nil, listErr
+	}
+
+	full, err := complete("plugin", id, ids, err)
+	if err != nil {
+		return nil, err
+	}
+
+	return client.Plugin(ctx, full)
+}
+
+// complete returns the only id that begins with prefix. Several matches are a usage error, because
+// the argument is ambiguous. With no match, it returns notFound with similar ids.
+func complete(kind, prefix string, ids []string, notFound error) (string, error) {
+	var found []string
+	for _, id := range ids {
+		if strings.HasPrefix(id, prefix) {
+			found = append(found, id)
+		}
+	}
+
+	switch len(found) {
+	case 0:
+		return "", nearby(notFound, kind, prefix, ids)
+	case 1:
+		return found[0], nil
+	}
+
+	return "", &api.Error{
+		Code: api.CodeInvalid, Message: fmt.Sprintf("%q is the beginning of %s: %s", prefix, output.Count(len(found), kind), output.QuotedList(found)),
+		Hint: "give the whole id", Details: map[string]string{"matches": strings.Join(found, "\n")},
+	}
+}
+
+// nearby adds the ids that are similar to the wrong one to a not-found error.
+func nearby(err error, kind, id string, ids []string) error {
+	var e *api.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+
+	near := spec.Near(id, ids)
+	if len(near) == 0 {
+		if e.Hint != "" {
+			return err
+		}
+		return Hinted(err, "volctl "+kind+" list")
+	}
+
+	with := *e
+	with.Hint = "near: " + output.QuotedList(near) + "; all: volctl " + kind + " list"
+	with.Details = map[string]string{"near": strings.Join(near, "\n")}
+	for k, v := range e.Details {
+		with.Details[k] = v
+	}
+
+	return &with
+}
+
+// Explain adds similar names to the not-found error of a command that changes state. If the volume
+// exists, it names the volume's allocs; otherwise it names similar volumes. The request itself used
+// the exact ids.
+func Explain(ctx context.Context, client *apiclient.Client, err error, volume string, allocs ...string) error {
+	if !IsNotFound(err) {
+		return err
+	}
+
+	volumes, listErr := client.Volumes(ctx)
+	if listErr != nil {
+		return err // the first error says more
+	}
+
+	var ids []string
+	for _, v := range volumes {
+		if v.Spec.ID != volume {
+			ids = append(ids, v.Spec.ID)
+			continue
+		}
+
+		if len(allocs) == 0 {
+			return err
+		}
+
+		var held []string
+		for _, c := range v.Claims {
+			held = append(held, c.Alloc)
+		}
+
+		return nearby(err, "claim", allocs[0], held)
+	}
+
+	return nearby(err, "volume", volume, ids)
+}
+
+// ExplainPlugin does the same for a plugin that a volume names.
+func ExplainPlugin(ctx context.Context, client *apiclient.Client, err error, plugin string) error {
+	if !IsNotFound(err) {
+		return err
+	}
+
+	ids, listErr := PluginIDs(ctx, client)
+	if listErr != nil {
+		return err
+	}
+
+	for _, id := range ids {
+		if id == plugin {
+			return err
+		}
+	}
+
+	return nearby(err, "plugin", plugin, ids)
+}
+
+// VolumeIDs lists the ids of all volumes.
+func VolumeIDs(ctx context.Context, client *apiclient.Client) ([]string, error) {
+	volumes, err := client.Volumes(ctx)
+	ids := make([]string, len(volumes))
+	for i, v := range volumes {
+		ids[i] = v.Spec.ID
+	}
+	return ids, err
+}
+
+// PluginIDs lists the ids of all plugins.
+func PluginIDs(ctx context.Context, client *apiclient.Client) ([]string, error) {
+	plugins, err := client.Plugins(ctx)
+	ids := make([]string, len(plugins))
+	for i, p := range plugins {
+		ids[i] = p.ID
+	}
+	return ids, err
+}

@@ -1,0 +1,102 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/cli/output"
+)
+
+const (
+	// ClaimTimeout stays below the 90 s that systemd gives a unit to start.
+	ClaimTimeout = 80 * time.Second
+
+	// AnswerGrace is the time that the agent gets, after the timeout, to answer that the time is
+	// over.
+	AnswerGrace = 15 * time.Second
+
+	// RetryEvery is the interval between attempts to reach an agent that went away.
+	RetryEvery = 250 * time.Millisecond
+)
+
+// Sleep waits for d, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// StreamEnd decides whether a stream ended well. With --follow, only Ctrl-C is a good end.
+func StreamEnd(ctx context.Context, follow bool, err error) error {
+	switch {
+	case follow && over(ctx):
+		return nil
+	case follow && err == nil:
+		return &api.Error{Code: api.CodeUnreachable, Message: "the agent closed it", Hint: "systemctl status volagent"}
+	}
+	return err
+}
+
+func over(ctx context.Context) bool { return ctx.Err() != nil }
+
+// Dropped reports whether the agent had been reached before it went away.
+func Dropped(err error) bool {
+	var e *api.Error
+	return errors.As(err, &e) && e.Details[apiclient.DetailDropped] != ""
+}
+
+// PluginProgress describes the state of a plugin that is not ready.
+func PluginProgress(client *apiclient.Client, id string) output.Status {
+	return func(ctx context.Context) string {
+		p, err := client.Plugin(ctx, id)
+		if err != nil || p.State == api.PluginReady {
+			return ""
+		}
+		return fmt.Sprintf("waiting for plugin %q, which is %s", id, output.Joined(": ", p.State, p.Reason))
+	}
+}
+
+// VolumeProgress describes the volume's current step, or the state of its plugin if that is not
+// ready. The plugin may be empty if the volume exists.
+func VolumeProgress(client *apiclient.Client, id, plugin string) output.Status {
+	return func(ctx context.Context) string {
+		v, err := client.Volume(ctx, id)
+		if err == nil {
+			plugin = v.Spec.PluginID
+		}
+
+		if plugin != "" {
+			if words := PluginProgress(client, plugin)(ctx); words != "" {
+				return words
+			}
+		}
+
+		if err != nil || v.Attempt == nil {
+			return ""
+		}
+		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
+			return at.Waits
+		}
+		if at := v.Attempt; len(at.HeldBy) > 0 { // the line is short, and this helps most
+			return output.Joined(" ", at.Step, "is held up by", at.HeldBy[0], andMore(len(at.HeldBy)-1))
+		}
+
+		return output.Joined(": ", v.Attempt.Step, output.CodeWords(v.Attempt.Code), v.Attempt.Message, v.Attempt.Progress)
+	}
+}
+
+func andMore(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("and %d more", n)
+}

@@ -1,0 +1,266 @@
+package mount
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/suggest"
+)
+
+// The names under which mount(8) and umount(8) call this program.
+const (
+	mountCSI  = "mount.csi"
+	umountCSI = "umount.csi"
+)
+
+// The exit codes of mount(8).
+const (
+	helperDone   = 0
+	helperUsage  = 1  // incorrect usage or permissions
+	helperSystem = 2  // no agent
+	helperFailed = 32 // not mounted, or not unmounted
+)
+
+// helperCode turns an error into an exit code of mount(8).
+func helperCode(err error) int {
+	switch command.CodeOf(err) {
+	case "":
+		return helperDone
+	case api.CodeInvalid, api.CodePermission:
+		return helperUsage
+	case api.CodeUnreachable:
+		return helperSystem
+	default:
+		return helperFailed
+	}
+}
+
+// Helper is one run of mount.csi or umount.csi.
+type Helper struct {
+	env  command.Env
+	host Host
+	name string
+
+	// The flags of mount(8): -f makes no mount, -v prints the result, -n leaves libmount's table
+	// alone. umount(8) has -f (force) and -l (lazy).
+	fake, verbose, noTable, force, lazy bool
+	kind                                string
+	options                             []string
+}
+
+// NewHelper returns nil unless the program has a helper's name.
+func NewHelper(env command.Env, host Host) *Helper {
+	switch name := filepath.Base(env.Program); name {
+	case mountCSI, umountCSI:
+		return &Helper{env: env, host: host, name: name}
+	}
+	return nil
+}
+
+// Run does the work. It reports an error in one line, because the journal shows one line.
+func (h *Helper) Run(ctx context.Context) int {
+	args, err := h.read()
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		h.say(h.usage())
+		return helperDone
+	case err != nil:
+	case h.fake:
+		return helperDone
+	case h.name == mountCSI:
+		err = h.mount(ctx, args[0], args[1])
+	default:
+		err = h.umount(ctx, args[0])
+	}
+
+	if err != nil {
+		e := command.Wire(err)
+		h.complain(output.Words(output.Joined("; ", e.Message, e.Hint)))
+	}
+
+	return helperCode(err)
+}
+
+// complain writes one line to stderr, and say writes one to stdout. If that fails, there is nowhere
+// to report it.
+func (h *Helper) complain(text string) {
+	_, _ = fmt.Fprintf(h.env.Stderr, "%s: %s\n", h.name, output.OneLine(text))
+}
+
+func (h *Helper) say(text string) {
+	_, _ = fmt.Fprintf(h.env.Stdout, "%s: %s\n", h.name, output.OneLine(text))
+}
+
+func (h *Helper) usage() string {
+	if h.name == mountCSI {
+		return "for mount(8): mount.csi VOLUME DIR [-fnsv] -o OPTIONS; the options: volctl mount --help"
+	}
+	return "for umount(8): umount.csi DIR [-flnrv]"
+}
+
+// read reads the arguments that mount(8) and umount(8) give their helpers. The flag -s (tolerate
+// unknown options) is accepted and ignored, because systemd always passes it. The flag -r (remount
+// read-only if busy) is ignored too, because a bind mount has no such fallback.
+func (h *Helper) read() ([]string, error) {
+	f := pflag.NewFlagSet(h.name, pflag.ContinueOnError)
+	f.SetOutput(h.env.Stderr)
+	f.Usage = func() {}
+	f.BoolVarP(&h.verbose, "verbose", "v", false, "")
+	f.BoolVarP(&h.noTable, "no-mtab", "n", false, "")
+	f.StringVarP(&h.kind, "types", "t", "", "")
+	wanted := []string{"DIR"}
+
+	if h.name == mountCSI {
+		wanted = []string{"VOLUME", "DIR"}
+		f.BoolVarP(&h.fake, "fake", "f", false, "")
+		f.BoolP("sloppy", "s", false, "")
+		f.StringArrayVarP(&h.options, "options", "o", nil, "")
+	} else {
+		f.BoolVarP(&h.force, "force", "f", false, "")
+		f.BoolVarP(&h.lazy, "lazy", "l", false, "")
+		f.BoolP("read-only", "r", false, "")
+	}
+
+	err := f.Parse(h.env.Args)
+	switch args := f.Args(); {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil, err
+	case err != nil:
+		return nil, command.Usage(h.usage(), "%v", err)
+	case len(args) != len(wanted):
+		return nil, command.Usage(h.usage(), "it needs %s", strings.Join(wanted, " and "))
+	case h.name == mountCSI && h.kind != "" && h.kind != "csi":
+		// Only mount(8) must pass csi. umount(8) passes the type of the mounted file system, such
+		// as fuse.sshfs.
+		return nil, command.Usage("the type is csi alone", "there is no type %q", h.kind)
+	default:
+		return args, nil
+	}
+}
+
+func (h *Helper) client() *apiclient.Client {
+	return apiclient.New(cmp.Or(h.env.Getenv("VOLCTL_SOCKET"), apiclient.DefaultSocket))
+}
+
+// silent returns an output that shows no progress.
+func (h *Helper) silent() *output.Printer {
+	return &output.Printer{Options: output.Options{
+		Stdout: h.env.Stdout, Stderr: h.env.Stderr, Format: output.FormatTable, Quiet: true, Now: h.env.Now, Pause: command.Sleep,
+		Columns: func() int { return 0 }, Device: func(string) string { return "" },
+	}}
+}
+
+func (h *Helper) mount(ctx context.Context, volume, dir string) error {
+	m, err := newMounting(h.host, volume, dir, h.options)
+	if err != nil {
+		return err
+	}
+
+	m.forget = h.noTable
+	var hint string
+	unit := h.isUnit(m.dir)
+
+	if !m.network {
+		hint = bootHint(h.env, m.dir, unit)
+	}
+
+	// The mount is refused even if an agent answers. With nofail and without _netdev, it would
+	// start before the agent at one boot and after it at another.
+	if hint != "" && unit && h.host.Booting(ctx) {
+		return command.Failed(&api.Error{Code: api.CodeUnreachable, Message: "the host is booting", Hint: hint}, "mount volume %q at %s", volume, m.dir)
+	}
+
+	client := h.client()
+	defer client.Close()
+
+	done, err := m.mount(ctx, client, h.silent())
+	switch {
+	case err == nil && h.verbose:
+		h.say(m.said(done))
+	case command.CodeOf(err) == api.CodeUnreachable:
+		return before(err, hint)
+	case command.CodeOf(err) == api.CodePermission && os.Geteuid() != 0:
+		return before(err, `a line with "user" in /etc/fstab is mounted as whoever asks for it`)
+	}
+
+	return err
+}
+
+// before puts a hint in front of the error's own hint.
+func before(err error, hint string) error {
+	e := command.Wire(err)
+	e.Hint = output.Joined("; ", hint, e.Hint)
+	return e
+}
+
+// isUnit reports whether systemd, and not a person, mounts the directory.
+func (h *Helper) isUnit(dir string) bool {
+	cgroup, _ := h.env.Cgroup() // without /proc there is no unit either
+	return strings.Contains(string(cgroup), "/"+UnitName(dir))
+}
+
+// bootHint says how to fix a line of fstab(5), or a unit, that is mounted before the agent can run.
+// It returns "" if the mount is in neither. Then a person mounts it by hand.
+func bootHint(env command.Env, dir string, unit bool) string {
+	const why = ": without _netdev it is mounted before the agent can run, and stops the boot"
+	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // the file may be missing
+	switch {
+	case inFstab(string(text), dir):
+		return "add _netdev,nofail to its line in /etc/fstab" + why
+	case unit:
+		return "add _netdev to the Options= of " + UnitName(dir) + why
+	}
+
+	return ""
+}
+
+// inFstab reports whether fstab has a line for the directory, of type csi and without _netdev.
+func inFstab(text, dir string) bool {
+	for line := range strings.Lines(text) {
+		f := fstab.Fields(line)
+		if len(f) >= 4 && !strings.HasPrefix(f[0], "#") && filepath.Clean(fstab.Unescape(f[1])) == dir &&
+			f[2] == "csi" && !strings.Contains(","+f[3]+",", ",_netdev,") {
+			return true
+		}
+	}
+	return false
+}
+
+// umount unmounts the directory. Once that has succeeded, later errors become warnings, because
+// umount(8) asked for nothing more.
+func (h *Helper) umount(ctx context.Context, dir string) error {
+	o := umountOptions{lazy: h.lazy, force: h.force, timeout: command.ClaimTimeout, host: h.host, plain: true}
+	var err error
+	if o.dir, err = filepath.Abs(dir); err != nil || dir == "" {
+		return command.Failed(command.Usage(h.usage(), "it cannot be told which directory that is"), "unmount %q", dir)
+	}
+
+	client := h.client()
+	defer client.Close()
+
+	done, err := o.umount(ctx, client)
+	switch {
+	case done == nil:
+		return err
+	case err != nil:
+		e := command.Wire(err)
+		h.complain("warning: " + output.Joined("; ", e.Message, cmp.Or(e.Hint, suggest.Command("volctl volume status %s", done.Volume))))
+	case done.Warning != "":
+		h.complain("warning: " + done.Warning)
+	case h.verbose:
+		h.say(done.said())
+	}
+
+	return nil
+}

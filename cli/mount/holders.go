@@ -1,0 +1,137 @@
+package mount
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/suggest"
+)
+
+// mostHolders limits how many users of a mount are named.
+const mostHolders = 8
+
+// holder is a process, a mount or a loop device that keeps a mount busy.
+type holder struct {
+	pid        string
+	name, unit string
+	how        string // with the file or directory
+	fix        string // the command that helps, if the holder is no process
+}
+
+func (h holder) String() string {
+	switch {
+	case h.pid == "":
+		return h.how
+	case h.unit == "":
+		return fmt.Sprintf("pid %s %s, %s", h.pid, h.name, h.how)
+	}
+	return fmt.Sprintf("pid %s %s (%s), %s", h.pid, h.name, h.unit, h.how)
+}
+
+// busy is the error if the kernel refuses to unmount because the mount is in use. It names the
+// users that this process can see. The agent is not asked, because it sees no more than this
+// process does. The mount is unchanged.
+func busy(dir string, host Host) error {
+	found := holders(dir, host)
+	words := make([]string, len(found))
+	for i, h := range found {
+		words[i] = h.String()
+	}
+
+	e := &api.Error{Code: api.CodeRefused, Message: "target is busy", Hint: "end who uses it, or take it away from them: " + suggest.Command("umount -l %s", dir)}
+	if len(words) > 0 {
+		e.Message += ", held by " + strings.Join(words, "; ")
+		e.Details = map[string]string{"held_by": strings.Join(words, "; ")}
+	}
+
+	if units := units(found); len(units) > 0 {
+		e.Hint = suggest.Command("systemctl stop %s", units)
+	}
+
+	if len(found) > 0 && found[0].fix != "" {
+		e.Hint = found[0].fix
+	}
+
+	return e
+}
+
+// units returns the system services of the processes.
+func units(found []holder) (names []string) {
+	for _, h := range found {
+		if suggest.Stoppable(h.unit) && !slices.Contains(names, h.unit) {
+			names = append(names, h.unit)
+		}
+	}
+	return names
+}
+
+// holders looks for mounts below a directory, for loop devices on its files, and for processes that
+// use it. A process may use it as working directory or root, or through a running program, an open
+// file or a mapped file. Only the targets of links are read, so the storage cannot delay holders.
+func holders(dir string, host Host) (found []holder) {
+	if text, err := host.Mounts(); err == nil {
+		for _, m := range readTable(text) {
+			if m.path != dir && within(m.path, dir) {
+				found = append(found, holder{how: fmt.Sprintf("mount %q", m.path), fix: suggest.Command("umount %s", m.path)})
+			}
+		}
+	}
+
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is valid
+	for _, f := range loops {
+		text, _ := os.ReadFile(f) // empty if the device is gone by now
+		if file := strings.TrimSuffix(string(text), "\n"); within(file, dir) {
+			found = append(found, holder{how: fmt.Sprintf("loop device on %q", file), fix: suggest.Command("losetup -d %s", "/dev/"+strings.Split(f, "/")[3])})
+		}
+	}
+
+	own, _ := os.Readlink("/proc/self/ns/mnt") // without /proc, no process is visible
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, proc := range procs {
+		if len(found) >= mostHolders {
+			break
+		}
+
+		// In another mount namespace, the same path is a different directory.
+		if space, err := os.Readlink(proc + "/ns/mnt"); err != nil || space != own {
+			continue
+		}
+
+		if how := uses(proc, dir); how != "" {
+			found = append(found, process(proc, how))
+		}
+	}
+
+	return found
+}
+
+// uses says how a process uses a directory, or returns "" if it does not.
+func uses(proc, dir string) string {
+	for _, l := range []struct{ name, how string }{{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"}} {
+		if to, err := os.Readlink(proc + "/" + l.name); err == nil && within(to, dir) {
+			return fmt.Sprintf("%s %q", l.how, to)
+		}
+	}
+
+	for _, files := range []struct{ name, how string }{{"fd", "open file"}, {"map_files", "mapped file"}} {
+		entries, _ := os.ReadDir(proc + "/" + files.name) // another user's process may show nothing
+		for _, e := range entries {
+			if to, err := os.Readlink(proc + "/" + files.name + "/" + e.Name()); err == nil && within(to, dir) {
+				return fmt.Sprintf("%s %q", files.how, to)
+			}
+		}
+	}
+
+	return ""
+}
+
+// process describes a process.
+func process(proc, how string) holder {
+	name, _ := os.ReadFile(proc + "/comm") // empty if the process has ended
+	cgroup, _ := os.ReadFile(proc + "/cgroup")
+	return holder{pid: filepath.Base(proc), name: strings.TrimSpace(string(name)), unit: suggest.UnitOf(string(cgroup)), how: how}
+}

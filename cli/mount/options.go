@@ -1,0 +1,180 @@
+package mount
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/cli/command"
+)
+
+// The attachment modes.
+const (
+	fileSystem  = spec.DefaultAttachmentMode
+	blockDevice = "block-device"
+)
+
+// Options are the parsed values of -o, with the claim request that they make.
+type Options struct {
+	Volume string
+	Alloc  string
+	req    api.ClaimRequest
+	own    command.Ownership
+
+	PerAlloc *uint64
+	Timeout  time.Duration
+	nonEmpty bool
+
+	// network is _netdev: wait for an agent that does not answer yet.
+	network bool
+
+	// vfs are the flags that apply to the mount alone, by their key in ofMount.
+	vfs map[string]string
+}
+
+// valued are the options with a value.
+var valued = map[string]func(o *Options, value string) error{
+	"alloc": func(o *Options, v string) error { o.Alloc = v; return command.CheckAlloc(v) },
+	"access_mode": func(o *Options, v string) error {
+		o.req.AccessMode = v
+		return command.OneOf("access mode", v, spec.AccessModes())
+	},
+	"attachment_mode": func(o *Options, v string) error {
+		o.req.AttachmentMode = v
+		return command.OneOf("attachment mode", v, spec.AttachmentModes())
+	},
+	"per_alloc":  (*Options).setPerAlloc,
+	"uid":        func(o *Options, v string) error { o.own.UID = v; return nil },
+	"gid":        func(o *Options, v string) error { o.own.GID = v; return nil },
+	"mode":       func(o *Options, v string) error { o.own.Mode = v; return nil },
+	"mount_flag": func(o *Options, v string) error { o.req.MountFlags = append(o.req.MountFlags, v); return nil },
+	"timeout":    (*Options).setTimeout,
+}
+
+// plain are the options without a value.
+var plain = map[string]func(o *Options){
+	"ro":          func(o *Options) { o.req.ReadOnly = true },
+	"rw":          func(o *Options) { o.req.ReadOnly = false },
+	"recursive":   func(o *Options) { o.own.Recursive = true },
+	"nonempty":    func(o *Options) { o.nonEmpty = true },
+	"noimmutable": func(o *Options) { o.req.AtWritable = true },
+	"_netdev":     func(o *Options) { o.network = true },
+}
+
+// ignored are options of mount(8), systemd and fstab(5) that a helper does not need.
+var ignored = []string{
+	"defaults", "auto", "noauto", "nofail", "fail", "user", "nouser", "users", "nousers",
+	"owner", "noowner", "group", "nogroup",
+}
+
+// ignoredValues are ignored options with a value.
+var ignoredValues = []string{"comment", "helper", "uhelper"}
+
+// ofMount are the options that apply to a mount and not to its file system. Of the options with the
+// same key, the last one counts. An empty flag means the kernel's default.
+var ofMount = map[string]struct{ key, flag string }{
+	"nosuid": {"suid", "nosuid"}, "suid": {"suid", ""},
+	"nodev": {"dev", "nodev"}, "dev": {"dev", ""},
+	"noexec": {"exec", "noexec"}, "exec": {"exec", ""},
+	"noatime": {"atime", "noatime"}, "relatime": {"atime", "relatime"}, "strictatime": {"atime", "strictatime"},
+	"atime": {"atime", ""}, "norelatime": {"atime", ""}, "nostrictatime": {"atime", ""},
+	"nodiratime": {"diratime", "nodiratime"}, "diratime": {"diratime", ""},
+	"nosymfollow": {"symfollow", "nosymfollow"}, "symfollow": {"symfollow", ""},
+}
+
+// inOrder are the keys of ofMount, in the order of the flags in a request.
+var inOrder = []string{"suid", "dev", "exec", "atime", "diratime", "symfollow"}
+
+// ReadOptions parses the arguments of -o. Each one is a list as in fstab(5). It refuses
+// unknown options, so that a misspelt one is not ignored.
+func ReadOptions(texts []string) (*Options, error) {
+	o := &Options{Timeout: command.ClaimTimeout, own: command.Ownership{Option: true}, vfs: map[string]string{}}
+	for _, text := range texts {
+		for _, option := range fstab.SplitOptions(text) {
+			if err := o.set(option); err != nil {
+				return nil, err
+			}
+		}
+	}
+
+	for _, key := range inOrder {
+		if flag := o.vfs[key]; flag != "" {
+			o.req.AtFlags = append(o.req.AtFlags, flag)
+		}
+	}
+
+	var err error
+	o.req.Ownership, err = o.own.Read()
+	return o, err
+}
+
+func (o *Options) set(option string) error {
+	name, value, given := strings.Cut(option, "=")
+	_, isVFS := ofMount[name]
+	switch {
+	case strings.HasPrefix(name, "x-"), strings.HasPrefix(name, "X-"), slices.Contains(ignoredValues, name):
+		return nil
+	case valued[name] != nil && value == "":
+		return command.Usage(name+"=VALUE", "the option %q needs a value", name)
+	case valued[name] != nil:
+		return valued[name](o, value)
+	case given && (plain[name] != nil || isVFS || slices.Contains(ignored, name)):
+		return command.Usage(name, "the option %q takes no value", name)
+	case slices.Contains(ignored, name):
+		return nil
+	case isVFS:
+		o.vfs[ofMount[name].key] = ofMount[name].flag
+		return nil
+	case plain[name] != nil:
+		plain[name](o)
+		return nil
+	case name == "remount":
+		return command.Usage("umount it and mount it again, with other options", "a volume that is mounted cannot be remounted")
+	}
+
+	return unknownOption(name)
+}
+
+// unknownOption suggests similar options.
+func unknownOption(name string) error {
+	known := slices.Concat(slices.Sorted(maps.Keys(valued)), slices.Sorted(maps.Keys(plain)), slices.Sorted(maps.Keys(ofMount)), ignored)
+	hint := fmt.Sprintf("an option of the file system is given to the plugin as mount_flag=%s; all options: volctl mount --help", name)
+
+	meant := strings.ReplaceAll(name, "-", "_")
+	if near := spec.Near(meant, known); !slices.Contains(known, meant) && len(near) > 0 {
+		meant = near[0]
+	}
+
+	switch {
+	case valued[meant] != nil:
+		hint = "did you mean " + meant + "=?"
+	case slices.Contains(known, meant):
+		hint = "did you mean " + meant + "?"
+	}
+
+	return command.Usage(hint, "unknown mount option %q", name)
+}
+
+func (o *Options) setPerAlloc(value string) error {
+	n, err := strconv.ParseUint(value, 10, 32)
+	if err != nil {
+		return command.Usage("per_alloc=0", "per_alloc needs the number of an alloc, not %q", value)
+	}
+	o.PerAlloc = &n
+	return nil
+}
+
+func (o *Options) setTimeout(value string) error {
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return command.Usage("timeout=80s", "timeout needs a time that is more than 0, with a unit, not %q", value)
+	}
+	o.Timeout = d
+	return nil
+}

@@ -1,0 +1,111 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/suggest"
+	"golang.org/x/sys/unix"
+)
+
+// point is the directory at which a volume will be mounted, or the file for a block device.
+type point struct {
+	path string
+
+	// file is opened with O_PATH. If something is mounted there, file refers to the mounted root.
+	file *os.File
+
+	// above are the mounts that are already there, the topmost last.
+	above []mounted
+
+	// onDemand tells that an autofs is mounted there. Its content does not matter, and reading it
+	// would wait for the very mount that is being made.
+	onDemand bool
+}
+
+// close ignores the error, because nothing was written.
+func (p *point) close() { _ = p.file.Close() }
+
+// refusedPoint is the error for a mount point that cannot be used.
+func refusedPoint(code api.Code, hint, format string, args ...any) error {
+	return &api.Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// openPoint opens a mount point whose path contains no symbolic link. O_PATH touches nothing that
+// may hang: it neither reads a mounted file system nor triggers an autofs.
+func openPoint(path string, table []mounted) (*point, error) {
+	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
+	switch {
+	case err == nil:
+		return &point{path: path, file: os.NewFile(uintptr(fd), path), above: at(table, path), onDemand: autofsAt(table, path)}, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, refusedPoint(api.CodeNotFound, suggest.Command("mkdir -p %s", path), "there is no %s", path)
+	case errors.Is(err, unix.ELOOP):
+		end, linkErr := filepath.EvalSymlinks(path)
+		if linkErr != nil {
+			return nil, refusedPoint(api.CodeInvalid, "", "a symbolic link on the way leads nowhere: %v", linkErr)
+		}
+		return nil, refusedPoint(api.CodeInvalid, "name "+end+" instead", "a symbolic link on the way leads to %s", end)
+	case errors.Is(err, unix.ENOTDIR):
+		return nil, refusedPoint(api.CodeInvalid, "", "a part of it is no directory")
+	case errors.Is(err, fs.ErrPermission):
+		return nil, refusedPoint(api.CodePermission, "", "no permission to reach it")
+	}
+
+	return nil, refusedPoint(api.CodeFailed, "", "it cannot be opened: %v", err)
+}
+
+// fits checks that the mount point is a file for a block device, and a directory for a file system.
+// Without a mode, it leaves the check to the agent.
+func (p *point) fits(attachmentMode string) error {
+	dir, err := p.isDir()
+	switch {
+	case err != nil:
+		return err
+	case attachmentMode == blockDevice && dir:
+		return refusedPoint(api.CodeInvalid, "a block device is mounted over a file: name one that is there, made by touch", "it is a directory")
+	case attachmentMode == fileSystem && !dir:
+		return refusedPoint(api.CodeInvalid, "name a directory; a file is for attachment_mode="+blockDevice, "it is no directory")
+	}
+
+	return nil
+}
+
+func (p *point) isDir() (bool, error) {
+	info, err := p.file.Stat()
+	if err != nil {
+		return false, refusedPoint(api.CodeFailed, "", "it cannot be looked at: %v", err)
+	}
+	return info.IsDir(), nil
+}
+
+// empty refuses a directory with entries, because the mount would hide them.
+func (p *point) empty() error {
+	if dir, err := p.isDir(); p.onDemand || err != nil || !dir {
+		return err
+	}
+
+	fd, err := unix.Openat(int(p.file.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return refusedPoint(api.CodeFailed, "", "it cannot be read: %v", err)
+	}
+
+	dir := os.NewFile(uintptr(fd), p.path)
+	defer func() { _ = dir.Close() }() // nothing was written
+
+	names, err := dir.Readdirnames(1)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return refusedPoint(api.CodeFailed, "", "it cannot be read: %v", err)
+	}
+
+	return refusedPoint(api.CodeRefused, "move it elsewhere, or mount over it with the option nonempty",
+		"it is not empty, and what is in it would be hidden: %q", names[0])
+}

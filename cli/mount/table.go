@@ -1,0 +1,67 @@
+package mount
+
+import (
+	"bytes"
+	"path/filepath"
+	"strings"
+
+	"github.com/volagent/volagent/agent/fstab"
+)
+
+// mounted is one line of a mount table (proc_pid_mountinfo(5)).
+type mounted struct {
+	root, path, fsType, source string
+}
+
+// autofs reports whether this is an autofs mount, which mounts something else on demand.
+func (m mounted) autofs() bool { return m.fsType == "autofs" }
+
+// String describes the mount for people.
+func (m mounted) String() string {
+	if m.source == "" || m.source == "none" || m.source == m.fsType {
+		return m.fsType
+	}
+	return m.fsType + " on " + m.source
+}
+
+// readTable parses a mount table. Of several mounts at one path, the topmost comes last. It skips
+// lines that it cannot parse.
+func readTable(text []byte) []mounted {
+	var table []mounted
+	for line := range bytes.Lines(text) {
+		head, tail, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), " - ")
+		before, after := strings.Split(head, " "), strings.Split(tail, " ") // a source may be empty
+		if !ok || len(before) < 6 || len(after) < 2 {
+			continue
+		}
+		table = append(table, mounted{fstab.Unescape(before[3]), fstab.Unescape(before[4]), after[0], fstab.Unescape(after[1])})
+	}
+
+	return table
+}
+
+// at returns the mounts at a path, the topmost last. It ignores autofs mounts.
+func at(table []mounted, path string) (found []mounted) {
+	for _, m := range table {
+		if m.path == path && !m.autofs() {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// autofsAt reports whether an autofs is mounted at a path.
+func autofsAt(table []mounted, path string) bool {
+	for _, m := range table {
+		if m.path == path && m.autofs() {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether path is dir or lies below it.
+func within(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, filepath.Clean(dir))
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}

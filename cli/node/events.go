@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/output"
+)
+
+type eventsOptions struct {
+	since  time.Duration
+	filter apiclient.EventFilter
+}
+
+// NewEvents returns the command volctl events.
+func NewEvents(a *command.App) *cobra.Command {
+	var o eventsOptions
+	cmd := &cobra.Command{
+		Use: "events", Short: "Show the events of volumes and plugins",
+		Long: `Show the events of the last seven days, oldest first. A repeated event is shown once, with a
+count. With -o json, each line is one event.`,
+		Example: `  volctl events --since 1h --volume data
+  volctl events -f -o json`,
+		Args: command.Exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := command.CheckCount(cmd, o.filter.N); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("since") && o.since <= 0 {
+				return command.Usage("", "--since must be more than 0, as in 1h")
+			}
+
+			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
+				return runEvents(ctx, o, client, out)
+			})
+		},
+	}
+
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVarP(&o.filter.Follow, "follow", "f", false, "keep printing new events until Ctrl-C")
+	f.DurationVar(&o.since, "since", 0, "show only events of this last period, as in 1h")
+	f.StringVar(&o.filter.Volume, "volume", "", "show only events of volume `ID`")
+	f.IntVarP(&o.filter.N, "lines", "n", 0, "show only the last `N` events (default all)")
+	command.CompleteFlag(a, cmd, "volume", command.VolumeIDs)
+
+	return cmd
+}
+
+func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, out *output.Printer) error {
+	if o.filter.Volume != "" {
+		id, err := eventVolume(ctx, client, o.filter.Volume)
+		if err != nil {
+			return command.Failed(err, "show events")
+		}
+		o.filter.Volume = id
+	}
+
+	if o.since > 0 {
+		o.filter.Since = out.Now().Add(-o.since)
+	}
+
+	location := out.Now().Location()
+	rows := out.NewRows(nil, len(time.DateTime), typeWidth, subjectWidth)
+	rows.Batch = !o.filter.Follow
+	err := client.Events(ctx, o.filter, func(e api.Event) error { return out.Stream(e, rows, eventRow(&e, location)...) })
+	if err := rows.Flush(); err != nil {
+		return err
+	}
+	return command.Failed(command.StreamEnd(ctx, o.filter.Follow, err), "show events")
+}
+
+// eventVolume completes a volume's id. Events outlive their volume, so an id without a match is
+// used as it is.
+func eventVolume(ctx context.Context, client *apiclient.Client, id string) (string, error) {
+	v, err := command.FindVolume(ctx, client, id)
+	switch {
+	case command.IsNotFound(err):
+		return id, nil
+	case err != nil:
+		return "", err
+	}
+	return v.Spec.ID, nil
+}
+
+// typeWidth and subjectWidth suffice for the types of events and for most subjects. Later events
+// are not known yet, so the columns start with these widths.
+const (
+	typeWidth    = 20
+	subjectWidth = 24
+)
+
+// eventRow returns the cells of an event for a person.
+func eventRow(e *api.Event, location *time.Location) []string {
+	subject := output.Joined(" ", e.Volume, e.Alloc)
+	if subject == "" {
+		subject = e.Plugin
+	}
+	return []string{e.Time.In(location).Format(time.DateTime), e.Type, output.Dash(subject), e.Message}
+}

@@ -1,0 +1,138 @@
+package output
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// The times before the first progress line. A command that ends sooner shows none. Without a
+// terminal, lines cannot be erased, so the first one comes later.
+const (
+	shownAfter = time.Second
+	saidAfter  = 2 * time.Second
+)
+
+// everySecond is the interval of the display.
+const everySecond = time.Second
+
+// eraseLine moves to the beginning of a terminal's line and erases it.
+const eraseLine = "\r\x1b[K"
+
+// Status describes the progress of something in a few words, or returns "" if nothing is known. It
+// is called every second, with a context that ends before the next call.
+type Status func(ctx context.Context) string
+
+// progress shows on stderr that an operation takes time. On a terminal, it redraws one line every
+// second and erases it at the end. Otherwise, it writes a line for each change.
+type progress struct {
+	out   *Printer
+	doing string
+	told  Status
+	begun time.Time
+	said  string // the last text, without a terminal
+	drawn bool   // the terminal's line is not empty
+}
+
+// During starts to show an operation ("creating volume \"data\""). The returned function ends that
+// and erases the terminal's line. Nothing is shown with -q, or in a format for programs.
+func (o *Printer) During(ctx context.Context, doing string, state Status) (end func()) {
+	if !o.Human() || o.Quiet {
+		return func() {}
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	over := make(chan struct{})
+	p := &progress{out: o, doing: Printable(doing), told: state, begun: o.Now()}
+	go func() {
+		defer close(over)
+		p.run(ctx)
+	}()
+
+	return func() {
+		cancel()
+		<-over
+		p.erase()
+	}
+}
+
+// run shows the progress until ctx ends.
+func (p *progress) run(ctx context.Context) {
+	first := saidAfter
+	if p.out.Columns() > 0 {
+		first = shownAfter
+	}
+
+	for wait := first; p.out.Pause(ctx, wait) == nil; wait = everySecond {
+		state := p.ask(ctx)
+		if ctx.Err() != nil {
+			return // the operation is over
+		}
+		p.show(state)
+	}
+}
+
+// ask is bounded, so that an agent that hangs does not stop the clock.
+func (p *progress) ask(ctx context.Context) string {
+	if p.told == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, everySecond)
+	defer cancel()
+	return OneLine(p.told(ctx))
+}
+
+func (p *progress) show(state string) {
+	width := p.out.Columns()
+	if width == 0 {
+		if state != "" && state != p.said {
+			p.said = state
+			p.out.Note("%s: %s", p.doing, state)
+		}
+		return
+	}
+
+	elapsed := p.out.Now().Sub(p.begun).Truncate(time.Second)
+	line := cutTo(Joined("  ", p.doing, elapsed.String(), state), width-1)
+	p.drawn = true
+	_, _ = io.WriteString(p.out.Stderr, eraseLine+line)
+}
+
+func (p *progress) erase() {
+	if p.drawn {
+		_, _ = io.WriteString(p.out.Stderr, eraseLine)
+	}
+}
+
+// cutTo shortens a text to a number of columns, because a line that wraps could not be erased.
+func cutTo(s string, columns int) string {
+	if width(s) <= columns {
+		return s
+	}
+
+	var b strings.Builder
+	for _, r := range s {
+		if width(b.String()+string(r)) >= columns {
+			break
+		}
+		b.WriteRune(r)
+	}
+
+	return b.String() + "…"
+}
+
+// Columns returns the width of the terminal f, or 0 if f is no terminal.
+func Columns(f *os.File) int {
+	if !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	wide, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || wide <= 0 {
+		return 80 // a serial line does not know its width
+	}
+	return wide
+}

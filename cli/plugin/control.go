@@ -1,0 +1,113 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/suggest"
+)
+
+// controlOptions holds the options that restart, stop, start and deregister share.
+type controlOptions struct {
+	id      string
+	part    apiclient.Part
+	timeout time.Duration
+	noWait  bool
+}
+
+// doing names an action: as a verb, while it happens, and when it is over.
+type doing struct{ verb, going, over string }
+
+func (o *controlOptions) flags(cmd *cobra.Command, wait string) {
+	f := cmd.Flags()
+	f.DurationVar(&o.timeout, "timeout", command.ClaimTimeout, wait)
+	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the agent continues")
+	partFlags(cmd, &o.part)
+}
+
+// partFlags add the flags that narrow a command to some parts of a plugin.
+func partFlags(cmd *cobra.Command, to *apiclient.Part) {
+	f := cmd.Flags()
+	f.StringVar(&to.Type, "type", "", "select only the parts of this `TYPE`: node or controller")
+	f.StringVar(&to.Instance, "instance", "", "select only the part with this `NAME`")
+}
+
+// checkPart refuses an unknown type of part.
+func checkPart(p apiclient.Part) error {
+	if !slices.Contains([]string{"", "node", "controller", "monolith"}, p.Type) {
+		return command.Usage("", "--type %q is neither node nor controller", p.Type)
+	}
+	return nil
+}
+
+// partWords name the parts that a command is about: " controller "a" of".
+func partWords(p apiclient.Part) string {
+	switch {
+	case p.Instance != "":
+		return " " + output.Joined(" ", p.Type, strconv.Quote(p.Instance), "of")
+	case p.Type != "":
+		return " " + p.Type + " of"
+	default:
+		return ""
+	}
+}
+
+func (o *controlOptions) check() error {
+	if err := command.CheckPluginID(o.id); err != nil {
+		return err
+	}
+	if err := checkPart(o.part); err != nil {
+		return err
+	}
+	return command.CheckTimeout(o.timeout)
+}
+
+// run makes the request, waits unless NoWait is set, and prints the result.
+func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer, force bool, do control, w doing) error {
+	co, outcome := apiclient.ControlOptions{Force: force, Part: o.part}, w.going
+	if !o.noWait {
+		co.Wait, outcome = o.timeout, w.over
+	}
+
+	call, cancel := context.WithTimeout(ctx, o.timeout+command.AnswerGrace)
+	defer cancel()
+
+	p, err := do(call, o.id, co)
+	switch {
+	case err == nil:
+		return out.Print(p, []string{p.ID}, func(b *bytes.Buffer) error {
+			fmt.Fprintf(b, "%s%s plugin %s\n", outcome, partWords(o.part), output.QuotedList([]string{p.ID}))
+			return nil
+		})
+	case ctx.Err() != nil:
+		err = command.Interrupted("it was interrupted; what was asked for goes on", suggest.Command("volctl plugin status %s", o.id))
+	default:
+		err = command.ExplainPlugin(ctx, client, err, o.id)
+	}
+
+	return command.Failed(err, "%s%s plugin %q", w.verb, partWords(o.part), o.id)
+}
+
+// breaks says what happens to the mounts of a plugin's volumes when its process ends.
+func breaks(p *api.Plugin) string {
+	switch p.FUSEClaims {
+	case 0:
+		return "no claim has a FUSE mount that could break with it"
+	case 1:
+		return "1 claim has a FUSE mount, which breaks if the plugin's process serves it"
+	default:
+		return fmt.Sprintf("%d claims have FUSE mounts, which break if the plugin's process serves them", p.FUSEClaims)
+	}
+}
+
+// control is a client request about a plugin.
+type control func(ctx context.Context, id string, o apiclient.ControlOptions) (*api.Plugin, error)

@@ -1,0 +1,19 @@
+package plugin
+
+import (
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/output"
+)
+
+// TestWantedOfRegistered checks the label of pending settings. A registered plugin has no file, so
+// the label must not name one.
+func TestWantedOfRegistered(t *testing.T) {
+	for registered, want := range map[bool]string{false: "In file", true: "Wanted"} {
+		lines := partFields(&api.PluginPart{Registered: registered, Wanted: map[string]string{"max_in_flight": "4"}})
+		if got, want := lines[len(lines)-1], output.Named(want, "max_in_flight: 4"); got != want {
+			t.Errorf("registered %t: %+v, want %+v", registered, got, want)
+		}
+	}
+}

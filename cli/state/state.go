@@ -1,0 +1,181 @@
+// Package state contains the commands of volctl that back up and restore the state of the agent.
+package state
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/suggest"
+	"golang.org/x/sys/unix"
+)
+
+// New returns the group volctl state.
+func New(a *command.App) *cobra.Command {
+	return command.Group("state", "Back up and restore the agent's state", "", newBackup(a), newRestore(a))
+}
+
+type backupOptions struct {
+	file     string
+	force    bool
+	terminal bool // stdout is a terminal
+}
+
+func newBackup(a *command.App) *cobra.Command {
+	var o backupOptions
+	cmd := &cobra.Command{
+		Use: "backup FILE|-", Short: "Write a backup of the agent's state",
+		Long: `Write a backup of the agent's current state to a file, or to stdout for "-". The backup contains
+volumes, claims, registered plugins, intents, pending calls and leftovers. The command writes the
+complete file or no file. The backup does not contain the data in the volumes, the plugin files,
+the configuration, or the key that seals secrets. Without that key, the sealed secrets in the
+backup are useless. See docs/backup.md.`,
+		Example: `  volctl state backup /var/backups/volagent.db --force
+  volctl state backup - | ssh backup "cat > volagent.db"`,
+		Args: command.Exactly("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.file, o.terminal = args[0], a.Env.StdoutTerminal
+			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
+				return runBackup(ctx, o, client, out)
+			})
+		},
+	}
+
+	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite an existing file")
+	return cmd
+}
+
+// backedUp is the output of the command.
+type backedUp struct {
+	File  string `json:"file"`
+	Bytes int64  `json:"bytes"`
+	Node  string `json:"node"`
+
+	// Key is the path of the key for the sealed secrets in the backup, if the key is a file and not
+	// a credential.
+	Key string `json:"key"`
+}
+
+func runBackup(ctx context.Context, o backupOptions, client *apiclient.Client, out *output.Printer) error {
+	if o.file == "-" {
+		if o.terminal {
+			return command.Usage("volctl state backup FILE", "a backup is not for a terminal")
+		}
+		return command.Failed(o.copy(ctx, client, out.Stdout), "back up the state")
+	}
+
+	if _, err := os.Lstat(o.file); err == nil && !o.force {
+		return command.Failed(o.exists(), "write %q", o.file)
+	}
+
+	n, err := client.Node(ctx)
+	if err != nil {
+		return command.Failed(err, "back up the state")
+	}
+
+	bytesWritten, err := o.write(ctx, client)
+	if err != nil {
+		return command.Failed(err, "write the backup to %q", o.file)
+	}
+
+	done := backedUp{File: o.file, Bytes: bytesWritten, Node: n.ID, Key: filepath.Join(n.DataDir, "keys", "secrets.key")}
+	return out.Print(done, []string{o.file}, func(w *bytes.Buffer) error {
+		fmt.Fprintf(w, "wrote %s (%s), the state of node %q\n", output.Printable(o.file), output.Size(bytesWritten), n.ID)
+		fmt.Fprintf(w, "sealed secrets in it need the key, which is not in it: the credential volagent.key or %s\n", output.Printable(done.Key))
+		return nil
+	})
+}
+
+func (o *backupOptions) exists() error {
+	return &api.Error{Code: api.CodeRefused, Message: "the file exists", Hint: suggest.Command("volctl state backup %s --force", o.file)}
+}
+
+func (o *backupOptions) copy(ctx context.Context, client *apiclient.Client, to io.Writer) error {
+	b, err := client.Backup(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	_, err = io.Copy(to, b)
+	return err
+}
+
+// write makes the file. It is complete, synced and under its final name, or it does not exist.
+func (o *backupOptions) write(ctx context.Context, client *apiclient.Client) (written int64, err error) {
+	dir := filepath.Dir(o.file)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(o.file)+".") // mode 0600
+	if err != nil {
+		return 0, bare(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+
+	err = o.copy(ctx, client, f)
+	if err == nil {
+		err = f.Sync()
+	}
+
+	info, serr := f.Stat()
+	if err = errors.Join(err, serr, f.Close()); err != nil {
+		return 0, bare(err)
+	}
+	if err := o.rename(f.Name()); err != nil {
+		return 0, err
+	}
+
+	return info.Size(), syncDir(dir)
+}
+
+// rename gives the file its final name. Without --force, it does not replace an existing file if
+// the file system can ensure that.
+func (o *backupOptions) rename(tmp string) error {
+	if o.force {
+		return bare(os.Rename(tmp, o.file))
+	}
+
+	err := unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, o.file, unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return o.exists()
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		// Not every file system supports RENAME_NOREPLACE.
+		return bare(os.Rename(tmp, o.file))
+	}
+
+	return err
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return bare(err)
+	}
+	return bare(errors.Join(d.Sync(), d.Close()))
+}
+
+// bare removes the path from a file error, because the caller's message already contains it.
+func bare(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &path):
+		return path.Err
+	case errors.As(err, &link):
+		return link.Err
+	}
+
+	return err
+}

@@ -1,0 +1,106 @@
+// Package systemd contains the command of volctl that generates units for mounts. A mount unit
+// contains mount options and is named after its directory, so the package imports those two parts
+// of package mount.
+package systemd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/mount"
+	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/suggest"
+)
+
+// New returns the group volctl systemd.
+func New(a *command.App, host mount.Host) *cobra.Command {
+	return command.Group("systemd", "Generate systemd units for volumes", "", newGenerate(a, host))
+}
+
+func newGenerate(a *command.App, host mount.Host) *cobra.Command {
+	o := generateOptions{host: host}
+	cmd := &cobra.Command{
+		Use: "generate ID DIR", Short: "Generate the systemd units that mount a volume",
+		Long: `Generate the mount unit with which systemd mounts a volume at a directory. The mount is ordered
+after the agent and before remote-fs.target, and a boot continues without it. With --for, a
+drop-in makes another unit wait for the mount. systemd stops that unit before it unmounts the
+volume. With --automount, systemd mounts the volume at the first access to the directory. The
+command prints the units, each with the path where it belongs.
+
+With --install, the command writes the units to these paths, reloads systemd and enables the
+mount. If an existing file differs, the command is refused (4) and writes nothing, unless you give
+--force. The command starts nothing.`,
+		Example: "  volctl systemd generate data /srv/data\n  volctl systemd generate data /srv/data --for postgresql.service --install\n" +
+			"  volctl systemd generate data /srv/data --automount -o ro,nosuid",
+		Args: command.Exactly("ID", "DIR"), ValidArgsFunction: mount.Complete(a),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.volume, o.dir = args[0], args[1]
+			return a.Read(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
+				return command.Failed(runGenerate(ctx, o, client, out), "generate units for volume %q at %s", o.volume, o.dir)
+			})
+		},
+	}
+
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.consumer, "for", "", "`UNIT` that needs the mount, as in web.service")
+	f.StringArrayVarP(&o.options, "options", "o", nil, "mount `OPTIONS`, as for volctl mount; may be repeated")
+	f.BoolVar(&o.automount, "automount", false, "mount the volume at first use")
+	f.BoolVar(&o.install, "install", false, "write the units to /etc/systemd/system and enable the mount")
+	f.BoolVar(&o.force, "force", false, "replace existing files that differ")
+
+	a.AddLongOutputFlag(f)
+	return cmd
+}
+
+func runGenerate(ctx context.Context, o generateOptions, client *apiclient.Client, out *output.Printer) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if _, err := client.Volume(ctx, o.parsed.Volume); err != nil {
+		return err
+	}
+
+	g := o.units()
+	if !o.install {
+		return out.Print(g, paths(g.Files), func(w *bytes.Buffer) error {
+			for i, f := range g.Files {
+				if i > 0 {
+					w.WriteString("\n")
+				}
+				w.WriteString("# " + f.Path + "\n" + f.Text)
+			}
+			return nil
+		})
+	}
+
+	written, err := o.installs(ctx, g)
+	if err != nil {
+		return err
+	}
+
+	return out.Print(g, paths(g.Files), func(w *bytes.Buffer) error {
+		for _, f := range g.Files {
+			did := "unchanged "
+			if slices.Contains(written, f.Path) {
+				did = "wrote "
+			}
+			w.WriteString(did + output.Printable(f.Path) + "\n")
+		}
+
+		fmt.Fprintf(w, "enabled %s; to mount it now: %s\n", g.Enable, suggest.Command("systemctl start %s", g.Enable))
+		return nil
+	})
+}
+
+func paths(files []unitFile) (all []string) {
+	for _, f := range files {
+		all = append(all, f.Path)
+	}
+	return all
+}

@@ -1,0 +1,65 @@
+package volume
+
+import (
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/volmgr/proc"
+)
+
+// manualAlloc is the alloc of claims made from a shell.
+const manualAlloc = "manual"
+
+// serviceFromCgroup returns the systemd service of a process, given the content of its
+// /proc/PID/cgroup (see cgroups(7)). The innermost unit decides. It returns "" if that unit is a
+// scope, as for login sessions and containers, or the service manager of a user (user@UID.service).
+func serviceFromCgroup(content string) string {
+	var path string
+	for _, g := range proc.ParseCgroups(content) {
+		// On cgroup version 1, systemd has a hierarchy of its own. On version 2, the only hierarchy
+		// has no controllers in its line. If systemd does not use a hierarchy, all processes are at
+		// its root.
+		if g.Controllers == "name=systemd" && g.Path != "/" {
+			path = g.Path
+			break
+		}
+
+		if g.Unified() {
+			path = g.Path
+		}
+	}
+
+	units := strings.Split(path, "/")
+	for i := len(units) - 1; i >= 0; i-- {
+		switch unit := units[i]; {
+		case strings.HasSuffix(unit, ".scope"), strings.HasPrefix(unit, "user@"):
+			return ""
+		case strings.HasSuffix(unit, ".service") && unit != ".service":
+			return unit
+		}
+	}
+
+	return ""
+}
+
+// defaultAlloc returns the alloc of a claim that names none.
+func defaultAlloc(a *command.App) string {
+	content, err := a.Env.Cgroup()
+	if service := serviceFromCgroup(string(content)); err == nil && service != "" {
+		return service
+	}
+	return manualAlloc // without /proc, there is no service either
+}
+
+// defaultOwner returns the owner of a claim that names none. It is the current invocation of the
+// calling service, whose id systemd passes to all processes of the service. A service of a user's
+// own service manager gets no owner, because the agent cannot ask that manager.
+func defaultOwner(a *command.App) api.Owner {
+	content, err := a.Env.Cgroup()
+	service, invocation := serviceFromCgroup(string(content)), a.Env.Getenv("INVOCATION_ID")
+	if err != nil || service == "" || invocation == "" || strings.Contains(string(content), "/user@") {
+		return api.Owner{}
+	}
+	return api.Owner{Kind: api.OwnerUnit, Unit: service, Invocation: invocation}
+}

@@ -1,0 +1,165 @@
+package volume
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/cli/command"
+	"github.com/volagent/volagent/cli/output"
+	"github.com/volagent/volagent/volmgr/suggest"
+)
+
+// volumeFile is the input of register and validate.
+type volumeFile struct {
+	plugin   string // of volumes from foreign files; if empty, the plugin with their driver
+	docs     []spec.Document
+	specs    []api.VolumeSpec
+	warnings map[string][]string // by volume
+}
+
+func (f *volumeFile) flag(a *command.App, cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.plugin, "plugin", "", "`PLUGIN` of PersistentVolumes and Nomad volumes, if their driver does not identify it")
+	command.CompleteFlag(a, cmd, "plugin", command.PluginIDs)
+}
+
+// read reads a file, or stdin for "-".
+func (f *volumeFile) read(ctx context.Context, a *command.App, file string) error {
+	if f.plugin != "" {
+		if err := command.CheckPluginID(f.plugin); err != nil {
+			return err
+		}
+	}
+
+	name, data, err := a.ReadFile(ctx, file)
+	if err != nil {
+		return err
+	}
+	if f.docs, err = spec.Read(name, data); err != nil {
+		return command.Failed(err, "read the volume file")
+	}
+
+	f.warnings = map[string][]string{}
+	for _, d := range f.docs {
+		if d.From == spec.Own && f.plugin != "" {
+			return command.Usage("leave --plugin out", "volume %q names its plugin itself; --plugin is for volumes that Kubernetes or Nomad describe", d.Spec.ID)
+		}
+		f.specs = append(f.specs, d.Spec)
+		f.warnings[d.Spec.ID] = d.Warnings
+	}
+
+	return nil
+}
+
+// warn shows a person the warnings, whether the command succeeds or not. Programs find them in the
+// results.
+func (f *volumeFile) warn(out *output.Printer) {
+	if !out.Human() {
+		return
+	}
+	for _, d := range f.docs {
+		for _, w := range d.Warnings {
+			out.Note("warning: volume %q: %s", d.Spec.ID, w)
+		}
+	}
+}
+
+// settle completes the specs from foreign files, which do not name everything. It finds the plugin,
+// and keeps the settings that were added here when the volume was registered. If it fails, nothing
+// has changed.
+func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error {
+	var plugins []api.Plugin
+	var errs []error
+	for i, d := range f.docs {
+		if d.From == spec.Own {
+			continue
+		}
+
+		known, err := client.Volume(ctx, d.Spec.ID)
+		if err != nil && !command.IsNotFound(err) {
+			return command.Failed(err, "look for volume %q", d.Spec.ID)
+		}
+
+		s := &f.specs[i]
+		if err == nil {
+			keep(d, s, known.Spec)
+			if f.plugin == "" && known.Driver != "" && known.Driver == d.Driver {
+				s.PluginID = known.Spec.PluginID
+				continue
+			}
+		}
+
+		if plugins == nil {
+			if plugins, err = client.Plugins(ctx); err != nil {
+				return command.Failed(err, "find the plugin of volume %q", d.Spec.ID)
+			}
+		}
+
+		if s.PluginID, err = pluginFor(d, f.plugin, plugins); err != nil {
+			errs = append(errs, command.Failed(err, "find the plugin of volume %q", d.Spec.ID))
+		}
+	}
+
+	return command.Join(errs)
+}
+
+// keep copies the settings that a foreign file cannot express from the registered volume.
+func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
+	s.Secrets, s.Reclaim = known.Secrets, known.Reclaim
+	if o := known.MountOptions; d.FlagsHidden && o != nil {
+		kept := api.MountOptions{MountFlags: o.MountFlags}
+		if s.MountOptions != nil {
+			kept.FSType = s.MountOptions.FSType
+		}
+		s.MountOptions = &kept
+	}
+}
+
+// pluginFor returns the plugin for a volume from a foreign file: the one with the driver that the
+// file names. If several have it, the one with the plugin id in the file is right.
+func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, error) {
+	var same, silent []string
+	all := make([]string, len(plugins))
+	for i, p := range plugins {
+		all[i] = fmt.Sprintf("%q (%s)", p.ID, p.Provider)
+		switch p.Provider {
+		case d.Driver:
+			same = append(same, p.ID)
+		case "":
+			silent = append(silent, p.ID)
+			all[i] = fmt.Sprintf("%q (has not said its driver yet)", p.ID)
+		default:
+			if p.ID == asked && d.Driver != "" {
+				return "", &api.Error{Code: api.CodeRefused, Message: fmt.Sprintf("plugin %q is the driver %q, and the volume is of %q", p.ID, p.Provider, d.Driver)}
+			}
+		}
+	}
+
+	elsewhere := d.Spec.PluginID
+	switch {
+	case asked != "":
+		return asked, nil
+	case d.Driver == "", slices.Contains(same, elsewhere):
+		return elsewhere, nil
+	case len(same) == 1:
+		return same[0], nil
+	case len(same) > 1:
+		return "", command.Usage("say which: --plugin "+suggest.Quote(same[0]), "the driver %q is that of plugins %s", d.Driver, output.QuotedList(same))
+	case slices.Contains(silent, elsewhere):
+		return elsewhere, nil
+	}
+
+	there := "there is no plugin"
+	if len(all) > 0 {
+		there = "there are " + output.Joined(", ", all...)
+	}
+
+	return "", &api.Error{
+		Code: api.CodeNotFound, Message: fmt.Sprintf("no plugin is the driver %q; %s", d.Driver, there),
+		Hint: "write a plugin file (volctl plugin init), or say which plugin it is: --plugin PLUGIN",
+	}
+}

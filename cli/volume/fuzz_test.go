@@ -1,0 +1,34 @@
+package volume
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// FuzzOwner checks that each owner has only one spelling, and that it has all fields of its kind.
+func FuzzOwner(f *testing.F) {
+	for _, text := range []string{"none", "pid:1", "pid:", "pid:-1", "pid:+1", "pid:0x1", "pid:1 ", "unit:", "unit:a", "unit:a.scope", "unit:a:b", "mount:1", ":", "", "unit:\x00"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		_ = serviceFromCgroup(text) // must not panic or hang
+		o, err := parseOwner(text)
+		var again string
+		switch {
+		case err != nil:
+			return
+		case o == api.Owner{Kind: api.OwnerNone}:
+			again = "none"
+		case o == api.Owner{Kind: api.OwnerPID, PID: o.PID} && o.PID > 0:
+			again = fmt.Sprintf("pid:%d", o.PID)
+		case o == api.Owner{Kind: api.OwnerUnit, Unit: o.Unit} && strings.Contains(o.Unit, "."):
+			again = "unit:" + o.Unit
+		}
+		if same, err := parseOwner(again); err != nil || same != o {
+			t.Errorf("%q is %+v, and then %+v, %v", text, o, same, err)
+		}
+	})
+}

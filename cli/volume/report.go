@@ -1,0 +1,122 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli/output"
+)
+
+// well reports whether the plugin found no problem.
+func well(r *api.Report) bool { return r == nil || len(r.Health) == 0 }
+
+// fresh is the age up to which a plugin's report counts as current.
+const fresh = 5 * time.Second
+
+// asOf returns the age of a report, or "" if it is current.
+func asOf(now, then time.Time) string {
+	if then.IsZero() || now.Sub(then) < fresh {
+		return ""
+	}
+	return output.Since(now, then) + " ago"
+}
+
+// volumeFacts returns the facts at the end of the first line: how safe the data is if there is a
+// problem, else how full the volume is.
+func volumeFacts(v *api.Volume, now time.Time) []string {
+	if v.DataSafe != "" || v.StillMounted != "" {
+		return []string{"data safe: " + output.Dash(v.DataSafe), "still mounted: " + output.Dash(v.StillMounted)}
+	}
+
+	var stats api.Stats
+	if v.Report != nil && v.Report.Stats != nil {
+		stats = *v.Report.Stats
+	}
+
+	var parts []string
+	switch {
+	case totalOnly(stats):
+		parts = append(parts, output.Size(stats.BytesTotal))
+	case stats.BytesTotal > 0:
+		unit := output.SizeUnit(stats.BytesTotal)
+		parts = append(parts, fmt.Sprintf("%s/%s %s", output.InUnit(stats.BytesUsed, unit), output.Size(stats.BytesTotal), output.Percent(stats.BytesUsed, stats.BytesTotal)))
+	case v.Capacity > 0 && unenforced(v) == "":
+		parts = append(parts, output.Size(v.Capacity))
+	}
+
+	if note := unenforced(v); note != "" {
+		parts = append(parts, output.Size(v.Capacity)+note)
+	}
+
+	if stats.InodesTotal > 0 {
+		parts = append(parts, "inodes "+output.Percent(stats.InodesUsed, stats.InodesTotal))
+	}
+
+	if old := asOf(now, stats.At); old != "" && stats.BytesTotal+stats.InodesTotal > 0 {
+		parts = append(parts, "("+old+")")
+	}
+
+	return []string{strings.Join(parts, "  ")}
+}
+
+// bundledDriver is the CSI name of the bundled driver.
+const bundledDriver = "local.csi.volagent"
+
+// unenforced returns a note for the size of a volume that can outgrow it, and "" for every other
+// volume. A directory of the bundled driver can outgrow its size unless it has a quota. The volume
+// context or the mutable parameters tell whether it has one.
+func unenforced(v *api.Volume) string {
+	quota := v.Spec.Mutable["quota"]
+	limited := quota != "" && quota != "none" || quota == "" && v.Spec.Context["size"] == "enforced"
+	if v.Driver != bundledDriver || v.Spec.Context["type"] != "directory" || v.Capacity == 0 || limited {
+		return ""
+	}
+	return ", size not enforced"
+}
+
+// reportLines show the problems that a plugin reports for a volume, and the unanswered questions.
+func reportLines(r *api.Report, now time.Time) []output.Field {
+	if r == nil {
+		return nil
+	}
+
+	var lines []output.Field
+	for _, f := range r.Health {
+		lines = append(lines, output.Named("Health", output.Finding(f), output.Joined(", ", "says the "+f.By, asOf(now, r.CheckedAt[f.By]))))
+	}
+
+	if s := r.Storage; s != nil {
+		lines = append(lines, output.Named("Storage", output.SizeOrDash(s.Capacity), output.Places(s.Topologies)))
+		if len(s.PublishedNodes) > 0 {
+			lines = append(lines, output.Named("", "attached to "+strings.Join(s.PublishedNodes, ", ")))
+		}
+	}
+
+	for _, s := range r.Silent {
+		lines = append(lines, output.Named("Silent", s))
+	}
+
+	return lines
+}
+
+// storageLines show the places and mutable parameters of a volume. A person may need them before a
+// claim or a modification.
+func storageLines(v *api.Volume) []output.Field {
+	var lines []output.Field
+	for i, t := range v.Topologies {
+		name := "Place"
+		if i > 0 {
+			name = "or"
+		}
+		lines = append(lines, output.Named(name, output.Topology(t)))
+	}
+
+	if len(v.Spec.Mutable) > 0 {
+		lines = append(lines, output.Named("Mutable", output.Topology(v.Spec.Mutable)))
+	}
+
+	return slices.Clip(lines)
+}
