@@ -160,17 +160,17 @@ func (p *plugin) ours(verb string) error {
 	}
 
 	p.mu.Lock()
-	def, pid, halted := p.def, p.pid, p.halted
+	def, traits, pid, halted := p.def, p.traits, p.pid, p.halted
 	p.mu.Unlock()
 
 	switch {
-	case def == nil || def.Socket == "" || halted:
+	case def == nil || traits.Owned || halted:
 		return nil
 	case pid == 0:
-		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by whoever serves its socket %s, which nobody does now", p.title(), verb, def.Socket).
+		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by whoever serves its socket %s, which nobody does now", p.title(), verb, traits.Socket).
 			WithHint("volctl plugin status %s", p.id)
 	default:
-		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by process %d, which serves its socket %s", p.title(), verb, pid, def.Socket).
+		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by process %d, which serves its socket %s", p.title(), verb, pid, traits.Socket).
 			WithHint("%s", volume.Command("systemctl status %d", pid))
 	}
 }

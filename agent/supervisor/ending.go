@@ -43,15 +43,14 @@ func (s *Supervisor) End(ctx context.Context, keep func(pluginID string) bool) {
 
 // finish ends the instance, unless End lets it keep running.
 func (w *worker) finish(e *hostEnd) {
-	def, _ := w.definition()
-	if w.inst == nil || def == nil || def.Unit != "" || def.Socket != "" || e.keep(w.id) {
+	if run := w.runner(); w.inst == nil || run == nil || !run.Traits().Ends || e.keep(w.id) {
 		return
 	}
 
 	w.must(w.m.stop("this host is going down"))
 	w.drop()
 	if err := w.inst.Stop(e.ctx, w.s.opts.StopGrace); err != nil {
-		w.log.Warn("the plugin has not ended in time; it ends with the host", "error", err)
+		w.logger.Warn("the plugin has not ended in time; it ends with the host", "error", err)
 		return
 	}
 

@@ -163,7 +163,7 @@ func (s *Supervisor) sockets(taken map[string]found) (bad []found) {
 		f := taken[slot]
 		path := f.def.Socket
 		if path == "" {
-			if path = s.opts.paths(f.id, slot).socket; pluginfile.CheckSocketPath(path) != nil {
+			if path = s.opts.dirs().Paths(f.id, slot).Socket; pluginfile.CheckSocketPath(path) != nil {
 				f.err = fmt.Errorf("%s: %w; choose a shorter --runtime-dir", f.file, pluginfile.CheckSocketPath(path))
 			}
 		}

@@ -26,7 +26,7 @@ func (w *worker) askNode(ctx context.Context, def *volume.PluginDefinition, clie
 
 	info, err := client.NodeInfo(asking)
 	if err != nil {
-		w.log.Warn("cannot ask the plugin for this host's limits; those that it gave before stay in force", "error", err)
+		w.logger.Warn("cannot ask the plugin for this host's limits; those that it gave before stay in force", "error", err)
 		return
 	}
 
@@ -34,11 +34,11 @@ func (w *worker) askNode(ctx context.Context, def *volume.PluginDefinition, clie
 	w.tellNodeID(info)
 	err = w.save(ctx, func(r *volume.PluginRecord) { r.Info.Topology, r.Info.MaxVolumes = info.Topology, info.MaxVolumes })
 	if err != nil {
-		w.log.Warn("cannot store what the plugin says of this host", "error", err)
+		w.logger.Warn("cannot store what the plugin says of this host", "error", err)
 	}
 
 	if had.MaxVolumes != info.MaxVolumes {
-		w.log.Info("the plugin gives this host another limit of volumes", "was", had.MaxVolumes, "now", info.MaxVolumes)
+		w.logger.Info("the plugin gives this host another limit of volumes", "was", had.MaxVolumes, "now", info.MaxVolumes)
 	}
 }
 
@@ -51,7 +51,7 @@ func (w *worker) tellNodeID(info volume.PluginInfo) {
 		return
 	}
 	if ids := w.inUse(); len(ids) > 0 {
-		w.log.Warn("the plugin calls this host by another node id; volumes in use keep the one under which they are attached",
+		w.logger.Warn("the plugin calls this host by another node id; volumes in use keep the one under which they are attached",
 			"was", had, "now", info.NodeID, "volumes", ids)
 	}
 }

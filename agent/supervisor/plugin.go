@@ -3,13 +3,14 @@ package supervisor
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/agent/supervisor/pluginlog"
+	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -18,23 +19,25 @@ import (
 // goroutine, in worker.go, drives it. Other goroutines only read the part, or change its wanted
 // state and wake that goroutine.
 type plugin struct {
-	s     *Supervisor
-	id    string // the plugin's id
-	slot  string // the part's key: the plugin's id, or a key of its own for a controller beside others
-	m     *machine
-	log   hclog.Logger
-	scrub *csiclient.Scrubber
-	learn sync.Once     // fills scrub with the secrets that earlier agents gave the plugin
-	wake  chan struct{} // holds one token: the wanted state may have changed
-	over  chan struct{} // closed when its goroutine has ended
-	logs  logCopier     // of a container
-	turn  chan struct{} // holds one token, held while the record is stored
+	s      *Supervisor
+	id     string // the plugin's id
+	slot   string // the part's key: the plugin's id, or a key of its own for a controller beside others
+	m      *machine
+	logger hclog.Logger
+	scrub  *csiclient.Scrubber
+	learn  sync.Once     // fills scrub with the secrets that earlier agents gave the plugin
+	wake   chan struct{} // holds one token: the wanted state may have changed
+	over   chan struct{} // closed when its goroutine has ended
+	turn   chan struct{} // holds one token, held while the record is stored
 
-	journal journal // of the unit that runs the plugin
+	output *pluginlog.Copy // the log of its containers
+	paths  part.Paths
 
 	mu sync.Mutex
 	// The wanted state.
 	def     *volume.PluginDefinition // in use; nil if the plugin never had a valid file
+	run     runner.Runner            // of def
+	traits  runner.Traits            // of run; the zero value if there is none
 	next    *change                  // a change that has not been applied yet
 	fault   error                    // why the file cannot be read
 	file    string                   // the file's name, for messages
@@ -56,7 +59,6 @@ type plugin struct {
 	quiet       bool     // no new call may start: the plugin is about to be stopped
 	asking      int      // requests that are checking whether the plugin may be stopped; each blocks new calls
 	halted      bool     // the plugin was stopped on purpose, and no instance runs
-	swept       bool     // the plugin's container was just removed, so there is none
 	untidy      bool     // the warning that its log cannot be trimmed was logged
 	warnings    []string // about the instance that runs
 	warned      []string // all warnings that were passed on
@@ -70,13 +72,15 @@ type change struct{ def *volume.PluginDefinition }
 // in use keeps its stored definition until a change may be applied.
 func (s *Supervisor) newPlugin(slot string, w want, rec volume.PluginRecord) *plugin {
 	p := &plugin{
-		s: s, id: w.id, slot: slot, log: s.log.With("plugin", slot), scrub: &csiclient.Scrubber{},
+		s: s, id: w.id, slot: slot, logger: s.log.With("plugin", slot), scrub: &csiclient.Scrubber{},
 		wake: make(chan struct{}, 1), over: make(chan struct{}), turn: make(chan struct{}, 1), rec: rec,
 	}
 
-	p.logs.init(p.paths())
+	p.paths = s.opts.dirs().Paths(p.id, slot)
+	p.output = pluginlog.NewCopy(p.paths.Log)
 	p.m = newMachine(p.changed)
-	p.def, p.halt = rec.Definition, rec.Stopped
+	p.define(rec.Definition)
+	p.halt = rec.Stopped
 	if rec.ID != "" {
 		p.stored, _ = json.Marshal(rec) // if this fails, the record is stored once more than necessary
 	}
@@ -100,10 +104,10 @@ func (p *plugin) propose(w want) {
 	p.fault, p.file, p.next = w.err, w.file, nil
 	switch {
 	case w.err != nil && p.def != nil: // the definition in use stays in use
-		p.log.Warn("cannot use the plugin's file", "error", w.err)
+		p.logger.Warn("cannot use the plugin's file", "error", w.err)
 	case w.err != nil: // the state reports the fault
 	case w.def != nil && (p.def == nil || w.def.Equal(p.def)):
-		p.def = w.def
+		p.define(w.def)
 	default:
 		p.next = &change{def: w.def}
 	}
@@ -113,6 +117,22 @@ func (p *plugin) propose(w want) {
 	p.mu.Unlock()
 
 	p.poke()
+}
+
+// define puts a definition into force. The caller holds p.mu.
+func (p *plugin) define(def *volume.PluginDefinition) {
+	if def != nil && !def.Equal(p.def) {
+		p.run = p.runnerFor(def)
+		p.traits = p.run.Traits()
+	}
+	p.def = def
+}
+
+// runner returns the runner of the definition in use; nil if there is none.
+func (p *plugin) runner() runner.Runner {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.run
 }
 
 // onRequest returns the reason that the status shows for a plugin that was stopped on purpose.
@@ -131,14 +151,14 @@ func (p *plugin) poke() {
 // changed is called after every change of state. People read about it in the events, which suppress
 // repetitions.
 func (p *plugin) changed(from State, now status) {
-	p.log.Debug("plugin is "+string(now.state), "was", from, "reason", now.reason, "restarts", now.restarts)
+	p.logger.Debug("plugin is "+string(now.state), "was", from, "reason", now.reason, "restarts", now.restarts)
 	p.s.notify(p)
 }
 
 // must logs an event that the state machine refused, which is a bug of the agent.
 func (p *plugin) must(err error) {
 	if err != nil {
-		p.log.Error("impossible change of a plugin's state", "error", err)
+		p.logger.Error("impossible change of a plugin's state", "error", err)
 	}
 }
 
@@ -216,19 +236,6 @@ func (p *plugin) record() volume.PluginRecord {
 	return p.rec
 }
 
-// saveProcess stores which process serves the plugin, and the definition it was started from.
-func (p *plugin) saveProcess(ctx context.Context, it volume.PluginProcess, def *volume.PluginDefinition) error {
-	return p.save(ctx, func(r *volume.PluginRecord) { r.Process, r.Definition = it, def })
-}
-
-// forgetProcess records in memory that no process was started. It does not store this: an intent
-// without a process does no harm.
-func (p *plugin) forgetProcess() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.rec.Process = volume.PluginProcess{}
-}
-
 // save changes the record, and stores it if it differs from the stored one.
 func (p *plugin) save(ctx context.Context, edit func(*volume.PluginRecord)) error {
 	p.turn <- struct{}{} // so that an earlier record is never stored after a later one
@@ -257,30 +264,9 @@ func (p *plugin) save(ctx context.Context, edit func(*volume.PluginRecord)) erro
 	return nil
 }
 
-// errDue ends a wait because due returned true.
-var errDue = errors.New("the plugin's definition changes")
-
-// sleep waits for d. It returns early with ctx.Err(), or with errDue.
-func (p *plugin) sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-p.wake:
-			if p.due() {
-				return errDue
-			}
-		}
-	}
-}
-
 // runs publishes the instance that runs, nil for none. It reports whether inst differs from the
 // last one.
-func (p *plugin) runs(inst instance) (another bool) {
+func (p *plugin) runs(inst runner.Instance) (another bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 

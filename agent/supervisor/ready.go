@@ -7,11 +7,15 @@ import (
 	"os"
 	"time"
 
+	"github.com/volagent/volagent/agent/supervisor/pluginlog"
+	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 const (
+	// firstPoll is the first pause between two checks of a plugin that was just started.
+	firstPoll = 5 * time.Millisecond
 	// slowestPoll is the longest pause between two checks for a socket that a plugin of this agent
 	// is about to open.
 	slowestPoll = 100 * time.Millisecond
@@ -30,17 +34,14 @@ const (
 // settle waits until the instance is ready, and returns as soon as it is. The instance opens its
 // socket, reports that it is ready, identifies itself, and shares its mounts with the host. The
 // caller owns the returned client.
-func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefinition) (*csiclient.Client, error) {
+func (w *worker) settle(ctx context.Context, run runner.Runner, def *volume.PluginDefinition) (*csiclient.Client, error) {
 	limit, cancel := context.WithTimeoutCause(ctx, def.StartTimeout, errSlow)
 	defer cancel()
 
-	last := "it has not opened its socket " + run.Socket()
-	if def.Unit != "" {
-		last += unitNeeds(run.Socket())
-	}
+	last := "it has not opened its socket " + run.Traits().Socket + run.Traits().Missing
 
-	err := w.poll(limit, firstLook, slowestPoll, func() bool {
-		_, err := os.Stat(run.Socket())
+	err := w.poll(limit, firstPoll, slowestPoll, func() bool {
+		_, err := os.Stat(run.Traits().Socket)
 		return err == nil
 	})
 
@@ -48,15 +49,15 @@ func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefin
 		return nil, w.unsettled(limit, def, err, last)
 	}
 
-	w.served, _ = statSocket(run.Socket()) // if it is gone again, the next socket counts as another
-	last = "it has opened its socket " + run.Socket() + ", and does not answer"
-	client, err := csiclient.Dial(run.Socket(), w.clientOptions(def))
+	w.served, _ = runner.StatSocket(run.Traits().Socket) // if it is gone again, the next socket counts as another
+	last = "it has opened its socket " + run.Traits().Socket + ", and does not answer"
+	client, err := csiclient.Dial(run.Traits().Socket, w.clientOptions(def))
 	if err != nil {
 		return nil, err
 	}
 
 	var info volume.PluginInfo
-	err = w.poll(limit, firstLook, slowestProbe, func() bool {
+	err = w.poll(limit, firstPoll, slowestProbe, func() bool {
 		ready, err := client.Probe(limit)
 		if err == nil && ready {
 			info, err = client.Info(limit)
@@ -79,13 +80,13 @@ func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefin
 	if err == nil {
 		err = w.introduce(ctx, def, info)
 		if err == nil {
-			err = w.share(ctx, run, def)
+			err = w.share(ctx, run)
 		}
 	} else {
 		err = w.unsettled(limit, def, err, last)
 	}
 
-	if err != nil && errors.Is(err, errRefused) && w.inst.Done() == nil {
+	if err != nil && errors.Is(err, runner.ErrRefused) && w.inst.Done() == nil {
 		w.refusedClient = client // the end of its connection shows that the refused instance has ended
 		return nil, err
 	}
@@ -101,7 +102,7 @@ var errSlow = errors.New("start timeout")
 
 // unsettled returns the reason why a plugin did not become ready.
 func (w *worker) unsettled(limit context.Context, def *volume.PluginDefinition, err error, last string) error {
-	if errors.Is(context.Cause(limit), errSlow) && !errors.Is(err, errExited) && !errors.Is(err, errDue) {
+	if errors.Is(context.Cause(limit), errSlow) && !errors.Is(err, errExited) && !errors.Is(err, runner.ErrDue) {
 		return fmt.Errorf("not ready after %s: %s", def.StartTimeout, last)
 	}
 	return err
@@ -128,7 +129,7 @@ func (w *worker) poll(ctx context.Context, first, slowest time.Duration, ok func
 		case <-w.wake:
 			timer.Stop()
 			if w.due() {
-				return errDue
+				return runner.ErrDue
 			}
 		}
 	}
@@ -169,7 +170,7 @@ func (w *worker) named(driver string) error {
 		w.misnamed = ""
 		return nil
 	case w.s.opts.HasVolumes == nil || !w.s.opts.HasVolumes(w.id):
-		return fmt.Errorf("%w: %w", errRefused, err)
+		return fmt.Errorf("%w: %w", runner.ErrRefused, err)
 	}
 
 	w.misnamed = err.Error() + "; it is used all the same, because volumes of it exist"
@@ -183,9 +184,9 @@ func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, in
 	wantController := def.Type == typeController || def.Type == typeMonolith
 	switch {
 	case wantNode && !info.HasNode:
-		return fmt.Errorf("%w: its file says type %s, and it has no node service", errRefused, def.Type)
+		return fmt.Errorf("%w: its file says type %s, and it has no node service", runner.ErrRefused, def.Type)
 	case wantController && !info.HasController:
-		return fmt.Errorf("%w: its file says type %s, and it has no controller service", errRefused, def.Type)
+		return fmt.Errorf("%w: its file says type %s, and it has no controller service", runner.ErrRefused, def.Type)
 	}
 
 	if err := w.named(info.Driver); err != nil {
@@ -195,10 +196,10 @@ func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, in
 	switch was, part := w.s.other(w.plugin, info.Driver); {
 	case part != "":
 		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts are of one driver",
-			errRefused, info.Driver, part, w.id, was)
+			runner.ErrRefused, info.Driver, part, w.id, was)
 	case was != "":
 		return fmt.Errorf("%w: driver %q answers, and plugin %q has been driver %q: its volumes would go to the wrong driver; give another driver an id of its own",
-			errRefused, info.Driver, w.id, was)
+			runner.ErrRefused, info.Driver, w.id, was)
 	}
 
 	w.tellNodeID(info)
@@ -206,14 +207,14 @@ func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, in
 	if err != nil {
 		// The plugin serves all the same. Without the record, its description is lost while it is
 		// down.
-		w.log.Warn("cannot store what the plugin says of itself", "error", err)
+		w.logger.Warn("cannot store what the plugin says of itself", "error", err)
 	}
 
 	return nil
 }
 
 // watch probes a ready plugin until it ends, hangs or is replaced, or until due returns true.
-func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefinition, client *csiclient.Client) error {
+func (w *worker) watch(ctx context.Context, run runner.Runner, def *volume.PluginDefinition, client *csiclient.Client) error {
 	lost, stop := watchConnection(ctx, client)
 	defer stop()
 
@@ -240,7 +241,7 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 
 		case <-w.wake:
 			if w.due() {
-				return errDue
+				return runner.ErrDue
 			}
 			if w.take(&w.limits) {
 				w.askNode(ctx, def, client)
@@ -252,12 +253,12 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 		}
 
 		if w.due() {
-			return errDue
+			return runner.ErrDue
 		}
 		if w.inst.Stale() {
 			return errors.New("its socket was replaced or removed")
 		}
-		if run.Owned() && w.reopened(run) {
+		if run.Traits().Owned && w.reopened(run) {
 			return errReopened
 		}
 		if err := w.probe(ctx, client, &failures); err != nil {
@@ -280,8 +281,8 @@ var errReopened = errors.New("its socket was made anew while its process went on
 // reopened reports whether the socket is not the one to which the client is connected. The process
 // that was started may be a shell or the init of a container, and may have started another server.
 // A missing socket does not count, since it may be about to appear.
-func (w *worker) reopened(run runner) bool {
-	now, err := statSocket(run.Socket())
+func (w *worker) reopened(run runner.Runner) bool {
+	now, err := runner.StatSocket(run.Traits().Socket)
 	return err == nil && now != w.served
 }
 
@@ -296,8 +297,8 @@ func (w *worker) another(ctx context.Context, why error, readyFor time.Duration)
 }
 
 // ended returns the error for the end of an instance.
-func (w *worker) ended(run runner) error {
-	if run.Owned() {
+func (w *worker) ended(run runner.Runner) error {
+	if run.Traits().Owned {
 		return errExited
 	}
 	return errors.New(w.inst.Exit())
@@ -331,14 +332,14 @@ func (w *worker) probe(ctx context.Context, client *csiclient.Client, failures *
 }
 
 // tidy limits the size of a running plugin's log.
-func (w *worker) tidy(run runner) {
-	if !run.Owned() {
+func (w *worker) tidy(run runner.Runner) {
+	if !run.Traits().Owned {
 		return
 	}
 
-	err := trimLog(w.paths().log)
+	err := pluginlog.Trim(w.paths.Log)
 	if err != nil && !w.untidy {
-		w.log.Warn("cannot trim the plugin's log", "error", err)
+		w.logger.Warn("cannot trim the plugin's log", "error", err)
 	}
 
 	w.untidy = err != nil

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"context"
 
+	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -10,17 +11,17 @@ import (
 // instance holds no volume, the agent stops it. The plugin then stays failed until a person changes
 // something. Any other instance keeps running. Once it has ended or was replaced, the plugin is
 // checked again.
-func (w *worker) refused(ctx context.Context, run runner, def *volume.PluginDefinition, why error) {
+func (w *worker) refused(ctx context.Context, run runner.Runner, def *volume.PluginDefinition, why error) {
 	w.drop()
 	w.must(w.m.refuse(why.Error()))
-	if run.Owned() && !w.holds() && !w.stop(ctx) {
+	if run.Traits().Owned && !w.holds() && !w.stop(ctx) {
 		return
 	}
 
 	switch {
 	case w.inst == nil:
 		w.rest(ctx, 0, true)
-	case run.Owned():
+	case run.Traits().Owned:
 		w.outlast(ctx, w.inst.Done())
 	default:
 		w.outlastForeign(ctx, def)
@@ -64,7 +65,7 @@ func (w *worker) closeRefused() {
 		return
 	}
 	if err := w.refusedClient.Close(); err != nil {
-		w.log.Warn("cannot close the connection to a refused plugin", "error", err)
+		w.logger.Warn("cannot close the connection to a refused plugin", "error", err)
 	}
 
 	w.refusedClient = nil

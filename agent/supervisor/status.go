@@ -176,18 +176,21 @@ func (p *plugin) brief() Status {
 		st.File, st.Registered = "", true
 	}
 
-	def, next := p.def, p.next
+	def, next, traits := p.def, p.next, p.traits
 	p.mu.Unlock()
 	if def != nil {
 		st.Runner, st.Running = def.Runner(), pluginfile.Settings(def)
-		st.Socket = p.runnerFor(def).Socket()
+		st.Socket = traits.Socket
 	}
 
 	if next != nil && next.def != nil {
 		st.Wanted = pluginfile.Differing(def, next.def)
 	}
 
-	st.LogFile, _ = p.logPath()
+	if traits.Log != nil {
+		st.LogFile = traits.Log.Path()
+	}
+
 	return st
 }
 

@@ -34,6 +34,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/supervisor/command"
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/agent/supervisor/transient"
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -117,6 +120,7 @@ type Options struct {
 type Supervisor struct {
 	opts         Options
 	log          hclog.Logger
+	services     *transient.Services
 	incarnations atomic.Uint64
 
 	reload sync.Mutex // one Load or Reload at a time
@@ -150,6 +154,9 @@ type Change struct {
 	View   volume.PluginView // of this part alone
 }
 
+// dirs returns the directories of the agent below which each part has its own.
+func (o Options) dirs() part.Dirs { return part.Dirs{Data: o.DataDir, Runtime: o.RuntimeDir} }
+
 // New makes a supervisor and starts nothing.
 func New(opts Options) *Supervisor {
 	if opts.Logger == nil {
@@ -161,17 +168,19 @@ func New(opts Options) *Supervisor {
 	}
 
 	opts.Backoff = opts.Backoff.withDefaults()
+	log := opts.Logger.Named("supervisor")
 	return &Supervisor{
-		opts:    opts,
-		log:     opts.Logger.Named("supervisor"),
-		plugins: map[string]*plugin{},
-		byID:    map[string][]*plugin{},
-		turn:    map[string]uint64{},
-		given:   map[subjectKey]given{},
-		saved:   map[string]volume.PluginRecord{},
-		waiters: map[string]chan struct{}{},
-		leaving: map[string]chan struct{}{},
-		look:    make(chan struct{}, 1),
+		opts:     opts,
+		log:      log,
+		services: transient.New(opts.Systemd, opts.ServiceArgv, log),
+		plugins:  map[string]*plugin{},
+		byID:     map[string][]*plugin{},
+		turn:     map[string]uint64{},
+		given:    map[subjectKey]given{},
+		saved:    map[string]volume.PluginRecord{},
+		waiters:  map[string]chan struct{}{},
+		leaving:  map[string]chan struct{}{},
+		look:     make(chan struct{}, 1),
 	}
 }
 
@@ -232,7 +241,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		s.log.Error("cannot read the plugin files", "error", err)
 	}
 
-	sweepGroups(groupPrefix + "*")
+	command.SweepGroups()
 	s.mu.Lock()
 	if s.run != nil {
 		s.mu.Unlock()
@@ -272,7 +281,7 @@ func (s *Supervisor) drive(p *plugin) {
 			<-before // the removed part still cleans up in the same directories
 		}
 
-		p.run(ctx)
+		p.drive(ctx)
 	}()
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -14,8 +15,8 @@ import (
 // worker drives one part of a plugin from start to end, in one goroutine.
 type worker struct {
 	*plugin
-	inst   instance   // the running instance; nil if there is none
-	served socketFile // the socket to which the client is connected
+	inst   runner.Instance   // the running instance; nil if there is none
+	served runner.SocketFile // the socket to which the client is connected
 	falls  pauses
 	readyT time.Time // when the plugin became ready; zero if it is not ready
 	// refusedClient is connected to a refused instance whose end can only be seen on its
@@ -24,15 +25,15 @@ type worker struct {
 	misnamed      string // the warning about the name of its driver; empty if there is none
 }
 
-// run drives the plugin until ctx ends. The plugin then keeps running.
-func (p *plugin) run(ctx context.Context) {
+// drive drives the plugin until ctx ends. The plugin then keeps running.
+func (p *plugin) drive(ctx context.Context) {
 	w := &worker{plugin: p, falls: pauses{Backoff: p.s.opts.Backoff}}
 	defer w.release()
 
-	if def, _ := p.definition(); def != nil {
-		inst, err := p.runnerFor(def).Find(ctx)
+	if run := p.runner(); run != nil {
+		inst, err := run.Find(ctx)
 		if err != nil {
-			p.log.Warn("cannot look for the plugin's process", "error", err)
+			p.logger.Warn("cannot look for the plugin's process", "error", err)
 		}
 
 		w.inst = inst
@@ -68,7 +69,7 @@ func (w *worker) release() {
 		return
 	}
 	if err := w.inst.Release(); err != nil {
-		w.log.Warn("cannot let go of the plugin's process", "error", err)
+		w.logger.Warn("cannot let go of the plugin's process", "error", err)
 	}
 
 	w.inst = nil
@@ -81,7 +82,7 @@ func (w *worker) drop() {
 		return
 	}
 	if err := client.Close(); err != nil {
-		w.log.Warn("cannot close the plugin's client", "error", err)
+		w.logger.Warn("cannot close the plugin's client", "error", err)
 	}
 }
 
@@ -99,7 +100,7 @@ func (w *worker) apply(ctx context.Context) bool {
 	// Stored before the plugin is stopped: if this agent dies on the way, the next one completes
 	// the stop.
 	if err := w.save(ctx, func(r *volume.PluginRecord) { r.Stopped = halt && !paused }); err != nil {
-		w.log.Warn("cannot store whether the plugin was stopped on purpose", "error", err)
+		w.logger.Warn("cannot store whether the plugin was stopped on purpose", "error", err)
 	}
 
 	why := "is being restarted on request"
@@ -119,15 +120,19 @@ func (w *worker) apply(ctx context.Context) bool {
 	}
 
 	w.must(w.m.stop(why))
-	if !started {
-		w.overlooked(ctx)
+	run := w.runner()
+	if run != nil && w.inst == nil && !started {
+		w.sweep(ctx, run)
 	}
 
 	if !w.stop(ctx) {
 		return true // the agent ends; the next one continues from here
 	}
 
-	w.quiet(ctx)
+	if run != nil {
+		run.Quiet(ctx)
+	}
+
 	w.drop()
 	w.falls.reset()
 	w.setQuiet(false) // calls are possible again once the plugin is ready
@@ -138,6 +143,15 @@ func (w *worker) apply(ctx context.Context) bool {
 
 	w.settleHalt(halt)
 	return true
+}
+
+// sweep takes over an instance of which no start succeeded, and removes the remains of one that has
+// ended.
+func (w *worker) sweep(ctx context.Context, run runner.Runner) {
+	inst, err := run.Sweep(ctx)
+	if w.inst = inst; err != nil && ctx.Err() == nil {
+		w.logger.Warn("cannot tell whether anything is left of the plugin", "error", err)
+	}
 }
 
 // settleHalt records that the requested stop or start is complete.
@@ -171,7 +185,7 @@ func (w *worker) adopt(ctx context.Context) bool {
 			return false // only a bad file, which is gone
 		}
 		if err := w.save(ctx, func(r *volume.PluginRecord) { *r = forgotten(*r) }); err != nil {
-			w.log.Warn("cannot store that the plugin was removed", "error", err)
+			w.logger.Warn("cannot store that the plugin was removed", "error", err)
 		}
 
 		return false
@@ -181,7 +195,8 @@ func (w *worker) adopt(ctx context.Context) bool {
 	defer w.mu.Unlock()
 
 	if w.next != nil && w.next.def != nil {
-		w.def, w.next, w.force = w.next.def, nil, false
+		w.define(w.next.def)
+		w.next, w.force = nil, false
 	}
 
 	return true
@@ -190,9 +205,9 @@ func (w *worker) adopt(ctx context.Context) bool {
 // clear removes the socket of a removed plugin, with its directory. The state directory and the log
 // stay.
 func (w *worker) clear() {
-	for _, path := range []string{w.paths().socket, w.paths().socketDir} {
+	for _, path := range []string{w.paths.Socket, w.paths.SocketDir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			w.log.Warn("cannot remove what was the plugin's", "path", path, "error", err)
+			w.logger.Warn("cannot remove what was the plugin's", "path", path, "error", err)
 		}
 	}
 }
@@ -213,7 +228,7 @@ func (w *worker) stop(ctx context.Context) bool {
 			return false
 		}
 
-		w.log.Error("cannot stop the plugin", "error", err)
+		w.logger.Error("cannot stop the plugin", "error", err)
 		if !w.rest(ctx, w.falls.fell(0), false) {
 			return false
 		}
@@ -232,7 +247,7 @@ func (w *worker) gone() {
 	}
 
 	if err := w.inst.Release(); err != nil {
-		w.log.Warn("cannot let go of the plugin's process", "error", err)
+		w.logger.Warn("cannot let go of the plugin's process", "error", err)
 	}
 
 	w.inst = nil
@@ -285,16 +300,15 @@ func (w *worker) restUntil(ctx context.Context, d time.Duration, wakeable bool, 
 // Reasons why serve ended. Any other error says why the plugin could not be started, or did not
 // become ready in time.
 var (
-	errExited  = errors.New("exited")
-	errHung    = errors.New("hangs")
-	errRefused = errors.New("refused")
+	errExited = errors.New("exited")
+	errHung   = errors.New("hangs")
 )
 
 // serve brings the plugin to ready from any state, keeps it there, and handles its end. It returns
 // true if it ended because due returned true.
 func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due bool) {
 	w.take(&w.kick)
-	run := w.runnerFor(def)
+	run := w.runner()
 	defer w.closeRefused()
 
 	err := w.once(ctx, run, def)
@@ -305,13 +319,13 @@ func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due b
 
 	switch {
 	case ctx.Err() != nil:
-	case errors.Is(err, errDue):
+	case errors.Is(err, runner.ErrDue):
 		return true
-	case errors.Is(err, errRefused), unusable(err) && run.Owned():
+	case errors.Is(err, runner.ErrRefused), unusable(err) && run.Traits().Owned:
 		w.refused(ctx, run, def, err)
 	case unusable(err):
 		w.apart(ctx, def, err)
-	case !run.Owned():
+	case !run.Traits().Owned:
 		w.unreachable(ctx, err, readyFor)
 	case errors.Is(err, errReopened):
 		w.another(ctx, err, readyFor)
@@ -324,7 +338,7 @@ func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due b
 
 // once starts or takes over an instance, and serves it until something ends that. The returned
 // reason is never nil.
-func (w *worker) once(ctx context.Context, run runner, def *volume.PluginDefinition) error {
+func (w *worker) once(ctx context.Context, run runner.Runner, def *volume.PluginDefinition) error {
 	w.begin(run)
 	if w.inst == nil {
 		inst, err := w.obtain(ctx, run)
@@ -335,7 +349,7 @@ func (w *worker) once(ctx context.Context, run runner, def *volume.PluginDefinit
 		w.inst = inst
 	}
 
-	if another := w.runs(w.inst); another && !run.Owned() {
+	if another := w.runs(w.inst); another && !run.Traits().Owned {
 		w.m.replaced()
 	}
 
@@ -352,7 +366,7 @@ func (w *worker) once(ctx context.Context, run runner, def *volume.PluginDefinit
 
 // obtain starts an instance, unless one is already running. A start that failed half-way may have
 // left one running.
-func (w *worker) obtain(ctx context.Context, run runner) (instance, error) {
+func (w *worker) obtain(ctx context.Context, run runner.Runner) (runner.Instance, error) {
 	inst, err := run.Find(ctx)
 	if inst == nil && err == nil {
 		inst, err = run.Start(ctx)
@@ -366,20 +380,34 @@ func (w *worker) obtain(ctx context.Context, run runner) (instance, error) {
 }
 
 // begin enters the state starting, unless the plugin is already starting or unhealthy.
-func (w *worker) begin(run runner) {
+func (w *worker) begin(run runner.Runner) {
 	reason, now := "starting", w.m.snapshot()
 	switch {
 	case w.inst == nil && now.state == BackingOff:
 		reason = "again, after: " + now.reason
 	case w.inst != nil:
 		reason = "found running; asking whether it is ready"
-	case !run.Owned():
-		reason = "connecting to " + run.Socket()
+	case !run.Traits().Owned:
+		reason = "connecting to " + run.Traits().Socket
 	}
 
 	if s := now.state; s == Stopped || s == BackingOff || s == Failed {
 		w.must(w.m.start(reason))
 	}
+}
+
+// pause returns how long a plugin that ended waits before it is started again. A plugin that another
+// program restarts does not wait, as long as it becomes ready in between.
+func (w *worker) pause(readyFor time.Duration) time.Duration {
+	pause := w.falls.fell(readyFor)
+	if w.inst == nil || readyFor == 0 || w.falls.failures > 0 {
+		return pause
+	}
+	if isClosed(w.inst.Done()) && w.inst.Restarts() {
+		return 0
+	}
+
+	return pause
 }
 
 // fell handles the end of an instance, and ends one that is unusable. It then waits before the next
@@ -408,6 +436,9 @@ func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
 	}
 }
 
+// firstUnreachable is the pause before the first retry of a plugin that this agent does not run.
+const firstUnreachable = time.Second
+
 // longestUnreachable is the longest pause before a retry, for a socket that comes and goes.
 const longestUnreachable = 30 * time.Second
 
@@ -417,7 +448,7 @@ func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Durat
 	w.drop()
 	w.inst = nil
 	w.runs(nil)
-	pause := slowestLook
+	pause := firstUnreachable
 	if readyFor > 0 {
 		pause = min(w.falls.fell(readyFor), longestUnreachable)
 	}

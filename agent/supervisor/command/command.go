@@ -1,11 +1,13 @@
-package supervisor
+// Package command runs plugins as commands on the host: as services of systemd or, without it, as
+// processes that the agent forks into a cgroup of their own. The bundled driver is such a command,
+// too.
+package command
 
 import (
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -14,6 +16,9 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/supervisor/pluginlog"
+	"github.com/volagent/volagent/agent/supervisor/runner"
+	"github.com/volagent/volagent/agent/supervisor/transient"
 	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -30,24 +35,44 @@ var inherited = []string{
 // died. At the first search the child may not have its own environment yet.
 const rescan = 50 * time.Millisecond
 
-// execRunner runs a command, or the bundled driver as a command of the agent's own binary. The
-// process has its own session and writes to a file, so that nothing ties it to the agent.
-type execRunner struct {
-	p     *plugin
-	def   *volume.PluginDefinition
-	paths paths
+// Runner runs a command, or the bundled driver as a command of the agent's own binary. The process
+// has its own session and writes to a file, so that nothing ties it to the agent.
+type Runner struct {
+	runner.Part
+
+	builtin  []string // the command line of the bundled driver
+	services *transient.Services
 }
 
-// Owned implements runner.
-func (r *execRunner) Owned() bool { return true }
+// New returns the runner of a part. builtin is the command line of the bundled driver.
+func New(p runner.Part, builtin []string, services *transient.Services) *Runner {
+	return &Runner{Part: p, builtin: builtin, services: services}
+}
 
-// Socket implements runner.
-func (r *execRunner) Socket() string { return r.paths.socket }
+// Traits implements runner.Runner.
+func (r *Runner) Traits() runner.Traits {
+	return runner.Traits{
+		Owned: true, Ends: true, Socket: r.Paths.Socket, Log: pluginlog.File(r.Paths.Log),
+		Fix: runner.Fix{
+			Mounts: func(string, bool) string {
+				return "start it in the host's mount namespace, or in one that shares its mounts (unshare --propagation shared)"
+			},
+			Root:    "take out of its command what changes the user",
+			Network: "start it in the host's network namespace",
+		},
+	}
+}
 
-// Find implements runner.
-func (r *execRunner) Find(ctx context.Context) (instance, error) {
-	was := r.p.record().Process
-	if was.Nonce == "" || was.Boot != r.p.s.boot {
+// Sweep implements runner.Runner. An ended process leaves nothing.
+func (r *Runner) Sweep(ctx context.Context) (runner.Instance, error) { return r.Find(ctx) }
+
+// Quiet implements runner.Runner. No other program starts the command.
+func (r *Runner) Quiet(context.Context) {}
+
+// Find implements runner.Runner.
+func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
+	was := r.Record.Process()
+	if was.Nonce == "" || was.Boot != r.Boot {
 		return nil, nil
 	}
 
@@ -68,7 +93,7 @@ func (r *execRunner) Find(ctx context.Context) (instance, error) {
 
 	if pid == 0 {
 		// systemd may not have started it yet.
-		served, err := r.findService(ctx, was.Nonce)
+		served, err := r.services.Find(ctx, serviceName(r.Slot, was.Nonce))
 		if served == 0 || err != nil {
 			return nil, err
 		}
@@ -86,57 +111,46 @@ func (r *execRunner) Find(ctx context.Context) (instance, error) {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
 
-	r.p.hideGiven(r.def, pid)
-	return r.attach(ctx, volume.PluginProcess{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot}, r.keep(ctx, pid, was.Nonce))
-}
-
-// hideGiven keeps the secrets that an earlier agent gave a process out of the log that this agent
-// shows. It reads them from the environment of the process: the files that they came from may hold
-// other values by now.
-func (p *plugin) hideGiven(def *volume.PluginDefinition, pid int) {
-	for name, v := range def.Env() {
-		if v.Secret != nil {
-			p.scrub.Add(volume.Secrets{name: volume.NewSecret(environ(pid, name))})
-		}
-	}
+	r.HideGiven(pid)
+	return r.attach(ctx, volume.PluginProcess{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot}, r.services.Keep(ctx, pid, serviceName(r.Slot, was.Nonce)))
 }
 
 // attach watches a process that runs, and records it. served says that the process is in its own
 // service, for which systemd remembers how it ended.
-func (r *execRunner) attach(ctx context.Context, it volume.PluginProcess, served bool) (instance, error) {
+func (r *Runner) attach(ctx context.Context, it volume.PluginProcess, served bool) (runner.Instance, error) {
 	how := func(pid int) string {
 		defer r.dropGroup(it.Nonce)
-		return reap(pid)
+		return runner.Reap(pid)
 	}
 
 	if served {
-		how = r.served(it.Nonce)
+		how = func(pid int) string { return r.services.End(serviceName(r.Slot, it.Nonce), pid) }
 	}
 
-	proc, err := openProcess(it.PID, it.StartTime, how)
-	if served && err == nil && proc == nil {
-		return finished(it.PID, how(it.PID)), nil
+	process, err := runner.OpenProcess(it.PID, it.StartTime, how)
+	if served && err == nil && process == nil {
+		return runner.Finished(it.PID, how(it.PID)), nil
 	}
-	if err != nil || proc == nil {
+	if err != nil || process == nil {
 		return nil, err
 	}
-	if err := r.p.saveProcess(ctx, it, r.def); err != nil {
+	if err := r.Record.SaveProcess(ctx, it); err != nil {
 		// The nonce is stored, and that is enough to find the process again.
-		r.p.log.Warn("cannot store which process serves the plugin", "pid", it.PID, "error", err)
+		r.Logger.Warn("cannot store which process serves the plugin", "pid", it.PID, "error", err)
 	}
 
-	return proc, nil
+	return process, nil
 }
 
-// Start implements runner. The order matters:
+// Start implements runner.Runner. The order matters:
 //
 //  1. All work that can fail without a process is done first.
 //  2. The nonce is stored: from here on there may be a process.
 //  3. The process is started with the nonce in its environment, and under
 //     systemd in a service whose name comes from the nonce.
 //  4. Its pid is stored. Find repairs a crash between 2 and 4.
-func (r *execRunner) Start(ctx context.Context) (instance, error) {
-	if err := r.paths.make(); err != nil {
+func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
+	if err := r.Paths.Make(); err != nil {
 		return nil, err
 	}
 	if inst, err := r.clearSocket(ctx); inst != nil || err != nil {
@@ -148,7 +162,7 @@ func (r *execRunner) Start(ctx context.Context) (instance, error) {
 		return nil, err
 	}
 
-	log, err := openLog(r.paths.log)
+	log, err := pluginlog.Open(r.Paths.Log)
 	if err != nil {
 		return nil, err
 	}
@@ -156,9 +170,9 @@ func (r *execRunner) Start(ctx context.Context) (instance, error) {
 
 	cmd.Stdout, cmd.Stderr = log, log
 
-	it := volume.PluginProcess{Nonce: rand.Text(), Boot: r.p.s.boot}
+	it := volume.PluginProcess{Nonce: rand.Text(), Boot: r.Boot}
 	cmd.Env = append(cmd.Env, pluginfile.EnvIncarnation+"="+it.Nonce)
-	if err := r.p.saveProcess(ctx, it, r.def); err != nil {
+	if err := r.Record.SaveProcess(ctx, it); err != nil {
 		return nil, fmt.Errorf("cannot store that the plugin is being started: %w", err)
 	}
 
@@ -168,8 +182,9 @@ func (r *execRunner) Start(ctx context.Context) (instance, error) {
 	}
 
 	st, err := proc.ReadStat(it.PID)
-	if served && (err != nil || !inService(it.PID, serviceName(r.p.slot, it.Nonce))) {
-		return finished(it.PID, r.served(it.Nonce)(it.PID)), nil
+	name := serviceName(r.Slot, it.Nonce)
+	if served && (err != nil || !transient.InService(it.PID, name)) {
+		return runner.Finished(it.PID, r.services.End(name, it.PID)), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the start time of process %d: %w", it.PID, err)
@@ -179,25 +194,16 @@ func (r *execRunner) Start(ctx context.Context) (instance, error) {
 	return r.attach(ctx, it, served)
 }
 
-// startError returns the error for a command that could not be run.
-func startError(path string, err error) error {
-	var perr *fs.PathError
-	if errors.As(err, &perr) {
-		err = perr.Err
-	}
-	return fmt.Errorf("cannot run %q: %w", path, err)
-}
-
 // command returns the command to run, with its variables expanded and its secrets read.
-func (r *execRunner) command(ctx context.Context) (*exec.Cmd, error) {
-	value := r.p.values()
+func (r *Runner) command(ctx context.Context) (*exec.Cmd, error) {
+	value := r.Values
 	var argv []string
 	env := environment(value)
-	if r.def.Exec == nil {
-		argv = append(slices.Clone(r.p.s.opts.BuiltinArgv),
+	if r.Definition.Exec == nil {
+		argv = append(slices.Clone(r.builtin),
 			"--endpoint="+value(pluginfile.VarEndpoint), "--node-id="+value(pluginfile.VarNodeID), "--state-dir="+value(pluginfile.VarStateDir))
 	} else {
-		for _, arg := range r.def.Exec.Command {
+		for _, arg := range r.Definition.Exec.Command {
 			arg, err := pluginfile.Expand(arg, value)
 			if err != nil {
 				return nil, fmt.Errorf("cannot expand the command: %w", err)
@@ -206,7 +212,7 @@ func (r *execRunner) command(ctx context.Context) (*exec.Cmd, error) {
 			argv = append(argv, arg)
 		}
 
-		own, err := r.p.ownEnv(ctx, r.def, value)
+		own, err := r.Env(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -228,7 +234,7 @@ func (r *execRunner) command(ctx context.Context) (*exec.Cmd, error) {
 			err = lookup.Err
 		}
 
-		return nil, startError(argv[0], err)
+		return nil, transient.StartError(argv[0], err)
 	}
 
 	// Not CommandContext: the end of a context must not end the plugin.
@@ -257,60 +263,21 @@ func environment(value func(string) string) []string {
 // clearSocket frees the path for a new socket. It unlinks a socket on which no process answers. It
 // takes back a process of this agent that was forgotten because the state was lost. It leaves any
 // other process alone.
-func (r *execRunner) clearSocket(ctx context.Context) (instance, error) {
-	who, taken, err := freeSocket(ctx, r.paths.socket)
+func (r *Runner) clearSocket(ctx context.Context) (runner.Instance, error) {
+	who, taken, err := runner.FreeSocket(ctx, r.Paths.Socket)
 	if !taken || err != nil {
 		return nil, err
 	}
-	if dir := logDirOf(who.pid); dir != "" && dir != r.paths.dir {
-		return nil, fmt.Errorf("%w; an agent with another data dir started it: its log is in %s", takenError(who, r.paths.socket), dir)
+	if dir := runner.LogDirOf(who.PID); dir != "" && dir != r.Paths.Dir {
+		return nil, fmt.Errorf("%w; an agent with another data dir started it: its log is in %s", runner.TakenError(who, r.Paths.Socket), dir)
 	}
 
-	nonce := environ(who.pid, pluginfile.EnvIncarnation)
-	if st, err := proc.ReadStat(who.pid); err == nil && nonce != "" && st.Session == who.pid &&
-		environ(who.pid, pluginfile.VarEndpoint) == r.p.values()(pluginfile.VarEndpoint) {
-		r.p.log.Warn("found a running plugin that was not on record", "pid", who.pid)
-		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.pid, StartTime: st.Start, Boot: r.p.s.boot}, r.keep(ctx, who.pid, nonce))
+	nonce := runner.Environ(who.PID, pluginfile.EnvIncarnation)
+	if st, err := proc.ReadStat(who.PID); err == nil && nonce != "" && st.Session == who.PID &&
+		runner.Environ(who.PID, pluginfile.VarEndpoint) == r.Values(pluginfile.VarEndpoint) {
+		r.Logger.Warn("found a running plugin that was not on record", "pid", who.PID)
+		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.PID, StartTime: st.Start, Boot: r.Boot}, r.services.Keep(ctx, who.PID, serviceName(r.Slot, nonce)))
 	}
 
-	return nil, takenError(who, r.paths.socket)
-}
-
-// freeSocket frees the path for a new socket: it unlinks one on which no process answers. If a
-// process answers, taken is true and freeSocket returns that process.
-func freeSocket(ctx context.Context, path string) (who peer, taken bool, err error) {
-	switch who, err = connect(ctx, path); {
-	case err == nil:
-		return who, true, nil
-	case errors.Is(err, fs.ErrNotExist):
-		return peer{}, false, nil
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return peer{}, false, unlinkSocket(path)
-	default:
-		return peer{}, false, fmt.Errorf("cannot use socket %s: %w", path, err)
-	}
-}
-
-func takenError(who peer, path string) error {
-	return fmt.Errorf("cannot start it: somebody else (pid %d) answers on its socket %s", who.pid, path)
-}
-
-// unlinkSocket removes a dead socket. It removes no other kind of file.
-func unlinkSocket(path string) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil && info.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("cannot use socket %s: something that is no socket is there", path)
-	}
-	if err == nil {
-		err = os.Remove(path)
-	}
-
-	if err != nil {
-		return fmt.Errorf("cannot remove the dead socket: %w", err)
-	}
-
-	return nil
+	return nil, runner.TakenError(who, r.Paths.Socket)
 }

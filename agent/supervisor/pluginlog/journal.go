@@ -1,4 +1,4 @@
-package supervisor
+package pluginlog
 
 import (
 	"bufio"
@@ -24,15 +24,34 @@ const (
 	journalFresh = time.Second
 )
 
-// journal reads the lines of a unit from systemd's journal. At most one journalctl runs for a
+// Journal reads the lines of a unit from systemd's journal. At most one journalctl runs for a
 // status at a time.
-type journal struct {
+type Journal struct {
+	unit string
+
 	mu    sync.Mutex
 	busy  chan struct{} // closed at the end of a read; nil if none runs
 	at    time.Time     // of the last read
 	n     int
 	lines []string
 	err   error
+}
+
+// NewJournal returns the log of a unit.
+func NewJournal(unit string) *Journal { return &Journal{unit: unit} }
+
+// Path implements Log. The journal is not a file of the agent.
+func (j *Journal) Path() string { return "" }
+
+// Freshen implements Log. Each Tail reads the journal.
+func (j *Journal) Freshen(time.Duration) {}
+
+// Follow implements Log. One journalctl prints the last lines and the new ones, so the reader passes
+// all of them.
+func (j *Journal) Follow(n int, scrub Scrub) (last []string, rest Reader, err error) {
+	return nil, func(ctx context.Context, tell func(lines []string) error) error {
+		return followJournal(ctx, j.unit, n, func(line string) error { return tell(cleaned([]string{line}, scrub)) })
+	}, nil
 }
 
 // journalctl returns the command that prints the last lines of a unit.
@@ -43,9 +62,8 @@ func journalctl(ctx context.Context, unit string, n int, more ...string) *exec.C
 	return cmd
 }
 
-// tail returns the last n lines of a unit, without secrets and without characters that control a
-// terminal. It takes no longer than journalWithin.
-func (j *journal) tail(unit string, n int, scrub func(string) string) ([]string, error) {
+// Tail implements Log. It takes no longer than journalWithin.
+func (j *Journal) Tail(n int, scrub Scrub) ([]string, error) {
 	limit := time.NewTimer(journalWithin)
 	defer limit.Stop()
 	for {
@@ -56,7 +74,7 @@ func (j *journal) tail(unit string, n int, scrub func(string) string) ([]string,
 		}
 		if j.busy == nil {
 			j.busy = make(chan struct{})
-			go j.look(unit, n)
+			go j.read(n)
 		}
 
 		busy := j.busy
@@ -65,22 +83,22 @@ func (j *journal) tail(unit string, n int, scrub func(string) string) ([]string,
 		select {
 		case <-busy:
 		case <-limit.C:
-			return nil, volume.Errorf(volume.ErrTimeout, "cannot read the journal of unit %s: journalctl does not answer", unit).WithHint("%s", volume.Command("journalctl -u %s", unit))
+			return nil, volume.Errorf(volume.ErrTimeout, "cannot read the journal of unit %s: journalctl does not answer", j.unit).WithHint("%s", volume.Command("journalctl -u %s", j.unit))
 		}
 	}
 }
 
-// look reads the last n lines of a unit and stores them.
-func (j *journal) look(unit string, n int) {
+// read reads the last n lines of the unit and stores them.
+func (j *Journal) read(n int) {
 	ctx, cancel := context.WithTimeout(context.Background(), journalWithin)
 	defer cancel()
 
-	cmd := journalctl(ctx, unit, n)
+	cmd := journalctl(ctx, j.unit, n)
 	var out, said limited
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()
 	if err != nil {
-		err = fmt.Errorf("cannot read the journal of unit %s: %w: %s", unit, err, printable(strings.TrimSpace(said.String())))
+		err = fmt.Errorf("cannot read the journal of unit %s: %w: %s", j.unit, err, printable(strings.TrimSpace(said.String())))
 	}
 
 	var lines []string
@@ -148,16 +166,3 @@ func followJournal(ctx context.Context, unit string, n int, tell func(line strin
 		return err
 	}
 }
-
-// cleaned returns lines in a form that people may see.
-func cleaned(lines []string, scrub func(string) string) []string {
-	out := make([]string, len(lines))
-	for i, line := range lines {
-		out[i] = clean(line, scrub)
-	}
-	return out
-}
-
-// clean returns a line in a form that people may see. It scrubs the line twice, because the
-// characters that printable removes may have separated the parts of a secret.
-func clean(line string, scrub func(string) string) string { return scrub(printable(scrub(line))) }

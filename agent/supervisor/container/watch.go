@@ -1,4 +1,4 @@
-package supervisor
+package container
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -26,12 +27,12 @@ const (
 	exitLook = 20 * time.Millisecond
 )
 
-// runningContainer is a container that is watched through its main process.
-type runningContainer struct {
-	r    *containerRunner
-	id   string
-	key  string
-	proc *process // nil if it had ended before it could be watched
+// instance is a container that is watched through its main process.
+type instance struct {
+	r       *Runner
+	id      string
+	key     string
+	process *runner.Process // nil if it had ended before it could be watched
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed once it has ended and exit is set
@@ -39,11 +40,11 @@ type runningContainer struct {
 	exit   string        // valid after done
 }
 
-// watchContainer watches the container until Release. life is the context of the agent.
-func watchContainer(life context.Context, r *containerRunner, it volume.PluginProcess, proc *process) *runningContainer {
+// watch watches the container until Release. life is the context of the agent.
+func watch(life context.Context, r *Runner, it volume.PluginProcess, process *runner.Process) *instance {
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &runningContainer{
-		r: r, id: it.Container, key: fmt.Sprintf("%s@%d", it.Container, it.StartTime), proc: proc,
+	c := &instance{
+		r: r, id: it.Container, key: fmt.Sprintf("%s@%d", it.Container, it.StartTime), process: process,
 		cancel: cancel, done: make(chan struct{}), over: make(chan struct{}),
 	}
 
@@ -53,12 +54,12 @@ func watchContainer(life context.Context, r *containerRunner, it volume.PluginPr
 
 // watch waits for the container's end, asks how it ended, reads the rest of its log, and removes
 // it.
-func (c *runningContainer) watch(ctx, life context.Context) {
+func (c *instance) watch(ctx, life context.Context) {
 	defer close(c.over)
 
-	if c.proc != nil {
+	if c.process != nil {
 		select {
-		case <-c.proc.done:
+		case <-c.process.Done():
 		case <-ctx.Done():
 			return
 		}
@@ -66,8 +67,8 @@ func (c *runningContainer) watch(ctx, life context.Context) {
 
 	limit, stop := context.WithTimeout(ctx, exitPatience)
 	c.exit = c.ended(limit)
-	if err := c.r.p.logs.last(limit); err != nil {
-		c.r.p.log.Debug("cannot read the last of a container's log", "container", c.id, "error", err)
+	if err := c.r.opts.Output.Last(limit); err != nil {
+		c.r.Logger.Debug("cannot read the last of a container's log", "container", c.id, "error", err)
 	}
 
 	stop()
@@ -83,53 +84,26 @@ func (c *runningContainer) watch(ctx, life context.Context) {
 	case life.Err() != nil:
 		return // the next agent removes it
 	case err != nil:
-		c.r.p.log.Warn("cannot remove the plugin's container, which has ended; the next start of the plugin does", "container", c.r.name(), "error", err)
+		c.r.Logger.Warn("cannot remove the plugin's container, which has ended; the next start of the plugin does", "container", c.r.name(), "error", err)
 		return
 	}
 
-	c.r.p.sweep()
+	c.r.swept.Store(true)
 }
 
 // isOf reports whether the process that the runtime names belongs to the container. Such a process
 // has the nonce in its environment, or the container's id in the name of its cgroup. If the runtime
 // is on another host or in a virtual machine, the pid is that of an unrelated process here.
 func isOf(c container.Container) bool {
-	if nonce := c.Labels[labelIncarnation]; nonce != "" && environ(c.PID, pluginfile.EnvIncarnation) == nonce {
+	if nonce := c.Labels[labelIncarnation]; nonce != "" && runner.Environ(c.PID, pluginfile.EnvIncarnation) == nonce {
 		return true
 	}
 	groups, err := proc.Cgroups(c.PID)
 	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return strings.Contains(g.Path, c.ID) })
 }
 
-// overlooked takes over an instance that runs although no start of it succeeded: the runtime or
-// systemd started it, and then did not answer. It removes a container that has ended. For units,
-// quiet does the work.
-func (w *worker) overlooked(ctx context.Context) {
-	def, _ := w.definition()
-	if w.inst != nil || def == nil || def.Unit != "" {
-		return
-	}
-
-	run := w.runnerFor(def)
-	inst, err := run.Find(ctx)
-	if c, ok := run.(*containerRunner); ok && inst == nil && err == nil && c.left != nil && c.ours(*c.left) {
-		err = c.clear(ctx)
-	}
-
-	if w.inst = inst; err != nil && ctx.Err() == nil {
-		w.log.Warn("cannot tell whether anything is left of the plugin", "error", err)
-	}
-}
-
-// sweep records that the plugin's container is gone. The next start then need not ask the runtime.
-func (p *plugin) sweep() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.swept = true
-}
-
 // ended asks the runtime how the container ended.
-func (c *runningContainer) ended(ctx context.Context) string {
+func (c *instance) ended(ctx context.Context) string {
 	again := time.NewTicker(exitLook)
 	defer again.Stop()
 	for {
@@ -149,22 +123,22 @@ func (c *runningContainer) ended(ctx context.Context) string {
 	}
 }
 
-// PID implements instance.
-func (c *runningContainer) PID() int {
-	if c.proc == nil {
+// PID implements runner.Instance.
+func (c *instance) PID() int {
+	if c.process == nil {
 		return 0
 	}
-	return c.proc.pid
+	return c.process.PID()
 }
 
-// Key implements instance.
-func (c *runningContainer) Key() string { return c.key }
+// Key implements runner.Instance.
+func (c *instance) Key() string { return c.key }
 
-// Done implements instance.
-func (c *runningContainer) Done() <-chan struct{} { return c.done }
+// Done implements runner.Instance.
+func (c *instance) Done() <-chan struct{} { return c.done }
 
-// Exit implements instance.
-func (c *runningContainer) Exit() string {
+// Exit implements runner.Instance.
+func (c *instance) Exit() string {
 	select {
 	case <-c.done:
 		return c.exit
@@ -173,14 +147,17 @@ func (c *runningContainer) Exit() string {
 	}
 }
 
-// Stale implements instance. It is false: another container is always another instance.
-func (c *runningContainer) Stale() bool { return false }
+// Restarts implements runner.Instance. Only the agent starts the next container.
+func (c *instance) Restarts() bool { return false }
 
-// Stop implements instance. If the runtime does not stop the container, Stop kills the main process
+// Stale implements runner.Instance. It is false: another container is always another instance.
+func (c *instance) Stale() bool { return false }
+
+// Stop implements runner.Instance. If the runtime does not stop the container, Stop kills the main process
 // itself.
-func (c *runningContainer) Stop(ctx context.Context, grace time.Duration) error {
+func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
 	if err := c.r.rt.Stop(ctx, c.id, grace); err != nil && ctx.Err() == nil && !c.hasEnded() {
-		c.r.p.log.Warn("cannot stop the plugin's container; killing it", "container", c.r.name(), "error", err)
+		c.r.Logger.Warn("cannot stop the plugin's container; killing it", "container", c.r.name(), "error", err)
 		if err := c.kill(ctx); err != nil {
 			return err
 		}
@@ -198,8 +175,8 @@ func (c *runningContainer) Stop(ctx context.Context, grace time.Duration) error 
 
 // kill kills the main process. A frozen process dies only after the runtime thaws it, so kill then
 // asks the runtime.
-func (c *runningContainer) kill(ctx context.Context) error {
-	if err := c.proc.signal(unix.SIGKILL); err != nil {
+func (c *instance) kill(ctx context.Context) error {
+	if err := c.process.Signal(unix.SIGKILL); err != nil {
 		return err
 	}
 
@@ -207,7 +184,7 @@ func (c *runningContainer) kill(ctx context.Context) error {
 	defer timer.Stop()
 
 	select {
-	case <-c.proc.done:
+	case <-c.process.Done():
 	case <-ctx.Done():
 	case <-timer.C:
 		if err := c.r.rt.Kill(ctx, c.id); err != nil && !c.hasEnded() {
@@ -218,21 +195,21 @@ func (c *runningContainer) kill(ctx context.Context) error {
 	return nil
 }
 
-func (c *runningContainer) hasEnded() bool {
-	if c.proc == nil {
+func (c *instance) hasEnded() bool {
+	if c.process == nil {
 		return true
 	}
 	select {
-	case <-c.proc.done:
+	case <-c.process.Done():
 		return true
 	default:
 		return false
 	}
 }
 
-// Release implements instance. A running container keeps running, unwatched. For a container that
+// Release implements runner.Instance. A running container keeps running, unwatched. For a container that
 // has ended, Release waits until the watch has finished its work.
-func (c *runningContainer) Release() error {
+func (c *instance) Release() error {
 	select {
 	case <-c.done:
 	default:
@@ -241,9 +218,9 @@ func (c *runningContainer) Release() error {
 
 	<-c.over
 	c.cancel()
-	if c.proc == nil {
+	if c.process == nil {
 		return nil
 	}
 
-	return c.proc.Release()
+	return c.process.Release()
 }

@@ -1,4 +1,4 @@
-package supervisor
+package pluginlog
 
 import (
 	"context"
@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// logEvery is the shortest time between two copies of a container's log.
-	logEvery = time.Second
-	// logPatience is how long a reader of the log waits for a copy. A runtime that hangs must not
-	// make a status request hang.
-	logPatience = time.Second
+	// copyEvery is the shortest time between two copies of a container's log.
+	copyEvery = time.Second
+	// Patience is how long a reader of the log waits for a copy. A runtime that hangs must not make
+	// a status request hang.
+	Patience = time.Second
 )
 
-// logCopier copies a container's output to the plugin's log.
+// Copy is a log in a file to which the agent copies the output of a container.
 //
 // The runtime keeps the output whether an agent runs or not, up to a limit that is not below the
 // agent's. It is therefore enough to copy new output when a person reads the log, and before the
@@ -30,9 +30,10 @@ const (
 //
 // A file beside the log holds the time up to which the output was copied. If that file is lost, at
 // most some lines appear twice.
-type logCopier struct {
-	paths paths
-	turn  chan struct{} // holds one token, held while copying
+type Copy struct {
+	File
+
+	turn chan struct{} // holds one token, held while copying
 
 	mu    sync.Mutex
 	rt    container.Runtime
@@ -41,10 +42,16 @@ type logCopier struct {
 	began time.Time // when the last copy began
 }
 
-func (l *logCopier) init(p paths) { l.paths, l.turn = p, make(chan struct{}, 1) }
+// NewCopy returns a log in the file at path.
+func NewCopy(path string) *Copy { return &Copy{File: File(path), turn: make(chan struct{}, 1)} }
 
-// from sets the container whose log is copied from now on.
-func (l *logCopier) from(rt container.Runtime, id string) {
+// Follow implements Log.
+func (l *Copy) Follow(n int, scrub Scrub) (last []string, rest Reader, err error) {
+	return follow(l, n, scrub)
+}
+
+// From sets the container whose output is copied from now on.
+func (l *Copy) From(rt container.Runtime, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.id != id {
@@ -52,11 +59,10 @@ func (l *logCopier) from(rt container.Runtime, id string) {
 	}
 }
 
-// freshen copies new output, unless a copy is running or has just been made. It waits for the copy
-// no longer than wait.
-func (l *logCopier) freshen(wait time.Duration) {
+// Freshen implements Log. It copies new output, unless a copy is running or has just been made.
+func (l *Copy) Freshen(wait time.Duration) {
 	l.mu.Lock()
-	due := l.id != "" && time.Since(l.began) >= logEvery
+	due := l.id != "" && time.Since(l.began) >= copyEvery
 	if due {
 		select {
 		case l.turn <- struct{}{}:
@@ -91,8 +97,8 @@ func (l *logCopier) freshen(wait time.Duration) {
 	}
 }
 
-// last copies the rest of the output of a container that has ended, and forgets the container.
-func (l *logCopier) last(ctx context.Context) error {
+// Last copies the rest of the output of a container that has ended, and forgets the container.
+func (l *Copy) Last(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -109,7 +115,7 @@ func (l *logCopier) last(ctx context.Context) error {
 }
 
 // copy copies new output. The caller holds the turn.
-func (l *logCopier) copy(ctx context.Context) error {
+func (l *Copy) copy(ctx context.Context) error {
 	l.mu.Lock()
 	rt, id, since := l.rt, l.id, l.until
 	l.mu.Unlock()
@@ -117,7 +123,7 @@ func (l *logCopier) copy(ctx context.Context) error {
 		return nil
 	}
 
-	f, err := openLog(l.paths.log)
+	f, err := Open(l.Path())
 	if err != nil {
 		return err
 	}
@@ -137,10 +143,10 @@ func (l *logCopier) copy(ctx context.Context) error {
 	return err
 }
 
-func (l *logCopier) markFile() string { return l.paths.log + ".until" }
+func (l *Copy) markFile() string { return l.Path() + ".until" }
 
 // mark returns the time up to which the log of a container was copied.
-func (l *logCopier) mark(id string) time.Time {
+func (l *Copy) mark(id string) time.Time {
 	text, err := os.ReadFile(l.markFile())
 	if err != nil {
 		return time.Time{}

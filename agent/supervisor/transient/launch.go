@@ -1,10 +1,11 @@
-package supervisor
+package transient
 
 import (
 	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 
@@ -61,8 +62,17 @@ func Launch() error {
 		return fmt.Errorf("cannot close the standard input: %w", err)
 	}
 
-	return startError(l.Path, unix.Exec(l.Path, l.Argv, l.Env))
+	return StartError(l.Path, unix.Exec(l.Path, l.Argv, l.Env))
 }
 
 // launchOf converts a command to a launch.
 func launchOf(cmd *exec.Cmd) launch { return launch{Path: cmd.Path, Argv: cmd.Args, Env: cmd.Env} }
+
+// StartError returns the error for a command that could not be run.
+func StartError(path string, err error) error {
+	var perr *fs.PathError
+	if errors.As(err, &perr) {
+		err = perr.Err
+	}
+	return fmt.Errorf("cannot run %q: %w", path, err)
+}

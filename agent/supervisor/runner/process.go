@@ -1,4 +1,4 @@
-package supervisor
+package runner
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// process is a plugin's process, watched through a pidfd. It need not be a child of this agent,
+// Process is a plugin's process, watched through a pidfd. It need not be a child of this agent,
 // because it outlives the agent that started it.
-type process struct {
+type Process struct {
 	pid   int
 	start uint64
 	fd    *os.File
@@ -24,17 +24,17 @@ type process struct {
 	exit  string        // how it ended; valid after done
 }
 
-// finished returns a process that had ended before it could be watched.
-func finished(pid int, exit string) *process {
-	p := &process{pid: pid, exit: exit, done: make(chan struct{}), ended: make(chan struct{})}
+// Finished returns a process that had ended before it could be watched.
+func Finished(pid int, exit string) *Process {
+	p := &Process{pid: pid, exit: exit, done: make(chan struct{}), ended: make(chan struct{})}
 	close(p.done)
 	close(p.ended)
 	return p
 }
 
-// openProcess watches the process with this pid and start time, and calls how after it has ended.
+// OpenProcess watches the process with this pid and start time, and calls how after it has ended.
 // It returns nil if the process is gone, or if the pid is that of another process by now.
-func openProcess(pid int, start uint64, how func(pid int) string) (*process, error) {
+func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
 		return nil, nil
@@ -43,7 +43,7 @@ func openProcess(pid int, start uint64, how func(pid int) string) (*process, err
 		return nil, fmt.Errorf("cannot watch process %d: %w", pid, err)
 	}
 
-	p := &process{pid: pid, start: start, fd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), ended: make(chan struct{})}
+	p := &Process{pid: pid, start: start, fd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), ended: make(chan struct{})}
 	// The comparison is safe only now that the pidfd holds the process. A zombie is accepted: its
 	// end is noticed at once, and it is reaped.
 	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) {
@@ -77,9 +77,9 @@ func pidfdReadable(fd uintptr) bool {
 	return err == nil && n > 0
 }
 
-// reap collects the exit status of an ended child and describes it. The exit status of another
+// Reap collects the exit status of an ended child and describes it. The exit status of another
 // process's child is unknown.
-func reap(pid int) string {
+func Reap(pid int) string {
 	var ws unix.WaitStatus
 	got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil)
 	switch {
@@ -92,26 +92,29 @@ func reap(pid int) string {
 	}
 }
 
-// PID implements instance.
-func (p *process) PID() int { return p.pid }
+// PID implements Instance.
+func (p *Process) PID() int { return p.pid }
 
-// Key implements instance.
-func (p *process) Key() string { return fmt.Sprintf("%d@%d", p.pid, p.start) }
+// Key implements Instance.
+func (p *Process) Key() string { return fmt.Sprintf("%d@%d", p.pid, p.start) }
 
-// Done implements instance.
-func (p *process) Done() <-chan struct{} { return p.done }
+// Done implements Instance.
+func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Exit implements instance.
-func (p *process) Exit() string { return p.exit }
+// Exit implements Instance.
+func (p *Process) Exit() string { return p.exit }
 
-// Stale implements instance. It is false: another process is always another instance.
-func (p *process) Stale() bool { return false }
+// Restarts implements Instance. Only the agent starts the next process.
+func (p *Process) Restarts() bool { return false }
+
+// Stale implements Instance. It is false: another process is always another instance.
+func (p *Process) Stale() bool { return false }
 
 // Stop ends the process: first with SIGTERM, and after the grace time with SIGKILL. It signals only
 // the plugin's own process, never its group: FUSE daemons in the group hold mounts. It returns
 // early if ctx ends.
-func (p *process) Stop(ctx context.Context, grace time.Duration) error {
-	if err := p.signal(unix.SIGTERM); err != nil {
+func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
+	if err := p.Signal(unix.SIGTERM); err != nil {
 		return err
 	}
 
@@ -126,7 +129,7 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 	case <-timer.C:
 	}
 
-	if err := p.signal(unix.SIGKILL); err != nil {
+	if err := p.Signal(unix.SIGKILL); err != nil {
 		return err
 	}
 
@@ -140,7 +143,8 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 	}
 }
 
-func (p *process) signal(sig unix.Signal) error {
+// Signal sends a signal, unless the process has ended.
+func (p *Process) Signal(sig unix.Signal) error {
 	if p.fd == nil {
 		return nil // it has ended
 	}
@@ -159,8 +163,8 @@ func (p *process) signal(sig unix.Signal) error {
 	return nil
 }
 
-// Release implements instance. The process keeps running, unwatched.
-func (p *process) Release() error {
+// Release implements Instance. The process keeps running, unwatched.
+func (p *Process) Release() error {
 	if p.fd == nil {
 		return nil
 	}

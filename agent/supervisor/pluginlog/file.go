@@ -1,4 +1,4 @@
-package supervisor
+package pluginlog
 
 import (
 	"bytes"
@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"unicode"
+	"time"
 )
 
 const (
@@ -16,13 +16,11 @@ const (
 	maxLog = 8 << 20
 	// tailBytes is how many bytes at the end of a log are searched for its last lines.
 	tailBytes = 256 << 10
-	// maxLine is how many bytes of one line are shown.
-	maxLine = 4 << 10
 )
 
-// openLog opens a plugin's log for appending. The plugin itself holds the file, so that the plugin
+// Open opens a plugin's log for appending. The plugin itself holds the file, so that the plugin
 // can outlive the agent.
-func openLog(path string) (*os.File, error) {
+func Open(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLog {
 		if err := os.Rename(path, path+".1"); err != nil {
 			return nil, fmt.Errorf("cannot rotate the plugin's log: %w", err)
@@ -37,10 +35,10 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
-// trimLog rotates the log of a running plugin, which keeps its file open. It copies the content to
+// Trim rotates the log of a running plugin, which keeps its file open. It copies the content to
 // ".1" and truncates the file. That is safe because the plugin appends. A line written between the
 // two steps is lost.
-func trimLog(path string) error {
+func Trim(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() <= maxLog {
 		return nil // there is no log, or it is not too long
@@ -68,9 +66,25 @@ func trimLog(path string) error {
 	return nil
 }
 
-// tail returns the last n lines of a log, without secrets and without characters that control a
-// terminal. A log that does not exist has no lines.
-func tail(path string, n int, scrub func(string) string) ([]string, error) {
+// File is the path of a log in a file.
+type File string
+
+// Path implements Log.
+func (f File) Path() string { return string(f) }
+
+// Freshen implements Log. The plugin itself writes the file.
+func (f File) Freshen(time.Duration) {}
+
+// Tail implements Log.
+func (f File) Tail(n int, scrub Scrub) ([]string, error) { return tail(string(f), n, scrub) }
+
+// Follow implements Log.
+func (f File) Follow(n int, scrub Scrub) (last []string, rest Reader, err error) {
+	return follow(f, n, scrub)
+}
+
+// tail returns the last n lines of a file.
+func tail(path string, n int, scrub Scrub) ([]string, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) || n <= 0 {
 		return nil, nil
@@ -104,21 +118,4 @@ func tail(path string, n int, scrub func(string) string) ([]string, error) {
 
 	lines := strings.Split(text, "\n")
 	return cleaned(lines[max(0, len(lines)-n):], scrub), nil
-}
-
-// printable removes control characters and cuts a line that is too long.
-func printable(line string) string {
-	if len(line) > maxLine {
-		line = line[:maxLine] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\t':
-			return ' '
-		case unicode.IsPrint(r):
-			return r
-		default:
-			return -1
-		}
-	}, strings.ToValidUTF8(line, "\uFFFD"))
 }

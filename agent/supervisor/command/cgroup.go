@@ -1,4 +1,4 @@
-package supervisor
+package command
 
 import (
 	"errors"
@@ -19,11 +19,10 @@ import (
 // cgroupRoots lists where the unified hierarchy may be mounted, alone or beside other hierarchies.
 var cgroupRoots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
-// groupPrefix begins the names of the cgroups of all plugins.
-const groupPrefix = "volagent-plugin-"
+// SweepGroups removes the cgroups of all plugins that ended while no agent ran.
+func SweepGroups() { sweepGroups(prefix + "*") }
 
-// sweepGroups removes the matching cgroups of plugins that ended while no agent ran. A cgroup that
-// is in use cannot be removed.
+// sweepGroups removes the matching cgroups. A cgroup that is in use cannot be removed.
 func sweepGroups(pattern string) {
 	beside, err := groupDir()
 	if err != nil || systemd.Booted() {
@@ -41,7 +40,7 @@ func sweepGroups(pattern string) {
 }
 
 // group makes and opens the cgroup for one instance.
-func (r *execRunner) group(nonce string) (*os.File, error) {
+func (r *Runner) group(nonce string) (*os.File, error) {
 	if systemd.Booted() {
 		return nil, errors.New("the cgroups are systemd's")
 	}
@@ -51,8 +50,8 @@ func (r *execRunner) group(nonce string) (*os.File, error) {
 		return nil, err
 	}
 
-	sweepGroups(groupPrefix + shown(r.p.slot) + "-????????????") // as many digits as groupName has
-	dir := filepath.Join(beside, groupName(r.p.slot, nonce))
+	sweepGroups(prefix + shown(r.Slot) + "-????????????") // as many digits as groupName has
+	dir := filepath.Join(beside, groupName(r.Slot, nonce))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -99,8 +98,8 @@ func removeGroup(dir string) {
 }
 
 // dropGroup removes the cgroup of an instance that has ended.
-func (r *execRunner) dropGroup(nonce string) {
+func (r *Runner) dropGroup(nonce string) {
 	if beside, err := groupDir(); err == nil {
-		removeGroup(filepath.Join(beside, groupName(r.p.slot, nonce)))
+		removeGroup(filepath.Join(beside, groupName(r.Slot, nonce)))
 	}
 }

@@ -1,4 +1,4 @@
-package supervisor
+package pluginlog
 
 import (
 	"fmt"
@@ -63,8 +63,7 @@ func FuzzMark(f *testing.F) {
 		f.Add(text, "c", at.UnixNano())
 	}
 	f.Fuzz(func(t *testing.T, text, id string, nano int64) {
-		l := &logCopier{}
-		l.init(paths{log: filepath.Join(t.TempDir(), "log")})
+		l := NewCopy(filepath.Join(t.TempDir(), "log"))
 		write := func(text string) {
 			if err := os.WriteFile(l.markFile(), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
@@ -79,7 +78,7 @@ func FuzzMark(f *testing.F) {
 		}
 		at := time.Unix(0, nano).UTC()
 		write(fmt.Sprintf("%s %s\n", id, at.Format(time.RFC3339Nano)))
-		l.from(container.Runtime{}, id)
+		l.From(container.Runtime{}, id)
 		if !l.until.Equal(at) || !l.mark(id+"x").IsZero() {
 			t.Errorf("the log of %q was copied until %s, not %s", id, at, l.until)
 		}
