@@ -7,20 +7,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/volagent/volagent/agent/supervisor/part"
 	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// apartLook is the pause between two checks whether an instance that does not share mounts was
-// replaced.
-const apartLook = time.Second
 
 // errApart is the reason not to use a plugin that does not share mounts with this host.
 var errApart = errors.New("mounts are not shared")
@@ -34,43 +28,43 @@ func unusable(err error) bool { return errors.Is(err, errApart) || errors.Is(err
 // share checks that a plugin with a node service and this host see each other's mounts. It also
 // records warnings about the plugin's network namespace. If the check has no result, the plugin is
 // accepted: each claim is checked again when it is mounted.
-func (w *worker) share(ctx context.Context, run runner.Runner) error {
-	host := w.s.opts.Host
-	if host == nil || !w.record().Info.HasNode {
-		w.warn(nil)
+func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Traits) error {
+	host := c.opts.Host
+	if host == nil || !c.record.get().Info.HasNode {
+		c.warn(nil)
 		return nil
 	}
 
-	pid := w.server(ctx, run)
+	pid := server(ctx, inst, run)
 	if pid == 0 {
-		w.warn(nil)
+		c.warn(nil)
 		return nil
 	}
 
-	root, staging := w.paths.MountRoot, w.paths.Staging
+	root, staging := c.paths.MountRoot, c.paths.Staging
 	apart, err := host.Sharing(ctx, pid, staging)
 	if err != nil {
-		w.cannotTell(err)
+		c.cannotTell(err)
 	}
 
 	if apart.Barred {
-		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s; then: %s", errBarred, apart.User, staging, run.Traits().Fix.Root, w.again(run))
+		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s; then: %s", errBarred, apart.User, staging, run.Fix.Root, c.again(run))
 	}
 	if apart != (mount.Apart{}) {
 		shared, err := host.Shared(root)
-		why := describeApart(apart, root, run.Traits().Fix, err != nil || shared)
-		return fmt.Errorf("%w: %s; then: %s", errApart, why, w.again(run))
+		why := describeApart(apart, root, run.Fix, err != nil || shared)
+		return fmt.Errorf("%w: %s; then: %s", errApart, why, c.again(run))
 	}
 
 	same, err := host.SameNetwork(pid)
 	switch {
 	case err != nil:
-		w.cannotTell(err)
-		w.warn(nil)
+		c.cannotTell(err)
+		c.warn(nil)
 	case same:
-		w.warn(nil)
+		c.warn(nil)
 	default:
-		w.warn([]string{networkWarning(run.Traits().Fix)})
+		c.warn([]string{networkWarning(run.Fix)})
 	}
 
 	return nil
@@ -79,35 +73,36 @@ func (w *worker) share(ctx context.Context, run runner.Runner) error {
 // server returns the process that serves the plugin, 0 if it is unknown. The process that listens
 // on the socket takes precedence over the process that was started. The latter may be a shell, or a
 // client of a container runtime.
-func (w *worker) server(ctx context.Context, run runner.Runner) int {
-	if !run.Traits().Owned {
-		return w.inst.PID()
+func server(ctx context.Context, inst runner.Instance, run runner.Traits) int {
+	if !run.Owned {
+		return inst.PID()
 	}
-	if who, err := runner.Connect(ctx, run.Traits().Socket); err == nil && who.Start != 0 {
+	if who, err := runner.Connect(ctx, run.Socket); err == nil && who.Start != 0 {
 		return who.PID
 	}
-	return w.inst.PID()
+	return inst.PID()
 }
 
 // cannotTell logs why the plugin's namespaces are unknown. It is not a fault if the plugin is gone,
 // or if the agent may not inspect it.
-func (w *worker) cannotTell(err error) {
+func (c *checker) cannotTell(err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ESRCH) || errors.Is(err, context.Canceled) {
-		w.logger.Debug("cannot tell whether the plugin shares the host's namespaces", "error", err)
+		c.logger.Debug("cannot tell whether the plugin shares the host's namespaces", "error", err)
 	} else {
-		w.logger.Warn("cannot tell whether the plugin shares the host's namespaces", "error", err)
+		c.logger.Warn("cannot tell whether the plugin shares the host's namespaces", "error", err)
 	}
 }
 
 // again says how to start the plugin again, so that it gets into other namespaces.
-func (w *worker) again(run runner.Runner) string {
-	if run.Traits().Owned {
-		var part Only
-		if len(w.s.parts(w.id)) > 1 {
-			part.Type, part.Instance = w.which()
+func (c *checker) again(run runner.Traits) string {
+	if run.Owned {
+		var only part.Only
+		if len(c.siblings.of(c.id)) > 1 {
+			g := c.look()
+			only.Type, only.Instance = g.Kind, g.Instance()
 		}
 
-		command, args := part.narrow("volctl plugin restart %s", []any{w.id})
+		command, args := only.Narrow("volctl plugin restart %s", []any{c.id})
 		return volume.Command(command, args...)
 	}
 
@@ -154,59 +149,12 @@ func networkWarning(fix runner.Fix) string {
 	return "the plugin is in a network namespace of its own: mounts that the kernel makes over the network from there, as of NFS, hang when the plugin is restarted; " + fix.Network
 }
 
-// warn stores the warnings about this instance, and passes each on once.
-func (w *worker) warn(warnings []string) {
-	if w.misnamed != "" {
-		warnings = append([]string{w.misnamed}, warnings...)
-	}
-
-	w.mu.Lock()
-	var fresh []string
-	for _, s := range warnings {
-		if !slices.Contains(w.warned, s) {
-			fresh = append(fresh, s)
-		}
-	}
-
-	w.warnings, w.warned = warnings, append(w.warned, fresh...)
-	w.mu.Unlock()
-	if len(fresh) == 0 || w.s.opts.OnWarning == nil {
-		return
-	}
-
-	part := ""
-	if len(w.s.parts(w.id)) > 1 {
-		part = w.name()
-	}
-
-	for _, s := range fresh {
-		w.s.opts.OnWarning(w.id, part, s)
-	}
-}
-
-// apart handles an instance that this agent does not run and that does not share mounts. It is
-// checked again when its socket is replaced, and periodically.
-func (w *worker) apart(ctx context.Context, def *volume.PluginDefinition, why error) {
-	w.must(w.m.unhealthy(why.Error()))
-	w.drop()
-	inst, again := w.inst, time.Now().Add(def.ProbeInterval)
-	for {
-		before := time.Now()
-		if !w.rest(ctx, min(apartLook, def.ProbeInterval), true) || inst.Stale() || time.Now().After(again) || time.Since(before) < apartLook {
-			break
-		}
-	}
-
-	w.inst = nil
-	w.runs(nil)
-}
-
 // clearCanaries removes the test mounts that remain if an agent was killed while it tested whether
 // mounts are shared.
-func (s *Supervisor) clearCanaries(ctx context.Context) {
-	top := s.opts.dirs().MountRoots()
+func (e *env) clearCanaries(ctx context.Context) {
+	top := e.dirs.MountRoots()
 	plugins, err := os.ReadDir(top)
-	if err != nil || s.opts.Host == nil {
+	if err != nil || e.opts.Host == nil {
 		return // there are no test mounts
 	}
 
@@ -215,8 +163,8 @@ func (s *Supervisor) clearCanaries(ctx context.Context) {
 		if info, err := os.Lstat(filepath.Join(staging, mount.CanaryName)); err != nil || !info.IsDir() {
 			continue
 		}
-		if err := s.opts.Host.ClearCanary(ctx, staging); err != nil {
-			s.log.Warn("something was left where it was tried whether a plugin shares mounts", "error", err)
+		if err := e.opts.Host.ClearCanary(ctx, staging); err != nil {
+			e.log.Warn("something was left where it was tried whether a plugin shares mounts", "error", err)
 		}
 	}
 }

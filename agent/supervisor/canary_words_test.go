@@ -13,7 +13,7 @@ import (
 // with a fix that fits the plugin's runner.
 func TestWordsForApart(t *testing.T) {
 	fix := func(def *volume.PluginDefinition) runner.Fix {
-		return (&plugin{s: &Supervisor{}}).runnerFor(def).Traits().Fix
+		return newRunner(&plugin{env: newEnv(Options{})}, def).Traits().Fix
 	}
 	const root = "/var/lib/volagent/csi/nfs"
 	for name, tt := range map[string]struct {

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/volagent/volagent/agent/supervisor/part"
@@ -31,9 +30,4 @@ func Listeners(ctx context.Context, runtimeDir string) (all []Listener) {
 	}
 
 	return all
-}
-
-// Outside runs a command that must not be restricted like the agent; see transient.Services.Run.
-func (s *Supervisor) Outside(ctx context.Context, cmd *exec.Cmd) error {
-	return s.services.Run(ctx, cmd)
 }

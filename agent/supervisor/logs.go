@@ -6,13 +6,16 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/volagent/volagent/agent/supervisor/pluginlog"
+	"github.com/volagent/volagent/agent/supervisor/part"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// logs gives the logs of plugins to people.
+type logs struct{ *parts }
+
 // LogPath returns the file to which a plugin in one part writes. The error wraps volume.ErrNotFound
 // if there is no such plugin, and volume.ErrRefused if the agent does not keep its log.
-func (s *Supervisor) LogPath(id string) (string, error) {
+func (s *logs) LogPath(id string) (string, error) {
 	parts, err := s.logged(id, nil)
 	if err != nil {
 		return "", err
@@ -27,7 +30,7 @@ func (s *Supervisor) LogPath(id string) (string, error) {
 }
 
 // logged returns those of the selected parts whose log this agent can read.
-func (s *Supervisor) logged(id string, only []Only) ([]*plugin, error) {
+func (s *logs) logged(id string, only []part.Only) ([]*plugin, error) {
 	parts, err := s.selected(id, only)
 	if err != nil {
 		return nil, err
@@ -56,7 +59,7 @@ func (s *Supervisor) logged(id string, only []Only) ([]*plugin, error) {
 
 // LogTail returns the last n lines that a plugin wrote, or that each of several parts wrote.
 // Secrets that the plugin was given are removed.
-func (s *Supervisor) LogTail(id string, n int, only ...Only) ([]string, error) {
+func (s *logs) LogTail(id string, n int, only ...part.Only) ([]string, error) {
 	parts, err := s.logged(id, only)
 	if err != nil {
 		return nil, err
@@ -69,7 +72,7 @@ func (s *Supervisor) LogTail(id string, n int, only ...Only) ([]string, error) {
 // FollowLog writes the last n lines of a plugin's log. With follow, it also writes every new line
 // until ctx ends or write fails. If there are several parts, each line begins with the part's name.
 // Secrets that the plugin was given are removed. The errors are those of LogPath.
-func (s *Supervisor) FollowLog(ctx context.Context, id string, n int, follow bool, write func([]byte) error, only ...Only) error {
+func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, write func([]byte) error, only ...part.Only) error {
 	parts, err := s.logged(id, only)
 	if err != nil {
 		return err
@@ -91,14 +94,14 @@ func (s *Supervisor) FollowLog(ctx context.Context, id string, n int, follow boo
 	fresh, failed := make(chan []string), make(chan error, len(parts))
 	for _, p := range parts {
 		lines, rest, err := p.log().Follow(n, p.hide())
-		if err = errors.Join(err, write(joined(p.label(lines)))); err != nil {
+		if err = errors.Join(err, write(joined(label(p, lines)))); err != nil {
 			return err
 		}
 
 		readers.Go(func() {
 			failed <- rest(ctx, func(lines []string) error {
 				select {
-				case fresh <- p.label(lines):
+				case fresh <- label(p, lines):
 					return nil
 				case <-ctx.Done():
 					return ctx.Err()
@@ -122,20 +125,26 @@ func (s *Supervisor) FollowLog(ctx context.Context, id string, n int, follow boo
 	}
 }
 
+// label puts the part's name before its lines, if the plugin has other parts.
+func label(p *plugin, lines []string) []string {
+	if len(p.siblings.of(p.id)) < 2 {
+		return lines
+	}
+
+	g := p.look()
+	name := g.Name()
+	for i, line := range lines {
+		lines[i] = name + " | " + line
+	}
+
+	return lines
+}
+
 func joined(lines []string) []byte {
 	if len(lines) == 0 {
 		return nil
 	}
 	return []byte(strings.Join(lines, "\n") + "\n")
-}
-
-// freshen brings the logs of parts up to date.
-func freshen(parts []*plugin) {
-	for _, p := range parts {
-		if log := p.log(); log != nil {
-			log.Freshen(pluginlog.Patience)
-		}
-	}
 }
 
 // tails returns the last n lines of each part.
@@ -146,80 +155,8 @@ func tails(parts []*plugin, n int) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, p.label(lines)...)
+		all = append(all, label(p, lines)...)
 	}
 
 	return all, nil
-}
-
-// log returns what the plugin writes; nil if this agent cannot read it.
-func (p *plugin) log() pluginlog.Log {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.traits.Log
-}
-
-// label puts the part's name before its lines, if the plugin has other parts.
-func (p *plugin) label(lines []string) []string {
-	if len(p.s.parts(p.id)) < 2 {
-		return lines
-	}
-
-	name := p.name()
-	for i, line := range lines {
-		lines[i] = name + " | " + line
-	}
-
-	return lines
-}
-
-// hide returns the function that removes secrets from the plugin's output. It also covers secrets
-// that an earlier agent gave the plugin, if they can still be read.
-func (p *plugin) hide() func(string) string {
-	if def, _ := p.definition(); def != nil {
-		p.scrub.Unmask(def.UnmaskedSecrets...)
-	}
-
-	p.learn.Do(func() {
-		if p.s.opts.Known != nil {
-			for _, secrets := range p.s.opts.Known(p.id) {
-				p.scrub.Add(secrets)
-			}
-		}
-
-		def, _ := p.definition()
-		if def == nil || p.s.opts.Secrets == nil {
-			return
-		}
-
-		for name, v := range def.Env() {
-			if v.Secret == nil {
-				continue
-			}
-			if secret, err := p.s.opts.Secrets.ResolveSecret(context.Background(), *v.Secret); err == nil {
-				p.scrub.Add(volume.Secrets{name: secret})
-			}
-		}
-	})
-
-	return p.scrub.Scrub
-}
-
-// lastLines returns the last n lines of the log; none if this agent cannot read it.
-func (p *plugin) lastLines(n int) ([]string, error) {
-	log := p.log()
-	if log == nil {
-		return nil, nil
-	}
-	return log.Tail(n, p.hide())
-}
-
-// tail returns the last n lines of the log. A failure to read it is only logged.
-func (p *plugin) tail(n int) []string {
-	lines, err := p.lastLines(n)
-	if err != nil {
-		p.logger.Debug("cannot read the plugin's log", "error", err)
-		return nil
-	}
-	return lines
 }

@@ -1,4 +1,4 @@
-package supervisor
+package part
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ const (
 	Failed     State = "failed"      // a person must change something first
 )
 
-// machine is the state machine of one part. The list below has all its transitions. An event in any
+// Machine is the state machine of one part. The list below has all its transitions. An event in any
 // other state is an error and changes nothing.
 //
 //	stopped     --start-->     starting
@@ -47,41 +47,43 @@ const (
 //	backing-off --stop-->      stopped
 //	failed      --stop-->      stopped
 //	stopped     --stop-->      stopped
-type machine struct {
+type Machine struct {
 	// changed is called after every event that changes the state, with no lock held. If one
 	// goroutine drives the machine, calls never overlap.
-	changed func(from State, now status)
+	changed func(from State, now Status)
 
 	mu  sync.Mutex
-	now status
+	now Status
 }
 
-// status is the state of the machine at one moment.
-type status struct {
-	state    State
-	reason   string
-	since    time.Time
-	next     time.Time // when a plugin in the state backing-off is started again
-	restarts int
+// Status is the state of the machine at one moment.
+type Status struct {
+	State    State
+	Reason   string
+	Since    time.Time
+	Next     time.Time // when a plugin in the state backing-off is started again
+	Restarts int
 }
 
-func newMachine(changed func(from State, now status)) *machine {
-	return &machine{changed: changed, now: status{state: Stopped, reason: "not started yet", since: time.Now()}}
+// NewMachine returns a machine of a part that was not started yet. It calls changed after every event
+// that changes the state.
+func NewMachine(changed func(from State, now Status)) *Machine {
+	return &Machine{changed: changed, now: Status{State: Stopped, Reason: "not started yet", Since: time.Now()}}
 }
 
-// snapshot returns the current status.
-func (m *machine) snapshot() status {
+// Snapshot returns the current status.
+func (m *Machine) Snapshot() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.now
 }
 
-// start records that the plugin is about to be started, connected to, or re-attached.
-func (m *machine) start(reason string) error {
-	return m.event("start", func(s *status) bool {
-		switch s.state {
+// Start records that the plugin is about to be started, connected to, or re-attached.
+func (m *Machine) Start(reason string) error {
+	return m.event("start", func(s *Status) bool {
+		switch s.State {
 		case BackingOff:
-			s.restarts++
+			s.Restarts++
 			s.set(Starting, reason)
 		case Stopped, Failed:
 			s.set(Starting, reason)
@@ -93,10 +95,10 @@ func (m *machine) start(reason string) error {
 	})
 }
 
-// ready records that the plugin reported that it is ready, and identified itself.
-func (m *machine) ready() error {
-	return m.event("ready", func(s *status) bool {
-		switch s.state {
+// Ready records that the plugin reported that it is ready, and identified itself.
+func (m *Machine) Ready() error {
+	return m.event("ready", func(s *Status) bool {
+		switch s.State {
 		case Starting, Unhealthy:
 			s.set(Ready, "")
 		default:
@@ -107,14 +109,14 @@ func (m *machine) ready() error {
 	})
 }
 
-// unhealthy records that the plugin does not answer as it must.
-func (m *machine) unhealthy(reason string) error {
-	return m.event("unhealthy", func(s *status) bool {
-		switch s.state {
+// Unhealthy records that the plugin does not answer as it must.
+func (m *Machine) Unhealthy(reason string) error {
+	return m.event("unhealthy", func(s *Status) bool {
+		switch s.State {
 		case Starting, Ready:
 			s.set(Unhealthy, reason)
 		case Unhealthy:
-			s.reason = reason
+			s.Reason = reason
 		default:
 			return false
 		}
@@ -123,13 +125,13 @@ func (m *machine) unhealthy(reason string) error {
 	})
 }
 
-// lost records that the plugin has ended or is unusable, and is started again at next.
-func (m *machine) lost(reason string, next time.Time) error {
-	return m.event("lost", func(s *status) bool {
-		switch s.state {
+// Lost records that the plugin has ended or is unusable, and is started again at next.
+func (m *Machine) Lost(reason string, next time.Time) error {
+	return m.event("lost", func(s *Status) bool {
+		switch s.State {
 		case Starting, Ready, Unhealthy:
 			s.set(BackingOff, reason)
-			s.next = next
+			s.Next = next
 		default:
 			return false
 		}
@@ -138,14 +140,14 @@ func (m *machine) lost(reason string, next time.Time) error {
 	})
 }
 
-// refuse records that the plugin cannot be used until a person changes something.
-func (m *machine) refuse(reason string) error {
-	return m.event("refuse", func(s *status) bool {
-		switch s.state {
+// Refuse records that the plugin cannot be used until a person changes something.
+func (m *Machine) Refuse(reason string) error {
+	return m.event("refuse", func(s *Status) bool {
+		switch s.State {
 		case Starting, Unhealthy, Stopped:
 			s.set(Failed, reason)
 		case Failed:
-			s.reason = reason
+			s.Reason = reason
 		default:
 			return false
 		}
@@ -154,14 +156,14 @@ func (m *machine) refuse(reason string) error {
 	})
 }
 
-// stop records that the plugin is stopped on purpose.
-func (m *machine) stop(reason string) error {
-	return m.event("stop", func(s *status) bool {
-		switch s.state {
+// Stop records that the plugin is stopped on purpose.
+func (m *Machine) Stop(reason string) error {
+	return m.event("stop", func(s *Status) bool {
+		switch s.State {
 		case Starting, Ready, Unhealthy, BackingOff, Failed:
 			s.set(Stopped, reason)
 		case Stopped:
-			s.reason = reason
+			s.Reason = reason
 		default:
 			return false
 		}
@@ -170,36 +172,36 @@ func (m *machine) stop(reason string) error {
 	})
 }
 
-// note changes only the reason. It is not an event.
-func (m *machine) note(reason string) {
+// Note changes only the reason. It is not an event.
+func (m *Machine) Note(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.now.reason = reason
+	m.now.Reason = reason
 }
 
-// replaced counts a restart that this agent did not make. It is not an event.
-func (m *machine) replaced() {
+// Replaced counts a restart that this agent did not make. It is not an event.
+func (m *Machine) Replaced() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.now.restarts++
+	m.now.Restarts++
 }
 
 // set enters a state.
-func (s *status) set(state State, reason string) {
-	s.state, s.reason, s.since, s.next = state, reason, time.Now(), time.Time{}
+func (s *Status) set(state State, reason string) {
+	s.State, s.Reason, s.Since, s.Next = state, reason, time.Now(), time.Time{}
 }
 
 // event applies one event under the lock, and calls changed if the state differs.
-func (m *machine) event(name string, apply func(*status) bool) error {
+func (m *Machine) event(name string, apply func(*Status) bool) error {
 	m.mu.Lock()
-	from := m.now.state
+	from := m.now.State
 	ok := apply(&m.now)
 	now := m.now
 	m.mu.Unlock()
 	if !ok {
 		return fmt.Errorf("event %q cannot be in state %q", name, from)
 	}
-	if now.state != from {
+	if now.State != from {
 		m.changed(from, now)
 	}
 

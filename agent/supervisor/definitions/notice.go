@@ -1,11 +1,9 @@
-package supervisor
+package definitions
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -139,105 +137,4 @@ func (n *noticer) see(ev fsnotify.Event) error {
 func (n *noticer) missed() error {
 	n.burst.add(time.Now())
 	return n.follow()
-}
-
-// notice reads the plugin files when they change, until ctx ends. If they cannot be watched, it
-// logs the reason once, and tries again at the next Reload.
-func (s *Supervisor) notice(ctx context.Context) {
-	said := ""
-	for {
-		err := s.watch(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if now := fmt.Sprint(err); now != said {
-			said = now
-			s.log.Warn("changed plugin files are not noticed, but are read on SIGHUP (systemctl reload volagent)", "error", err)
-		} else {
-			s.log.Debug("changed plugin files are still not noticed", "error", err)
-		}
-
-		s.catchUp()
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.look:
-		}
-	}
-}
-
-// watch watches until ctx ends, or until watching fails.
-func (s *Supervisor) watch(ctx context.Context) (err error) {
-	w, err := fsnotify.NewWatcher()
-	if errors.Is(err, unix.EMFILE) {
-		return fmt.Errorf("%w: the limit fs.inotify.max_user_instances, or that of open files, is reached", err)
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-
-	n := &noticer{w: w, dir: filepath.Clean(s.opts.PluginDir)}
-	if err := n.follow(); err != nil {
-		return err
-	}
-
-	s.catchUp()
-	due := time.NewTimer(math.MaxInt64) // stopped while there are no changes to apply
-	due.Stop()
-	defer due.Stop()
-
-	for {
-		var err error
-		select {
-		case <-ctx.Done():
-			return nil
-		case ev, open := <-w.Events:
-			if !open {
-				return errors.New("the watch has ended")
-			}
-
-			err = n.see(ev)
-
-		case lost, open := <-w.Errors: // mostly because there were more events than the kernel holds
-			if !open {
-				return errors.New("the watch has ended")
-			}
-
-			s.log.Debug("changes of plugin files may have been missed", "error", lost)
-			err = n.missed()
-
-		case <-s.look:
-			// A link or a mount may now lead the path elsewhere. No event reports this.
-			err = n.follow()
-			s.catchUp()
-
-		case <-due.C:
-			n.burst = burst{}
-			s.takeNotice()
-		}
-
-		if err != nil {
-			return err
-		}
-		if at := n.burst.due(); !at.IsZero() {
-			due.Reset(time.Until(at))
-		}
-	}
-}
-
-// catchUp applies the changes that were made while nothing was watched.
-func (s *Supervisor) catchUp() {
-	if s.stale() {
-		s.takeNotice()
-	}
-}
-
-// takeNotice reads the plugin files because they changed.
-func (s *Supervisor) takeNotice() {
-	if err := s.readAgain(); err != nil {
-		s.log.Error("the plugin files changed and were not read", "error", err)
-		return
-	}
-	s.log.Info("the plugin files changed and were read")
 }
