@@ -70,6 +70,18 @@ func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, i
 	return nil
 }
 
+// askLimits makes the node part of a plugin report the limits and the topology of this host again,
+// because its controller found the host to be full.
+func askLimits(parts []*plugin) {
+	for _, p := range parts {
+		has := p.record.get().Info.HasNode
+		p.mu.Lock()
+		p.limits = has
+		p.mu.Unlock()
+		p.poke()
+	}
+}
+
 // askNode calls NodeGetInfo again while the plugin serves. Limits and topology may change. The node
 // id may not change, because volumes are connected under it.
 func (c *checker) askNode(ctx context.Context, def *volume.PluginDefinition, client *csiclient.Client) {

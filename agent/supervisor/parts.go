@@ -157,7 +157,7 @@ func (s *parts) drive(p *plugin) {
 			<-before // the removed part still cleans up in the same directories
 		}
 
-		p.drive(ctx)
+		drive(ctx, p)
 	}()
 }
 

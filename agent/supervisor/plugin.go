@@ -70,7 +70,7 @@ func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec volu
 	p.define(rec.Definition)
 	if rec.Stopped {
 		p.desired.Wish = part.Stop
-		p.m.Note(p.onRequest())
+		p.m.Note(onRequest(p.id))
 	}
 
 	p.propose(w)
@@ -223,8 +223,8 @@ func (p *plugin) look() part.Glance {
 }
 
 // onRequest returns the reason that the status shows for a plugin that was stopped on purpose.
-func (p *plugin) onRequest() string {
-	return "on request; to start it: " + volume.Command("volctl plugin start %s", p.id)
+func onRequest(id string) string {
+	return "on request; to start it: " + volume.Command("volctl plugin start %s", id)
 }
 
 // waits reports whether a changed definition has not been applied yet.
@@ -242,18 +242,6 @@ func (p *plugin) take(flag *bool) bool {
 	was := *flag
 	*flag = false
 	return was
-}
-
-// askLimits makes the node part of a plugin report the limits and the topology of this host again,
-// because its controller found the host to be full.
-func (p *plugin) askLimits() {
-	for _, o := range p.siblings.of(p.id) {
-		has := o.record.get().Info.HasNode
-		o.mu.Lock()
-		o.limits = has
-		o.mu.Unlock()
-		o.poke()
-	}
 }
 
 // runner returns the runner of the definition in use; nil if there is none.

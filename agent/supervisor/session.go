@@ -156,7 +156,7 @@ func (s *session) clientOptions() csiclient.Options {
 	o.NodeTimeout, o.ControllerTimeout, o.ProbeTimeout = s.def.NodeTimeout, s.def.ControllerTimeout, s.def.ProbeTimeout
 	o.MaxInFlight = s.def.MaxInFlight
 	o.Scrubber = &s.mask.Scrubber
-	o.Exhausted = s.askLimits
+	o.Exhausted = func() { askLimits(s.siblings.of(s.id)) }
 	s.mask.Unmask(s.def.UnmaskedSecrets...)
 	if s.opts.Observe != nil {
 		o.Observer = s.opts.Observe(s.id)

@@ -20,8 +20,8 @@ type worker struct {
 	falls   pauses
 }
 
-// drive drives the plugin until ctx ends. The plugin then keeps running.
-func (p *plugin) drive(ctx context.Context) {
+// drive drives a part until ctx ends. Its instance then keeps running.
+func drive(ctx context.Context, p *plugin) {
 	w := &worker{plugin: p, checker: &checker{plugin: p}, falls: pauses{Backoff: p.opts.Backoff}}
 	defer w.release()
 
@@ -136,7 +136,7 @@ func (w *worker) follow(ctx context.Context) bool {
 // settle records that a plan was carried out.
 func (w *worker) settle(plan part.Plan) {
 	if plan.Wish.Halts() {
-		w.must(w.m.Stop(w.onRequest()))
+		w.must(w.m.Stop(onRequest(w.id)))
 	}
 
 	w.mu.Lock()

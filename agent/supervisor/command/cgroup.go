@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/proc"
@@ -39,8 +38,8 @@ func sweepGroups(pattern string) {
 	}
 }
 
-// group makes and opens the cgroup for one instance.
-func (r *Runner) group(nonce string) (*os.File, error) {
+// openGroup makes and opens the cgroup for one instance.
+func openGroup(slot, nonce string) (*os.File, error) {
 	if systemd.Booted() {
 		return nil, errors.New("the cgroups are systemd's")
 	}
@@ -50,8 +49,8 @@ func (r *Runner) group(nonce string) (*os.File, error) {
 		return nil, err
 	}
 
-	sweepGroups(prefix + shown(r.Slot) + "-????????????") // as many digits as groupName has
-	dir := filepath.Join(beside, groupName(r.Slot, nonce))
+	sweepGroups(prefix + shown(slot) + "-????????????") // as many digits as groupName has
+	dir := filepath.Join(beside, groupName(slot, nonce))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -62,11 +61,6 @@ func (r *Runner) group(nonce string) (*os.File, error) {
 	}
 
 	return f, err
-}
-
-// groupName returns the name of the cgroup of one instance.
-func groupName(slot, nonce string) string {
-	return strings.TrimSuffix(serviceName(slot, nonce), ".service")
 }
 
 // groupDir returns the directory that contains the agent's own cgroup. If the agent is in the root
@@ -98,8 +92,8 @@ func removeGroup(dir string) {
 }
 
 // dropGroup removes the cgroup of an instance that has ended.
-func (r *Runner) dropGroup(nonce string) {
+func dropGroup(slot, nonce string) {
 	if beside, err := groupDir(); err == nil {
-		removeGroup(filepath.Join(beside, groupName(r.Slot, nonce)))
+		removeGroup(filepath.Join(beside, groupName(slot, nonce)))
 	}
 }

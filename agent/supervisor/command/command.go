@@ -119,7 +119,7 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 // service, for which systemd remembers how it ended.
 func (r *Runner) attach(ctx context.Context, it volume.PluginProcess, served bool) (runner.Instance, error) {
 	how := func(pid int) string {
-		defer r.dropGroup(it.Nonce)
+		defer dropGroup(r.Slot, it.Nonce)
 		return runner.Reap(pid)
 	}
 
@@ -177,7 +177,11 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	}
 
 	var served bool
-	if it.PID, served, err = r.launch(ctx, cmd, it.Nonce); err != nil {
+	it.PID, served, err = launcher{r.Slot, r.services, r.Logger}.launch(ctx, cmd, it.Nonce)
+	if err != nil && !served {
+		r.Record.ForgetProcess()
+	}
+	if err != nil {
 		return nil, err
 	}
 

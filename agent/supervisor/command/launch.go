@@ -2,58 +2,41 @@ package command
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os/exec"
-	"strings"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/supervisor/transient"
 )
 
-// prefix begins the names of the services and cgroups of all plugins.
-const prefix = "volagent-plugin-"
-
-// serviceName returns the name of the unit for one instance of a part.
-func serviceName(slot, nonce string) string {
-	sum := sha256.Sum256([]byte(nonce))
-	return prefix + shown(slot) + "-" + hex.EncodeToString(sum[:6]) + ".service"
-}
-
-// shown returns the slot in a form that is allowed in a unit's name, which has at most 255 bytes.
-func shown(slot string) string {
-	return strings.Map(func(c rune) rune {
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune(":._-", c) {
-			return c
-		}
-		return '_'
-	}, slot[:min(len(slot), 100)])
+// launcher starts the processes of one part.
+type launcher struct {
+	slot     string
+	services *transient.Services
+	log      hclog.Logger
 }
 
 // launch starts the process and returns its pid. served reports that the process is, or was, in its
-// own service.
-func (r *Runner) launch(ctx context.Context, cmd *exec.Cmd, nonce string) (pid int, served bool, err error) {
-	if r.services.Enabled() {
-		pid, err := r.services.Start(ctx, serviceName(r.Slot, nonce), fmt.Sprintf("CSI plugin %s, run by volagent", r.Slot), cmd)
+// own service. Without served, an error means that there is no process.
+func (l launcher) launch(ctx context.Context, cmd *exec.Cmd, nonce string) (pid int, served bool, err error) {
+	if l.services.Enabled() {
+		pid, err := l.services.Start(ctx, serviceName(l.slot, nonce), fmt.Sprintf("CSI plugin %s, run by volagent", l.slot), cmd)
 		if !errors.Is(err, transient.ErrNoService) {
 			return pid, true, err
 		}
-		r.Logger.Warn("the plugin is started in the agent's own service: it is restricted as that is, and whoever kills all of that kills it", "error", err)
+		l.log.Warn("the plugin is started in the agent's own service: it is restricted as that is, and whoever kills all of that kills it", "error", err)
 	}
 
-	pid, err = r.fork(cmd, nonce)
-	if err != nil {
-		r.Record.ForgetProcess()
-	}
-
+	pid, err = l.fork(cmd, nonce)
 	return pid, false, err
 }
 
 // fork starts the process as a child of the agent, if possible in its own cgroup.
-func (r *Runner) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
+func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 	plain := exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stdout: cmd.Stdout, Stderr: cmd.Stderr, SysProcAttr: cmd.SysProcAttr}
-	if group, err := r.group(nonce); err == nil {
+	if group, err := openGroup(l.slot, nonce); err == nil {
 		defer group.Close() //nolint:errcheck // nothing was written to the directory
 
 		attr := *cmd.SysProcAttr
@@ -64,7 +47,7 @@ func (r *Runner) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 	err = cmd.Start()
 	if err != nil && cmd.SysProcAttr.UseCgroupFD {
 		// The cgroup may be the reason.
-		r.dropGroup(nonce)
+		dropGroup(l.slot, nonce)
 		cmd = &plain
 		err = cmd.Start()
 	}

@@ -1,64 +1,36 @@
 // Package container runs plugins as containers of podman or docker.
+//
+//	container.go  the runner: finds, starts and clears containers
+//	watch.go      a container until its end
+//	maker.go      how a container is named and made
 package container
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"sync/atomic"
 	"time"
 
 	"github.com/volagent/volagent/agent/container"
-	"github.com/volagent/volagent/agent/supervisor/pluginlog"
 	"github.com/volagent/volagent/agent/supervisor/runner"
-	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// The labels of a plugin's container. A container without the labels of this plugin was not made
-// for it, even if it has the right name.
-const (
-	labelPlugin      = "volagent.plugin"
-	labelPlace       = "volagent.dir" // the plugin's directory, which differs between two agents
-	labelIncarnation = "volagent.incarnation"
-	labelDefinition  = "volagent.definition" // hash of the settings it was made from
-)
-
-// proxies lists the variables of the agent's environment that a container gets: those of a
-// command that have a meaning in another file system.
-var proxies = []string{"TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
-
-// Options configures a Runner.
-type Options struct {
-	Via       container.Via   // runs the commands of the container runtime
-	Output    *pluginlog.Copy // the part's log
-	Host      *mount.Host     // tells whether mounts are shared; nil: that is not checked
-	StopGrace time.Duration   // between SIGTERM and SIGKILL
-}
 
 // Runner runs the plugin with podman or docker. The container belongs to the runtime, so nothing
 // ties it to the agent. The agent watches the container's main process, like that of any other
 // plugin. It asks the runtime only when there is something to do, so a runtime that is down or hangs
 // does not harm a running plugin.
 type Runner struct {
-	runner.Part
-
-	opts Options
-	rt   container.Runtime
-
+	*maker
 	looked bool                 // the runtime was asked
 	left   *container.Container // the container that has the name; nil if there is none
-	swept  atomic.Bool          // the container was just removed, so there is none
 }
 
 // New returns the runner of a part whose definition has a container.
 func New(p runner.Part, opts Options) *Runner {
-	return &Runner{Part: p, opts: opts, rt: container.New(p.Definition.Container.Runtime).With(opts.Via)}
+	return &Runner{maker: &maker{Part: p, opts: opts, rt: container.New(p.Definition.Container.Runtime).With(opts.Via)}}
 }
 
 // Traits implements runner.Runner.
@@ -89,30 +61,6 @@ func (r *Runner) Sweep(ctx context.Context) (runner.Instance, error) {
 
 // Quiet implements runner.Runner. Only the agent starts the container.
 func (r *Runner) Quiet(context.Context) {}
-
-// name returns the container's name. All characters of a plugin id are allowed in it. The hash
-// distinguishes agents with different directories. The runtime allows each name only once. So if an
-// agent died while it was making a container, no second one can be made beside it.
-func (r *Runner) name() string {
-	sum := sha256.Sum256([]byte(r.Paths.Dir))
-	return "volagent-" + r.ID + "-" + hex.EncodeToString(sum[:4])
-}
-
-// made returns a hash of the settings that a container is made from.
-func (r *Runner) made() string {
-	text, err := json.Marshal(r.Definition.Container)
-	if err != nil {
-		return "" // it equals no label, so the container is made anew
-	}
-
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:])
-}
-
-// ours reports whether a container was made for this plugin.
-func (r *Runner) ours(c container.Container) bool {
-	return c.Labels[labelIncarnation] != "" && c.Labels[labelPlugin] == r.ID && c.Labels[labelPlace] == r.Paths.Dir
-}
 
 // Find implements runner.Runner.
 func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
@@ -190,7 +138,7 @@ func (r *Runner) attach(ctx context.Context, it volume.PluginProcess) (runner.In
 	}
 
 	r.opts.Output.From(r.rt, it.Container)
-	return watch(ctx, r, it, process), nil
+	return watch(ctx, r.maker, it, process), nil
 }
 
 // Start implements runner.Runner. The order is the same as for a command: the nonce is stored before a
@@ -293,14 +241,6 @@ func (r *Runner) unseen(ctx context.Context, c container.Container) error {
 	}
 
 	return fmt.Errorf("process %d of container %s is not to be seen: %s runs it on another host, or in another pid namespace", c.PID, r.name(), r.rt.Name())
-}
-
-// said removes secrets from the runtime's messages.
-func (r *Runner) said(err error) error {
-	if clean := r.Mask.Scrub(err.Error()); clean != err.Error() {
-		return errors.New(clean)
-	}
-	return err
 }
 
 // clear removes the container of an earlier start. Either it has ended, and its log is read first,

@@ -29,7 +29,8 @@ const (
 
 // instance is a container that is watched through its main process.
 type instance struct {
-	r       *Runner
+	*maker
+
 	id      string
 	key     string
 	process *runner.Process // nil if it had ended before it could be watched
@@ -41,10 +42,10 @@ type instance struct {
 }
 
 // watch watches the container until Release. life is the context of the agent.
-func watch(life context.Context, r *Runner, it volume.PluginProcess, process *runner.Process) *instance {
+func watch(life context.Context, m *maker, it volume.PluginProcess, process *runner.Process) *instance {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &instance{
-		r: r, id: it.Container, key: fmt.Sprintf("%s@%d", it.Container, it.StartTime), process: process,
+		maker: m, id: it.Container, key: fmt.Sprintf("%s@%d", it.Container, it.StartTime), process: process,
 		cancel: cancel, done: make(chan struct{}), over: make(chan struct{}),
 	}
 
@@ -67,8 +68,8 @@ func (c *instance) watch(ctx, life context.Context) {
 
 	limit, stop := context.WithTimeout(ctx, exitPatience)
 	c.exit = c.ended(limit)
-	if err := c.r.opts.Output.Last(limit); err != nil {
-		c.r.Logger.Debug("cannot read the last of a container's log", "container", c.id, "error", err)
+	if err := c.opts.Output.Last(limit); err != nil {
+		c.Logger.Debug("cannot read the last of a container's log", "container", c.id, "error", err)
 	}
 
 	stop()
@@ -80,15 +81,15 @@ func (c *instance) watch(ctx, life context.Context) {
 	limit, stop = context.WithTimeout(life, removePatience)
 	defer stop()
 
-	switch err := c.r.rt.Remove(limit, c.id); {
+	switch err := c.rt.Remove(limit, c.id); {
 	case life.Err() != nil:
 		return // the next agent removes it
 	case err != nil:
-		c.r.Logger.Warn("cannot remove the plugin's container, which has ended; the next start of the plugin does", "container", c.r.name(), "error", err)
+		c.Logger.Warn("cannot remove the plugin's container, which has ended; the next start of the plugin does", "container", c.name(), "error", err)
 		return
 	}
 
-	c.r.swept.Store(true)
+	c.swept.Store(true)
 }
 
 // isOf reports whether the process that the runtime names belongs to the container. Such a process
@@ -107,17 +108,17 @@ func (c *instance) ended(ctx context.Context) string {
 	again := time.NewTicker(exitLook)
 	defer again.Stop()
 	for {
-		it, err := c.r.rt.Inspect(ctx, c.id)
+		it, err := c.rt.Inspect(ctx, c.id)
 		switch {
 		case err == nil && !it.Alive:
 			return it.Exit()
 		case err != nil && ctx.Err() == nil:
-			return fmt.Sprintf("ended; how is unknown: %s", c.r.said(err))
+			return fmt.Sprintf("ended; how is unknown: %s", c.said(err))
 		}
 
 		select {
 		case <-ctx.Done():
-			return fmt.Sprintf("ended; how is unknown, since %s does not say", c.r.rt.Name())
+			return fmt.Sprintf("ended; how is unknown, since %s does not say", c.rt.Name())
 		case <-again.C:
 		}
 	}
@@ -156,8 +157,8 @@ func (c *instance) Stale() bool { return false }
 // Stop implements runner.Instance. If the runtime does not stop the container, Stop kills the main process
 // itself.
 func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
-	if err := c.r.rt.Stop(ctx, c.id, grace); err != nil && ctx.Err() == nil && !c.hasEnded() {
-		c.r.Logger.Warn("cannot stop the plugin's container; killing it", "container", c.r.name(), "error", err)
+	if err := c.rt.Stop(ctx, c.id, grace); err != nil && ctx.Err() == nil && !c.hasEnded() {
+		c.Logger.Warn("cannot stop the plugin's container; killing it", "container", c.name(), "error", err)
 		if err := c.kill(ctx); err != nil {
 			return err
 		}
@@ -187,8 +188,8 @@ func (c *instance) kill(ctx context.Context) error {
 	case <-c.process.Done():
 	case <-ctx.Done():
 	case <-timer.C:
-		if err := c.r.rt.Kill(ctx, c.id); err != nil && !c.hasEnded() {
-			return c.r.said(err)
+		if err := c.rt.Kill(ctx, c.id); err != nil && !c.hasEnded() {
+			return c.said(err)
 		}
 	}
 

@@ -5,9 +5,17 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/systemd"
+)
+
+const (
+	// rescan is the pause between two queries, in case a signal of systemd was lost.
+	rescan = 50 * time.Millisecond
+	// wordsWithin bounds a query to systemd about how a process ended.
+	wordsWithin = 2 * time.Second
 )
 
 // AwaitEnd queries a service until systemd has also noticed the end of its process. It returns the
@@ -58,5 +66,14 @@ func Ending(s systemd.Service) string {
 		return words
 	default: // oom-kill, watchdog, timeout …
 		return words + " (" + s.Result + ")"
+	}
+}
+
+// Unref makes systemd forget a unit that has ended.
+func Unref(bus *systemd.Bus, name string, log hclog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
+	defer cancel()
+	if err := bus.Unref(ctx, name); err != nil {
+		log.Debug("cannot release a unit", "unit", name, "error", err)
 	}
 }

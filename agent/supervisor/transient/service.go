@@ -24,16 +24,12 @@ import (
 )
 
 const (
-	// rescan is the pause between two queries, in case a signal of systemd was lost.
-	rescan = 50 * time.Millisecond
 	// pluginSlice contains the services. A shutdown does not stop this slice before the end. A
 	// slice made at run time would be stopped among the first, regardless of its properties, and
 	// its services with it.
 	pluginSlice = "system.slice"
 	// serviceWithin bounds the start of a service, which only starts a process.
 	serviceWithin = 15 * time.Second
-	// wordsWithin bounds a query to systemd about how a process ended.
-	wordsWithin = 2 * time.Second
 )
 
 // ownStatus is the first of the exit statuses that systemd itself reports for commands that it
@@ -223,12 +219,3 @@ func (s *Services) End(name string, pid int) string {
 
 // Unref makes systemd forget a service that has ended.
 func (s *Services) Unref(name string) { Unref(s.bus, name, s.log) }
-
-// Unref makes systemd forget a unit that has ended.
-func Unref(bus *systemd.Bus, name string, log hclog.Logger) {
-	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
-	defer cancel()
-	if err := bus.Unref(ctx, name); err != nil {
-		log.Debug("cannot release a unit", "unit", name, "error", err)
-	}
-}

@@ -115,7 +115,7 @@ func (r *Runner) attach(ctx context.Context, s systemd.Service) (runner.Instance
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
 
-	u := &instance{r: r, unit: s.ID, invocation: s.Invocation}
+	u := &instance{bus: r.bus, log: r.log, name: r.name, unit: s.ID, invocation: s.Invocation}
 	if _, err := r.bus.Ref(ctx, u.unit); err != nil {
 		r.log.Debug("cannot have systemd remember how the plugin ends", "error", err)
 	}
@@ -273,19 +273,5 @@ func (r *Runner) notStarted(s systemd.Service, j *startJob) error {
 		return fmt.Errorf("unit %s did not stay up: its process %s; to see why: %s", r.name, transient.Ending(s), why)
 	default:
 		return fmt.Errorf("systemd did not start unit %s (job %s, result %s); to see why: %s", r.name, j.result, s.Result, why)
-	}
-}
-
-// ordinal returns 1st, 2nd and so on.
-func ordinal(n int) string {
-	switch {
-	case n%10 == 1 && n%100 != 11:
-		return fmt.Sprintf("%dst", n)
-	case n%10 == 2 && n%100 != 12:
-		return fmt.Sprintf("%dnd", n)
-	case n%10 == 3 && n%100 != 13:
-		return fmt.Sprintf("%drd", n)
-	default:
-		return fmt.Sprintf("%dth", n)
 	}
 }
