@@ -126,11 +126,11 @@ func describeApart(a mount.Apart, root string, fix runner.Fix, shared bool) stri
 		what = fmt.Sprintf("what this host mounts below %s is not seen by the plugin: it would write to the host's disk instead of the volume", root)
 	}
 
-	return what + "; " + mend(root, fix, shared || a.NoPath || a.OtherPath)
+	return what + "; " + fixMounts(root, fix, shared || a.NoPath || a.OtherPath)
 }
 
-// mend says how to make a plugin share the host's mounts.
-func mend(root string, fix runner.Fix, shared bool) string {
+// fixMounts returns the changes that make a plugin share the host's mounts.
+func fixMounts(root string, fix runner.Fix, shared bool) string {
 	var ways []string
 	if !shared {
 		top := filepath.Dir(root) // the parent of all plugins' mount roots

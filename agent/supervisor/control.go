@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// requests are what the operator asks for.
+// requests carries out the requests of the operator.
 type requests struct{ *parts }
 
 // Restart asks for a plugin to be stopped and started again. A changed file then comes into force.

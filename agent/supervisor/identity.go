@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// checker checks what a plugin reports about itself and where it runs.
+// checker checks the identity of a plugin, and the namespaces in which it runs.
 type checker struct {
 	*plugin
 	misnamed string   // the warning about the name of its driver; empty if there is none

@@ -112,7 +112,7 @@ type Store interface {
 	SavePlugin(ctx context.Context, rec volume.PluginRecord) error
 }
 
-// env is what all parts of the supervisor share.
+// env holds the options and counters that all parts of the supervisor share.
 type env struct {
 	opts     Options
 	log      hclog.Logger

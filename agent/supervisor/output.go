@@ -9,7 +9,7 @@ const (
 	errorLines = 3
 )
 
-// log returns what the plugin writes; nil if this agent cannot read it.
+// log returns the plugin's log; nil if this agent cannot read it.
 func (p *plugin) log() pluginlog.Log {
 	p.mu.Lock()
 	defer p.mu.Unlock()

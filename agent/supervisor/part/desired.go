@@ -2,7 +2,7 @@ package part
 
 import "github.com/volagent/volagent/volmgr/volume"
 
-// Wish is what the operator wants of a part.
+// Wish is the last request of the operator about a part.
 type Wish int
 
 // The wishes. A part begins with Run, or with Stop if its record says so.

@@ -24,8 +24,8 @@ type Glance struct {
 	Actual
 }
 
-// Look completes a glance of a part whose Desired, Actual, Status and Client are set. open is false
-// while no new call may start. foreign is set if another program runs the part, and keeps its log.
+// Look sets Kind and View from the other fields. open is false while no new call may start. foreign
+// is set if another program runs the part, and keeps its log.
 func (g *Glance) Look(open, foreign bool) {
 	now, def := g.Status, g.Definition
 	g.Kind = Kind(def, g.Info)

@@ -2,7 +2,7 @@ package part
 
 import "github.com/volagent/volagent/volmgr/volume"
 
-// Step is what the worker of a part does next.
+// Step is the next action of the worker of a part.
 type Step string
 
 // The steps.
@@ -69,13 +69,13 @@ func (d Desired) changes(a Actual, use Use) bool {
 	return a.Definition == nil || d.Force || atOnce || use == Unused
 }
 
-// Plan describes a Switch. The worker
+// Plan describes a Switch. The worker carries it out in this order:
 //
-//  1. stores whether the part was stopped on purpose, so that the next agent completes the stop,
-//  2. enters the state stopped for the reason Why,
-//  3. stops the instance, also one that no start reported if Sweep is set,
-//  4. puts the change into force if Adopt is set, and
-//  5. settles the wish.
+//  1. It stores whether the operator stopped the part, so that the next agent completes the stop.
+//  2. It enters the state stopped for the reason Why.
+//  3. It stops the instance. If Sweep is set, it also looks for one that no start reported.
+//  4. If Adopt is set, it puts the change into force.
+//  5. It settles the wish.
 type Plan struct {
 	Wish  Wish   // the wish that is settled then: Run, Pause or Stop
 	Why   string // the reason that the status shows

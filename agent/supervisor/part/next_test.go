@@ -79,7 +79,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestPlan checks what a switch does.
+// TestPlan checks the plan of each kind of switch.
 func TestPlan(t *testing.T) {
 	inUse := &volume.PluginDefinition{ID: "p", Socket: "/a"}
 	registered := &volume.PluginDefinition{ID: "p", Socket: "/a", Registered: true}

@@ -1,4 +1,4 @@
-// Package pluginlog keeps and reads what plugins write. Each log has one of these places:
+// Package pluginlog keeps and reads the logs of plugins. Each log has one of these places:
 //
 //	File     a file that the plugin itself writes, rotated by the agent
 //	Copy     such a file with the copied output of a container
@@ -20,7 +20,7 @@ type Log interface {
 	Freshen(wait time.Duration)
 	// Tail returns the last n lines. A log that does not exist has no lines.
 	Tail(n int, scrub Scrub) ([]string, error)
-	// Follow returns the last n lines, and a function that reads what follows them.
+	// Follow returns the last n lines, and a function that reads the later ones.
 	Follow(n int, scrub Scrub) (last []string, rest Reader, err error)
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Part is what a runner knows of the part that it runs.
+// Part describes the part of a plugin to its runner.
 type Part struct {
 	ID, Slot   string
 	Definition *volume.PluginDefinition

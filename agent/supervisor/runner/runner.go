@@ -43,7 +43,7 @@ type Traits struct {
 	Socket string
 	// Missing is added to the message that the plugin has not opened its socket.
 	Missing string
-	// Log is what the plugin writes. Nil: the agent cannot read it.
+	// Log is the plugin's log. Nil: the agent cannot read it.
 	Log pluginlog.Log
 	// Fix says how to solve the problems that the agent finds with the place where the plugin runs.
 	Fix Fix
