@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/agent/supervisor/pluginlog"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -16,12 +17,12 @@ type logs struct{ *parts }
 // LogPath returns the file to which a plugin in one part writes. The error wraps volume.ErrNotFound
 // if there is no such plugin, and volume.ErrRefused if the agent does not keep its log.
 func (s *logs) LogPath(id string) (string, error) {
-	parts, err := s.logged(id, nil)
+	sources, err := s.logged(id, nil)
 	if err != nil {
 		return "", err
 	}
 
-	path := parts[0].log().Path()
+	path := sources[0].log.Path()
 	if path == "" {
 		return "", volume.Errorf(volume.ErrRefused, "the log of plugin %q is in systemd's journal", id).WithHint("volctl plugin logs %s", id)
 	}
@@ -29,18 +30,24 @@ func (s *logs) LogPath(id string) (string, error) {
 	return path, nil
 }
 
+// source is a part whose log this agent can read.
+type source struct {
+	*plugin
+	log pluginlog.Log
+}
+
 // logged returns those of the selected parts whose log this agent can read.
-func (s *logs) logged(id string, only []part.Only) ([]*plugin, error) {
+func (s *logs) logged(id string, only []part.Only) ([]source, error) {
 	parts, err := s.selected(id, only)
 	if err != nil {
 		return nil, err
 	}
 
-	var logged []*plugin
+	var logged []source
 	started := false
 	for _, p := range parts {
-		if p.log() != nil {
-			logged = append(logged, p)
+		if log := p.log(); log != nil {
+			logged = append(logged, source{p, log})
 		}
 
 		def, _ := p.definition()
@@ -60,27 +67,24 @@ func (s *logs) logged(id string, only []part.Only) ([]*plugin, error) {
 // LogTail returns the last n lines that a plugin wrote, or that each of several parts wrote.
 // Secrets that the plugin was given are removed.
 func (s *logs) LogTail(id string, n int, only ...part.Only) ([]string, error) {
-	parts, err := s.logged(id, only)
+	sources, err := s.logged(id, only)
 	if err != nil {
 		return nil, err
 	}
 
-	freshen(parts)
-	return tails(parts, n)
+	return tails(sources, n)
 }
 
 // FollowLog writes the last n lines of a plugin's log. With follow, it also writes every new line
 // until ctx ends or write fails. If there are several parts, each line begins with the part's name.
 // Secrets that the plugin was given are removed. The errors are those of LogPath.
 func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, write func([]byte) error, only ...part.Only) error {
-	parts, err := s.logged(id, only)
+	sources, err := s.logged(id, only)
 	if err != nil {
 		return err
 	}
-
-	freshen(parts)
 	if !follow {
-		lines, err := tails(parts, n)
+		lines, err := tails(sources, n)
 		return errors.Join(err, write(joined(lines)))
 	}
 
@@ -91,9 +95,10 @@ func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, wri
 	defer readers.Wait()
 	defer cancel() // runs before Wait
 
-	fresh, failed := make(chan []string), make(chan error, len(parts))
-	for _, p := range parts {
-		lines, rest, err := p.log().Follow(n, p.hide())
+	fresh, failed := make(chan []string), make(chan error, len(sources))
+	for _, p := range sources {
+		p.log.Freshen(pluginlog.Patience)
+		lines, rest, err := p.log.Follow(n, p.hide())
 		if err = errors.Join(err, write(joined(label(p, lines)))); err != nil {
 			return err
 		}
@@ -126,7 +131,7 @@ func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, wri
 }
 
 // label puts the part's name before its lines, if the plugin has other parts.
-func label(p *plugin, lines []string) []string {
+func label(p source, lines []string) []string {
 	if len(p.siblings.of(p.id)) < 2 {
 		return lines
 	}
@@ -148,10 +153,14 @@ func joined(lines []string) []byte {
 }
 
 // tails returns the last n lines of each part.
-func tails(parts []*plugin, n int) ([]string, error) {
+func tails(sources []source, n int) ([]string, error) {
+	for _, p := range sources {
+		p.log.Freshen(pluginlog.Patience)
+	}
+
 	var all []string
-	for _, p := range parts {
-		lines, err := p.lastLines(n)
+	for _, p := range sources {
+		lines, err := p.log.Tail(n, p.hide())
 		if err != nil {
 			return nil, err
 		}

@@ -22,18 +22,15 @@ func (p *plugin) hide() pluginlog.Scrub {
 	return p.mask.hide(p.env, p.id, def)
 }
 
-// lastLines returns the last n lines of the log; none if this agent cannot read it.
-func (p *plugin) lastLines(n int) ([]string, error) {
+// lastLog returns the last n lines of the log; none if this agent cannot read it. A failure to read
+// the log is only logged.
+func (p *plugin) lastLog(n int) []string {
 	log := p.log()
 	if log == nil {
-		return nil, nil
+		return nil
 	}
-	return log.Tail(n, p.hide())
-}
 
-// lastLog returns the last n lines of the log. A failure to read it is only logged.
-func (p *plugin) lastLog(n int) []string {
-	lines, err := p.lastLines(n)
+	lines, err := log.Tail(n, p.hide())
 	if err != nil {
 		p.logger.Debug("cannot read the plugin's log", "error", err)
 		return nil

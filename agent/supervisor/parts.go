@@ -218,8 +218,8 @@ func (s *parts) index(id string) {
 	}
 }
 
-// remove implements siblings. The plugin's driver, version and capabilities stay in the record of the plugin's own slot. They are removed
-// from the record of a controller beside others.
+// remove implements siblings. The plugin's driver, version and capabilities stay in the record of the
+// plugin's own slot. They are removed from the record of a controller beside others.
 func (s *parts) remove(p *plugin) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,8 +309,7 @@ func (s *parts) bind(p *plugin, driver string) (was, who string) {
 	return "", ""
 }
 
-// changed returns a channel that is closed at the next change of a plugin's state. Callers first
-// get the channel, then check the state, and then wait.
+// changed returns a channel that is closed at the next change of a plugin's state.
 func (s *parts) changed(id string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,6 +367,7 @@ func glances(parts []*plugin) part.Whole {
 	return all
 }
 
+// unknown returns the error for a plugin that is not configured.
 func unknown(id string) error {
 	return volume.Errorf(volume.ErrNotFound, "no plugin %q is configured", id).WithHint("volctl plugin list")
 }

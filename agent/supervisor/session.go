@@ -52,7 +52,6 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 	defer cancel()
 
 	last := "it has not opened its socket " + s.run.Socket + s.run.Missing
-
 	err := s.poll(limit, firstPoll, slowestPoll, func() bool {
 		_, err := os.Stat(s.run.Socket)
 		return err == nil

@@ -133,7 +133,6 @@ type Deregistration struct {
 	Files []Found // the current plugin files
 
 	d    *Definitions
-	id   string
 	drop []volume.PluginDefinition
 	stay []*volume.PluginDefinition
 }
@@ -164,7 +163,7 @@ func (d *Definitions) Deregister(id string, do func(g *Deregistration) error) er
 		return err
 	}
 
-	g := &Deregistration{Files: files, d: d, id: id}
+	g := &Deregistration{Files: files, d: d}
 	for _, def := range d.registered {
 		if def.ID == id {
 			g.drop = append(g.drop, *def)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,48 +30,42 @@ func TestNext(t *testing.T) {
 		"at-once": {Definition: &volume.PluginDefinition{ID: "p", Socket: "/b", OnChange: volume.OnChangeRestart}},
 	}
 	matched := map[int]bool{}
-	for _, ends := range []bool{false, true} {
-		for _, wish := range []Wish{Run, Restart, Pause, Stop} {
-			for _, settled := range []Wish{Run, Pause, Stop} {
-				for _, def := range []*volume.PluginDefinition{nil, inUse} {
-					for name, change := range changes {
-						for _, forced := range []bool{false, true} {
-							for _, use := range []Use{Unknown, Used, Unused} {
-								d, a := Desired{Wish: wish, Change: change, Force: forced}, Actual{Definition: def, Settled: settled}
-								is := func(column int, word string) bool {
-									switch [6]string{1: "ends", 2: "wish", 3: "definition", 4: "change", 5: "use"}[column] {
-									case "ends":
-										return word == "yes" && ends
-									case "wish":
-										return word == "new" && wish != settled || word == "halts" && wish.Halts()
-									case "definition":
-										return word == "none" && def == nil
-									case "change":
-										return change != nil && (word == "some" || word == name || word == "forced" && forced)
-									default:
-										return word == string(use)
-									}
-								}
-								want := Step("")
-								for i, row := range rows {
-									ok := true
-									for column := 1; column <= 5; column++ {
-										ok = ok && (row[column] == "-" || is(column, row[column]))
-									}
-									if ok {
-										want, matched[i] = Step(row[6]), true
-										break
-									}
-								}
-								if got := Next(d, a, ends, use); got != want {
-									t.Errorf("host ends %v, wish %d of %d, definition %v, change %s, forced %v, volumes %s: %s, want %s", ends, wish, settled, def != nil, name, forced, use, got, want)
-								}
-							}
-						}
-					}
+	check := func(d Desired, a Actual, ends bool, use Use, change string) {
+		applies := func(row []string) bool {
+			words := map[int][]string{1: {}, 2: {}, 3: {}, 4: {change}, 5: {string(use)}}
+			say := func(column int, word string, is bool) {
+				if is {
+					words[column] = append(words[column], word)
 				}
 			}
+			say(1, "yes", ends)
+			say(2, "new", d.Wish != a.Settled)
+			say(2, "halts", d.Wish.Halts())
+			say(3, "none", a.Definition == nil)
+			say(4, "some", d.Change != nil)
+			say(4, "forced", d.Change != nil && d.Force)
+			for column := 1; column <= 5; column++ {
+				if row[column] != "-" && !slices.Contains(words[column], row[column]) {
+					return false
+				}
+			}
+			return true
 		}
+		row := slices.IndexFunc(rows, applies)
+		matched[row] = true
+		if got := Next(d, a, ends, use); got != Step(rows[row][6]) {
+			t.Errorf("host ends %v, wish %d of %d, definition %v, change %s, forced %v, volumes %s: %s, want %s",
+				ends, d.Wish, a.Settled, a.Definition != nil, change, d.Force, use, got, rows[row][6])
+		}
+	}
+	uses, flags := []Use{Unknown, Used, Unused}, []bool{false, true}
+	for i := range 4 * 3 * 2 * 4 * 2 * 2 * 3 { // each number stands for one combination
+		pick := func(n int) int { defer func() { i /= n }(); return i % n }
+		d := Desired{Wish: []Wish{Run, Restart, Pause, Stop}[pick(4)]}
+		a := Actual{Settled: []Wish{Run, Pause, Stop}[pick(3)], Definition: []*volume.PluginDefinition{nil, inUse}[pick(2)]}
+		change := []string{"none", "removal", "pending", "at-once"}[pick(4)]
+		d.Change, d.Force = changes[change], flags[pick(2)]
+		check(d, a, flags[pick(2)], uses[pick(3)], change)
 	}
 	for i, row := range rows {
 		if !matched[i] {
