@@ -15,7 +15,8 @@
 //	session.go                            one instance from its start to its end
 //	identity.go, canary.go                who the plugin is; does it share the host's mounts, and network?
 //	plugin.go, host.go, output.go         one part; as its runner sees it; what it writes
-//	record.go, mask.go, options.go        what a part consists of
+//	record.go, mask.go, backoff.go        its stored record, its secrets, its pauses between restarts
+//	options.go, elsewhere.go              the options; listeners that another agent may have started
 //
 // The packages below have the rest: part decides, definitions reads and watches the plugin files,
 // pluginlog reads logs, and command, container, unit and socket are the runners.
