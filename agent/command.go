@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/localdriver"
-	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/agent/supervisor/transient"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -148,7 +148,7 @@ func newLaunch() *cobra.Command {
 		Short:  "Replace this process with the command from standard input",
 		Hidden: true,
 		Args:   usageArgs,
-		RunE:   func(*cobra.Command, []string) error { return supervisor.Launch() },
+		RunE:   func(*cobra.Command, []string) error { return transient.Launch() },
 	}
 }
 

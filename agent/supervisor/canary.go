@@ -7,14 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
-	"time"
 
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/suggest"
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // errApart is the reason not to use a plugin that does not share mounts with this host.
@@ -29,43 +28,43 @@ func unusable(err error) bool { return errors.Is(err, errApart) || errors.Is(err
 // share checks that a plugin with a node service and this host see each other's mounts. It also
 // records warnings about the plugin's network namespace. If the check has no result, the plugin is
 // accepted: each claim is checked again when it is mounted.
-func (w *worker) share(ctx context.Context, run runner, def *volume.PluginDefinition) error {
-	host := w.s.opts.Host
-	if host == nil || !w.record().Info.HasNode {
-		w.warn(nil)
+func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Traits) error {
+	host := c.opts.Host
+	if host == nil || !c.record.get().Info.HasNode {
+		c.warn(nil)
 		return nil
 	}
 
-	pid := w.server(ctx, run)
+	pid := server(ctx, inst, run)
 	if pid == 0 {
-		w.warn(nil)
+		c.warn(nil)
 		return nil
 	}
 
-	root, staging := w.paths().mountRoot, w.paths().staging
+	root, staging := c.paths.MountRoot, c.paths.Staging
 	apart, err := host.Sharing(ctx, pid, staging)
 	if err != nil {
-		w.cannotTell(err)
+		c.cannotTell(err)
 	}
 
 	if apart.Barred {
-		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s; then: %s", errBarred, apart.User, staging, asRoot(def), w.again(run))
+		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s; then: %s", errBarred, apart.User, staging, run.Fix.Root, c.again(run))
 	}
 	if apart != (mount.Apart{}) {
 		shared, err := host.Shared(root)
-		why := describeApart(apart, root, def, err != nil || shared)
-		return fmt.Errorf("%w: %s; then: %s", errApart, why, w.again(run))
+		why := describeApart(apart, root, run.Fix, err != nil || shared)
+		return fmt.Errorf("%w: %s; then: %s", errApart, why, c.again(run))
 	}
 
 	same, err := host.SameNetwork(pid)
 	switch {
 	case err != nil:
-		w.cannotTell(err)
-		w.warn(nil)
+		c.cannotTell(err)
+		c.warn(nil)
 	case same:
-		w.warn(nil)
+		c.warn(nil)
 	default:
-		w.warn([]string{networkWarning(def)})
+		c.warn([]string{networkWarning(run.Fix)})
 	}
 
 	return nil
@@ -74,35 +73,36 @@ func (w *worker) share(ctx context.Context, run runner, def *volume.PluginDefini
 // server returns the process that serves the plugin, 0 if it is unknown. The process that listens
 // on the socket takes precedence over the process that was started. The latter may be a shell, or a
 // client of a container runtime.
-func (w *worker) server(ctx context.Context, run runner) int {
-	if c, ok := w.inst.(*connection); ok {
-		return c.who.pid
+func server(ctx context.Context, inst runner.Instance, run runner.Traits) int {
+	if !run.Owned {
+		return inst.PID()
 	}
-	if who, err := connect(ctx, run.Socket()); err == nil && who.start != 0 {
-		return who.pid
+	if who, err := runner.Connect(ctx, run.Socket); err == nil && who.Start != 0 {
+		return who.PID
 	}
-	return w.inst.PID()
+	return inst.PID()
 }
 
 // cannotTell logs why the plugin's namespaces are unknown. It is not a fault if the plugin is gone,
 // or if the agent may not inspect it.
-func (w *worker) cannotTell(err error) {
+func (c *checker) cannotTell(err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ESRCH) || errors.Is(err, context.Canceled) {
-		w.log.Debug("cannot tell whether the plugin shares the host's namespaces", "error", err)
+		c.logger.Debug("cannot tell whether the plugin shares the host's namespaces", "error", err)
 	} else {
-		w.log.Warn("cannot tell whether the plugin shares the host's namespaces", "error", err)
+		c.logger.Warn("cannot tell whether the plugin shares the host's namespaces", "error", err)
 	}
 }
 
 // again says how to start the plugin again, so that it gets into other namespaces.
-func (w *worker) again(run runner) string {
-	if run.Owned() {
-		var part Only
-		if len(w.s.parts(w.id)) > 1 {
-			part.Type, part.Instance = w.which()
+func (c *checker) again(run runner.Traits) string {
+	if run.Owned {
+		var only part.Only
+		if len(c.siblings.of(c.id)) > 1 {
+			g := c.look()
+			only.Type, only.Instance = g.Kind, g.Instance()
 		}
 
-		command, args := part.narrow("volctl plugin restart %s", []any{w.id})
+		command, args := only.Narrow("volctl plugin restart %s", []any{c.id})
 		return suggest.Command(command, args...)
 	}
 
@@ -111,13 +111,13 @@ func (w *worker) again(run runner) string {
 
 // describeApart describes the problem, its consequence and its fix. shared says whether this host's
 // mount propagates anything at all.
-func describeApart(a mount.Apart, root string, def *volume.PluginDefinition, shared bool) string {
+func describeApart(a mount.Apart, root string, fix runner.Fix, shared bool) string {
 	var what string
 	switch {
 	case a.NoPath:
-		what = fmt.Sprintf("the plugin has no directory %s, where its volumes are staged", filepath.Join(root, stagingDir))
+		what = fmt.Sprintf("the plugin has no directory %s, where its volumes are staged", filepath.Join(root, part.StagingDir))
 	case a.OtherPath:
-		what = fmt.Sprintf("at %s the plugin has another directory than this host: its volumes would be mounted where this host does not see them", filepath.Join(root, stagingDir))
+		what = fmt.Sprintf("at %s the plugin has another directory than this host: its volumes would be mounted where this host does not see them", filepath.Join(root, part.StagingDir))
 	case a.NotIn && a.NotOut:
 		what = fmt.Sprintf("below %s the plugin and this host do not see each other's mounts: services would write to the host's disk instead of the volume", root)
 	case a.NotOut:
@@ -126,127 +126,45 @@ func describeApart(a mount.Apart, root string, def *volume.PluginDefinition, sha
 		what = fmt.Sprintf("what this host mounts below %s is not seen by the plugin: it would write to the host's disk instead of the volume", root)
 	}
 
-	return what + "; " + mend(root, def, shared || a.NoPath || a.OtherPath)
+	return what + "; " + fixMounts(root, fix, shared || a.NoPath || a.OtherPath)
 }
 
-// mend says how to make a plugin share the host's mounts.
-func mend(root string, def *volume.PluginDefinition, shared bool) string {
+// fixMounts returns the changes that make a plugin share the host's mounts.
+func fixMounts(root string, fix runner.Fix, shared bool) string {
 	var ways []string
 	if !shared {
 		top := filepath.Dir(root) // the parent of all plugins' mount roots
 		ways = append(ways, fmt.Sprintf("the host's own mount there is not shared: with nothing mounted in it, mount --bind %[1]s %[1]s && mount --make-rshared %[1]s", top))
 	}
 
-	switch def.Runner() {
-	case "container":
-		if shared {
-			ways = append(ways, fmt.Sprintf("%s must be mounted into the container with rshared", root))
-		}
-
-	case "unit":
-		ways = append(ways, "take out of "+def.Unit+" what gives it a mount namespace of its own: PrivateMounts=, PrivateTmp=, PrivateDevices=, ProtectSystem=, "+
-			"ProtectHome=, ProtectKernel…=, ReadOnlyPaths= and the like, DynamicUser=, RootDirectory=")
-	case "socket":
-		ways = append(ways, fmt.Sprintf("for a container, mount %[1]s into it with rshared (-v %[1]s:%[1]s:rshared); for a unit, take out what gives it a mount namespace of its own", root))
-	default:
-		ways = append(ways, "start it in the host's mount namespace, or in one that shares its mounts (unshare --propagation shared)")
+	if way := fix.Mounts(root, shared); way != "" {
+		ways = append(ways, way)
 	}
 
 	return strings.Join(ways, "; ")
 }
 
-// asRoot says how to make a plugin run as root.
-func asRoot(def *volume.PluginDefinition) string {
-	switch def.Runner() {
-	case "container":
-		return "have the image's process run as root (USER 0)"
-	case "unit":
-		return "take User= and DynamicUser= out of " + def.Unit
-	case "socket":
-		return "run the process that serves " + def.Socket + " as root"
-	default:
-		return "take out of its command what changes the user"
-	}
-}
-
 // networkWarning returns the warning about a plugin in its own network namespace.
-func networkWarning(def *volume.PluginDefinition) string {
-	fix := map[string]string{
-		"container": "run it with --network host",
-		"unit":      "take PrivateNetwork= and NetworkNamespacePath= out of " + def.Unit,
-		"socket":    "run its container with --network host, its unit without PrivateNetwork=",
-	}[def.Runner()]
-
-	if fix == "" {
-		fix = "start it in the host's network namespace"
-	}
-
-	return "the plugin is in a network namespace of its own: mounts that the kernel makes over the network from there, as of NFS, hang when the plugin is restarted; " + fix
-}
-
-// warn stores the warnings about this instance, and passes each on once.
-func (w *worker) warn(warnings []string) {
-	if w.misnamed != "" {
-		warnings = append([]string{w.misnamed}, warnings...)
-	}
-
-	w.mu.Lock()
-	var fresh []string
-	for _, s := range warnings {
-		if !slices.Contains(w.warned, s) {
-			fresh = append(fresh, s)
-		}
-	}
-
-	w.warnings, w.warned = warnings, append(w.warned, fresh...)
-	w.mu.Unlock()
-	if len(fresh) == 0 || w.s.opts.OnWarning == nil {
-		return
-	}
-
-	part := ""
-	if len(w.s.parts(w.id)) > 1 {
-		part = w.name()
-	}
-
-	for _, s := range fresh {
-		w.s.opts.OnWarning(w.id, part, s)
-	}
-}
-
-// apart handles an instance that this agent does not run and that does not share mounts. It is
-// checked again when its socket is replaced, and periodically.
-func (w *worker) apart(ctx context.Context, def *volume.PluginDefinition, why error) {
-	w.must(w.m.unhealthy(why.Error()))
-	w.drop()
-	inst, again := w.inst, time.Now().Add(def.ProbeInterval)
-	for {
-		before := time.Now()
-		if !w.rest(ctx, min(slowestLook, def.ProbeInterval), true) || inst.Stale() || time.Now().After(again) || time.Since(before) < slowestLook {
-			break
-		}
-	}
-
-	w.inst = nil
-	w.runs(nil)
+func networkWarning(fix runner.Fix) string {
+	return "the plugin is in a network namespace of its own: mounts that the kernel makes over the network from there, as of NFS, hang when the plugin is restarted; " + fix.Network
 }
 
 // clearCanaries removes the test mounts that remain if an agent was killed while it tested whether
 // mounts are shared.
-func (s *Supervisor) clearCanaries(ctx context.Context) {
-	top := filepath.Join(s.opts.DataDir, "csi")
+func (e *env) clearCanaries(ctx context.Context) {
+	top := e.dirs.MountRoots()
 	plugins, err := os.ReadDir(top)
-	if err != nil || s.opts.Host == nil {
+	if err != nil || e.opts.Host == nil {
 		return // there are no test mounts
 	}
 
 	for _, p := range plugins {
-		staging := filepath.Join(top, p.Name(), stagingDir)
+		staging := filepath.Join(top, p.Name(), part.StagingDir)
 		if info, err := os.Lstat(filepath.Join(staging, mount.CanaryName)); err != nil || !info.IsDir() {
 			continue
 		}
-		if err := s.opts.Host.ClearCanary(ctx, staging); err != nil {
-			s.log.Warn("something was left where it was tried whether a plugin shares mounts", "error", err)
+		if err := e.opts.Host.ClearCanary(ctx, staging); err != nil {
+			e.log.Warn("something was left where it was tried whether a plugin shares mounts", "error", err)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -11,6 +12,9 @@ import (
 // TestWordsForApart checks that each way not to share mounts is described with its consequence, and
 // with a fix that fits the plugin's runner.
 func TestWordsForApart(t *testing.T) {
+	fix := func(def *volume.PluginDefinition) runner.Fix {
+		return newRunner(&plugin{env: newEnv(Options{})}, def).Traits().Fix
+	}
 	const root = "/var/lib/volagent/csi/nfs"
 	for name, tt := range map[string]struct {
 		apart  mount.Apart
@@ -40,7 +44,7 @@ func TestWordsForApart(t *testing.T) {
 			[]string{"what this host mounts below " + root + " is not seen by the plugin", "unshare --propagation shared"}, "make-rshared",
 		},
 	} {
-		got := describeApart(tt.apart, root, &tt.def, tt.shared)
+		got := describeApart(tt.apart, root, fix(&tt.def), tt.shared)
 		for _, w := range tt.want {
 			if !strings.Contains(got, w) {
 				t.Errorf("%s: %q lacks %q", name, got, w)
@@ -56,7 +60,7 @@ func TestWordsForApart(t *testing.T) {
 		{Socket: "/s"}:                         "its unit without PrivateNetwork=",
 		{Builtin: "local"}:                     "start it in the host's network namespace",
 	} {
-		if got := networkWarning(def); !strings.Contains(got, want) || !strings.Contains(got, "hang when the plugin is restarted") {
+		if got := networkWarning(fix(def)); !strings.Contains(got, want) || !strings.Contains(got, "hang when the plugin is restarted") {
 			t.Errorf("%s: %q", def.Runner(), got)
 		}
 	}

@@ -7,69 +7,65 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/agent/supervisor/part"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// requests carries out the requests of the operator.
+type requests struct{ *parts }
+
 // Restart asks for a plugin to be stopped and started again. A changed file then comes into force.
 // A plugin that was stopped on purpose is started. Restart is refused while volumes are in use
 // through the plugin, unless forced. It is also refused if this agent does not run the plugin. Like
 // all requests here, it applies to all parts of the plugin, unless an Only limits it.
-func (s *Supervisor) Restart(id string, force bool, only ...Only) error {
-	return s.end(id, force, "restart", "-y", only, func(p *plugin) { p.restart, p.halt, p.paused, p.kick = true, false, false, true })
+func (s *requests) Restart(id string, force bool, only ...part.Only) error {
+	return s.end(id, force, "restart", "-y", only, (*part.Desired).AskRestart)
 }
 
 // Stop asks for a plugin to be stopped, and to stay stopped until Start. It is refused in the same
 // cases as Restart.
-func (s *Supervisor) Stop(id string, force bool, only ...Only) error {
-	return s.end(id, force, "stop", "--force", only, func(p *plugin) {
-		// A plugin that is only paused is stopped once more, which stores the stop.
-		p.restart, p.halt, p.halted, p.paused = false, true, p.halted && !p.paused, false
-	})
+func (s *requests) Stop(id string, force bool, only ...part.Only) error {
+	return s.end(id, force, "stop", "--force", only, (*part.Desired).AskStop)
 }
 
 // Pause is a Stop that lasts until this agent ends: the next agent starts the plugin. A plugin that
 // is already stopped stays stopped.
-func (s *Supervisor) Pause(id string, force bool, only ...Only) error {
-	return s.end(id, force, "stop", "--force", only, func(p *plugin) {
-		p.restart, p.halt, p.paused = false, true, p.paused || !p.halt
-	})
+func (s *requests) Pause(id string, force bool, only ...part.Only) error {
+	return s.end(id, force, "stop", "--force", only, (*part.Desired).AskPause)
 }
 
 // Start ends a stop, and makes a plugin that is not ready try again at once. A plugin that runs is
 // not disturbed.
-func (s *Supervisor) Start(id string, only ...Only) error {
+func (s *requests) Start(id string, only ...part.Only) error {
 	parts, err := s.selected(id, only)
 	if err != nil {
 		return err
 	}
 
-	for _, p := range parts {
-		if err := p.removed(); err != nil {
+	for _, g := range s.glancesOf(parts) {
+		if err := removed(g); err != nil {
 			return err
 		}
 	}
 
 	for _, p := range parts {
-		p.mu.Lock()
-		p.halt, p.paused, p.kick = false, false, true
-		p.mu.Unlock()
-		p.poke()
+		p.change((*part.Desired).AskStart)
 	}
 
 	return nil
 }
 
 // end asks for the end of a plugin's instances, if that is allowed.
-func (s *Supervisor) end(id string, force bool, verb, flag string, only []Only, ask func(*plugin)) error {
+func (s *requests) end(id string, force bool, verb, flag string, only []part.Only, ask func(*part.Desired)) error {
 	parts, err := s.selected(id, only)
 	if err != nil {
 		return err
 	}
 
-	for _, p := range parts {
-		if err := p.ours(verb); err != nil {
+	for i, g := range s.glancesOf(parts) {
+		if err := ours(parts[i], g, verb); err != nil {
 			return err
 		}
 	}
@@ -77,7 +73,7 @@ func (s *Supervisor) end(id string, force bool, verb, flag string, only []Only, 
 	take := func() {
 		for _, p := range parts {
 			p.mu.Lock()
-			ask(p)
+			ask(&p.desired)
 			p.mu.Unlock()
 		}
 	}
@@ -99,8 +95,8 @@ func (s *Supervisor) end(id string, force bool, verb, flag string, only []Only, 
 // them in vain makes every volume look at its plugin again. The second check runs while new calls
 // are blocked: a volume may just have started to use the plugin, or another controller may have
 // ended.
-func (s *Supervisor) ifSpare(parts []*plugin, verb, flag string, only []Only, take func()) error {
-	if err := spare(parts, verb, flag, only); err != nil {
+func (s *requests) ifSpare(parts []*plugin, verb, flag string, only []part.Only, take func()) error {
+	if err := s.spare(parts, verb, flag, only); err != nil {
 		return err
 	}
 
@@ -108,10 +104,10 @@ func (s *Supervisor) ifSpare(parts []*plugin, verb, flag string, only []Only, ta
 		s.doors.Lock()
 		defer s.doors.Unlock()
 
-		ask(parts, 1)
-		defer ask(parts, -1)
+		block(parts, 1)
+		defer block(parts, -1)
 
-		err := spare(parts, verb, flag, only)
+		err := s.spare(parts, verb, flag, only)
 		if err == nil {
 			take()
 		}
@@ -128,8 +124,8 @@ func (s *Supervisor) ifSpare(parts []*plugin, verb, flag string, only []Only, ta
 	return err
 }
 
-// ask adds n to the number of requests that block new calls to the parts.
-func ask(parts []*plugin, n int) {
+// block adds n to the number of requests that block new calls to the parts.
+func block(parts []*plugin, n int) {
 	for _, p := range parts {
 		p.mu.Lock()
 		p.asking += n
@@ -137,97 +133,81 @@ func ask(parts []*plugin, n int) {
 	}
 }
 
-// removed refuses requests that would be lost because the plugin is about to be removed.
-func (p *plugin) removed() error {
-	p.mu.Lock()
-	next, def := p.next, p.def
-	p.mu.Unlock()
+// glancesOf returns the state of some parts of one plugin.
+func (s *requests) glancesOf(parts []*plugin) part.Whole {
+	all := glances(parts)
+	for _, g := range all {
+		g.Several = len(s.of(g.ID)) > 1
+	}
+	return all
+}
 
+// glance returns the state of a part.
+func (s *requests) glance(p *plugin) *part.Glance { return s.glancesOf([]*plugin{p})[0] }
+
+// removed refuses requests that would be lost because the plugin is about to be removed.
+func removed(g *part.Glance) error {
 	switch {
-	case next == nil || next.def != nil:
+	case !g.Leaves():
 		return nil
-	case def != nil && def.Registered:
-		return volume.Errorf(volume.ErrRefused, "%s is deregistered: register it again, or have it end when nothing is staged through it any more", p.title()).
-			WithHint("%s", suggest.Command("volctl plugin deregister %s --force", p.id))
+	case g.Definition != nil && g.Definition.Registered:
+		return volume.Errorf(volume.ErrRefused, "%s is deregistered: register it again, or have it end when nothing is staged through it any more", g.Title()).
+			WithHint("%s", suggest.Command("volctl plugin deregister %s --force", g.ID))
 	}
 
-	return volume.Errorf(volume.ErrRefused, "the file of %s was removed: put it back, or have the plugin end when nothing is staged through it any more", p.title()).
-		WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))
+	return volume.Errorf(volume.ErrRefused, "the file of %s was removed: put it back, or have the plugin end when nothing is staged through it any more", g.Title()).
+		WithRemedy(remedy.Of(remedy.ShowPlugin, g.ID))
 }
 
 // ours refuses requests that are possible only for a plugin that this agent runs.
-func (p *plugin) ours(verb string) error {
-	if err := p.removed(); err != nil {
+func ours(p *plugin, g *part.Glance, verb string) error {
+	if err := removed(g); err != nil {
 		return err
 	}
 
 	p.mu.Lock()
-	def, pid, halted := p.def, p.pid, p.halted
+	run := p.traits
 	p.mu.Unlock()
 
 	switch {
-	case def == nil || def.Socket == "" || halted:
+	case g.Definition == nil || run.Owned || g.Settled.Halts():
 		return nil
-	case pid == 0:
-		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by whoever serves its socket %s, which nobody does now", p.title(), verb, def.Socket).
-			WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))
+	case g.PID == 0:
+		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by whoever serves its socket %s, which nobody does now", g.Title(), verb, run.Socket).
+			WithRemedy(remedy.Of(remedy.ShowPlugin, g.ID))
 	default:
-		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by process %d, which serves its socket %s", p.title(), verb, pid, def.Socket).
-			WithHint("%s", suggest.Command("systemctl status %d", pid))
+		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by process %d, which serves its socket %s", g.Title(), verb, g.PID, run.Socket).
+			WithHint("%s", suggest.Command("systemctl status %d", g.PID))
 	}
 }
 
 // named is the largest number of volumes that a refusal names.
 const named = 5
 
-// spare returns an error while volumes are in use through any of the parts.
-func spare(parts []*plugin, verb, flag string, only []Only) error {
-	for _, p := range parts {
-		if err := p.spare(verb, flag, only); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// spare returns an error while volumes are in use through the part. If the part was stopped on
+// spare returns an error while volumes are in use through any of the parts. If a part was stopped on
 // purpose and has no instance, volumes have nothing to lose.
-func (p *plugin) spare(verb, flag string, only []Only) error {
-	ids := p.inUse()
-	p.mu.Lock()
-	halted, controller := p.halted, p.kind() == typeController
-	p.mu.Unlock()
-	if len(ids) == 0 || halted {
-		return nil
+func (s *requests) spare(parts []*plugin, verb, flag string, only []part.Only) error {
+	for _, p := range parts {
+		ids, g := p.needed(), s.glance(p)
+		if len(ids) == 0 || g.Settled.Halts() {
+			continue
+		}
+
+		command, args := "volctl plugin "+verb+" %s", []any{p.id}
+		for _, o := range only {
+			command, args = o.Narrow(command, args)
+		}
+
+		breaks := s.breaks(p.id)
+		if g.Kind == part.Controller {
+			breaks = "no other controller would be ready, and nothing is attached or detached meanwhile"
+		}
+
+		return volume.Errorf(volume.ErrRefused, "%s is in use, by %s; %s", g.Title(), names(ids), breaks).
+			WithHint(command+" "+flag, args...)
 	}
 
-	command, args := "volctl plugin "+verb+" %s", []any{p.id}
-	for _, o := range only {
-		command, args = o.narrow(command, args)
-	}
-
-	breaks := p.s.breaks(p.id)
-	if controller {
-		breaks = "no other controller would be ready, and nothing is attached or detached meanwhile"
-	}
-
-	return volume.Errorf(volume.ErrRefused, "%s is in use, by %s; %s", p.title(), names(ids), breaks).
-		WithHint(command+" "+flag, args...)
-}
-
-// breaks says how the end of a plugin's process affects mounts.
-func (s *Supervisor) breaks(id string) string {
-	if s.opts.FUSE == nil {
-		return "mounts that live in its process (FUSE) break with its end"
-	}
-	switch n := s.opts.FUSE(id); n {
-	case 0:
-		return "no claim has a FUSE mount that could break with its end"
-	case 1:
-		return "1 claim has a FUSE mount, which breaks if its process serves it"
-	default:
-		return fmt.Sprintf("%d claims have FUSE mounts, which break if its process serves them", n)
-	}
+	return nil
 }
 
 // names lists ids for a refusal.
@@ -246,59 +226,52 @@ func names(ids []string) string {
 
 // AwaitStarted waits until a plugin is ready that was asked, at the time asked, to start or
 // restart. It ends early if the plugin cannot become ready without an operator.
-func (s *Supervisor) AwaitStarted(ctx context.Context, id string, asked time.Time, only ...Only) error {
-	return s.await(ctx, id, only, func(p *plugin) (bool, error) {
-		p.mu.Lock()
-		now := p.m.snapshot()
-		pending, halt, fault, nothing := p.restart || p.halted, p.halt, p.fault, p.def == nil
-		p.mu.Unlock()
-
+func (s *requests) AwaitStarted(ctx context.Context, id string, asked time.Time, only ...part.Only) error {
+	return s.await(ctx, id, only, func(g *part.Glance) (bool, error) {
+		now := g.Status
 		switch {
-		case halt:
-			return false, volume.Errorf(volume.ErrRefused, "%s was stopped meanwhile", p.title()).WithRemedy(remedy.Of(remedy.StartPlugin, id))
-		case pending:
+		case g.Wish.Halts():
+			return false, volume.Errorf(volume.ErrRefused, "%s was stopped meanwhile", g.Title()).WithRemedy(remedy.Of(remedy.StartPlugin, id))
+		case g.Wish != g.Settled:
 			return false, nil
-		case nothing && fault != nil:
-			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s cannot be started: %s", p.title(), fault).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
-		case now.state == Failed && now.since.After(asked):
-			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s is %s: %s", p.title(), now.state, now.reason).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
+		case g.Definition == nil && g.Fault != nil:
+			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s cannot be started: %s", g.Title(), g.Fault).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
+		case now.State == part.Failed && now.Since.After(asked):
+			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s is %s: %s", g.Title(), now.State, now.Reason).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 		}
 
-		return now.state == Ready, nil
+		return now.State == part.Ready, nil
 	})
 }
 
 // AwaitStopped waits until no instance of a stopped plugin runs.
-func (s *Supervisor) AwaitStopped(ctx context.Context, id string, only ...Only) error {
-	return s.await(ctx, id, only, func(p *plugin) (bool, error) {
-		p.mu.Lock()
-		halt, halted := p.halt, p.halted
-		p.mu.Unlock()
-		if !halt {
-			return false, volume.Errorf(volume.ErrRefused, "%s was started meanwhile", p.title()).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
+func (s *requests) AwaitStopped(ctx context.Context, id string, only ...part.Only) error {
+	return s.await(ctx, id, only, func(g *part.Glance) (bool, error) {
+		if !g.Wish.Halts() {
+			return false, volume.Errorf(volume.ErrRefused, "%s was started meanwhile", g.Title()).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 		}
 
-		return halted, nil
+		return g.Wish == g.Settled, nil
 	})
 }
 
 // await waits until ok returns true for all parts. It holds no lock while it waits.
-func (s *Supervisor) await(ctx context.Context, id string, only []Only, ok func(*plugin) (bool, error)) error {
+func (s *requests) await(ctx context.Context, id string, only []part.Only, ok func(*part.Glance) (bool, error)) error {
 	for {
-		changed := s.Changed(id)
+		changed := s.changed(id)
 		parts, err := s.selected(id, only)
 		if err != nil {
 			return volume.Errorf(volume.ErrNotFound, "plugin %q is no more: its file was removed, or it was deregistered", id).WithHint("volctl plugin list")
 		}
 
 		var late *plugin
-		for _, p := range parts {
-			done, err := ok(p)
+		for i, g := range s.glancesOf(parts) {
+			done, err := ok(g)
 			if err != nil {
 				return err
 			}
 			if !done && late == nil {
-				late = p
+				late = parts[i]
 			}
 		}
 
@@ -316,10 +289,10 @@ func (s *Supervisor) await(ctx context.Context, id string, only []Only, ok func(
 			return ctx.Err()
 		}
 
-		now := late.m.snapshot()
-		msg := fmt.Sprintf("timed out: %s is %s", late.title(), now.state)
-		if now.reason != "" {
-			msg += ": " + now.reason
+		g := s.glance(late)
+		msg := fmt.Sprintf("timed out: %s is %s", g.Title(), g.Status.State)
+		if g.Status.Reason != "" {
+			msg += ": " + g.Status.Reason
 		}
 
 		return volume.Errorf(volume.ErrTimeout, "%s", msg).WithRemedy(remedy.Of(remedy.ShowPlugin, id))

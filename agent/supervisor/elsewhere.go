@@ -2,10 +2,10 @@ package supervisor
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
+
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/agent/supervisor/runner"
 )
 
 // Listener is a process that listens on a plugin's socket below a runtime dir.
@@ -18,12 +18,11 @@ type Listener struct {
 
 // Listeners returns the processes that listen on the sockets of plugins below a runtime dir.
 func Listeners(ctx context.Context, runtimeDir string) (all []Listener) {
-	sockets, _ := filepath.Glob(filepath.Join(runtimeDir, "plugins", "*", "csi.sock")) // the pattern is valid
-	for _, path := range sockets {
-		if who, err := connect(ctx, path); err == nil {
-			l := Listener{PID: who.pid, Socket: path}
-			if dir := logDirOf(who.pid); dir != "" {
-				l.DataDir = filepath.Dir(filepath.Dir(dir)) // see Options.paths
+	for _, path := range part.Sockets(runtimeDir) {
+		if who, err := runner.Connect(ctx, path); err == nil {
+			l := Listener{PID: who.PID, Socket: path}
+			if dir := runner.LogDirOf(who.PID); dir != "" {
+				l.DataDir = filepath.Dir(filepath.Dir(dir)) // see part.Dirs
 			}
 
 			all = append(all, l)
@@ -31,15 +30,4 @@ func Listeners(ctx context.Context, runtimeDir string) (all []Listener) {
 	}
 
 	return all
-}
-
-// logDirOf returns the directory of the log to which a plugin's process writes its output. The
-// agent that started the process opened that file in its own data dir. The result is empty if the
-// output goes elsewhere.
-func logDirOf(pid int) string {
-	to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/1", pid))
-	if err != nil || !strings.HasPrefix(filepath.Base(to), "plugin.log") {
-		return ""
-	}
-	return filepath.Dir(to)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/volagent/volagent/agent/supervisor/runner"
 )
 
 // TestNamed checks that a driver whose name CSI does not allow is refused. If volumes would be
@@ -22,10 +24,10 @@ func TestNamed(t *testing.T) {
 		{strings.Repeat("x", 64), false, true, false},
 		{strings.Repeat("x", 64), true, false, true},
 	} {
-		s := &Supervisor{opts: Options{HasVolumes: func(id string) bool { return id == "p" && tt.volumes }}}
-		w := &worker{plugin: &plugin{s: s, id: "p"}}
+		e := newEnv(Options{HasVolumes: func(id string) bool { return id == "p" && tt.volumes }})
+		w := &checker{plugin: &plugin{env: e, id: "p"}}
 		err := w.named(tt.driver)
-		if errors.Is(err, errRefused) != tt.refused || (err != nil) != tt.refused {
+		if errors.Is(err, runner.ErrRefused) != tt.refused || (err != nil) != tt.refused {
 			t.Errorf("%q, volumes %t: %v", tt.driver, tt.volumes, err)
 		}
 		if (w.misnamed != "") != tt.warned {

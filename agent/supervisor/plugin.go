@@ -1,127 +1,117 @@
 package supervisor
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/supervisor/definitions"
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/agent/supervisor/pluginlog"
+	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// plugin is one supervised part of a plugin; see part.go. Few plugins have more than one part. One
-// goroutine, in worker.go, drives it. Other goroutines only read the part, or change its wanted
+// plugin is one supervised part of a plugin; see package part. Few plugins have more than one part.
+// One goroutine, in worker.go, drives it. Other goroutines only read the part, or change its desired
 // state and wake that goroutine.
 type plugin struct {
-	s     *Supervisor
-	id    string // the plugin's id
-	slot  string // the part's key: the plugin's id, or a key of its own for a controller beside others
-	m     *machine
-	log   hclog.Logger
-	scrub *csiclient.Scrubber
-	learn sync.Once     // fills scrub with the secrets that earlier agents gave the plugin
-	wake  chan struct{} // holds one token: the wanted state may have changed
-	over  chan struct{} // closed when its goroutine has ended
-	logs  logCopier     // of a container
-	turn  chan struct{} // holds one token, held while the record is stored
+	*env
+	siblings siblings
 
-	journal journal // of the unit that runs the plugin
+	id     string // the plugin's id
+	slot   string // the part's key
+	m      *part.Machine
+	logger hclog.Logger
+	paths  part.Paths
+	output *pluginlog.Copy // the log of its containers
+	record *record
+	mask   *mask
+	wake   chan struct{} // holds one token: the desired state may have changed
+	over   chan struct{} // closed when its goroutine has ended
 
-	mu sync.Mutex
-	// The wanted state.
-	def     *volume.PluginDefinition // in use; nil if the plugin never had a valid file
-	next    *change                  // a change that has not been applied yet
-	fault   error                    // why the file cannot be read
-	file    string                   // the file's name, for messages
-	restart bool                     // a restart was requested
-	halt    bool                     // the plugin must stop, and stay stopped
-	paused  bool                     // halt ends with this agent
-	kick    bool                     // try again now, even after a failure
-	limits  bool                     // ask the node for its limits again
-	force   bool                     // apply next without waiting for volumes
-	// The actual state.
-	rec         volume.PluginRecord
-	stored      []byte // rec as it was last stored
-	client      *csiclient.Client
-	key         string // key of the instance that incarnation numbers
-	incarnation uint64
-	pid         int
-	up          bool // an instance runs
-	lastExit    string
-	quiet       bool     // no new call may start: the plugin is about to be stopped
-	asking      int      // requests that are checking whether the plugin may be stopped; each blocks new calls
-	halted      bool     // the plugin was stopped on purpose, and no instance runs
-	swept       bool     // the plugin's container was just removed, so there is none
-	untidy      bool     // the warning that its log cannot be trimmed was logged
-	warnings    []string // about the instance that runs
-	warned      []string // all warnings that were passed on
+	mu      sync.Mutex
+	desired part.Desired
+	actual  part.Actual   // without Info, which is in the record
+	run     runner.Runner // of the definition in use; nil if there is none
+	traits  runner.Traits // of run; the zero value if there is none
+	client  *csiclient.Client
+	quiet   bool // no new call may start: the plugin is about to be stopped
+	asking  int  // requests that are checking whether the plugin may be stopped; each blocks new calls
+	limits  bool // ask the node for its limits again
 }
 
-// change is a definition that is not in use yet. A nil def means that the file was removed or the
-// plugin deregistered.
-type change struct{ def *volume.PluginDefinition }
+// siblings are the parts of all plugins, as one part sees them.
+type siblings interface {
+	// of returns the parts of a plugin.
+	of(id string) []*plugin
+	// notify reports a change of a part's state. It also wakes other parts of the same plugin: a
+	// change of their files may have waited for this one.
+	notify(p *plugin)
+	// remove forgets a part whose file was removed. It returns false if the file is back.
+	remove(p *plugin) bool
+	// bind returns the driver that a part conflicts with, and the name of the other part that has this
+	// driver. It returns an empty driver if there is no conflict, and then records driver for the part.
+	bind(p *plugin, driver string) (was, who string)
+}
 
-// newPlugin makes a plugin from the definition in its file and from its record. A plugin that was
-// in use keeps its stored definition until a change may be applied.
-func (s *Supervisor) newPlugin(slot string, w want, rec volume.PluginRecord) *plugin {
+// newPlugin makes a part from the definition that its file asks for and from its record. A part that
+// was in use keeps its stored definition until a change may be applied.
+func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec volume.PluginRecord) *plugin {
+	paths := e.dirs.Paths(w.ID, slot)
 	p := &plugin{
-		s: s, id: w.id, slot: slot, log: s.log.With("plugin", slot), scrub: &csiclient.Scrubber{},
-		wake: make(chan struct{}, 1), over: make(chan struct{}), turn: make(chan struct{}, 1), rec: rec,
+		env: e, siblings: group, id: w.ID, slot: slot, logger: e.log.With("plugin", slot),
+		paths: paths, output: pluginlog.NewCopy(paths.Log), record: newRecord(e.opts.Store, w.ID, slot, rec), mask: &mask{},
+		wake: make(chan struct{}, 1), over: make(chan struct{}),
 	}
 
-	p.logs.init(p.paths())
-	p.m = newMachine(p.changed)
-	p.def, p.halt = rec.Definition, rec.Stopped
-	if rec.ID != "" {
-		p.stored, _ = json.Marshal(rec) // if this fails, the record is stored once more than necessary
-	}
-
-	if p.rec.ID = slot; slot != p.id {
-		p.rec.Plugin = p.id
-	}
-
-	if p.halt {
-		p.m.note(p.onRequest())
+	p.m = part.NewMachine(p.changed)
+	p.define(rec.Definition)
+	if rec.Stopped {
+		p.desired.Wish = part.Stop
+		p.m.Note(onRequest(p.id))
 	}
 
 	p.propose(w)
 	return p
 }
 
-// propose takes over the definition that the files now contain. The zero want means that the file
+// propose takes over the definition that the files now contain. The zero Want means that the file
 // was removed.
-func (p *plugin) propose(w want) {
+func (p *plugin) propose(w definitions.Want) {
 	p.mu.Lock()
-	p.fault, p.file, p.next = w.err, w.file, nil
-	switch {
-	case w.err != nil && p.def != nil: // the definition in use stays in use
-		p.log.Warn("cannot use the plugin's file", "error", w.err)
-	case w.err != nil: // the state reports the fault
-	case w.def != nil && (p.def == nil || w.def.Equal(p.def)):
-		p.def = w.def
-	default:
-		p.next = &change{def: w.def}
+	if w.Err != nil && p.actual.Definition != nil {
+		p.logger.Warn("cannot use the plugin's file", "error", w.Err)
 	}
 
-	p.force = p.force && p.next != nil
-	p.kick = true
-	p.mu.Unlock()
+	if p.desired.Propose(w.Definition, w.File, w.Err, p.actual.Definition) {
+		p.define(w.Definition)
+	}
 
+	p.mu.Unlock()
 	p.poke()
 }
 
-// onRequest returns the reason that the status shows for a plugin that was stopped on purpose.
-func (p *plugin) onRequest() string {
-	return "on request; to start it: " + suggest.Command("volctl plugin start %s", p.id)
+// define puts a definition into force. The caller holds p.mu.
+func (p *plugin) define(def *volume.PluginDefinition) {
+	if def != nil && !def.Equal(p.actual.Definition) {
+		p.run = newRunner(p, def)
+		p.traits = p.run.Traits()
+	}
+	p.actual.Definition = def
 }
 
-// poke wakes the worker, which then reads the wanted state again.
+// change changes the desired state, and wakes the worker.
+func (p *plugin) change(change func(*part.Desired)) {
+	p.mu.Lock()
+	change(&p.desired)
+	p.mu.Unlock()
+	p.poke()
+}
+
+// poke wakes the worker, which then reads the desired state again.
 func (p *plugin) poke() {
 	select {
 	case p.wake <- struct{}{}:
@@ -131,66 +121,118 @@ func (p *plugin) poke() {
 
 // changed is called after every change of state. People read about it in the events, which suppress
 // repetitions.
-func (p *plugin) changed(from State, now status) {
-	p.log.Debug("plugin is "+string(now.state), "was", from, "reason", now.reason, "restarts", now.restarts)
-	p.s.notify(p)
+func (p *plugin) changed(from part.State, now part.Status) {
+	p.logger.Debug("plugin is "+string(now.State), "was", from, "reason", now.Reason, "restarts", now.Restarts)
+	p.siblings.notify(p)
 }
 
 // must logs an event that the state machine refused, which is a bug of the agent.
 func (p *plugin) must(err error) {
 	if err != nil {
-		p.log.Error("impossible change of a plugin's state", "error", err)
+		p.logger.Error("impossible change of a plugin's state", "error", err)
 	}
 }
 
-// due reports whether the worker must interrupt its work: a restart, a stop or a removal was
-// requested, the host shuts down, or a changed definition may be applied. If due returns true
-// because no volume is in use, no new call starts until the change is in force.
-func (p *plugin) due() bool {
+// next returns the next step, as far as it is known.
+func (p *plugin) next(use part.Use) part.Step {
 	p.mu.Lock()
-	asked, next, nothing := p.restart || p.halt != p.halted, p.next, p.def == nil || p.force
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	return part.Next(p.desired, p.actual, p.ends.Load() != nil, use)
+}
 
-	switch {
-	case asked, p.s.ends.Load() != nil:
+// due reports whether the worker must interrupt its work: the host shuts down, or the part must
+// switch. If due returns true because no volume is in use, no new call starts until the change is in
+// force.
+func (p *plugin) due() bool {
+	switch p.next(part.Unknown) {
+	case part.End, part.Switch:
 		return true
-	case next == nil:
+	case part.Ask:
+	default:
 		return false
-	case nothing: // there is no definition in use, or the request is forced
-		return true
-	case next.def != nil && next.def.OnChange == volume.OnChangeRestart:
-		return true
-	case len(p.inUse()) > 0:
+	}
+
+	if len(p.needed()) > 0 {
 		return false
 	}
 
 	// Asked again while new calls are blocked: a volume may have just started to use the plugin.
 	if !p.shut() {
-		p.s.notify(p) // a waiter may have seen the plugin blocked
+		p.siblings.notify(p) // a waiter may have seen the plugin blocked
 		return false
 	}
 
 	return true
 }
 
-// waits reports whether a changed definition has not been applied yet.
-func (p *plugin) waits() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.next != nil
-}
+// shut blocks new calls if no volume is in use then, and reports whether it did. Only one part does
+// this at a time, so that two controllers cannot rely on each other.
+func (p *plugin) shut() bool {
+	p.doors.Lock()
+	defer p.doors.Unlock()
 
-// running reports whether the instance with this incarnation number still runs.
-func (p *plugin) running(incarnation uint64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.up && p.incarnation == incarnation
+	p.setQuiet(true)
+	if len(p.needed()) == 0 {
+		return true
+	}
+
+	p.setQuiet(false)
+	return false
 }
 
 func (p *plugin) setQuiet(quiet bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.quiet = quiet
+}
+
+// needed names the volumes that prevent a stop of the part. Mounts may live in the process of a part
+// that serves the node. A controller holds no mounts: volumes need it only while no other
+// controller is ready.
+func (p *plugin) needed() []string {
+	ids := p.inUse(p.id)
+	if len(ids) == 0 || p.look().Kind != part.Controller {
+		return ids
+	}
+
+	for _, other := range p.siblings.of(p.id) {
+		if g := other.look(); other != p && g.View.Ready && g.Serves(part.Controller) {
+			return nil
+		}
+	}
+
+	return ids
+}
+
+// holds reports whether mounts may live in the part's process.
+func (p *plugin) holds() bool {
+	return p.look().Kind != part.Controller && len(p.inUse(p.id)) > 0
+}
+
+// look returns the state of the part at this moment.
+func (p *plugin) look() part.Glance {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	g := part.Glance{
+		ID: p.id, Slot: p.slot, Client: p.client, Quiet: p.quiet, Desired: p.desired, Actual: p.actual,
+		Status: p.m.Snapshot(), // with p.mu held, so that all values are of one moment
+	}
+	g.Info = p.record.get().Info
+	g.Look(!p.quiet && p.asking == 0, !p.traits.Owned)
+	return g
+}
+
+// onRequest returns the reason that the status shows for a plugin that was stopped on purpose.
+func onRequest(id string) string {
+	return "on request; to start it: " + suggest.Command("volctl plugin start %s", id)
+}
+
+// waits reports whether a changed definition has not been applied yet.
+func (p *plugin) waits() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.desired.Change != nil
 }
 
 // take clears a flag and reports whether it was set.
@@ -203,103 +245,42 @@ func (p *plugin) take(flag *bool) bool {
 	return was
 }
 
+// runner returns the runner of the definition in use; nil if there is none.
+func (p *plugin) runner() runner.Runner {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.run
+}
+
 // definition returns the definition in use and the fault of the plugin's file.
 func (p *plugin) definition() (*volume.PluginDefinition, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.def, p.fault
-}
-
-// record returns a copy of the part's record.
-func (p *plugin) record() volume.PluginRecord {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.rec
-}
-
-// saveProcess stores which process serves the plugin, and the definition it was started from.
-func (p *plugin) saveProcess(ctx context.Context, it volume.PluginProcess, def *volume.PluginDefinition) error {
-	return p.save(ctx, func(r *volume.PluginRecord) { r.Process, r.Definition = it, def })
-}
-
-// forgetProcess records in memory that no process was started. It does not store this: an intent
-// without a process does no harm.
-func (p *plugin) forgetProcess() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.rec.Process = volume.PluginProcess{}
-}
-
-// save changes the record, and stores it if it differs from the stored one.
-func (p *plugin) save(ctx context.Context, edit func(*volume.PluginRecord)) error {
-	p.turn <- struct{}{} // so that an earlier record is never stored after a later one
-	defer func() { <-p.turn }()
-
-	p.mu.Lock()
-	edit(&p.rec)
-	rec, stored := p.rec, p.stored
-	p.mu.Unlock()
-
-	data, err := json.Marshal(rec)
-	if err != nil {
-		return fmt.Errorf("cannot encode the plugin's record: %w", err)
-	}
-	if string(data) == string(stored) {
-		return nil
-	}
-	if err := p.s.opts.Store.SavePlugin(ctx, rec); err != nil {
-		return err
-	}
-
-	p.mu.Lock()
-	p.stored = data
-	p.mu.Unlock()
-
-	return nil
-}
-
-// errDue ends a wait because due returned true.
-var errDue = errors.New("the plugin's definition changes")
-
-// sleep waits for d. It returns early with ctx.Err(), or with errDue.
-func (p *plugin) sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-p.wake:
-			if p.due() {
-				return errDue
-			}
-		}
-	}
+	return p.actual.Definition, p.desired.Fault
 }
 
 // runs publishes the instance that runs, nil for none. It reports whether inst differs from the
 // last one.
-func (p *plugin) runs(inst instance) (another bool) {
+func (p *plugin) runs(inst runner.Instance) (another bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.pid, p.up = 0, inst != nil
+	a := &p.actual
+	a.PID, a.Up = 0, inst != nil
 	if inst == nil {
-		p.warnings = nil
+		a.Warnings = nil
 		return false
 	}
 
-	p.pid = inst.PID()
+	a.PID = inst.PID()
 	key := inst.Key()
-	if key == p.key {
+	if key == a.Key {
 		return false
 	}
 
-	another = p.key != ""
-	p.key = key
-	p.incarnation = p.s.incarnations.Add(1)
+	another = a.Key != ""
+	a.Key = key
+	a.Incarnation = p.incarnations.Add(1)
 	return another
 }
 
@@ -307,7 +288,7 @@ func (p *plugin) runs(inst instance) (another bool) {
 func (p *plugin) renew() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.incarnation = p.s.incarnations.Add(1)
+	p.actual.Incarnation = p.incarnations.Add(1)
 }
 
 // use publishes the client to callers, and returns the previous client.

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,242 +9,49 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/supervisor/definitions"
+	"github.com/volagent/volagent/agent/supervisor/part"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Registry keeps the definitions that were registered at run time.
-type Registry interface {
-	// LoadRegistered returns all of the definitions.
-	LoadRegistered() ([]volume.PluginDefinition, error)
-	// Register stores a definition, and replaces the one with the same id, type and instance.
-	// Either the definition is on disk when Register returns, or nothing has changed.
-	Register(ctx context.Context, def volume.PluginDefinition) error
-	// Deregister removes definitions, with the same guarantee.
-	Deregister(ctx context.Context, defs []volume.PluginDefinition) error
-}
-
-// registeredFile is used in place of a file's path for a definition that was registered at run
-// time.
-const registeredFile = "a registration"
-
-// The outcomes of Register.
-const (
-	Registered = "registered"
-	Updated    = "updated"
-	Unchanged  = "unchanged"
-)
-
-// Registration describes the definition that Register received, as far as it is known, and the
-// outcome.
-type Registration struct {
-	ID      string
-	Outcome string
-	Part    Only // the part of the plugin
-}
-
-// samePart reports whether two definitions describe the same part of the same plugin.
-func samePart(a, b *volume.PluginDefinition) bool {
-	return a.ID == b.ID && a.Type == b.Type && a.Instance == b.Instance
-}
-
-// loadRegistered loads the definitions that earlier agents registered. The caller holds s.reload.
-func (s *Supervisor) loadRegistered() error {
-	if s.opts.Registry == nil {
-		return nil
-	}
-
-	defs, err := s.opts.Registry.LoadRegistered()
-	if err != nil {
-		return fmt.Errorf("cannot load the registered plugins: %w", err)
-	}
-
-	for i := range defs {
-		s.registered = append(s.registered, &defs[i])
-	}
-
-	return nil
-}
-
-// sources returns all definitions: first the registered ones, then those of the files.
-func (s *Supervisor) sources(registered []*volume.PluginDefinition, files []found) []found {
-	registered = slices.SortedFunc(slices.Values(registered), func(a, b *volume.PluginDefinition) int {
-		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Instance, b.Instance))
-	})
-	all := make([]found, 0, len(registered)+len(files))
-	for _, def := range registered {
-		all = append(all, found{want{id: def.ID, def: def, file: registeredFile}})
-	}
-
-	return append(all, files...)
-}
-
-// take makes the plugins follow their files and the registrations. The caller holds s.reload.
-func (s *Supervisor) take(files []found) {
-	s.taken = files
-	wants := s.wants(s.sources(s.registered, files), s.held())
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	for slot, p := range s.plugins {
-		if _, still := wants[slot]; !still {
-			p.propose(want{})
-		}
-	}
-
-	for _, slot := range sortedIDs(wants) {
-		w := wants[slot]
-		if p, known := s.plugins[slot]; known {
-			p.propose(w)
-		} else {
-			s.add(slot, w)
-		}
-	}
-
-	// A part that was in use and has no file any more may still run, and hold volumes.
-	for _, slot := range sortedIDs(s.saved) {
-		if _, known := s.plugins[slot]; !known && s.saved[slot].Definition != nil {
-			s.add(slot, want{id: s.saved[slot].Of()})
-		}
-	}
-}
-
-// Register registers the text of a plugin file, and keeps it across restarts of the agent. Errors
-// use name for the text. If the same definition is already registered, nothing changes, but a
-// plugin that failed is tried again. A changed definition comes into force like a changed file.
-func (s *Supervisor) Register(ctx context.Context, name string, text []byte) (reg Registration, err error) {
-	if len(text) > maxFile {
-		return reg, volume.Errorf(volume.ErrInvalid, "%s has more than %d bytes", name, maxFile)
-	}
-
-	id, def, err := pluginfile.Parse(name, text)
-	if reg.ID = id; err != nil {
-		return reg, volume.Errorf(volume.ErrInvalid, "%s", err)
-	}
-
-	reg.Part = Only{Type: def.Type, Instance: def.Instance}
-	s.reload.Lock()
-	defer s.reload.Unlock()
-
-	files, err := s.onDisk()
-	if err != nil {
-		return reg, err
-	}
-
-	outcome, others := Registered, []*volume.PluginDefinition{}
-	for _, d := range s.registered {
-		switch {
-		case !samePart(d, def):
-			others = append(others, d)
-		case d.Equal(def):
-			outcome = Unchanged
-		default:
-			outcome = Updated
-		}
-	}
-
-	if err := s.admit(name, def, others, files); err != nil {
-		return reg, err
-	}
-
-	def.File, def.Registered = "", true
-	if outcome != Unchanged {
-		// If the caller goes away meanwhile, disk and memory must still agree.
-		if err := s.opts.Registry.Register(context.WithoutCancel(ctx), *def); err != nil {
-			return reg, err
-		}
-
-		s.registered = append(others, def)
-	}
-
-	s.take(files)
-	reg.Outcome = outcome
-	return reg, nil
-}
-
-// onDisk reads the current plugin files. The caller holds s.reload.
-func (s *Supervisor) onDisk() ([]found, error) {
-	if !s.isLoaded() || s.opts.Registry == nil {
-		return nil, volume.Errorf(volume.ErrRefused, "this agent has not read its plugins yet")
-	}
-	return readFiles(s.opts.PluginDir)
-}
-
-// admit returns an error if a definition cannot be registered beside the others and the files.
-func (s *Supervisor) admit(name string, def *volume.PluginDefinition, others []*volume.PluginDefinition, files []found) error {
-	for _, f := range files {
-		switch {
-		case f.id != def.ID || f.def != nil && !samePart(f.def, def):
-		case f.err != nil:
-			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file, with a mistake in it: %s; fix that file, or remove it and register the plugin again", def.ID, f.err)
-		default:
-			return volume.Errorf(volume.ErrRefused, "plugin %q is defined in %s; change that file, or remove it and register the plugin again", def.ID, f.file)
-		}
-	}
-
-	trial := found{want{id: def.ID, def: def, file: name}}
-	wants := s.wants(append(s.sources(others, files), trial), s.held())
-	for _, w := range wants {
-		if w.def == def {
-			return nil
-		}
-	}
-
-	for _, w := range wants {
-		if w.file == name && w.err != nil {
-			return volume.Errorf(volume.ErrRefused, "%s", w.err)
-		}
-	}
-
-	return nil
+// registrations registers and deregisters plugins at run time.
+type registrations struct {
+	*definitions.Definitions
+	*requests
 }
 
 // Deregister removes all registrations of a plugin, and ends its instances. The returned function
 // gone waits for their end. Deregister is refused while volumes are in use through the plugin,
 // unless forced. It is also refused for a plugin that is defined in a file.
-func (s *Supervisor) Deregister(ctx context.Context, id string, force bool) (gone func(context.Context) error, err error) {
-	s.reload.Lock()
-	defer s.reload.Unlock()
+func (s *registrations) Deregister(ctx context.Context, id string, force bool) (gone func(context.Context) error, err error) {
+	var asked time.Time
+	var parts []*plugin
+	err = s.Definitions.Deregister(id, func(g *definitions.Deregistration) error {
+		if err := s.deregisters(id, g.Any(), force, g.Files); err != nil {
+			return err
+		}
 
-	files, err := s.onDisk()
+		parts = s.registeredParts(id)
+		if g.Any() {
+			if err := s.unlessUsed(id, parts, force, func() error { return g.Remove(ctx) }); err != nil {
+				return err
+			}
+		}
+
+		asked = time.Now()
+		for _, p := range parts {
+			p.change(func(d *part.Desired) { d.Force = force })
+		}
+
+		return nil
+	})
+
 	if err != nil {
 		return nil, err
 	}
 
-	var drop []volume.PluginDefinition
-	var stay []*volume.PluginDefinition
-	for _, d := range s.registered {
-		if d.ID == id {
-			drop = append(drop, *d)
-		} else {
-			stay = append(stay, d)
-		}
-	}
-
-	if err := s.deregisters(id, len(drop) > 0, force, files); err != nil {
-		return nil, err
-	}
-
-	parts := s.registeredParts(id)
-	if len(drop) > 0 {
-		// If the caller goes away meanwhile, disk and memory must still agree.
-		forget := func() error { return s.opts.Registry.Deregister(context.WithoutCancel(ctx), drop) }
-		if err := s.unlessUsed(id, parts, force, forget); err != nil {
-			return nil, err
-		}
-
-		s.registered = stay
-	}
-
-	asked := time.Now()
-	for _, p := range parts {
-		p.mu.Lock()
-		p.force = force
-		p.mu.Unlock()
-	}
-
-	s.take(files)
 	return func(ctx context.Context) error {
 		for _, p := range parts {
 			if err := s.awaitGone(ctx, p, asked); err != nil {
@@ -259,24 +65,20 @@ func (s *Supervisor) Deregister(ctx context.Context, id string, force bool) (gon
 
 // registeredParts returns the registered parts of a plugin. They include parts that were
 // deregistered and keep running because volumes use them.
-func (s *Supervisor) registeredParts(id string) []*plugin {
-	return slices.DeleteFunc(slices.Clone(s.parts(id)), func(p *plugin) bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.file != registeredFile && !p.isLeaving()
+func (s *registrations) registeredParts(id string) []*plugin {
+	return slices.DeleteFunc(slices.Clone(s.of(id)), func(p *plugin) bool {
+		g := p.look()
+		return g.File != definitions.RunTime && !g.Leaves()
 	})
 }
-
-// isLeaving reports whether the part is about to be removed. The caller holds p.mu.
-func (p *plugin) isLeaving() bool { return p.next != nil && p.next.def == nil }
 
 // deregisters refuses a plugin that was not registered, or that would keep running because of a
 // file with a mistake. A plugin that was deregistered and still runs because of its volumes can be
 // forced to end.
-func (s *Supervisor) deregisters(id string, registered, force bool, files []found) error {
+func (s *registrations) deregisters(id string, registered, force bool, files []definitions.Found) error {
 	for _, f := range files {
-		if registered && f.id == id && f.err != nil { // the file would keep the earlier definition in force
-			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file too, with a mistake in it: %s; fix that file, or remove it", id, f.err)
+		if registered && f.ID == id && f.Err != nil { // the file would keep the earlier definition in force
+			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file too, with a mistake in it: %s; mend that file, or remove it", id, f.Err)
 		}
 	}
 
@@ -288,24 +90,22 @@ func (s *Supervisor) deregisters(id string, registered, force bool, files []foun
 		return volume.Errorf(volume.ErrRefused, "plugin %q was not registered, it stands in %s: remove that file", id, file)
 	}
 	for _, f := range files {
-		if f.id == id {
-			return filed(f.file)
+		if f.ID == id {
+			return filed(f.File)
 		}
 	}
 
-	for _, p := range s.parts(id) {
-		p.mu.Lock()
-		leaving, def, file := p.isLeaving(), p.def, p.file
-		p.mu.Unlock()
+	for _, p := range s.of(id) {
+		g := p.look()
 		switch {
-		case leaving && force:
+		case g.Leaves() && force:
 			return nil
-		case leaving:
+		case g.Leaves():
 			return volume.Errorf(volume.ErrRefused, "plugin %q is deregistered, or its file was removed, already; it ends when nothing is staged through it any more", id).
 				WithHint("%s", suggest.Command("volctl plugin deregister %s --force", id))
-		case file != "": // a file shown under its name, because it has no id or another id
-			return filed(file)
-		case def != nil && def.ID == pluginfile.LocalID:
+		case g.File != "": // a file shown under its name, because it has no id or another id
+			return filed(g.File)
+		case g.Definition != nil && g.Definition.ID == pluginfile.LocalID:
 			return volume.Errorf(volume.ErrRefused, "plugin %q was not registered: it exists by itself", id)
 		}
 	}
@@ -315,7 +115,7 @@ func (s *Supervisor) deregisters(id string, registered, force bool, files []foun
 
 // unlessUsed calls do, which takes some parts away from a plugin's volumes, unless volumes in use
 // need these parts. It blocks new calls meanwhile, as in ifSpare.
-func (s *Supervisor) unlessUsed(id string, parts []*plugin, force bool, do func() error) error {
+func (s *registrations) unlessUsed(id string, parts []*plugin, force bool, do func() error) error {
 	used := func() error {
 		ids := s.needs(id, parts)
 		if force || len(ids) == 0 {
@@ -334,7 +134,7 @@ func (s *Supervisor) unlessUsed(id string, parts []*plugin, force bool, do func(
 		s.doors.Lock()
 		defer s.doors.Unlock()
 
-		ask(parts, 1)
+		block(parts, 1)
 		return used()
 	}
 
@@ -343,7 +143,7 @@ func (s *Supervisor) unlessUsed(id string, parts []*plugin, force bool, do func(
 		err = do()
 	}
 
-	ask(parts, -1)
+	block(parts, -1)
 	if err != nil || !force && len(s.inUse(id)) > 0 { // the parts keep running
 		for _, p := range parts {
 			s.notify(p) // a waiter may have seen the plugin blocked
@@ -355,16 +155,16 @@ func (s *Supervisor) unlessUsed(id string, parts []*plugin, force bool, do func(
 
 // needs names the volumes that need any of the parts. These are all volumes in use, unless the
 // parts are controllers and another controller is ready.
-func (s *Supervisor) needs(id string, parts []*plugin) []string {
+func (s *registrations) needs(id string, parts []*plugin) []string {
 	ids := s.inUse(id)
 	for _, p := range parts {
-		if kind, _ := p.which(); kind != typeController {
+		if g := p.look(); g.Kind != part.Controller {
 			return ids
 		}
 	}
 
-	for _, p := range s.parts(id) {
-		if l := p.look(); !slices.Contains(parts, p) && l.view.Ready && l.serves(typeController) {
+	for _, p := range s.of(id) {
+		if g := p.look(); !slices.Contains(parts, p) && g.View.Ready && g.Serves(part.Controller) {
 			return nil
 		}
 	}
@@ -376,24 +176,20 @@ func (s *Supervisor) needs(id string, parts []*plugin) []string {
 // It does not wait for a change that waits for volumes, nor for a plugin that was stopped on
 // purpose. If the plugin does not become ready, for any reason, the error wraps
 // volume.ErrPluginUnavailable.
-func (s *Supervisor) AwaitRegistered(ctx context.Context, reg Registration, asked time.Time) error {
+func (s *registrations) AwaitRegistered(ctx context.Context, reg definitions.Registration, asked time.Time) error {
 	id := reg.ID
-	err := s.await(ctx, id, []Only{reg.Part}, func(p *plugin) (bool, error) {
-		used, title := len(p.inUse()) > 0, p.title()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-
-		now := p.m.snapshot()
+	err := s.await(ctx, id, []part.Only{reg.Part}, func(g *part.Glance) (bool, error) {
+		now, change := g.Status, g.Change
 		switch {
-		case p.halt:
+		case g.Wish.Halts():
 			return true, nil
-		case p.next != nil:
-			return used && p.next.def != nil && p.next.def.OnChange != volume.OnChangeRestart, nil
-		case now.state == Failed && now.since.After(asked):
-			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s is %s: %s", title, now.state, now.reason)
+		case change != nil:
+			return s.used(g) && change.Definition != nil && change.Definition.OnChange != volume.OnChangeRestart, nil
+		case now.State == part.Failed && now.Since.After(asked):
+			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s is %s: %s", g.Title(), now.State, now.Reason)
 		}
 
-		return now.state == Ready && !p.quiet, nil
+		return now.State == part.Ready && !g.Quiet, nil
 	})
 
 	if !errors.Is(err, volume.ErrTimeout) && !errors.Is(err, volume.ErrPluginUnavailable) {
@@ -404,25 +200,32 @@ func (s *Supervisor) AwaitRegistered(ctx context.Context, reg Registration, aske
 		WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 }
 
+// used reports whether volumes prevent a stop of a part.
+func (s *registrations) used(g *part.Glance) bool {
+	for _, p := range s.of(g.ID) {
+		if p.slot == g.Slot {
+			return len(p.needed()) > 0
+		}
+	}
+	return false
+}
+
 // awaitGone waits until no instance of a deregistered plugin runs, and no record would start one.
 // If the plugin is also defined without a registration, awaitGone waits until that plugin is ready.
-func (s *Supervisor) awaitGone(ctx context.Context, p *plugin, asked time.Time) error {
+func (s *registrations) awaitGone(ctx context.Context, p *plugin, asked time.Time) error {
 	for {
-		changed := s.Changed(p.id)
-		p.mu.Lock()
-		settled, gone, file := p.next == nil, p.next != nil && p.next.def == nil, p.file
-		p.mu.Unlock()
-
+		changed := s.changed(p.id)
+		g := p.look()
 		switch {
-		case !gone && file == registeredFile:
+		case !g.Leaves() && g.File == definitions.RunTime:
 			return volume.Errorf(volume.ErrRefused, "plugin %q was registered again meanwhile", p.id).WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))
-		case settled: // a file defines it, or it is the bundled driver
+		case g.Change == nil: // a file defines it, or it is the bundled driver
 			return s.AwaitStarted(ctx, p.id, asked)
 		}
 
 		select {
 		case <-p.over:
-			if slices.Contains(s.parts(p.id), p) {
+			if slices.Contains(s.of(p.id), p) {
 				return volume.ErrStopping
 			}
 
@@ -434,7 +237,7 @@ func (s *Supervisor) awaitGone(ctx context.Context, p *plugin, asked time.Time) 
 		}
 
 		msg := fmt.Sprintf("timed out: plugin %q is deregistered, and has not ended yet", p.id)
-		if ids := p.inUse(); len(ids) > 0 {
+		if ids := p.needed(); len(ids) > 0 {
 			msg = fmt.Sprintf("timed out: plugin %q is deregistered, and ends when it is not in use any more, by %s", p.id, names(ids))
 		}
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/agent/supervisor/definitions"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -105,12 +106,12 @@ func TestRegister(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
 	b.start()
-	b.register(text, supervisor.Registered)
+	b.register(text, definitions.Registered)
 	first := b.status("fake")
 	if first.State != supervisor.Ready || !first.Registered || first.File != "" {
 		t.Errorf("after the registration: %+v", first)
 	}
-	b.register(text+"# the same\n", supervisor.Unchanged)
+	b.register(text+"# the same\n", definitions.Unchanged)
 	b.reload()
 	b.stop()
 	b.start()
@@ -142,7 +143,7 @@ func TestRegister(t *testing.T) {
 	if _, err := b.sup.Status("fake"); !errors.Is(err, volume.ErrNotFound) || len(b.starts()) != 1 {
 		t.Errorf("the next agent: %v, %d starts", err, len(b.starts()))
 	}
-	b.register(text, supervisor.Registered)
+	b.register(text, definitions.Registered)
 	must(t, b.deregister(false))
 }
 
@@ -151,10 +152,10 @@ func TestRegisterChanged(t *testing.T) {
 	b, _ := newRegistry(t)
 	b.set("env", "")
 	b.start()
-	b.register(b.fakeFile("    V: one\n", "health: {interval: 1h}\n"), supervisor.Registered)
+	b.register(b.fakeFile("    V: one\n", "health: {interval: 1h}\n"), definitions.Registered)
 	first := b.status("fake")
 	b.inUse.Store(true)
-	b.register(b.fakeFile("    V: two\n", "health: {interval: 1h}\n"), supervisor.Updated) // does not wait
+	b.register(b.fakeFile("    V: two\n", "health: {interval: 1h}\n"), definitions.Updated) // does not wait
 	if st := b.status("fake"); st.PID != first.PID || !strings.HasPrefix(st.Pending, "its registration changed;") {
 		t.Errorf("under a volume: %+v", st)
 	}
@@ -164,13 +165,13 @@ func TestRegisterChanged(t *testing.T) {
 	if second.Pending != "" || !strings.Contains(b.fake.text("env", ""), "V=two") {
 		t.Errorf("with the volume gone: %+v", second)
 	}
-	b.register(b.fakeFile("    V: three\n", "health: {interval: 1h}\n"), supervisor.Updated)
+	b.register(b.fakeFile("    V: three\n", "health: {interval: 1h}\n"), definitions.Updated)
 	third := b.status("fake")
 	if third.PID == second.PID || !strings.Contains(b.fake.text("env", ""), "V=three") {
 		t.Errorf("registered with nothing in use: %+v", third)
 	}
 	b.inUse.Store(true)
-	b.register(b.fakeFile("    V: four\n", "health: {interval: 1h}\non_change: restart\n"), supervisor.Updated)
+	b.register(b.fakeFile("    V: four\n", "health: {interval: 1h}\non_change: restart\n"), definitions.Updated)
 	if st := b.status("fake"); st.PID == third.PID || !strings.Contains(b.fake.text("env", ""), "V=four") {
 		t.Errorf("on_change: restart under a volume: %+v", st)
 	}
@@ -183,7 +184,7 @@ func TestDeregisterForced(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
 	b.start()
-	b.register(text, supervisor.Registered)
+	b.register(text, definitions.Registered)
 	b.inUse.Store(true)
 	must(t, b.deregister(true))
 	if pids := b.starts(); alive(pids[0]) || b.sup.View("fake").Known || b.record(t, "fake").Definition != nil {
@@ -194,7 +195,7 @@ func TestDeregisterForced(t *testing.T) {
 	if b.sup.View("fake").Known || len(b.starts()) != 1 {
 		t.Errorf("the next agent has it: %+v", b.sup.View("fake"))
 	}
-	b.register(text, supervisor.Registered)
+	b.register(text, definitions.Registered)
 	b.stop()
 	r.defs = nil // as if the agent had died right after the commit
 	b.start()
@@ -219,7 +220,7 @@ func TestDeregisterForced(t *testing.T) {
 func TestVolumeComesInWhileDeregistering(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
-	b.register(b.fakeFile("", "health: {interval: 1h}\n"), supervisor.Registered)
+	b.register(b.fakeFile("", "health: {interval: 1h}\n"), definitions.Registered)
 	var changed <-chan struct{}
 	r.commit = func() {
 		b.inUse.Store(true)
@@ -283,7 +284,7 @@ func TestFileOfRegistered(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
 	b.start()
-	b.register(text, supervisor.Registered)
+	b.register(text, definitions.Registered)
 	first := b.status("fake")
 	b.file("late.yaml", text)
 	b.reload()
@@ -311,7 +312,7 @@ func TestFileOfRegistered(t *testing.T) {
 func TestBadFileOfRegistered(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
-	b.register(b.fakeFile("", "health: {interval: 1h}\n"), supervisor.Registered)
+	b.register(b.fakeFile("", "health: {interval: 1h}\n"), definitions.Registered)
 	b.file("late.yaml", "id: fake\nexex: {}\n")
 	b.reload()
 	b.await("late.yaml", supervisor.Failed)
@@ -335,7 +336,7 @@ func (b *bench) registerPart(file, kind, instance string) {
 	path := filepath.Join(b.dir, "etc", file)
 	text, err := os.ReadFile(path)
 	must(b.t, errors.Join(err, os.Remove(path)))
-	b.register(string(text), supervisor.Registered)
+	b.register(string(text), definitions.Registered)
 }
 
 // TestRegisterParts checks that each part is registered separately, beside parts from files. A

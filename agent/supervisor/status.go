@@ -2,12 +2,13 @@ package supervisor
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/supervisor/definitions"
+	"github.com/volagent/volagent/agent/supervisor/part"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -18,7 +19,7 @@ type Status struct {
 	Instance string // of a controller
 	Runner   string // exec, container, unit, socket, builtin; empty if the plugin's file is bad
 	File     string // empty for the bundled driver without a file, and for a registered plugin
-	State    State
+	State    part.State
 	Reason   string
 	Since    time.Time
 	Next     time.Time // when a plugin in the state backing-off is started again
@@ -49,9 +50,12 @@ type Status struct {
 // each. A part whose type is not known yet counts as a node.
 type Count struct{ Healthy, Expected int }
 
+// statuses describes plugins for people.
+type statuses struct{ *parts }
+
 // Status returns the status of one plugin.
-func (s *Supervisor) Status(id string) (Status, error) {
-	parts := s.parts(id)
+func (s *statuses) Status(id string) (Status, error) {
+	parts := s.of(id)
 	if len(parts) == 0 {
 		return Status{}, unknown(id)
 	}
@@ -61,14 +65,10 @@ func (s *Supervisor) Status(id string) (Status, error) {
 }
 
 // Statuses returns the status of each plugin, in the order of their ids.
-func (s *Supervisor) Statuses() []Status {
-	s.mu.Lock()
-	ids := sortedIDs(s.byID)
-	s.mu.Unlock()
-
-	all := make([]Status, 0, len(ids))
-	for _, id := range ids {
-		if parts := s.parts(id); len(parts) > 0 {
+func (s *statuses) Statuses() []Status {
+	all := []Status{}
+	for _, id := range s.ids() {
+		if parts := s.of(id); len(parts) > 0 {
 			all = append(all, s.whole(id, parts))
 		}
 	}
@@ -78,41 +78,35 @@ func (s *Supervisor) Statuses() []Status {
 
 // Parts returns all parts of all plugins, without the last lines of their logs. It therefore reads
 // no files.
-func (s *Supervisor) Parts() []Status {
-	s.mu.Lock()
-	all := make([]*plugin, 0, len(s.plugins))
-	for _, slot := range sortedIDs(s.plugins) {
-		all = append(all, s.plugins[slot])
-	}
-
-	s.mu.Unlock()
-
-	out := make([]Status, 0, len(all))
-	for _, p := range all {
-		out = append(out, p.brief())
+func (s *statuses) Parts() []Status {
+	out := []Status{}
+	for _, p := range s.all() {
+		g := p.look()
+		out = append(out, brief(p, &g))
 	}
 
 	return out
 }
 
 // whole returns the status of a plugin with its parts.
-func (s *Supervisor) whole(id string, parts []*plugin) Status {
+func (s *statuses) whole(id string, parts []*plugin) Status {
 	var own []Status
 	all := glances(parts)
 	var nodes, controllers Count
-	for _, p := range parts {
-		st := p.state()
+	for i, p := range parts {
+		st := brief(p, all[i])
+		st.LastLog = p.lastLog(shownLines)
 		own = append(own, st)
 		ready := 0
-		if st.State == Ready {
+		if st.State == part.Ready {
 			ready = 1
 		}
 
-		if st.Type != typeController {
+		if st.Type != part.Controller {
 			nodes.Expected, nodes.Healthy = nodes.Expected+1, nodes.Healthy+ready
 		}
 
-		if st.Type == typeController || st.Type == typeMonolith {
+		if st.Type == part.Controller || st.Type == part.Monolith {
 			controllers.Expected, controllers.Healthy = controllers.Expected+1, controllers.Healthy+ready
 		}
 	}
@@ -127,21 +121,21 @@ func (s *Supervisor) whole(id string, parts []*plugin) Status {
 }
 
 // sum returns the status of a plugin with several parts.
-func (s *Supervisor) sum(id string, own []Status, all []*glance) Status {
-	g := worst(all)
+func (s *statuses) sum(id string, own []Status, all part.Whole) Status {
+	now := all.Worst().Status
 	st := Status{
-		ID: id, State: g.status.state, Reason: g.reason(all), Since: g.status.since, Next: g.status.next, Info: s.merged(id, all),
+		ID: id, State: now.State, Reason: all.Reason(), Since: now.Since, Next: now.Next, Info: all.Merged(id, s.remembered(id).Driver),
 	}
 	var types, runners, pending []string
 	for i, p := range own {
 		st.Restarts += p.Restarts
 		types, runners = append(types, p.Type), append(runners, p.Runner)
 		if p.Pending != "" {
-			pending = append(pending, all[i].p.name()+": "+p.Pending)
+			pending = append(pending, all[i].Name()+": "+p.Pending)
 		}
 
 		for _, warning := range p.Warnings {
-			st.Warnings = append(st.Warnings, all[i].p.name()+": "+warning)
+			st.Warnings = append(st.Warnings, all[i].Name()+": "+warning)
 		}
 	}
 
@@ -155,83 +149,33 @@ func each(words []string) string {
 	return strings.Trim(strings.Join(slices.Compact(words), "+"), "+")
 }
 
-// state returns the status of one part.
-func (p *plugin) state() Status {
-	st := p.brief()
-	st.LastLog = p.tail(shownLines)
-	return st
-}
-
-// brief returns state without the last lines of the log. It reads no file.
-func (p *plugin) brief() Status {
-	p.mu.Lock()
-	now := p.m.snapshot() // with p.mu held, so that all values are of one moment
+// brief returns the status of one part, without the last lines of the log. It reads no file.
+func brief(p *plugin, g *part.Glance) Status {
 	st := Status{
-		ID: p.id, Type: p.kind(), Instance: p.instance(), File: p.file,
-		State: now.state, Reason: now.reason, Since: now.since, Next: now.next, Restarts: now.restarts,
-		PID: p.pid, Info: p.rec.Info, LastExit: p.lastExit, Pending: p.pending(), Warnings: p.warnings,
+		ID: g.ID, Type: g.Kind, Instance: g.Instance(), File: g.File,
+		State: g.Status.State, Reason: g.Status.Reason, Since: g.Status.Since, Next: g.Status.Next, Restarts: g.Status.Restarts,
+		PID: g.PID, Info: g.Info, LastExit: g.LastExit, Pending: g.Pending(), Warnings: g.Warnings,
 	}
 
-	if st.File == registeredFile {
+	if st.File == definitions.RunTime {
 		st.File, st.Registered = "", true
 	}
 
-	def, next := p.def, p.next
-	p.mu.Unlock()
-	if def != nil {
+	if def := g.Definition; def != nil {
 		st.Runner, st.Running = def.Runner(), pluginfile.Settings(def)
-		st.Socket = p.runnerFor(def).Socket()
 	}
 
-	if next != nil && next.def != nil {
-		st.Wanted = pluginfile.Differing(def, next.def)
+	if g.Change != nil && g.Change.Definition != nil {
+		st.Wanted = pluginfile.Differing(g.Definition, g.Change.Definition)
 	}
 
-	st.LogFile, _ = p.logPath()
+	p.mu.Lock()
+	st.Socket = p.traits.Socket
+	p.mu.Unlock()
+
+	if log := p.log(); log != nil {
+		st.LogFile = log.Path()
+	}
+
 	return st
-}
-
-// pending says which change of the plugin's file is not in force. The caller holds p.mu.
-func (p *plugin) pending() string {
-	when := "nothing is staged through the plugin any more"
-	if p.kind() == typeController {
-		when = "another controller is ready, or no volume of the plugin is on this host any more"
-	}
-
-	what := "file"
-	if p.def != nil && p.def.Registered {
-		what = "registration"
-	}
-
-	switch {
-	case p.def == nil:
-		return "" // the state is failed, and its reason says why
-	case p.fault != nil:
-		return fmt.Sprintf("its file cannot be used, the definition before it stays in force: %s", p.fault)
-	case p.next == nil:
-		return ""
-	case p.next.def == nil && what == "registration":
-		return "it was deregistered; the plugin is stopped when " + when
-	case p.next.def == nil:
-		return "its file was removed; the plugin is stopped when " + when
-	default:
-		return fmt.Sprintf("its %s changed; the change comes into force when %s; with on_change: restart it does so at once", what, when)
-	}
-}
-
-// kindOf returns the plugin's type from its file or, if the file states none, from the plugin's
-// report.
-func kindOf(def *volume.PluginDefinition, info volume.PluginInfo) string {
-	switch {
-	case def != nil && def.Type != "":
-		return def.Type
-	case info.HasController && info.HasNode:
-		return typeMonolith
-	case info.HasController:
-		return typeController
-	case info.HasNode:
-		return typeNode
-	default:
-		return ""
-	}
 }

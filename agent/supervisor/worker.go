@@ -7,58 +7,69 @@ import (
 	"os"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // worker drives one part of a plugin from start to end, in one goroutine.
 type worker struct {
 	*plugin
-	inst   instance   // the running instance; nil if there is none
-	served socketFile // the socket to which the client is connected
-	falls  pauses
-	readyT time.Time // when the plugin became ready; zero if it is not ready
-	// refusedClient is connected to a refused instance whose end can only be seen on its
-	// connection.
-	refusedClient *csiclient.Client
-	misnamed      string // the warning about the name of its driver; empty if there is none
+	checker *checker
+	inst    runner.Instance // the running instance; nil if there is none
+	falls   pauses
 }
 
-// run drives the plugin until ctx ends. The plugin then keeps running.
-func (p *plugin) run(ctx context.Context) {
-	w := &worker{plugin: p, falls: pauses{Backoff: p.s.opts.Backoff}}
+// drive drives a part until ctx ends. Its instance then keeps running.
+func drive(ctx context.Context, p *plugin) {
+	w := &worker{plugin: p, checker: &checker{plugin: p}, falls: pauses{Backoff: p.opts.Backoff}}
 	defer w.release()
 
-	if def, _ := p.definition(); def != nil {
-		inst, err := p.runnerFor(def).Find(ctx)
+	if run := p.runner(); run != nil {
+		inst, err := run.Find(ctx)
 		if err != nil {
-			p.log.Warn("cannot look for the plugin's process", "error", err)
+			p.logger.Warn("cannot look for the plugin's process", "error", err)
 		}
 
 		w.inst = inst
 	}
 
-	due := false
-	for ctx.Err() == nil {
-		if e := p.s.ends.Load(); e != nil {
-			w.finish(e)
-			return
-		}
-		if (due || p.due()) && !w.apply(ctx) {
-			return
-		}
-
+	for due := false; ctx.Err() == nil; {
+		step, def, fault := w.decide(due)
 		due = false
-		switch def, fault := p.definition(); {
-		case ctx.Err() != nil:
-		case w.isHalted():
-			w.rest(ctx, 0, true)
-		case def == nil:
+		switch step {
+		case part.End:
+			w.finish(w.ends.Load())
+			return
+		case part.Switch:
+			if !w.follow(ctx) {
+				return
+			}
+
+		case part.Rest:
+			w.take(&w.desired.Retry)
+			w.rest(ctx, 0, nil)
+		case part.Refuse:
 			w.broken(ctx, fault)
 		default:
 			due = w.serve(ctx, def)
 		}
 	}
+}
+
+// decide returns the next step, and the definition or the fault that it concerns. The argument due
+// is set if the last step ended because due returned true.
+func (w *worker) decide(due bool) (part.Step, *volume.PluginDefinition, error) {
+	due = due || w.due()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	step := part.Next(w.desired, w.actual, w.ends.Load() != nil, part.Used)
+	if due && step != part.End {
+		step = part.Switch
+	}
+
+	return step, w.actual.Definition, w.desired.Fault
 }
 
 // release lets go of the instance without stopping it.
@@ -68,7 +79,7 @@ func (w *worker) release() {
 		return
 	}
 	if err := w.inst.Release(); err != nil {
-		w.log.Warn("cannot let go of the plugin's process", "error", err)
+		w.logger.Warn("cannot let go of the plugin's process", "error", err)
 	}
 
 	w.inst = nil
@@ -81,97 +92,79 @@ func (w *worker) drop() {
 		return
 	}
 	if err := client.Close(); err != nil {
-		w.log.Warn("cannot close the plugin's client", "error", err)
+		w.logger.Warn("cannot close the plugin's client", "error", err)
 	}
 }
 
-// apply does the work that due announced. It stops the plugin, permanently if that was requested,
-// and puts a changed definition into force. It returns false if the plugin was removed.
-func (w *worker) apply(ctx context.Context) bool {
+// follow carries out a Switch. It returns false if the plugin was removed.
+func (w *worker) follow(ctx context.Context) bool {
+	use := part.Unused
+	if len(w.needed()) > 0 {
+		use = part.Used
+	}
+
 	w.mu.Lock()
-	next, halt, paused, started, nothing := w.next, w.halt, w.paused, w.halted && !w.halt, w.def == nil || w.force
-	registered := w.def != nil && w.def.Registered
+	plan, run := part.NewPlan(w.desired, w.actual, use), w.run
 	w.mu.Unlock()
-	if next != nil && next.def == nil && !nothing && len(w.inUse()) > 0 {
-		next = nil // volumes still need the plugin, so only a requested stop is done
+	if err := w.record.save(ctx, func(r *volume.PluginRecord) { r.Stopped = plan.Wish == part.Stop }); err != nil {
+		w.logger.Warn("cannot store whether the plugin was stopped on purpose", "error", err)
 	}
 
-	// Stored before the plugin is stopped: if this agent dies on the way, the next one completes
-	// the stop.
-	if err := w.save(ctx, func(r *volume.PluginRecord) { r.Stopped = halt && !paused }); err != nil {
-		w.log.Warn("cannot store whether the plugin was stopped on purpose", "error", err)
-	}
-
-	why := "is being restarted on request"
-	switch {
-	case next != nil && next.def == nil && registered:
-		why = "it was deregistered"
-	case next != nil && next.def == nil:
-		why = "its file was removed"
-	case halt:
-		why = "is being stopped on request"
-	case started:
-		why = "is being started on request"
-	case next != nil && (registered || next.def.Registered):
-		why = "its registration changed"
-	case next != nil:
-		why = "its file changed"
-	}
-
-	w.must(w.m.stop(why))
-	if !started {
-		w.overlooked(ctx)
+	w.must(w.m.Stop(plan.Why))
+	if run != nil && w.inst == nil && plan.Sweep {
+		w.sweep(ctx, run)
 	}
 
 	if !w.stop(ctx) {
 		return true // the agent ends; the next one continues from here
 	}
+	if run != nil {
+		run.Quiet(ctx)
+	}
 
-	w.quiet(ctx)
 	w.drop()
 	w.falls.reset()
 	w.setQuiet(false) // calls are possible again once the plugin is ready
-	w.take(&w.restart)
-	if next != nil && !w.adopt(ctx) {
+	if plan.Adopt && !w.adopt(ctx) {
 		return false
 	}
 
-	w.settleHalt(halt)
+	w.settle(plan)
 	return true
 }
 
-// settleHalt records that the requested stop or start is complete.
-func (w *worker) settleHalt(halt bool) {
-	if halt {
-		w.must(w.m.stop(w.onRequest()))
+// settle records that a plan was carried out.
+func (w *worker) settle(plan part.Plan) {
+	if plan.Wish.Halts() {
+		w.must(w.m.Stop(onRequest(w.id)))
 	}
 
 	w.mu.Lock()
-	w.halted = halt
+	w.desired.Settle(&w.actual, plan)
 	w.mu.Unlock()
-	if halt {
-		w.s.notify(w.plugin)
+	if plan.Wish.Halts() {
+		w.siblings.notify(w.plugin)
 	}
 }
 
-// isHalted reports whether the plugin was stopped on purpose.
-func (w *worker) isHalted() bool {
-	w.take(&w.kick)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	return w.halted
+// sweep takes over an instance of which no start succeeded, and removes the remains of one that has
+// ended.
+func (w *worker) sweep(ctx context.Context, run runner.Runner) {
+	inst, err := run.Sweep(ctx)
+	if w.inst = inst; err != nil && ctx.Err() == nil {
+		w.logger.Warn("cannot tell whether anything is left of the plugin", "error", err)
+	}
 }
 
 // adopt puts the pending definition into force. It returns false if the plugin was removed.
 func (w *worker) adopt(ctx context.Context) bool {
-	if w.s.remove(w.plugin) {
+	if w.siblings.remove(w.plugin) {
 		w.clear()
-		if rec := w.record(); rec.Definition == nil && !rec.Stopped {
+		if rec := w.record.get(); rec.Definition == nil && !rec.Stopped {
 			return false // only a bad file, which is gone
 		}
-		if err := w.save(ctx, func(r *volume.PluginRecord) { *r = forgotten(*r) }); err != nil {
-			w.log.Warn("cannot store that the plugin was removed", "error", err)
+		if err := w.record.save(ctx, func(r *volume.PluginRecord) { *r = forgotten(*r) }); err != nil {
+			w.logger.Warn("cannot store that the plugin was removed", "error", err)
 		}
 
 		return false
@@ -180,8 +173,9 @@ func (w *worker) adopt(ctx context.Context) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if w.next != nil && w.next.def != nil {
-		w.def, w.next, w.force = w.next.def, nil, false
+	if d := &w.desired; d.Change != nil && !d.Leaves() {
+		w.define(d.Change.Definition)
+		d.Change, d.Force = nil, false
 	}
 
 	return true
@@ -190,9 +184,9 @@ func (w *worker) adopt(ctx context.Context) bool {
 // clear removes the socket of a removed plugin, with its directory. The state directory and the log
 // stay.
 func (w *worker) clear() {
-	for _, path := range []string{w.paths().socket, w.paths().socketDir} {
+	for _, path := range []string{w.paths.Socket, w.paths.SocketDir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			w.log.Warn("cannot remove what was the plugin's", "path", path, "error", err)
+			w.logger.Warn("cannot remove what was the plugin's", "path", path, "error", err)
 		}
 	}
 }
@@ -205,7 +199,7 @@ func (w *worker) stop(ctx context.Context) bool {
 	}
 
 	for {
-		err := w.inst.Stop(ctx, w.s.opts.StopGrace)
+		err := w.inst.Stop(ctx, w.opts.StopGrace)
 		if err == nil {
 			break
 		}
@@ -213,9 +207,11 @@ func (w *worker) stop(ctx context.Context) bool {
 			return false
 		}
 
-		w.log.Error("cannot stop the plugin", "error", err)
-		if !w.rest(ctx, w.falls.fell(0), false) {
+		w.logger.Error("cannot stop the plugin", "error", err)
+		select {
+		case <-ctx.Done():
 			return false
+		case <-time.After(w.falls.fell(0)):
 		}
 	}
 
@@ -227,12 +223,12 @@ func (w *worker) stop(ctx context.Context) bool {
 func (w *worker) gone() {
 	if exit := w.inst.Exit(); exit != "" {
 		w.mu.Lock()
-		w.lastExit = exit
+		w.actual.LastExit = exit
 		w.mu.Unlock()
 	}
 
 	if err := w.inst.Release(); err != nil {
-		w.log.Warn("cannot let go of the plugin's process", "error", err)
+		w.logger.Warn("cannot let go of the plugin's process", "error", err)
 	}
 
 	w.inst = nil
@@ -241,29 +237,19 @@ func (w *worker) gone() {
 
 // broken marks the plugin as failed because of its file, and waits for a change.
 func (w *worker) broken(ctx context.Context, fault error) {
-	w.take(&w.kick)
-	w.must(w.m.refuse(fault.Error()))
-	w.rest(ctx, 0, true)
+	w.take(&w.desired.Retry)
+	w.must(w.m.Refuse(fault.Error()))
+	w.rest(ctx, 0, nil)
 }
 
-// rest waits for d, or without limit if d is 0. It returns false early if ctx ends. If wakeable is
-// set, it also returns early when a restart, a stop, a retry or a change is wanted.
-func (w *worker) rest(ctx context.Context, d time.Duration, wakeable bool) bool {
-	return w.restUntil(ctx, d, wakeable, nil)
-}
-
-// restUntil is like rest, but also returns early when over is closed.
-func (w *worker) restUntil(ctx context.Context, d time.Duration, wakeable bool, over <-chan struct{}) bool {
+// rest waits for d, or without limit if d is 0. It returns early when over is closed, and when a
+// switch or a retry is wanted. It returns false if ctx has ended.
+func (w *worker) rest(ctx context.Context, d time.Duration, over <-chan struct{}) bool {
 	var timer <-chan time.Time
 	if d > 0 {
 		t := time.NewTimer(d)
 		defer t.Stop()
 		timer = t.C
-	}
-
-	wake := w.wake
-	if !wakeable {
-		wake = nil
 	}
 
 	for {
@@ -274,47 +260,35 @@ func (w *worker) restUntil(ctx context.Context, d time.Duration, wakeable bool, 
 			return true
 		case <-timer:
 			return true
-		case <-wake:
-			if w.take(&w.kick) || w.due() {
+		case <-w.wake:
+			if w.take(&w.desired.Retry) || w.due() {
 				return true
 			}
 		}
 	}
 }
 
-// Reasons why serve ended. Any other error says why the plugin could not be started, or did not
-// become ready in time.
-var (
-	errExited  = errors.New("exited")
-	errHung    = errors.New("hangs")
-	errRefused = errors.New("refused")
-)
-
 // serve brings the plugin to ready from any state, keeps it there, and handles its end. It returns
 // true if it ended because due returned true.
 func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due bool) {
-	w.take(&w.kick)
-	run := w.runnerFor(def)
-	defer w.closeRefused()
+	w.take(&w.desired.Retry)
+	run := w.runner()
+	s := &session{checker: w.checker, run: run.Traits(), def: def}
+	defer s.closeRefused()
 
-	err := w.once(ctx, run, def)
-	readyFor := time.Duration(0)
-	if !w.readyT.IsZero() {
-		readyFor, w.readyT = max(1, time.Since(w.readyT)), time.Time{}
-	}
-
+	readyFor, err := w.once(ctx, run, s)
 	switch {
 	case ctx.Err() != nil:
-	case errors.Is(err, errDue):
+	case errors.Is(err, runner.ErrDue):
 		return true
-	case errors.Is(err, errRefused), unusable(err) && run.Owned():
-		w.refused(ctx, run, def, err)
+	case errors.Is(err, runner.ErrRefused), unusable(err) && s.run.Owned:
+		w.refused(ctx, s, err)
 	case unusable(err):
 		w.apart(ctx, def, err)
-	case !run.Owned():
+	case !s.run.Owned:
 		w.unreachable(ctx, err, readyFor)
 	case errors.Is(err, errReopened):
-		w.another(ctx, err, readyFor)
+		w.reopened(ctx, err, readyFor)
 	default:
 		w.fell(ctx, err, readyFor)
 	}
@@ -322,37 +296,39 @@ func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due b
 	return false
 }
 
-// once starts or takes over an instance, and serves it until something ends that. The returned
-// reason is never nil.
-func (w *worker) once(ctx context.Context, run runner, def *volume.PluginDefinition) error {
-	w.begin(run)
+// once starts or takes over an instance, and serves it until something ends that. It returns how
+// long the instance was ready, 0 if it never was, and the reason for the end, which is never nil.
+func (w *worker) once(ctx context.Context, run runner.Runner, s *session) (readyFor time.Duration, err error) {
+	w.begin(s.run)
 	if w.inst == nil {
 		inst, err := w.obtain(ctx, run)
 		if err != nil {
-			return err
+			return 0, err
 		}
 
 		w.inst = inst
 	}
 
-	if another := w.runs(w.inst); another && !run.Owned() {
-		w.m.replaced()
+	if another := w.runs(w.inst); another && !s.run.Owned {
+		w.m.Replaced()
 	}
 
-	client, err := w.settle(ctx, run, def)
+	s.inst = w.inst
+	client, err := s.settle(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 
 	w.use(client)
-	w.readyT = time.Now()
-	w.must(w.m.ready())
-	return w.watch(ctx, run, def, client)
+	since := time.Now()
+	w.must(w.m.Ready())
+	err = s.watch(ctx, client)
+	return max(1, time.Since(since)), err
 }
 
 // obtain starts an instance, unless one is already running. A start that failed half-way may have
 // left one running.
-func (w *worker) obtain(ctx context.Context, run runner) (instance, error) {
+func (w *worker) obtain(ctx context.Context, run runner.Runner) (runner.Instance, error) {
 	inst, err := run.Find(ctx)
 	if inst == nil && err == nil {
 		inst, err = run.Start(ctx)
@@ -366,61 +342,34 @@ func (w *worker) obtain(ctx context.Context, run runner) (instance, error) {
 }
 
 // begin enters the state starting, unless the plugin is already starting or unhealthy.
-func (w *worker) begin(run runner) {
-	reason, now := "starting", w.m.snapshot()
+func (w *worker) begin(run runner.Traits) {
+	reason, now := "starting", w.m.Snapshot()
 	switch {
-	case w.inst == nil && now.state == BackingOff:
-		reason = "again, after: " + now.reason
+	case w.inst == nil && now.State == part.BackingOff:
+		reason = "again, after: " + now.Reason
 	case w.inst != nil:
 		reason = "found running; asking whether it is ready"
-	case !run.Owned():
-		reason = "connecting to " + run.Socket()
+	case !run.Owned:
+		reason = "connecting to " + run.Socket
 	}
 
-	if s := now.state; s == Stopped || s == BackingOff || s == Failed {
-		w.must(w.m.start(reason))
+	if s := now.State; s == part.Stopped || s == part.BackingOff || s == part.Failed {
+		w.must(w.m.Start(reason))
 	}
 }
 
-// fell handles the end of an instance, and ends one that is unusable. It then waits before the next
-// start.
-func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
-	reason := why.Error()
-	if errors.Is(why, errExited) && w.inst != nil {
-		reason = "process " + w.inst.Exit()
-		if readyFor == 0 {
-			reason += " before it was ready"
-		}
-	}
-
-	pause := w.pause(readyFor)
-	next := time.Now().Add(pause)
-	w.must(w.m.lost(reason, next))
-	if errors.Is(why, errExited) && w.inst != nil {
-		w.gone()
-	} else if !w.stop(ctx) {
+// finish ends the instance, unless End lets it keep running.
+func (w *worker) finish(e *hostEnd) {
+	if run := w.runner(); w.inst == nil || run == nil || !run.Traits().Ends || e.keep(w.id) {
 		return
 	}
 
+	w.must(w.m.Stop("this host is going down"))
 	w.drop()
-	if left := time.Until(next); left > 0 {
-		w.rest(ctx, left, true)
-	}
-}
-
-// longestUnreachable is the longest pause before a retry, for a socket that comes and goes.
-const longestUnreachable = 30 * time.Second
-
-// unreachable handles the end of an instance that this agent does not run.
-func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Duration) {
-	w.must(w.m.unhealthy(why.Error()))
-	w.drop()
-	w.inst = nil
-	w.runs(nil)
-	pause := slowestLook
-	if readyFor > 0 {
-		pause = min(w.falls.fell(readyFor), longestUnreachable)
+	if err := w.inst.Stop(e.ctx, w.opts.StopGrace); err != nil {
+		w.logger.Warn("the plugin has not ended in time; it ends with the host", "error", err)
+		return
 	}
 
-	w.rest(ctx, pause, true)
+	w.gone()
 }

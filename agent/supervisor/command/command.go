@@ -1,0 +1,287 @@
+// Package command runs plugins as commands on the host: as services of systemd or, without it, as
+// processes that the agent forks into a cgroup of their own. The bundled driver is such a command,
+// too.
+package command
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/supervisor/pluginlog"
+	"github.com/volagent/volagent/agent/supervisor/runner"
+	"github.com/volagent/volagent/agent/supervisor/transient"
+	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// inherited lists the variables that a plugin gets from the agent's environment. The plugin does
+// not get the others: they hold the agent's own settings, credentials, and the sockets through
+// which it talks to its service manager.
+var inherited = []string{
+	"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+}
+
+// rescan is the pause before a second search for a process that an agent was about to start when it
+// died. At the first search the child may not have its own environment yet.
+const rescan = 50 * time.Millisecond
+
+// Runner runs a command, or the bundled driver as a command of the agent's own binary. The process
+// has its own session and writes to a file, so that nothing ties it to the agent.
+type Runner struct {
+	runner.Part
+
+	builtin  []string // the command line of the bundled driver
+	services *transient.Services
+}
+
+// New returns the runner of a part. builtin is the command line of the bundled driver.
+func New(p runner.Part, builtin []string, services *transient.Services) *Runner {
+	return &Runner{Part: p, builtin: builtin, services: services}
+}
+
+// Traits implements runner.Runner.
+func (r *Runner) Traits() runner.Traits {
+	return runner.Traits{
+		Owned: true, Ends: true, Socket: r.Paths.Socket, Log: pluginlog.File(r.Paths.Log),
+		Fix: runner.Fix{
+			Mounts: func(string, bool) string {
+				return "start it in the host's mount namespace, or in one that shares its mounts (unshare --propagation shared)"
+			},
+			Root:    "take out of its command what changes the user",
+			Network: "start it in the host's network namespace",
+		},
+	}
+}
+
+// Sweep implements runner.Runner. An ended process leaves nothing.
+func (r *Runner) Sweep(ctx context.Context) (runner.Instance, error) { return r.Find(ctx) }
+
+// Quiet implements runner.Runner. No other program starts the command.
+func (r *Runner) Quiet(context.Context) {}
+
+// Find implements runner.Runner.
+func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
+	was := r.Record.Process()
+	if was.Nonce == "" || was.Boot != r.Boot {
+		return nil, nil
+	}
+
+	pid, start := was.PID, was.StartTime
+	if pid == 0 {
+		// The agent died after it stored the intent to start the process, and before it stored the
+		// pid. The process may exist.
+		if pid, start = findNonce(was.Nonce); pid == 0 {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(rescan):
+			}
+
+			pid, start = findNonce(was.Nonce)
+		}
+	}
+
+	if pid == 0 {
+		// systemd may not have started it yet.
+		served, err := r.services.Find(ctx, serviceName(r.Slot, was.Nonce))
+		if served == 0 || err != nil {
+			return nil, err
+		}
+
+		st, err := proc.ReadStat(served)
+		if err != nil {
+			return nil, nil //nolint:nilerr // it has ended
+		}
+
+		pid, start = served, st.Start
+	}
+
+	// A process that has ended, but that its parent has not reaped yet, serves no calls.
+	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) || !st.Alive() {
+		return nil, nil //nolint:nilerr // no such process is an answer
+	}
+
+	r.HideGiven(pid)
+	return r.attach(ctx, volume.PluginProcess{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot}, r.services.Keep(ctx, pid, serviceName(r.Slot, was.Nonce)))
+}
+
+// attach watches a process that runs, and records it. served says that the process is in its own
+// service, for which systemd remembers how it ended.
+func (r *Runner) attach(ctx context.Context, it volume.PluginProcess, served bool) (runner.Instance, error) {
+	how := func(pid int) string {
+		defer dropGroup(r.Slot, it.Nonce)
+		return runner.Reap(pid)
+	}
+
+	if served {
+		how = func(pid int) string { return r.services.End(serviceName(r.Slot, it.Nonce), pid) }
+	}
+
+	process, err := runner.OpenProcess(it.PID, it.StartTime, how)
+	if served && err == nil && process == nil {
+		return runner.Finished(it.PID, how(it.PID)), nil
+	}
+	if err != nil || process == nil {
+		return nil, err
+	}
+	if err := r.Record.SaveProcess(ctx, it); err != nil {
+		// The nonce is stored, and that is enough to find the process again.
+		r.Logger.Warn("cannot store which process serves the plugin", "pid", it.PID, "error", err)
+	}
+
+	return process, nil
+}
+
+// Start implements runner.Runner. The order matters:
+//
+//  1. All work that can fail without a process is done first.
+//  2. The nonce is stored: from here on there may be a process.
+//  3. The process is started with the nonce in its environment, and under
+//     systemd in a service whose name comes from the nonce.
+//  4. Its pid is stored. Find repairs a crash between 2 and 4.
+func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
+	if err := r.Paths.Make(); err != nil {
+		return nil, err
+	}
+	if inst, err := r.clearSocket(ctx); inst != nil || err != nil {
+		return inst, err
+	}
+
+	cmd, err := r.command(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	log, err := pluginlog.Open(r.Paths.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() //nolint:errcheck // the child holds its own; nothing was written here
+
+	cmd.Stdout, cmd.Stderr = log, log
+
+	it := volume.PluginProcess{Nonce: rand.Text(), Boot: r.Boot}
+	cmd.Env = append(cmd.Env, pluginfile.EnvIncarnation+"="+it.Nonce)
+	if err := r.Record.SaveProcess(ctx, it); err != nil {
+		return nil, fmt.Errorf("cannot store that the plugin is being started: %w", err)
+	}
+
+	var served bool
+	it.PID, served, err = launcher{r.Slot, r.services, r.Logger}.launch(ctx, cmd, it.Nonce)
+	if err != nil && !served {
+		r.Record.ForgetProcess()
+	}
+	if err != nil {
+		return nil, err
+	}
+
+	st, err := proc.ReadStat(it.PID)
+	name := serviceName(r.Slot, it.Nonce)
+	if served && (err != nil || !transient.InService(it.PID, name)) {
+		return runner.Finished(it.PID, r.services.End(name, it.PID)), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the start time of process %d: %w", it.PID, err)
+	}
+
+	it.StartTime = st.Start
+	return r.attach(ctx, it, served)
+}
+
+// command returns the command to run, with its variables expanded and its secrets read.
+func (r *Runner) command(ctx context.Context) (*exec.Cmd, error) {
+	value := r.Values
+	var argv []string
+	env := environment(value)
+	if r.Definition.Exec == nil {
+		argv = append(slices.Clone(r.builtin),
+			"--endpoint="+value(pluginfile.VarEndpoint), "--node-id="+value(pluginfile.VarNodeID), "--state-dir="+value(pluginfile.VarStateDir))
+	} else {
+		for _, arg := range r.Definition.Exec.Command {
+			arg, err := pluginfile.Expand(arg, value)
+			if err != nil {
+				return nil, fmt.Errorf("cannot expand the command: %w", err)
+			}
+
+			argv = append(argv, arg)
+		}
+
+		own, err := r.Env(ctx)
+		if err != nil {
+			return nil, err
+		}
+
+		env = append(env, own...)
+	}
+
+	if len(argv) == 0 {
+		return nil, errors.New("this agent has no builtin plugins")
+	}
+	if strings.Contains(argv[0], "/") && !strings.HasPrefix(argv[0], "/") {
+		return nil, fmt.Errorf("cannot run %q: it is neither an absolute path nor a name in PATH", argv[0])
+	}
+
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		var lookup *exec.Error
+		if errors.As(err, &lookup) {
+			err = lookup.Err
+		}
+
+		return nil, transient.StartError(argv[0], err)
+	}
+
+	// Not CommandContext: the end of a context must not end the plugin.
+	return &exec.Cmd{
+		Path: path,
+		Args: argv,
+		Env:  env,
+		// A directory that keeps no volume busy.
+		Dir:         "/",
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}, nil
+}
+
+// environment returns the variables that every plugin gets.
+func environment(value func(string) string) []string {
+	var env []string
+	for _, name := range inherited {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+
+	return append(env, pluginfile.VarEndpoint+"="+value(pluginfile.VarEndpoint))
+}
+
+// clearSocket frees the path for a new socket. It unlinks a socket on which no process answers. It
+// takes back a process of this agent that was forgotten because the state was lost. It leaves any
+// other process alone.
+func (r *Runner) clearSocket(ctx context.Context) (runner.Instance, error) {
+	who, taken, err := runner.FreeSocket(ctx, r.Paths.Socket)
+	if !taken || err != nil {
+		return nil, err
+	}
+	if dir := runner.LogDirOf(who.PID); dir != "" && dir != r.Paths.Dir {
+		return nil, fmt.Errorf("%w; an agent with another data dir started it: its log is in %s", runner.TakenError(who, r.Paths.Socket), dir)
+	}
+
+	nonce := runner.Environ(who.PID, pluginfile.EnvIncarnation)
+	if st, err := proc.ReadStat(who.PID); err == nil && nonce != "" && st.Session == who.PID &&
+		runner.Environ(who.PID, pluginfile.VarEndpoint) == r.Values(pluginfile.VarEndpoint) {
+		r.Logger.Warn("found a running plugin that was not on record", "pid", who.PID)
+		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.PID, StartTime: st.Start, Boot: r.Boot}, r.services.Keep(ctx, who.PID, serviceName(r.Slot, nonce)))
+	}
+
+	return nil, runner.TakenError(who, r.Paths.Socket)
+}

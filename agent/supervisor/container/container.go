@@ -1,0 +1,302 @@
+// Package container runs plugins as containers of podman or docker.
+//
+//	container.go  the runner: finds, starts and clears containers
+//	watch.go      a container until its end
+//	maker.go      how a container is named and made
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/volagent/volagent/agent/container"
+	"github.com/volagent/volagent/agent/supervisor/runner"
+	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Runner runs the plugin with podman or docker. The container belongs to the runtime, so nothing
+// ties it to the agent. The agent watches the container's main process, like that of any other
+// plugin. It asks the runtime only when there is something to do, so a runtime that is down or hangs
+// does not harm a running plugin.
+type Runner struct {
+	*maker
+	looked bool                 // the runtime was asked
+	left   *container.Container // the container that has the name; nil if there is none
+}
+
+// New returns the runner of a part whose definition has a container.
+func New(p runner.Part, opts Options) *Runner {
+	return &Runner{maker: &maker{Part: p, opts: opts, rt: container.New(p.Definition.Container.Runtime).With(opts.Via)}}
+}
+
+// Traits implements runner.Runner.
+func (r *Runner) Traits() runner.Traits {
+	return runner.Traits{
+		Owned: true, Ends: true, Socket: r.Paths.Socket, Log: r.opts.Output,
+		Fix: runner.Fix{
+			Mounts: func(root string, hostShared bool) string {
+				if !hostShared {
+					return ""
+				}
+				return fmt.Sprintf("%s must be mounted into the container with rshared", root)
+			},
+			Root:    "have the image's process run as root (USER 0)",
+			Network: "run it with --network host",
+		},
+	}
+}
+
+// Sweep implements runner.Runner. It removes a container that has ended.
+func (r *Runner) Sweep(ctx context.Context) (runner.Instance, error) {
+	inst, err := r.Find(ctx)
+	if inst == nil && err == nil && r.left != nil && r.ours(*r.left) {
+		err = r.clear(ctx)
+	}
+	return inst, err
+}
+
+// Quiet implements runner.Runner. Only the agent starts the container.
+func (r *Runner) Quiet(context.Context) {}
+
+// Find implements runner.Runner.
+func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
+	r.looked, r.left = false, nil
+	was := r.Record.Process()
+	if was.Container != "" && was.Boot == r.Boot {
+		// Its process is enough, so the runtime is not asked.
+		if st, err := proc.ReadStat(was.PID); err == nil && st.Began(was.StartTime) && st.Alive() {
+			r.HideGiven(was.PID)
+			return r.attach(ctx, was)
+		}
+	}
+
+	if err := r.look(ctx); err != nil || r.left == nil {
+		return nil, err
+	}
+
+	c, nonce := *r.left, r.left.Labels[labelIncarnation]
+	if !r.ours(c) || !c.Alive || !isOf(c) || nonce != was.Nonce && c.Labels[labelDefinition] != r.made() {
+		return nil, nil
+	}
+	if nonce != was.Nonce {
+		r.Logger.Warn("found a running container that was not on record", "container", r.name())
+	}
+
+	r.HideGiven(c.PID)
+	return r.take(ctx, c, nonce)
+}
+
+// look asks the runtime, once, for a container with this plugin's name.
+func (r *Runner) look(ctx context.Context) error {
+	if r.looked || r.swept.Swap(false) {
+		r.looked = true
+		return nil
+	}
+
+	c, err := r.rt.Inspect(ctx, r.name())
+	switch {
+	case err == nil:
+		r.left = &c
+	case !errors.Is(err, container.ErrNotFound):
+		return r.said(err)
+	}
+
+	r.looked = true
+	return nil
+}
+
+// take attaches to a container that runs, or that has ended in the meantime.
+func (r *Runner) take(ctx context.Context, c container.Container, nonce string) (runner.Instance, error) {
+	it := volume.PluginProcess{Nonce: nonce, Container: c.ID, PID: c.PID, Boot: r.Boot}
+	st, err := proc.ReadStat(c.PID)
+	if err == nil {
+		it.StartTime = st.Start
+	} else {
+		it.PID = 0
+	}
+
+	return r.attach(ctx, it)
+}
+
+// attach watches a container that runs, and records it.
+func (r *Runner) attach(ctx context.Context, it volume.PluginProcess) (runner.Instance, error) {
+	var process *runner.Process
+	if it.PID != 0 {
+		var err error
+		if process, err = runner.OpenProcess(it.PID, it.StartTime, runner.Reap); err != nil {
+			return nil, err
+		}
+	}
+
+	if err := r.Record.SaveProcess(ctx, it); err != nil {
+		// The nonce is stored, and that is enough to find the container again.
+		r.Logger.Warn("cannot store which container serves the plugin", "container", it.Container, "error", err)
+	}
+
+	r.opts.Output.From(r.rt, it.Container)
+	return watch(ctx, r.maker, it, process), nil
+}
+
+// Start implements runner.Runner. The order is the same as for a command: the nonce is stored before a
+// container can exist, and the container's process after that. Find repairs a crash between the
+// two.
+func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
+	if err := r.clear(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.prepare(ctx); err != nil {
+		return nil, err
+	}
+
+	spec, err := r.spec(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	it := volume.PluginProcess{Nonce: spec.Labels[labelIncarnation], Boot: r.Boot}
+	if err := r.Record.SaveProcess(ctx, it); err != nil {
+		return nil, fmt.Errorf("cannot store that the plugin is being started: %w", err)
+	}
+
+	id, err := r.launch(ctx, spec)
+	if err != nil {
+		return nil, r.failed(ctx, err)
+	}
+
+	c, err := r.running(ctx, id)
+	if err != nil {
+		return nil, r.said(err)
+	}
+
+	return r.take(ctx, c, it.Nonce)
+}
+
+// failed explains why there is no container. It also removes a container whose start failed
+// half-way.
+func (r *Runner) failed(ctx context.Context, err error) error {
+	r.looked, r.left = false, nil
+	if errors.Is(err, runner.ErrDue) || ctx.Err() != nil || r.look(ctx) != nil || r.left == nil {
+		return r.said(err)
+	}
+	if !r.ours(*r.left) {
+		return r.taken()
+	}
+	if !r.left.Alive {
+		if err := r.rt.Remove(ctx, r.left.ID); err != nil {
+			r.Logger.Debug("cannot remove a container that could not be started", "container", r.name(), "error", err)
+		}
+	}
+
+	return r.said(err)
+}
+
+// taken returns the error for a container with this name that the agent did not make.
+func (r *Runner) taken() error {
+	return fmt.Errorf("cannot make container %s: there is one of that name that this agent has not made; see %[2]s inspect %[1]s, and rename or remove it", r.name(), r.rt.Name())
+}
+
+// running inspects a container that was just started, until its process is visible, or until the
+// runtime also reports that it has ended.
+func (r *Runner) running(ctx context.Context, id string) (container.Container, error) {
+	limit, cancel := context.WithTimeout(ctx, exitPatience)
+	defer cancel()
+
+	again := time.NewTicker(exitLook)
+	defer again.Stop()
+
+	for {
+		c, err := r.rt.Inspect(ctx, id)
+		if err != nil || !c.Alive {
+			return c, err
+		}
+		if isOf(c) {
+			return c, nil
+		}
+
+		select {
+		case <-again.C:
+		case <-limit.Done():
+			if ctx.Err() != nil {
+				return c, ctx.Err()
+			}
+
+			return c, r.unseen(ctx, c)
+		}
+	}
+}
+
+// unseen ends a container that cannot be watched, and returns the reason.
+func (r *Runner) unseen(ctx context.Context, c container.Container) error {
+	err := r.rt.Stop(ctx, c.ID, 0)
+	if err == nil {
+		err = r.rt.Remove(ctx, c.ID)
+	}
+
+	if err != nil {
+		r.Logger.Warn("cannot end a container of which the process is not to be seen", "container", r.name(), "error", r.said(err))
+	}
+
+	return fmt.Errorf("process %d of container %s is not to be seen: %s runs it on another host, or in another pid namespace", c.PID, r.name(), r.rt.Name())
+}
+
+// clear removes the container of an earlier start. Either it has ended, and its log is read first,
+// or Find did not accept it. Containers that the agent did not make are not touched.
+func (r *Runner) clear(ctx context.Context) error {
+	if err := r.look(ctx); err != nil {
+		return err
+	}
+
+	c := r.left
+	switch {
+	case c == nil:
+		return nil
+	case !r.ours(*c):
+		return r.taken()
+	case c.Alive:
+		r.Logger.Warn("ending a container that is not to be taken over: no record has it and it was made from another definition, or its process is not to be seen", "container", r.name())
+		if err := r.rt.Stop(ctx, c.ID, r.opts.StopGrace); err != nil {
+			return fmt.Errorf("cannot end the container before this one: %w", r.said(err))
+		}
+	}
+
+	r.opts.Output.From(r.rt, c.ID)
+	if err := r.opts.Output.Last(ctx); err != nil {
+		r.Logger.Debug("cannot read what a container wrote", "container", c.ID, "error", err)
+	}
+
+	if err := r.rt.Remove(ctx, c.ID); err != nil {
+		return fmt.Errorf("cannot remove the container before this one: %w", r.said(err))
+	}
+
+	return nil
+}
+
+// prepare makes the directories and frees the socket path that the container needs on the host.
+func (r *Runner) prepare(ctx context.Context) error {
+	if err := r.Paths.Make(); err != nil {
+		return err
+	}
+
+	root, shared := r.Paths.MountRoot, true
+	if host := r.opts.Host; host != nil {
+		if is, err := host.Shared(root); err == nil {
+			shared = is
+		}
+	}
+
+	if !shared {
+		return fmt.Errorf("nothing that a container mounts in %s could be seen on the host, because that is in no shared mount: "+
+			"mount --make-rshared / (as systemd does), or, with nothing mounted there: mount --bind %[2]s %[2]s && mount --make-shared %[2]s", root, filepath.Dir(root))
+	}
+
+	who, taken, err := runner.FreeSocket(ctx, r.Paths.Socket)
+	if taken {
+		return runner.TakenError(who, r.Paths.Socket)
+	}
+
+	return err
+}

@@ -1,0 +1,181 @@
+package container
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/volagent/volagent/agent/container"
+	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/supervisor/pluginlog"
+	"github.com/volagent/volagent/agent/supervisor/runner"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// The labels of a plugin's container. A container without the labels of this plugin was not made
+// for it, even if it has the right name.
+const (
+	labelPlugin      = "volagent.plugin"
+	labelPlace       = "volagent.dir" // the plugin's directory, which differs between two agents
+	labelIncarnation = "volagent.incarnation"
+	labelDefinition  = "volagent.definition" // hash of the settings it was made from
+)
+
+// proxies lists the variables of the agent's environment that a container gets: those of a
+// command that have a meaning in another file system.
+var proxies = []string{"TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
+
+// Options configures a Runner.
+type Options struct {
+	Via       container.Via   // runs the commands of the container runtime
+	Output    *pluginlog.Copy // the part's log
+	Host      *mount.Host     // tells whether mounts are shared; nil: that is not checked
+	StopGrace time.Duration   // between SIGTERM and SIGKILL
+}
+
+// maker makes the containers of one definition.
+type maker struct {
+	runner.Part
+
+	opts  Options
+	rt    container.Runtime
+	swept atomic.Bool // the container was just removed, so there is none
+}
+
+// name returns the container's name. All characters of a plugin id are allowed in it. The hash
+// distinguishes agents with different directories. The runtime allows each name only once. So if an
+// agent died while it was making a container, no second one can be made beside it.
+func (m *maker) name() string {
+	sum := sha256.Sum256([]byte(m.Paths.Dir))
+	return "volagent-" + m.ID + "-" + hex.EncodeToString(sum[:4])
+}
+
+// made returns a hash of the settings that a container is made from.
+func (m *maker) made() string {
+	text, err := json.Marshal(m.Definition.Container)
+	if err != nil {
+		return "" // it equals no label, so the container is made anew
+	}
+
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// ours reports whether a container was made for this plugin.
+func (m *maker) ours(c container.Container) bool {
+	return c.Labels[labelIncarnation] != "" && c.Labels[labelPlugin] == m.ID && c.Labels[labelPlace] == m.Paths.Dir
+}
+
+// said removes secrets from the runtime's messages.
+func (m *maker) said(err error) error {
+	if clean := m.Mask.Scrub(err.Error()); clean != err.Error() {
+		return errors.New(clean)
+	}
+	return err
+}
+
+// spec returns the container to make, with its variables expanded and its secrets read.
+func (m *maker) spec(ctx context.Context) (container.Spec, error) {
+	c, value := m.Definition.Container, m.Values
+	s := container.Spec{
+		Name: m.name(), Image: c.Image,
+		Labels: map[string]string{
+			labelPlugin: m.ID, labelPlace: m.Paths.Dir, labelIncarnation: rand.Text(), labelDefinition: m.made(),
+		},
+		// The host's own /dev, so that disks that appear later are visible.
+		Binds: []container.Bind{{Path: "/dev"}, {Path: m.Paths.MountRoot, Shared: true}, {Path: m.Paths.SocketDir}, {Path: m.Paths.State}},
+	}
+
+	for _, arg := range c.Args {
+		arg, err := pluginfile.Expand(arg, value)
+		if err != nil {
+			return s, fmt.Errorf("cannot expand the arguments: %w", err)
+		}
+
+		s.Args = append(s.Args, arg)
+	}
+
+	for _, mount := range c.Mounts {
+		mount, err := pluginfile.Expand(mount, value)
+		if err != nil {
+			return s, fmt.Errorf("cannot expand the mounts: %w", err)
+		}
+
+		// Docker would make a directory for a mistyped path.
+		source, _, _ := strings.Cut(mount, ":")
+		if _, err := os.Stat(source); err != nil {
+			return s, fmt.Errorf("cannot mount %q: %w", mount, err)
+		}
+
+		s.Volumes = append(s.Volumes, mount)
+	}
+
+	for _, name := range proxies {
+		if v, ok := os.LookupEnv(name); ok {
+			s.Env = append(s.Env, container.Var{Name: name, Value: v})
+		}
+	}
+
+	s.Env = append(s.Env, container.Var{Name: pluginfile.VarEndpoint, Value: value(pluginfile.VarEndpoint)},
+		container.Var{Name: pluginfile.EnvIncarnation, Value: s.Labels[labelIncarnation]})
+	own, err := m.Env(ctx)
+	for _, entry := range own {
+		name, v, _ := strings.Cut(entry, "=")
+		s.Env = append(s.Env, container.Var{Name: name, Value: v, Secret: c.Env[name].Secret != nil})
+	}
+
+	return s, err
+}
+
+// launch runs the container, which also shows whether the image exists. A missing image is not a
+// permanent failure, since an operator may pull it.
+func (m *maker) launch(ctx context.Context, spec container.Spec) (id string, err error) {
+	id, err = m.rt.Run(ctx, spec)
+	if !errors.Is(err, container.ErrNoImage) {
+		return id, err
+	}
+	if m.Definition.Container.Pull != volume.PullMissing {
+		return "", fmt.Errorf("image %q is not on this host, and its plugin file says \"pull: never\"; to get it: %s", spec.Image, m.rt.PullCommand(spec.Image))
+	}
+	if err := m.pull(ctx, spec.Image); err != nil {
+		return "", err
+	}
+
+	m.Progress.Note("starting")
+	return m.rt.Run(ctx, spec)
+}
+
+// pull pulls the image, which may take minutes. It ends early when the start must be given up.
+func (m *maker) pull(ctx context.Context, image string) error {
+	m.Progress.Note("pulling image " + image)
+	pulling, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	pulled := make(chan struct{})
+	var err error
+	go func() {
+		defer close(pulled)
+		err = m.rt.Pull(pulling, image)
+	}()
+
+	if due := runner.Wait(context.WithoutCancel(ctx), m.Progress, 0, pulled, nil); due != nil {
+		cancel()
+		<-pulled
+		if err != nil {
+			m.Logger.Debug("gave up pulling an image", "image", image, "error", err)
+		}
+
+		return due
+	}
+
+	return err
+}

@@ -1,0 +1,227 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/container"
+	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/supervisor/runner"
+	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+const (
+	// exitPatience bounds the wait for a runtime to report how a container ended, and for the rest
+	// of its output. Until then the end is not published.
+	exitPatience = 5 * time.Second
+	// removePatience bounds the removal of a container. The removal also ends with the agent.
+	removePatience = 8 * time.Second
+	// exitLook is the pause between two inspections. The runtime notices the end a little later
+	// than the agent does.
+	exitLook = 20 * time.Millisecond
+)
+
+// instance is a container that is watched through its main process.
+type instance struct {
+	*maker
+
+	id      string
+	key     string
+	process *runner.Process // nil if it had ended before it could be watched
+
+	cancel context.CancelFunc
+	done   chan struct{} // closed once it has ended and exit is set
+	over   chan struct{} // closed once the watch has finished
+	exit   string        // valid after done
+}
+
+// watch watches the container until Release. life is the context of the agent.
+func watch(life context.Context, m *maker, it volume.PluginProcess, process *runner.Process) *instance {
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &instance{
+		maker: m, id: it.Container, key: fmt.Sprintf("%s@%d", it.Container, it.StartTime), process: process,
+		cancel: cancel, done: make(chan struct{}), over: make(chan struct{}),
+	}
+
+	go c.watch(ctx, life)
+	return c
+}
+
+// watch waits for the container's end, asks how it ended, reads the rest of its log, and removes
+// it.
+func (c *instance) watch(ctx, life context.Context) {
+	defer close(c.over)
+
+	if c.process != nil {
+		select {
+		case <-c.process.Done():
+		case <-ctx.Done():
+			return
+		}
+	}
+
+	limit, stop := context.WithTimeout(ctx, exitPatience)
+	c.exit = c.ended(limit)
+	if err := c.opts.Output.Last(limit); err != nil {
+		c.Logger.Debug("cannot read the last of a container's log", "container", c.id, "error", err)
+	}
+
+	stop()
+	if ctx.Err() != nil {
+		return // the next agent finds the container ended
+	}
+
+	close(c.done)
+	limit, stop = context.WithTimeout(life, removePatience)
+	defer stop()
+
+	switch err := c.rt.Remove(limit, c.id); {
+	case life.Err() != nil:
+		return // the next agent removes it
+	case err != nil:
+		c.Logger.Warn("cannot remove the plugin's container, which has ended; the next start of the plugin does", "container", c.name(), "error", err)
+		return
+	}
+
+	c.swept.Store(true)
+}
+
+// isOf reports whether the process that the runtime names belongs to the container. Such a process
+// has the nonce in its environment, or the container's id in the name of its cgroup. If the runtime
+// is on another host or in a virtual machine, the pid is that of an unrelated process here.
+func isOf(c container.Container) bool {
+	if nonce := c.Labels[labelIncarnation]; nonce != "" && runner.Environ(c.PID, pluginfile.EnvIncarnation) == nonce {
+		return true
+	}
+	groups, err := proc.Cgroups(c.PID)
+	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return strings.Contains(g.Path, c.ID) })
+}
+
+// ended asks the runtime how the container ended.
+func (c *instance) ended(ctx context.Context) string {
+	again := time.NewTicker(exitLook)
+	defer again.Stop()
+	for {
+		it, err := c.rt.Inspect(ctx, c.id)
+		switch {
+		case err == nil && !it.Alive:
+			return it.Exit()
+		case err != nil && ctx.Err() == nil:
+			return fmt.Sprintf("ended; how is unknown: %s", c.said(err))
+		}
+
+		select {
+		case <-ctx.Done():
+			return fmt.Sprintf("ended; how is unknown, since %s does not say", c.rt.Name())
+		case <-again.C:
+		}
+	}
+}
+
+// PID implements runner.Instance.
+func (c *instance) PID() int {
+	if c.process == nil {
+		return 0
+	}
+	return c.process.PID()
+}
+
+// Key implements runner.Instance.
+func (c *instance) Key() string { return c.key }
+
+// Done implements runner.Instance.
+func (c *instance) Done() <-chan struct{} { return c.done }
+
+// Exit implements runner.Instance.
+func (c *instance) Exit() string {
+	select {
+	case <-c.done:
+		return c.exit
+	default:
+		return ""
+	}
+}
+
+// Restarts implements runner.Instance. Only the agent starts the next container.
+func (c *instance) Restarts() bool { return false }
+
+// Stale implements runner.Instance. It is false: another container is always another instance.
+func (c *instance) Stale() bool { return false }
+
+// Stop implements runner.Instance. If the runtime does not stop the container, Stop kills the main process
+// itself.
+func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
+	if err := c.rt.Stop(ctx, c.id, grace); err != nil && ctx.Err() == nil && !c.hasEnded() {
+		c.Logger.Warn("cannot stop the plugin's container; killing it", "container", c.name(), "error", err)
+		if err := c.kill(ctx); err != nil {
+			return err
+		}
+	}
+
+	// A process in an uninterruptible call dies later. No second instance may be started beside it,
+	// so Stop waits.
+	select {
+	case <-c.over:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// kill kills the main process. A frozen process dies only after the runtime thaws it, so kill then
+// asks the runtime.
+func (c *instance) kill(ctx context.Context) error {
+	if err := c.process.Signal(unix.SIGKILL); err != nil {
+		return err
+	}
+
+	timer := time.NewTimer(exitPatience)
+	defer timer.Stop()
+
+	select {
+	case <-c.process.Done():
+	case <-ctx.Done():
+	case <-timer.C:
+		if err := c.rt.Kill(ctx, c.id); err != nil && !c.hasEnded() {
+			return c.said(err)
+		}
+	}
+
+	return nil
+}
+
+func (c *instance) hasEnded() bool {
+	if c.process == nil {
+		return true
+	}
+	select {
+	case <-c.process.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// Release implements runner.Instance. A running container keeps running, unwatched. For a container that
+// has ended, Release waits until the watch has finished its work.
+func (c *instance) Release() error {
+	select {
+	case <-c.done:
+	default:
+		c.cancel()
+	}
+
+	<-c.over
+	c.cancel()
+	if c.process == nil {
+		return nil
+	}
+
+	return c.process.Release()
+}

@@ -1,0 +1,86 @@
+package definitions
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/volmgr/untrusted"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// maxFile bounds a plugin file, in bytes.
+const maxFile = 1 << 20
+
+// RunTime is used in place of a file's path for a definition that was registered at run time.
+const RunTime = "a registration"
+
+// Want is the state of one part of a plugin that the definitions ask for: a definition, or none
+// because of Err.
+type Want struct {
+	ID         string
+	Definition *volume.PluginDefinition
+	File       string
+	Err        error
+}
+
+// Found is one plugin file as it was read.
+type Found struct {
+	Want // its ID is empty if the id could not be read either
+}
+
+// equal reports whether two plugin files were read with the same result.
+func (f Found) equal(o Found) bool {
+	return f.ID == o.ID && f.File == o.File && f.Definition.Equal(o.Definition) && fmt.Sprint(f.Err) == fmt.Sprint(o.Err)
+}
+
+// after returns the sort key of a file. Registrations come before files.
+func (f Found) after() string {
+	if f.File == RunTime {
+		return ""
+	}
+	return f.File
+}
+
+// readFiles reads <dir>/*.yaml in the order of their names. A bad file is a result, not an error. A
+// directory that does not exist has no files.
+func readFiles(dir string) ([]Found, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) || dir == "" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the plugin directory: %w", err)
+	}
+
+	var all []Found
+	for _, e := range entries {
+		if isPluginFile(e.Name()) {
+			all = append(all, readFile(filepath.Join(dir, e.Name())))
+		}
+	}
+
+	return all, nil
+}
+
+// isPluginFile reports whether a name is that of a plugin file. The swap and backup files of
+// editors have other names.
+func isPluginFile(name string) bool {
+	return !strings.HasPrefix(name, ".") && filepath.Ext(name) == ".yaml"
+}
+
+func readFile(path string) Found {
+	f := Found{Want: Want{File: path}}
+	data, err := untrusted.ReadFile(path, maxFile)
+	if err != nil {
+		f.Err = fmt.Errorf("cannot read plugin file %s: %w", path, err)
+		return f
+	}
+
+	f.ID, f.Definition, f.Err = pluginfile.Parse(path, data)
+	return f
+}

@@ -1,0 +1,181 @@
+package definitions
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// The outcomes of Register.
+const (
+	Registered = "registered"
+	Updated    = "updated"
+	Unchanged  = "unchanged"
+)
+
+// Registration describes the definition that Register received, as far as it is known, and the
+// outcome.
+type Registration struct {
+	ID      string
+	Outcome string
+	Part    part.Only // the part of the plugin
+}
+
+// sources returns all definitions: first the registered ones, then those of the files.
+func sources(registered []*volume.PluginDefinition, files []Found) []Found {
+	registered = slices.SortedFunc(slices.Values(registered), func(a, b *volume.PluginDefinition) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Instance, b.Instance))
+	})
+	all := make([]Found, 0, len(registered)+len(files))
+	for _, def := range registered {
+		all = append(all, Found{Want{ID: def.ID, Definition: def, File: RunTime}})
+	}
+
+	return append(all, files...)
+}
+
+// Register registers the text of a plugin file, and keeps it across restarts of the agent. Errors
+// use name for the text. If the same definition is already registered, nothing changes, but a
+// plugin that failed is tried again. A changed definition comes into force like a changed file.
+func (d *Definitions) Register(ctx context.Context, name string, text []byte) (reg Registration, err error) {
+	if len(text) > maxFile {
+		return reg, volume.Errorf(volume.ErrInvalid, "%s has more than %d bytes", name, maxFile)
+	}
+
+	id, def, err := pluginfile.Parse(name, text)
+	if reg.ID = id; err != nil {
+		return reg, volume.Errorf(volume.ErrInvalid, "%s", err)
+	}
+
+	reg.Part = part.Only{Type: def.Type, Instance: def.Instance}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	files, err := d.onDisk()
+	if err != nil {
+		return reg, err
+	}
+
+	outcome, others := Registered, []*volume.PluginDefinition{}
+	for _, o := range d.registered {
+		switch {
+		case !samePart(o, def):
+			others = append(others, o)
+		case o.Equal(def):
+			outcome = Unchanged
+		default:
+			outcome = Updated
+		}
+	}
+
+	if err := d.admit(name, def, others, files); err != nil {
+		return reg, err
+	}
+
+	def.File, def.Registered = "", true
+	if outcome != Unchanged {
+		// If the caller goes away meanwhile, disk and memory must still agree.
+		if err := d.opts.Registry.Register(context.WithoutCancel(ctx), *def); err != nil {
+			return reg, err
+		}
+
+		d.registered = append(others, def)
+	}
+
+	d.follow(files)
+	reg.Outcome = outcome
+	return reg, nil
+}
+
+// onDisk reads the current plugin files. The caller holds d.mu.
+func (d *Definitions) onDisk() ([]Found, error) {
+	if !d.loaded || d.opts.Registry == nil {
+		return nil, volume.Errorf(volume.ErrRefused, "this agent has not read its plugins yet")
+	}
+	return readFiles(d.opts.Dir)
+}
+
+// admit returns an error if a definition cannot be registered beside the others and the files.
+func (d *Definitions) admit(name string, def *volume.PluginDefinition, others []*volume.PluginDefinition, files []Found) error {
+	for _, f := range files {
+		switch {
+		case f.ID != def.ID || f.Definition != nil && !samePart(f.Definition, def):
+		case f.Err != nil:
+			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file, with a mistake in it: %s; mend that file, or remove it and register the plugin again", def.ID, f.Err)
+		default:
+			return volume.Errorf(volume.ErrRefused, "plugin %q is defined in %s; change that file, or remove it and register the plugin again", def.ID, f.File)
+		}
+	}
+
+	trial := Found{Want{ID: def.ID, Definition: def, File: name}}
+	wants := d.opts.Rules.wants(append(sources(others, files), trial), d.opts.Parts.Held())
+	for _, w := range wants {
+		if w.Definition == def {
+			return nil
+		}
+	}
+
+	for _, w := range wants {
+		if w.File == name && w.Err != nil {
+			return volume.Errorf(volume.ErrRefused, "%s", w.Err)
+		}
+	}
+
+	return nil
+}
+
+// Deregistration removes the registrations of one plugin.
+type Deregistration struct {
+	Files []Found // the current plugin files
+
+	d    *Definitions
+	drop []volume.PluginDefinition
+	stay []*volume.PluginDefinition
+}
+
+// Any reports whether the plugin is registered.
+func (g *Deregistration) Any() bool { return len(g.drop) > 0 }
+
+// Remove removes the registrations. Either they are gone on disk when it returns, or nothing has
+// changed.
+func (g *Deregistration) Remove(ctx context.Context) error {
+	// If the caller goes away meanwhile, disk and memory must still agree.
+	if err := g.d.opts.Registry.Deregister(context.WithoutCancel(ctx), g.drop); err != nil {
+		return err
+	}
+
+	g.d.registered = g.stay
+	return nil
+}
+
+// Deregister passes a Deregistration to do. If do succeeds, the parts follow the definitions that
+// remain. No definition changes meanwhile.
+func (d *Definitions) Deregister(id string, do func(g *Deregistration) error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	files, err := d.onDisk()
+	if err != nil {
+		return err
+	}
+
+	g := &Deregistration{Files: files, d: d}
+	for _, def := range d.registered {
+		if def.ID == id {
+			g.drop = append(g.drop, *def)
+		} else {
+			g.stay = append(g.stay, def)
+		}
+	}
+
+	if err := do(g); err != nil {
+		return err
+	}
+
+	d.follow(files)
+	return nil
+}

@@ -1,0 +1,137 @@
+package definitions
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Rules decide which definitions can be used.
+type Rules struct {
+	Builtin bool      // there is a bundled driver
+	Dirs    part.Dirs // where sockets without a path of their own are
+}
+
+// wants decides, for each slot, which file defines that part. Valid files come first, in the order
+// of their names. A bad file is shown at the part whose definition in use came from it. If there is
+// none, it is shown under its plugin's id or its file name. held has the definitions in use.
+func (r Rules) wants(all []Found, held map[string]*volume.PluginDefinition) map[string]Want {
+	good := map[string][]Found{} // by plugin
+	var bad []Found
+	for _, f := range all {
+		if f.Err == nil {
+			f.Err = besides(f, good[f.ID])
+		}
+
+		if f.Err == nil && f.Definition.Builtin != "" && !r.Builtin {
+			f.Err = fmt.Errorf("%s: this agent has no builtin plugins", f.File)
+		}
+
+		if f.Err != nil {
+			bad = append(bad, f)
+		} else {
+			good[f.ID] = append(good[f.ID], f)
+		}
+	}
+
+	if _, given := good[pluginfile.LocalID]; !given && r.Builtin && !slices.ContainsFunc(bad, func(f Found) bool { return f.ID == pluginfile.LocalID }) {
+		good[pluginfile.LocalID] = []Found{{Want{ID: pluginfile.LocalID, Definition: pluginfile.Local()}}}
+	}
+
+	taken := map[string]Found{}
+	for _, id := range sortedKeys(good) {
+		maps.Copy(taken, slots(good[id], held))
+	}
+
+	out := map[string]Want{}
+	bad = append(bad, r.sockets(taken)...)
+	for slot, f := range taken {
+		out[slot] = f.Want
+	}
+
+	for _, f := range bad {
+		slot, id := shownAs(f, out, held)
+		out[slot] = Want{ID: id, File: f.File, Err: f.Err}
+	}
+
+	return out
+}
+
+// shownAs returns the slot at which a bad file is shown, and the plugin that it belongs to.
+func shownAs(f Found, out map[string]Want, held map[string]*volume.PluginDefinition) (slot, id string) {
+	free := func(slot string) bool { _, taken := out[slot]; return !taken && slot != "" }
+	for _, slot := range sortedKeys(held) {
+		def := held[slot]
+		if f.File == RunTime && def.Registered && samePart(f.Definition, def) && free(slot) {
+			return slot, def.ID
+		}
+		if def.File == f.File && (f.ID == "" || f.ID == def.ID) && free(slot) {
+			return slot, def.ID
+		}
+	}
+
+	for _, id := range []string{f.ID, filepath.Base(f.File)} {
+		if free(id) {
+			return id, id
+		}
+	}
+
+	return f.File, f.File
+}
+
+// sockets removes the files whose socket or unit cannot be used, and returns them. Two parts cannot
+// share a unit: it has one socket, and a stop for one plugin would also stop the other.
+func (r Rules) sockets(taken map[string]Found) (bad []Found) {
+	bySocket, byUnit := map[string]Found{}, map[string]Found{}
+	slots := slices.SortedFunc(maps.Keys(taken), func(a, b string) int {
+		return cmp.Or(cmp.Compare(taken[a].after(), taken[b].after()), cmp.Compare(a, b))
+	})
+	for _, slot := range slots {
+		f := taken[slot]
+		path := f.Definition.Socket
+		if path == "" {
+			if path = r.Dirs.Paths(f.ID, slot).Socket; pluginfile.CheckSocketPath(path) != nil {
+				f.Err = fmt.Errorf("%s: %w; choose a shorter --runtime-dir", f.File, pluginfile.CheckSocketPath(path))
+			}
+		}
+
+		if other, twice := bySocket[path]; twice && f.Err == nil {
+			f.Err = f.collides("socket "+path, other)
+		}
+
+		if other, twice := byUnit[f.Definition.Unit]; twice && f.Err == nil {
+			f.Err = f.collides("unit "+f.Definition.Unit, other)
+		}
+
+		if f.Err != nil {
+			bad = append(bad, f)
+			delete(taken, slot)
+			continue
+		}
+
+		bySocket[path] = f
+		if f.Definition.Unit != "" {
+			byUnit[f.Definition.Unit] = f
+		}
+	}
+
+	return bad
+}
+
+// collides returns the error for a file that names a socket or unit of another part.
+func (f Found) collides(what string, other Found) error {
+	whose := "another plugin's"
+	if other.ID == f.ID {
+		whose = "another part's"
+	}
+	return fmt.Errorf("%s: %s is %s already, in %s", f.File, what, whose, cmp.Or(other.File, "no file"))
+}
+
+// sortedKeys returns the keys of a map in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

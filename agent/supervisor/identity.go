@@ -1,0 +1,152 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/agent/supervisor/runner"
+	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// checker checks the identity of a plugin, and the namespaces in which it runs.
+type checker struct {
+	*plugin
+	misnamed string   // the warning about the name of its driver; empty if there is none
+	warned   []string // all warnings that were passed on
+}
+
+// named refuses a driver whose name CSI does not allow. If the agent has volumes of the plugin, it
+// only warns, since a refusal would strand them.
+func (c *checker) named(driver string) error {
+	err := volume.CheckDriver(driver)
+	switch {
+	case err == nil:
+		c.misnamed = ""
+		return nil
+	case c.opts.HasVolumes == nil || !c.opts.HasVolumes(c.id):
+		return fmt.Errorf("%w: %w", runner.ErrRefused, err)
+	}
+
+	c.misnamed = err.Error() + "; it is used all the same, because volumes of it exist"
+	return nil
+}
+
+// introduce checks the identity that the plugin reports, and stores it.
+func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, info volume.PluginInfo) error {
+	info.ID = c.id
+	wantNode := def.Type == part.Node || def.Type == part.Monolith
+	wantController := def.Type == part.Controller || def.Type == part.Monolith
+	switch {
+	case wantNode && !info.HasNode:
+		return fmt.Errorf("%w: its file says type %s, and it has no node service", runner.ErrRefused, def.Type)
+	case wantController && !info.HasController:
+		return fmt.Errorf("%w: its file says type %s, and it has no controller service", runner.ErrRefused, def.Type)
+	}
+
+	if err := c.named(info.Driver); err != nil {
+		return err
+	}
+
+	switch was, part := c.siblings.bind(c.plugin, info.Driver); {
+	case part != "":
+		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts are of one driver",
+			runner.ErrRefused, info.Driver, part, c.id, was)
+	case was != "":
+		return fmt.Errorf("%w: driver %q answers, and plugin %q has been driver %q: its volumes would go to the wrong driver; give another driver an id of its own",
+			runner.ErrRefused, info.Driver, c.id, was)
+	}
+
+	c.tellNodeID(info)
+	err := c.record.save(ctx, func(r *volume.PluginRecord) { r.Info, r.Definition = info, def })
+	if err != nil {
+		// The plugin serves all the same. Without the record, its description is lost while it is
+		// down.
+		c.logger.Warn("cannot store what the plugin says of itself", "error", err)
+	}
+
+	return nil
+}
+
+// askLimits makes the node part of a plugin report the limits and the topology of this host again,
+// because its controller found the host to be full.
+func askLimits(parts []*plugin) {
+	for _, p := range parts {
+		has := p.record.get().Info.HasNode
+		p.mu.Lock()
+		p.limits = has
+		p.mu.Unlock()
+		p.poke()
+	}
+}
+
+// askNode calls NodeGetInfo again while the plugin serves. Limits and topology may change. The node
+// id may not change, because volumes are connected under it.
+func (c *checker) askNode(ctx context.Context, def *volume.PluginDefinition, client *csiclient.Client) {
+	asking, cancel := context.WithTimeout(ctx, def.ProbeTimeout)
+	defer cancel()
+
+	info, err := client.NodeInfo(asking)
+	if err != nil {
+		c.logger.Warn("cannot ask the plugin for this host's limits; those that it gave before stay in force", "error", err)
+		return
+	}
+
+	had := c.record.get().Info
+	c.tellNodeID(info)
+	err = c.record.save(ctx, func(r *volume.PluginRecord) { r.Info.Topology, r.Info.MaxVolumes = info.Topology, info.MaxVolumes })
+	if err != nil {
+		c.logger.Warn("cannot store what the plugin says of this host", "error", err)
+	}
+
+	if had.MaxVolumes != info.MaxVolumes {
+		c.logger.Info("the plugin gives this host another limit of volumes", "was", had.MaxVolumes, "now", info.MaxVolumes)
+	}
+}
+
+// tellNodeID warns of a plugin that reports another node id than before while volumes are in use
+// through it. Those volumes stay connected under the id in their records, and are disconnected
+// under it.
+func (c *checker) tellNodeID(info volume.PluginInfo) {
+	had := c.record.get().Info.NodeID
+	if had == "" || had == info.NodeID {
+		return
+	}
+	if ids := c.needed(); len(ids) > 0 {
+		c.logger.Warn("the plugin calls this host by another node id; volumes in use keep the one under which they are attached",
+			"was", had, "now", info.NodeID, "volumes", ids)
+	}
+}
+
+// warn stores the warnings about this instance, and passes each on once.
+func (c *checker) warn(warnings []string) {
+	if c.misnamed != "" {
+		warnings = append([]string{c.misnamed}, warnings...)
+	}
+
+	c.mu.Lock()
+	var fresh []string
+	for _, s := range warnings {
+		if !slices.Contains(c.warned, s) {
+			fresh = append(fresh, s)
+		}
+	}
+
+	c.actual.Warnings, c.warned = warnings, append(c.warned, fresh...)
+	c.mu.Unlock()
+	if len(fresh) == 0 || c.opts.OnWarning == nil {
+		return
+	}
+
+	name := ""
+	if len(c.siblings.of(c.id)) > 1 {
+		g := c.look()
+		name = g.Name()
+	}
+
+	for _, s := range fresh {
+		c.opts.OnWarning(c.id, name, s)
+	}
+}

@@ -1,0 +1,172 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+
+	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/agent/supervisor/pluginlog"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// logs gives the logs of plugins to people.
+type logs struct{ *parts }
+
+// LogPath returns the file to which a plugin in one part writes. The error wraps volume.ErrNotFound
+// if there is no such plugin, and volume.ErrRefused if the agent does not keep its log.
+func (s *logs) LogPath(id string) (string, error) {
+	sources, err := s.logged(id, nil)
+	if err != nil {
+		return "", err
+	}
+
+	path := sources[0].log.Path()
+	if path == "" {
+		return "", volume.Errorf(volume.ErrRefused, "the log of plugin %q is in systemd's journal", id).WithRemedy(remedy.Of(remedy.ShowPluginLog, id))
+	}
+
+	return path, nil
+}
+
+// source is a part whose log this agent can read.
+type source struct {
+	*plugin
+	log pluginlog.Log
+}
+
+// logged returns those of the selected parts whose log this agent can read.
+func (s *logs) logged(id string, only []part.Only) ([]source, error) {
+	parts, err := s.selected(id, only)
+	if err != nil {
+		return nil, err
+	}
+
+	var logged []source
+	started := false
+	for _, p := range parts {
+		if log := p.log(); log != nil {
+			logged = append(logged, source{p, log})
+		}
+
+		def, _ := p.definition()
+		started = started || def != nil
+	}
+
+	switch {
+	case len(logged) > 0:
+		return logged, nil
+	case !started:
+		return nil, volume.Errorf(volume.ErrRefused, "plugin %q was never started, so it has no log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
+	default:
+		return nil, volume.Errorf(volume.ErrRefused, "plugin %q is run by somebody else, who keeps its log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
+	}
+}
+
+// LogTail returns the last n lines that a plugin wrote, or that each of several parts wrote.
+// Secrets that the plugin was given are removed.
+func (s *logs) LogTail(id string, n int, only ...part.Only) ([]string, error) {
+	sources, err := s.logged(id, only)
+	if err != nil {
+		return nil, err
+	}
+
+	return tails(sources, n)
+}
+
+// FollowLog writes the last n lines of a plugin's log. With follow, it also writes every new line
+// until ctx ends or write fails. If there are several parts, each line begins with the part's name.
+// Secrets that the plugin was given are removed. The errors are those of LogPath.
+func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, write func([]byte) error, only ...part.Only) error {
+	sources, err := s.logged(id, only)
+	if err != nil {
+		return err
+	}
+	if !follow {
+		lines, err := tails(sources, n)
+		return errors.Join(err, write(joined(lines)))
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	defer cancel() // runs before Wait
+
+	fresh, failed := make(chan []string), make(chan error, len(sources))
+	for _, p := range sources {
+		p.log.Freshen(pluginlog.Patience)
+		lines, rest, err := p.log.Follow(n, p.hide())
+		if err = errors.Join(err, write(joined(label(p, lines)))); err != nil {
+			return err
+		}
+
+		readers.Go(func() {
+			failed <- rest(ctx, func(lines []string) error {
+				select {
+				case fresh <- label(p, lines):
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			})
+		})
+	}
+
+	for {
+		select {
+		case lines := <-fresh:
+			if err := write(joined(lines)); err != nil {
+				return err
+			}
+
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// label puts the part's name before its lines, if the plugin has other parts.
+func label(p source, lines []string) []string {
+	if len(p.siblings.of(p.id)) < 2 {
+		return lines
+	}
+
+	g := p.look()
+	name := g.Name()
+	for i, line := range lines {
+		lines[i] = name + " | " + line
+	}
+
+	return lines
+}
+
+func joined(lines []string) []byte {
+	if len(lines) == 0 {
+		return nil
+	}
+	return []byte(strings.Join(lines, "\n") + "\n")
+}
+
+// tails returns the last n lines of each part.
+func tails(sources []source, n int) ([]string, error) {
+	for _, p := range sources {
+		p.log.Freshen(pluginlog.Patience)
+	}
+
+	var all []string
+	for _, p := range sources {
+		lines, err := p.log.Tail(n, p.hide())
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, label(p, lines)...)
+	}
+
+	return all, nil
+}

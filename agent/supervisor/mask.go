@@ -1,0 +1,47 @@
+package supervisor
+
+import (
+	"context"
+	"sync"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// mask removes the secrets of a part from texts.
+type mask struct {
+	csiclient.Scrubber
+	learn sync.Once
+}
+
+// hide returns the function that removes secrets from the plugin's output. It also covers secrets
+// that an earlier agent gave the plugin, if they can still be read.
+func (m *mask) hide(e *env, id string, def *volume.PluginDefinition) func(string) string {
+	if def != nil {
+		m.Unmask(def.UnmaskedSecrets...)
+	}
+
+	m.learn.Do(func() {
+		if e.opts.Known != nil {
+			for _, secrets := range e.opts.Known(id) {
+				m.Add(secrets)
+			}
+		}
+
+		if def == nil || e.opts.Secrets == nil {
+			return
+		}
+
+		for name, v := range def.Env() {
+			if v.Secret == nil {
+				continue
+			}
+			if secret, err := e.opts.Secrets.ResolveSecret(context.Background(), *v.Secret); err == nil {
+				m.Add(call.Secrets{name: secret})
+			}
+		}
+	})
+
+	return m.Scrub
+}

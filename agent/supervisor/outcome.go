@@ -1,0 +1,164 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// The methods below handle the end of a session, each for another reason.
+
+// pause returns how long a plugin that ended waits before it is started again. A plugin that another
+// program restarts does not wait, as long as it becomes ready in between.
+func (w *worker) pause(readyFor time.Duration) time.Duration {
+	pause := w.falls.fell(readyFor)
+	if w.inst == nil || readyFor == 0 || w.falls.failures > 0 {
+		return pause
+	}
+	if isClosed(w.inst.Done()) && w.inst.Restarts() {
+		return 0
+	}
+
+	return pause
+}
+
+// fell handles the end of an instance, and ends one that is unusable. It then waits before the next
+// start.
+func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
+	reason := why.Error()
+	if errors.Is(why, errExited) && w.inst != nil {
+		reason = "process " + w.inst.Exit()
+		if readyFor == 0 {
+			reason += " before it was ready"
+		}
+	}
+
+	pause := w.pause(readyFor)
+	next := time.Now().Add(pause)
+	w.must(w.m.Lost(reason, next))
+	if errors.Is(why, errExited) && w.inst != nil {
+		w.gone()
+	} else if !w.stop(ctx) {
+		return
+	}
+
+	w.drop()
+	if left := time.Until(next); left > 0 {
+		w.rest(ctx, left, nil)
+	}
+}
+
+// firstUnreachable is the pause before the first retry of a plugin that this agent does not run.
+const firstUnreachable = time.Second
+
+// longestUnreachable is the longest pause before a retry, for a socket that comes and goes.
+const longestUnreachable = 30 * time.Second
+
+// unreachable handles the end of an instance that this agent does not run.
+func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Duration) {
+	w.must(w.m.Unhealthy(why.Error()))
+	w.drop()
+	w.inst = nil
+	w.runs(nil)
+	pause := firstUnreachable
+	if readyFor > 0 {
+		pause = min(w.falls.fell(readyFor), longestUnreachable)
+	}
+
+	w.rest(ctx, pause, nil)
+}
+
+// apartLook is the pause between two checks whether an instance that does not share mounts was
+// replaced.
+const apartLook = time.Second
+
+// apart handles an instance that this agent does not run and that does not share mounts. It is
+// checked again when its socket is replaced, and periodically.
+func (w *worker) apart(ctx context.Context, def *volume.PluginDefinition, why error) {
+	w.must(w.m.Unhealthy(why.Error()))
+	w.drop()
+	inst, again := w.inst, time.Now().Add(def.ProbeInterval)
+	for {
+		before := time.Now()
+		if !w.rest(ctx, min(apartLook, def.ProbeInterval), nil) || inst.Stale() || time.Now().After(again) || time.Since(before) < apartLook {
+			break
+		}
+	}
+
+	w.inst = nil
+	w.runs(nil)
+}
+
+// reopened handles a process that serves on another socket. The new server may have lost its state,
+// so it counts as another incarnation and must identify itself again.
+func (w *worker) reopened(ctx context.Context, why error, readyFor time.Duration) {
+	w.must(w.m.Unhealthy(why.Error()))
+	w.drop()
+	w.m.Replaced()
+	w.renew()
+	w.rest(ctx, min(w.falls.fell(readyFor), longestUnreachable), nil)
+}
+
+// refused handles an instance that must not be used. If this agent runs the instance and the
+// instance holds no volume, the agent stops it. The plugin then stays failed until a person changes
+// something. Any other instance keeps running. Once it has ended or was replaced, the plugin is
+// checked again.
+func (w *worker) refused(ctx context.Context, s *session, why error) {
+	w.drop()
+	w.must(w.m.Refuse(why.Error()))
+	if s.run.Owned && !w.holds() && !w.stop(ctx) {
+		return
+	}
+
+	switch {
+	case w.inst == nil:
+		w.rest(ctx, 0, nil)
+	case s.run.Owned:
+		w.outlast(ctx, w.inst.Done())
+	default:
+		w.outlastForeign(ctx, s)
+	}
+}
+
+// outlast waits for the end of a refused instance that this agent runs.
+func (w *worker) outlast(ctx context.Context, ended <-chan struct{}) {
+	if !w.rest(ctx, 0, ended) {
+		return
+	}
+	if isClosed(ended) {
+		w.gone()
+		w.rest(ctx, w.falls.fell(0), nil) // the next instance may be refused, too
+	}
+}
+
+// outlastForeign waits until a refused instance that this agent does not run has ended, or until
+// another instance serves its socket. If systemd opened the socket for the plugin, the socket stays
+// the same. Then only the connection shows the end.
+func (w *worker) outlastForeign(ctx context.Context, s *session) {
+	ended := w.inst.Done()
+	if s.refused != nil {
+		lost, stop := watchConnection(ctx, s.refused)
+		defer stop()
+		ended = lost
+	}
+
+	for w.rest(ctx, s.def.ProbeInterval, ended) {
+		if isClosed(ended) || w.inst.Stale() || w.due() {
+			break
+		}
+	}
+
+	w.inst = nil
+}
+
+// isClosed reports whether a channel is closed.
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,142 @@
+package part
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Glance is the state of a part at one moment.
+type Glance struct {
+	ID      string // of the plugin
+	Slot    string
+	Several bool // the plugin has other parts
+	Kind    string
+	View    volume.PluginView
+	Status  Status
+	Client  *csiclient.Client // nil if there is none
+	Quiet   bool              // no new call may start, because the plugin is about to be stopped
+
+	Desired
+	Actual
+}
+
+// Look sets Kind and View from the other fields. open is false while no new call may start. foreign
+// is set if another program runs the part, and keeps its log.
+func (g *Glance) Look(open, foreign bool) {
+	now, def := g.Status, g.Definition
+	g.Kind = Kind(def, g.Info)
+	g.View = volume.PluginView{
+		Known:       true,
+		Ready:       now.State == Ready && g.Client != nil && open && g.Wish == Run,
+		State:       string(now.State),
+		Reason:      now.Reason,
+		NoLog:       foreign,
+		Stopped:     g.Wish.Halts(),
+		Final:       g.Wish.Halts() || now.State == Failed && !g.Retry && g.Wish != Restart,
+		Incarnation: g.Incarnation,
+		Restarts:    now.Restarts,
+		Info:        g.Info,
+	}
+
+	if def != nil {
+		g.View.CallTimeout, g.View.ControllerTimeout = def.NodeTimeout, def.ControllerTimeout
+		g.View.StatsInterval = def.StatsInterval
+	}
+
+	if now.State == Ready && !g.View.Ready {
+		g.View.Reason = "is about to be stopped"
+	}
+}
+
+// Instance returns the part's instance name; empty for a part that is the only one of its kind.
+func (g *Glance) Instance() string {
+	if g.Definition == nil {
+		return ""
+	}
+	return g.Definition.Instance
+}
+
+// Name returns the name of the part among the plugin's parts.
+func (g *Glance) Name() string { return Name(g.Kind, g.Instance()) }
+
+// Title names the part in a sentence: `plugin "ebs"`, or `the node part of plugin "ebs"`.
+func (g *Glance) Title() string {
+	whole := fmt.Sprintf("plugin %q", g.ID)
+	switch instance := g.Instance(); {
+	case !g.Several:
+		return whole
+	case g.Kind == Controller && instance != "":
+		return fmt.Sprintf("controller %q of %s", instance, whole)
+	case g.Kind == "":
+		return "a part of " + whole
+	case g.Kind == Controller:
+		return "the controller of " + whole
+	default:
+		return "the " + g.Kind + " part of " + whole
+	}
+}
+
+// Serves reports whether the part has a service, which is named by its type.
+func (g *Glance) Serves(service string) bool { return g.Kind == service || g.Kind == Monolith }
+
+// Running reports whether the instance with an incarnation number still runs.
+func (g *Glance) Running(incarnation uint64) bool { return g.Up && g.Incarnation == incarnation }
+
+// Standing describes the state of the part.
+func (g *Glance) Standing() string {
+	words := g.View.State
+	if g.View.Reason != "" {
+		words += ": " + g.View.Reason
+	}
+
+	if next := g.Status.Next; !next.IsZero() {
+		words += fmt.Sprintf("; next start in %s", max(0, time.Until(next)).Round(100*time.Millisecond))
+	}
+
+	return words
+}
+
+// Pending says which change of the plugin's file is not in force.
+func (g *Glance) Pending() string {
+	when := "nothing is staged through the plugin any more"
+	if g.Kind == Controller {
+		when = "another controller is ready, or no volume of the plugin is on this host any more"
+	}
+
+	what := "file"
+	if g.Definition != nil && g.Definition.Registered {
+		what = "registration"
+	}
+
+	switch {
+	case g.Definition == nil:
+		return "" // the state is failed, and its reason says why
+	case g.Fault != nil:
+		return fmt.Sprintf("its file cannot be used, the definition before it stays in force: %s", g.Fault)
+	case g.Change == nil:
+		return ""
+	case g.Leaves() && what == "registration":
+		return "it was deregistered; the plugin is stopped when " + when
+	case g.Leaves():
+		return "its file was removed; the plugin is stopped when " + when
+	default:
+		return fmt.Sprintf("its %s changed; the change comes into force when %s; with on_change: restart it does so at once", what, when)
+	}
+}
+
+// Half reports whether the file says that the part has only one service.
+func (g *Glance) Half() bool {
+	return g.Definition != nil && g.Definition.Type != "" && (g.Kind == Node || g.Kind == Controller)
+}
+
+// said reports whether the part has ever reported its services.
+func (g *Glance) said() bool { return g.View.Info.HasNode || g.View.Info.HasController }
+
+// severity orders the states. The last one needs a person most urgently.
+var severity = []State{Ready, Starting, Stopped, Unhealthy, BackingOff, Failed}
+
+func (g *Glance) severity() int { return slices.Index(severity, g.Status.State) }

@@ -1,0 +1,77 @@
+package part
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// A plugin id stands for one part or for several: at most one node part, and any number of
+// controllers. Each part has its own file, process, state and record.
+//
+// The slot is the key of a part: of its record, and of its directories. The slot of the node part,
+// or of a plugin's only part, is the plugin's id. A controller beside others has a slot of its own.
+
+// The types of parts. A monolith is node part and controller in one.
+const (
+	Node       = pluginfile.TypeNode
+	Controller = pluginfile.TypeController
+	Monolith   = pluginfile.TypeMonolith
+)
+
+// Slot returns the slot of a controller beside others. Plugin ids contain no slash, so the slot
+// differs from every id.
+func Slot(id, instance string) string {
+	if instance == "" {
+		return id + "/" + Controller
+	}
+	return id + "/" + Controller + "/" + instance
+}
+
+// Kind returns the type of a part from its file or, if the file states none, from the report of the
+// plugin. It is empty if neither is known.
+func Kind(def *volume.PluginDefinition, info volume.PluginInfo) string {
+	switch {
+	case def != nil && def.Type != "":
+		return def.Type
+	case info.HasController && info.HasNode:
+		return Monolith
+	case info.HasController:
+		return Controller
+	case info.HasNode:
+		return Node
+	default:
+		return ""
+	}
+}
+
+// Name returns the name of a part among the plugin's parts: `node`, `controller a`.
+func Name(kind, instance string) string {
+	return cmp.Or(strings.TrimSuffix(kind+" "+instance, " "), "one of no known type")
+}
+
+// Only limits a request to some parts of a plugin. An empty field does not limit it.
+type Only struct {
+	Type     string // Node, Controller or Monolith
+	Instance string
+}
+
+// Includes reports whether a request addresses a part.
+func (o Only) Includes(kind, instance string) bool {
+	return (o.Type == "" || o.Type == kind) && (o.Instance == "" || o.Instance == instance)
+}
+
+// Narrow adds the flags that limit a command to the same parts.
+func (o Only) Narrow(command string, args []any) (string, []any) {
+	if o.Type != "" {
+		command, args = command+" --type %s", append(args, o.Type)
+	}
+
+	if o.Instance != "" {
+		command, args = command+" --instance %s", append(args, o.Instance)
+	}
+
+	return command, args
+}

@@ -1,0 +1,209 @@
+package part
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// State is the state of one part of a plugin.
+type State string
+
+// The states.
+const (
+	Stopped    State = "stopped"     // not started, or stopped on purpose
+	Starting   State = "starting"    // started, but not known to be ready yet
+	Ready      State = "ready"       // calls can be sent
+	Unhealthy  State = "unhealthy"   // it runs, or should run, but does not answer as it must
+	BackingOff State = "backing-off" // it ended, and is started again after a pause
+	Failed     State = "failed"      // a person must change something first
+)
+
+// Machine is the state machine of one part. The list below has all its transitions. An event in any
+// other state is an error and changes nothing.
+//
+//	stopped     --start-->     starting
+//	starting    --ready-->     ready
+//	ready       --unhealthy--> unhealthy     a probe failed, or the socket is gone
+//	unhealthy   --ready-->     ready
+//
+//	starting    --unhealthy--> unhealthy     no process serves the socket yet
+//	unhealthy   --unhealthy--> unhealthy     the reason may differ
+//
+//	starting    --lost-->      backing-off   cannot be started, exited, or not ready in time
+//	ready       --lost-->      backing-off   exited
+//	unhealthy   --lost-->      backing-off   exited, or hung for too long
+//	backing-off --start-->     starting      counted as a restart
+//
+//	starting    --refuse-->    failed        the wrong driver answers
+//	unhealthy   --refuse-->    failed
+//	stopped     --refuse-->    failed        its file is bad
+//	failed      --refuse-->    failed
+//	failed      --start-->     starting
+//
+//	starting    --stop-->      stopped
+//	ready       --stop-->      stopped
+//	unhealthy   --stop-->      stopped
+//	backing-off --stop-->      stopped
+//	failed      --stop-->      stopped
+//	stopped     --stop-->      stopped
+type Machine struct {
+	// changed is called after every event that changes the state, with no lock held. If one
+	// goroutine drives the machine, calls never overlap.
+	changed func(from State, now Status)
+
+	mu  sync.Mutex
+	now Status
+}
+
+// Status is the state of the machine at one moment.
+type Status struct {
+	State    State
+	Reason   string
+	Since    time.Time
+	Next     time.Time // when a plugin in the state backing-off is started again
+	Restarts int
+}
+
+// NewMachine returns a machine of a part that was not started yet. It calls changed after every event
+// that changes the state.
+func NewMachine(changed func(from State, now Status)) *Machine {
+	return &Machine{changed: changed, now: Status{State: Stopped, Reason: "not started yet", Since: time.Now()}}
+}
+
+// Snapshot returns the current status.
+func (m *Machine) Snapshot() Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.now
+}
+
+// Start records that the plugin is about to be started, connected to, or re-attached.
+func (m *Machine) Start(reason string) error {
+	return m.event("start", func(s *Status) bool {
+		switch s.State {
+		case BackingOff:
+			s.Restarts++
+			s.set(Starting, reason)
+		case Stopped, Failed:
+			s.set(Starting, reason)
+		default:
+			return false
+		}
+
+		return true
+	})
+}
+
+// Ready records that the plugin reported that it is ready, and identified itself.
+func (m *Machine) Ready() error {
+	return m.event("ready", func(s *Status) bool {
+		switch s.State {
+		case Starting, Unhealthy:
+			s.set(Ready, "")
+		default:
+			return false
+		}
+
+		return true
+	})
+}
+
+// Unhealthy records that the plugin does not answer as it must.
+func (m *Machine) Unhealthy(reason string) error {
+	return m.event("unhealthy", func(s *Status) bool {
+		switch s.State {
+		case Starting, Ready:
+			s.set(Unhealthy, reason)
+		case Unhealthy:
+			s.Reason = reason
+		default:
+			return false
+		}
+
+		return true
+	})
+}
+
+// Lost records that the plugin has ended or is unusable, and is started again at next.
+func (m *Machine) Lost(reason string, next time.Time) error {
+	return m.event("lost", func(s *Status) bool {
+		switch s.State {
+		case Starting, Ready, Unhealthy:
+			s.set(BackingOff, reason)
+			s.Next = next
+		default:
+			return false
+		}
+
+		return true
+	})
+}
+
+// Refuse records that the plugin cannot be used until a person changes something.
+func (m *Machine) Refuse(reason string) error {
+	return m.event("refuse", func(s *Status) bool {
+		switch s.State {
+		case Starting, Unhealthy, Stopped:
+			s.set(Failed, reason)
+		case Failed:
+			s.Reason = reason
+		default:
+			return false
+		}
+
+		return true
+	})
+}
+
+// Stop records that the plugin is stopped on purpose.
+func (m *Machine) Stop(reason string) error {
+	return m.event("stop", func(s *Status) bool {
+		switch s.State {
+		case Starting, Ready, Unhealthy, BackingOff, Failed:
+			s.set(Stopped, reason)
+		case Stopped:
+			s.Reason = reason
+		default:
+			return false
+		}
+
+		return true
+	})
+}
+
+// Note changes only the reason. It is not an event.
+func (m *Machine) Note(reason string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now.Reason = reason
+}
+
+// Replaced counts a restart that this agent did not make. It is not an event.
+func (m *Machine) Replaced() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now.Restarts++
+}
+
+// set enters a state.
+func (s *Status) set(state State, reason string) {
+	s.State, s.Reason, s.Since, s.Next = state, reason, time.Now(), time.Time{}
+}
+
+// event applies one event under the lock, and calls changed if the state differs.
+func (m *Machine) event(name string, apply func(*Status) bool) error {
+	m.mu.Lock()
+	from := m.now.State
+	ok := apply(&m.now)
+	now := m.now
+	m.mu.Unlock()
+	if !ok {
+		return fmt.Errorf("event %q cannot be in state %q", name, from)
+	}
+	if now.State != from {
+		m.changed(from, now)
+	}
+
+	return nil
+}

@@ -1,0 +1,125 @@
+package part
+
+import "github.com/volagent/volagent/volmgr/volume"
+
+// Step is the next action of the worker of a part.
+type Step string
+
+// The steps.
+const (
+	End    Step = "end"    // end the instance with the host, and do nothing more
+	Switch Step = "switch" // stop the instance, then follow the wish and the change; see NewPlan
+	Ask    Step = "ask"    // find out whether volumes use the part, then ask Next again
+	Rest   Step = "rest"   // wait: the part was stopped on purpose
+	Refuse Step = "refuse" // wait: the part has no definition
+	Serve  Step = "serve"  // start or take over an instance, and keep it ready
+)
+
+// Use says whether volumes use the part.
+type Use string
+
+// The answers. The question is costly and blocks new calls to the plugin, so it is asked only when
+// the answer matters.
+const (
+	Unknown Use = "unknown"
+	Used    Use = "used"
+	Unused  Use = "unused"
+)
+
+// Next decides the next step of a part. It is pure and has an answer for every state. The first line
+// with matching words applies:
+//
+//	host ends   wish     definition   change    volumes    step
+//
+//	yes         -        -            -         -          end
+//	-           new      -            -         -          switch
+//	-           -        none         some      -          switch
+//	-           -        -            forced    -          switch
+//	-           -        -            at-once   -          switch
+//	-           -        -            some      unknown    ask
+//	-           -        -            some      unused     switch
+//	-           halts    -            -         -          rest
+//	-           -        none         -         -          refuse
+//	-           -        -            -         -          serve
+//
+// A new wish is one that is not settled. A change is applied at once if its definition says
+// on_change: restart. Any other change waits until no volume uses the part.
+func Next(d Desired, a Actual, hostEnds bool, use Use) Step {
+	switch {
+	case hostEnds:
+		return End
+	case d.Wish != a.Settled:
+		return Switch
+	case d.Change != nil && d.changes(a, use):
+		return Switch
+	case d.Change != nil && use == Unknown:
+		return Ask
+	case a.Settled.Halts():
+		return Rest
+	case a.Definition == nil:
+		return Refuse
+	default:
+		return Serve
+	}
+}
+
+// changes reports whether the change may come into force.
+func (d Desired) changes(a Actual, use Use) bool {
+	atOnce := d.Change.Definition != nil && d.Change.Definition.OnChange == volume.OnChangeRestart
+	return a.Definition == nil || d.Force || atOnce || use == Unused
+}
+
+// Plan describes a Switch. The worker carries it out in this order:
+//
+//  1. It stores whether the operator stopped the part, so that the next agent completes the stop.
+//  2. It enters the state stopped for the reason Why.
+//  3. It stops the instance. If Sweep is set, it also looks for one that no start reported.
+//  4. If Adopt is set, it puts the change into force.
+//  5. It settles the wish.
+type Plan struct {
+	Wish  Wish   // the wish that is settled then: Run, Pause or Stop
+	Why   string // the reason that the status shows
+	Sweep bool   // look for instances that no start reported
+	Adopt bool
+}
+
+// NewPlan returns the plan of a Switch. A wish does not remove a part that volumes use, but puts any
+// other change into force.
+func NewPlan(d Desired, a Actual, use Use) Plan {
+	starts := a.Settled.Halts() && !d.Wish.Halts()
+	p := Plan{
+		Wish: d.Wish, Sweep: !starts,
+		Adopt: d.Change != nil && (!d.Leaves() || d.changes(a, use)),
+	}
+	if d.Wish == Restart {
+		p.Wish = Run
+	}
+
+	registered := a.Definition != nil && a.Definition.Registered
+	switch {
+	case p.Adopt && d.Leaves() && registered:
+		p.Why = "it was deregistered"
+	case p.Adopt && d.Leaves():
+		p.Why = "its file was removed"
+	case d.Wish.Halts():
+		p.Why = "is being stopped on request"
+	case starts:
+		p.Why = "is being started on request"
+	case p.Adopt && (registered || d.Change.Definition.Registered):
+		p.Why = "its registration changed"
+	case p.Adopt:
+		p.Why = "its file changed"
+	default:
+		p.Why = "is being restarted on request"
+	}
+
+	return p
+}
+
+// Settle records that a plan was carried out.
+func (d *Desired) Settle(a *Actual, p Plan) {
+	a.Settled = p.Wish
+	if d.Wish == Restart {
+		d.Wish = Run
+	}
+}

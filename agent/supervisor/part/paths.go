@@ -1,0 +1,109 @@
+// Package part describes one part of a plugin: its key, its files, the state that is wanted of it,
+// and its actual state. The package decides what happens to a part, and does nothing itself.
+package part
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// maxSocket is the longest path of a socket, in bytes: sun_path without its final zero (unix(7)).
+const maxSocket = 107
+
+// StagingDir is the directory below a mount root in which volumes are staged.
+const StagingDir = "staging"
+
+// Dirs holds the directories of the agent below which each part has its own.
+type Dirs struct {
+	Data    string // states and logs, mount roots
+	Runtime string // sockets
+}
+
+// Paths holds the directories and files of one part on the host.
+type Paths struct {
+	SocketDir string // 0700
+	Socket    string
+	Dir       string // 0700
+	State     string // 0700
+	Log       string // 0600
+	MountRoot string // 0711: the user of an alloc passes through
+	Staging   string // 0700, below MountRoot; made when needed
+}
+
+// Paths returns the directories and files of a part. All parts of a plugin share the mount root.
+func (d Dirs) Paths(id, slot string) Paths {
+	c := volume.PluginComponent(slot)
+	p := Paths{
+		SocketDir: filepath.Join(d.Runtime, "plugins", c),
+		Dir:       filepath.Join(d.Data, "plugins", c),
+		MountRoot: filepath.Join(d.MountRoots(), volume.PluginComponent(id)),
+	}
+
+	p.Socket = filepath.Join(p.SocketDir, "csi.sock")
+	p.State = filepath.Join(p.Dir, "state")
+	p.Log = filepath.Join(p.Dir, "plugin.log")
+	p.Staging = filepath.Join(p.MountRoot, StagingDir)
+	return p
+}
+
+// MountRoots returns the directory that holds the mount roots of all plugins.
+func (d Dirs) MountRoots() string { return filepath.Join(d.Data, "csi") }
+
+// Sockets returns the sockets of all parts below a runtime dir.
+func Sockets(runtimeDir string) []string {
+	all, _ := filepath.Glob(filepath.Join(runtimeDir, "plugins", "*", "csi.sock")) // the pattern is valid
+	return all
+}
+
+// Make makes the directories that a plugin needs before it starts.
+func (p Paths) Make() error {
+	if len(p.Socket) > maxSocket {
+		return fmt.Errorf("cannot listen on %s: the path has %d bytes, and a socket address takes %d; shorten runtime_dir or the plugin's id",
+			p.Socket, len(p.Socket), maxSocket)
+	}
+
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{
+		{p.SocketDir, 0o700},
+		{p.Dir, 0o700},
+		{p.State, 0o700},
+		{filepath.Dir(p.MountRoot), 0o711},
+		{p.MountRoot, 0o711},
+	} {
+		if err := os.MkdirAll(d.path, d.mode); err != nil {
+			return fmt.Errorf("cannot make the plugin's directory: %w", err)
+		}
+		// Set again, because the umask may have changed the mode.
+		if err := os.Chmod(d.path, d.mode); err != nil {
+			return fmt.Errorf("cannot set the mode of the plugin's directory: %w", err)
+		}
+	}
+
+	return nil
+}
+
+// Values returns a function that returns the values of the variables in a plugin file.
+func (p Paths) Values(id, nodeID string) func(string) string {
+	return func(name string) string {
+		switch name {
+		case pluginfile.VarEndpoint:
+			return "unix://" + p.Socket
+		case pluginfile.VarNodeID:
+			return nodeID
+		case pluginfile.VarPluginID:
+			return id
+		case pluginfile.VarStateDir:
+			return p.State
+		case pluginfile.VarMountRoot:
+			return p.MountRoot
+		default:
+			return ""
+		}
+	}
+}

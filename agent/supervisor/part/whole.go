@@ -1,0 +1,154 @@
+package part
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Whole is a plugin as its parts show it at one moment, the node part first.
+type Whole []*Glance
+
+// Apart reports whether some calls cannot go to a single part: there are several parts, or the only
+// part has one service.
+func (all Whole) Apart() bool { return len(all) > 1 || len(all) == 1 && all[0].Half() }
+
+// View returns a plugin whose services are in separate parts, as decisions see it. driver is its last known driver.
+func (all Whole) View(id, driver string) volume.PluginView {
+	g := all.Worst()
+	v := volume.PluginView{
+		NoLog: !slices.ContainsFunc(all, func(g *Glance) bool { return !g.View.NoLog }),
+		Known: true, State: g.View.State, Reason: all.Reason(), Stopped: g.View.Stopped, Final: g.View.Final, Info: all.Merged(id, driver),
+		Apart: &volume.Apart{Node: all.service(id, Node), Controller: all.service(id, Controller)},
+	}
+
+	v.Ready = true
+	for _, of := range []string{Node, Controller} {
+		those := all.Serving(of)
+		v.Ready = v.Ready && (len(those) == 0 || slices.ContainsFunc(those, func(g *Glance) bool { return g.View.Ready }))
+	}
+
+	for _, g := range all {
+		v.Restarts += g.Status.Restarts
+	}
+
+	if nodes := all.Serving(Node); len(nodes) > 0 {
+		v.Incarnation, v.CallTimeout = nodes[0].View.Incarnation, nodes[0].View.CallTimeout
+		v.StatsInterval = nodes[0].View.StatsInterval
+	}
+
+	for _, g := range all.Serving(Controller) {
+		v.ControllerTimeout = max(v.ControllerTimeout, g.View.ControllerTimeout)
+	}
+
+	return v
+}
+
+// Serving returns the parts with a service.
+func (all Whole) Serving(of string) Whole {
+	return slices.DeleteFunc(slices.Clone(all), func(g *Glance) bool { return !g.Serves(of) })
+}
+
+// service returns one service as decisions see it.
+func (all Whole) service(id, of string) volume.Service {
+	those := all.Serving(of)
+	ready := slices.ContainsFunc(those, func(g *Glance) bool { return g.View.Ready })
+	alive := slices.ContainsFunc(those, func(g *Glance) bool { return !g.View.Final })
+	s := volume.Service{Ready: ready, Final: len(those) > 0 && !alive, Unasked: len(those) > 0 && !slices.ContainsFunc(those, (*Glance).said)}
+	if !ready {
+		s.Lack = those.Lack(id, of)
+	}
+
+	return s
+}
+
+// Lack explains why a service is not ready.
+func (all Whole) Lack(id, of string) string {
+	switch len(all) {
+	case 0:
+		return fmt.Sprintf("plugin %q has no %s part", id, of)
+	case 1:
+		return all[0].Title() + " is " + all[0].Standing()
+	}
+
+	how := make([]string, 0, len(all))
+	for _, g := range all {
+		how = append(how, g.Name()+" is "+g.Standing())
+	}
+
+	return fmt.Sprintf("no %s of plugin %q is ready: %s", of, id, strings.Join(how, "; "))
+}
+
+// Worst returns the part that determines the state of the plugin. One ready part is enough for a
+// service, so a service is as good as its best part, and a plugin as bad as its worse service. A
+// part of unknown type, whose file was never valid, counts as a node part.
+func (all Whole) Worst() *Glance {
+	var found Whole
+	for _, of := range []string{Node, Controller} {
+		those := all.Serving(of)
+		if of == Node {
+			those = append(those, all.Serving("")...)
+		}
+
+		if len(those) > 0 {
+			found = append(found, slices.MinFunc(those, func(a, b *Glance) int { return a.severity() - b.severity() }))
+		}
+	}
+
+	if len(found) == 0 {
+		found = all
+	}
+
+	return slices.MaxFunc(found, func(a, b *Glance) int { return a.severity() - b.severity() })
+}
+
+// Reason explains the state of the plugin, in the words of the part that determines it. If that
+// part is ready, the explanation is that of the part in the worst state.
+func (all Whole) Reason() string {
+	g := all.Worst()
+	if g.Status.State == Ready && g.View.Ready {
+		g = slices.MaxFunc(all, func(a, b *Glance) int { return a.severity() - b.severity() })
+		if g.Status.State == Ready {
+			return ""
+		}
+		return g.Name() + " is " + g.Standing()
+	}
+	if len(all) == 1 {
+		return g.View.Reason
+	}
+	return strings.TrimSuffix(g.Name()+": "+g.View.Reason, ": ")
+}
+
+// Merged combines the reports of the parts: the node part's report about the node, and a
+// controller's report about the controller, preferably that of a ready one. The files alone can
+// tell that the plugin has these services.
+func (all Whole) Merged(id, driver string) volume.PluginInfo {
+	nodes, controllers := all.Serving(Node), all.Serving(Controller)
+	slices.SortStableFunc(controllers, func(a, b *Glance) int { return a.severity() - b.severity() })
+	of := func(those Whole) volume.PluginInfo {
+		for _, g := range those {
+			if g.said() {
+				return g.View.Info
+			}
+		}
+
+		return volume.PluginInfo{}
+	}
+
+	n, c := of(nodes), of(controllers)
+	info := n
+	if info.Driver == "" {
+		info.Driver, info.Version = c.Driver, c.Version
+	}
+
+	if info.Driver == "" {
+		info.Driver = driver
+	}
+
+	info.ID, info.HasNode, info.HasController = id, len(nodes) > 0, len(controllers) > 0
+	info.ControllerCaps = c.ControllerCaps
+	info.Caps = c.Caps.WithNode(n.Caps)
+	return info
+}

@@ -1,0 +1,162 @@
+package pluginlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/agent/container"
+)
+
+const (
+	// copyEvery is the shortest time between two copies of a container's log.
+	copyEvery = time.Second
+	// Patience is how long a reader of the log waits for a copy. A runtime that hangs must not make
+	// a status request hang.
+	Patience = time.Second
+)
+
+// Copy is a log in a file to which the agent copies the output of a container.
+//
+// The runtime keeps the output whether an agent runs or not, up to a limit that is not below the
+// agent's. It is therefore enough to copy new output when a person reads the log, and before the
+// container is removed. An idle plugin costs nothing. A child process that follows the log would
+// have to be kept alive, and would cost tens of megabytes for each plugin. It would also miss the
+// output while no agent runs, which the next agent would still have to copy.
+//
+// A file beside the log holds the time up to which the output was copied. If that file is lost, at
+// most some lines appear twice.
+type Copy struct {
+	File
+
+	turn chan struct{} // holds one token, held while copying
+
+	mu    sync.Mutex
+	rt    container.Runtime
+	id    string    // of the container; empty if there is none
+	until time.Time // the time up to which the output was copied
+	began time.Time // when the last copy began
+}
+
+// NewCopy returns a log in the file at path.
+func NewCopy(path string) *Copy { return &Copy{File: File(path), turn: make(chan struct{}, 1)} }
+
+// Follow implements Log.
+func (l *Copy) Follow(n int, scrub Scrub) (last []string, rest Reader, err error) {
+	return follow(l, n, scrub)
+}
+
+// From sets the container whose output is copied from now on.
+func (l *Copy) From(rt container.Runtime, id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.id != id {
+		l.rt, l.id, l.until, l.began = rt, id, l.mark(id), time.Time{}
+	}
+}
+
+// Freshen implements Log. It copies new output, unless a copy is running or has just been made.
+func (l *Copy) Freshen(wait time.Duration) {
+	l.mu.Lock()
+	due := l.id != "" && time.Since(l.began) >= copyEvery
+	if due {
+		select {
+		case l.turn <- struct{}{}:
+			l.began = time.Now()
+		default:
+			due = false
+		}
+	}
+
+	l.mu.Unlock()
+	if !due {
+		return
+	}
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { <-l.turn }()
+		_ = l.copy(context.Background()) // the command is bounded; a later copy brings the rest
+	}()
+
+	if wait <= 0 {
+		return
+	}
+
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+}
+
+// Last copies the rest of the output of a container that has ended, and forgets the container.
+func (l *Copy) Last(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-l.turn }()
+
+	err := l.copy(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.id = ""
+	return err
+}
+
+// copy copies new output. The caller holds the turn.
+func (l *Copy) copy(ctx context.Context) error {
+	l.mu.Lock()
+	rt, id, since := l.rt, l.id, l.until
+	l.mu.Unlock()
+	if id == "" {
+		return nil
+	}
+
+	f, err := Open(l.Path())
+	if err != nil {
+		return err
+	}
+
+	until, err := rt.Logs(ctx, id, since, f)
+	err = errors.Join(err, f.Close())
+	if until.After(since) {
+		l.mu.Lock()
+		if l.id == id {
+			l.until = until
+		}
+
+		l.mu.Unlock()
+		err = errors.Join(err, os.WriteFile(l.markFile(), fmt.Appendf(nil, "%s %s\n", id, until.Format(time.RFC3339Nano)), 0o600))
+	}
+
+	return err
+}
+
+func (l *Copy) markFile() string { return l.Path() + ".until" }
+
+// mark returns the time up to which the log of a container was copied.
+func (l *Copy) mark(id string) time.Time {
+	text, err := os.ReadFile(l.markFile())
+	if err != nil {
+		return time.Time{}
+	}
+
+	name, stamp, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	at, err := time.Parse(time.RFC3339Nano, stamp)
+	if name != id || err != nil {
+		return time.Time{}
+	}
+
+	return at
+}

@@ -1,0 +1,121 @@
+package pluginlog
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+)
+
+const (
+	// maxLog is the size, in bytes, above which a plugin's log is rotated.
+	maxLog = 8 << 20
+	// tailBytes is how many bytes at the end of a log are searched for its last lines.
+	tailBytes = 256 << 10
+)
+
+// Open opens a plugin's log for appending. The plugin itself holds the file, so that the plugin
+// can outlive the agent.
+func Open(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLog {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, fmt.Errorf("cannot rotate the plugin's log: %w", err)
+		}
+	}
+
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the plugin's log: %w", err)
+	}
+
+	return f, nil
+}
+
+// Trim rotates the log of a running plugin, which keeps its file open. It copies the content to
+// ".1" and truncates the file. That is safe because the plugin appends. A line written between the
+// two steps is lost.
+func Trim(path string) error {
+	info, err := os.Stat(path)
+	if err != nil || info.Size() <= maxLog {
+		return nil // there is no log, or it is not too long
+	}
+
+	from, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("cannot rotate the plugin's log: %w", err)
+	}
+	defer from.Close() //nolint:errcheck // it was only read
+
+	to, err := os.OpenFile(path+".1", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot rotate the plugin's log: %w", err)
+	}
+
+	_, err = io.Copy(to, from)
+	if err := errors.Join(err, to.Close()); err != nil {
+		return fmt.Errorf("cannot rotate the plugin's log: %w", err)
+	}
+	if err := os.Truncate(path, 0); err != nil {
+		return fmt.Errorf("cannot rotate the plugin's log: %w", err)
+	}
+
+	return nil
+}
+
+// File is the path of a log in a file.
+type File string
+
+// Path implements Log.
+func (f File) Path() string { return string(f) }
+
+// Freshen implements Log. The plugin itself writes the file.
+func (f File) Freshen(time.Duration) {}
+
+// Tail implements Log.
+func (f File) Tail(n int, scrub Scrub) ([]string, error) { return tail(string(f), n, scrub) }
+
+// Follow implements Log.
+func (f File) Follow(n int, scrub Scrub) (last []string, rest Reader, err error) {
+	return follow(f, n, scrub)
+}
+
+// tail returns the last n lines of a file.
+func tail(path string, n int, scrub Scrub) ([]string, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) || n <= 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the plugin's log: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the plugin's log: %w", err)
+	}
+
+	from := max(0, end-tailBytes)
+	data := make([]byte, end-from)
+	if _, err := f.ReadAt(data, from); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("cannot read the plugin's log: %w", err)
+	}
+	if from > 0 {
+		// The first line is incomplete: drop it, if there is another.
+		if _, rest, more := bytes.Cut(data, []byte{'\n'}); more {
+			data = rest
+		}
+	}
+
+	text := strings.TrimRight(string(data), "\n")
+	if text == "" {
+		return nil, nil
+	}
+
+	lines := strings.Split(text, "\n")
+	return cleaned(lines[max(0, len(lines)-n):], scrub), nil
+}

@@ -1,0 +1,94 @@
+package pluginlog
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+// followEvery is how often a followed log is checked for new lines.
+const followEvery = 250 * time.Millisecond
+
+// follow returns the last n lines of a log in a file, and the reader of the lines that are added
+// to the file after this call.
+func follow(log Log, n int, scrub Scrub) (last []string, rest Reader, err error) {
+	size := logSize(log.Path())
+	last, err = log.Tail(n, scrub)
+	return last, func(ctx context.Context, tell func(lines []string) error) error {
+		return followFile(ctx, log, size, scrub, tell)
+	}, err
+}
+
+// followFile passes the lines that are added beyond an offset to tell.
+func followFile(ctx context.Context, log Log, from int64, scrub Scrub, tell func(lines []string) error) error {
+	t := time.NewTicker(followEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		}
+
+		log.Freshen(0)
+		lines, next, err := since(log.Path(), from, scrub)
+		if err != nil {
+			return err
+		}
+		if err := tell(lines); err != nil {
+			return err
+		}
+
+		from = next
+	}
+}
+
+// since returns the complete lines of a log beyond an offset, and the offset after them. A log that
+// became shorter was rotated, and is read from its start.
+func since(path string, from int64, scrub Scrub) ([]string, int64, error) {
+	size := logSize(path)
+	if size < from {
+		from = 0
+	}
+
+	if size == from {
+		return nil, from, nil
+	}
+
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, from, nil // it is being rotated; the next check finds it
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return nil, from, err
+	}
+
+	var lines []string
+	for r := bufio.NewReader(f); ; {
+		line, err := r.ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			return lines, from, nil
+		}
+		if err != nil {
+			return lines, from, err
+		}
+
+		from += int64(len(line))
+		lines = append(lines, clean(strings.TrimSuffix(line, "\n"), scrub))
+	}
+}
+
+// logSize returns a log's size in bytes, 0 if there is none.
+func logSize(path string) int64 {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}

@@ -1,0 +1,169 @@
+package pluginlog
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/suggest"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+const (
+	// journalWithin bounds one read of the journal, so that no status request hangs.
+	journalWithin = 2 * time.Second
+	// journalFresh is how long the last lines are shown without another read. Lists of plugins in
+	// quick succession therefore do not start a process for each plugin every time.
+	journalFresh = time.Second
+)
+
+// Journal reads the lines of a unit from systemd's journal. At most one journalctl runs for a
+// status at a time.
+type Journal struct {
+	unit string
+
+	mu    sync.Mutex
+	busy  chan struct{} // closed at the end of a read; nil if none runs
+	at    time.Time     // of the last read
+	n     int
+	lines []string
+	err   error
+}
+
+// NewJournal returns the log of a unit.
+func NewJournal(unit string) *Journal { return &Journal{unit: unit} }
+
+// Path implements Log. The journal is not a file of the agent.
+func (j *Journal) Path() string { return "" }
+
+// Freshen implements Log. Each Tail reads the journal.
+func (j *Journal) Freshen(time.Duration) {}
+
+// Follow implements Log. One journalctl prints the last lines and the new ones, so the reader passes
+// all of them.
+func (j *Journal) Follow(n int, scrub Scrub) (last []string, rest Reader, err error) {
+	return nil, func(ctx context.Context, tell func(lines []string) error) error {
+		return followJournal(ctx, j.unit, n, func(line string) error { return tell(cleaned([]string{line}, scrub)) })
+	}, nil
+}
+
+// journalctl returns the command that prints the last lines of a unit.
+func journalctl(ctx context.Context, unit string, n int, more ...string) *exec.Cmd {
+	args := append([]string{"--no-pager", "--quiet", "--output=cat", "--lines=" + strconv.Itoa(n)}, more...)
+	cmd := exec.CommandContext(ctx, "journalctl", append(args, "--unit="+unit)...)
+	cmd.WaitDelay = journalWithin
+	return cmd
+}
+
+// Tail implements Log. It takes no longer than journalWithin.
+func (j *Journal) Tail(n int, scrub Scrub) ([]string, error) {
+	limit := time.NewTimer(journalWithin)
+	defer limit.Stop()
+	for {
+		j.mu.Lock()
+		if j.n >= n && time.Since(j.at) < journalFresh {
+			defer j.mu.Unlock()
+			return cleaned(j.lines[max(0, len(j.lines)-n):], scrub), j.err
+		}
+		if j.busy == nil {
+			j.busy = make(chan struct{})
+			go j.read(n)
+		}
+
+		busy := j.busy
+		j.mu.Unlock()
+
+		select {
+		case <-busy:
+		case <-limit.C:
+			return nil, volume.Errorf(volume.ErrTimeout, "cannot read the journal of unit %s: journalctl does not answer", j.unit).WithHint("%s", suggest.Command("journalctl -u %s", j.unit))
+		}
+	}
+}
+
+// read reads the last n lines of the unit and stores them.
+func (j *Journal) read(n int) {
+	ctx, cancel := context.WithTimeout(context.Background(), journalWithin)
+	defer cancel()
+
+	cmd := journalctl(ctx, j.unit, n)
+	var out, said limited
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("cannot read the journal of unit %s: %w: %s", j.unit, err, printable(strings.TrimSpace(said.String())))
+	}
+
+	var lines []string
+	if text := strings.TrimRight(out.String(), "\n"); text != "" {
+		lines = strings.Split(text, "\n")
+	}
+
+	j.mu.Lock()
+	defer j.mu.Unlock()
+
+	j.at, j.n, j.lines, j.err = time.Now(), n, lines[max(0, len(lines)-n):], err
+	close(j.busy)
+	j.busy = nil
+}
+
+// limited keeps the last tailBytes bytes that are written to it.
+type limited struct{ bytes.Buffer }
+
+// Write implements io.Writer.
+func (l *limited) Write(p []byte) (int, error) {
+	n := len(p)
+	if more := l.Len() + n - tailBytes; more > 0 {
+		l.Next(min(more, l.Len()))
+		p = p[max(0, n-tailBytes):]
+	}
+
+	l.Buffer.Write(p)
+	return n, nil
+}
+
+// followJournal passes the last n lines of a unit, and every new line, to tell. It ends when ctx
+// ends or tell fails.
+func followJournal(ctx context.Context, unit string, n int, tell func(line string) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	cmd := journalctl(ctx, unit, n, "--follow")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+
+	if err != nil {
+		return fmt.Errorf("cannot read the journal of unit %s: %w", unit, err)
+	}
+
+	// A line that is too long arrives in pieces.
+	for r := bufio.NewReaderSize(out, maxLine); err == nil; {
+		var line []byte
+		line, _, err = r.ReadLine()
+		if err == nil {
+			err = tell(string(line))
+		}
+	}
+
+	asked := ctx.Err() != nil
+	cancel()
+	ended := cmd.Wait()
+	switch {
+	case asked:
+		return nil
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("cannot read the journal of unit %s: journalctl ended: %w", unit, errors.Join(ended, io.EOF))
+	default:
+		return err
+	}
+}

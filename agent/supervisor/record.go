@@ -1,0 +1,85 @@
+package supervisor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// record is the stored record of a part.
+type record struct {
+	store Store
+	turn  chan struct{} // holds one token, held while the record is stored
+
+	mu     sync.Mutex
+	now    volume.PluginRecord
+	stored []byte // now as it was last stored
+}
+
+// newRecord returns the record of a part. was is the stored one; the zero value if there is none.
+func newRecord(store Store, id, slot string, was volume.PluginRecord) *record {
+	r := &record{store: store, turn: make(chan struct{}, 1), now: was}
+	if was.ID != "" {
+		r.stored, _ = json.Marshal(was) // if this fails, the record is stored once more than necessary
+	}
+
+	if r.now.ID = slot; slot != id {
+		r.now.Plugin = id
+	}
+
+	return r
+}
+
+// get returns a copy of the record.
+func (r *record) get() volume.PluginRecord {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.now
+}
+
+// edit changes the record in memory only.
+func (r *record) edit(edit func(*volume.PluginRecord)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	edit(&r.now)
+}
+
+// save changes the record, and stores it if it differs from the stored one.
+func (r *record) save(ctx context.Context, edit func(*volume.PluginRecord)) error {
+	r.turn <- struct{}{} // so that an earlier record is never stored after a later one
+	defer func() { <-r.turn }()
+
+	r.mu.Lock()
+	edit(&r.now)
+	rec, stored := r.now, r.stored
+	r.mu.Unlock()
+
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return fmt.Errorf("cannot encode the plugin's record: %w", err)
+	}
+	if string(data) == string(stored) {
+		return nil
+	}
+	if err := r.store.SavePlugin(ctx, rec); err != nil {
+		return err
+	}
+
+	r.mu.Lock()
+	r.stored = data
+	r.mu.Unlock()
+
+	return nil
+}
+
+// forgotten returns the record that is kept after a part was removed.
+func forgotten(rec volume.PluginRecord) volume.PluginRecord {
+	rec.Process, rec.Definition, rec.Stopped = volume.PluginProcess{}, nil, false
+	if rec.Plugin != "" {
+		rec.Info = volume.PluginInfo{}
+	}
+	return rec
+}

@@ -1,0 +1,116 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
+)
+
+// Peer is the process that listens on a unix socket.
+type Peer struct {
+	File  SocketFile
+	PID   int    // of the process that called listen; 0 if it is not in the agent's pid namespace or one below it
+	Start uint64 // start time of that process
+}
+
+// SocketFile distinguishes socket files at the same path. The time is part of it because a file
+// system may give two of them the same inode.
+type SocketFile struct {
+	dev, ino uint64
+	made     unix.Timespec // mtime: only the creation of a socket sets it
+}
+
+// StatSocket returns the socket file at a path.
+func StatSocket(path string) (SocketFile, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return SocketFile{}, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return SocketFile{dev: st.Dev, ino: st.Ino, made: st.Mtim}, nil
+}
+
+// Connect checks whether a process answers on a socket, and returns that process.
+func Connect(ctx context.Context, path string) (Peer, error) {
+	file, err := StatSocket(path)
+	if err != nil {
+		return Peer{}, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return Peer{}, err
+	}
+	defer conn.Close()
+
+	p := Peer{File: file}
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return Peer{}, err
+	}
+
+	var cred *unix.Ucred
+	var credErr error
+	err = raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err := errors.Join(err, credErr); err != nil {
+		return Peer{}, err
+	}
+
+	p.PID = int(cred.Pid)
+	if stat, err := proc.ReadStat(p.PID); err == nil {
+		p.Start = stat.Start
+	}
+
+	return p, nil
+}
+
+// FreeSocket frees the path for a new socket: it unlinks one on which no process answers. If a
+// process answers, taken is true and FreeSocket returns that process.
+func FreeSocket(ctx context.Context, path string) (who Peer, taken bool, err error) {
+	switch who, err = Connect(ctx, path); {
+	case err == nil:
+		return who, true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return Peer{}, false, nil
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return Peer{}, false, UnlinkSocket(path)
+	default:
+		return Peer{}, false, fmt.Errorf("cannot use socket %s: %w", path, err)
+	}
+}
+
+// TakenError returns the error for a socket on which another process answers.
+func TakenError(who Peer, path string) error {
+	return fmt.Errorf("cannot start it: somebody else (pid %d) answers on its socket %s", who.PID, path)
+}
+
+// UnlinkSocket removes a dead socket. It removes no other kind of file.
+func UnlinkSocket(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && info.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("cannot use socket %s: something that is no socket is there", path)
+	}
+	if err == nil {
+		err = os.Remove(path)
+	}
+
+	if err != nil {
+		return fmt.Errorf("cannot remove the dead socket: %w", err)
+	}
+
+	return nil
+}

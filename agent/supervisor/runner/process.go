@@ -1,0 +1,175 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
+)
+
+// Process is a plugin's process, watched through a pidfd. It need not be a child of this agent,
+// because it outlives the agent that started it.
+type Process struct {
+	pid   int
+	start uint64
+	fd    *os.File
+
+	done  chan struct{} // closed once it has ended
+	ended chan struct{} // closed once the watch has finished
+	exit  string        // how it ended; valid after done
+}
+
+// Finished returns a process that had ended before it could be watched.
+func Finished(pid int, exit string) *Process {
+	p := &Process{pid: pid, exit: exit, done: make(chan struct{}), ended: make(chan struct{})}
+	close(p.done)
+	close(p.ended)
+	return p
+}
+
+// OpenProcess watches the process with this pid and start time, and calls how after it has ended.
+// It returns nil if the process is gone, or if the pid is that of another process by now.
+func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot watch process %d: %w", pid, err)
+	}
+
+	p := &Process{pid: pid, start: start, fd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), ended: make(chan struct{})}
+	// The comparison is safe only now that the pidfd holds the process. A zombie is accepted: its
+	// end is noticed at once, and it is reaped.
+	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) {
+		return nil, p.fd.Close() // the process is gone, which is a valid answer
+	}
+
+	conn, err := p.fd.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot watch process %d: %w", pid, err), p.fd.Close())
+	}
+
+	go func() {
+		defer close(p.ended)
+
+		// The poller of the Go runtime waits, which costs a goroutine and no thread.
+		if err := conn.Read(pidfdReadable); err != nil {
+			return // released
+		}
+
+		p.exit = how(pid)
+		close(p.done)
+	}()
+
+	return p, nil
+}
+
+// pidfdReadable reports whether the process has ended.
+func pidfdReadable(fd uintptr) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0
+}
+
+// Reap collects the exit status of an ended child and describes it. The exit status of another
+// process's child is unknown.
+func Reap(pid int) string {
+	var ws unix.WaitStatus
+	got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil)
+	switch {
+	case err != nil || got != pid:
+		return "ended; how is unknown, since an earlier agent started it"
+	case ws.Signaled():
+		return fmt.Sprintf("killed by signal %d (%s)", int(ws.Signal()), unix.SignalName(ws.Signal()))
+	default:
+		return fmt.Sprintf("exited with status %d", ws.ExitStatus())
+	}
+}
+
+// PID implements Instance.
+func (p *Process) PID() int { return p.pid }
+
+// Key implements Instance.
+func (p *Process) Key() string { return fmt.Sprintf("%d@%d", p.pid, p.start) }
+
+// Done implements Instance.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Exit implements Instance.
+func (p *Process) Exit() string { return p.exit }
+
+// Restarts implements Instance. Only the agent starts the next process.
+func (p *Process) Restarts() bool { return false }
+
+// Stale implements Instance. It is false: another process is always another instance.
+func (p *Process) Stale() bool { return false }
+
+// Stop ends the process: first with SIGTERM, and after the grace time with SIGKILL. It signals only
+// the plugin's own process, never its group: FUSE daemons in the group hold mounts. It returns
+// early if ctx ends.
+func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
+	if err := p.Signal(unix.SIGTERM); err != nil {
+		return err
+	}
+
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	}
+
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		return err
+	}
+
+	// A process in an uninterruptible call dies later. No second instance may be started beside it,
+	// so Stop waits.
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Signal sends a signal, unless the process has ended.
+func (p *Process) Signal(sig unix.Signal) error {
+	if p.fd == nil {
+		return nil // it has ended
+	}
+
+	conn, err := p.fd.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("cannot signal process %d: %w", p.pid, err)
+	}
+
+	var sent error
+	err = conn.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+	if err = errors.Join(err, sent); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("cannot signal process %d: %w", p.pid, err)
+	}
+
+	return nil
+}
+
+// Release implements Instance. The process keeps running, unwatched.
+func (p *Process) Release() error {
+	if p.fd == nil {
+		return nil
+	}
+
+	err := p.fd.Close()
+	<-p.ended
+	return err
+}

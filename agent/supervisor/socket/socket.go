@@ -1,0 +1,117 @@
+// Package socket watches plugins that another program runs. The agent only knows their socket.
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"github.com/volagent/volagent/agent/supervisor/runner"
+)
+
+// Pauses between two checks of a socket that no process serves.
+const (
+	firstLook   = 5 * time.Millisecond
+	slowestLook = time.Second
+)
+
+// Runner watches a plugin that this agent does not run.
+type Runner struct {
+	path     string
+	progress runner.Progress
+}
+
+// New returns the runner of a plugin that serves the socket at path.
+func New(path string, progress runner.Progress) *Runner {
+	return &Runner{path: path, progress: progress}
+}
+
+// Traits implements runner.Runner.
+func (r *Runner) Traits() runner.Traits {
+	return runner.Traits{
+		Socket: r.path,
+		Fix: runner.Fix{
+			Mounts: func(root string, _ bool) string {
+				return fmt.Sprintf("for a container, mount %[1]s into it with rshared (-v %[1]s:%[1]s:rshared); for a unit, take out what gives it a mount namespace of its own", root)
+			},
+			Root:    "run the process that serves " + r.path + " as root",
+			Network: "run its container with --network host, its unit without PrivateNetwork=",
+		},
+	}
+}
+
+// Sweep implements runner.Runner. The agent removes nothing that it did not start.
+func (r *Runner) Sweep(context.Context) (runner.Instance, error) { return nil, nil }
+
+// Quiet implements runner.Runner. The agent does not stop instances that it does not run.
+func (r *Runner) Quiet(context.Context) {}
+
+// Find implements runner.Runner. The agent stores nothing about instances that it does not run.
+func (r *Runner) Find(context.Context) (runner.Instance, error) { return nil, nil }
+
+// Start implements runner.Runner. It waits until a process listens.
+func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
+	for pause := firstLook; ; pause = min(2*pause, slowestLook) {
+		who, err := runner.Connect(ctx, r.path)
+		if err == nil {
+			return &connection{path: r.path, who: who}, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+
+		r.progress.Unhealthy(r.why(err))
+		if err := runner.Wait(ctx, r.progress, pause, nil, nil); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// why describes the failure to connect.
+func (r *Runner) why(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Sprintf("socket %s does not exist", r.path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("nobody listens on socket %s", r.path)
+	default:
+		return fmt.Sprintf("cannot connect to socket %s: %s", r.path, err)
+	}
+}
+
+// connection is the instance behind a socket.
+type connection struct {
+	path string
+	who  runner.Peer
+}
+
+// PID implements runner.Instance.
+func (c *connection) PID() int { return c.who.PID }
+
+// Key implements runner.Instance. A server that opens its socket anew in the same process counts as
+// another instance, because it may have lost its state.
+func (c *connection) Key() string { return fmt.Sprint(c.who) }
+
+// Done implements runner.Instance. Only the connection shows the end.
+func (c *connection) Done() <-chan struct{} { return nil }
+
+// Exit implements runner.Instance.
+func (c *connection) Exit() string { return "lost the connection to socket " + c.path }
+
+// Restarts implements runner.Instance. The end of the connection shows no such thing.
+func (c *connection) Restarts() bool { return false }
+
+// Stale implements runner.Instance.
+func (c *connection) Stale() bool {
+	file, err := runner.StatSocket(c.path)
+	return err != nil || file != c.who.File
+}
+
+// Stop implements runner.Instance. The agent does not stop instances that it does not run.
+func (c *connection) Stop(context.Context, time.Duration) error { return nil }
+
+// Release implements runner.Instance.
+func (c *connection) Release() error { return nil }

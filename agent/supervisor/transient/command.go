@@ -1,0 +1,129 @@
+package transient
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/systemd"
+)
+
+// second is the pause between two checks of a command. Normally systemd signals the end earlier.
+const second = time.Second
+
+// Run runs a command that must not be restricted like the agent: a command of a container runtime,
+// as container.Via. Under systemd the command runs as its own service, beside those of the plugins.
+// The processes that podman starts are the command's children. In the agent's service they would
+// inherit every restriction of it. The command becomes the agent's child only if systemd certainly
+// runs nothing.
+func (s *Services) Run(ctx context.Context, cmd *exec.Cmd) error {
+	if !s.Enabled() {
+		return cmd.Run()
+	}
+
+	err := s.run(ctx, cmd)
+	if !errors.Is(err, ErrNoService) {
+		return err
+	}
+
+	s.log.Warn("a command runs in the agent's own service: what it starts is restricted as that is", "command", cmd.Path, "error", err)
+	return cmd.Run()
+}
+
+// run runs a command as a service and waits for its end. The error wraps ErrNoService if certainly
+// nothing ran.
+func (s *Services) run(ctx context.Context, cmd *exec.Cmd) error {
+	starting, cancel := context.WithTimeout(ctx, serviceWithin)
+	defer cancel()
+
+	if err := s.reach(starting); err != nil {
+		return err
+	}
+
+	heard, err := listen(cmd)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoService, err)
+	}
+	defer heard.close(0)
+
+	var nonce [6]byte
+	rand.Read(nonce[:]) // never fails
+	name := "volagent-run-" + hex.EncodeToString(nonce[:]) + ".service"
+	result, err := s.start(starting, cmd, systemd.Transient{
+		Name: name, Description: "A command, run by volagent", Output: heard.out, Errors: heard.errs, Command: true,
+	})
+
+	if err != nil {
+		return err
+	}
+
+	end := s.awaitCommand(ctx, name, cmd.WaitDelay)
+	s.Unref(name)
+	heard.close(cmd.WaitDelay)
+	switch {
+	case result != systemd.JobDone && failed(end):
+		return noService(result, end)
+	case end.ExecCode == 1 && end.ExecStatus == 0:
+		return nil
+	default:
+		return errors.New(Ending(end))
+	}
+}
+
+// awaitCommand waits for the end of a service's main process. When ctx ends, it ends the process.
+// It returns the zero value if nothing is known about the end.
+func (s *Services) awaitCommand(ctx context.Context, name string, patience time.Duration) systemd.Service {
+	changed := s.bus.Watch(name)
+	defer changed.Close()
+
+	signals := []unix.Signal{unix.SIGTERM, unix.SIGKILL}
+	late := ctx.Done()
+	var next <-chan time.Time
+	for {
+		// Bounded by itself; it must not end with ctx.
+		now, err := s.bus.Service(context.WithoutCancel(ctx), name, false)
+		if err == nil && (now.ID == "" || now.ExecCode != 0 || now.Down() && !now.Queued) {
+			return now
+		}
+
+		select {
+		case <-changed.C:
+			continue
+		case <-time.After(second):
+			continue
+		case <-late:
+			late = nil
+		case <-next:
+		}
+
+		if len(signals) == 0 {
+			return systemd.Service{}
+		}
+
+		signalService(now.MainPID, name, signals[0])
+		signals, next = signals[1:], time.After(patience)
+	}
+}
+
+// signalService signals a process if it is in the service, and no other process.
+func signalService(pid int, name string, sig unix.Signal) {
+	if pid <= 0 {
+		return
+	}
+
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has ended
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing is written to a pidfd
+
+	if InService(pid, name) {
+		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // fails only if it has ended
+	}
+}

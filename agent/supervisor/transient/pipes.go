@@ -1,0 +1,75 @@
+package transient
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+)
+
+// heard holds the pipes that carry a service's output to a command's writers.
+type heard struct {
+	out, errs *os.File // the write ends
+	from      []*os.File
+	done      chan struct{}
+	readers   int
+}
+
+// listen makes the pipes; only one if both outputs have the same writer.
+func listen(cmd *exec.Cmd) (*heard, error) {
+	h := &heard{done: make(chan struct{}, 2)}
+	var err error
+	if h.out, err = h.pipe(cmd.Stdout); err != nil {
+		return nil, err
+	}
+	if cmd.Stderr == cmd.Stdout {
+		return h, nil
+	}
+	if h.errs, err = h.pipe(cmd.Stderr); err != nil {
+		h.close(0)
+		return nil, err
+	}
+
+	return h, nil
+}
+
+func (h *heard) pipe(w io.Writer) (*os.File, error) {
+	r, to, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a pipe for a command's words: %w", err)
+	}
+
+	h.from, h.readers = append(h.from, r), h.readers+1
+	go func() {
+		_, _ = io.Copy(w, r) // until the end, or until r is closed
+		r.Close()            //nolint:errcheck // it was only read
+		h.done <- struct{}{}
+	}()
+
+	return to, nil
+}
+
+// close reads the pipes to their end. A child that keeps running may keep them open, so close waits
+// for patience at most. Afterwards nothing is written to the writers any more.
+func (h *heard) close(patience time.Duration) {
+	for _, f := range []*os.File{h.out, h.errs} {
+		if f != nil {
+			f.Close() //nolint:errcheck // nothing was written through it
+		}
+	}
+
+	h.out, h.errs = nil, nil
+	timeout := time.After(patience)
+	for h.readers > 0 {
+		select {
+		case <-h.done:
+			h.readers--
+		case <-timeout:
+			for _, r := range h.from {
+				r.Close() //nolint:errcheck // its reader ends
+			}
+			timeout = nil
+		}
+	}
+}

@@ -1,0 +1,221 @@
+// Package transient runs processes as transient services of systemd, beside the agent's service.
+// Stopping, killing or upgrading the agent's service therefore does not affect them. The caller
+// chooses the name of a service. So the service can be found before its process is known, and no
+// other program can have made it.
+package transient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/volmgr/proc"
+)
+
+const (
+	// pluginSlice contains the services. A shutdown does not stop this slice before the end. A
+	// slice made at run time would be stopped among the first, regardless of its properties, and
+	// its services with it.
+	pluginSlice = "system.slice"
+	// serviceWithin bounds the start of a service, which only starts a process.
+	serviceWithin = 15 * time.Second
+)
+
+// ownStatus is the first of the exit statuses that systemd itself reports for commands that it
+// cannot execute (systemd.exec(5)).
+const ownStatus = 200
+
+// ErrNoService says that no service exists. Only then is a fork not a second start.
+var ErrNoService = errors.New("systemd does not run it as a service")
+
+// Services starts services and watches them.
+type Services struct {
+	bus  *systemd.Bus
+	argv []string
+	log  hclog.Logger
+}
+
+// New returns the services of a systemd. argv is the command line that runs Launch. Without argv, no
+// process runs as a service.
+func New(bus *systemd.Bus, argv []string, log hclog.Logger) *Services {
+	return &Services{bus: bus, argv: argv, log: log}
+}
+
+// Enabled reports whether processes run as services.
+func (s *Services) Enabled() bool { return len(s.argv) > 0 }
+
+// Start starts a command as a service, and returns its pid. The error wraps ErrNoService if certainly
+// no service exists. After any other error there may be one, which Find finds.
+func (s *Services) Start(ctx context.Context, name, description string, cmd *exec.Cmd) (pid int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, serviceWithin)
+	defer cancel()
+
+	if err := s.reach(ctx); err != nil {
+		return 0, err
+	}
+
+	log, ok := cmd.Stdout.(*os.File)
+	if !ok {
+		return 0, fmt.Errorf("%w: its output is no file", ErrNoService)
+	}
+
+	result, err := s.start(ctx, cmd, systemd.Transient{Name: name, Description: description, Output: log})
+	if err != nil {
+		return 0, err
+	}
+
+	now, err := s.bus.Service(ctx, name, false)
+	switch {
+	case err != nil:
+		return 0, err
+	case result != systemd.JobDone && now.MainPID == 0 && failed(now):
+		s.Unref(name)
+		return 0, noService(result, now)
+	case now.MainPID == 0:
+		return now.ExecPID, nil // it has ended already
+	default:
+		return now.MainPID, nil
+	}
+}
+
+// start passes a command to a new service, and returns the result of the start.
+func (s *Services) start(ctx context.Context, cmd *exec.Cmd, t systemd.Transient) (result string, err error) {
+	mem, err := launchOf(cmd).pack()
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrNoService, err)
+	}
+	defer mem.Close() //nolint:errcheck // it is in memory
+
+	t.Slice, t.Argv, t.Stdin = pluginSlice, s.argv, mem
+	t.OOMScore, t.NoFile, t.Core = oomScore(), hardLimit(unix.RLIMIT_NOFILE), hardLimit(unix.RLIMIT_CORE)
+	result, err = s.bus.StartTransient(ctx, t)
+	switch {
+	case err == nil:
+		return result, nil
+	case systemd.IsAnswer(err):
+		return "", fmt.Errorf("%w: %w", ErrNoService, err)
+	default:
+		return "", errors.Join(err, mem.Truncate(0)) // a late start finds nothing to run
+	}
+}
+
+// failed reports whether systemd did not execute the command of a service.
+func failed(s systemd.Service) bool { return s.ExecCode == 0 || s.ExecStatus >= ownStatus }
+
+// noService returns the error for a service that systemd could not start.
+func noService(result string, s systemd.Service) error {
+	return fmt.Errorf("%w: systemd cannot start it: %s, %s", ErrNoService, result, Ending(s))
+}
+
+// reach connects to systemd. If that fails, systemd was not asked for anything, so no service
+// exists.
+func (s *Services) reach(ctx context.Context) error {
+	if _, err := s.bus.Connect(ctx); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoService, err)
+	}
+	return nil
+}
+
+// oomScore returns the score of the agent itself: plugins are as important as the agent.
+func oomScore() int {
+	data, err := os.ReadFile("/proc/self/oom_score_adj")
+	if err != nil {
+		return 0
+	}
+
+	score, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return 0
+	}
+
+	return score
+}
+
+// hardLimit returns the agent's own hard limit of a resource, to which a plugin may raise its
+// limit. It returns 0 if the limit is unknown.
+func hardLimit(resource int) uint64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(resource, &limit); err != nil {
+		return 0
+	}
+	return limit.Max
+}
+
+// InService reports whether a process is in a service's cgroup.
+func InService(pid int, name string) bool {
+	groups, err := proc.Cgroups(pid)
+	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return path.Base(g.Path) == name })
+}
+
+// Find finds the process of a service that an agent was about to start when it died; 0 if there is
+// none. It waits for a service that has no process yet.
+func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
+	if s.bus == nil || !s.Enabled() {
+		return 0, nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, serviceWithin)
+	defer cancel()
+
+	if _, err := s.bus.Connect(ctx); err != nil {
+		return 0, nil // if systemd does not answer, it did not make a service either
+	}
+
+	changed := s.bus.Watch(name)
+	defer changed.Close()
+
+	for {
+		now, err := s.bus.Service(ctx, name, false)
+		switch {
+		case err != nil:
+			return 0, err
+		case now.MainPID != 0:
+			return now.MainPID, nil
+		case now.Down() && !now.Queued:
+			return 0, nil
+		}
+
+		select {
+		case <-changed.C:
+		case <-time.After(rescan):
+		case <-ctx.Done():
+			return 0, fmt.Errorf("cannot tell whether the plugin was started: systemd is still at it: %w", ctx.Err())
+		}
+	}
+}
+
+// Keep makes systemd remember how the service of a process ends. It reports whether the process is
+// in that service and systemd remembers it.
+func (s *Services) Keep(ctx context.Context, pid int, name string) bool {
+	if s.bus == nil || !InService(pid, name) {
+		return false
+	}
+
+	kept, err := s.bus.Ref(ctx, name)
+	if err != nil {
+		s.log.Debug("cannot have systemd remember how the plugin ends", "error", err)
+	}
+
+	return kept
+}
+
+// End describes how the process of a service ended, and makes systemd forget the service.
+func (s *Services) End(name string, pid int) string {
+	now := AwaitEnd(s.bus, name, pid)
+	s.Unref(name)
+	return Ending(now)
+}
+
+// Unref makes systemd forget a service that has ended.
+func (s *Services) Unref(name string) { Unref(s.bus, name, s.log) }
