@@ -78,7 +78,7 @@ func (s *registrations) registeredParts(id string) []*plugin {
 func (s *registrations) deregisters(id string, registered, force bool, files []definitions.Found) error {
 	for _, f := range files {
 		if registered && f.ID == id && f.Err != nil { // the file would keep the earlier definition in force
-			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file too, with a mistake in it: %s; mend that file, or remove it", id, f.Err)
+			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file too, with a mistake in it: %s; fix that file, or remove it", id, f.Err)
 		}
 	}
 
