@@ -2,6 +2,7 @@ package volume
 
 import (
 	"context"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
 )
@@ -138,58 +139,12 @@ type Outcome struct {
 	StageSuspect bool
 }
 
-// Seen classifies the state of one path.
-type Seen string
-
-// The states of a path.
-const (
-	SeenNothing Seen = ""        // no mount point
-	SeenMount   Seen = "mount"   // a mount that can be opened
-	SeenDead    Seen = "dead"    // a mount that answers ENOTCONN, ESTALE, EIO …
-	SeenHung    Seen = "hung"    // no answer before the time limit
-	SeenError   Seen = "unknown" // the check itself failed
-)
-
-// Sight is the result of one check of one path.
-type Sight struct {
-	Seen     Seen
-	Identity MountIdentity // if Seen is SeenMount or SeenDead, as far as it is known
-	ReadOnly bool
-	Detail   string // the error, or the time since which it hangs
-	// Unchecked is set with SeenError if the check did not start in time. There is then no sign of
-	// a problem.
-	Unchecked bool
-}
-
-// Glimpse is a Sight and its path. The zero value is no sight at all.
-type Glimpse struct {
-	Path string
-	Sight
-}
-
 // over reports whether the late effect that a watch expects can no longer happen.
 func (o Observed) over(w Watch) bool {
 	if w.Attachment {
 		return o.AttachmentOver
 	}
 	return o.WatchOver
-}
-
-// there reports whether something is mounted, dead or alive.
-func (s Sight) there() bool { return s.Seen == SeenMount || s.Seen == SeenDead }
-
-// Is reports whether the sight shows the recorded mount. Backing files are compared only if both
-// are known, because older records have none.
-func (s Sight) Is(m *MountIdentity) bool {
-	if m == nil {
-		return false
-	}
-
-	seen := s.Identity
-	if seen.Backing == "" || m.Backing == "" {
-		seen.Backing = m.Backing
-	}
-	return seen == *m
 }
 
 // Observed is the state of the host and the plugin at one moment. It is never stored.
@@ -235,68 +190,6 @@ type Observed struct {
 	Parked map[string]bool
 }
 
-// Saving says how soon a change must be on disk.
-type Saving int
-
-const (
-	// SaveWithNext means with the next commit of any change.
-	SaveWithNext Saving = iota
-	// SaveAtOnce means soon enough to outlive the agent. The agent does not wait for the commit. If the
-	// host goes down before it, so do the mounts that the change describes, and the earlier record
-	// leads to the same result.
-	SaveAtOnce
-	// SaveFirst means before any step that depends on the change.
-	SaveFirst
-)
-
-// Urgency says how soon a change of a record must be on disk. The agent waits for a change that
-// affects the next steps:
-//
-//   - the intent to use one more side
-//   - the proof that nothing here uses a device any more
-//   - a wanted side that failed or is no longer as recorded, because it is undone and made again
-//
-// A caller may wait to hear that a claim is mounted or has ended, but no step depends on that. The
-// intent of the claim is on disk, and its next intent will be on disk before any step for it.
-// However, no further commit may ever come after a claim was mounted anew. Without a commit, the
-// next agent would not recognise the mount as that of the claim. These changes are saved at once.
-// All other checkpoints are saved with the next commit.
-func Urgency(before, now Record) Saving {
-	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
-		return SaveFirst
-	}
-	if now.Volume.Expansion != before.Volume.Expansion {
-		return SaveFirst // users see it, and a volume that had to stay unused is used next
-	}
-
-	saving, paid := SaveWithNext, len(now.Node.PendingCalls) < len(before.Node.PendingCalls)
-	switch {
-	case len(before.Claims) == len(now.Claims):
-	case len(now.Claims) == 0 && now.Node.Attached != Absent:
-		return SaveFirst // ControllerUnpublishVolume is next, and a recorded claim would mean that it is not
-	default:
-		saving = SaveAtOnce
-	}
-
-	for alloc, c := range now.Claims {
-		was := before.Claims[alloc]
-		switch {
-		case c.Wanted && paid, // otherwise the same call would be repeated and undo the next mount
-			was.State != c.State && c.State != Mounted && c.State != ControllerDetached,
-			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)),
-			c.Wanted && before.Node.Attached != Failed && now.Node.Attached == Failed:
-			return SaveFirst
-		case c.State == Mounted && (was.State != Mounted || remade(was.Mount, c.Mount) || remade(was.BoundMount, c.BoundMount)):
-			saving = SaveAtOnce
-		}
-	}
-
-	return saving
-}
-
-// remade reports whether the mount is not the same as before.
-func remade(before, now *MountIdentity) bool { return now != nil && now != before }
-
 // left reports whether a side is no longer as it was made, or must be undone.
 func left(was, now Side) bool {
 	return was == Present && now != Present || was != Failed && now == Failed
@@ -330,4 +223,54 @@ func Progress(ctx context.Context, words string) {
 	if tell, ok := ctx.Value(progressKey{}).(func(string)); ok {
 		tell(words)
 	}
+}
+
+// Awaited is the error of a wait for a volume that did not succeed. At is the last attempt at the
+// awaited step.
+type Awaited struct {
+	Err error
+	At  Attempt
+}
+
+// Error implements error. It returns the message of Err.
+func (a *Awaited) Error() string { return a.Err.Error() }
+
+// Unwrap lets errors.As find both the reason and the failed call.
+func (a *Awaited) Unwrap() []error {
+	if a.At.Err == nil {
+		return []error{a.Err}
+	}
+	return []error{a.Err, a.At.Err}
+}
+
+// expands reports whether the attempt was at a step of an expansion.
+func (at *Attempt) expands() bool {
+	return at != nil && (at.Action.Kind == call.ControllerExpand || at.Action.Kind == call.NodeExpand)
+}
+
+// Attempt is the current step of a volume and its history. It lives in memory only.
+type Attempt struct {
+	Action  Action
+	Err     *CallError // the last failure, nil if none
+	Tries   int
+	First   time.Time // time of the first try in this row of failures
+	Next    time.Time // time of the next try, or when a wait ends; zero: not by itself
+	Running bool
+
+	// Progress describes the progress of the running step. It is empty if that is unknown.
+	Progress string
+	Unsent   bool // the last failure came before any call or change
+}
+
+// failing reports whether the step fails in a way that needs a person's attention.
+func (at *Attempt) failing() bool {
+	return at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter)
+}
+
+// unusable reports whether the plugin was asked to make the volume usable and failed.
+func (at *Attempt) unusable() bool {
+	if at == nil || at.Err == nil || at.Unsent || at.Err.Unsent {
+		return false
+	}
+	return at.Action.Forward() || at.expands()
 }

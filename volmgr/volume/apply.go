@@ -3,8 +3,6 @@ package volume
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
 )
@@ -386,40 +384,64 @@ func events(before, now Record, a Action, out Outcome) []Event {
 	return evs
 }
 
-// Device is a block device as the agent saw it. The kernel may give the number of a removed device
-// to another one. The disk's sequence number tells the two apart.
-type Device struct {
-	Number string // "major:minor"
-	// Disk is the kernel's sequence number of the disk (/sys/block/DISK/diskseq, since Linux 5.15).
-	// It is unique within a boot. It is 0 if the kernel does not provide one.
-	Disk uint64
+// Saving says how soon a change must be on disk.
+type Saving int
+
+const (
+	// SaveWithNext means with the next commit of any change.
+	SaveWithNext Saving = iota
+	// SaveAtOnce means soon enough to outlive the agent. The agent does not wait for the commit. If the
+	// host goes down before it, so do the mounts that the change describes, and the earlier record
+	// leads to the same result.
+	SaveAtOnce
+	// SaveFirst means before any step that depends on the change.
+	SaveFirst
+)
+
+// Urgency says how soon a change of a record must be on disk. The agent waits for a change that
+// affects the next steps:
+//
+//   - the intent to use one more side
+//   - the proof that nothing here uses a device any more
+//   - a wanted side that failed or is no longer as recorded, because it is undone and made again
+//
+// A caller may wait to hear that a claim is mounted or has ended, but no step depends on that. The
+// intent of the claim is on disk, and its next intent will be on disk before any step for it.
+// However, no further commit may ever come after a claim was mounted anew. Without a commit, the
+// next agent would not recognise the mount as that of the claim. These changes are saved at once.
+// All other checkpoints are saved with the next commit.
+func Urgency(before, now Record) Saving {
+	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
+		return SaveFirst
+	}
+	if now.Volume.Expansion != before.Volume.Expansion {
+		return SaveFirst // users see it, and a volume that had to stay unused is used next
+	}
+
+	saving, paid := SaveWithNext, len(now.Node.PendingCalls) < len(before.Node.PendingCalls)
+	switch {
+	case len(before.Claims) == len(now.Claims):
+	case len(now.Claims) == 0 && now.Node.Attached != Absent:
+		return SaveFirst // ControllerUnpublishVolume is next, and a recorded claim would mean that it is not
+	default:
+		saving = SaveAtOnce
+	}
+
+	for alloc, c := range now.Claims {
+		was := before.Claims[alloc]
+		switch {
+		case c.Wanted && paid, // otherwise the same call would be repeated and undo the next mount
+			was.State != c.State && c.State != Mounted && c.State != ControllerDetached,
+			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)),
+			c.Wanted && before.Node.Attached != Failed && now.Node.Attached == Failed:
+			return SaveFirst
+		case c.State == Mounted && (was.State != Mounted || remade(was.Mount, c.Mount) || remade(was.BoundMount, c.BoundMount)):
+			saving = SaveAtOnce
+		}
+	}
+
+	return saving
 }
 
-// String returns the device as it is stored: "major:minor", followed by "#" and the disk's
-// sequence number if that is known.
-func (d Device) String() string {
-	if d.Disk == 0 {
-		return d.Number
-	}
-	return fmt.Sprintf("%s#%d", d.Number, d.Disk)
-}
-
-// MarshalText encodes the device as String does.
-func (d Device) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText decodes the text of MarshalText.
-func (d *Device) UnmarshalText(text []byte) error {
-	number, disk, found := strings.Cut(string(text), "#")
-	*d = Device{Number: number}
-	if !found {
-		return nil
-	}
-
-	seq, err := strconv.ParseUint(disk, 10, 64)
-	if err != nil {
-		return fmt.Errorf("device %q: the disk's sequence number is not a number", text)
-	}
-
-	d.Disk = seq
-	return nil
-}
+// remade reports whether the mount is not the same as before.
+func remade(before, now *MountIdentity) bool { return now != nil && now != before }

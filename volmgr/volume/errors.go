@@ -137,24 +137,6 @@ var unknowns = []string{"Canceled", "DeadlineExceeded", "Unavailable", "DataLoss
 // another call is in progress, and this one did nothing.
 func (e *CallError) Unknown() bool { return !e.Answered || slices.Contains(unknowns, e.Code) }
 
-// Awaited is the error of a wait for a volume that did not succeed. At is the last attempt at the
-// awaited step.
-type Awaited struct {
-	Err error
-	At  Attempt
-}
-
-// Error implements error. It returns the message of Err.
-func (a *Awaited) Error() string { return a.Err.Error() }
-
-// Unwrap lets errors.As find both the reason and the failed call.
-func (a *Awaited) Unwrap() []error {
-	if a.At.Err == nil {
-		return []error{a.Err}
-	}
-	return []error{a.Err, a.At.Err}
-}
-
 // Final reports whether waiting alone cannot help.
 func (e *CallError) Final() bool { return e.Retry != RetryBackoff }
 

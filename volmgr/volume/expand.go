@@ -1,51 +1,9 @@
 package volume
 
 import (
-	"fmt"
-	"strconv"
-
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/remedy"
 )
-
-// Expansion is a requested growth that is not finished. First ControllerExpandVolume enlarges the
-// storage. Then NodeExpandVolume enlarges its contents on this host, such as the file system. Both
-// sizes are durable before their call, so a crash does not lose them. They are also kept while the
-// volume is not mounted.
-//
-//	Expand ──► Want ──ControllerExpandVolume──► Node ──NodeExpandVolume──► (over)
-//	             │ final refusal                 │ final refusal
-//	             ▼                               ▼
-//	          Refused, over                   Refused; once more at the next mount
-type Expansion struct {
-	// Want is the size to ask the controller for, in bytes. It is 0 once the controller has
-	// answered.
-	Want int64 `json:"want,omitempty"`
-
-	// Offline is set with Want if the plugin expands only volumes that are not in use. At that time
-	// nothing of the volume was on the host. The agent connects and mounts nothing until the
-	// expansion ends.
-	Offline bool `json:"offline,omitempty"`
-
-	// Node is the size to tell the node service, in bytes. It is 0 if there is none.
-	Node int64 `json:"node,omitempty"`
-
-	// Refused is the final failure of the last expansion. It stays until the next one.
-	Refused Refusal `json:"refused,omitzero"`
-}
-
-// Refusal is the final answer of a plugin that refused an expansion.
-type Refusal struct {
-	Step    call.Method `json:"step"` // ControllerExpand or NodeExpand
-	Size    int64       `json:"size"` // bytes that were asked for
-	Code    string      `json:"code"`
-	Message string      `json:"message"`
-}
-
-// Err returns the refusal as the error of the failed call.
-func (f Refusal) Err() *CallError {
-	return &CallError{Step: string(f.Step), Code: f.Code, Message: f.Message, Retry: RetryChange, Answered: true}
-}
 
 // offline reports whether the volume must not be connected or mounted until it is expanded.
 func (e Expansion) offline() bool { return e.Want > 0 && e.Offline }
@@ -340,47 +298,7 @@ func (r Record) mountedAnew() Record {
 	return r
 }
 
-// Size formats a number of bytes as in volume files, without rounding. It uses the largest unit
-// that gives a whole number.
-func Size(bytes int64) string {
-	units, i := []string{"B", "KiB", "MiB", "GiB", "TiB"}, 0
-	for ; bytes > 0 && bytes%1024 == 0 && i < len(units)-1; i++ {
-		bytes /= 1024
-	}
-	return strconv.FormatInt(bytes, 10) + units[i]
-}
-
-// expands reports whether the attempt was at a step of an expansion.
-func (at *Attempt) expands() bool {
-	return at != nil && (at.Action.Kind == call.ControllerExpand || at.Action.Kind == call.NodeExpand)
-}
-
 // giveUp returns the remedy that withdraws an expansion.
 func (r Record) giveUp() remedy.Remedy {
 	return remedy.Of(remedy.WithdrawExpand, r.Volume.ID)
-}
-
-// expansion returns the explanation with the progress of the volume's expansion.
-func (e Explanation) expansion(r Record) Explanation {
-	x := r.Volume.Expansion
-	mounted := e.State == StateMounted || e.State == StateDegraded
-	switch {
-	case x.Want > 0 && (mounted || e.State == StateFree):
-		e.Summary += ", expanding to " + Size(x.Want)
-	case x.Want > 0:
-		e.Notes = append(e.Notes, "it is being expanded to "+Size(x.Want))
-	case x.nodeWants() && mounted && r.expandAt() != "":
-		e.Summary += ", expanding to " + Size(x.Node)
-	case x.nodeWants():
-		e.Notes = append(e.Notes, fmt.Sprintf("its storage has %s; what is on it is expanded when it is mounted for writing", Size(x.Node)))
-	case x.Node > 0 && mounted:
-		e.State, e.Summary = StateDegraded, fmt.Sprintf("degraded: its storage has %s, what is on it was not expanded to that", Size(x.Node))
-		e.Fix = remedy.Of(remedy.ExpandVolume, r.Volume.ID, Size(x.Node))
-	}
-
-	if x.Refused != (Refusal{}) {
-		e.Notes = append(e.Notes, fmt.Sprintf("it could not be expanded to %s: %v", Size(x.Refused.Size), x.Refused.Err()))
-	}
-
-	return e
 }

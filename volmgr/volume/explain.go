@@ -3,25 +3,11 @@ package volume
 import (
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
-
-// Attempt is the current step of a volume and its history. It lives in memory only.
-type Attempt struct {
-	Action  Action
-	Err     *CallError // the last failure, nil if none
-	Tries   int
-	First   time.Time // time of the first try in this row of failures
-	Next    time.Time // time of the next try, or when a wait ends; zero: not by itself
-	Running bool
-
-	// Progress describes the progress of the running step. It is empty if that is unknown.
-	Progress string
-	Unsent   bool // the last failure came before any call or change
-}
 
 // State is the state of a volume in one word, which people see first.
 type State string
@@ -119,11 +105,6 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	}
 
 	return e
-}
-
-// failing reports whether the step fails in a way that needs a person's attention.
-func (at *Attempt) failing() bool {
-	return at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter)
 }
 
 // provisioning explains a volume that is being created or deleted, or whose create or delete was
@@ -329,4 +310,58 @@ func asRecorded(r Record) Observed {
 	}
 
 	return o
+}
+
+// expansion returns the explanation with the progress of the volume's expansion.
+func (e Explanation) expansion(r Record) Explanation {
+	x := r.Volume.Expansion
+	mounted := e.State == StateMounted || e.State == StateDegraded
+	switch {
+	case x.Want > 0 && (mounted || e.State == StateFree):
+		e.Summary += ", expanding to " + Size(x.Want)
+	case x.Want > 0:
+		e.Notes = append(e.Notes, "it is being expanded to "+Size(x.Want))
+	case x.nodeWants() && mounted && r.expandAt() != "":
+		e.Summary += ", expanding to " + Size(x.Node)
+	case x.nodeWants():
+		e.Notes = append(e.Notes, fmt.Sprintf("its storage has %s; what is on it is expanded when it is mounted for writing", Size(x.Node)))
+	case x.Node > 0 && mounted:
+		e.State, e.Summary = StateDegraded, fmt.Sprintf("degraded: its storage has %s, what is on it was not expanded to that", Size(x.Node))
+		e.Fix = remedy.Of(remedy.ExpandVolume, r.Volume.ID, Size(x.Node))
+	}
+
+	if x.Refused != (Refusal{}) {
+		e.Notes = append(e.Notes, fmt.Sprintf("it could not be expanded to %s: %v", Size(x.Refused.Size), x.Refused.Err()))
+	}
+
+	return e
+}
+
+// withPendingCalls adds the state of pending calls to an explanation. They are those of the volume
+// itself, or those of a forced deregister of the same storage.
+func (e Explanation) withPendingCalls(r Record, o Observed, at *Attempt) Explanation {
+	switch {
+	case o.Leftover != "" && o.Pending != nil:
+		r, at = *o.Pending, o.PendingTry
+	case o.Leftover != "" || len(r.PendingCalls()) == 0 || at == nil || !at.Action.Pending && at.Action.Kind != call.ControllerUnpublish && at.Action.Kind != Prove:
+		return e
+	}
+
+	calls := r.PendingCallState(at, o.Plugin)
+	if !calls.Failed {
+		return e
+	}
+
+	note := calls.How
+	if o.Leftover != "" { // the explanation has the error of the last try already
+		note = fmt.Sprintf("to end the pending calls: %s; %s", suggest.Words(calls.GiveUp), givingUp)
+	}
+
+	e.Notes = append(e.Notes, note)
+	if e.Fix.Empty() {
+		e.Fix = remedy.Of(remedy.ShowPluginLog, r.Volume.PluginID)
+	}
+
+	e.Else = calls.GiveUp
+	return e
 }

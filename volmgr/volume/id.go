@@ -176,23 +176,6 @@ func TooLarge(what string, m map[string]string) string {
 	return fmt.Sprintf("its %s has %d bytes; CSI allows %d", what, n, MaxMap)
 }
 
-// CheckLimits refuses a new volume with values that are too large for CSI calls. A volume that is
-// already stored keeps its values.
-func (v Volume) CheckLimits() error {
-	bad := []string{
-		TooLong("external_id", v.ExternalID, MaxHandle), TooLong("snapshot_id", v.SnapshotID, MaxHandle), TooLong("clone_id", v.CloneID, MaxHandle),
-		TooLarge("parameters", v.Parameters), TooLarge("mutable_parameters", v.Mutable), TooLarge("context", v.Context),
-	}
-
-	for _, words := range bad {
-		if words != "" {
-			return Errorf(ErrInvalid, "volume %q cannot be handed to a plugin: %s", v.ID, words)
-		}
-	}
-
-	return nil
-}
-
 // CheckCapability refuses unknown modes.
 func CheckCapability(c call.Capability) error {
 	if !slices.Contains(call.AccessModes, c.Access) {

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/volagent/volagent/volmgr/call"
@@ -88,48 +87,6 @@ func (r Record) ToSee() Record {
 		r.Node.StagingPath = ""
 	}
 	return r
-}
-
-// planner collects one decision: the chosen step, or the reason why the first wanted step is
-// impossible now.
-type planner struct {
-	r       Record
-	o       Observed
-	claims  []Claim
-	chosen  Action
-	blocked Action
-}
-
-// try chooses a step if nothing prevents it now.
-func (p *planner) try(a Action) bool {
-	switch {
-	case a.RPC() && p.o.Leftover != "":
-		return p.wait(CauseLeftover, "%s", p.o.Leftover)
-	case p.o.Parked[a.Key()]:
-		return p.wait(CauseBackoff, "%s failed and is not due yet", a.Kind)
-	case a.RPC() && !p.o.Plugin.ReadyFor(a.Kind):
-		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, a.Kind))
-	}
-
-	p.chosen = a
-	return true
-}
-
-// undoes returns the first call that is needed to take the volume off the host.
-func (p *planner) undoes() call.Method {
-	n, late := p.r.Node, p.watches(func(w Watch) bool { return p.o.Watched[w.Path].Seen != SeenNothing })
-	if n.Attached != Absent && n.Staged == Absent && len(n.PendingCalls) == 0 && !p.anyPublished() && !late {
-		return call.ControllerUnpublish
-	}
-	return call.NodeUnpublish
-}
-
-// wait notes why a wanted step is impossible. The first reason stays.
-func (p *planner) wait(c Cause, format string, args ...any) bool {
-	if p.blocked.Kind == "" {
-		p.blocked = Action{Kind: Wait, Cause: c, Reason: fmt.Sprintf(format, args...)}
-	}
-	return false
 }
 
 // release undoes the mounts of claims that are no longer wanted. The last claim stays until the
@@ -267,53 +224,6 @@ func (p *planner) unstage() bool {
 	default:
 		return p.tryUnstage(Action{Kind: call.NodeUnstage, Path: n.StagingPath})
 	}
-}
-
-func (p *planner) anyWanted() bool {
-	for _, c := range p.claims {
-		if c.Wanted {
-			return true
-		}
-	}
-	return false
-}
-
-func (p *planner) anyPublished() bool {
-	for _, c := range p.claims {
-		if c.Published != Absent || c.Bound != Absent {
-			return true
-		}
-	}
-	return false
-}
-
-// anyMounted reports whether any claim is published, or a late mount is at any watched target. The
-// claim of that target may be gone.
-func (p *planner) anyMounted() bool {
-	for _, w := range p.r.Node.Watches {
-		if w.Alloc != "" && p.o.Watched[w.Path].Seen != SeenNothing {
-			return true
-		}
-	}
-	return p.anyPublished()
-}
-
-func (p *planner) watched(path string) bool {
-	return p.watches(func(w Watch) bool { return !w.Attachment && w.Path == path && !w.Undo })
-}
-
-// undoing reports whether a call that was given up may still undo the next mount at a path.
-func (p *planner) undoing(path string) bool {
-	return p.expects(func(w Watch) bool { return !w.Attachment && w.Path == path && w.Undo })
-}
-
-// expects reports whether a late effect of the selected kind may still happen.
-func (p *planner) expects(is func(Watch) bool) bool {
-	return p.watches(func(w Watch) bool { return !p.o.over(w) && is(w) })
-}
-
-func (p *planner) watches(is func(Watch) bool) bool {
-	return slices.ContainsFunc(p.r.Node.Watches, is)
 }
 
 // goingDown is the reason why the agent does nothing more for a volume.

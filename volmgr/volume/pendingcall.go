@@ -10,57 +10,6 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// Without names the means of a detach that does not ask the plugin. Each value allows the means of
-// the values before it and one more.
-type Without string
-
-// The means of a detach. The zero value uses the plugin.
-const (
-	WithPlugin Without = ""
-	ByUmount   Without = "umount" // umount(2), which fails while a process uses the mount
-	ByForce    Without = "force"  // then MNT_FORCE, which aborts requests that wait for the storage
-	ByLazy     Without = "lazy"   // then MNT_DETACH, which hides the mount at once; it lives until its last user ends
-)
-
-// ladder lists the means without the plugin, gentlest first.
-var ladder = []Without{ByUmount, ByForce, ByLazy}
-
-// Check returns an error for an unknown value.
-func (w Without) Check() error {
-	if w != WithPlugin && !slices.Contains(ladder, w) {
-		return Errorf(ErrInvalid, "unknown way to unmount %q", string(w)).WithHint("one of umount, force, lazy")
-	}
-	return nil
-}
-
-// Steps returns the means that w allows, in order. It is empty if w uses the plugin.
-func (w Without) Steps() []Without { return ladder[:slices.Index(ladder, w)+1] }
-
-// Stronger returns the next stronger means, or the zero value after the strongest.
-func (w Without) Stronger() Without {
-	if i := slices.Index(ladder, w); i+1 < len(ladder) {
-		return ladder[i+1]
-	}
-	return WithPlugin
-}
-
-// PendingCall is a pending call. It was skipped because the host undid the side without the plugin. The
-// agent makes it once the plugin is ready.
-type PendingCall struct {
-	Kind  call.Method `json:"kind"` // NodeUnpublish or NodeUnstage
-	Path  string      `json:"path"`
-	Alloc string      `json:"alloc,omitempty"` // the alloc of the target
-	// Mount is the mount that was at Path; it is zero if that is unknown. The call may only unmount
-	// a mount like this one.
-	Mount MountIdentity `json:"mount,omitzero"`
-}
-
-// Unseen is a mount that was unmounted lazily and may still be in use.
-type Unseen struct {
-	Path  string   `json:"path"`
-	Users []string `json:"users,omitempty"` // its users at that time, in words
-}
-
 // DetachWithout is Detach for a detach that does not wait for the plugin. It can also change a
 // detach in progress: the last request decides how far the agent goes.
 func DetachWithout(r Record, alloc string, how Without) (Record, error) {
@@ -117,15 +66,6 @@ func (r Record) Left() []string {
 	}
 
 	return left
-}
-
-// words describes the mount and its users.
-func (u Unseen) words() string {
-	s := u.Path + " was unmounted lazily: whoever has it open goes on using it"
-	if len(u.Users) > 0 {
-		s += " (" + strings.Join(u.Users, "; ") + ")"
-	}
-	return s
 }
 
 // owing returns the record with one more pending call. made is the mount that was undone, or nil.
@@ -265,35 +205,6 @@ func (r Record) PendingCallState(at *Attempt, p PluginView) PendingCallState {
 	}
 
 	return c
-}
-
-// withPendingCalls adds the state of pending calls to an explanation. They are those of the volume
-// itself, or those of a forced deregister of the same storage.
-func (e Explanation) withPendingCalls(r Record, o Observed, at *Attempt) Explanation {
-	switch {
-	case o.Leftover != "" && o.Pending != nil:
-		r, at = *o.Pending, o.PendingTry
-	case o.Leftover != "" || len(r.PendingCalls()) == 0 || at == nil || !at.Action.Pending && at.Action.Kind != call.ControllerUnpublish && at.Action.Kind != Prove:
-		return e
-	}
-
-	calls := r.PendingCallState(at, o.Plugin)
-	if !calls.Failed {
-		return e
-	}
-
-	note := calls.How
-	if o.Leftover != "" { // the explanation has the error of the last try already
-		note = fmt.Sprintf("to end the pending calls: %s; %s", suggest.Words(calls.GiveUp), givingUp)
-	}
-
-	e.Notes = append(e.Notes, note)
-	if e.Fix.Empty() {
-		e.Fix = remedy.Of(remedy.ShowPluginLog, r.Volume.PluginID)
-	}
-
-	e.Else = calls.GiveUp
-	return e
 }
 
 // Lack says why a call that the volume may need cannot be sent now. It returns "" if there is no

@@ -13,67 +13,6 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Side is the state of one thing that a call makes and another call undoes: connected, staged,
-// published or bound.
-type Side string
-
-// The four states of a side. The zero value is Absent.
-const (
-	// Absent: the side was never made, or the agent saw the undoing call succeed.
-	Absent Side = ""
-	// Unknown: the making call may have run, because the agent died at about that time. It is safe
-	// to make the side again, and it is safe to undo it.
-	Unknown Side = "unknown"
-	// Failed: the making call or an undoing call ended in an error. The side may exist despite the
-	// error, so it is undone before it is made again.
-	Failed Side = "failed"
-	// Present: the side was made and verified.
-	Present Side = "present"
-)
-
-// Valid reports whether s is one of the four states.
-func (s Side) Valid() bool {
-	return s == Absent || s == Unknown || s == Failed || s == Present
-}
-
-// String returns the name of the state, also for the zero value.
-func (s Side) String() string {
-	if s == Absent {
-		return "absent"
-	}
-	return string(s)
-}
-
-// MountIdentity distinguishes a mount from every other mount, including another mount of the same
-// file system. Two identities of the same mount are equal.
-type MountIdentity struct {
-	Namespace uint64 `json:"ns"`           // inode of the mount namespace
-	Boot      string `json:"boot"`         // boot id
-	Device    string `json:"dev"`          // "major:minor" of the file system
-	Root      string `json:"root"`         // path of the mount's root in that file system
-	FSType    string `json:"fs"`           // kernel's name of the file system type
-	ID        uint64 `json:"id,omitempty"` // unique mount id; 0 before Linux 6.8
-
-	// Backing is the file behind the loop device whose node is mounted. It is empty for all other
-	// mounts. A loop device can be detached and its number given to another file while its device
-	// node stays in place.
-	Backing string `json:"backing,omitempty"`
-}
-
-// Shows reports whether a mount shows the same directory of the same file system as o. The two may
-// be different mounts, because a plugin may have mounted the directory twice. A FUSE file system
-// gets another device number each time it is mounted, so only its type and root are compared.
-func (m MountIdentity) Shows(o MountIdentity) bool {
-	same := m.Boot == o.Boot && m.Device == o.Device && m.Root == o.Root && m.FSType == o.FSType
-	again := m.FUSE() && m.FSType == o.FSType && m.Root == o.Root
-	return same || again
-}
-
-// FUSE reports whether a process serves the mount. Such a mount breaks when that process ends.
-func (m *MountIdentity) FUSE() bool {
-	return m != nil && (m.FSType == "fuse" || m.FSType == "fuseblk")
-}
-
 // ClaimState is the stage of a claim's life.
 type ClaimState string
 

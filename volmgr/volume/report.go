@@ -157,11 +157,3 @@ func (r Record) mountsSound(o Observed) bool {
 
 	return true
 }
-
-// unusable reports whether the plugin was asked to make the volume usable and failed.
-func (at *Attempt) unusable() bool {
-	if at == nil || at.Err == nil || at.Unsent || at.Err.Unsent {
-		return false
-	}
-	return at.Action.Forward() || at.expands()
-}

@@ -1,9 +1,9 @@
 package volume
 
 import (
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -154,42 +154,6 @@ func segments(t map[string]string) string {
 // namesMost is the number of volumes that a refusal names.
 const namesMost = 5
 
-// Room refuses a volume that is not on this host yet if its plugin can have no more volumes here.
-// The limit is NodeGetInfo.max_volumes_per_node of CSI; 0 is no limit. The first list has all
-// records, the second one those of forced deregisters. A storage volume counts once if anything of
-// it may be here, also while its claims are being detached. The error is ErrRefused.
-func Room(r Record, p PluginInfo, others, owed []Record) error {
-	if p.MaxVolumes <= 0 || r.Held() {
-		return nil
-	}
-
-	here := map[string]string{} // storage → id
-	for _, o := range slices.Concat(owed, others) {
-		if o.Volume.PluginID == r.Volume.PluginID && o.Held() {
-			here[LeftoverKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID
-		}
-	}
-
-	delete(here, LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)) // a volume that was deregistered by force still has its place
-	if int64(len(here)) < p.MaxVolumes {
-		return nil
-	}
-
-	ids := make([]string, 0, len(here))
-	for _, id := range here {
-		ids = append(ids, id)
-	}
-
-	slices.Sort(ids)
-	names := strings.Join(ids[:min(len(ids), namesMost)], ", ")
-	if more := len(ids) - namesMost; more > 0 {
-		names += fmt.Sprintf(" and %d more", more)
-	}
-
-	return Errorf(ErrRefused, "plugin %q can have %d volumes on this host at once, and has %d: %s", r.Volume.PluginID, p.MaxVolumes, len(here), names).
-		WithRemedy(remedy.Of(remedy.DetachUnneeded))
-}
-
 // createAgain returns the remedy that continues the create of a volume. If the volume has settings
 // without a flag, they came from a file, and the repetition needs that file.
 func (v Volume) createAgain() remedy.Remedy {
@@ -264,4 +228,70 @@ func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 
 	v.Secrets = refs
 	return v, nil
+}
+
+// Expansion is a requested growth that is not finished. First ControllerExpandVolume enlarges the
+// storage. Then NodeExpandVolume enlarges its contents on this host, such as the file system. Both
+// sizes are durable before their call, so a crash does not lose them. They are also kept while the
+// volume is not mounted.
+//
+//	Expand ──► Want ──ControllerExpandVolume──► Node ──NodeExpandVolume──► (over)
+//	             │ final refusal                 │ final refusal
+//	             ▼                               ▼
+//	          Refused, over                   Refused; once more at the next mount
+type Expansion struct {
+	// Want is the size to ask the controller for, in bytes. It is 0 once the controller has
+	// answered.
+	Want int64 `json:"want,omitempty"`
+
+	// Offline is set with Want if the plugin expands only volumes that are not in use. At that time
+	// nothing of the volume was on the host. The agent connects and mounts nothing until the
+	// expansion ends.
+	Offline bool `json:"offline,omitempty"`
+
+	// Node is the size to tell the node service, in bytes. It is 0 if there is none.
+	Node int64 `json:"node,omitempty"`
+
+	// Refused is the final failure of the last expansion. It stays until the next one.
+	Refused Refusal `json:"refused,omitzero"`
+}
+
+// Refusal is the final answer of a plugin that refused an expansion.
+type Refusal struct {
+	Step    call.Method `json:"step"` // ControllerExpand or NodeExpand
+	Size    int64       `json:"size"` // bytes that were asked for
+	Code    string      `json:"code"`
+	Message string      `json:"message"`
+}
+
+// Err returns the refusal as the error of the failed call.
+func (f Refusal) Err() *CallError {
+	return &CallError{Step: string(f.Step), Code: f.Code, Message: f.Message, Retry: RetryChange, Answered: true}
+}
+
+// Size formats a number of bytes as in volume files, without rounding. It uses the largest unit
+// that gives a whole number.
+func Size(bytes int64) string {
+	units, i := []string{"B", "KiB", "MiB", "GiB", "TiB"}, 0
+	for ; bytes > 0 && bytes%1024 == 0 && i < len(units)-1; i++ {
+		bytes /= 1024
+	}
+	return strconv.FormatInt(bytes, 10) + units[i]
+}
+
+// CheckLimits refuses a new volume with values that are too large for CSI calls. A volume that is
+// already stored keeps its values.
+func (v Volume) CheckLimits() error {
+	bad := []string{
+		TooLong("external_id", v.ExternalID, MaxHandle), TooLong("snapshot_id", v.SnapshotID, MaxHandle), TooLong("clone_id", v.CloneID, MaxHandle),
+		TooLarge("parameters", v.Parameters), TooLarge("mutable_parameters", v.Mutable), TooLarge("context", v.Context),
+	}
+
+	for _, words := range bad {
+		if words != "" {
+			return Errorf(ErrInvalid, "volume %q cannot be handed to a plugin: %s", v.ID, words)
+		}
+	}
+
+	return nil
 }

@@ -1,0 +1,183 @@
+package volume
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/volagent/volagent/volmgr/remedy"
+)
+
+// Past returns the record in which every claim whose owner is gone counts as being detached. The
+// detach need not have been requested or stored yet. If owners is nil, no owner is known to be
+// gone.
+func Past(r Record, owners Owners) Record {
+	if owners == nil {
+		return r
+	}
+
+	for _, c := range r.Claims {
+		if c.Wanted && c.Owner.Mortal() && owners.Gone(c.Keeper()) {
+			r = r.with(c.unwanted())
+		}
+	}
+
+	return r
+}
+
+// unwanted returns the claim at the start of its detach.
+func (c Claim) unwanted() Claim {
+	c.Wanted, c.State = false, Unpublishing
+	return c
+}
+
+// freedBy returns the remedy that frees a volume of a wanted claim.
+func (c Claim) freedBy(id string) remedy.Remedy {
+	switch o := c.Keeper(); {
+	case o.Process():
+		return remedy.Of(remedy.EndOwner, strconv.Itoa(o.PID), id, c.Alloc)
+	case o.ByMount():
+		return remedy.Of(remedy.Unmount, o.Dir) // it names the services that use the mount
+	case o.Kind == OwnerMount: // there is nothing to unmount at the moment
+		return remedy.Of(remedy.ForceDetach, id, c.Alloc)
+	case o.Kind == OwnerUnit:
+		return remedy.Of(remedy.StopOwner, c.Owner.Unit, id, c.Alloc)
+	case o.Kind == OwnerRuntime:
+		return remedy.Of(remedy.StopOwners, c.Owner.Runtime, c.Owner.Volume, id, c.Alloc)
+	default:
+		return remedy.Of(remedy.DetachClaim, id, c.Alloc)
+	}
+}
+
+// MayDetach decides whether a request may detach a claim. It refuses if the owner is alive or if
+// its state is unknown, unless force is set. The view is that of the claim's keeper.
+func MayDetach(id string, c Claim, v OwnerView, force bool) error {
+	if force || !c.Wanted || !c.Owner.Mortal() || v.Life == LifeGone {
+		return nil
+	}
+
+	o, is := c.Keeper(), "running"
+	switch {
+	case o.ByMount():
+		is = "there"
+	case o.Kind == OwnerMount && !o.Process():
+		is = "being made anew"
+	}
+
+	state := "which is " + is
+	if v.Life != LifeRunning {
+		state = "of which it is not known whether it is " + is
+	}
+
+	return Errorf(ErrRefused, "the claim of %q on volume %q is owned by %s, %s", c.Alloc, id, o.Describe(v), state).
+		WithRemedy(c.freedBy(id))
+}
+
+// Keeper returns the claim's owner at this point of the claim's life. Every check whether an owner
+// is gone uses the keeper. It is the owner itself, unless the owner is a mount:
+//
+//   - Until the bind mount is made, the keeper is the process that asked for it.
+//   - After that, the keeper is the bind mount, as long as it is on record.
+//   - While the agent makes the mount again, the keeper has no pid and no mount, and cannot end. The
+//     agent removes a mount from the record before it unmounts it.
+//
+// Two keepers are the same if they are equal.
+func (c Claim) Keeper() Owner {
+	o := c.Owner
+	if o.Kind != OwnerMount {
+		return o
+	}
+
+	o.Dir = c.At
+	switch {
+	case c.Bound == Present && c.BoundMount != nil:
+		o.PID, o.StartTime, o.Mount = 0, 0, *c.BoundMount
+	case c.State != Pending:
+		o.PID, o.StartTime = 0, 0
+	}
+
+	return o
+}
+
+// vanished reports whether the mount that owns the claim was unmounted by another program. It knows
+// only the sight of the own directory.
+func (c Claim) vanished(bind Sight) bool {
+	return c.Wanted && c.Keeper().ByMount() && bind.Seen == SeenNothing
+}
+
+// ownedAs reports whether a repeated request has the same owner as the claim. Once a mount that
+// owns the claim exists, it does not matter which process asked for it.
+func (c Claim) ownedAs(o Owner) bool {
+	if c.Owner.Kind == OwnerMount && o.Kind == OwnerMount && c.State != Pending {
+		return true
+	}
+	return c.Owner == o
+}
+
+// GuardedDir is an own directory that has a guard or is about to get one. Path is the own
+// directory of the claim. The directory may have been renamed since.
+type GuardedDir struct {
+	Path   string `json:"path"`
+	Device string `json:"dev,omitempty"`  // "major:minor" when it was recorded
+	Inode  uint64 `json:"ino,omitempty"`  // 0 if only the path is known
+	FSType string `json:"fs,omitempty"`   // as in the mount table
+	FSID   string `json:"fsid,omitempty"` // f_fsid of statfs(2)
+
+	// Handle comes from name_to_handle_at(2). It is empty if the file system provides none.
+	Handle     []byte `json:"handle,omitempty"`
+	HandleType int32  `json:"handle_type,omitempty"`
+}
+
+// Same reports whether both describe the same directory. If one of them is known only by its path,
+// the paths decide.
+func (g GuardedDir) Same(o GuardedDir) bool {
+	if g.Inode == 0 || o.Inode == 0 {
+		return g.Path == o.Path
+	}
+	return g.Inode == o.Inode && g.FSID == o.FSID && g.HandleType == o.HandleType && string(g.Handle) == string(o.Handle)
+}
+
+// GuardsAt returns the recorded directories for a path. There are several if the first was renamed
+// and another one took its place. A record of an earlier release has only the path.
+func (r Record) GuardsAt(path string) []GuardedDir {
+	var all []GuardedDir
+	for _, g := range r.GuardDirs {
+		if g.Path == path {
+			all = append(all, g)
+		}
+	}
+
+	if len(all) == 0 && slices.Contains(r.Guards, path) {
+		all = append(all, GuardedDir{Path: path})
+	}
+	return all
+}
+
+// AllGuards returns all recorded directories.
+func (r Record) AllGuards() []GuardedDir {
+	var all []GuardedDir
+	for _, path := range r.Guards {
+		all = append(all, r.GuardsAt(path)...)
+	}
+	return all
+}
+
+// Guarding reports whether a directory is recorded.
+func (r Record) Guarding(dir GuardedDir) bool { return slices.ContainsFunc(r.AllGuards(), dir.Same) }
+
+// guardingToo returns the record with one more guarded directory.
+func (r Record) guardingToo(dir GuardedDir) Record {
+	if dir.Inode != 0 && !slices.ContainsFunc(r.GuardsAt(dir.Path), func(g GuardedDir) bool { return g.Inode != 0 && g.Same(dir) }) {
+		r.GuardDirs = append(slices.Clone(r.GuardDirs), dir)
+	}
+	if !slices.Contains(r.Guards, dir.Path) {
+		r.Guards = append(slices.Clone(r.Guards), dir.Path)
+	}
+	return r
+}
+
+// Unguarding returns the record without the guarded directories of a path.
+func (r Record) Unguarding(path string) Record {
+	r.Guards = slices.DeleteFunc(slices.Clone(r.Guards), func(g string) bool { return g == path })
+	r.GuardDirs = slices.DeleteFunc(slices.Clone(r.GuardDirs), func(g GuardedDir) bool { return g.Path == path })
+	return r
+}

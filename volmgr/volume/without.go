@@ -1,0 +1,68 @@
+package volume
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/call"
+)
+
+// Without names the means of a detach that does not ask the plugin. Each value allows the means of
+// the values before it and one more.
+type Without string
+
+// The means of a detach. The zero value uses the plugin.
+const (
+	WithPlugin Without = ""
+	ByUmount   Without = "umount" // umount(2), which fails while a process uses the mount
+	ByForce    Without = "force"  // then MNT_FORCE, which aborts requests that wait for the storage
+	ByLazy     Without = "lazy"   // then MNT_DETACH, which hides the mount at once; it lives until its last user ends
+)
+
+// ladder lists the means without the plugin, gentlest first.
+var ladder = []Without{ByUmount, ByForce, ByLazy}
+
+// Check returns an error for an unknown value.
+func (w Without) Check() error {
+	if w != WithPlugin && !slices.Contains(ladder, w) {
+		return Errorf(ErrInvalid, "unknown way to unmount %q", string(w)).WithHint("one of umount, force, lazy")
+	}
+	return nil
+}
+
+// Steps returns the means that w allows, in order. It is empty if w uses the plugin.
+func (w Without) Steps() []Without { return ladder[:slices.Index(ladder, w)+1] }
+
+// Stronger returns the next stronger means, or the zero value after the strongest.
+func (w Without) Stronger() Without {
+	if i := slices.Index(ladder, w); i+1 < len(ladder) {
+		return ladder[i+1]
+	}
+	return WithPlugin
+}
+
+// PendingCall is a pending call. It was skipped because the host undid the side without the plugin. The
+// agent makes it once the plugin is ready.
+type PendingCall struct {
+	Kind  call.Method `json:"kind"` // NodeUnpublish or NodeUnstage
+	Path  string      `json:"path"`
+	Alloc string      `json:"alloc,omitempty"` // the alloc of the target
+	// Mount is the mount that was at Path; it is zero if that is unknown. The call may only unmount
+	// a mount like this one.
+	Mount MountIdentity `json:"mount,omitzero"`
+}
+
+// Unseen is a mount that was unmounted lazily and may still be in use.
+type Unseen struct {
+	Path  string   `json:"path"`
+	Users []string `json:"users,omitempty"` // its users at that time, in words
+}
+
+// words describes the mount and its users.
+func (u Unseen) words() string {
+	s := u.Path + " was unmounted lazily: whoever has it open goes on using it"
+	if len(u.Users) > 0 {
+		s += " (" + strings.Join(u.Users, "; ") + ")"
+	}
+	return s
+}
