@@ -25,7 +25,7 @@ func OpenMigrating(path string, o Options, steps ...Step) (*DB, error) {
 
 // ReadBackupMigrating reads a backup with migrations that exist only in tests.
 func (db *DB) ReadBackupMigrating(r io.Reader, steps ...Step) (Restorable, error) {
-	return db.backups.read(r, row(steps))
+	return db.read(r, row(steps))
 }
 
 func row(steps []Step) (row []migration) {
