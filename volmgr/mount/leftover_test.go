@@ -15,7 +15,7 @@ func TestRemoveLeftover(t *testing.T) {
 	tests := []struct {
 		name string
 		make func(t *testing.T, path string)
-		err  string // empty: the path is removed
+		err  string // empty: RemoveLeftover removes the path
 	}{
 		{"missing", func(*testing.T, string) {}, ""},
 		{"empty directory", func(t *testing.T, p string) { mkdir(t, p) }, ""},
@@ -58,7 +58,7 @@ func TestRemoveLeftover(t *testing.T) {
 	}
 }
 
-// TestContents checks the description of a path, and that mounts are not opened.
+// TestContents checks the descriptions of paths, and that Contents does not open mounts.
 func TestContents(t *testing.T) {
 	dir := tempDir(t)
 	tests := []struct {
@@ -106,8 +106,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestBlock checks a loop device with its file, one with a deleted file, and a device that is no
-// loop device.
+// TestBlock checks a loop device with a file, one whose file was deleted, and a device that is not
+// a loop device.
 func TestBlock(t *testing.T) {
 	dir := tempDir(t)
 	h := newHost(t)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// optionsOf returns the options of the uppermost mount at a path.
+// optionsOf returns the options of the uppermost mount at a path, as the mount table shows them.
 func optionsOf(t *testing.T, path string) []string {
 	t.Helper()
 	table, err := os.ReadFile("/proc/self/mountinfo")
@@ -27,8 +27,8 @@ func optionsOf(t *testing.T, path string) []string {
 	return options
 }
 
-// TestRestrict checks that options are added and existing ones stay. Mounts below get the new
-// options too if the kernel supports that.
+// TestRestrict checks that Restrict adds options and keeps the existing ones. If the kernel
+// supports it, mounts below get the new options too.
 func TestRestrict(t *testing.T) {
 	ctx := t.Context()
 	old := newHost(t)
@@ -71,7 +71,8 @@ func TestRestrict(t *testing.T) {
 	}
 }
 
-// TestSetMode checks that only a directory that is itself at its path gets another mode.
+// TestSetMode checks that SetMode changes only a directory that is itself at its path, not a link
+// or a mount point.
 func TestSetMode(t *testing.T) {
 	h, ctx := newHost(t), t.Context()
 	dir := mkdir(t, tempDir(t), "d")
