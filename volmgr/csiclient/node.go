@@ -66,7 +66,7 @@ func (c *Client) NodeUnpublish(ctx context.Context, r volume.NodeUnpublishReques
 	return err
 }
 
-// NodeStats asks for the usage of a volume.
+// NodeStats asks the plugin for the usage of a volume.
 func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
 	resp, err := invoke(ctx, c, volume.NodeStats, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
 		VolumeId:          r.ExternalID,
@@ -82,7 +82,7 @@ func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.S
 			stats.Bytes = usage
 		case csi.VolumeUsage_INODES:
 			stats.Inodes = usage
-		default: // an unknown unit
+		default: // a unit from a newer specification
 		}
 	}
 
@@ -110,8 +110,8 @@ func (c *Client) NodeExpand(ctx context.Context, r volume.NodeExpandRequest) (in
 	return resp.GetCapacityBytes(), err
 }
 
-// mountGroup returns the group for plugins with VOLUME_MOUNT_GROUP. For other plugins it returns
-// nothing (CSI spec, VOLUME_MOUNT_GROUP).
+// mountGroup returns the group if the plugin has the capability VOLUME_MOUNT_GROUP. Otherwise it
+// returns an empty string, because the spec forbids the field.
 func mountGroup(k *known, group string) string {
 	if !k.info.Caps.MountGroup {
 		return ""
@@ -119,9 +119,9 @@ func mountGroup(k *known, group string) string {
 	return group
 }
 
-// publishContext returns the context only for plugins with ControllerPublish (CSI spec,
-// NodeStageVolume and NodePublishVolume). A node part does not report whether its controllers have
-// that call, but a context exists only if they do.
+// publishContext returns the context if the plugin has ControllerPublishVolume, and nil otherwise
+// (CSI spec, NodeStageVolume and NodePublishVolume). A node part does not report whether its
+// controllers have that call. In that case a context exists only if they do.
 func (c *Client) publishContext(k *known, pc map[string]string) map[string]string {
 	if !k.info.Caps.Attach && c.opts.Services != NodeOnly {
 		return nil

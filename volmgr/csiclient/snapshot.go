@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// CreateSnapshot creates a snapshot, or finds the one that an earlier call with the same name
-// created.
+// CreateSnapshot creates a snapshot. If an earlier call with the same name created it,
+// CreateSnapshot returns that snapshot.
 func (c *Client) CreateSnapshot(ctx context.Context, r volume.SnapshotRequest) (volume.Snapshot, error) {
 	resp, err := invoke(ctx, c, volume.CreateSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateSnapshot,
 		&csi.CreateSnapshotRequest{SourceVolumeId: r.SourceID, Name: r.Name, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
@@ -21,14 +21,14 @@ func (c *Client) CreateSnapshot(ctx context.Context, r volume.SnapshotRequest) (
 	return named(volume.CreateSnapshot, resp.GetSnapshot())
 }
 
-// DeleteSnapshot destroys a snapshot. A snapshot that no longer exists is not an error.
+// DeleteSnapshot destroys a snapshot. It succeeds if the snapshot no longer exists.
 func (c *Client) DeleteSnapshot(ctx context.Context, r volume.SnapshotRef) error {
 	_, err := invoke(ctx, c, volume.DeleteSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteSnapshot,
 		&csi.DeleteSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
 	return err
 }
 
-// GetSnapshot asks for one snapshot.
+// GetSnapshot asks the plugin for one snapshot.
 func (c *Client) GetSnapshot(ctx context.Context, r volume.SnapshotRef) (volume.Snapshot, error) {
 	resp, err := invoke(ctx, c, volume.GetSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.GetSnapshot,
 		&csi.GetSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
@@ -50,8 +50,8 @@ func (c *Client) ListSnapshots(ctx context.Context, r volume.ListSnapshotsReques
 	return page, err
 }
 
-// CreateGroupSnapshot creates snapshots of several volumes at one moment, or finds the group that
-// an earlier call with the same name created.
+// CreateGroupSnapshot creates snapshots of several volumes at the same moment. If an earlier call
+// with the same name created the group, CreateGroupSnapshot returns that group.
 func (c *Client) CreateGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
 	resp, err := invoke(ctx, c, volume.CreateGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
 		&csi.CreateVolumeGroupSnapshotRequest{Name: r.Name, SourceVolumeIds: r.SourceIDs, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
@@ -61,14 +61,14 @@ func (c *Client) CreateGroupSnapshot(ctx context.Context, r volume.GroupSnapshot
 	return group(volume.CreateGroupSnapshot, resp.GetGroupSnapshot())
 }
 
-// DeleteGroupSnapshot destroys a group snapshot with all its members.
+// DeleteGroupSnapshot destroys a group snapshot and all its members.
 func (c *Client) DeleteGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef) error {
 	_, err := invoke(ctx, c, volume.DeleteGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.DeleteVolumeGroupSnapshot,
 		&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
 	return err
 }
 
-// GetGroupSnapshot asks for one group snapshot.
+// GetGroupSnapshot asks the plugin for one group snapshot.
 func (c *Client) GetGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
 	resp, err := invoke(ctx, c, volume.GetGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.GetVolumeGroupSnapshot,
 		&csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
@@ -78,7 +78,7 @@ func (c *Client) GetGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef
 	return group(volume.GetGroupSnapshot, resp.GetGroupSnapshot())
 }
 
-// named refuses an answer without an id, because a snapshot without an id could never be deleted.
+// named converts a snapshot. It rejects one without an id, because the agent could never delete it.
 func named(step volume.Kind, s *csi.Snapshot) (volume.Snapshot, error) {
 	if s.GetSnapshotId() == "" {
 		return volume.Snapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a snapshot id")
@@ -111,7 +111,7 @@ func group(step volume.Kind, g *csi.VolumeGroupSnapshot) (volume.GroupSnapshot, 
 	return out, nil
 }
 
-// moment converts a timestamp. It returns the zero time if the plugin sent none.
+// moment converts a timestamp, and returns the zero time if the plugin sent none.
 func moment(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ControllerExpand makes storage larger.
+// ControllerExpand enlarges the storage of a volume.
 func (c *Client) ControllerExpand(ctx context.Context, r volume.ExpandRequest) (volume.ExpandResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *Client) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (
 	return page, err
 }
 
-// ControllerGetVolume asks for one volume. The call takes no secrets.
+// ControllerGetVolume asks the plugin for one volume. The CSI call has no field for secrets.
 func (c *Client) ControllerGetVolume(ctx context.Context, externalID string) (volume.StorageVolume, error) {
 	resp, err := invoke(ctx, c, volume.ControllerGetVolume, c.opts.ControllerTimeout, nil, c.controller.ControllerGetVolume,
 		&csi.ControllerGetVolumeRequest{VolumeId: externalID})
@@ -71,7 +71,7 @@ func stored(v *csi.Volume) volume.StorageVolume {
 	}
 }
 
-// GetCapacity asks how much storage the plugin can still create.
+// GetCapacity asks the plugin how much storage it can still create.
 func (c *Client) GetCapacity(ctx context.Context, r volume.CapacityRequest) (volume.CapacityResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
