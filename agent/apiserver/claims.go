@@ -23,7 +23,8 @@ func (s *Server) getClaim(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, s.toClaim(rec, c))
 }
 
-// toClaim describes a claim and the state of its plugin. It does not check the volume's mounts.
+// toClaim describes a claim and the state of its plugin. It does not check the mounts of the
+// volume.
 func (s *Server) toClaim(rec volume.Record, c volume.Claim) api.Claim {
 	return toClaim(rec, c, s.o.Plugins.View(rec.Volume.PluginID), s.o.Owners)
 }
@@ -58,8 +59,8 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, s.toClaim(rec, c))
 }
 
-// atFD returns the descriptor that the caller lends, or nil if it lends none. Only root may lend
-// one, because the agent mounts on the directory that the descriptor refers to.
+// atFD returns the descriptor that the caller lends to the agent, or nil if there is none. Only
+// root may lend one, because the agent mounts on the directory of the descriptor.
 func atFD(fd *int, p peer.Peer) (*volume.Descriptor, error) {
 	switch {
 	case fd == nil || *fd == -1:

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Doctor compares the agent's records with the state of the host. Its implementation makes the API
-// types, because it knows both the domain and the API.
+// Doctor compares the agent's records with the state of the host. It returns API types, because its
+// implementation knows both the domain and the API.
 type Doctor interface {
 	Examine(ctx context.Context) api.Doctor
 	Fix(ctx context.Context, ids []string) []api.DoctorFixed

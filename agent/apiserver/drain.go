@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Drainer empties the host.
+// Drainer removes all volumes from the host and ends that state again.
 type Drainer interface {
 	Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error)
 	Undrain(ctx context.Context) (changed bool, err error)
