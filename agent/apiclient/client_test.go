@@ -52,7 +52,7 @@ func answer(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
 }
 
-// seen is a request as it arrives at a server that routes on escaped ids.
+// seen is a request that the server received, with its ids still escaped.
 type seen struct{ Method, Path, Query, Body string }
 
 func TestRoutes(t *testing.T) {
@@ -153,7 +153,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestIDsArriveWhole checks that ids arrive unchanged at a server that routes as the agent's does.
+// TestIDsArriveWhole checks that ids arrive unchanged at a server with the same kind of routes as
+// the agent.
 func TestIDsArriveWhole(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/volumes/{id}/claims/{alloc}", func(w http.ResponseWriter, r *http.Request) {
@@ -250,8 +251,8 @@ func TestNoAgent(t *testing.T) {
 	}
 }
 
-// TestNoPermission checks the permission error. That needs a caller that is not root, so the test
-// runs itself as another user.
+// TestNoPermission checks the permission error. Root gets no such error, so the test runs itself as
+// another user.
 func TestNoPermission(t *testing.T) {
 	if socket := os.Getenv("VOLCTL_TEST_SOCKET"); socket != "" {
 		_, err := apiclient.New(socket).Health(t.Context())
@@ -343,8 +344,8 @@ func TestAgentGoesAway(t *testing.T) {
 	}
 }
 
-// TestCancelReachesTheAgent checks that the end of the context closes the connection. This tells
-// the agent that the caller no longer waits for a claim.
+// TestCancelReachesTheAgent checks that the end of the context closes the connection. The agent
+// then knows that the caller no longer waits for a claim.
 func TestCancelReachesTheAgent(t *testing.T) {
 	arrived, gone := make(chan bool, 1), make(chan bool, 1)
 	c := serve(t, func(_ http.ResponseWriter, r *http.Request) {
