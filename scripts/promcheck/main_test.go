@@ -28,7 +28,8 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// fault replaces one text (was) with another (is). want is the expected error.
+// fault is a mistake in a file: it replaces the text was by is. The check must report the error
+// want.
 type fault struct{ was, is, want string }
 
 func plant(t *testing.T, text string, faults map[string]fault, check func([]byte) (int, error)) {

@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ruleFile is a Prometheus rule file, limited to the fields that ours uses.
+// ruleFile is a Prometheus rule file, with only the fields that the project's rules use.
 type ruleFile struct {
 	Groups []struct {
 		Name     string `yaml:"name"`
@@ -108,7 +108,7 @@ func (c *catalog) alert(r rule) error {
 	return c.command(r.Annotations["description"])
 }
 
-// templateFuncs are the functions of Prometheus' templates that the rules use.
+// templateFuncs contains those functions of Prometheus' templates that the rules use.
 var templateFuncs = template.FuncMap{"humanizePercentage": fmt.Sprint, "humanizeTimestamp": fmt.Sprint, "humanize": fmt.Sprint}
 
 // words checks that a template is valid and names only labels of the alert.
