@@ -75,7 +75,7 @@ type Done struct {
 // Health is the answer of GET /v1/health. The agent produces it without the plugins and without the
 // network.
 type Health struct {
-	Status  string `json:"status"` // "ok"
+	Status  string `json:"status"` // always "ok"
 	Version string `json:"version"`
 	// DB is "ok", the reason why the last commit of the state database failed, or a message that
 	// the database was lost and created again. Problems contains the full text.
@@ -92,8 +92,8 @@ type Event struct {
 	Volume string `json:"volume,omitempty"`
 	Alloc  string `json:"alloc,omitempty"`
 	Plugin string `json:"plugin,omitempty"`
-	Part   string `json:"part,omitempty"` // for a plugin of several parts: "node", "controller a"
-	Type   string `json:"type"`           // for example "claim-mounted", "step-failed", "plugin-ready"
+	Part   string `json:"part,omitempty"` // set if the plugin has several parts: "node", "controller a"
+	Type   string `json:"type"`           // such as "claim-mounted", "step-failed", "plugin-ready"
 
 	// Step names the step of a volume, if the event concerns one.
 	Step    string `json:"step,omitempty"`

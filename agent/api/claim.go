@@ -89,7 +89,7 @@ func CheckNote(note string) error {
 type Ownership struct {
 	UID  *uint32 `json:"uid,omitempty"`
 	GID  *uint32 `json:"gid,omitempty"`
-	Mode string  `json:"mode,omitempty"` // octal, as in "0770"
+	Mode string  `json:"mode,omitempty"` // octal, such as "0770"
 	// Recursive requests the same change for all files in the volume. The agent skips them if the
 	// root directory already has the requested owner and mode.
 	Recursive bool `json:"recursive,omitempty"`

@@ -18,7 +18,7 @@ const (
 type Plugin struct {
 	ID       string `json:"id"`
 	Type     string `json:"type,omitempty"` // node, controller, monolith, node+controller; empty until the plugin reports it
-	Runner   string `json:"runner"`         // exec, container, unit, socket or builtin; different runners of parts are joined with "+"
+	Runner   string `json:"runner"`         // exec, container, unit, socket or builtin; the runners of several parts are joined with "+"
 	Provider string `json:"provider,omitempty"`
 	Version  string `json:"version,omitempty"`
 
@@ -145,7 +145,7 @@ type Node struct {
 
 // PendingChange is a change of storage whose completion the agent has not seen.
 type PendingChange struct {
-	Subject string    `json:"subject"` // a volume or a snapshot, with its noun: volume "data"
+	Subject string    `json:"subject"` // a volume or a snapshot, such as: volume "data"
 	Since   time.Time `json:"since,omitzero"`
 	Message string    `json:"message"`
 	Command string    `json:"command"` // the command that shows the change or continues it

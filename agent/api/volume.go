@@ -184,7 +184,7 @@ type Volume struct {
 
 // Attempt describes the current step of a volume and its progress.
 type Attempt struct {
-	Step string `json:"step"` // "NodeStageVolume", "wait"
+	Step string `json:"step"` // such as "NodeStageVolume" or "wait"
 
 	// Index and Of give the position of the step in the life of the volume, such as 4 of 6. Zero
 	// means unknown.

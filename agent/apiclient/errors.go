@@ -28,7 +28,7 @@ func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
 // transportError explains why there is no answer. If the caller's context has ended, that is the
-// reason, whatever error the connection reports.
+// reason, regardless of the error of the connection.
 func (c *Client) transportError(ctx context.Context, err error) error {
 	if cause := ctx.Err(); cause != nil {
 		return fmt.Errorf("no answer from the agent: %w", cause)

@@ -17,7 +17,7 @@ var pastOrThird = []string{"ed", "ing"}
 func checkSubject(subject string) error {
 	text := subject
 	if _, rest, found := strings.Cut(subject, ": "); found && !strings.Contains(subject[:len(subject)-len(rest)-2], " ") {
-		text = rest // "volmgr/mount: text"
+		text = rest // the subject begins with a path: "volmgr/mount: text"
 	}
 
 	first, _, _ := strings.Cut(text, " ")

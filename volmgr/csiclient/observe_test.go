@@ -20,7 +20,7 @@ import (
 type tally struct {
 	mu    sync.Mutex
 	began []string
-	ended []string // "method code"
+	ended []string // each as "method code"
 	bad   bool
 }
 

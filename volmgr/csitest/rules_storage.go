@@ -7,7 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// storage checks requests about the storage behind volumes.
+// storage checks requests that concern the storage of volumes.
 func (c *check) storage() {
 	call := c.r.call
 	if len(call.Mutable) > 0 && !c.cfg.Modify && call.Method != ControllerModify {
@@ -41,7 +41,7 @@ func (c *check) storage() {
 	c.snapshots()
 }
 
-// capacityRange checks that a capacity range has a bound. An expansion must have a range.
+// capacityRange checks that a capacity range has a limit. An expansion must have a range.
 func (c *check) capacityRange() {
 	least, most := c.r.call.Least, c.r.call.Most
 	switch {
@@ -82,7 +82,7 @@ func (c *check) snapshots() {
 	}
 }
 
-// contentSource checks the source of a new volume.
+// contentSource checks the source of the data of a new volume.
 func (c *check) contentSource(s *csi.VolumeContentSource) {
 	switch {
 	case s == nil:
@@ -95,8 +95,8 @@ func (c *check) contentSource(s *csi.VolumeContentSource) {
 	}
 }
 
-// stagingField checks the staging path in calls about an existing volume. It must be empty for a
-// plugin that does not stage, and otherwise be the volume's staging path.
+// stagingField checks the staging path in calls for an existing volume. The path must be empty for
+// a plugin that does not stage. Otherwise it must be the staging path of the volume.
 func (c *check) stagingField(vol *volumeView) {
 	if c.r.call.StagingPath != "" && !c.cfg.Stage {
 		c.report(RuleOffered, "staging_target_path is set, and the plugin has no STAGE_UNSTAGE_VOLUME")
@@ -105,14 +105,15 @@ func (c *check) stagingField(vol *volumeView) {
 	c.onePath(vol)
 }
 
-// controllerExpand checks that a volume is not in use if the plugin expands OFFLINE only.
+// controllerExpand checks that a volume is not in use if the plugin only expands OFFLINE.
 func (c *check) controllerExpand(vol *volumeView) {
 	if c.cfg.Offline && vol.inUse() {
 		c.report(RuleOffline, "the plugin expands OFFLINE only, and the volume is in use: %s", vol.use())
 	}
 }
 
-// nodeExpand checks that the storage has grown before, and that the volume is at the given path.
+// nodeExpand checks that the storage has grown before, and that the volume is mounted at the given
+// path.
 func (c *check) nodeExpand(vol *volumeView) {
 	c.stagingField(vol)
 	call := c.r.call
@@ -138,14 +139,14 @@ func (c *check) nodeExpand(vol *volumeView) {
 	}
 }
 
-// mountGroup checks that a publish has the mount group of the stage.
+// mountGroup checks that NodePublish has the same mount group as NodeStage.
 func (c *check) mountGroup(vol *volumeView) {
 	if group := c.r.call.MountGroup; vol.staged == yes && group != vol.stagedGroup {
 		c.report(RuleCapability, "the mount group is %q, and the volume is staged with %q", group, vol.stagedGroup)
 	}
 }
 
-// storageEnd processes an answer that was OK and in time.
+// storageEnd updates the view after an answer that was OK and in time.
 func (v view) storageEnd(c Call) {
 	if c.Next != "" {
 		v.tokens[fmt.Sprintf("%s %s", c.Method, c.Next)] = true

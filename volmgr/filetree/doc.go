@@ -1,5 +1,5 @@
-// Package filetree walks the files below a directory and changes their owner. The files may belong
-// to an attacker, who may nest directories without limit, move them during the walk, or prepare
+// Package filetree walks the files below a directory and changes their owner. The files may belong to
+// an attacker. Such a user may nest directories without limit, move them during the walk, or prepare
 // set-user-ID bits and access control lists.
 //
 // The package opens every file relative to the descriptor of its directory. A path that grows or

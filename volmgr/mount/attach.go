@@ -58,10 +58,10 @@ func (l Like) has(attr uint64) bool {
 	return attr&want.Attr_set == want.Attr_set
 }
 
-// Attach bind-mounts src at a place, without the mounts below src. The options are set before the
-// mount becomes visible to other processes. Attach returns what Look would report for the new
-// mount, but inspects the mount through its own descriptor instead of its path. After the time
-// limit Attach fails with *HungError, and the kernel may still make the mount later.
+// Attach bind-mounts src at a place, without the mounts below src. It sets the options before the mount
+// becomes visible to other processes. The result is that of a Look at the new mount, but Attach inspects
+// the mount through its own descriptor instead of its path. After the time limit Attach fails with
+// *HungError, and the kernel may still make the mount later.
 func (h *Host) Attach(ctx context.Context, src string, p *Place, like Like) (volume.Sight, error) {
 	own, err := p.Again() // the call may still run after the caller has closed p
 	if err != nil {

@@ -109,7 +109,7 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 // the same meaning as for pointOf. If find returns both a point and an error, the mount does not
 // work. If it returns only an error, the path leads through a mount that does not work.
 func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
-	// Cached attributes are sufficient, and the kernel has them even if the storage is dead.
+	// Cached attributes are sufficient. The kernel has these even if the storage is dead.
 	st, err := h.rootAt(path)
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):

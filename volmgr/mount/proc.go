@@ -79,7 +79,7 @@ func (h *Host) procPath(pid int, name string) string {
 
 // space is a mount namespace together with the threads in it.
 type space struct {
-	name  string // "mnt:[4026531841]"
+	name  string // such as "mnt:[4026531841]"
 	pid   int    // the lowest pid in the namespace
 	tasks []string
 }

@@ -68,7 +68,7 @@ func UnitOf(cgroups string) string {
 // "" if that component is not a valid unit name.
 func outermost(path string) string {
 	for component := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
-		name := strings.TrimPrefix(component, "_") // systemd's escape for names like "cgroup.x"
+		name := strings.TrimPrefix(component, "_") // systemd escapes names such as "cgroup.x" in this way
 		switch {
 		case !ValidUnit(name):
 			return ""
