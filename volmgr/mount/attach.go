@@ -197,9 +197,9 @@ func (h *Host) through(fd int, path string, like Like) (volume.Sight, error) {
 
 	switch {
 	case p.at != path:
-		return volume.Sight{}, fmt.Errorf("it went to %s, because that moved meanwhile", p.at)
+		return volume.Sight{}, fmt.Errorf("the mount is now at %s, because the directory was moved", p.at)
 	case !like.has(p.attr):
-		return volume.Sight{}, errors.New("the kernel says it did, but the mount has other options than were asked for")
+		return volume.Sight{}, errors.New("the kernel reports success, but the mount does not have the requested options")
 	}
 
 	s := volume.Sight{Seen: volume.SeenMount, Identity: p.id, ReadOnly: p.readOnly}

@@ -48,7 +48,7 @@ func TestAttach(t *testing.T) {
 	h := newHost(t)
 	check(t, os.Symlink(dst, dir+"/link"))
 	for dst, want := range map[string]string{
-		dir + "/link":     "a link leads on to " + dst + "; name that",
+		dir + "/link":     "it contains a symbolic link; use the path " + dst + " instead",
 		dir + "/link/sub": "no such file",
 		dir + "/none":     "no such file",
 		src + "/file":     "invalid argument",

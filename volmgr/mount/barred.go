@@ -95,7 +95,7 @@ func credentials(status string) (uid uint32, caps uint64, err error) {
 	}
 
 	if !haveUID || !haveCaps {
-		return 0, 0, errors.New("/proc names no user and capabilities of the process")
+		return 0, 0, errors.New("/proc does not show the user and the capabilities of the process")
 	}
 	return uid, caps, nil
 }

@@ -39,7 +39,7 @@ func (h *Host) openNoLink(path string) (int, error) {
 
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE)
 	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		err = errors.New("is a symbolic link")
+		err = errors.New("it is a symbolic link")
 	}
 	if err != nil {
 		closeFD(fd)
@@ -120,7 +120,7 @@ func (h *Host) makeReadOnly(path string) error {
 		err = h.remount(fd, Like{ReadOnly: true})
 	}
 	if errors.Is(err, unix.EINVAL) {
-		return errors.New("it is no mount point")
+		return errors.New("it is not a mount point")
 	}
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (h *Host) makeReadOnly(path string) error {
 		return err
 	}
 	if !p.readOnly {
-		return errors.New("the kernel says it did, but the mount is still writable")
+		return errors.New("the kernel reports success, but the mount is still writable")
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (h *Host) restrict(path string, like Like) error {
 		err = h.remount(fd, like)
 	}
 	if errors.Is(err, unix.EINVAL) {
-		return errors.New("it is no mount point")
+		return errors.New("it is not a mount point")
 	}
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (h *Host) restrict(path string, like Like) error {
 
 	p, err := h.openPoint(fd)
 	if err == nil && !like.has(p.attr) {
-		err = errors.New("the kernel reports success, but the mount does not have them")
+		err = errors.New("the kernel reports success, but the mount does not have these options")
 	}
 	return err
 }

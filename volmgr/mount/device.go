@@ -27,7 +27,7 @@ func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 			return false, err
 		}
 		if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-			return false, errors.New("it is no block device")
+			return false, errors.New("it is not a block device")
 		}
 
 		fd, err := open(path, unix.O_RDONLY|unix.O_NONBLOCK)
@@ -40,7 +40,7 @@ func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 	})
 
 	if err != nil {
-		return false, fmt.Errorf("cannot ask whether %q is read-only: %w", path, err)
+		return false, fmt.Errorf("cannot find out whether %q is read-only: %w", path, err)
 	}
 	return ro, nil
 }

@@ -47,14 +47,14 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 
 	for _, pid := range closed {
 		if h.contained(pid) {
-			return nil, fmt.Errorf("process %d (%s) may not be looked into", pid, h.command(pid))
+			return nil, fmt.Errorf("the agent may not inspect process %d (%s)", pid, h.command(pid))
 		}
 	}
 
 	var users []string
 	for _, m := range host {
 		if partOf(m, id) && containerID.MatchString(m.Mountpoint) && !slices.Contains(paths, m.Mountpoint) {
-			users = append(users, fmt.Sprintf("a container that does not run has it at %q", m.Mountpoint))
+			users = append(users, fmt.Sprintf("a container that is not running has a mount at %q", m.Mountpoint))
 		}
 	}
 
@@ -70,7 +70,7 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 
 		for _, m := range table {
 			if partOf(m, id) && !copied(m, table, host, paths) {
-				users = append(users, fmt.Sprintf("process %d (%s) has it at %q", s.pid, h.command(s.pid), m.Mountpoint))
+				users = append(users, fmt.Sprintf("process %d (%s) has a mount at %q", s.pid, h.command(s.pid), m.Mountpoint))
 			}
 		}
 	}

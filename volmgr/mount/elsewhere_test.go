@@ -52,7 +52,7 @@ func TestElsewhere(t *testing.T) {
 		"bind " + at + "/sub " + mkdir(t, dir, "elsewhere"): dir + "/elsewhere",
 	} {
 		_, stop := start(t, what, unshared)
-		if got := asked(); len(got) != 1 || !strings.Contains(got[0], `has it at "`+where+`"`) {
+		if got := asked(); len(got) != 1 || !strings.Contains(got[0], `has a mount at "`+where+`"`) {
 			t.Errorf("%s: %q", what, got)
 		}
 		stop()

@@ -270,7 +270,7 @@ func (h *Host) unguardMoved(dir volume.GuardedDir) error {
 		return nil // the directory was removed
 	}
 	if err != nil {
-		return fmt.Errorf("it was renamed, and cannot be found again: inode %d of device %s (%s): %w", dir.Inode, dir.Device, dir.FSType, err)
+		return fmt.Errorf("it was renamed, and the agent cannot find inode %d of device %s (%s): %w", dir.Inode, dir.Device, dir.FSType, err)
 	}
 	defer closeFD(fd)
 	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
@@ -283,7 +283,7 @@ func (h *Host) unguardMoved(dir volume.GuardedDir) error {
 // openHandle opens a directory by its file handle, through any mount of its file system.
 func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
 	if len(dir.Handle) == 0 || h.noHandles {
-		return -1, errors.New("its file system, or this kernel, has no handles of files")
+		return -1, errors.New("its file system or this kernel does not support file handles")
 	}
 
 	table, err := h.table(func(m *proc.Mount) (bool, bool) { return m.FSType != dir.FSType, false })
@@ -304,7 +304,7 @@ func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
 }
 
 // errOtherFS reports that a mount point shows another file system than the requested one.
-var errOtherFS = errors.New("it is another file system")
+var errOtherFS = errors.New("the mount shows another file system")
 
 func (h *Host) openHandleAt(mountPoint, id string, handle unix.FileHandle) (int, error) {
 	root, err := open(mountPoint, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)

@@ -56,7 +56,7 @@ func New(opts ...Option) (*Host, error) {
 	}
 
 	if h.bound <= 0 {
-		return nil, fmt.Errorf("cannot bound mount calls by %v: not positive", h.bound)
+		return nil, fmt.Errorf("cannot use the time limit %v for mount calls: it is not positive", h.bound)
 	}
 
 	var st unix.Stat_t

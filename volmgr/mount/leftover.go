@@ -64,7 +64,7 @@ func (h *Host) removeLeftover(path string) error {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("%w: it holds %s", err, contents(path))
+		return fmt.Errorf("%w: it contains %s", err, contents(path))
 	}
 
 	return err
@@ -138,7 +138,7 @@ func (h *Host) Contents(ctx context.Context, path string, most int, through bool
 	})
 
 	if err != nil {
-		return c, fmt.Errorf("cannot look into %q: %w", path, err)
+		return c, fmt.Errorf("cannot read the contents of %q: %w", path, err)
 	}
 	return c, nil
 }

@@ -100,7 +100,7 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 		s.Identity.Backing = h.Block(dev).Backing
 	}
 	if p.deleted {
-		s.Detail = "what it was bound from is deleted"
+		s.Detail = "the source of the mount was deleted"
 	}
 	return s, nil
 }

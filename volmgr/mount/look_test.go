@@ -124,7 +124,7 @@ func TestLook(t *testing.T) {
 			bindAt(t, d+"/m/p", write(t, d+"/g", ""))
 			return d + "/g"
 		}},
-		{name: "deleted source", seen: volume.SeenMount, fstype: "tmpfs", root: "/gone", detail: "what it was bound from is deleted", make: func(t *testing.T) string {
+		{name: "deleted source", seen: volume.SeenMount, fstype: "tmpfs", root: "/gone", detail: "the source of the mount was deleted", make: func(t *testing.T) string {
 			d := at(t)
 			mountFS(t, "tmpfs", "t", mkdir(t, d, "m"), 0, "")
 			bindAt(t, mkdir(t, d, "m/gone"), mkdir(t, d, "b"))

@@ -154,7 +154,7 @@ func (p *Place) isLike(like Like) error {
 	case top == nil:
 		return errVanished
 	case !like.has(attrOf(top)):
-		return fmt.Errorf("it has the options %s, and others were asked for", top.Options)
+		return fmt.Errorf("the mount has the options %s instead of the requested ones", top.Options)
 	}
 
 	return nil
@@ -188,13 +188,13 @@ func (h *Host) walk(path string) (int, error) {
 	case errors.Is(err, unix.ELOOP):
 		end, err := filepath.EvalSymlinks(path)
 		if err == nil {
-			err = fmt.Errorf("a link leads on to %s; name that", end)
+			err = fmt.Errorf("it contains a symbolic link; use the path %s instead", end)
 		}
 		return -1, err
 	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM): // a kernel before 5.6, or a filter that refuses openat2
 		end, err := filepath.EvalSymlinks(path)
 		if err == nil && end != path {
-			err = fmt.Errorf("a link leads on to %s; name that", end)
+			err = fmt.Errorf("it contains a symbolic link; use the path %s instead", end)
 		}
 		if err != nil {
 			return -1, err

@@ -17,7 +17,7 @@ import (
 )
 
 // errVanished reports that the mount changed or disappeared while the agent inspected it.
-var errVanished = errors.New("the mount changed while it was looked at")
+var errVanished = errors.New("the mount changed during the check")
 
 // point is one mount as the kernel describes it.
 type point struct {
@@ -108,7 +108,7 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 		return point{}, err
 	}
 	if st.Mask&unix.STATX_MNT_ID == 0 {
-		return point{}, fmt.Errorf("the kernel tells no mount id")
+		return point{}, fmt.Errorf("the kernel does not report a mount id")
 	}
 
 	table, err := h.table(func(m *proc.Mount) (bool, bool) { is := m.ID == int(st.Mnt_id); return !is, is })

@@ -60,7 +60,7 @@ func TestRestrict(t *testing.T) {
 		if got := optionsOf(t, dir); slices.Contains(got, "noatime") || !slices.Contains(got, "nosuid") {
 			t.Errorf("%s: with relatime the options are %v", name, got)
 		}
-		for path, words := range map[string]string{mkdir(t, tempDir(t), "none"): "no mount point", "/none": "no such file"} {
+		for path, words := range map[string]string{mkdir(t, tempDir(t), "none"): "not a mount point", "/none": "no such file"} {
 			if err := h.Restrict(ctx, path, []string{"nosuid"}); err == nil || !strings.Contains(err.Error(), words) {
 				t.Errorf("%s: at %s: %v", name, path, err)
 			}

@@ -26,7 +26,7 @@ type Apart struct {
 }
 
 // kindCanary is the kind of call for Sharing. Only one such call runs at a time for a directory.
-const kindCanary kind = "try whether mounts are shared below"
+const kindCanary kind = "test whether mounts are shared below"
 
 // Sharing tests whether a process and this host see each other's mounts below dir, at the same
 // path. It also checks whether the process may enter dir. If the process has the agent's mount
@@ -65,7 +65,7 @@ func (h *Host) ClearCanary(ctx context.Context, dir string) error {
 	dir = filepath.Clean(dir)
 	_, err := bounded(ctx, h, kindCanary, dir, h.bound, func() (struct{}, error) { return struct{}{}, h.clearCanary(dir) })
 	if err != nil {
-		return fmt.Errorf("cannot clear a canary below %q: %w", dir, err)
+		return fmt.Errorf("cannot remove a canary below %q: %w", dir, err)
 	}
 	return nil
 }

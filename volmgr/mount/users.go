@@ -38,7 +38,7 @@ func (h *Host) DeviceUsers(ctx context.Context, dev volume.Device) ([]string, er
 	})
 
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell who uses device %s: %w", dev.Number, err)
+		return nil, fmt.Errorf("cannot find the users of device %s: %w", dev.Number, err)
 	}
 	return users, nil
 }
@@ -46,7 +46,7 @@ func (h *Host) DeviceUsers(ctx context.Context, dev volume.Device) ([]string, er
 func (h *Host) deviceUsers(dev string) ([]string, error) {
 	var major, minor uint32
 	if n, err := fmt.Sscanf(dev, "%d:%d", &major, &minor); n != 2 || err != nil || device(major, minor) != dev {
-		return nil, errors.New("it is not written major:minor")
+		return nil, errors.New("it does not have the form major:minor")
 	}
 
 	node := ""
@@ -70,7 +70,7 @@ func (h *Host) deviceUsers(dev string) ([]string, error) {
 	}
 
 	if major == 0 && len(closed) > 0 && len(users) == 0 {
-		return nil, fmt.Errorf("process %d (%s) may not be looked into", closed[0], h.command(closed[0]))
+		return nil, fmt.Errorf("the agent may not inspect process %d (%s)", closed[0], h.command(closed[0]))
 	}
 	if node == "" {
 		return users, h.knowsGone(major)
@@ -91,7 +91,7 @@ func (h *Host) deviceUsers(dev string) ([]string, error) {
 	if busy && len(users) == 0 {
 		users = []string{"device is busy"}
 		if n := len(closed); n > 0 {
-			users[0] += fmt.Sprintf(" (%d processes may not be looked into)", n)
+			users[0] += fmt.Sprintf(" (the agent may not inspect %d processes)", n)
 		}
 	}
 
@@ -104,7 +104,7 @@ func (h *Host) knowsGone(major uint32) error {
 		return nil // a device with major 0 is never a block device
 	}
 	if err := unix.Access(h.sys+"/dev/block", unix.F_OK); err != nil {
-		return fmt.Errorf("no sysfs to find it by: %w", err)
+		return fmt.Errorf("sysfs is not available: %w", err)
 	}
 	return nil
 }
@@ -173,7 +173,7 @@ func deviceBusy(node, dev string) (bool, error) {
 		return false, fmt.Errorf("cannot find its node: %w", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK || device(unix.Major(st.Rdev), unix.Minor(st.Rdev)) != dev {
-		return false, fmt.Errorf("%q is another device's node", node)
+		return false, fmt.Errorf("%q is the node of another device", node)
 	}
 
 	fd, err := open(node, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK)
