@@ -38,7 +38,7 @@ func (c *Client) ControllerPublish(ctx context.Context, r volume.ControllerPubli
 		return nil, err
 	}
 	if bad := volume.TooLarge("publish_context", resp.GetPublishContext()); bad != "" {
-		return nil, refused(volume.ControllerPublish, volume.CodeUnverified, volume.RetryBackoff, "the plugin's answer cannot be used: "+bad)
+		return nil, refused(volume.ControllerPublish, volume.CodeUnverified, volume.RetryBackoff, "the agent cannot use the plugin's answer: "+bad)
 	}
 	return resp.GetPublishContext(), nil
 }
@@ -107,7 +107,7 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 	}
 	if bad := cmp.Or(volume.TooLong("id", made.GetVolumeId(), volume.MaxHandle), volume.TooLarge("context", made.GetVolumeContext())); bad != "" {
 		return volume.CreateVolumeResult{}, refused(volume.CreateVolume, volume.CodeUnverified, volume.RetryNever,
-			"the plugin made a volume that cannot be used, and that exists at the storage now: "+bad)
+			"the plugin created a volume that the agent cannot use and that now exists on the storage: "+bad)
 	}
 	return volume.CreateVolumeResult{
 		ExternalID: made.GetVolumeId(),
@@ -184,10 +184,10 @@ func unconfirmed(asked *csi.ValidateVolumeCapabilitiesRequest, got *csi.Validate
 
 	// The plugin may omit both maps from its answer.
 	if len(got.GetVolumeContext()) > 0 && !maps.Equal(got.GetVolumeContext(), asked.GetVolumeContext()) {
-		return "the plugin confirms another volume context than it was asked about"
+		return "the plugin confirms another volume context than the requested one"
 	}
 	if len(got.GetParameters()) > 0 && !maps.Equal(got.GetParameters(), asked.GetParameters()) {
-		return "the plugin confirms other parameters than it was asked about"
+		return "the plugin confirms other parameters than the requested ones"
 	}
 	return ""
 }

@@ -158,7 +158,7 @@ func (c *Client) askNodeInfo(ctx context.Context, k *known) error {
 		return nil
 	}
 	if bad := cmp.Or(volume.TooLong("node id", info.GetNodeId(), volume.MaxNodeID), volume.TooLarge("topology", info.GetAccessibleTopology().GetSegments())); bad != "" {
-		return refused(stepNodeGetInfo, volume.CodeUnverified, volume.RetryBackoff, "the plugin's answer cannot be used: "+bad)
+		return refused(stepNodeGetInfo, volume.CodeUnverified, volume.RetryBackoff, "the agent cannot use the plugin's answer: "+bad)
 	}
 
 	k.info.NodeID = info.GetNodeId()
