@@ -183,7 +183,7 @@ func (c *Client) decode(body []byte, answer any) error {
 	if err := json.Unmarshal(body, answer); err != nil {
 		var badType *json.UnmarshalTypeError
 		if errors.As(err, &badType) {
-			return c.foreign("its answer has another shape: " + strings.TrimPrefix(badType.Error(), "json: "))
+			return c.foreign("its answer has an unexpected type: " + strings.TrimPrefix(badType.Error(), "json: "))
 		}
 		return c.foreign("its answer is not JSON")
 	}

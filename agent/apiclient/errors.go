@@ -45,7 +45,7 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 		return c.notStarted(failed)
 	case !dialled:
 		return &api.Error{
-			Code: api.CodeUnreachable, Message: fmt.Sprintf("the agent on %s went away before it answered: %v", c.socket, unwrapped(err)),
+			Code: api.CodeUnreachable, Message: fmt.Sprintf("the agent on %s disconnected before it answered: %v", c.socket, unwrapped(err)),
 			Hint: "systemctl status volagent", Details: map[string]string{"socket": c.socket, DetailDropped: "true"},
 		}
 	case errors.Is(err, fs.ErrPermission):
@@ -67,7 +67,7 @@ func reason(err error) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no such socket"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nobody listens there"
+		return "no process listens on it"
 	case errors.Is(err, syscall.EINVAL):
 		return "the path is too long for a socket"
 	}
@@ -121,7 +121,7 @@ func (c *Client) answeredError(ctx context.Context, resp *http.Response) error {
 // foreign returns the error for an answer that an agent of this version would not give.
 func (c *Client) foreign(what string) error {
 	return &api.Error{
-		Code: api.CodeFailed, Message: fmt.Sprintf("%s does not talk like an agent of this version: %s", c.socket, what),
+		Code: api.CodeFailed, Message: fmt.Sprintf("the server on %s is not an agent of this version: %s", c.socket, what),
 		Hint: "check that the socket is volagent's, and compare the versions with: volctl version",
 	}
 }
@@ -132,5 +132,5 @@ func startHint(socket string) string {
 	if socket == DefaultSocket {
 		return "systemctl start volagent"
 	}
-	return "start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET"
+	return "start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET"
 }

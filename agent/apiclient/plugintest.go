@@ -27,5 +27,5 @@ func (c *Client) TestPlugin(ctx context.Context, id string, q api.PluginTest, ea
 		}
 	}
 
-	return nil, &api.Error{Code: api.CodeUnreachable, Message: "the agent broke off the test; it undoes what that has made at its next start", Hint: "systemctl status volagent"}
+	return nil, &api.Error{Code: api.CodeUnreachable, Message: "the agent ended the test early; at its next start it removes the traces of the test", Hint: "systemctl status volagent"}
 }

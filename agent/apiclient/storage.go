@@ -61,5 +61,5 @@ func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each f
 		}
 	}
 
-	return false, &api.Error{Code: api.CodeUnreachable, Message: "the agent broke off the listing", Hint: "systemctl status volagent"}
+	return false, &api.Error{Code: api.CodeUnreachable, Message: "the agent ended the list early", Hint: "systemctl status volagent"}
 }
