@@ -66,11 +66,11 @@ func atFD(fd *int, p peer.Peer) (*volume.Descriptor, error) {
 	case fd == nil || *fd == -1:
 		return nil, nil
 	case *fd < 0:
-		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is %d, which is no descriptor", *fd)
+		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is %d, which is not a descriptor", *fd)
 	case !p.Known || p.UID != 0:
 		return nil, &api.Error{
 			Code: api.CodePermission, Message: p.String() + " may not lend the agent a descriptor (at_fd): only root may",
-			Hint: "leave at_fd out: the agent opens the directory itself",
+			Hint: "omit at_fd: the agent opens the directory itself",
 		}
 	}
 

@@ -25,7 +25,7 @@ func (s *Server) doctorFix(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(ask.IDs) == 0 {
-		return volume.Errorf(volume.ErrInvalid, "nothing is named that is to be fixed").WithHint("volctl doctor -o json shows the ids")
+		return volume.Errorf(volume.ErrInvalid, "the request names no finding to fix").WithHint("volctl doctor -o json shows the ids")
 	}
 	return s.answer(w, s.o.Doctor.Fix(r.Context(), ask.IDs))
 }

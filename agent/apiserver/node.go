@@ -134,7 +134,7 @@ func volumeProblem(v api.Volume) api.Problem {
 // state does not show such a problem, because it does not affect the claims.
 func healthProblem(v api.Volume) api.Problem {
 	f := v.Report.Health[0]
-	words := "its plugin's " + f.By + " says so"
+	words := "its plugin's " + f.By + " reports it"
 	for _, part := range []string{f.Reason, f.Message} {
 		if part != "" {
 			words += ": " + part

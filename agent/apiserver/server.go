@@ -249,7 +249,7 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 		if p := peer.Of(r.Context()); rt.write && !s.o.MayWrite(p) {
 			s.fail(w, &api.Error{
 				Code:    api.CodePermission,
-				Message: p.String() + " may look, but neither change anything nor read logs and backups",
+				Message: p.String() + " may read the state, but may not change it or read logs and backups",
 				Hint:    "run it as root, or as a member of the socket's group (which is root-equivalent)",
 			})
 			return
@@ -278,7 +278,7 @@ func body(w http.ResponseWriter, r *http.Request, v any) error {
 		return volume.Errorf(volume.ErrInvalid, "cannot read the request: %v", err)
 	}
 	if dec.More() {
-		return volume.Errorf(volume.ErrInvalid, "cannot read the request: something follows its end")
+		return volume.Errorf(volume.ErrInvalid, "cannot read the request: there is data after its end")
 	}
 	return nil
 }

@@ -176,7 +176,7 @@ func (s *Server) secrets(r *http.Request) (map[string]volume.SecretRef, error) {
 		return nil, nil
 	}
 	if p := peer.Of(r.Context()); !s.o.MayWrite(p) {
-		return nil, &api.Error{Code: api.CodePermission, Message: p.String() + " may not name secrets that the agent is to read"}
+		return nil, &api.Error{Code: api.CodePermission, Message: p.String() + " may not name secrets for the agent to read"}
 	}
 
 	refs := map[string]api.Secret{}
@@ -193,7 +193,7 @@ func references(all map[string]api.Secret) (map[string]volume.SecretRef, error) 
 	for name, one := range all {
 		ref := fromSecret(one)
 		if ref.File == "" && ref.Credential == "" && ref.Env == "" {
-			return nil, volume.Errorf(volume.ErrInvalid, "secret %q is no reference: give {file: PATH}, {credential: NAME} or {env: NAME}", name)
+			return nil, volume.Errorf(volume.ErrInvalid, "secret %q is not a reference: use {file: PATH}, {credential: NAME} or {env: NAME}", name)
 		}
 
 		refs[name] = volume.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}

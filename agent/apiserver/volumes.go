@@ -200,7 +200,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, do func(context.C
 		return err
 	}
 	if id := r.PathValue("id"); spec.ID != id {
-		return volume.Errorf(volume.ErrInvalid, "the path names volume %q and the body %q", id, spec.ID)
+		return volume.Errorf(volume.ErrInvalid, "the path names volume %q, but the body names %q", id, spec.ID)
 	}
 
 	rec, change, err := do(r.Context(), fromSpec(spec), dry)
