@@ -17,7 +17,7 @@ import (
 const maxOpen = 32
 
 // errMoved reports that another process moved a directory to another parent during the walk.
-var errMoved = errors.New("the directory was moved while the tree was walked")
+var errMoved = errors.New("the directory was moved during the walk")
 
 // Visit processes one file. Its descriptor is an O_PATH descriptor, because opening a device or a
 // pipe has side effects. The walk closes the descriptor after the call.

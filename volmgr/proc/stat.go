@@ -42,12 +42,12 @@ func ReadStat(pid int) (Stat, error) {
 
 	shift, err := ownShift()
 	if err != nil {
-		return Stat{}, fmt.Errorf("cannot tell when process %d began: %w", pid, err)
+		return Stat{}, fmt.Errorf("cannot read the start time of process %d: %w", pid, err)
 	}
 
 	s, err := parseStat(data, shift)
 	if err != nil {
-		return Stat{}, fmt.Errorf("cannot make sense of /proc/%d/stat: %w", pid, err)
+		return Stat{}, fmt.Errorf("cannot parse /proc/%d/stat: %w", pid, err)
 	}
 
 	return s, nil
@@ -103,7 +103,7 @@ var ownShift = sync.OnceValues(func() (int64, error) {
 		return bootShift(string(raw))
 	}
 
-	return 0, errors.New("the offset of our time namespace is not known, because children are in another one")
+	return 0, errors.New("the offset of the agent's time namespace is unknown, because child processes are in another time namespace")
 })
 
 // bootShift parses the offset of the boot time in timens_offsets (time_namespaces(7)).

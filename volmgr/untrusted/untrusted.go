@@ -24,7 +24,7 @@ var ErrNotRegular = errors.New("it is not a regular file")
 
 // errHangs reports that a read has exceeded the time limit. Later reads of the same path also fail
 // with it until that read has ended.
-var errHangs = fmt.Errorf("it cannot be read within %s: the storage that it is on does not answer", within)
+var errHangs = fmt.Errorf("the storage of the file did not answer within %s", within)
 
 // reader reads files. Only one read of a path runs at a time, so that a hanging path blocks a
 // single thread.
@@ -160,7 +160,7 @@ func Open(path string) (*os.File, error) {
 		return nil, &fs.PathError{Op: "statfs", Path: path, Err: err}
 	}
 	if sys.Type == unix.PROC_SUPER_MAGIC {
-		return nil, fmt.Errorf("%w, but one of /proc", ErrNotRegular)
+		return nil, fmt.Errorf("%w: it is a file in procfs", ErrNotRegular)
 	}
 
 	// This path leads to the same inode, even if the original path now leads to another file.

@@ -37,7 +37,7 @@ func TestReadFile(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"full": "", "empty": "", "link": "",
-		"over": "more than 8 bytes", "kmsg": "one of /proc", "zero": "not a regular file", "dir": "not a regular file",
+		"over": "more than 8 bytes", "kmsg": "file in procfs", "zero": "not a regular file", "dir": "not a regular file",
 		"fifo": "not a regular file", "to-fifo": "not a regular file", "none": "no such file",
 	} {
 		data, err := ReadFile(at(name), 8)
