@@ -27,11 +27,11 @@ func Inherit(log hclog.Logger) *Inherited {
 		case ok:
 			s.left = append(s.left, unix)
 		case err == nil:
-			err = errors.Join(errors.New("it is no unix socket"), l.Close())
+			err = errors.Join(errors.New("it is not a unix socket"), l.Close())
 		}
 
 		if err = errors.Join(err, f.Close()); err != nil {
-			log.Warn("a socket that systemd passed is of no use", "name", f.Name(), "error", err)
+			log.Warn("cannot use a socket that systemd passed", "name", f.Name(), "error", err)
 		}
 	}
 
@@ -83,7 +83,7 @@ func (s *Inherited) Open(path string, gid int, mode os.FileMode) (net.Listener, 
 // Close closes the sockets that the agent does not use.
 func (s *Inherited) Close(log hclog.Logger) {
 	for _, l := range s.left {
-		log.Warn("systemd passed a socket that is not used: either no setting names it, or its file was removed. Make volagent.socket as the configuration is, and run: systemctl restart volagent.socket volagent.service",
+		log.Warn("systemd passed a socket that is not used: either no setting names it, or its file was removed. Make volagent.socket match the configuration, and run: systemctl restart volagent.socket volagent.service",
 			"socket", l.Addr().String(), "error", l.Close())
 	}
 	s.left = nil

@@ -116,12 +116,12 @@ func receive(conn *net.UnixConn) (net.Listener, error) {
 
 	messages, err := unix.ParseSocketControlMessage(rights[:m])
 	if err != nil || len(messages) != 1 {
-		return nil, errors.Join(errors.New("no socket came"), err)
+		return nil, errors.Join(errors.New("the helper service sent no socket"), err)
 	}
 
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		return nil, errors.Join(errors.New("no socket came"), err)
+		return nil, errors.Join(errors.New("the helper service sent no socket"), err)
 	}
 
 	f := os.NewFile(uintptr(fds[0]), "lent")

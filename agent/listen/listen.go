@@ -23,7 +23,7 @@ const MaxPath = 107
 // admit sets the group and the mode of a socket, which decide who may connect.
 func admit(path string, gid int, mode os.FileMode) error {
 	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, mode)); err != nil {
-		return fmt.Errorf("cannot set who may use the socket: %w", err)
+		return fmt.Errorf("cannot set the group or mode of the socket: %w", err)
 	}
 	return nil
 }
@@ -38,12 +38,12 @@ func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 
 	if c, err := net.Dial("unix", path); err == nil {
 		return nil, errors.Join(volume.Errorf(volume.ErrRefused, "another agent answers on %s", path).
-			WithHint("stop it, or give this one another socket"), c.Close())
+			WithHint("stop it, or configure another socket for this agent"), c.Close())
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
 		// A connection to a regular file fails in the same way. The file may belong to a user and
 		// must stay.
 		if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-			return nil, volume.Errorf(volume.ErrInvalid, "%s is there and is no socket", path).WithHint("give another path for the socket")
+			return nil, volume.Errorf(volume.ErrInvalid, "%s exists and is not a socket", path).WithHint("configure another path for the socket")
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("cannot remove the socket of an earlier run: %w", err)
