@@ -187,10 +187,10 @@ func (p *Plugin) die(l *live, f Fault, now Moment) error {
 // killCaller kills the caller and waits until the connection to it is gone.
 func (p *Plugin) killCaller(l *live) error {
 	if l.caller.pid == 0 || l.caller.pid == os.Getpid() {
-		return status.Error(codes.Internal, "the caller cannot be killed: it is in the plugin's process, or unknown")
+		return status.Error(codes.Internal, "cannot kill the caller: it is in the plugin's process, or unknown")
 	}
 	if err := unix.Kill(l.caller.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-		return status.Errorf(codes.Internal, "the caller cannot be killed: %v", err)
+		return status.Errorf(codes.Internal, "cannot kill the caller: %v", err)
 	}
 
 	select {

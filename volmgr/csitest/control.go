@@ -174,7 +174,7 @@ func strictJSON(b []byte, v any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more after the JSON value")
+		return errors.New("there is data after the JSON value")
 	}
 
 	return nil

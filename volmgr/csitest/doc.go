@@ -29,8 +29,8 @@
 //	late/              effects that happen after the plugin's death (see Fault.Outlives)
 //	volumes/<hash>/    one volume: volume.json, attached.json, data/, block.img
 //
-// A Fault selects calls and makes them fail: with a delay, without the effect, without the answer,
-// with a crash, or with a Twist, which imitates the behavior of real plugins:
+// A Fault selects calls and makes them fail with a delay, without the effect, without the answer, or
+// with a crash. A Fault with a Twist imitates the behavior of a real plugin:
 //
 //	Fault{Method: csitest.NodeStage, Skip: 1, Twist: csitest.Dead}
 //

@@ -145,11 +145,11 @@ func (f Fault) valid() error {
 	case !moment(f.Crash), !moment(f.KillCaller):
 		return fmt.Errorf("a fault's moment is %q or %q", BeforeEffect, AfterEffect)
 	case f.Effect != EffectAuto && f.Effect != EffectNone && f.Effect != EffectDone && f.Effect != EffectLater:
-		return fmt.Errorf("a fault's effect is %q, %q, %q or none given", EffectNone, EffectDone, EffectLater)
+		return fmt.Errorf("a fault's effect must be empty, %q, %q or %q", EffectNone, EffectDone, EffectLater)
 	case f.Effect == EffectLater && f.Delay <= 0:
 		return fmt.Errorf("a fault's effect %q needs a delay", EffectLater)
 	case f.Method != "" && !knownMethod(f.Method):
-		return fmt.Errorf("a fault's method %q is none of the plugin's", f.Method)
+		return fmt.Errorf("the plugin does not have the method %q of a fault", f.Method)
 	case f.Outlives && f.Method != ControllerPublish && f.Method != ControllerUnpublish:
 		return fmt.Errorf("only %s and %s outlive the plugin, not %q", ControllerPublish, ControllerUnpublish, f.Method)
 	case f.Skip < 0:

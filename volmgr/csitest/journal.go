@@ -123,7 +123,7 @@ func AwaitCalls(ctx context.Context, path string, done func(Calls) bool) (Calls,
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return calls, fmt.Errorf("the awaited calls did not come: %w; there are:\n%s", ctx.Err(), calls)
+			return calls, fmt.Errorf("the expected calls did not arrive: %w; the journal contains:\n%s", ctx.Err(), calls)
 		}
 	}
 }

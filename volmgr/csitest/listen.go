@@ -45,12 +45,12 @@ func removeStale(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return errors.New("a file that is no socket is there")
+		return errors.New("a file that is not a socket has this path")
 	}
 
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
-		return errors.Join(errors.New("another process answers there"), conn.Close())
+		return errors.Join(errors.New("another process answers on the socket"), conn.Close())
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return err

@@ -122,5 +122,5 @@ func attachLoop(image string) (string, error) {
 		}
 	}
 
-	return "", errors.New("cannot get a loop device: others take them all")
+	return "", errors.New("cannot get a loop device: other processes took all free devices")
 }

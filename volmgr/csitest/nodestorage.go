@@ -43,7 +43,7 @@ func (s *node) NodeExpandVolume(ctx context.Context, m *csi.NodeExpandVolumeRequ
 	}
 
 	if least > most {
-		return nil, status.Errorf(codes.OutOfRange, "%d bytes are asked for, and %d are the most", least, most)
+		return nil, status.Errorf(codes.OutOfRange, "the request needs %d bytes, but the maximum is %d", least, most)
 	}
 
 	v.Usable = v.Capacity

@@ -25,7 +25,7 @@ func page[T any](cfg Config, all []T, id func(T) string, m pageRequest) (some []
 	if token := m.GetStartingToken(); token != "" {
 		raw, decodeErr := hex.DecodeString(strings.TrimPrefix(token, tokenPrefix))
 		if !strings.HasPrefix(token, tokenPrefix) || decodeErr != nil {
-			return nil, "", status.Errorf(codes.Aborted, "the starting_token %q is none of this plugin's", token)
+			return nil, "", status.Errorf(codes.Aborted, "the starting_token %q does not come from this plugin", token)
 		}
 
 		all = slices.DeleteFunc(all, func(v T) bool { return id(v) <= string(raw) })

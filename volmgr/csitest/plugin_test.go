@@ -187,7 +187,7 @@ func TestSockets(t *testing.T) {
 	b.must(b.attach("a"))
 
 	b.must(os.WriteFile(b.dir+"/file", nil, 0o600))
-	if err := New(b.cfg).Start(b.dir + "/file"); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if err := New(b.cfg).Start(b.dir + "/file"); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file in the way: %v", err)
 	}
 	if err := New(b.cfg).Start("tcp://x"); err == nil {

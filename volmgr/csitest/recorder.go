@@ -268,7 +268,7 @@ func (r *recorder) overlap(l, other *live) {
 	}
 
 	r.violation(Violation{
-		Rule: RuleInFlight, Words: "the call came while this one was in flight: " + other.call.String(), Time: now(),
+		Rule: RuleInFlight, Words: "this call was still running: " + other.call.String(), Time: now(),
 		Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume,
 	})
 }
@@ -284,7 +284,7 @@ func (r *recorder) overtaken(l, other *live) {
 	}
 
 	r.violation(Violation{
-		Rule: RuleOvertaken, Words: fmt.Sprintf("this one was given up %s before and may still take effect: %s", l.call.Start.Sub(other.gone), other.call), Time: now(),
+		Rule: RuleOvertaken, Words: fmt.Sprintf("the caller gave up this call %s earlier, and it may still take effect: %s", l.call.Start.Sub(other.gone), other.call), Time: now(),
 		Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume,
 	})
 }

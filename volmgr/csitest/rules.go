@@ -183,7 +183,7 @@ func (c *check) sizes() {
 		{"group_snapshot_id", call.Group, maxString},
 	} {
 		if len(f.value) > f.max {
-			c.report(RuleSize, "%s has %d bytes, and a plugin need accept only %d", f.name, len(f.value), f.max)
+			c.report(RuleSize, "%s has %d bytes, but plugins may refuse more than %d", f.name, len(f.value), f.max)
 		}
 	}
 
@@ -197,7 +197,7 @@ func (c *check) sizes() {
 		}
 
 		if size > maxMap {
-			c.report(RuleSize, "%s has %d bytes, and a plugin need accept only %d", name, size, maxMap)
+			c.report(RuleSize, "%s has %d bytes, but plugins may refuse more than %d", name, size, maxMap)
 		}
 	}
 }
@@ -213,7 +213,7 @@ func (c *check) capabilities() {
 		}
 		if !c.cfg.MultiWriter && (mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER ||
 			mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER) {
-			c.report(RuleCapability, "%s is asked for, and the plugin has no SINGLE_NODE_MULTI_WRITER", mode)
+			c.report(RuleCapability, "%s is requested, but the plugin has no SINGLE_NODE_MULTI_WRITER", mode)
 		}
 		if one.GetMount().GetVolumeMountGroup() != "" && !c.cfg.MountGroup {
 			c.report(RuleCapability, "volume_mount_group is set, and the plugin has no VOLUME_MOUNT_GROUP")

@@ -131,7 +131,7 @@ func (c *check) target(vol *volumeView) {
 	case other != "":
 		c.report(RuleTarget, "the target %q belongs to volume %q", call.TargetPath, other)
 	case was == nil && c.r.seen.targetExists:
-		c.report(RuleTarget, "the target %q exists already, and is the plugin's to make", call.TargetPath)
+		c.report(RuleTarget, "the target %q exists already, but the plugin must create it", call.TargetPath)
 	case was != nil && was.is == yes && (was.as != call.Capability || was.readOnly != call.ReadOnly):
 		c.report(RuleTarget, "the target %q is published already with other options", call.TargetPath)
 	}

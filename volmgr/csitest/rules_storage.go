@@ -48,9 +48,9 @@ func (c *check) capacityRange() {
 	case c.r.size == nil:
 		c.report(RuleRequired, "capacity_range is not set")
 	case least < 0 || most < 0 || (most > 0 && least > most):
-		c.report(RuleRequired, "the capacity range from %d to %d is none", least, most)
+		c.report(RuleRequired, "the capacity range from %d to %d is invalid", least, most)
 	case least == 0 && most == 0:
-		c.report(RuleRequired, "the capacity range is there without a bound")
+		c.report(RuleRequired, "the capacity range has no limit")
 	}
 }
 
@@ -77,7 +77,7 @@ func (c *check) snapshots() {
 		}
 	case CreateVolume:
 		if ready, known := c.view.snaps[call.Snapshot]; known && !ready {
-			c.report(RuleOrder, "the snapshot %q was not said to be ready", call.Snapshot)
+			c.report(RuleOrder, "the plugin did not report snapshot %q as ready", call.Snapshot)
 		}
 	}
 }
@@ -132,10 +132,10 @@ func (c *check) nodeExpand(vol *volumeView) {
 	}
 
 	if as != "" && call.Capability != "" && call.Capability != as {
-		c.report(RuleCapability, "the capability is %q, and the volume is there as %q", call.Capability, as)
+		c.report(RuleCapability, "the capability is %q, but the volume is mounted as %q", call.Capability, as)
 	}
 	if c.cfg.Expand && hasController(c.cfg) && !vol.expands {
-		c.report(RuleOrder, "no ControllerExpandVolume said that node expansion is required")
+		c.report(RuleOrder, "no ControllerExpandVolume reported that the node must expand the volume")
 	}
 }
 

@@ -88,7 +88,7 @@ func (s *controller) fit(r *csi.CapacityRange, size int64) (int64, error) {
 
 	least := max(r.GetRequiredBytes(), size)
 	if least > most {
-		return 0, status.Errorf(codes.OutOfRange, "%d bytes are asked for at least, and %d are the most", least, most)
+		return 0, status.Errorf(codes.OutOfRange, "the request needs at least %d bytes, but the maximum is %d", least, most)
 	}
 	if least == 0 {
 		least = min(blockSize, most)
