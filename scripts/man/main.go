@@ -54,7 +54,7 @@ func buildDate(epoch string) (string, error) {
 	if epoch != "" {
 		seconds, err := strconv.ParseInt(epoch, 10, 64)
 		if err != nil {
-			return "", fmt.Errorf("SOURCE_DATE_EPOCH=%q is no number of seconds", epoch)
+			return "", fmt.Errorf("SOURCE_DATE_EPOCH=%q is not a number of seconds", epoch)
 		}
 		at = time.Unix(seconds, 0)
 	}

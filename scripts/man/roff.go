@@ -134,11 +134,11 @@ func (p *roff) commands(cmd *cobra.Command) {
 var shipped = map[string][][2]string{
 	"volagent": {
 		{"/etc/volagent/volagent.yaml", "The configuration, with every key."},
-		{"/etc/volagent/plugins.d/*.yaml", "One file a plugin; read when it changes."},
+		{"/etc/volagent/plugins.d/*.yaml", "One file for each plugin. The agent reads a file when it changes."},
 		{"/etc/volagent/volumes.d", "Volumes that are registered when the agent starts."},
-		{"/var/lib/volagent", "What is recorded, the mounts, and the volumes of the bundled driver."},
+		{"/var/lib/volagent", "The state database, the mounts, and the volumes of the bundled driver."},
 		{"/run/volagent/volagent.sock", "The socket of the API, which volctl uses."},
-		{"/usr/share/doc/volagent", "Examples, and the licences of all that is in the programs."},
+		{"/usr/share/doc/volagent", "Examples, and the licences of the code in the programs."},
 	},
 }
 

@@ -50,6 +50,6 @@ func run(args []string, out io.Writer) error {
 		return fmt.Errorf("packaging/grafana/volagent.json: %w", err)
 	}
 
-	_, err = fmt.Fprintf(out, "promcheck: %d alerts and %d panels are well\n", alerts, panels)
+	_, err = fmt.Fprintf(out, "promcheck: %d alerts and %d panels are correct\n", alerts, panels)
 	return err
 }

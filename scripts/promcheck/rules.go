@@ -58,7 +58,7 @@ func (c *catalog) rules(text []byte) (n int, err error) {
 
 		for _, r := range g.Rules {
 			if seen[r.Alert] {
-				err = errors.Join(err, fmt.Errorf("alert %s is there twice", r.Alert))
+				err = errors.Join(err, fmt.Errorf("alert %s is defined twice", r.Alert))
 			}
 
 			seen[r.Alert] = true

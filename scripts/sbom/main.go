@@ -76,7 +76,7 @@ func modules(programs []string) ([]debug.Module, error) {
 	for _, program := range programs {
 		info, err := buildinfo.ReadFile(program)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read what %s is made of: %w", program, err)
+			return nil, fmt.Errorf("cannot read the build information of %s: %w", program, err)
 		}
 
 		all["std"] = debug.Module{Path: "std", Version: info.GoVersion}
