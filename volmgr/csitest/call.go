@@ -141,7 +141,7 @@ type Result struct {
 // Ended reports whether the plugin has answered the call.
 func (c Call) Ended() bool { return c.Code != "" }
 
-// OK reports whether the caller got the answer OK in time.
+// OK reports whether the caller received the answer OK in time.
 func (c Call) OK() bool { return c.Code == okCode && !c.Late }
 
 // String formats the call as one line for the log of a test.

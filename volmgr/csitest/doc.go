@@ -34,6 +34,7 @@
 //
 //	Fault{Method: csitest.NodeStage, Skip: 1, Twist: csitest.Dead}
 //
-// A restarted plugin reads the knowledge of its caller from the journal, and continues its checks. Volumes
-// and attachments are files, and the kernel keeps the mounts. The plugin keeps nothing only in memory.
+// A restarted plugin reads the knowledge of its caller from the journal, and continues its checks.
+// Volumes and attachments are files, and the kernel keeps the mounts. The plugin keeps no data only in
+// memory.
 package csitest

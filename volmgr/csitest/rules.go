@@ -130,7 +130,7 @@ func (c *check) fields() {
 		c.creation(c.r.create)
 	}
 	if call.Method == ControllerPublish && call.ReadOnly && !c.cfg.AttachReadOnly {
-		c.report(RuleOffered, "readonly is set, and the plugin has no PUBLISH_READONLY")
+		c.report(RuleOffered, "readonly is set, but the plugin has no PUBLISH_READONLY")
 	}
 
 	for _, path := range []string{call.StagingPath, call.TargetPath} {
@@ -151,11 +151,11 @@ func (c *check) creation(m *csi.CreateVolumeRequest) {
 
 	switch {
 	case sent && c.cfg.Topology == nil:
-		c.report(RuleOffered, "accessibility_requirements is set, and the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
+		c.report(RuleOffered, "accessibility_requirements is set, but the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
 	case repeated && places != before:
-		c.report(RuleTopology, "accessibility_requirements is %q, and was %q in a CreateVolume whose outcome is not known", places, before)
+		c.report(RuleTopology, "accessibility_requirements is %q, but it was %q in a CreateVolume whose outcome is unknown", places, before)
 	case !repeated && !sent && len(c.cfg.Topology) > 0:
-		c.report(RuleTopology, "accessibility_requirements is not set, and the node is at %v", c.cfg.Topology)
+		c.report(RuleTopology, "accessibility_requirements is not set, but the node is at %v", c.cfg.Topology)
 	}
 }
 
@@ -216,7 +216,7 @@ func (c *check) capabilities() {
 			c.report(RuleCapability, "%s is requested, but the plugin has no SINGLE_NODE_MULTI_WRITER", mode)
 		}
 		if one.GetMount().GetVolumeMountGroup() != "" && !c.cfg.MountGroup {
-			c.report(RuleCapability, "volume_mount_group is set, and the plugin has no VOLUME_MOUNT_GROUP")
+			c.report(RuleCapability, "volume_mount_group is set, but the plugin has no VOLUME_MOUNT_GROUP")
 		}
 	}
 }
@@ -226,7 +226,7 @@ func (c *check) capabilities() {
 func (c *check) contexts() {
 	call := c.r.call
 	if c.cfg.WantSecrets != nil && c.r.takesSecrets && !maps.Equal(c.r.secrets, c.cfg.WantSecrets) {
-		c.report(RuleSecrets, "the secrets %q are not those of the volume: they are %q, and their values count",
+		c.report(RuleSecrets, "the secrets %q differ from the expected secrets %q in their keys or values",
 			call.SecretKeys, slices.Sorted(maps.Keys(c.cfg.WantSecrets)))
 	}
 	if call.Volume == "" || !slices.Contains([]string{ControllerPublish, ValidateCapabilities, NodeStage, NodePublish}, call.Method) {
@@ -247,10 +247,10 @@ func (c *check) contexts() {
 
 	switch a := vol.attached[c.cfg.NodeID]; {
 	case !c.cfg.Attach && len(call.PublishContext) > 0:
-		c.report(RulePublishContext, "the publish context is %v, and the plugin does not attach", call.PublishContext)
+		c.report(RulePublishContext, "the publish context is %v, but the plugin has no ControllerPublishVolume", call.PublishContext)
 	case !c.cfg.Attach:
 	case c.cfg.NoController && len(call.PublishContext) == 0:
-		c.report(RulePublishContext, "the publish context is empty, and the plugin attaches")
+		c.report(RulePublishContext, "the publish context is empty, but the plugin has ControllerPublishVolume")
 	case a != nil && a.is == yes && !maps.Equal(call.PublishContext, a.given):
 		c.report(RulePublishContext, "the publish context is %v and must be %v", call.PublishContext, a.given)
 	}

@@ -11,7 +11,7 @@ import (
 func (c *check) storage() {
 	call := c.r.call
 	if len(call.Mutable) > 0 && !c.cfg.Modify && call.Method != ControllerModify {
-		c.report(RuleOffered, "mutable_parameters is set, and the plugin has no MODIFY_VOLUME")
+		c.report(RuleOffered, "mutable_parameters is set, but the plugin has no MODIFY_VOLUME")
 	}
 	if c.r.size != nil || call.Method == ControllerExpand {
 		c.capacityRange()
@@ -20,7 +20,7 @@ func (c *check) storage() {
 		c.report(RuleRequired, "max_entries is %d", call.Entries)
 	}
 	if call.Token != "" && !c.view.tokens[call.Method+" "+call.Token] {
-		c.report(RuleToken, "the starting_token %q was in no answer to %s", call.Token, call.Method)
+		c.report(RuleToken, "the starting_token %q comes from no answer to %s", call.Token, call.Method)
 	}
 
 	switch m := c.r.msg.(type) {
@@ -30,11 +30,11 @@ func (c *check) storage() {
 		}
 	case *csi.GetCapacityRequest:
 		if m.GetAccessibleTopology() != nil && c.cfg.Topology == nil {
-			c.report(RuleOffered, "accessible_topology is set, and the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
+			c.report(RuleOffered, "accessible_topology is set, but the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
 		}
 	case *csi.CreateSnapshotRequest:
 		if m.GetAccessibilityRequirements() != nil {
-			c.report(RuleOffered, "accessibility_requirements is set, and the plugin has no SNAPSHOT_ACCESSIBILITY_CONSTRAINTS")
+			c.report(RuleOffered, "accessibility_requirements is set, but the plugin has no SNAPSHOT_ACCESSIBILITY_CONSTRAINTS")
 		}
 	}
 
@@ -67,12 +67,12 @@ func (c *check) snapshots() {
 		case len(call.Members) == 0:
 			c.report(RuleRequired, "snapshot_ids is not set")
 		case ok && !slices.Equal(known, slices.Sorted(slices.Values(call.Members))):
-			c.report(RuleOrder, "the snapshots %q are named, and the group has %q", call.Members, known)
+			c.report(RuleOrder, "the request names the snapshots %q, but the group has %q", call.Members, known)
 		}
 	case DeleteSnapshot:
 		for id, members := range c.view.groups {
 			if slices.Contains(members, call.Snapshot) {
-				c.report(RuleOrder, "the snapshot belongs to group snapshot %q, and is deleted alone", id)
+				c.report(RuleOrder, "the snapshot belongs to group snapshot %q, but is deleted alone", id)
 			}
 		}
 	case CreateVolume:
@@ -87,9 +87,9 @@ func (c *check) contentSource(s *csi.VolumeContentSource) {
 	switch {
 	case s == nil:
 	case s.GetSnapshot() != nil && !c.cfg.Snapshot:
-		c.report(RuleOffered, "volume_content_source is a snapshot, and the plugin has no CREATE_DELETE_SNAPSHOT")
+		c.report(RuleOffered, "volume_content_source is a snapshot, but the plugin has no CREATE_DELETE_SNAPSHOT")
 	case s.GetVolume() != nil && !c.cfg.Clone:
-		c.report(RuleOffered, "volume_content_source is a volume, and the plugin has no CLONE_VOLUME")
+		c.report(RuleOffered, "volume_content_source is a volume, but the plugin has no CLONE_VOLUME")
 	case s.GetSnapshot().GetSnapshotId() == "" && s.GetVolume().GetVolumeId() == "":
 		c.report(RuleRequired, "volume_content_source is set without a source")
 	}
@@ -99,7 +99,7 @@ func (c *check) contentSource(s *csi.VolumeContentSource) {
 // a plugin that does not stage. Otherwise it must be the staging path of the volume.
 func (c *check) stagingField(vol *volumeView) {
 	if c.r.call.StagingPath != "" && !c.cfg.Stage {
-		c.report(RuleOffered, "staging_target_path is set, and the plugin has no STAGE_UNSTAGE_VOLUME")
+		c.report(RuleOffered, "staging_target_path is set, but the plugin has no STAGE_UNSTAGE_VOLUME")
 		return
 	}
 	c.onePath(vol)
@@ -108,7 +108,7 @@ func (c *check) stagingField(vol *volumeView) {
 // controllerExpand checks that a volume is not in use if the plugin only expands OFFLINE.
 func (c *check) controllerExpand(vol *volumeView) {
 	if c.cfg.Offline && vol.inUse() {
-		c.report(RuleOffline, "the plugin expands OFFLINE only, and the volume is in use: %s", vol.use())
+		c.report(RuleOffline, "the plugin only expands OFFLINE, but the volume is in use: %s", vol.use())
 	}
 }
 
@@ -142,7 +142,7 @@ func (c *check) nodeExpand(vol *volumeView) {
 // mountGroup checks that NodePublish has the same mount group as NodeStage.
 func (c *check) mountGroup(vol *volumeView) {
 	if group := c.r.call.MountGroup; vol.staged == yes && group != vol.stagedGroup {
-		c.report(RuleCapability, "the mount group is %q, and the volume is staged with %q", group, vol.stagedGroup)
+		c.report(RuleCapability, "the mount group is %q, but the volume is staged with %q", group, vol.stagedGroup)
 	}
 }
 
