@@ -29,7 +29,7 @@ type DetachOptions struct {
 	WithoutPlugin string
 }
 
-// Claims lists claims.
+// Claims lists the claims that match a filter.
 func (c *Client) Claims(ctx context.Context, f ClaimFilter) ([]api.Claim, error) {
 	query := url.Values{}
 	for name, value := range map[string]string{"volume": f.Volume, "alloc": f.Alloc, "plugin": f.Plugin} {

@@ -34,7 +34,7 @@ type LogOptions struct {
 	Follow bool
 }
 
-// EventFilter selects events.
+// EventFilter restricts a list of events. Empty fields match every event.
 type EventFilter struct {
 	Volume string
 	Since  time.Time // zero means all events that the agent has stored
@@ -76,8 +76,8 @@ type ControlOptions struct {
 	Part         Part
 }
 
-// RestartPlugin stops a plugin that the agent runs, and starts it again with its current plugin
-// file.
+// RestartPlugin stops a plugin that the agent runs, and starts it again. It uses the plugin file that
+// the agent read last.
 func (c *Client) RestartPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "restart", o)
 }

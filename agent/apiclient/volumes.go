@@ -97,7 +97,7 @@ func (c *Client) WithdrawExpansion(ctx context.Context, id string) (*api.VolumeR
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id, "expand"}})
 }
 
-// VolumeStats asks the plugin for the usage of the volume.
+// VolumeStats asks the plugin for the usage of a volume.
 func (c *Client) VolumeStats(ctx context.Context, id string) (*api.Stats, error) {
 	return get[api.Stats](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id, "stats"}})
 }

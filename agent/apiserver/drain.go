@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Drainer removes all volumes from the host and ends that state again.
+// Drainer drains the host of all volumes, and ends a drain.
 type Drainer interface {
 	Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error)
 	Undrain(ctx context.Context) (changed bool, err error)

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// set is a set of labels.
+// set is a set of names, such as labels or commands.
 type set map[string]bool
 
 func of(names ...string) set {

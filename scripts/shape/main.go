@@ -5,8 +5,8 @@
 //
 // A file refers to another file of its package if it uses a declaration of that file. A package is
 // easy to read in parts if its files have an order in which each refers only to later files. The
-// command searches for the order with the fewest references that point back to an earlier file. It counts
-// one reference for each pair of files.
+// command searches for the order with the fewest references that point back to an earlier file. It
+// counts one reference for each pair of files.
 package main
 
 import (

@@ -43,7 +43,7 @@ func (c *Client) ControllerPublish(ctx context.Context, r volume.ControllerPubli
 	return resp.GetPublishContext(), nil
 }
 
-// ControllerUnpublish undoes ControllerPublish.
+// ControllerUnpublish disconnects a volume from a node.
 func (c *Client) ControllerUnpublish(ctx context.Context, r volume.ControllerUnpublishRequest) error {
 	_, err := invoke(ctx, c, volume.ControllerUnpublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerUnpublishVolume,
 		&csi.ControllerUnpublishVolumeRequest{VolumeId: r.ExternalID, NodeId: r.NodeID, Secrets: reveal(r.Secrets)})

@@ -27,7 +27,7 @@ func (c *Client) NodeStage(ctx context.Context, r volume.NodeStageRequest) error
 	return err
 }
 
-// NodeUnstage undoes NodeStage.
+// NodeUnstage unmounts a volume from its staging path.
 func (c *Client) NodeUnstage(ctx context.Context, r volume.NodeUnstageRequest) error {
 	_, err := invoke(ctx, c, volume.NodeUnstage, c.opts.NodeTimeout, nil, c.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{
 		VolumeId:          r.ExternalID,
@@ -57,7 +57,7 @@ func (c *Client) NodePublish(ctx context.Context, r volume.NodePublishRequest) e
 	return err
 }
 
-// NodeUnpublish undoes NodePublish.
+// NodeUnpublish unmounts a volume from an alloc's target path.
 func (c *Client) NodeUnpublish(ctx context.Context, r volume.NodeUnpublishRequest) error {
 	_, err := invoke(ctx, c, volume.NodeUnpublish, c.opts.NodeTimeout, nil, c.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{
 		VolumeId:   r.ExternalID,
@@ -90,7 +90,7 @@ func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.S
 	return stats, err
 }
 
-// NodeExpand grows a volume's file system or device on this host to the size of its storage. It
+// NodeExpand enlarges a volume's file system or device on this host to the size of its storage. It
 // returns the new size in bytes, or 0 if the plugin does not report it.
 func (c *Client) NodeExpand(ctx context.Context, r volume.NodeExpandRequest) (int64, error) {
 	k, err := c.caps(ctx)

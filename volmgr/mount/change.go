@@ -75,7 +75,7 @@ func (h *Host) unmount(path string, flags int) error {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 		return nil
 	case errors.Is(err, unix.EINVAL):
-		// EINVAL means that the path is no mount point, or that its mount cannot be unmounted.
+		// EINVAL means that the path is not a mount point, or that the kernel refuses to unmount it.
 		if mounted, merr := h.mountedAt(path); merr == nil && !mounted {
 			return nil
 		}

@@ -12,7 +12,7 @@ import (
 type kind string
 
 // The kinds of calls, as they appear in messages. Each way to unmount is a kind of its own, because
-// a forced unmount must not wait for the hanging look or plain unmount that it is meant to end.
+// a forced unmount must not wait for the hanging call that it is meant to end.
 const (
 	kindLook    kind = "look at"
 	kindChange  kind = "change"

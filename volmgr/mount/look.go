@@ -149,7 +149,7 @@ func (h *Host) rootAt(path string) (unix.Statx_t, error) {
 	return st, err
 }
 
-// probe checks whether the mount at path works.
+// probe returns an error if the mount at path does not work.
 func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 	if h.deviceGone(p.id.Device) {
 		return fmt.Errorf("device %s: %w", p.id.Device, unix.ENODEV)
