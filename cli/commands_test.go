@@ -63,7 +63,7 @@ func TestEveryExitCode(t *testing.T) {
 		}
 	}
 	none := run{ctx: t.Context(), socket: filepath.Join(shortDir(t), "none")}
-	expect(t, none.volctl("volume", "list"), 7, "", "volctl: cannot list volumes: no agent answers on SOCKET: there is no such socket\nhint: start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
+	expect(t, none.volctl("volume", "list"), 7, "", "volctl: cannot list volumes: no agent answers on SOCKET: there is no such socket\nhint: start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 	expect(t, none.volctl("version"), 0, "volctl  dev\nagent   not asked: no agent answers on SOCKET: there is no such socket\n", "")
 	expect(t, none.volctl("volume", "list", "--help"), 0, none.volctl("help", "volume", "list").stdout, "")
 }
@@ -137,7 +137,7 @@ func TestClaimOutlivesTheAgent(t *testing.T) {
 	}
 	f.on["PUT /v1/volumes/data/claims/manual"] = func(*http.Request) (any, error) { return nil, errors.New("die") }
 	expect(t, with(t, f).volctl("volume", "claim", "data", "--timeout", "400ms"), 7, "", "hint: the agent was restarted meanwhile, so the claim may still stand: volctl volume detach data manual\n")
-	expect(t, with(t, f).volctl("volume", "claim", "data", "--no-wait"), 7, "", "went away before it answered")
+	expect(t, with(t, f).volctl("volume", "claim", "data", "--no-wait"), 7, "", "disconnected before it answered")
 }
 
 func TestClaimInterrupted(t *testing.T) {
@@ -377,7 +377,7 @@ func TestValidate(t *testing.T) {
 	expectSent(t, f)
 	none := run{ctx: t.Context(), socket: filepath.Join(shortDir(t), "none")}
 	expect(t, none.volctl("volume", "validate", file, "-offline", "--json"), 0, "[\n  {\n    \"id\": \"a\"\n  },\n  {\n    \"id\": \"b\"\n  },\n  {\n    \"id\": \"c\"\n  }\n]\n", "")
-	expect(t, none.volctl("volume", "validate", file), 7, "", "(the file itself is well-formed): no agent answers on SOCKET: there is no such socket\nhint: start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET; or check the file alone with --offline\n")
+	expect(t, none.volctl("volume", "validate", file), 7, "", "(the file itself is well-formed): no agent answers on SOCKET: there is no such socket\nhint: start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET; or check the file alone with --offline\n")
 	expect(t, none.volctl("volume", "validate", file+"x"), 2, "", "no such file or directory")
 }
 
@@ -422,7 +422,7 @@ func TestWait(t *testing.T) {
 // TestWaitForTheAgent checks that wait also waits for an agent that has not started yet.
 func TestWaitForTheAgent(t *testing.T) {
 	r := run{ctx: t.Context(), socket: filepath.Join(shortDir(t), "s")}
-	expect(t, r.volctl("wait", "-timeout", "300ms"), 5, "", "volctl: cannot wait for the agent: after 300ms: no agent answers on SOCKET: there is no such socket\nhint: start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
+	expect(t, r.volctl("wait", "-timeout", "300ms"), 5, "", "volctl: cannot wait for the agent: after 300ms: no agent answers on SOCKET: there is no such socket\nhint: start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 	done := make(chan result)
 	go func() { done <- r.volctl("wait", "-plugin", "ebs") }()
 	select {

@@ -76,12 +76,12 @@ func TestMountHelper(t *testing.T) {
 // TestMountHelperWithoutAgent checks the helper without an agent. With _netdev it waits; otherwise
 // it says how to change the line.
 func TestMountHelperWithoutAgent(t *testing.T) {
-	const why = ": without _netdev it is mounted before the agent can run, and stops the boot; start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n"
+	const why = ": without _netdev it is mounted before the agent can run, and stops the boot; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n"
 	f := world()
 	r, s, dir := helperRun(t, f)
 	r.socket = filepath.Join(shortDir(t), "s")
 	cannot := "mount.csi: cannot mount volume \"data\" at " + dir + ": no agent answers on SOCKET: there is no such socket"
-	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", cannot+"; start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
+	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", cannot+"; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 	unit := "0::/system.slice/" + mount.UnitName(dir) + "\n"
 	r.cgroup = unit
 	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "; add _netdev to the Options= of "+mount.UnitName(dir)+why)
@@ -94,18 +94,18 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", "; add _netdev,nofail to its line in /etc/fstab"+why)
 	r.cgroup = ""
 	fstab("data " + dir + " csi rw,_netdev 0 0")
-	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
+	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 
 	booting := "mount.csi: cannot mount volume \"data\" at " + dir + ": the host is booting; add _netdev,nofail to its line"
 	s.boots = true // a mount of that line may be part of the boot
-	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
+	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 	fstab("data " + dir + " csi rw,nofail 0 0")
 	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", "there is no such socket; add _netdev,nofail to its line")
 	r.cgroup = unit
 	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", booting)
 
 	begun := time.Now()
-	expect(t, r.volctl("data", dir, "-o", "rw,_netdev,timeout=1s"), 2, "", cannot+", for 1s; start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
+	expect(t, r.volctl("data", dir, "-o", "rw,_netdev,timeout=1s"), 2, "", cannot+", for 1s; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 	if took := time.Since(begun); took < 700*time.Millisecond {
 		t.Errorf("it waited %s", took)
 	}
@@ -200,7 +200,7 @@ func TestUmount(t *testing.T) {
 	// The agent dies.
 	s.unmounts = nil
 	f.on["DELETE /v1/volumes/data/claims/a"] = func(*http.Request) (any, error) { return nil, errors.New("die") }
-	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent detaches volume \"data\" when it runs: the agent on SOCKET went away")
+	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent detaches volume \"data\" when it runs: the agent on SOCKET disconnected")
 }
 
 // TestUmountAnew checks that a claim ends with its mount even if the agent had unmounted it itself,

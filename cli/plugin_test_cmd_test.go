@@ -22,7 +22,7 @@ func TestPluginTest(t *testing.T) {
 		"volctl: plugin \"ebs\" does not do what the agent needs: source\nhint: volctl plugin logs ebs\n")
 	expect(t, r.volctl("plugin", "test", "ebs", "-q"), 1, "source\n", "does not do what the agent needs")
 	expect(t, r.volctl("plugin", "test", "s3", "-q"), 5, "", "cannot test plugin \"s3\": it was not over")
-	expect(t, r.volctl("plugin", "test", "cut", "-q"), 7, "", "broke off the test")
+	expect(t, r.volctl("plugin", "test", "cut", "-q"), 7, "", "ended the test early")
 	f.sent()
 	expect(t, r.volctl("plugin", "test", "nfs", "-q", "-kill", "-external-id", "a/b", "-context", "k=v=w", "-secret", "s=file:/f", "-secret", "t=env:E", "-access-mode", "multi-node-multi-writer",
 		"-fs-type", "xfs", "-mount-flag", "noatime", "-timeout", "1m"), 0, "", "")

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// MaxNote is the greatest number of characters in a claim's note.
+// MaxNote is the maximum number of characters in a claim's note.
 const MaxNote = 200
 
-// Claim states, in the order in which a claim passes through them.
+// The states of a claim, in the order in which a claim reaches them.
 const (
 	ClaimPending            = "pending"
 	ClaimMounted            = "mounted"
@@ -20,45 +20,46 @@ const (
 	ClaimReadyToFree        = "ready-to-free"
 )
 
-// ClaimRequest asks for a volume on behalf of an alloc. An empty access_mode or attachment_mode
-// means the mode in force, or else the first listed capability that fits. Empty mount_flags mean
-// the flags in force, or else those of the volume.
+// ClaimRequest asks for a volume on behalf of an alloc. If access_mode or attachment_mode is empty,
+// the agent uses the mode in force, or else the first listed capability that fits. If mount_flags
+// is empty, it uses the flags in force, or else those of the volume.
 type ClaimRequest struct {
 	ReadOnly       bool     `json:"read_only,omitempty"`
 	AccessMode     string   `json:"access_mode,omitempty"`
 	AttachmentMode string   `json:"attachment_mode,omitempty"`
 	MountFlags     []string `json:"mount_flags,omitempty"`
 
-	// At is an absolute path where the agent also binds the volume.
+	// At is an absolute path at which the agent also bind-mounts the volume.
 	At string `json:"at,omitempty"`
 
-	// AtFD is a descriptor of the caller that is open on At (O_PATH). The agent then binds on
-	// exactly that directory and does not walk the path again. If the directory is mounted on
-	// demand (autofs), such a walk would wait for the caller itself. Only root may lend a
-	// descriptor, from its own mount namespace, and only to a request that waits. Leaving AtFD out
-	// means -1.
+	// AtFD is a descriptor of the caller that is open on At (O_PATH). The agent then bind-mounts on
+	// exactly this directory and does not walk the path. A caller needs this if the directory is
+	// mounted on demand (autofs), because a walk would wait for the caller itself. Only root may
+	// lend a descriptor, from its own mount namespace, and only to a request that waits. A missing
+	// AtFD means -1.
 	AtFD *int `json:"at_fd,omitempty"`
 
-	// AtFlags are options of the mount at At alone, named as in mount(8): nosuid, nodev, noexec,
-	// noatime, nodiratime, relatime, strictatime, nosymfollow.
+	// AtFlags are options that apply only to the mount at At, named as in mount(8): nosuid, nodev,
+	// noexec, noatime, nodiratime, relatime, strictatime, nosymfollow.
 	AtFlags []string `json:"at_flags,omitempty"`
 
-	// AtWritable leaves At writable while nothing is mounted there. Otherwise the agent makes an
-	// empty directory immutable (ioctl_iflags(2)) before the first mount, so that no process writes
-	// to the disk beneath. The directory stays immutable until the volume is deregistered.
+	// AtWritable keeps the directory At writable while nothing is mounted there. Without it, the
+	// agent makes an empty directory immutable (ioctl_iflags(2)) before the first mount. No process
+	// can then write to the disk below the mount point. The directory stays immutable until the
+	// volume is deregistered.
 	AtWritable bool `json:"at_writable,omitempty"`
 	Ownership
 
-	// Owner keeps the claim alive. Its Kind decides whether PID, or Unit and Invocation, count. With
-	// an empty Owner the claim lives until it is detached.
+	// Owner keeps the claim alive. Its Kind decides whether the agent uses PID, or Unit and
+	// Invocation. With an empty Owner the claim lasts until it is detached.
 	Owner Owner `json:"owner,omitzero"`
-	// Note is a text about the claim for people, as CheckNote accepts it. A repeated request
-	// may leave it out.
+	// Note is a text about the claim for people. CheckNote defines the valid texts. A repeated
+	// request may omit it.
 	Note string `json:"note,omitempty"`
 }
 
-// CheckNote returns an error with CodeInvalid unless a claim's note has at most MaxNote characters and
-// all of them are printable.
+// CheckNote checks a claim's note. It returns an error with CodeInvalid if the note has more than
+// MaxNote characters or an unprintable one.
 func CheckNote(note string) error {
 	refused := func(format string, args ...any) error {
 		return &Error{
@@ -83,47 +84,49 @@ func CheckNote(note string) error {
 	return nil
 }
 
-// Ownership sets the user, group and mode of the volume's root. A plugin with VOLUME_MOUNT_GROUP
-// sets the group itself. An empty field leaves that attribute unchanged.
+// Ownership sets the user, group and mode of the volume's root directory. A plugin with
+// VOLUME_MOUNT_GROUP sets the group itself. An empty field leaves that attribute unchanged.
 type Ownership struct {
 	UID  *uint32 `json:"uid,omitempty"`
 	GID  *uint32 `json:"gid,omitempty"`
-	Mode string  `json:"mode,omitempty"` // octal, as in "0770"
-	// Recursive changes all files in the volume too, unless its root already is as requested.
+	Mode string  `json:"mode,omitempty"` // octal, such as "0770"
+	// Recursive requests the same change for all files in the volume. The agent skips them if the
+	// root directory already has the requested owner and mode.
 	Recursive bool `json:"recursive,omitempty"`
 }
 
-// Kinds of owners.
+// The kinds of owners.
 const (
-	OwnerNone = "none" // the claim lives until it is detached
+	OwnerNone = "none" // the claim lasts until it is detached
 	OwnerPID  = "pid"  // a process
 	OwnerUnit = "unit" // an invocation of a systemd unit
 
-	// OwnerMount is the mount at At: the claim ends once that mount is unmounted. Until the mount
-	// exists, the owner is the process PID that asked for it.
+	// OwnerMount is the mount at At. The claim ends when that mount is unmounted. Until the mount
+	// exists, the owner is the process PID that requested the claim.
 	OwnerMount = "mount"
 
-	// OwnerRuntime is a container runtime, for as long as its containers refer to the volume.
-	// Requests cannot name it; only the runtime's volume plugin makes such claims.
+	// OwnerRuntime is a container runtime. It owns the claim as long as its containers refer to the
+	// volume. Requests cannot use this kind: only the runtime's volume plugin makes such claims.
 	OwnerRuntime = "runtime"
 )
 
-// States of an owner that can end.
+// The states of an owner that can end.
 const (
 	OwnerRunning = "running"
 	OwnerGone    = "gone"    // the agent is detaching the claim
-	OwnerUnknown = "unknown" // the agent got no answer about the owner, so the owner keeps its claim
+	OwnerUnknown = "unknown" // the agent cannot find out; the claim stays
 )
 
-// Owner keeps a claim alive.
+// Owner is the process, unit, mount or container runtime whose end also ends the claim.
 type Owner struct {
 	Kind string `json:"kind"`
 
-	// PID is the process as the agent sees it, or the current main process of a unit.
+	// PID is the process id in the agent's pid namespace. In an answer about a unit, it is the
+	// unit's main process.
 	PID int `json:"pid,omitempty"`
 
 	// Unit is a unit of the system's service manager. Invocation is the invocation that owns the
-	// claim. A request may leave it out to name the current one.
+	// claim. A request may omit it, and then means the current invocation.
 	Unit       string `json:"unit,omitempty"`
 	Invocation string `json:"invocation,omitempty"`
 
@@ -132,7 +135,7 @@ type Owner struct {
 	Runtime    string `json:"runtime,omitempty"`
 	References int    `json:"references,omitempty"`
 
-	// State and Command, the name of the process's program, are set in answers only.
+	// State and Command are set only in answers. Command is the name of the process's program.
 	State   string `json:"state,omitempty"`
 	Command string `json:"command,omitempty"`
 }
@@ -149,24 +152,26 @@ type Claim struct {
 	AttachmentMode string `json:"attachment_mode"`
 	Owner          Owner  `json:"owner"`
 
-	// Path is where this alloc finds the volume: At if it was requested, else Target.
+	// Path is the directory or file at which the alloc finds the volume: At if the request set it,
+	// and Target otherwise.
 	Path   string `json:"path"`
 	Target string `json:"target"`
 	At     string `json:"at,omitempty"`
 
-	// AtFlags are options of the mount at At alone, joined with commas. AtWritable is set if At
-	// stays writable while nothing is mounted there.
+	// AtFlags are the options that apply only to the mount at At, joined with commas. AtWritable is
+	// set if At stays writable while nothing is mounted there.
 	AtFlags    string    `json:"at_flags,omitempty"`
 	AtWritable bool      `json:"at_writable,omitempty"`
 	Since      time.Time `json:"since"`
 	Ownership
 
-	// Adopted marks a claim that the agent rebuilt from the mount table after the state database
-	// was lost. It counts as a writer.
+	// Adopted marks a claim that the agent rebuilt from the mount table after the loss of the state
+	// database. The agent treats it as a writer.
 	Adopted bool `json:"adopted,omitempty"`
 
-	// Note is the text that the request gave.
+	// Note is the note from the request.
 	Note string `json:"note,omitempty"`
-	// Remark is the agent's addition to a state that misleads by itself ("plugin unavailable").
+	// Remark is the agent's addition to State if State alone would mislead, such as "plugin
+	// unavailable".
 	Remark string `json:"remark,omitempty"`
 }

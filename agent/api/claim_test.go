@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// A note has at most 200 printable characters, however many bytes they take.
+// TestCheckNote checks that the limit of a note counts characters, not bytes, and that all must be
+// printable.
 func TestCheckNote(t *testing.T) {
 	for note, want := range map[string]string{
 		"":                                   "",

@@ -10,15 +10,15 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// obeyed reports whether a terminal obeys a character, or shows other characters at another place
-// because of it.
+// obeyed reports whether a character controls the terminal, or changes the position of other
+// characters.
 func obeyed(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Bidi_Control, unicode.Cs))
 }
 
-// FuzzText checks that no character of an escaped text is obeyed by a terminal or hides other text.
-// A text without characters to escape stays unchanged, and escaping a second time changes nothing.
-// The JSON decodes to the original value.
+// FuzzText checks that no character of an escaped text controls a terminal or hides other text. A
+// text without such characters stays unchanged, and a second escape changes nothing. The JSON
+// decodes to the original value.
 func FuzzText(f *testing.F) {
 	for _, text := range []string{
 		"", "plain größe 漢字", "a\nb\tc", "\x1b[31m\x7f", "\u009b31m", "a\u202eb\u2066c\u200fd", "a\u2028b\u2029c\u0085d", "\ufeff\U000e0041\ufffd", "\xff\xc3", `\x1b`, `\u202e`, "\"<&>\\", "\U0001f600\U0010ffff", "\xed\xa0\x80",

@@ -1,11 +1,11 @@
 package api
 
-// Results of a check.
+// The results of a check.
 const (
 	CheckOK          = "ok"
-	CheckWorksAround = "works-around" // the plugin deviates from CSI, and the agent copes
+	CheckWorksAround = "works-around" // the plugin deviates from CSI, but the agent can work with it
 	CheckBroken      = "broken"       // the agent cannot work safely with the plugin
-	CheckSkipped     = "skipped"      // the check did not run; Said has the reason
+	CheckSkipped     = "skipped"      // the check did not run; Said contains the reason
 )
 
 // PluginTest asks for a test of a plugin with a scratch volume. The agent creates that volume,
@@ -15,16 +15,16 @@ type PluginTest struct {
 	Context      map[string]string `json:"context,omitempty"`
 	Secrets      map[string]Secret `json:"secrets,omitempty"`
 	Parameters   map[string]string `json:"parameters,omitempty"`
-	Capacity     int64             `json:"capacity,omitempty"`    // bytes; 0 leaves it to the plugin
-	AccessMode   string            `json:"access_mode,omitempty"` // empty: the mode that allows the most
+	Capacity     int64             `json:"capacity,omitempty"`    // in bytes; 0 means that the plugin chooses
+	AccessMode   string            `json:"access_mode,omitempty"` // empty means the mode that permits the most
 	MountOptions *MountOptions     `json:"mount_options,omitempty"`
 
-	// Kill allows the test to kill the plugin's process.
+	// Kill permits the test to kill the plugin's process.
 	Kill bool `json:"kill,omitempty"`
 
-	// Forget gives up leftovers of an earlier test that cannot be undone.
+	// Forget makes the agent forget leftovers of an earlier test that it cannot remove.
 	Forget  bool   `json:"forget,omitempty"`
-	Timeout string `json:"timeout,omitempty"` // for the whole test, as in 10m
+	Timeout string `json:"timeout,omitempty"` // for the whole test, such as 10m
 }
 
 // PluginCheck is the result of one check.
@@ -35,15 +35,15 @@ type PluginCheck struct {
 	Said   string  `json:"said"`
 }
 
-// PluginTestSummary is the result of a whole test.
+// PluginTestSummary is the result of the whole test.
 type PluginTestSummary struct {
 	Driver  string `json:"driver"`
 	Version string `json:"version"`
 	NodeID  string `json:"node_id,omitempty"`
 
-	// Mounts is "kernel" or "fuse". It is empty if nothing was mounted.
+	// Mounts is "kernel" or "fuse". It is empty if the test mounted nothing.
 	Mounts      string `json:"mounts,omitempty"`
-	FSType      string `json:"fs_type,omitempty"` // the kernel's name of the file system
+	FSType      string `json:"fs_type,omitempty"` // the kernel's name for the file system
 	Attaches    bool   `json:"attaches"`
 	Stages      bool   `json:"stages"`
 	StageMounts bool   `json:"stage_mounts"`
@@ -55,7 +55,8 @@ type PluginTestSummary struct {
 	Skipped    int `json:"skipped"`
 }
 
-// PluginTestLine is one line of the answer: a check, or at the end either the summary or the error.
+// PluginTestLine is one line of the answer. It contains a check. The last line contains the summary
+// or the error instead.
 type PluginTestLine struct {
 	Check   *PluginCheck       `json:"check,omitempty"`
 	Summary *PluginTestSummary `json:"summary,omitempty"`

@@ -6,14 +6,14 @@ import (
 	"errors"
 )
 
-// Literal is the value of a secret on its way to the agent. It is behind a pointer, so that no
-// printer or logger shows it. Only its JSON does.
+// Literal is the value of a secret in a request to the agent. A pointer hides the value from
+// printers and loggers. Only the JSON contains it.
 type Literal struct{ value *string }
 
-// NewLiteral wraps a value.
+// NewLiteral returns a Literal with the given value.
 func NewLiteral(value string) Literal { return Literal{&value} }
 
-// Reveal returns the value, and whether there is one.
+// Reveal returns the value. It also reports whether there is a value.
 func (l Literal) Reveal() (value string, ok bool) {
 	if l.value == nil {
 		return "", false
@@ -21,25 +21,24 @@ func (l Literal) Reveal() (value string, ok bool) {
 	return *l.value, true
 }
 
-// String hides the value.
+// String returns a mask instead of the value.
 func (Literal) String() string { return "***" }
 
-// GoString hides the value from %#v.
+// GoString returns a mask instead of the value, for the verb %#v.
 func (Literal) GoString() string { return "***" }
 
-// MarshalJSON encodes the value itself. That is safe because it travels to the agent over a local
-// socket.
+// MarshalJSON encodes the value itself. This is safe, because the JSON only goes to the agent over
+// a local socket.
 func (l Literal) MarshalJSON() ([]byte, error) { return json.Marshal(l.value) }
 
-// UnmarshalJSON undoes MarshalJSON.
+// UnmarshalJSON decodes the output of MarshalJSON.
 func (l *Literal) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &l.value) }
 
-// ErrSecret is returned for a value that cannot be a secret. The message contains no part of the
-// value.
+// ErrSecret reports a value that cannot be a secret. Its message contains no part of the value.
 var ErrSecret = errors.New("a secret is a text, or one of {file: PATH}, {credential: NAME}, {env: NAME}, {sealed: true}")
 
-// UnmarshalJSON reads a plain string as a literal and refuses unknown keys. No error repeats any of
-// the input.
+// UnmarshalJSON reads a plain string as a literal and rejects unknown keys. Its errors contain no
+// part of the input.
 func (s *Secret) UnmarshalJSON(b []byte) error {
 	b = bytes.TrimSpace(b)
 	if len(b) > 0 && b[0] == '"' {

@@ -20,7 +20,7 @@ func TestSecretJSON(t *testing.T) {
 		`{"env":"E"}`:                 {Env: "E"},
 		`{"sealed":true}`:             {Sealed: true},
 		`{}`:                          {},
-		`{"file":"/f","sealed":true}`: {File: "/f", Sealed: true}, // valid JSON; the code that uses the secret refuses it
+		`{"file":"/f","sealed":true}`: {File: "/f", Sealed: true}, // the JSON is valid, and the code that uses the secret rejects it
 	} {
 		var got api.Secret
 		if err := json.Unmarshal([]byte(text), &got); err != nil || !reflect.DeepEqual(got, want) {
@@ -41,7 +41,8 @@ func TestSecretJSON(t *testing.T) {
 	}
 }
 
-// TestLiteralNeverPrints checks that a secret printed by mistake does not reveal its value.
+// TestLiteralNeverPrints checks that a secret does not reveal its value when it is printed by
+// mistake.
 func TestLiteralNeverPrints(t *testing.T) {
 	s := api.VolumeSpec{Secrets: map[string]api.Secret{"k": {Literal: api.NewLiteral("hunter2")}}}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {

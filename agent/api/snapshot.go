@@ -2,25 +2,25 @@ package api
 
 import "time"
 
-// States of a snapshot.
+// The states of a snapshot.
 const (
-	SnapshotReady    = "ready"    // a volume can be created from it
-	SnapshotCreating = "creating" // it exists or is being made, but is not ready yet
-	SnapshotUnknown  = "unknown"  // it was begun, and the plugin has never confirmed that it exists
+	SnapshotReady    = "ready"    // the plugin can create a volume from it
+	SnapshotCreating = "creating" // the plugin is making it, or it exists but is not ready yet
+	SnapshotUnknown  = "unknown"  // the agent requested it, and the plugin never confirmed that it exists
 )
 
-// SnapshotRequest asks for a snapshot of a volume. A second request with the same name continues
+// SnapshotRequest asks for a snapshot of a volume. A second request with the same name refers to
 // the same snapshot.
 type SnapshotRequest struct {
 	Volume     string            `json:"volume"`
 	Name       string            `json:"name"`
 	Parameters map[string]string `json:"parameters,omitempty"`
-	// Secrets override those of the volume.
+	// Secrets replace those of the volume.
 	Secrets map[string]Secret `json:"secrets,omitempty"`
 }
 
-// GroupSnapshotRequest asks for snapshots of several volumes at one moment. A second request with
-// the same name continues the same group.
+// GroupSnapshotRequest asks for snapshots of several volumes at the same moment. A second request
+// with the same name refers to the same group.
 type GroupSnapshotRequest struct {
 	Volumes    []string          `json:"volumes"`
 	Name       string            `json:"name"`
@@ -28,31 +28,33 @@ type GroupSnapshotRequest struct {
 	Secrets    map[string]Secret `json:"secrets,omitempty"`
 }
 
-// SnapshotRef holds the data that deleting a snapshot or a group needs besides its id.
+// SnapshotRef contains the data that a delete needs in addition to the id of the snapshot or group.
 type SnapshotRef struct {
-	// Snapshots are the members of a group. If it is empty, the agent looks for them.
+	// Snapshots are the ids of the group's members. If it is empty, the agent searches for them.
 	Snapshots []string          `json:"snapshots,omitempty"`
 	Secrets   map[string]Secret `json:"secrets,omitempty"`
 }
 
-// Snapshot is a snapshot as its plugin reports it, or as the agent requested it.
+// Snapshot is a snapshot that a plugin reported or that the agent requested.
 type Snapshot struct {
-	// ID is the plugin's id. It is empty until the plugin has assigned one.
+	// ID is the plugin's id for the snapshot. It is empty until the plugin has assigned one.
 	ID string `json:"id"`
 
-	// Name is set while the agent knows it: until it has seen that the snapshot is ready.
+	// Name is set until the agent has seen that the snapshot is ready. After that, the agent no
+	// longer knows the name.
 	Name     string `json:"name,omitempty"`
 	PluginID string `json:"plugin_id"`
 
-	// Volume is the id of the volume if it is registered here. SourceID is its external id.
+	// Volume is the id of the source volume, if the volume is registered here. SourceID is its
+	// external id.
 	Volume    string    `json:"volume,omitempty"`
 	SourceID  string    `json:"source_id"`
 	GroupID   string    `json:"group_id,omitempty"`
 	State     string    `json:"state"`
-	Size      int64     `json:"size,omitempty"` // bytes that a volume created from it needs; 0 is unknown
+	Size      int64     `json:"size,omitempty"` // the bytes that a volume created from it needs; 0 means unknown
 	CreatedAt time.Time `json:"created_at,omitzero"`
 
-	// Message says why the snapshot is not ready.
+	// Message is the reason why the snapshot is not ready.
 	Message string `json:"message,omitempty"`
 }
 
@@ -65,16 +67,16 @@ type GroupSnapshot struct {
 	CreatedAt time.Time  `json:"created_at,omitzero"`
 	Snapshots []Snapshot `json:"snapshots"`
 
-	// Volumes and Message are set for a group that is not ready.
+	// Volumes and Message are set only for a group that is not ready.
 	Volumes []string `json:"volumes,omitempty"`
 	Message string   `json:"message,omitempty"`
 }
 
-// Snapshots is a list of snapshots and groups.
+// Snapshots is a list of snapshots and of groups.
 type Snapshots struct {
 	Snapshots []Snapshot `json:"snapshots"`
-	// Groups are those that the agent has not seen finish. Plugins cannot list groups.
+	// Groups lists the groups whose completion the agent has not seen. Plugins cannot list groups.
 	Groups []GroupSnapshot `json:"groups"`
-	// Notes say which parts of the list are missing, one sentence each.
+	// Notes describe the parts of the list that are missing, in one sentence each.
 	Notes []string `json:"notes,omitempty"`
 }

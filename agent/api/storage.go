@@ -2,8 +2,7 @@ package api
 
 import "time"
 
-// ModifyRequest asks for new values of mutable parameters. Parameters that it does not name stay
-// unchanged.
+// ModifyRequest asks for new values of mutable parameters. Other parameters keep their values.
 type ModifyRequest struct {
 	Mutable map[string]string `json:"mutable_parameters"`
 }
@@ -12,38 +11,39 @@ type ModifyRequest struct {
 type Report struct {
 	Stats *Stats `json:"stats,omitempty"`
 
-	// Health holds the problems that the plugin's services report. CheckedAt is the time of the
-	// last answer of each service ("node", "controller"). A service that is missing there cannot
-	// report, or has not answered.
+	// Health contains the problems that the plugin's services report. CheckedAt is the time of the
+	// last answer of each service ("node", "controller"). If a service is missing in CheckedAt, it
+	// cannot report or has not answered.
 	Health    []Finding            `json:"health,omitempty"`
 	CheckedAt map[string]time.Time `json:"checked_at,omitempty"`
 
-	// Storage is the volume as the plugin's controller knows it, if the request asked for it.
+	// Storage describes the volume from the view of the plugin's controller. It is set only on
+	// request.
 	Storage *StorageVolume `json:"storage,omitempty"`
 
-	// Silent are the calls without a usable answer, each with the reason.
+	// Silent lists the calls without a usable answer, each with the reason.
 	Silent []string `json:"silent,omitempty"`
 }
 
 // Finding is one problem that a plugin reports.
 type Finding struct {
-	// By is the service that reports it: "node" or "controller".
+	// By is the service that reports the problem: "node" or "controller".
 	By string `json:"by"`
 
 	// Severity is degraded, inaccessible, data-loss, abnormal (if the plugin gives no details), or
-	// "status N" of a newer CSI.
+	// "status N" for a status from a newer CSI.
 	Severity string `json:"severity"`
 	Reason   string `json:"reason,omitempty"` // in CamelCase, for programs
 	Message  string `json:"message,omitempty"`
 }
 
-// StorageVolume is a volume as a plugin's controller knows it.
+// StorageVolume describes a volume from the view of a plugin's controller.
 type StorageVolume struct {
 	ExternalID string `json:"external_id"`
 
-	// Volume is the id of the volume if it is registered here, else empty.
+	// Volume is the id under which the volume is registered here, or empty.
 	Volume         string              `json:"volume,omitempty"`
-	Capacity       int64               `json:"capacity,omitempty"` // bytes; 0 is unknown
+	Capacity       int64               `json:"capacity,omitempty"` // in bytes; 0 means unknown
 	Context        map[string]string   `json:"context,omitempty"`
 	Topologies     []map[string]string `json:"topologies,omitempty"`
 	SnapshotID     string              `json:"snapshot_id,omitempty"`
@@ -52,17 +52,17 @@ type StorageVolume struct {
 	Health         []Finding           `json:"health,omitempty"`
 }
 
-// StorageVolumeLine is one line of the answer that lists a plugin's volumes: a volume, or at the
-// end either End or the error that ended the listing.
+// StorageVolumeLine is one line of the answer that lists a plugin's volumes. It contains a volume.
+// The last line contains End, or the error that ended the list, instead.
 type StorageVolumeLine struct {
 	Volume *StorageVolume `json:"volume,omitempty"`
 	End    *ListEnd       `json:"end,omitempty"`
 	Error  *Error         `json:"error,omitempty"`
 }
 
-// ListEnd is the end of a listing.
+// ListEnd marks the end of a list.
 type ListEnd struct {
-	More bool `json:"more"` // the limit was reached, and there are more volumes
+	More bool `json:"more"` // the limit was reached, and the plugin has more volumes
 }
 
 // CapacityRequest asks how much storage a plugin can still create for volumes with these
@@ -76,27 +76,27 @@ type CapacityRequest struct {
 // Capacity is the amount of storage that a plugin can still create, in bytes.
 type Capacity struct {
 	Available int64 `json:"available"`
-	// Largest and Smallest limit the size of one volume. They are null if the plugin does not
+	// Largest and Smallest limit the size of a single volume. They are null if the plugin does not
 	// report them.
 	Largest  *int64 `json:"largest,omitempty"`
 	Smallest *int64 `json:"smallest,omitempty"`
 }
 
-// PluginHealth is the plugin's report about its storage and the volumes in it.
+// PluginHealth is a plugin's report about its storage and about the volumes in it.
 type PluginHealth struct {
-	// Storage holds the problems of the connection to the storage. Volumes are the volumes with
-	// problems. Asked are the calls that the plugin answered. Silent are the calls that it did not
-	// answer, each with the reason.
+	// Storage lists the problems of the connection to the storage. Volumes lists the volumes with
+	// problems. Asked lists the calls that the plugin answered. Silent lists the calls that it did
+	// not answer, each with the reason.
 	Storage []Finding      `json:"storage"`
 	Volumes []VolumeHealth `json:"volumes"`
-	More    bool           `json:"more,omitempty"` // there are more volumes with problems
+	More    bool           `json:"more,omitempty"` // the plugin has more volumes with problems
 	Asked   []string       `json:"asked"`
 	Silent  []string       `json:"silent,omitempty"`
 }
 
-// VolumeHealth holds the problems of one volume of a plugin.
+// VolumeHealth lists the problems of one volume of a plugin.
 type VolumeHealth struct {
 	ExternalID string    `json:"external_id"`
-	Volume     string    `json:"volume,omitempty"` // its id here, if it is registered
+	Volume     string    `json:"volume,omitempty"` // the id under which the volume is registered here, or empty
 	Health     []Finding `json:"health"`
 }

@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns a text that is safe to show on a screen. It escapes every character that a
-// terminal would obey, or that would change the visible order or lines of the text. These are
+// Printable returns a text that is safe to show on a terminal. It escapes every character that
+// controls the terminal, or that changes the visible order or the lines of the text. These are
 // control characters, bidirectional and other format characters, line and paragraph separators, and
-// bytes that are not UTF-8. Newlines and tabs stay.
+// invalid UTF-8 bytes. It keeps newlines and tabs.
 func Printable(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -35,14 +35,14 @@ func Printable(s string) string {
 	return b.String()
 }
 
-// shown reports whether a terminal displays a character as itself. That includes spaces of other
+// shown reports whether a terminal displays a character as itself. This includes the spaces of all
 // scripts and characters of private use.
 func shown(r rune) bool {
 	return unicode.IsPrint(r) || unicode.In(r, unicode.Zs, unicode.Co)
 }
 
-// EncodeJSON writes a value as one line of JSON. It writes every character that Printable escapes
-// as \uXXXX, so that the line is safe on a terminal and decodes to the same value.
+// EncodeJSON writes a value as one line of JSON. It writes each character that Printable would
+// escape as \uXXXX. The line is therefore safe on a terminal, and still decodes to the same value.
 func EncodeJSON(w io.Writer, v any) error {
 	text, err := MarshalJSON(v)
 	if err != nil {
@@ -52,19 +52,19 @@ func EncodeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// MarshalJSON encodes a value as EncodeJSON does, without the newline at the end.
+// MarshalJSON encodes a value like EncodeJSON, but without the final newline.
 func MarshalJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // no browser reads this
+	enc.SetEscapeHTML(false) // no browser reads the output
 	if err := enc.Encode(v); err != nil {
 		return nil, err
 	}
 	return escapeJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), nil
 }
 
-// escapeJSON replaces hidden characters in a JSON text. All of them are inside strings, because a
-// JSON text is ASCII outside of strings.
+// escapeJSON escapes hidden characters in a JSON text. All of them are inside strings, because the
+// rest of a JSON text is ASCII.
 func escapeJSON(text []byte) []byte {
 	if !bytes.ContainsFunc(text, hidden) {
 		return text
@@ -86,6 +86,6 @@ func escapeJSON(text []byte) []byte {
 	return out
 }
 
-// hidden reports whether a character of JSON text must be escaped. A raw newline or tab can only
-// occur between values.
+// hidden reports whether a character of a JSON text must be escaped. A raw newline or tab occurs
+// only between values and can stay.
 func hidden(r rune) bool { return r != '\n' && r != '\t' && !shown(r) }

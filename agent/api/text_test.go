@@ -8,8 +8,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestPrintable checks that a terminal obeys no character of the result and that no character hides
-// other text.
+// TestPrintable checks that no character of the result controls the terminal or hides other text.
 func TestPrintable(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain größe 漢字 \u00a0\u3000": "plain größe 漢字 \u00a0\u3000",
@@ -28,8 +27,8 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// TestEncodeJSON checks that the JSON text contains no such character and that the decoded value
-// contains them all.
+// TestEncodeJSON checks that the JSON text contains no hidden characters, and that the decoded
+// value contains all of them.
 func TestEncodeJSON(t *testing.T) {
 	const in = "a\x1b\u009b\u202e\u2028\U000e0041é<&>\n"
 	var b strings.Builder

@@ -1,5 +1,5 @@
 package api
 
-// Version is the release from which both binaries were built. The build sets it with -ldflags -X.
-// "dev" means that the build did not set it.
+// Version is the release of both binaries. The build sets it with -ldflags -X. A build that does
+// not set it is "dev".
 var Version = "dev"

@@ -2,19 +2,19 @@ package api
 
 import "time"
 
-// VolumeSpec is the content of a volume file, field for field.
+// VolumeSpec has the same fields as a volume file.
 type VolumeSpec struct {
 	ID         string `json:"id" yaml:"id"`
 	Name       string `json:"name,omitempty" yaml:"name,omitempty"`
 	PluginID   string `json:"plugin_id" yaml:"plugin_id"`
 	ExternalID string `json:"external_id,omitempty" yaml:"external_id,omitempty"`
 
-	// SnapshotID and CloneID name the source from which a created volume is filled. At most one of
-	// them is set.
+	// SnapshotID and CloneID name the snapshot or the volume from which a created volume gets its
+	// data. At most one of them is set.
 	SnapshotID string `json:"snapshot_id,omitempty" yaml:"snapshot_id,omitempty"`
 	CloneID    string `json:"clone_id,omitempty" yaml:"clone_id,omitempty"`
 
-	// CapacityMin and CapacityMax are bytes; 0 leaves the bound to the plugin.
+	// CapacityMin and CapacityMax are in bytes. Zero means that the plugin chooses the limit.
 	CapacityMin  int64             `json:"capacity_min,omitempty" yaml:"capacity_min,omitempty"`
 	CapacityMax  int64             `json:"capacity_max,omitempty" yaml:"capacity_max,omitempty"`
 	Capabilities []Capability      `json:"capabilities,omitempty" yaml:"capabilities,omitempty"`
@@ -22,8 +22,8 @@ type VolumeSpec struct {
 	Topology     *TopologyRequest  `json:"topology_request,omitempty" yaml:"topology_request,omitempty"`
 	Parameters   map[string]string `json:"parameters,omitempty" yaml:"parameters,omitempty"`
 
-	// Mutable are parameters that can change later. Parameters that it does not name stay
-	// unchanged.
+	// Mutable contains parameters that can change later. An update keeps the parameters that it
+	// does not name.
 	Mutable map[string]string `json:"mutable_parameters,omitempty" yaml:"mutable_parameters,omitempty"`
 	Context map[string]string `json:"context,omitempty" yaml:"context,omitempty"`
 	Secrets map[string]Secret `json:"secrets,omitempty" yaml:"secrets,omitempty"`
@@ -36,77 +36,78 @@ type Capability struct {
 	AttachmentMode string `json:"attachment_mode" yaml:"attachment_mode"`
 }
 
-// MountOptions are passed to the plugin for file-system volumes.
+// MountOptions are passed to the plugin for volumes with a file system.
 type MountOptions struct {
 	FSType     string   `json:"fs_type,omitempty" yaml:"fs_type,omitempty"`
 	MountFlags []string `json:"mount_flags,omitempty" yaml:"mount_flags,omitempty"`
 }
 
-// TopologyRequest says where a created volume must or should be reachable.
+// TopologyRequest restricts the places from which a created volume is reachable. The plugin must
+// respect Required, and should respect Preferred.
 type TopologyRequest struct {
 	Required  []map[string]string `json:"required,omitempty" yaml:"required,omitempty"`
 	Preferred []map[string]string `json:"preferred,omitempty" yaml:"preferred,omitempty"`
 }
 
-// Secret holds the value of a secret, which the agent stores encrypted, or names the place from
-// which the agent reads the value for each call. Exactly one field is set.
+// Secret contains the value of a secret, or names the source from which the agent reads the value
+// for each call. The agent stores a value encrypted. Exactly one field is set.
 type Secret struct {
-	File       string `json:"file,omitempty" yaml:"file,omitempty"`             // absolute path on the agent's host
+	File       string `json:"file,omitempty" yaml:"file,omitempty"`             // an absolute path on the agent's host
 	Credential string `json:"credential,omitempty" yaml:"credential,omitempty"` // a systemd credential of the agent's unit
 	Env        string `json:"env,omitempty" yaml:"env,omitempty"`               // a variable of the agent's environment
 
-	// Literal is the value itself. It occurs in requests alone, where a plain JSON string means the
-	// same.
+	// Literal is the value itself. It occurs only in requests. A plain JSON string has the same
+	// meaning.
 	Literal Literal `json:"literal,omitzero" yaml:"-"`
 
-	// Sealed says in an answer that the agent has the value, encrypted. In a request it tells the
-	// agent to keep the value that it has.
+	// Sealed in an answer means that the agent has stored the encrypted value. In a request it
+	// tells the agent to keep the stored value.
 	Sealed bool `json:"sealed,omitempty" yaml:"sealed,omitempty"`
 }
 
 // VolumeResult is the result of a register, create, modify or expand.
 type VolumeResult struct {
 	// Outcome is "created", "registered", "updated", "modified" or "unchanged". For an expand it is
-	// "expanded", "expanding" (the agent continues by itself) or "unchanged". With dry_run it is
-	// the outcome that the request would have had.
+	// "expanded", "expanding" (the agent continues in the background) or "unchanged". With dry_run
+	// it is the outcome that the request would have.
 	Outcome string `json:"outcome"`
 
-	// Changes names the fields that an update changed, as "field: old → new".
+	// Changes lists the fields that an update changed, in the form "field: old → new".
 	Changes []string `json:"changes,omitempty"`
 
-	// Warnings describe work that a person must do elsewhere. The agent sends none. volctl adds
-	// them for volumes imported from other systems.
+	// Warnings describe work that a person must do on other systems. The agent sends none. volctl
+	// adds them for volumes that it imports from other systems.
 	Warnings []string `json:"warnings,omitempty"`
 	Volume   Volume   `json:"volume"`
 }
 
-// ExpandRequest asks to make a volume larger.
+// ExpandRequest asks for a larger volume.
 type ExpandRequest struct {
-	CapacityMin int64 `json:"capacity_min"` // bytes
+	CapacityMin int64 `json:"capacity_min"` // in bytes
 }
 
-// Expansion is a requested growth of a volume that is not complete.
+// Expansion is an expansion of a volume that is not complete yet.
 type Expansion struct {
-	// Want is the size that the agent requests from the controller, in bytes. 0 means that the
-	// controller has answered or refused.
+	// Want is the size, in bytes, that the agent requests from the controller. Zero means that the
+	// controller has already answered or refused.
 	Want int64 `json:"want,omitempty"`
 
-	// Node is the size for a NodeExpandVolume that is still needed, in bytes. The agent makes that
-	// call when the volume is mounted. Until then the file system is smaller than the storage.
+	// Node is the size, in bytes, for a NodeExpandVolume that the agent must still call. The agent
+	// calls it when the volume is mounted. Until then the file system is smaller than the storage.
 	Node int64 `json:"node,omitempty"`
 
-	// Refused is the reason why the expansion stopped, in words.
+	// Refused is the reason why the expansion stopped.
 	Refused string `json:"refused,omitempty"`
 }
 
-// DeregisterResult lists the leftovers of a deregister.
+// DeregisterResult lists the leftovers of a deregistered volume.
 type DeregisterResult struct {
-	// Left is empty unless force was needed. It names paths that are still mounted, devices that
-	// are still attached, and volumes that still exist at the plugin.
+	// Left is empty unless the deregister needed force. It names paths that are still mounted,
+	// devices that are still attached, and volumes that still exist at the plugin.
 	Left []string `json:"left,omitempty"`
 }
 
-// Volume states as shown to people.
+// The states of a volume, as screens and answers show them.
 const (
 	StateFree      = "free"
 	StateMounting  = "mounting"
@@ -116,32 +117,33 @@ const (
 	StateStuck     = "stuck"
 )
 
-// Volume is a volume as the agent knows it.
+// Volume is a volume that the agent knows.
 type Volume struct {
 	Spec VolumeSpec `json:"spec"`
 
-	// State is one of the State constants. Summary describes it in a few words ("mounted,
+	// State is one of the State constants. Summary describes the state in a few words ("mounted,
 	// writable", "stuck: unmounting").
 	State   string `json:"state"`
 	Summary string `json:"summary"`
 
-	// Driver is the CSI driver's own name, as in "local.csi.volagent".
+	// Driver is the name that the CSI driver reports for itself, such as "local.csi.volagent".
 	Driver        string `json:"driver,omitempty"`
 	PluginState   string `json:"plugin_state"`
 	PluginVersion string `json:"plugin_version,omitempty"`
 
-	// Created is set if this agent created the volume, and not if the volume existed before.
+	// Created is set if this agent created the volume. It is not set if the volume existed before
+	// it was registered.
 	Created      bool                `json:"created"`
-	Capacity     int64               `json:"capacity,omitempty"` // bytes; 0 is unknown
+	Capacity     int64               `json:"capacity,omitempty"` // in bytes; 0 means unknown
 	Expansion    *Expansion          `json:"expansion,omitempty"`
 	Topologies   []map[string]string `json:"topologies,omitempty"`
 	RegisteredAt time.Time           `json:"registered_at"`
 
-	// Mode is the mode in force while the volume has claims.
+	// Mode is the mode in which the present claims use the volume.
 	Mode *Capability `json:"mode,omitempty"`
 
-	// Controller is set if the plugin's controller must connect the volume to this host before it
-	// is staged.
+	// Controller is set if the plugin's controller must connect the volume to this host before the
+	// volume is staged.
 	Controller bool `json:"controller"`
 
 	// Attached and Staged are "absent", "unknown", "failed" or "present".
@@ -154,89 +156,94 @@ type Volume struct {
 
 	// DataSafe and StillMounted are "yes", "no" or "unknown". They are set while the volume is
 	// stuck or degraded, and while its data is not safe. DataSafe is "no" if the plugin reports
-	// that data is or may be lost, and "yes" if no known problem endangers the data.
+	// that data is or may be lost. It is "yes" if no known problem endangers the data.
 	DataSafe     string `json:"data_safe,omitempty"`
 	StillMounted string `json:"still_mounted,omitempty"`
 
-	// AnswersMS is the time that a check of all mounts took, in milliseconds. It is set if the
-	// mounts are as they should be.
+	// AnswersMS is the time in milliseconds that a check of all mounts took. It is set only if all
+	// mounts are correct.
 	AnswersMS float64 `json:"answers_ms,omitempty"`
 
-	// Attempt is the current step of the volume, if it has one.
+	// Attempt describes the current step of the volume, if there is one.
 	Attempt *Attempt `json:"attempt,omitempty"`
 
-	// The pending calls: calls that a forced command skipped and the agent must still make.
+	// PendingCalls describes the calls that a forced command skipped and that the agent must still
+	// make.
 	PendingCalls []string `json:"pending_calls,omitempty"`
 
-	// Modifying are the mutable parameters of a modify of which the agent has not seen the end. It
-	// is unknown whether they apply.
+	// Modifying contains the mutable parameters of a modification whose completion the agent has
+	// not seen. It is unknown whether they are in effect.
 	Modifying map[string]string `json:"modifying,omitempty"`
 
 	// Report is the plugin's last report about the volume, if there is one.
 	Report *Report `json:"report,omitempty"`
 
-	// Notes are facts that a person should know, one sentence each.
+	// Notes are facts for the operator, in one sentence each.
 	Notes []string `json:"notes,omitempty"`
 }
 
 // Attempt describes the current step of a volume and its progress.
 type Attempt struct {
-	Step string `json:"step"` // "NodeStageVolume", "wait"
+	Step string `json:"step"` // such as "NodeStageVolume" or "wait"
 
-	// Index and Of are the position of the step in the volume's life, as in 4 of 6; 0 is unknown.
+	// Index and Of give the position of the step in the life of the volume, such as 4 of 6. Zero
+	// means unknown.
 	Index int    `json:"index,omitempty"`
 	Of    int    `json:"of,omitempty"`
-	Alloc string `json:"alloc,omitempty"` // the alloc of the claim, if the step belongs to one claim
+	Alloc string `json:"alloc,omitempty"` // the alloc of the claim to which the step belongs, if any
 
-	// Code is the name of the last failure's gRPC code. It is CodeHost if a step on this host
-	// failed, and CodeUnverified if the plugin answered OK but this host shows otherwise.
+	// Code is the gRPC code of the last failure. It is CodeHost if a step on this host failed. It
+	// is CodeUnverified if the plugin answered OK but the host does not show the effect.
 	Code string `json:"code,omitempty"`
 
-	// Unknown is set if it is uncertain whether the failed call had an effect. Unsent is set if the
-	// call never reached the plugin.
+	// Unknown is set if the failed call may or may not have taken effect. Unsent is set if the call
+	// never reached the plugin.
 	Unknown bool `json:"outcome_unknown,omitempty"`
 	Unsent  bool `json:"unsent,omitempty"`
 
-	// Message is the plugin's message, or the agent's if Code is CodeHost or CodeUnverified.
+	// Message is the plugin's error message. If Code is CodeHost or CodeUnverified, it is the
+	// agent's.
 	Message string `json:"message,omitempty"`
 
-	// Waits says why no step is tried now. Cause classifies the reason: halted, plugin, backoff,
-	// foreign, hung, watch, debt, expand, invalid.
+	// Waits is the reason why the agent does not try a step now. Cause classifies the reason:
+	// halted, plugin, backoff, foreign, hung, watch, debt, expand, invalid.
 	Waits string    `json:"waits,omitempty"`
 	Cause string    `json:"cause,omitempty"`
 	Tries int       `json:"tries"`
 	First time.Time `json:"first"`
 
-	// Next is the time of the next try or, during a wait, the latest time at which the wait ends.
-	// Zero means that the agent does not try again until something changes.
+	// Next is the time of the next attempt or, during a wait, the latest time at which the wait
+	// ends. Zero means that the agent makes no further attempt until something changes.
 	Next    time.Time `json:"next,omitzero"`
 	Running bool      `json:"running"`
 
-	// Progress describes the progress of the running step in words, if the step reports any.
+	// Progress describes how far the running step is, if the step reports its progress.
 	Progress string `json:"progress,omitempty"`
 
-	// Retry says which condition allows the next try: "backoff", "change" or "never".
+	// Retry is the condition for the next attempt: "backoff", "change" or "never".
 	Retry string `json:"retry,omitempty"`
 	Fix   string `json:"fix,omitempty"` // the command that solves the problem
 
 	// Else is the command to use if Fix does not help.
 	Else string `json:"else,omitempty"`
 
-	// HeldBy names the processes that keep a mount busy ("pid 4711 rsync (backup.service), cwd").
+	// HeldBy describes the processes that keep a mount busy ("pid 4711 rsync (backup.service),
+	// cwd").
 	HeldBy []string `json:"held_by,omitempty"`
 
-	// PluginLog holds the last lines that the plugin wrote. It is set if the call failed or the
-	// plugin is not ready, and only in the answer about one volume.
+	// PluginLog contains the last lines of the plugin's log. It is set only in the answer about a
+	// single volume, if the call failed or the plugin is not ready.
 	PluginLog []string `json:"plugin_log,omitempty"`
 }
 
-// Codes of an Attempt that are not gRPC codes.
+// The codes of an Attempt that are not gRPC codes.
 const (
 	CodeHost       = "Host"
 	CodeUnverified = "Unverified"
 )
 
-// Stats is the plugin's report about the usage of a volume. Values that it does not report are 0.
+// Stats is the plugin's report about the usage of a volume. A value that the plugin does not report
+// is 0.
 type Stats struct {
 	Volume          string    `json:"volume"`
 	At              time.Time `json:"at,omitzero"` // the time of the report

@@ -14,20 +14,22 @@ type ClaimFilter struct {
 	Volume, Alloc, Plugin string
 }
 
-// DetachOptions say how the agent detaches a claim.
+// DetachOptions control how the agent detaches a claim.
 type DetachOptions struct {
-	// Wait is how long the agent waits for the detach to finish; with 0 it answers at once.
+	// Wait is the time for which the agent waits until the claim is detached. With 0 it answers at
+	// once.
 	Wait time.Duration
 
-	// Force allows the detach while the owner is alive.
+	// Force permits the detach while the owner is alive.
 	Force bool
 
-	// WithoutPlugin makes the agent unmount without the plugin: "umount", "force" or "lazy" say how
-	// far it may go. If it is empty, the agent calls the plugin.
+	// WithoutPlugin makes the agent unmount without the plugin. The values "umount", "force" and
+	// "lazy" are the strongest permitted kind of unmount. If it is empty, the agent calls the
+	// plugin.
 	WithoutPlugin string
 }
 
-// Claims lists claims.
+// Claims lists the claims that match a filter.
 func (c *Client) Claims(ctx context.Context, f ClaimFilter) ([]api.Claim, error) {
 	query := url.Values{}
 	for name, value := range map[string]string{"volume": f.Volume, "alloc": f.Alloc, "plugin": f.Plugin} {
@@ -38,26 +40,26 @@ func (c *Client) Claims(ctx context.Context, f ClaimFilter) ([]api.Claim, error)
 	return list[api.Claim](ctx, c, call{method: http.MethodGet, path: []string{"claims"}, query: query})
 }
 
-// Claim returns the claim of an alloc on a volume.
+// Claim returns an alloc's claim to a volume.
 func (c *Client) Claim(ctx context.Context, volume, alloc string) (*api.Claim, error) {
 	return get[api.Claim](ctx, c, call{method: http.MethodGet, path: []string{"volumes", volume, "claims", alloc}})
 }
 
-// ClaimVolume claims a volume for an alloc and waits for at most the duration wait until it is
-// mounted; with 0 it answers at once. If the wait, or ctx, ends before the volume is mounted, the
-// agent detaches the new claim again.
+// ClaimVolume claims a volume for an alloc, and waits until the volume is mounted, for at most the
+// duration wait. With 0 it answers at once. If the wait or ctx ends before the volume is mounted,
+// the agent detaches the new claim again.
 func (c *Client) ClaimVolume(ctx context.Context, volume, alloc string, req api.ClaimRequest, wait time.Duration) (*api.Claim, error) {
 	return get[api.Claim](ctx, c, call{method: http.MethodPut, path: []string{"volumes", volume, "claims", alloc}, query: waiting(wait), body: req})
 }
 
-// DetachClaim detaches a claim. With a wait, the claim is gone when it returns without an error.
-// Without one, the agent continues the detach in the background.
+// DetachClaim detaches a claim. If it waits and returns no error, the claim no longer exists. If it
+// does not wait, the agent continues the detach in the background.
 func (c *Client) DetachClaim(ctx context.Context, volume, alloc string, o DetachOptions) error {
 	_, err := c.Detach(ctx, volume, alloc, o)
 	return err
 }
 
-// Detach does the same as DetachClaim and also returns the leftovers.
+// Detach is like DetachClaim, but also returns the leftovers.
 func (c *Client) Detach(ctx context.Context, volume, alloc string, o DetachOptions) (*api.Done, error) {
 	query := waiting(o.Wait)
 	if o.Force {

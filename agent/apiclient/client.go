@@ -1,10 +1,10 @@
-// Package apiclient is the Go client of volagent's HTTP API on its unix socket.
-// volctl is built on it; other programs may import it too.
+// Package apiclient is the Go client of volagent's HTTP API on its unix socket. volctl uses it, and
+// other programs may import it too.
 //
-// Each route of package api has one method. Errors are *[api.Error], found with errors.As, except
-// that the end of a context is returned as the context's own error. Only a GET is repeated, once,
-// if the connection ended without an answer. The caller can repeat any call except events and logs,
-// because the agent answers the same request in the same way.
+// The client has one method for each route of package api. Errors are *[api.Error], which errors.As
+// finds. Only the end of a context is returned as the context's own error. If the connection ends
+// without an answer, the client repeats a GET once, and no other request. A caller can repeat any
+// call except events and logs, because the agent answers the same request in the same way.
 package apiclient
 
 import (
@@ -24,14 +24,14 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// DefaultSocket is where an agent with default settings listens.
+// DefaultSocket is the socket of an agent with default settings.
 const DefaultSocket = "/run/volagent/volagent.sock"
 
-// maxAnswer limits an answer that is read into memory, in bytes. Without it, another server on the
-// socket could fill the memory.
+// maxAnswer limits the size, in bytes, of an answer that the client reads into memory. Without it,
+// another server on the socket could use up the memory.
 const maxAnswer = 64 << 20
 
-// Client talks to one agent. It is safe for concurrent use.
+// Client sends requests to one agent. It is safe for concurrent use.
 type Client struct {
 	socket string
 	http   *http.Client
@@ -50,37 +50,38 @@ func New(socket string) *Client {
 			return conn, nil
 		},
 		DisableCompression: true,
-		// This is as many as a busy program has calls in flight. With Go's default of two, most
-		// calls would have to connect again.
+		// A busy program has about this many requests in flight. With Go's default of two, most of
+		// them would need a new connection.
 		MaxIdleConnsPerHost: 128,
 		IdleConnTimeout:     30 * time.Second,
 	}
 
 	return &Client{socket: socket, http: &http.Client{
 		Transport: transport,
-		// The agent itself never redirects. A redirect means that Go's HTTP server has cleaned the
-		// path, and so changed an id.
+		// The agent never redirects. A redirect means that Go's HTTP server has cleaned the path,
+		// which changes an id in it.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Socket returns the path with which the client was made.
+// Socket returns the path of the agent's socket.
 func (c *Client) Socket() string { return c.socket }
 
-// Close drops idle connections. The client can still be used.
+// Close closes idle connections. The client can still be used.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// call is one request. The parts of the path include ids, which send escapes.
+// call is one request. The elements of path may be ids, so send escapes them.
 type call struct {
 	method string
 	path   []string
 	query  url.Values
 	body   any
 	text   []byte    // a body that is not JSON
-	stream io.Reader // a body that is not JSON and is sent while it is read
+	stream io.Reader // a body that is not JSON and that the client streams
 }
 
-// send sends the request and returns the response of a success. Its caller closes the body.
+// send sends the request and returns the response if it is a success. The caller must close the
+// body.
 func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	for _, part := range r.path {
 		if part == "" || part == "." || part == ".." {
@@ -122,7 +123,7 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	}
 	resp, err := c.answer(req)
 	if r.method == http.MethodGet && errors.Is(err, io.EOF) {
-		// The agent was stopping. If systemd keeps the socket, the next agent answers.
+		// The agent was stopping. If systemd holds the socket, the next agent answers.
 		resp, err = c.answer(req)
 	}
 	if err != nil {
@@ -136,8 +137,8 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	return resp, nil
 }
 
-// do sends the request and decodes its answer, which must be one JSON value. A list may be null,
-// because Go encodes an empty list so.
+// do sends the request and decodes its answer, which must be a single JSON value. A list may be
+// null, because Go encodes a nil list as null.
 func (c *Client) do(ctx context.Context, r call, answer any) error {
 	resp, err := c.send(ctx, r)
 	if err != nil {
@@ -182,7 +183,7 @@ func (c *Client) decode(body []byte, answer any) error {
 	if err := json.Unmarshal(body, answer); err != nil {
 		var badType *json.UnmarshalTypeError
 		if errors.As(err, &badType) {
-			return c.foreign("its answer has another shape: " + strings.TrimPrefix(badType.Error(), "json: "))
+			return c.foreign("its answer has an unexpected type: " + strings.TrimPrefix(badType.Error(), "json: "))
 		}
 		return c.foreign("its answer is not JSON")
 	}

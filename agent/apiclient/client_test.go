@@ -52,7 +52,7 @@ func answer(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
 }
 
-// seen is a request as it arrives at a server that routes on escaped ids.
+// seen is a request that the server received, with its ids still escaped.
 type seen struct{ Method, Path, Query, Body string }
 
 func TestRoutes(t *testing.T) {
@@ -153,7 +153,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestIDsArriveWhole checks that ids arrive unchanged at a server that routes as the agent's does.
+// TestIDsArriveWhole checks that ids arrive unchanged at a server with the same kind of routes as
+// the agent.
 func TestIDsArriveWhole(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/volumes/{id}/claims/{alloc}", func(w http.ResponseWriter, r *http.Request) {
@@ -207,7 +208,7 @@ func TestForeignAnswers(t *testing.T) {
 		"two values":    {answer("{} {}"), "its answer is not JSON"},
 		"cut short":     {answer(`{"spec":{"id":"x"`), "its answer is not JSON"},
 		"another type":  {answer(`{"state":5}`), "cannot unmarshal number into Go struct field Volume.state of type string"},
-		"list":          {answer(`[]`), "another shape: cannot unmarshal array"},
+		"list":          {answer(`[]`), "an unexpected type: cannot unmarshal array"},
 		"error as html": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "<h1>", http.StatusBadGateway) }, `it answered "502 Bad Gateway" without a reason`},
 		"error of others": {func(w http.ResponseWriter, _ *http.Request) {
 			http.Error(w, `{"message":"page not found"}`, http.StatusNotFound)
@@ -238,20 +239,20 @@ func TestNoAgent(t *testing.T) {
 	}
 	for socket, want := range map[string]string{
 		filepath.Join(dir, "none"): "there is no such socket",
-		stale:                      "nobody listens there",
+		stale:                      "no process listens on it",
 		filepath.Join(dir, strings.Repeat("x", 120)):                   "too long for a socket",
 		filepath.Join(dir, "none", "..", "none") /* a missing part */ : "there is no such socket",
 	} {
 		_, err := apiclient.New(socket).Health(t.Context())
 		e := wantError(t, err, api.CodeUnreachable, want)
-		if !strings.Contains(e.Message, socket) || !strings.HasPrefix(e.Hint, "start the agent that listens there") || e.Details[apiclient.DetailDropped] != "" {
+		if !strings.Contains(e.Message, socket) || !strings.HasPrefix(e.Hint, "start the agent for this socket") || e.Details[apiclient.DetailDropped] != "" {
 			t.Errorf("%s: got %+v", socket, e)
 		}
 	}
 }
 
-// TestNoPermission checks the permission error. That needs a caller that is not root, so the test
-// runs itself as another user.
+// TestNoPermission checks the permission error. Root gets no such error, so the test runs itself as
+// another user.
 func TestNoPermission(t *testing.T) {
 	if socket := os.Getenv("VOLCTL_TEST_SOCKET"); socket != "" {
 		_, err := apiclient.New(socket).Health(t.Context())
@@ -312,7 +313,7 @@ func copyFile(from, to string) error {
 func TestAgentGoesAway(t *testing.T) {
 	c := serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	_, err := c.ClaimVolume(t.Context(), "v", "a", api.ClaimRequest{}, time.Second)
-	e := wantError(t, err, api.CodeUnreachable, "went away before it answered")
+	e := wantError(t, err, api.CodeUnreachable, "disconnected before it answered")
 	if e.Details[apiclient.DetailDropped] != "true" || strings.Contains(e.Message, "http://") {
 		t.Errorf("got %+v", e)
 	}
@@ -327,7 +328,7 @@ func TestAgentGoesAway(t *testing.T) {
 		got = append(got, e.Type)
 		return nil
 	})
-	_ = wantError(t, err, api.CodeUnreachable, "went away")
+	_ = wantError(t, err, api.CodeUnreachable, "disconnected before it answered")
 	if len(got) != 1 || got[0] != "a" {
 		t.Errorf("events before the end: %v", got)
 	}
@@ -337,14 +338,14 @@ func TestAgentGoesAway(t *testing.T) {
 	}
 	defer logs.Close()
 	text, err := io.ReadAll(logs)
-	_ = wantError(t, err, api.CodeUnreachable, "went away")
+	_ = wantError(t, err, api.CodeUnreachable, "disconnected before it answered")
 	if string(text) != `{"type":"a"}`+"\n" {
 		t.Errorf("logs before the end: %q", text)
 	}
 }
 
-// TestCancelReachesTheAgent checks that the end of the context closes the connection. This tells
-// the agent that the caller no longer waits for a claim.
+// TestCancelReachesTheAgent checks that the end of the context closes the connection. The agent
+// then knows that the caller no longer waits for a claim.
 func TestCancelReachesTheAgent(t *testing.T) {
 	arrived, gone := make(chan bool, 1), make(chan bool, 1)
 	c := serve(t, func(_ http.ResponseWriter, r *http.Request) {

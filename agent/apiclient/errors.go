@@ -16,18 +16,19 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// DetailDropped is set in the details of an error with api.CodeUnreachable if the client had
-// reached the agent, which then went away before it answered. The request may have taken effect.
+// DetailDropped marks an error with api.CodeUnreachable in its details. It means that the
+// connection was made, but ended before the agent answered. The request may have taken effect.
 const DetailDropped = "dropped"
 
-// dialError distinguishes a connection that was never made from one that was lost.
+// dialError marks the error of a connection that could not be made, as opposed to one that was
+// lost.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
 // transportError explains why there is no answer. If the caller's context has ended, that is the
-// reason, and the connection's own error does not count.
+// reason, regardless of the error of the connection.
 func (c *Client) transportError(ctx context.Context, err error) error {
 	if cause := ctx.Err(); cause != nil {
 		return fmt.Errorf("no answer from the agent: %w", cause)
@@ -44,7 +45,7 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 		return c.notStarted(failed)
 	case !dialled:
 		return &api.Error{
-			Code: api.CodeUnreachable, Message: fmt.Sprintf("the agent on %s went away before it answered: %v", c.socket, unwrapped(err)),
+			Code: api.CodeUnreachable, Message: fmt.Sprintf("the agent on %s disconnected before it answered: %v", c.socket, unwrapped(err)),
 			Hint: "systemctl status volagent", Details: map[string]string{"socket": c.socket, DetailDropped: "true"},
 		}
 	case errors.Is(err, fs.ErrPermission):
@@ -60,13 +61,13 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 	}
 }
 
-// reason puts a failed connect into words for people.
+// reason describes for people why the client cannot connect.
 func reason(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "there is no such socket"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nobody listens there"
+		return "no process listens on it"
 	case errors.Is(err, syscall.EINVAL):
 		return "the path is too long for a socket"
 	}
@@ -74,8 +75,8 @@ func reason(err error) string {
 	return unwrapped(err).Error()
 }
 
-// unwrapped removes the wrappers of net and http from an error. Their invented URL would only
-// confuse.
+// unwrapped removes the errors that net and http wrap around another error. They contain an
+// invented URL, which would confuse the reader.
 func unwrapped(err error) error {
 	for {
 		next := errors.Unwrap(err)
@@ -86,7 +87,7 @@ func unwrapped(err error) error {
 	}
 }
 
-// permissionHint names the socket's group, if the caller can see it.
+// permissionHint names the group of the socket, if the caller can read it.
 func permissionHint(socket string) string {
 	group := "the socket's group (socket_group in the agent's configuration)"
 	if info, err := os.Stat(socket); err == nil {
@@ -102,7 +103,7 @@ func permissionHint(socket string) string {
 	return "run it as root, or as a member of " + group
 }
 
-// answeredError reads the error in an answer that is not a success.
+// answeredError returns the error from an unsuccessful answer.
 func (c *Client) answeredError(ctx context.Context, resp *http.Response) error {
 	const most = 1 << 20
 	body, err := io.ReadAll(io.LimitReader(resp.Body, most))
@@ -117,19 +118,19 @@ func (c *Client) answeredError(ctx context.Context, resp *http.Response) error {
 	return answer.Error
 }
 
-// foreign returns the error for an answer that no agent gives.
+// foreign returns the error for an answer that an agent of this version would not give.
 func (c *Client) foreign(what string) error {
 	return &api.Error{
-		Code: api.CodeFailed, Message: fmt.Sprintf("%s does not talk like an agent of this version: %s", c.socket, what),
+		Code: api.CodeFailed, Message: fmt.Sprintf("the server on %s is not an agent of this version: %s", c.socket, what),
 		Hint: "check that the socket is volagent's, and compare the versions with: volctl version",
 	}
 }
 
-// startHint returns advice for the case that no agent answers. The service listens on the default
+// startHint returns a command for the case that no agent answers. The service uses the default
 // socket unless its configuration names another one.
 func startHint(socket string) string {
 	if socket == DefaultSocket {
 		return "systemctl start volagent"
 	}
-	return "start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET"
+	return "start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET"
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// FuzzAnswer checks that the caller always gets an answer, or an error with a code and a message.
-// The fuzzer chooses the answer on the socket and the content of the start error file.
+// FuzzAnswer checks that the client always returns an answer, or an error with a code and a
+// message. The fuzzer chooses the answer on the socket and the content of the start error file.
 func FuzzAnswer(f *testing.F) {
 	for _, text := range []string{
 		"", "null", "{}", "[]", "[null]", `{"error":null}`, `{"error":{}}`, `{"error":{"code":"refused","message":"m"}}`, `{"error":{"code":1}}`, `{"spec":{"id":"a"},"claims":null}`, `{"spec":1}`, "<html>", "\xff", `"x"`, "{} {}", `[{"spec":[]}]`,

@@ -8,11 +8,11 @@ import (
 	"iter"
 )
 
-// maxLine limits one line of an answer that arrives in lines, in bytes.
+// maxLine limits the length of one line of an answer, in bytes.
 const maxLine = 1 << 20
 
-// lines sends a request and yields the value of each line of its answer. It ends with an error, or
-// when the caller stops the iteration.
+// lines sends a request and yields the value of each line of its answer. The iteration ends after
+// an error, or when the caller stops it.
 func lines[T any](ctx context.Context, c *Client, r call) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T

@@ -30,15 +30,15 @@ func (p Part) query(q url.Values) {
 // LogOptions select lines of a plugin's log.
 type LogOptions struct {
 	Part   Part
-	Lines  int // the number of last lines; 0 leaves it to the agent
+	Lines  int // the number of last lines; 0 means the agent's default
 	Follow bool
 }
 
-// EventFilter selects events.
+// EventFilter restricts a list of events. Empty fields match every event.
 type EventFilter struct {
 	Volume string
-	Since  time.Time // zero: as far back as the agent remembers
-	N      int       // the number of last events; 0 leaves it to the agent
+	Since  time.Time // zero means all events that the agent has stored
+	N      int       // the number of last events; 0 means the agent's default
 	Follow bool
 }
 
@@ -47,13 +47,13 @@ func (c *Client) Plugins(ctx context.Context) ([]api.Plugin, error) {
 	return list[api.Plugin](ctx, c, call{method: http.MethodGet, path: []string{"plugins"}})
 }
 
-// Plugin returns the plugin with exactly this id.
+// Plugin returns the plugin with the given id.
 func (c *Client) Plugin(ctx context.Context, id string) (*api.Plugin, error) {
 	return c.plugin(ctx, id, nil)
 }
 
-// WaitPlugin waits on the agent's side until the plugin is ready. After the
-// wait it fails with api.CodeTimeout.
+// WaitPlugin makes the agent wait until the plugin is ready. If the wait ends before that, it fails
+// with api.CodeTimeout.
 func (c *Client) WaitPlugin(ctx context.Context, id string, wait time.Duration) (*api.Plugin, error) {
 	return c.plugin(ctx, id, url.Values{"for": {api.PluginReady}, "wait": {wait.String()}})
 }
@@ -62,34 +62,34 @@ func (c *Client) plugin(ctx context.Context, id string, query url.Values) (*api.
 	return get[api.Plugin](ctx, c, call{method: http.MethodGet, path: []string{"plugins", id}, query: query})
 }
 
-// ControlOptions say how the agent restarts, stops or starts a plugin.
+// ControlOptions control how the agent restarts, stops or starts a plugin.
 type ControlOptions struct {
-	// Wait is how long the agent waits until the plugin is ready or has ended; with 0 it answers at
-	// once.
+	// Wait is the time for which the agent waits until the plugin is ready or has ended. With 0 it
+	// answers at once.
 	Wait time.Duration
 
-	// Force allows the action while volumes are in use through the plugin.
+	// Force permits the action while volumes use the plugin.
 	Force bool
 
-	// UntilRestart limits a stop to the lifetime of the running agent.
+	// UntilRestart makes a stop end when the agent restarts.
 	UntilRestart bool
 	Part         Part
 }
 
-// RestartPlugin stops a plugin that the agent runs, and starts it again with its file as the agent
-// last read it.
+// RestartPlugin stops a plugin that the agent runs, and starts it again. It uses the plugin file that
+// the agent read last.
 func (c *Client) RestartPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "restart", o)
 }
 
-// StopPlugin stops a plugin that the agent runs. It stays stopped until StartPlugin, across
-// restarts of the agent too, unless UntilRestart is set.
+// StopPlugin stops a plugin that the agent runs. The plugin stays stopped until StartPlugin, even
+// after a restart of the agent. With UntilRestart, the agent starts it after its own restart.
 func (c *Client) StopPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "stop", o)
 }
 
-// StartPlugin undoes StopPlugin. It also retries a plugin at once that failed or is backing off.
-// Force has no effect.
+// StartPlugin starts a plugin that StopPlugin stopped. It also makes the agent retry a failed or
+// backing-off plugin at once. It ignores Force.
 func (c *Client) StartPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "start", o)
 }
@@ -106,7 +106,7 @@ func (c *Client) control(ctx context.Context, id, verb string, o ControlOptions)
 	return get[api.Plugin](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, verb}, query: query})
 }
 
-// PluginLogs streams a plugin's log. The caller closes the stream.
+// PluginLogs streams a plugin's log. The caller must close the stream.
 func (c *Client) PluginLogs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error) {
 	query := when("follow", o.Follow)
 	if o.Lines > 0 {
@@ -120,7 +120,7 @@ func (c *Client) PluginLogs(ctx context.Context, id string, o LogOptions) (io.Re
 	return &stream{client: c, ctx: ctx, body: resp.Body}, nil
 }
 
-// stream converts read errors of a body into the client's errors.
+// stream is the body of an answer. It converts read errors into the client's errors.
 type stream struct {
 	client *Client
 	ctx    context.Context
@@ -137,7 +137,7 @@ func (s *stream) Read(p []byte) (int, error) {
 
 func (s *stream) Close() error { return s.body.Close() }
 
-// Node returns an overview of this host.
+// Node returns the state of this host.
 func (c *Client) Node(ctx context.Context) (*api.Node, error) {
 	return get[api.Node](ctx, c, call{method: http.MethodGet, path: []string{"node"}})
 }
@@ -147,9 +147,9 @@ func (c *Client) Health(ctx context.Context) (*api.Health, error) {
 	return get[api.Health](ctx, c, call{method: http.MethodGet, path: []string{"health"}})
 }
 
-// Events calls each for every event, oldest first, and returns when the agent has sent them all.
-// With Follow it returns only when ctx ends, the agent goes away, or each returns an error. It
-// returns an error from each unchanged.
+// Events calls each for every event, oldest first, and returns when the agent has sent all events.
+// With Follow it returns only when ctx ends, the connection to the agent ends, or each returns an
+// error. It returns an error from each unchanged.
 func (c *Client) Events(ctx context.Context, f EventFilter, each func(api.Event) error) error {
 	query := when("follow", f.Follow)
 	if f.Volume != "" {

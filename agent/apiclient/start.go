@@ -17,9 +17,9 @@ import (
 // startLook is the interval at which a waiting request checks whether the agent failed to start.
 const startLook = 500 * time.Millisecond
 
-// answer sends the request. If systemd keeps the socket, connecting succeeds without an agent, and
-// the answer may never come. The wait therefore also ends when an agent has left the reason why it
-// could not start.
+// answer sends the request and returns its response. If systemd holds the socket, the client can
+// connect although no agent runs, and may never get an answer. Therefore answer also returns when
+// an agent has written the reason why it could not start.
 func (c *Client) answer(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	answered := make(chan struct{})
@@ -54,7 +54,7 @@ func (c *Client) answer(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// answerBody releases the request's context when the answer was read.
+// answerBody ends the request's context when the caller closes the body.
 type answerBody struct {
 	io.ReadCloser
 	cancel context.CancelCauseFunc
@@ -71,17 +71,17 @@ type failedStart struct{ reason *api.Error }
 
 func (e *failedStart) Error() string { return e.reason.Message }
 
-// maxStartError limits the size of a start error that is read, in bytes.
+// maxStartError limits how much of the start error file the client reads, in bytes.
 const maxStartError = 16 << 10
 
-// startError returns why the agent could not start, or nil if it is not known to have failed.
+// startError returns the reason why the agent could not start, or nil if no reason is known.
 func startError(socket string) *failedStart {
-	// O_NONBLOCK: opening a pipe or another special file must not block.
+	// O_NONBLOCK prevents the open of a pipe or another special file from blocking.
 	f, err := os.OpenFile(api.StartError(socket), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = f.Close() }() // the file is only read
+	defer func() { _ = f.Close() }() // a file opened for reading has no data to lose
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return nil
 	}
@@ -93,7 +93,7 @@ func startError(socket string) *failedStart {
 
 	var reason api.ErrorBody
 	if err := json.Unmarshal(body, &reason); err != nil || reason.Error == nil {
-		return nil // the agent is just writing it
+		return nil // the agent is still writing the file
 	}
 	return &failedStart{reason.Error}
 }

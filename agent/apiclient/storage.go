@@ -11,14 +11,14 @@ import (
 )
 
 // ModifyVolume makes the plugin change mutable parameters of a volume. Parameters that mutable does
-// not name stay unchanged.
+// not name keep their values.
 func (c *Client) ModifyVolume(ctx context.Context, id string, mutable map[string]string) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", id, "modify"}, body: api.ModifyRequest{Mutable: mutable}})
 }
 
-// VolumeReport asks the plugin for the usage and the health of the volume, and with storage also
-// for the controller's data about it. Silent names the calls without an answer within the bound (0:
-// 5 s).
+// VolumeReport asks the plugin for the usage and the health of a volume. With storage it also asks
+// for the controller's data about the volume. Silent lists the calls without an answer within the
+// time limit (0 means 5 s).
 func (c *Client) VolumeReport(ctx context.Context, id string, within time.Duration, storage bool) (*api.Report, error) {
 	query := when("storage", storage)
 	if within > 0 {
@@ -37,9 +37,9 @@ func (c *Client) PluginHealth(ctx context.Context, id string) (*api.PluginHealth
 	return get[api.PluginHealth](ctx, c, call{method: http.MethodGet, path: []string{"plugins", id, "health"}})
 }
 
-// PluginVolumes asks the plugin for its volumes and calls each for every one as it arrives, for up
-// to limit volumes (0: all). It reports whether there are more. The end of ctx or an error from
-// each ends the listing. PluginVolumes returns an error from each unchanged.
+// PluginVolumes asks the plugin for its volumes, and calls each for every volume as it arrives, up
+// to limit volumes (0 means all). It reports whether the plugin has more. The end of ctx or an
+// error from each ends the list. PluginVolumes returns an error from each unchanged.
 func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each func(api.StorageVolume) error) (more bool, err error) {
 	query := url.Values{}
 	if limit > 0 {
@@ -61,5 +61,5 @@ func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each f
 		}
 	}
 
-	return false, &api.Error{Code: api.CodeUnreachable, Message: "the agent broke off the listing", Hint: "systemctl status volagent"}
+	return false, &api.Error{Code: api.CodeUnreachable, Message: "the agent ended the list early", Hint: "systemctl status volagent"}
 }

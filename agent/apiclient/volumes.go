@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// States for which WaitVolume waits.
+// The states for which WaitVolume can wait.
 const (
 	ForMounted = "mounted"
 	ForFree    = "free"
@@ -20,13 +20,13 @@ func (c *Client) Volumes(ctx context.Context) ([]api.Volume, error) {
 	return list[api.Volume](ctx, c, call{method: http.MethodGet, path: []string{"volumes"}})
 }
 
-// Volume returns the volume with exactly this id.
+// Volume returns the volume with the given id.
 func (c *Client) Volume(ctx context.Context, id string) (*api.Volume, error) {
 	return c.volume(ctx, id, nil)
 }
 
-// WaitVolume waits on the agent's side until the volume is ForMounted or ForFree. If the wait ends
-// before, it fails with api.CodeTimeout.
+// WaitVolume makes the agent wait until the volume has the state ForMounted or ForFree. If the wait
+// ends before that, it fails with api.CodeTimeout.
 func (c *Client) WaitVolume(ctx context.Context, id, state string, wait time.Duration) (*api.Volume, error) {
 	return c.volume(ctx, id, url.Values{"for": {state}, "wait": {wait.String()}})
 }
@@ -36,39 +36,41 @@ func (c *Client) volume(ctx context.Context, id string, query url.Values) (*api.
 }
 
 // RegisterVolume registers a volume that exists at its plugin, or merges the spec into a registered
-// one. A dry run decides and writes nothing.
+// volume. A dry run reports the result and changes nothing.
 func (c *Client) RegisterVolume(ctx context.Context, spec api.VolumeSpec, dryRun bool) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPut, path: []string{"volumes", spec.ID}, query: when("dry_run", dryRun), body: spec})
 }
 
-// CreateVolume makes the plugin create the volume. It changes no existing volume. If a volume
-// exists and satisfies the spec, the outcome is "unchanged". If it does not, the error is
-// CodeRefused and names each difference. A dry run decides and writes nothing.
+// CreateVolume makes the plugin create the volume. It changes no existing volume. If the volume
+// exists and satisfies the spec, the outcome is "unchanged". If it does not satisfy the spec, the
+// error has CodeRefused and names each difference. A dry run reports the result and changes
+// nothing.
 func (c *Client) CreateVolume(ctx context.Context, spec api.VolumeSpec, dryRun bool) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", spec.ID, "create"}, query: when("dry_run", dryRun), body: spec})
 }
 
-// CreateVolumeWithin does the same as CreateVolume. If the plugin answers that it is still working,
-// for example because it copies data, the agent asks again, for at most the duration wait.
+// CreateVolumeWithin is like CreateVolume. If the plugin answers that it is still working, for
+// example because it copies data, the agent repeats the call, for at most the duration wait.
 func (c *Client) CreateVolumeWithin(ctx context.Context, spec api.VolumeSpec, wait time.Duration) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", spec.ID, "create"}, query: waiting(wait), body: spec})
 }
 
-// DeregisterVolume makes the agent forget the volume and leaves its data alone. With force its
-// claims are detached too, unless a live alloc holds one.
+// DeregisterVolume makes the agent forget the volume. The data of the volume stays. Without force the
+// agent refuses if anything of the volume is on the host. With force it refuses only if a live alloc
+// has a claim to the volume.
 func (c *Client) DeregisterVolume(ctx context.Context, id string, force bool) (*api.DeregisterResult, error) {
 	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: when("force", force)})
 }
 
-// ForgetVolume does the same as DeregisterVolume with force and gives up the leftovers, also those
-// of an earlier forced deregister. The agent never undoes them.
+// ForgetVolume is like DeregisterVolume with force. It also makes the agent forget the leftovers,
+// including those of an earlier forced deregister. The agent never removes them.
 func (c *Client) ForgetVolume(ctx context.Context, id string) (*api.DeregisterResult, error) {
 	query := url.Values{"force": {"true"}, "forget": {"true"}}
 	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: query})
 }
 
-// DeleteVolume destroys the volume and its data. For a volume that was registered and not created,
-// confirm must repeat the id. Otherwise it may be empty.
+// DeleteVolume destroys the volume and its data. If the volume was registered and not created,
+// confirm must repeat the id. Otherwise confirm may be empty.
 func (c *Client) DeleteVolume(ctx context.Context, id, confirm string) (*api.Done, error) {
 	query := url.Values{}
 	if confirm != "" {
@@ -77,8 +79,9 @@ func (c *Client) DeleteVolume(ctx context.Context, id, confirm string) (*api.Don
 	return get[api.Done](ctx, c, call{method: http.MethodPost, path: []string{"volumes", id, "delete"}, query: query})
 }
 
-// ExpandVolume makes the volume larger, to a size in bytes. It waits for at most the duration wait
-// until that is done; with 0 it does not wait. The agent continues the expansion in either case.
+// ExpandVolume enlarges the volume to a size in bytes. It waits until the expansion is complete,
+// for at most the duration wait. With 0 it does not wait. The agent continues the expansion in
+// either case.
 func (c *Client) ExpandVolume(ctx context.Context, id string, size int64, wait time.Duration) (*api.VolumeResult, error) {
 	query := url.Values{}
 	if wait > 0 {
@@ -89,17 +92,17 @@ func (c *Client) ExpandVolume(ctx context.Context, id string, size int64, wait t
 	})
 }
 
-// WithdrawExpansion cancels an expansion of the volume that is not made yet.
+// WithdrawExpansion cancels an expansion that the plugin has not made yet.
 func (c *Client) WithdrawExpansion(ctx context.Context, id string) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id, "expand"}})
 }
 
-// VolumeStats asks the plugin for the usage of the volume.
+// VolumeStats asks the plugin for the usage of a volume.
 func (c *Client) VolumeStats(ctx context.Context, id string) (*api.Stats, error) {
 	return get[api.Stats](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id, "stats"}})
 }
 
-// when makes the query for a switch that is off by default.
+// when returns a query that contains the flag if it is on, and is empty otherwise.
 func when(name string, on bool) url.Values {
 	query := url.Values{}
 	if on {

@@ -24,7 +24,8 @@ func (s *Server) getClaim(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, s.toClaim(rec, c))
 }
 
-// toClaim describes a claim and the state of its plugin. It does not check the volume's mounts.
+// toClaim describes a claim and the state of its plugin. It does not check the mounts of the
+// volume.
 func (s *Server) toClaim(rec volume.Record, c volume.Claim) api.Claim {
 	return toClaim(rec, c, s.o.Plugins.View(rec.Volume.PluginID), s.o.Owners)
 }
@@ -59,18 +60,18 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, s.toClaim(rec, c))
 }
 
-// atFD returns the descriptor that the caller lends, or nil if it lends none. Only root may lend
-// one, because the agent mounts on the directory that the descriptor refers to.
+// atFD returns the descriptor that the caller lends to the agent, or nil if there is none. Only
+// root may lend one, because the agent mounts on the directory of the descriptor.
 func atFD(fd *int, p peer.Peer) (*volume.Descriptor, error) {
 	switch {
 	case fd == nil || *fd == -1:
 		return nil, nil
 	case *fd < 0:
-		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is %d, which is no descriptor", *fd)
+		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is %d, which is not a descriptor", *fd)
 	case !p.Known || p.UID != 0:
 		return nil, &api.Error{
 			Code: api.CodePermission, Message: p.String() + " may not lend the agent a descriptor (at_fd): only root may",
-			Hint: "leave at_fd out: the agent opens the directory itself",
+			Hint: "omit at_fd: the agent opens the directory itself",
 		}
 	}
 

@@ -10,7 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestAtFD checks that only root may lend a descriptor, and that it belongs to the calling process.
+// TestAtFD checks that only root may lend a descriptor, and that the descriptor belongs to the
+// calling process.
 func TestAtFD(t *testing.T) {
 	root, user := peer.Peer{PID: 7, Known: true}, peer.Peer{PID: 8, UID: 1000, Known: true}
 	for _, tt := range []struct {
@@ -44,7 +45,8 @@ func TestAtFD(t *testing.T) {
 	}
 }
 
-// The terms of a claim are answered as they were asked for. A note that cannot be shown is refused.
+// TestTermsThereAndBack checks that an answer shows the terms of the request, and that the server
+// refuses an unprintable note.
 func TestTermsThereAndBack(t *testing.T) {
 	ask := api.ClaimRequest{
 		ReadOnly: true, AccessMode: "single-node-writer", AttachmentMode: "file-system", At: "/srv", AtFlags: []string{"nodev", "nosuid"}, AtWritable: true,

@@ -17,8 +17,8 @@ import (
 // Volume returns the volume that a volume file describes.
 func Volume(s api.VolumeSpec) volume.Volume { return fromSpec(s) }
 
-// fromSpec turns a volume file into the domain's volume. A file without capabilities means a file
-// system with a single writer.
+// fromSpec converts a volume file into the domain's volume. If the file lists no capabilities, the
+// volume gets one: a file system with a single writer.
 func fromSpec(s api.VolumeSpec) volume.Volume {
 	v := volume.Volume{
 		ID: s.ID, Name: s.Name, PluginID: s.PluginID, ExternalID: s.ExternalID,
@@ -59,8 +59,8 @@ func fromSpec(s api.VolumeSpec) volume.Volume {
 	return v
 }
 
-// fromSecret converts a secret into the domain's type. A literal value is sealed before it is
-// stored.
+// fromSecret converts a secret into the domain's type. The agent seals a literal value before it
+// stores the value.
 func fromSecret(s api.Secret) call.SecretRef {
 	ref := call.SecretRef{File: s.File, Credential: s.Credential, Env: s.Env, Keep: s.Sealed}
 	if value, ok := s.Literal.Reveal(); ok {
@@ -69,7 +69,8 @@ func fromSecret(s api.Secret) call.SecretRef {
 	return ref
 }
 
-// toSecret shows the reference of a secret. For a sealed value it shows only that the value exists.
+// toSecret returns the reference of a secret. For a sealed value, the result shows only that a
+// value exists.
 func toSecret(ref call.SecretRef) api.Secret {
 	return api.Secret{
 		File: ref.File, Credential: ref.Credential, Env: ref.Env,
@@ -77,7 +78,7 @@ func toSecret(ref call.SecretRef) api.Secret {
 	}
 }
 
-// toSpec returns the volume file that would register the volume in its current form.
+// toSpec returns a volume file that would register the volume in its present form.
 func toSpec(v volume.Volume) api.VolumeSpec {
 	s := api.VolumeSpec{
 		ID: v.ID, Name: v.Name, PluginID: v.PluginID, ExternalID: v.ExternalID,
@@ -152,7 +153,7 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 	}
 
 	if v.Attempt = toAttempt(at); v.Attempt == nil && !e.Fix.Empty() {
-		v.Attempt = &api.Attempt{Step: string(volume.Wait)} // the queue has not reached the volume yet
+		v.Attempt = &api.Attempt{Step: string(volume.Wait)} // the queue has not processed the volume yet
 	}
 	if v.Attempt != nil {
 		v.Attempt.Fix, v.Attempt.Else = suggest.Words(e.Fix), suggest.Words(e.Else)
@@ -168,9 +169,9 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 	return v
 }
 
-// stillMounted summarizes the mounts seen at a volume's paths. If the volume is stuck (anything),
-// the answer says whether any of them is mounted. Otherwise it says whether the paths of all wanted
-// claims are mounted.
+// stillMounted summarizes whether a volume's paths are mounted. With anything, which callers set
+// for a stuck volume, it answers whether any path is mounted. Otherwise it answers whether the
+// paths of all wanted claims are mounted.
 func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 	var sights []volume.Sight
 	for alloc, c := range r.Claims {
@@ -213,7 +214,7 @@ func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 	}
 }
 
-// way is the order of CSI calls in a volume's life.
+// way lists the CSI calls in the order in which a volume needs them.
 var way = []call.Method{
 	call.ControllerPublish, call.NodeStage, call.NodePublish,
 	call.NodeUnpublish, call.NodeUnstage, call.ControllerUnpublish,
@@ -239,8 +240,8 @@ func toAttempt(at *volume.Attempt) *api.Attempt {
 	return a
 }
 
-// fromClaimRequest returns the terms that a caller asks for. It refuses options that no mount has, and
-// a note that cannot be shown.
+// fromClaimRequest returns the terms of a requested claim. It refuses unknown mount options and
+// unprintable notes.
 func fromClaimRequest(req api.ClaimRequest, p peer.Peer) (volume.Terms, error) {
 	flags, err := volume.AtFlags(req.AtFlags)
 	if err != nil {
@@ -259,14 +260,14 @@ func fromClaimRequest(req api.ClaimRequest, p peer.Peer) (volume.Terms, error) {
 	}, nil
 }
 
-// toClaim describes a claim.
+// toClaim describes a claim in the API's terms.
 func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume.Owners) api.Claim {
 	a := api.Claim{
 		Volume: r.Volume.ID, PluginID: r.Volume.PluginID, Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted,
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
 		Owner: toOwner(c.Keeper(), owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
 		AtFlags: c.AtFlags, AtWritable: c.AtWritable, Note: c.Note,
-		Ownership: toOwnership(c.Own.Explicit()), // without a default owner, because the claim does not record whether it was applied
+		Ownership: toOwnership(c.Own.Explicit()), // without a default owner, because the claim does not record whether the agent applied it
 	}
 
 	if c.Adopted {
@@ -289,12 +290,12 @@ func fromOwnership(o api.Ownership) volume.Ownership {
 
 	mode := o.Mode
 	if m, err := strconv.ParseUint(mode, 8, 32); err == nil {
-		mode = fmt.Sprintf("%04o", m) // so that 770 and 0770 are the same mode
+		mode = fmt.Sprintf("%04o", m) // 770 and 0770 become the same text
 	}
 	return volume.Ownership{UID: text(o.UID), GID: text(o.GID), Mode: mode, Recursive: o.Recursive}
 }
 
-// toOwnership converts the ownership that a claim asked for into the API's type.
+// toOwnership converts the ownership of a claim into the API's type.
 func toOwnership(o volume.Ownership) api.Ownership {
 	number := func(id string) *uint32 {
 		n, err := strconv.ParseUint(id, 10, 32)
@@ -307,8 +308,8 @@ func toOwnership(o volume.Ownership) api.Ownership {
 	return api.Ownership{UID: number(o.UID), GID: number(o.GID), Mode: o.Mode, Recursive: o.Recursive}
 }
 
-// fromOwner converts the owner in a request. It ignores fields that do not belong to the owner's
-// kind. If the owner is a mount without a process, the process is the caller.
+// fromOwner converts the owner in a request. It ignores fields that the owner's kind does not use.
+// If the owner is a mount and the request names no process, the caller becomes the process.
 func fromOwner(o api.Owner, p peer.Peer) volume.Owner {
 	switch o.Kind {
 	case api.OwnerMount:
@@ -340,7 +341,7 @@ func toOwner(o volume.Owner, owners volume.Owners) api.Owner {
 	return a
 }
 
-// sorted returns records in the order of their ids.
+// sorted returns the records in ascending order of their ids.
 func sorted(rs []volume.Record) []volume.Record {
 	byID := make(map[string]volume.Record, len(rs))
 	for _, r := range rs {

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Doctor compares the agent's records with the state of the host. Its implementation makes the API
-// types, because it knows both the domain and the API.
+// Doctor compares the agent's records with the state of the host. It returns API types, because its
+// implementation knows both the domain and the API.
 type Doctor interface {
 	Examine(ctx context.Context) api.Doctor
 	Fix(ctx context.Context, ids []string) []api.DoctorFixed
@@ -25,7 +25,7 @@ func (s *Server) doctorFix(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(ask.IDs) == 0 {
-		return volume.Errorf(volume.ErrInvalid, "nothing is named that is to be fixed").WithHint("volctl doctor -o json shows the ids")
+		return volume.Errorf(volume.ErrInvalid, "the request names no finding to fix").WithHint("volctl doctor -o json shows the ids")
 	}
 	return s.answer(w, s.o.Doctor.Fix(r.Context(), ask.IDs))
 }

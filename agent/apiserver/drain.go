@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Drainer empties the host.
+// Drainer drains the host of all volumes, and ends a drain.
 type Drainer interface {
 	Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error)
 	Undrain(ctx context.Context) (changed bool, err error)

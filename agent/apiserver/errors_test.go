@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestCodes checks that every kind of error gets its code, regardless of wrapping, and keeps its
+// TestCodes checks that every kind of error gets its code, even if it is wrapped, and keeps its
 // hint and the plugin's message.
 func TestCodes(t *testing.T) {
 	call := &volume.CallError{Step: "NodeStageVolume", Code: "Internal", Message: "no", Retry: volume.RetryBackoff}

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// events sends one JSON object per line.
+// events sends the events as JSON, one object in each line.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	n, err := number(r, "n", 0)
 	if err != nil {
@@ -40,7 +40,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	})
 
 	if err != nil {
-		// The answer has begun: only a broken connection can tell the caller that it is incomplete.
+		// The answer has begun, so the caller can learn about the error only from a broken
+		// connection.
 		if !errors.Is(err, gone) && r.Context().Err() == nil {
 			s.o.Log.Warn("cannot send the events", "error", err)
 		}

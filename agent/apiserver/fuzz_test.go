@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzVolume checks that the server refuses the text of a volume file or turns it into a volume.
-// That volume is described by the same file. The value of a secret never comes back.
+// FuzzVolume checks that the server either rejects a volume file or converts it into a volume. The
+// volume must convert back to the same file. An answer never contains the value of a secret.
 func FuzzVolume(f *testing.F) {
 	for _, text := range []string{
 		"", "{}", "null", "[]", `{"id":"a"} {"id":"b"}`, `{"id":"data","plugin_id":"p","secrets":{"k":"hunter2hunter2","f":{"file":"/k"}}}`, `{"id":"a","ID":"b"}`, `{"unknown":1}`, `{"id":1}`, "\xff",
@@ -58,8 +58,8 @@ func FuzzVolume(f *testing.F) {
 	})
 }
 
-// FuzzQuery checks that every address of a request is answered, either with the requested data or
-// with an error that has a code. No duration and no number is negative.
+// FuzzQuery checks that the server answers every request address, either with data or with an error
+// that has a code. The server must reject negative durations and numbers.
 func FuzzQuery(f *testing.F) {
 	for _, value := range []string{"", "1", "-1", "30s", "-30s", "1e9h", "true", "maybe", "99999999999999999999", "\x00", "é", `{"k":{"file":"/k"}}`, `{"k":"v"}`, "{", "2026-01-01T00:00:00Z"} {
 		for _, path := range []string{"snapshots", "snapshots/p/s1/delete", "snapshots/groups/p/g", "volumes/data", "events", "..", "snapshots//x", "plugins/p"} {
@@ -89,13 +89,13 @@ func FuzzQuery(f *testing.F) {
 			}
 		}
 		if method != http.MethodGet && method != http.MethodPost || !strings.HasPrefix(target.Path, "/v1/snapshots") {
-			return // the fakes implement nothing else
+			return // the fakes support no other address
 		}
 		r.Method = method
 		w := httptest.NewRecorder()
 		s.http.Handler.ServeHTTP(w, r)
 		var e api.ErrorBody
-		moved := w.Code >= 300 && w.Code < 400 // a redirect to the same path in its canonical form
+		moved := w.Code >= 300 && w.Code < 400 // a redirect to the canonical form of the same path
 		if failed := w.Code >= 400; failed && (json.Unmarshal(w.Body.Bytes(), &e) != nil || e.Error == nil || e.Error.Code == "") || !failed && !moved && !json.Valid(w.Body.Bytes()) {
 			t.Errorf("%s %s: %d %q", method, target, w.Code, w.Body)
 		}

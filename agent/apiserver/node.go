@@ -36,7 +36,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	}
 	down := map[string]bool{}
 	for _, p := range n.Plugins {
-		down[p.ID] = s.ailing(p) && p.State != api.PluginReady // otherwise another part serves
+		down[p.ID] = s.ailing(p) && p.State != api.PluginReady // if the plugin is ready, another part serves its calls
 	}
 
 	for _, v := range s.describeAll(r.Context()) {
@@ -56,7 +56,8 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 			continue
 		}
 
-		// A mounted volume works without plugin and agent. A volume that is not mounted needs both.
+		// A mounted volume works without its plugin and without the agent. Mounting a volume needs
+		// both.
 		mountable := !down[v.Spec.PluginID] && n.State == "ok"
 		works := v.State == api.StateMounted || mountable
 		if works && !ill {
@@ -76,9 +77,10 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, n)
 }
 
-// ailing reports whether a plugin needs a person's attention. A plugin that was stopped on purpose
-// does not, unless volumes need it. A plugin in its first start does not either. A restarted plugin
-// does, because a plugin that never becomes ready is in the state "starting" most of the time.
+// ailing reports whether a plugin has a problem that a person must solve. A plugin that was stopped
+// on purpose is a problem only if volumes need it. A plugin in its first start is no problem. A
+// restarted plugin is one, because a plugin that never becomes ready is in the state "starting"
+// most of the time.
 func (s *Server) ailing(p api.Plugin) bool {
 	switch p.State {
 	case api.PluginReady:
@@ -92,8 +94,8 @@ func (s *Server) ailing(p api.Plugin) bool {
 	}
 }
 
-// ailingPart returns a part that needs a person's attention, or nil. The plugin can be ready
-// nevertheless, because another part serves.
+// ailingPart returns a part with a problem that a person must solve, or nil. The plugin may be
+// ready nevertheless, because another part serves its calls.
 func ailingPart(p api.Plugin) *api.PluginPart {
 	for i, part := range p.Parts {
 		switch part.State {
@@ -129,11 +131,11 @@ func volumeProblem(v api.Volume) api.Problem {
 	return p
 }
 
-// healthProblem describes a problem that the plugin last reported about a volume. It does not
-// affect the claims, so the volume's state does not show it.
+// healthProblem describes a problem from the plugin's last report about a volume. The volume's
+// state does not show such a problem, because it does not affect the claims.
 func healthProblem(v api.Volume) api.Problem {
 	f := v.Report.Health[0]
-	words := "its plugin's " + f.By + " says so"
+	words := "its plugin's " + f.By + " reports it"
 	for _, part := range []string{f.Reason, f.Message} {
 		if part != "" {
 			words += ": " + part
@@ -220,7 +222,7 @@ func noPlugin(id string) error {
 	return volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
 }
 
-// maxLines limits the number of log lines that are sent at once.
+// maxLines limits the number of log lines in one answer.
 const maxLines = 10000
 
 func (s *Server) pluginLogs(w http.ResponseWriter, r *http.Request) error {
@@ -252,7 +254,8 @@ func (s *Server) pluginLogs(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// number reads a whole number from the query. If it is missing, it returns the default, without.
+// number reads an integer from the query. If the query does not contain it, number returns the
+// default without.
 func number(r *http.Request, name string, without int) (int, error) {
 	raw := r.URL.Query().Get(name)
 	if raw == "" {
@@ -266,7 +269,7 @@ func number(r *http.Request, name string, without int) (int, error) {
 	return n, nil
 }
 
-// flush sends the data written so far. A writer without that ability keeps its buffer.
+// flush sends the data that was written so far. It does nothing if the writer cannot flush.
 func flush(w http.ResponseWriter) {
 	if f, ok := w.(http.Flusher); ok {
 		f.Flush()

@@ -8,11 +8,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// searched is the number of a plugin's last log lines that logOf searches for lines about a volume.
+// searched is the number of log lines in which logOf searches for lines about a volume.
 const searched = 50
 
-// logOf returns the last n lines that a plugin wrote. If volumes are given, it omits lines that
-// name another volume of the plugin and none of the given ones.
+// logOf returns the last n lines of a plugin's log. If volumes are given, it omits lines that name
+// only other volumes of the plugin.
 func (s *Server) logOf(pluginID string, n int, volumes ...string) []string {
 	if len(volumes) == 0 {
 		return s.o.Plugins.Tail(pluginID, n)
@@ -35,7 +35,7 @@ func (s *Server) logOf(pluginID string, n int, volumes ...string) []string {
 	return lines[max(0, len(lines)-n):]
 }
 
-// namesOf returns the names by which a plugin may call a volume.
+// namesOf returns the names that a plugin may use for a volume in its log.
 func namesOf(v volume.Volume) []string {
 	return slices.DeleteFunc([]string{v.ID, v.Name, v.ExternalID}, func(s string) bool { return s == "" })
 }
@@ -67,8 +67,8 @@ func beginsWithWord(s string) bool {
 	return len(r) > 0 && wordRune(r[0])
 }
 
-// wordRune reports whether a character may be part of a volume's name. "/" and ":" end a name, as
-// in paths and "volume: error".
+// wordRune reports whether a character may be part of a volume's name. "/" and ":" are not, because
+// names occur in paths and in "volume: error".
 func wordRune(r rune) bool {
 	return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' || r == '-'
 }

@@ -2,7 +2,7 @@ package apiserver
 
 import "testing"
 
-// TestNamesAny checks that only a separate word names a volume.
+// TestNamesAny checks that namesAny finds a name only as a separate word.
 func TestNamesAny(t *testing.T) {
 	for line, want := range map[string]bool{
 		"mounting data": true, "volume data: no": true, `id="data"`: true, "/csi/staging/data/x": true, "vol-1 is busy": true,

@@ -30,7 +30,7 @@ func (s *Server) startPlugin(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// control performs an action on a plugin and answers with the plugin's state afterwards.
+// control performs an action on a plugin and returns the plugin's state after the action.
 func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx context.Context, id string, which Which, force bool, wait time.Duration) error) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx con
 	return s.answer(w, p)
 }
 
-// which reads the parts of a plugin that a request names: ?type=, ?instance=.
+// which reads from the query which parts of a plugin the request concerns: ?type=, ?instance=.
 func which(r *http.Request) (Which, error) {
 	w := Which{Type: r.URL.Query().Get("type"), Instance: r.URL.Query().Get("instance")}
 	switch w.Type {
@@ -73,11 +73,11 @@ func which(r *http.Request) (Which, error) {
 	}
 }
 
-// unnamed is the name in errors for a plugin file whose name was not given.
+// unnamed stands for the name of a plugin file in errors, if the request contains no name.
 const unnamed = "the plugin file"
 
-// registerPlugin passes on the unchanged text of a plugin file, so that the parser can report line
-// numbers.
+// registerPlugin passes the text of a plugin file to the parser unchanged, so that errors contain
+// the right line numbers.
 func (s *Server) registerPlugin(w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Server) registerPlugin(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, api.PluginResult{Outcome: outcome, Plugin: p})
 }
 
-// deregisterPlugin answers when no process of the plugin runs any longer.
+// deregisterPlugin answers when no process of the plugin is running.
 func (s *Server) deregisterPlugin(w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registering records the requests and answers with err.
+// registering is a fake that records requests and returns err.
 type registering struct {
 	Plugins
 	asked string
@@ -39,7 +39,8 @@ func (p *registering) Get(id string) (api.Plugin, bool) { return api.Plugin{ID: 
 
 func (p *registering) Tail(string, int) []string { return []string{"its last words"} }
 
-// TestRegistration checks that the requests arrive, and only from callers with write permission.
+// TestRegistration checks that the server passes on requests, but only from callers with write
+// permission.
 func TestRegistration(t *testing.T) {
 	mayWrite := true
 	plugins := &registering{}

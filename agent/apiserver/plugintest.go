@@ -9,14 +9,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tests tests plugins.
+// Tests runs the tests of plugins.
 type Tests interface {
-	// TestPlugin calls each after every check, and returns when the test is undone. An error from
-	// each ends the test.
+	// TestPlugin calls each after every check. It returns when it has removed the traces of the
+	// test. An error from each ends the test.
 	TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error)
 }
 
-// testPlugin sends a line when a check ends. The test ends when the caller disconnects.
+// testPlugin sends one line after each check. The test ends when the caller disconnects.
 func (s *Server) testPlugin(w http.ResponseWriter, r *http.Request) error {
 	var q api.PluginTest
 	if err := body(w, r, &q); err != nil {
@@ -41,7 +41,7 @@ func (s *Server) testPlugin(w http.ResponseWriter, r *http.Request) error {
 
 	sum, err := s.o.Tests.TestPlugin(r.Context(), id, q, func(c api.PluginCheck) error { return send(api.PluginTestLine{Check: &c}) })
 	if errors.Is(context.Cause(r.Context()), volume.ErrStopping) && begun {
-		panic(http.ErrAbortHandler) // the broken connection tells the caller that the answer is incomplete
+		panic(http.ErrAbortHandler) // the caller sees a broken connection and knows that the answer is incomplete
 	}
 	if err = s.withLog(err, id); err != nil && !begun {
 		return err

@@ -1,6 +1,6 @@
-// Package apiserver serves the agent's HTTP API on its unix socket. It contains the routes, the
-// permission checks, and the one place where domain errors become API codes. It asks the kernel for
-// the identity of the caller (SO_PEERCRED).
+// Package apiserver serves the agent's HTTP API on its unix socket. It contains the routes and the
+// permission checks. It is the only place that converts domain errors into API codes. The kernel
+// reports the identity of the caller (SO_PEERCRED).
 package apiserver
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Claims admits and detaches claims.
+// Claims makes and detaches claims.
 type Claims interface {
 	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
 	Detach(ctx context.Context, id, alloc string, force bool, wait time.Duration) error
@@ -34,8 +34,8 @@ type Claims interface {
 type Volumes interface {
 	Register(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
 
-	// CreateWithin asks the plugin again while it answers that it is still working, for at most the
-	// duration wait.
+	// CreateWithin repeats the call for at most the duration wait, as long as the plugin answers
+	// that it is still working.
 	CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error)
 	Delete(ctx context.Context, id, confirm string) error
 	Deregister(ctx context.Context, id string, force bool) (left []string, err error)
@@ -43,12 +43,12 @@ type Volumes interface {
 	Modify(ctx context.Context, id string, mutable map[string]string) (volume.Record, volume.Change, error)
 	Stats(ctx context.Context, id string) (volume.Report, error)
 
-	// Report asks the plugin about a volume, within a time limit. LastReport returns the plugin's
-	// last report.
+	// Report asks the plugin about a volume, within a time limit. LastReport returns the result of
+	// the last such call.
 	Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error)
 	LastReport(r volume.Record) volume.Report
 
-	// List, Capacity and Health are about a plugin's storage as a whole.
+	// List, Capacity and Health concern a plugin's storage as a whole.
 	List(ctx context.Context, pluginID string, limit int, each func(call.StorageVolume) error) (more bool, err error)
 	Capacity(ctx context.Context, pluginID string, q call.CapacityRequest) (call.CapacityResult, error)
 	Health(ctx context.Context, pluginID string) (volume.PluginHealth, error)
@@ -56,44 +56,46 @@ type Volumes interface {
 	WithdrawExpansion(ctx context.Context, id string) (volume.Record, volume.Change, error)
 }
 
-// Records reads the stored records. Claims whose owners are gone read as detaching.
+// Records reads the stored records. It shows a claim as detaching if the claim's owner has ended.
 type Records interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
 }
 
-// Queue shows the current state of volumes and reports their changes.
+// Queue reports the current state of volumes and the changes of that state.
 type Queue interface {
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 	Changed(id string) <-chan struct{}
 }
 
-// Plugins shows and controls plugins. Its implementation makes the API types, because it knows both
-// the domain and the API.
+// Plugins reports the state of plugins and controls them. It returns API types, because its
+// implementation knows both the domain and the API.
 type Plugins interface {
 	List() []api.Plugin
 	View(id string) volume.PluginView
 	Get(id string) (api.Plugin, bool)
 	Changed(id string) <-chan struct{}
 
-	// Log writes the last lines and, with follow, new ones until ctx ends.
+	// Log writes the last lines of a plugin's log. With follow it also writes new lines until ctx
+	// ends.
 	Log(ctx context.Context, id string, w Which, lines int, follow bool, write func([]byte) error) error
 
-	// Tail returns the last lines that a plugin wrote, without any secret that this agent can know.
-	// It returns none if another program keeps the plugin's log.
+	// Tail returns the last lines of a plugin's log, without the secrets that the agent knows. It
+	// returns none if another program stores the log.
 	Tail(id string, lines int) []string
 
-	// RestartPlugin, StopPlugin and StartPlugin wait for the plugin, for at most the duration wait;
-	// with 0 they do not wait. The first two need force while volumes are in use through the
-	// plugin.
+	// RestartPlugin, StopPlugin and StartPlugin wait until the plugin has reached its new state,
+	// for at most the duration wait. With 0 they do not wait. While volumes use the plugin, restart
+	// and stop need force.
 	RestartPlugin(ctx context.Context, id string, w Which, force bool, wait time.Duration) error
 
-	// A brief stop ends with this agent.
+	// With brief, the plugin stays stopped only until this agent ends.
 	StopPlugin(ctx context.Context, id string, w Which, force, brief bool, wait time.Duration) error
 	StartPlugin(ctx context.Context, id string, w Which, wait time.Duration) error
 
-	// RegisterPlugin registers the text of a plugin file, which errors call name. It returns the id
-	// as soon as it is known. DeregisterPlugin removes all registrations of an id.
+	// RegisterPlugin registers the text of a plugin file. Errors refer to the file as name.
+	// RegisterPlugin returns the id as soon as it knows the id, even with an error.
+	// DeregisterPlugin removes all registrations of an id.
 	RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (id, outcome string, err error)
 	DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
 }
@@ -101,17 +103,17 @@ type Plugins interface {
 // Which restricts a request to some parts of a plugin. Empty fields match every part.
 type Which struct{ Type, Instance string }
 
-// Events reads the events of the last days.
+// Events reads the stored events of the last days.
 type Events interface {
-	// Read calls each for the events of one volume, or of all, since a time; with n only for the
-	// last n. It returns the number of the last event.
+	// Read calls each for the events since a time, of one volume or of all. If n is not 0, it reads
+	// only the last n events. It returns the number of the last event.
 	Read(ctx context.Context, volumeID string, since time.Time, n int, each func(api.Event) error) (uint64, error)
-	// After returns the events in memory after a number, and a channel that is closed by the next
-	// event.
+	// After returns the events in memory that follow an event number, and a channel that the next
+	// event closes.
 	After(seq uint64) ([]api.Event, <-chan struct{})
 }
 
-// Metrics writes the metrics in the format ContentType.
+// Metrics writes the metrics in the format that ContentType names.
 type Metrics interface {
 	Write(w io.Writer) error
 	ContentType() string
@@ -132,22 +134,22 @@ type Options struct {
 	Events    Events
 	Metrics   Metrics
 	Doctor    Doctor
-	Node      func() api.Node // without plugins, counts and problems
+	Node      func() api.Node // without plugins, counts and problems, which the server adds
 
-	// MayWrite reports whether a caller may change state: root, and members of the socket's group.
-	// Every caller that can open the socket may read.
+	// MayWrite reports whether a caller may change state. Root and the members of the socket's
+	// group may. Every caller that can open the socket may read.
 	MayWrite func(peer.Peer) bool
 	Log      hclog.Logger
 }
 
-// Server answers the API.
+// Server answers the requests of the API.
 type Server struct {
 	o      Options
 	http   *http.Server
-	cancel context.CancelCauseFunc // ends all running calls
+	cancel context.CancelCauseFunc // ends all running requests
 }
 
-// New returns a server that does not listen yet.
+// New returns a server. The server does not listen yet.
 func New(o Options) *Server {
 	s := &Server{o: o}
 	mux := http.NewServeMux()
@@ -171,7 +173,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Serve answers on a listener until Close.
+// Serve answers requests on a listener until Close.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -179,8 +181,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close stops accepting and ends the waits of running calls. It waits for their answers until ctx
-// ends, and then closes their connections.
+// Close stops accepting connections and ends the waits of running requests. It waits for their
+// answers until ctx ends, and then closes their connections.
 func (s *Server) Close(ctx context.Context) error {
 	s.cancel(volume.ErrStopping)
 	if err := s.http.Shutdown(ctx); err != nil {
@@ -191,7 +193,7 @@ func (s *Server) Close(ctx context.Context) error {
 
 type route struct {
 	pattern string
-	write   bool // changes state, or shows data that only root may see
+	write   bool // the route changes state, or shows data that only root may see
 	do      func(s *Server, w http.ResponseWriter, r *http.Request) error
 }
 
@@ -201,7 +203,7 @@ func (s *Server) routes() []route {
 		{"GET /v1/node", false, (*Server).node},
 		{"POST /v1/node/drain", true, (*Server).drain},
 		{"POST /v1/node/undrain", true, (*Server).undrain},
-		{"GET /v1/state/backup", true, (*Server).backup}, // a backup holds sealed secrets
+		{"GET /v1/state/backup", true, (*Server).backup}, // a backup contains sealed secrets
 		{"POST /v1/state/restore", true, (*Server).restore},
 		{"GET /metrics", false, (*Server).metrics},
 		{"GET /v1/doctor", false, (*Server).doctor},
@@ -235,7 +237,7 @@ func (s *Server) routes() []route {
 		{"GET /v1/plugins/{id}/logs", true, (*Server).pluginLogs}, // a plugin may write secrets to its log
 		{"GET /v1/plugins/{id}/volumes", false, (*Server).pluginVolumes},
 		{"GET /v1/plugins/{id}/health", false, (*Server).pluginHealth},
-		{"POST /v1/plugins/{id}/capacity", false, (*Server).capacity}, // asks the plugin and changes nothing
+		{"POST /v1/plugins/{id}/capacity", false, (*Server).capacity}, // calls the plugin but changes nothing
 		{"POST /v1/plugins/{id}/restart", true, (*Server).restartPlugin},
 		{"POST /v1/plugins/{id}/stop", true, (*Server).stopPlugin},
 		{"POST /v1/plugins/{id}/start", true, (*Server).startPlugin},
@@ -243,13 +245,13 @@ func (s *Server) routes() []route {
 	}
 }
 
-// handle adds the permission check and the answer to errors to a route.
+// handle returns the handler of a route. The handler checks the permission and answers errors.
 func (s *Server) handle(rt route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if p := peer.Of(r.Context()); rt.write && !s.o.MayWrite(p) {
 			s.fail(w, &api.Error{
 				Code:    api.CodePermission,
-				Message: p.String() + " may look, but neither change anything nor read logs and backups",
+				Message: p.String() + " may read the state, but may not change it or read logs and backups",
 				Hint:    "run it as root, or as a member of the socket's group (which is root-equivalent)",
 			})
 			return
@@ -257,7 +259,8 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 
 		err := rt.do(s, w, r)
 		if err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping) {
-			// Nothing was decided. A caller whose connection breaks asks the next agent.
+			// The request had no effect. After a broken connection, the caller repeats it at the
+			// next agent.
 			panic(http.ErrAbortHandler)
 		}
 		if err != nil {
@@ -269,7 +272,7 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 // maxBody limits the size of a request's body, in bytes.
 const maxBody = 1 << 20
 
-// body decodes a request. An unknown field is an error.
+// body decodes the JSON body of a request. It rejects unknown fields.
 func body(w http.ResponseWriter, r *http.Request, v any) error {
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.DisallowUnknownFields()
@@ -277,12 +280,13 @@ func body(w http.ResponseWriter, r *http.Request, v any) error {
 		return volume.Errorf(volume.ErrInvalid, "cannot read the request: %v", err)
 	}
 	if dec.More() {
-		return volume.Errorf(volume.ErrInvalid, "cannot read the request: something follows its end")
+		return volume.Errorf(volume.ErrInvalid, "cannot read the request: there is data after its end")
 	}
 	return nil
 }
 
-// answer sends v. It only logs an error, because that means that the caller has disconnected.
+// answer sends v as JSON. It logs an error and does not return it, because the error means that the
+// caller has disconnected.
 func (s *Server) answer(w http.ResponseWriter, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	if err := api.EncodeJSON(w, v); err != nil {
@@ -291,7 +295,7 @@ func (s *Server) answer(w http.ResponseWriter, v any) error {
 	return nil
 }
 
-// fail sends an error.
+// fail sends an error as the answer.
 func (s *Server) fail(w http.ResponseWriter, err error) {
 	e := toAPI(err)
 	w.Header().Set("Content-Type", "application/json")
@@ -301,7 +305,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	}
 }
 
-// toAPI converts an error to an API error. It is the one place where errors get their codes.
+// toAPI converts an error to an API error. No other function assigns codes to errors.
 func toAPI(err error) *api.Error {
 	var done *api.Error
 	if errors.As(err, &done) {
@@ -363,17 +367,16 @@ func toAPI(err error) *api.Error {
 	return e
 }
 
-// errorLines is the number of a plugin's last log lines in an error. statusLines is their number in
-// a volume's status.
+// errorLines and statusLines are the numbers of log lines that an error and a volume's status
+// contain.
 const (
 	errorLines  = 3
 	statusLines = 3
 )
 
-// withLog adds the plugin's last log lines to the error of a call or of a plugin that is not ready.
-// They often explain more than the plugin's answer.
-//
-// If volumes are given, it omits lines that name another volume of the plugin and none of these.
+// withLog adds the last lines of the plugin's log to an error, if a call failed or the plugin is
+// not ready. The log often explains more than the plugin's answer. If volumes are given, withLog
+// omits lines that name only other volumes of the plugin.
 func (s *Server) withLog(err error, pluginID string, volumes ...string) error {
 	var ce *volume.CallError
 	called := errors.As(err, &ce) && ce.Code != volume.CodeHost
@@ -395,7 +398,7 @@ func (s *Server) withLog(err error, pluginID string, volumes ...string) error {
 	return e
 }
 
-// pluginOf returns the plugin of a volume, or an empty string if there is no such volume.
+// pluginOf returns the plugin id of a volume, or an empty string if there is no such volume.
 func (s *Server) pluginOf(id string) string {
 	r, _ := s.o.Records.Volume(id)
 	return r.Volume.PluginID

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshots makes, lists and deletes snapshots. With a wait of 0 it asks the plugin once.
+// Snapshots makes, lists and deletes snapshots. If wait is 0, a method calls the plugin only once.
 type Snapshots interface {
 	Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error)
 	Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error)
@@ -44,8 +44,8 @@ func (s *Server) createGroupSnapshot(w http.ResponseWriter, r *http.Request) err
 	return s.answer(w, toMadeGroup(made, s.idsHere()))
 }
 
-// take reads a request for a snapshot, or for a group, into q and makes it. Once q is read, ask
-// converts it and returns its secrets.
+// take decodes a request for a snapshot or a group into q, and makes the snapshot. It calls ask
+// after q is decoded. ask converts q and returns its secrets.
 func (s *Server) take(w http.ResponseWriter, r *http.Request, q any, ask func() (volume.SnapshotAsk, map[string]api.Secret)) (volume.MadeSnapshot, error) {
 	wait, err := duration(r, "wait")
 	if err == nil {
@@ -139,7 +139,7 @@ func (s *Server) destroy(w http.ResponseWriter, r *http.Request, at volume.Snaps
 	return s.answer(w, api.Done{})
 }
 
-// snapshotAt reads the snapshot that a request wants to delete.
+// snapshotAt decodes a request to delete a snapshot.
 func snapshotAt(w http.ResponseWriter, r *http.Request) (at volume.SnapshotAt, wait time.Duration, err error) {
 	var q api.SnapshotRef
 	if wait, err = duration(r, "wait"); err == nil {
@@ -169,15 +169,15 @@ func (s *Server) getGroupSnapshot(w http.ResponseWriter, r *http.Request) error 
 	return s.answer(w, toMadeGroup(made, s.idsHere()))
 }
 
-// secrets reads references to secrets from a query. The agent reads the files and variables that
-// they name, so only callers with write permission may use them.
+// secrets reads references to secrets from a query. Only callers with write permission may use
+// them, because the agent reads the files and variables that the references name.
 func (s *Server) secrets(r *http.Request) (map[string]call.SecretRef, error) {
 	raw := r.URL.Query().Get("secrets")
 	if raw == "" {
 		return nil, nil
 	}
 	if p := peer.Of(r.Context()); !s.o.MayWrite(p) {
-		return nil, &api.Error{Code: api.CodePermission, Message: p.String() + " may not name secrets that the agent is to read"}
+		return nil, &api.Error{Code: api.CodePermission, Message: p.String() + " may not name secrets for the agent to read"}
 	}
 
 	refs := map[string]api.Secret{}
@@ -187,14 +187,14 @@ func (s *Server) secrets(r *http.Request) (map[string]call.SecretRef, error) {
 	return references(refs)
 }
 
-// references returns secrets that belong to no volume here. The agent stores none of them, so none
-// can be sealed. It refuses literal values.
+// references converts secrets that belong to no registered volume. The agent stores no secrets for
+// them, so references rejects sealed and literal values.
 func references(all map[string]api.Secret) (map[string]call.SecretRef, error) {
 	refs := map[string]call.SecretRef{}
 	for name, one := range all {
 		ref := fromSecret(one)
 		if ref.File == "" && ref.Credential == "" && ref.Env == "" {
-			return nil, volume.Errorf(volume.ErrInvalid, "secret %q is no reference: give {file: PATH}, {credential: NAME} or {env: NAME}", name)
+			return nil, volume.Errorf(volume.ErrInvalid, "secret %q is not a reference: use {file: PATH}, {credential: NAME} or {env: NAME}", name)
 		}
 
 		refs[name] = call.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}
@@ -203,10 +203,10 @@ func references(all map[string]api.Secret) (map[string]call.SecretRef, error) {
 	return refs, nil
 }
 
-// storage identifies a volume by its driver and external id.
+// storage identifies a volume by its driver and its external id.
 type storage struct{ driver, external string }
 
-// idsHere maps storage volumes to the ids under which they are registered here.
+// idsHere maps the volumes of all drivers to the ids under which they are registered here.
 func (s *Server) idsHere() map[storage]string {
 	known := map[storage]string{}
 	for _, r := range s.o.Records.Volumes() {
@@ -233,7 +233,8 @@ func stateOf(id string, ready bool) string {
 	}
 }
 
-// toMade describes a snapshot that was just requested. Its plugin may not have answered yet.
+// toMade describes a snapshot that the agent has just requested. The plugin may not have answered
+// yet.
 func toMade(m volume.MadeSnapshot, known map[storage]string) api.Snapshot {
 	in := m.Intent
 	if len(m.Snapshots) == 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// album records the requests.
+// album is a fake that records requests.
 type album struct {
 	Plugins
 	asked  string
@@ -63,8 +63,8 @@ func (a *album) GroupSnapshot(_ context.Context, at volume.SnapshotAt) (call.Gro
 	return call.GroupSnapshot{ID: at.ID, Ready: true}, a.note("group %s %s %v %s", at.PluginID, at.ID, at.Members, at.Secrets["k"].File)
 }
 
-// TestSnapshotRoutes checks that the requests arrive and that the answers have the API's form.
-// Requests that change state, or that make the agent read secrets, need write permission.
+// TestSnapshotRoutes checks that the server passes on requests, and answers in the API's form. A
+// request needs write permission if it changes state or makes the agent read secrets.
 func TestSnapshotRoutes(t *testing.T) {
 	mayWrite := true
 	a := &album{listed: volume.Snapshots{

@@ -25,7 +25,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 	if _, err := io.Copy(w, b); err != nil {
 		s.o.Log.Debug("cannot send a backup", "error", err)
-		panic(http.ErrAbortHandler) // so that a caller who is still connected sees that the answer is incomplete
+		panic(http.ErrAbortHandler) // a caller who is still connected then sees that the answer is incomplete
 	}
 
 	return nil

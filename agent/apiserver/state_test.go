@@ -18,7 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stateful is a fake host that can be drained, backed up and restored.
+// stateful is a fake of the parts of the agent that drain the host, and back up and restore its
+// state.
 type stateful struct {
 	asked string
 	err   error
@@ -47,8 +48,8 @@ func (s *stateful) Restore(_ context.Context, r io.Reader, dry bool) (api.Restor
 	return api.Restore{Node: "n", DryRun: dry, Items: []api.Restored{}}, errors.Join(err, s.err)
 }
 
-// TestState checks that the requests arrive, and only from callers with write permission, because a
-// backup holds sealed secrets.
+// TestState checks that the server passes on requests, but only from callers with write permission.
+// A backup needs it because it contains sealed secrets.
 func TestState(t *testing.T) {
 	mayWrite := true
 	state := &stateful{}

@@ -96,8 +96,8 @@ func (s *Server) pluginHealth(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, out)
 }
 
-// pluginVolumes sends a plugin's own volumes as they arrive, one per line. The listing ends when
-// the caller disconnects.
+// pluginVolumes lists the volumes that a plugin reports, one in each line, as they arrive. The list
+// ends when the caller disconnects.
 func (s *Server) pluginVolumes(w http.ResponseWriter, r *http.Request) error {
 	limit, err := number(r, "limit", 0)
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Server) pluginVolumes(w http.ResponseWriter, r *http.Request) error {
 	})
 
 	if r.Context().Err() != nil && begun {
-		panic(http.ErrAbortHandler) // a caller that is still connected sees that the answer is incomplete
+		panic(http.ErrAbortHandler) // a caller that is still connected then sees that the answer is incomplete
 	}
 	if err = s.withLog(err, id); err != nil && !begun {
 		return err
@@ -138,8 +138,7 @@ func (s *Server) pluginVolumes(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// registered maps external ids to the ids of the volumes that are registered with a plugin's
-// driver.
+// registered maps external ids to volume ids, for the registered volumes of a plugin's driver.
 func (s *Server) registered(pluginID string) map[string]string {
 	driver, out := s.o.Plugins.View(pluginID).Info.Driver, map[string]string{}
 	for _, r := range s.o.Records.Volumes() {
@@ -150,7 +149,8 @@ func (s *Server) registered(pluginID string) map[string]string {
 	return out
 }
 
-// toStats converts the stats of a report. Without stats, only the volume's id and the time are set.
+// toStats converts the stats of a report. If the report has none, it sets only the volume's id and
+// the time.
 func toStats(id string, r volume.Report) api.Stats {
 	out := api.Stats{Volume: id, At: r.StatsAt}
 	if r.Stats == nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/volagent/volagent/agent/peer"
 )
 
-// mayReadLogs reports whether a caller may see the plugins' logs. They may hold secrets that the
-// agent does not know.
+// mayReadLogs reports whether a caller may see the logs of plugins. The logs may contain secrets
+// that the agent does not know and cannot mask.
 func (s *Server) mayReadLogs(ctx context.Context) bool { return s.o.MayWrite(peer.Of(ctx)) }
 
-// forReader removes a plugin's log from an error if the caller may not read it.
+// forReader removes the lines of a plugin's log from an error if the caller may not read them.
 func (s *Server) forReader(r *http.Request, err error) error {
 	var e *api.Error
 	if s.mayReadLogs(r.Context()) || !errors.As(err, &e) || e.Details["plugin_log"] == "" {

@@ -12,19 +12,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// lookWithin limits the check of a volume's mounts for its status: a mount that hangs must not make
-// the status hang.
+// lookWithin is the time limit for the check of a volume's mounts in its status. A hanging mount
+// must not make the status hang.
 const lookWithin = 500 * time.Millisecond
 
-// The limits of a listing: the time for each volume, and the number of volumes that are checked in
-// parallel. With a hundred mounts that hang, the listing still takes less than a second.
+// These limits apply to a list of volumes: the time for each volume, and the number of volumes that
+// the server checks in parallel. Even with a hundred hanging mounts, the list takes less than a
+// second.
 const (
 	listWithin  = 250 * time.Millisecond
 	looksAtOnce = 48
 )
 
-// describe describes one volume. It adds the plugin's last log lines if they may explain the
-// problem.
+// describe returns the status of one volume. It adds the last lines of the plugin's log if the
+// plugin may be the cause of a problem.
 func (s *Server) describe(ctx context.Context, r volume.Record) api.Volume {
 	v, failed := s.look(ctx, r, lookWithin)
 	if failed && v.Attempt != nil && s.mayReadLogs(ctx) {
@@ -33,8 +34,8 @@ func (s *Server) describe(ctx context.Context, r volume.Record) api.Volume {
 	return v
 }
 
-// look describes a volume within a time limit. It reports whether the plugin is involved in the
-// volume's problem.
+// look returns the status of a volume, within a time limit. It also reports whether the plugin may
+// be the cause of the volume's problem.
 func (s *Server) look(ctx context.Context, r volume.Record, within time.Duration) (v api.Volume, failed bool) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -49,7 +50,7 @@ func (s *Server) look(ctx context.Context, r volume.Record, within time.Duration
 	return v, called || at != nil && at.Action.Cause == volume.CausePlugin
 }
 
-// describeAll describes all volumes in the order of their ids.
+// describeAll returns the status of all volumes, sorted by id.
 func (s *Server) describeAll(ctx context.Context) []api.Volume {
 	rs := sorted(s.o.Records.Volumes())
 	out := make([]api.Volume, len(rs))
@@ -123,7 +124,7 @@ func (s *Server) getVolume(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// waiting holds the "for" and "wait" of a query.
+// waiting contains the parameters "for" and "wait" of a query.
 type waiting struct {
 	state string
 	wait  time.Duration
@@ -146,7 +147,7 @@ func waitFor(r *http.Request, states ...string) (waiting, error) {
 	return w, volume.Errorf(volume.ErrInvalid, "cannot wait for %q; one of %v", w.state, states)
 }
 
-// duration reads a duration from the query, or 0 if it is missing.
+// duration reads a duration from the query. It returns 0 if the query does not contain it.
 func duration(r *http.Request, name string) (time.Duration, error) {
 	raw := r.URL.Query().Get(name)
 	if raw == "" {
@@ -160,7 +161,7 @@ func duration(r *http.Request, name string) (time.Duration, error) {
 	return d, nil
 }
 
-// flag reads a boolean from the query, or false if it is missing.
+// flag reads a boolean from the query. It returns false if the query does not contain it.
 func flag(r *http.Request, name string) (bool, error) {
 	raw := r.URL.Query().Get(name)
 	if raw == "" {
@@ -188,7 +189,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// apply reads a volume file and registers or creates the volume.
+// apply decodes a volume file and calls do, which registers or creates the volume.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request, do func(context.Context, volume.Volume, bool) (volume.Record, volume.Change, error)) error {
 	dry, err := flag(r, "dry_run")
 	if err != nil {
@@ -200,7 +201,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, do func(context.C
 		return err
 	}
 	if id := r.PathValue("id"); spec.ID != id {
-		return volume.Errorf(volume.ErrInvalid, "the path names volume %q and the body %q", id, spec.ID)
+		return volume.Errorf(volume.ErrInvalid, "the path names volume %q, but the body names %q", id, spec.ID)
 	}
 
 	rec, change, err := do(r.Context(), fromSpec(spec), dry)

@@ -11,13 +11,13 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Inherited holds the sockets that systemd opened for this process, see sd_listen_fds(3), and that
-// the agent does not use yet. The sockets stay open in systemd when the agent ends, so new
-// connections wait for the next agent.
+// Inherited contains the sockets that systemd opened for this process (sd_listen_fds(3)) and that the
+// agent does not use yet. When the agent ends, systemd keeps the sockets open, so that new connections
+// wait for the next agent.
 type Inherited struct{ left []*net.UnixListener }
 
-// Inherit takes the sockets that systemd passed, and keeps them from processes that the agent
-// starts. It closes descriptors that are not listening unix sockets.
+// Inherit takes the sockets that systemd passed to this process. Processes that the agent starts do
+// not inherit them. Inherit closes descriptors that are not listening unix sockets.
 func Inherit(log hclog.Logger) *Inherited {
 	s := &Inherited{}
 	for _, f := range activation.Files(true) {
@@ -27,19 +27,19 @@ func Inherit(log hclog.Logger) *Inherited {
 		case ok:
 			s.left = append(s.left, unix)
 		case err == nil:
-			err = errors.Join(errors.New("it is no unix socket"), l.Close())
+			err = errors.Join(errors.New("it is not a unix socket"), l.Close())
 		}
 
 		if err = errors.Join(err, f.Close()); err != nil {
-			log.Warn("a socket that systemd passed is of no use", "name", f.Name(), "error", err)
+			log.Warn("cannot use a socket that systemd passed", "name", f.Name(), "error", err)
 		}
 	}
 
 	return s
 }
 
-// take returns the socket that systemd opened at a path, if its file still exists. Closing it
-// leaves the file in place, and systemd keeps listening.
+// take returns the socket that systemd opened at a path, if the socket file still exists. A Close
+// of the listener keeps the file, and systemd keeps listening.
 func (s *Inherited) take(path string) (*net.UnixListener, bool) {
 	for i, l := range s.left {
 		at := l.Addr().String()
@@ -47,7 +47,7 @@ func (s *Inherited) take(path string) (*net.UnixListener, bool) {
 			continue
 		}
 		if info, err := os.Lstat(at); err != nil || info.Mode()&os.ModeSocket == 0 {
-			return nil, false // clients can no longer connect to it
+			return nil, false // clients cannot connect to a removed file
 		}
 
 		s.left = slices.Delete(s.left, i, i+1)
@@ -66,8 +66,8 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// Open returns the socket at a path: the one that systemd opened there, or a new one. In both cases
-// it sets the mode, and sets the owner to root and the group.
+// Open returns the socket at a path: the one that systemd opened there, or a new one. It sets the
+// mode and the group, and makes root the owner.
 func (s *Inherited) Open(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	l, ok := s.take(path)
 	if !ok {
@@ -83,7 +83,7 @@ func (s *Inherited) Open(path string, gid int, mode os.FileMode) (net.Listener, 
 // Close closes the sockets that the agent does not use.
 func (s *Inherited) Close(log hclog.Logger) {
 	for _, l := range s.left {
-		log.Warn("systemd passed a socket that is not used: either no setting names it, or its file was removed. Make volagent.socket as the configuration is, and run: systemctl restart volagent.socket volagent.service",
+		log.Warn("systemd passed a socket that is not used: either no setting names it, or its file was removed. Make volagent.socket match the configuration, and run: systemctl restart volagent.socket volagent.service",
 			"socket", l.Addr().String(), "error", l.Close())
 	}
 	s.left = nil

@@ -19,23 +19,23 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// lendWithin bounds the time to get a socket from the helper service.
+// lendWithin is the time limit for getting a socket from the helper service.
 const lendWithin = 10 * time.Second
 
 // TCP opens TCP sockets. The packaged service may not open them itself (RestrictAddressFamilies=).
-// In that case a second service opens the socket for it. The agent can then answer there, but
-// cannot connect to other hosts.
+// In that case a helper service opens the socket and passes it on. The agent can then answer on the
+// socket, but still cannot connect to other hosts.
 type TCP struct {
-	// Dir is a directory that only the agent can write to.
+	// Dir is a directory to which only the agent can write.
 	Dir string
-	// Args are the arguments with which this program calls Lend. An address and the path of a
-	// socket are appended.
+	// Args are the arguments that make this program call Lend. TCP appends an address and the path
+	// of a socket.
 	Args []string
-	// Outside runs a command in a service of its own.
+	// Outside runs a command in a separate service.
 	Outside func(context.Context, *exec.Cmd) error
 }
 
-// Open opens a listening socket at an address.
+// Open opens a listening socket for an address.
 func (t TCP) Open(ctx context.Context, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if !errors.Is(err, syscall.EAFNOSUPPORT) || !systemd.InService() {
@@ -50,7 +50,7 @@ func (t TCP) Open(ctx context.Context, address string) (net.Listener, error) {
 	return lent, nil
 }
 
-// borrow starts a service that opens the socket, and receives the socket from it.
+// borrow starts a helper service that opens the socket, and receives the socket from it.
 func (t TCP) borrow(ctx context.Context, address string) (net.Listener, error) {
 	ctx, cancel := context.WithTimeout(ctx, lendWithin)
 	defer cancel()
@@ -60,18 +60,18 @@ func (t TCP) borrow(ctx context.Context, address string) (net.Listener, error) {
 		return nil, err
 	}
 
-	dir, err := os.MkdirTemp(t.Dir, "lend-") // no other user may enter it
+	dir, err := os.MkdirTemp(t.Dir, "lend-") // mode 0700 keeps other users out
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(dir) //nolint:errcheck // it is empty, and goes with the next boot
+	defer os.Remove(dir) //nolint:errcheck // an empty directory that remains does no harm until the next boot
 
 	path := filepath.Join(dir, "sock")
 	at, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, err
 	}
-	defer at.Close() //nolint:errcheck // what it was for has come by then
+	defer at.Close() //nolint:errcheck // the socket has served its purpose
 
 	var words bytes.Buffer
 	cmd := exec.CommandContext(ctx, self, append(slices.Clone(t.Args), address, path)...)
@@ -79,7 +79,7 @@ func (t TCP) borrow(ctx context.Context, address string) (net.Listener, error) {
 	if err := t.Outside(ctx, cmd); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(words.Bytes()))
 	}
-	// The command has ended, and its message is waiting.
+	// The helper has ended, so its message has arrived if there is one.
 	if err := at.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return nil, err
 	}
@@ -88,12 +88,13 @@ func (t TCP) borrow(ctx context.Context, address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() //nolint:errcheck // of what was only read
+	defer conn.Close() //nolint:errcheck // the connection was only read
 
 	return receive(conn)
 }
 
-// receive takes the socket that Lend sends, or the error number if Lend could not open one.
+// receive returns the socket that Lend sends. If Lend could not open one, it returns the error
+// number that Lend sends instead.
 func receive(conn *net.UnixConn) (net.Listener, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return nil, err
@@ -115,28 +116,28 @@ func receive(conn *net.UnixConn) (net.Listener, error) {
 
 	messages, err := unix.ParseSocketControlMessage(rights[:m])
 	if err != nil || len(messages) != 1 {
-		return nil, errors.Join(errors.New("no socket came"), err)
+		return nil, errors.Join(errors.New("the helper service sent no socket"), err)
 	}
 
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		return nil, errors.Join(errors.New("no socket came"), err)
+		return nil, errors.Join(errors.New("the helper service sent no socket"), err)
 	}
 
 	f := os.NewFile(uintptr(fds[0]), "lent")
-	defer f.Close() //nolint:errcheck // the listener has one of its own
+	defer f.Close() //nolint:errcheck // the listener has its own descriptor
 
 	return net.FileListener(f)
 }
 
-// Lend opens a listening socket at an address and sends it to the process that listens at path. If
-// it cannot open the socket, it sends the error number.
+// Lend opens a listening socket for an address and sends it to the process that listens at path. If
+// it cannot open the socket, it sends the error number instead.
 func Lend(ctx context.Context, address, path string) error {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // what is sent is sent
+	defer conn.Close() //nolint:errcheck // the data was sent already
 
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	var errno syscall.Errno

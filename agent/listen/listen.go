@@ -1,5 +1,5 @@
-// Package listen opens the agent's sockets: unix sockets, either new or passed by systemd, and TCP
-// sockets, which a helper service opens where the agent itself may not.
+// Package listen opens the agent's sockets. A unix socket is new or comes from systemd. A TCP
+// socket comes from a helper service if the agent itself may not open one.
 package listen
 
 import (
@@ -17,20 +17,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// MaxPath is the longest path of a socket, in bytes: sun_path without its final zero (unix(7)).
+// MaxPath is the maximum length of a socket's path, in bytes. It is the size of sun_path without
+// the final zero (unix(7)).
 const MaxPath = 107
 
-// admit sets which users may connect to a socket.
+// admit sets the group and the mode of a socket, which decide who may connect.
 func admit(path string, gid int, mode os.FileMode) error {
 	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, mode)); err != nil {
-		return fmt.Errorf("cannot set who may use the socket: %w", err)
+		return fmt.Errorf("cannot set the group or mode of the socket: %w", err)
 	}
 	return nil
 }
 
-// listen opens a socket with a mode, owned by root and the group. It replaces a socket without a
-// listener, which is a leftover of a crash. If a process answers on the socket, it belongs to
-// another agent and listen fails.
+// listen opens a socket with a mode, a group, and root as owner. It replaces a socket file that a
+// crashed agent left. If a process answers on the socket, another agent is running and listen
+// fails.
 func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of the socket: %w", err)
@@ -38,11 +39,12 @@ func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 
 	if c, err := net.Dial("unix", path); err == nil {
 		return nil, errors.Join(volume.Errorf(volume.ErrRefused, "another agent answers on %s", path).
-			WithHint("stop it, or give this one another socket"), c.Close())
+			WithHint("stop it, or configure another socket for this agent"), c.Close())
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
-		// A regular file refuses the connection too. It may belong to a user, so keep it.
+		// A connection to a regular file fails in the same way. The file may belong to a user and
+		// must stay.
 		if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-			return nil, volume.Errorf(volume.ErrInvalid, "%s is there and is no socket", path).WithHint("give another path for the socket")
+			return nil, volume.Errorf(volume.ErrInvalid, "%s exists and is not a socket", path).WithHint("configure another path for the socket")
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("cannot remove the socket of an earlier run: %w", err)
@@ -57,13 +59,14 @@ func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-// listenHidden opens a socket in a directory that only the agent can enter. It sets owner and mode
-// there, and then moves the socket to its path, so that the socket is never open to other users. It
-// does not use the process's umask, because that would affect files that other goroutines create.
+// listenHidden opens a socket in a directory that only the agent can enter. It sets the owner and
+// the mode there, and then moves the socket to its path. The socket is therefore never accessible
+// to other users. listenHidden does not change the umask of the process, because that would affect
+// files that other goroutines create.
 func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	above, pattern := filepath.Dir(path), "."+filepath.Base(path)+".*"
 	clearHidden(above, pattern)
-	dir, err := os.MkdirTemp(above, pattern) // 0700
+	dir, err := os.MkdirTemp(above, pattern) // mode 0700
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +76,7 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = at.Close() }() // it was used only for its name
+	defer func() { _ = at.Close() }() // only its name is needed
 
 	hidden := filepath.Join(dir, "s")
 	name := hidden
@@ -85,7 +88,7 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 		return nil, err
 	}
 
-	l.SetUnlinkOnClose(false) // the socket is about to be renamed
+	l.SetUnlinkOnClose(false) // the socket is renamed below
 	err = admit(hidden, gid, mode)
 	if err == nil {
 		err = os.Rename(hidden, path)
@@ -101,11 +104,11 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 	return &movedListener{UnixListener: l, path: path, file: info}, nil
 }
 
-// clearHidden removes hidden sockets: this agent's own, or those that a killed agent left.
+// clearHidden removes the hidden directories of this agent and those that a killed agent left.
 func clearHidden(above, pattern string) {
 	left, err := filepath.Glob(filepath.Join(above, pattern))
 	if err != nil {
-		return // Glob fails only for a bad pattern
+		return // Glob fails only if the pattern is invalid
 	}
 
 	for _, dir := range left {
@@ -114,14 +117,14 @@ func clearHidden(above, pattern string) {
 	}
 }
 
-// movedListener is a listener whose socket was moved after it was opened.
+// movedListener is a listener whose socket file was moved after the listener was opened.
 type movedListener struct {
 	*net.UnixListener
 	path string
 	file os.FileInfo
 }
 
-// Close stops listening and removes the socket, unless another one has taken its place.
+// Close stops listening and removes the socket file, unless another socket has replaced it.
 func (l *movedListener) Close() error {
 	info, err := os.Lstat(l.path)
 	if err == nil && os.SameFile(info, l.file) {
@@ -134,7 +137,7 @@ func (l *movedListener) Close() error {
 	return errors.Join(err, l.UnixListener.Close())
 }
 
-// GroupID returns the number of a group, given its name or its number.
+// GroupID returns the number of a group. The group is given by its name or its number.
 func GroupID(name string) (int, error) {
 	if id, err := strconv.Atoi(name); err == nil {
 		return id, nil
@@ -148,7 +151,7 @@ func GroupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// Allowed returns a function that reports whether a peer may change state: root, the user who runs
+// Allowed returns a function that reports whether a peer may change state. Root, the user who runs
 // the agent, and members of the group may.
 func Allowed(gid int) func(peer.Peer) bool {
 	self := uint32(os.Geteuid())

@@ -13,7 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/peer"
 )
 
-// passed returns a socket as systemd opens and passes it. systemd keeps one descriptor itself.
+// passed returns a socket that systemd has opened and passed on, together with the descriptor that
+// systemd keeps.
 func passed(t *testing.T, path string) (systemd *net.UnixListener, s *Inherited) {
 	t.Helper()
 	systemd, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -43,8 +44,8 @@ func connects(t *testing.T, path string) bool {
 	return err == nil
 }
 
-// TestSocketOfSystemd checks that the agent uses systemd's socket under any spelling of its path.
-// It opens the socket to the group, and leaves it in place at its end.
+// TestSocketOfSystemd checks that the agent finds systemd's socket by any spelling of its path,
+// gives the group access to it, and keeps the socket file at its end.
 func TestSocketOfSystemd(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "s"), filepath.Join(dir, "d")
@@ -74,8 +75,8 @@ func TestSocketOfSystemd(t *testing.T) {
 	}
 }
 
-// TestSocketNotUsed checks a socket that the configuration does not name, or whose file is gone.
-// The agent logs it, closes it and opens its own.
+// TestSocketNotUsed checks a socket that the configuration does not name, or whose file was
+// removed. The agent must log it, close it and open its own socket.
 func TestSocketNotUsed(t *testing.T) {
 	for what, gone := range map[string]bool{"another path": false, "its file is gone": true} {
 		dir := t.TempDir()
@@ -102,9 +103,9 @@ func TestSocketNotUsed(t *testing.T) {
 	}
 }
 
-// TestListen checks that the socket has its owner and mode as soon as it is at its path. The umask
-// of the process never changes, and no files remain beside the socket. Closing the listener removes
-// the socket, unless another one has taken its place.
+// TestListen checks that the socket has its owner and mode from the moment when it appears at its
+// path. The umask of the process must not change, and no files may remain beside the socket. Close
+// must remove the socket file, unless another socket has replaced it.
 func TestListen(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s.sock")
@@ -168,7 +169,7 @@ func TestListen(t *testing.T) {
 		t.Errorf("a file that took the socket's place is gone: %v", err)
 	}
 
-	// The longest address works, even if the socket is first created under a longer path.
+	// A path of the maximum length works, although the hidden path of the new socket is longer.
 	long, err := os.MkdirTemp("/tmp", "l") //nolint:usetesting // t.TempDir is too long for a socket's path
 	if err != nil {
 		t.Fatal(err)

@@ -6,11 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxGroups is NGROUPS_MAX of Linux.
+// maxGroups is Linux's limit of supplementary groups (NGROUPS_MAX).
 const maxGroups = 65536
 
-// groups returns the peer's supplementary groups (SO_PEERGROUPS, Linux 4.13). The kernel recorded
-// them at connect. A lookup by pid could find another process instead.
+// groups returns the peer's supplementary groups (SO_PEERGROUPS, Linux 4.13), as the kernel
+// recorded them when the peer connected. A lookup by pid could find another process that reuses the
+// pid.
 func groups(fd int) []int {
 	buf := make([]uint32, 64)
 	for {

@@ -1,4 +1,5 @@
-// Package peer identifies the process at the other end of a unix socket, as the kernel reports it.
+// Package peer identifies the process at the other end of a unix socket. The information comes from
+// the kernel, so the process cannot forge it.
 package peer
 
 import (
@@ -9,19 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is the process that connected. Its PID is 0 if the agent's pid namespace does not contain
-// it.
+// Peer is the process that connected. PID is 0 if the process is outside the agent's pid namespace.
 type Peer struct {
 	PID int
 	UID uint32
 	GID uint32
 	// Groups are the peer's supplementary groups.
 	Groups []int
-	// Known is false if the kernel gave no answer.
+	// Known is false if the kernel did not report the peer.
 	Known bool
 }
 
-// String describes a peer for an error.
+// String describes the peer in error messages.
 func (p Peer) String() string {
 	if !p.Known {
 		return "an unknown caller"
@@ -42,8 +42,7 @@ func Of(ctx context.Context) Peer {
 	return p
 }
 
-// ask returns the credentials of the peer at the time when it connected, as the kernel reports
-// them.
+// ask returns the credentials that the peer had when it connected, as the kernel reports them.
 func ask(c net.Conn) Peer {
 	uc, ok := c.(*net.UnixConn)
 	if !ok {

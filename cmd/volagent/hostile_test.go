@@ -114,7 +114,7 @@ func TestMountPoints(t *testing.T) {
 func TestSocketFile(t *testing.T) {
 	h := newHost(t)
 	h.must(os.WriteFile(h.socket(), []byte("mine"), 0o600))
-	if out := h.refuse(); !strings.Contains(out, "is no socket") {
+	if out := h.refuse(); !strings.Contains(out, "is not a socket") {
 		t.Errorf("it said: %s", out)
 	}
 	if raw, err := os.ReadFile(h.socket()); string(raw) != "mine" {

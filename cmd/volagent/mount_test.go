@@ -465,8 +465,8 @@ func mountNoAgent(h mountRig) {
 	h.env = append(h.env, "LIBMOUNT_FSTAB="+fstab)
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
 	h.kill()
-	h.says(h.tool("mount", "-t", "csi", "more", gone), 2, "no agent answers on ", "; start the agent that listens there")
-	h.says(h.tool("mount", gone), 2, "no agent answers on ", ", for 1s; start the agent that listens there")
+	h.says(h.tool("mount", "-t", "csi", "more", gone), 2, "no agent answers on ", "; start the agent for this socket")
+	h.says(h.tool("mount", gone), 2, "no agent answers on ", ", for 1s; start the agent for this socket")
 	h.says(h.tool("mount", dir), 2, "; add _netdev,nofail to its line in /etc/fstab: without _netdev it is mounted before the agent can run, and stops the boot; ")
 	h.says(h.tool("umount", dir), 0, "umount.csi: warning: "+dir+" is unmounted; the agent detaches its volume when it runs: no agent answers")
 	if h.mounted(dir) {

@@ -205,7 +205,7 @@ func TestLentDirectory(t *testing.T) {
 	h.must(err)
 	defer func() { h.must(errors.Join(right.Close(), wrong.Close())) }()
 	lend := func(fd int) func(*api.ClaimRequest) { return func(r *api.ClaimRequest) { r.AtFD = &fd } }
-	for fd, want := range map[int]string{int(wrong.Fd()): "is open on " + h.dir + ", and not on " + at, 9999: "no such file", -7: "no descriptor"} {
+	for fd, want := range map[int]string{int(wrong.Fd()): "is open on " + h.dir + ", and not on " + at, 9999: "no such file", -7: "not a descriptor"} {
 		if _, err := h.mountAt("data", os.Getpid(), lend(fd)); codeOf(err) != api.CodeInvalid || !strings.Contains(err.Error(), want) {
 			t.Errorf("descriptor %d: %v", fd, err)
 		}

@@ -63,7 +63,7 @@ echo "$*" >>/run/docker-args
 	}
 	p.run("systemd-run", "--quiet", "--unit=box", "unshare", "-m", "--propagation", "private", "sh", "-c", `mount --bind "$0" /mnt && exec sleep 7779`, path)
 	p.later("the container is seen", func() bool {
-		return strings.Contains(p.try("journalctl", "-u", "volagent", "-o", "cat", "--no-pager").out, `(sleep) has it at`)
+		return strings.Contains(p.try("journalctl", "-u", "volagent", "-o", "cat", "--no-pager").out, `(sleep) has a mount at`)
 	})
 	if raw, err := os.ReadFile(filepath.Join(p.root, "run/docker-args")); err == nil {
 		p.t.Errorf("docker was asked while a container has it: %s", raw)

@@ -1,5 +1,5 @@
 // Command man writes the manual pages of both programs, one page for each command. It generates
-// them from the commands' own help texts. Usage: go run ./scripts/man DIR
+// them from the help texts of the commands. Usage: go run ./scripts/man DIR
 package main
 
 import (
@@ -47,14 +47,14 @@ func run(args []string) error {
 	return nil
 }
 
-// buildDate returns the date in the pages' footers. SOURCE_DATE_EPOCH sets it, so that the same
-// source always produces the same pages.
+// buildDate returns the date in the footers of the pages. If SOURCE_DATE_EPOCH is set, it defines
+// the date, so that the same source always produces the same pages.
 func buildDate(epoch string) (string, error) {
 	at := time.Now()
 	if epoch != "" {
 		seconds, err := strconv.ParseInt(epoch, 10, 64)
 		if err != nil {
-			return "", fmt.Errorf("SOURCE_DATE_EPOCH=%q is no number of seconds", epoch)
+			return "", fmt.Errorf("SOURCE_DATE_EPOCH=%q is not a number of seconds", epoch)
 		}
 		at = time.Unix(seconds, 0)
 	}
@@ -62,7 +62,7 @@ func buildDate(epoch string) (string, error) {
 	return at.UTC().Format(time.DateOnly), nil
 }
 
-// visible returns a command and all commands below it that are not hidden, including groups.
+// visible returns a command and all commands below it, including groups, except hidden ones.
 func visible(cmd *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{cmd}
 	for _, c := range cmd.Commands() {

@@ -8,21 +8,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// section is the manual's section for administration commands, see man(1).
+// section is the section of the manual for administration commands (man(1)).
 const section = "8"
 
 // roff is a page in the markup language of man(7).
 type roff struct{ strings.Builder }
 
-// escaped quotes text for roff. An escaped minus stays a minus when a reader copies it from the
-// page.
+// escaped quotes text for roff. It escapes a minus too, so that the minus stays one when a reader
+// copies it from the page.
 func escaped(text string) string {
 	return strings.NewReplacer(`\`, `\e`, `-`, `\-`, `"`, `\(dq`).Replace(text)
 }
 
 func (p *roff) line(raw string) { p.WriteString(raw + "\n") }
 
-// macro writes a request. Its arguments may contain spaces.
+// macro writes a request of roff. The arguments may contain spaces.
 func (p *roff) macro(name string, args ...string) {
 	line := "." + name
 	for _, a := range args {
@@ -31,7 +31,8 @@ func (p *roff) macro(name string, args ...string) {
 	p.line(line)
 }
 
-// text writes one line of a paragraph. A leading dot or quote does not make it a request.
+// text writes one line of a paragraph. It escapes a leading dot or quote, which roff would read as
+// a request.
 func (p *roff) text(s string) {
 	s = escaped(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
@@ -40,7 +41,7 @@ func (p *roff) text(s string) {
 	p.line(s)
 }
 
-// prose writes a help text: its paragraphs, and its indented lines unchanged.
+// prose writes a help text. It fills paragraphs and keeps indented lines unchanged.
 func (p *roff) prose(s string) {
 	for para := range strings.SplitSeq(strings.TrimSpace(s), "\n\n") {
 		lines := strings.Split(strings.Trim(para, "\n"), "\n")
@@ -83,7 +84,7 @@ func (p *roff) verbatim(lines []string) {
 	p.macro("RE")
 }
 
-// options describes the flags that are not hidden.
+// options describes the flags, except hidden ones.
 func (p *roff) options(title string, flags *pflag.FlagSet) {
 	if !flags.HasAvailableFlags() {
 		return
@@ -111,7 +112,7 @@ func (p *roff) options(title string, flags *pflag.FlagSet) {
 	})
 }
 
-// commands lists the commands below a group.
+// commands lists the commands below a group of commands.
 func (p *roff) commands(cmd *cobra.Command) {
 	children := visible(cmd)[1:]
 	if len(children) == 0 {
@@ -129,15 +130,15 @@ func (p *roff) commands(cmd *cobra.Command) {
 	}
 }
 
-// shipped lists the files that a program's page describes, by program.
+// shipped lists the files that a program's page describes. The keys are program names.
 var shipped = map[string][][2]string{
 	"volagent": {
 		{"/etc/volagent/volagent.yaml", "The configuration, with every key."},
-		{"/etc/volagent/plugins.d/*.yaml", "One file a plugin; read when it changes."},
+		{"/etc/volagent/plugins.d/*.yaml", "One file for each plugin. The agent reads a file when it changes."},
 		{"/etc/volagent/volumes.d", "Volumes that are registered when the agent starts."},
-		{"/var/lib/volagent", "What is recorded, the mounts, and the volumes of the bundled driver."},
+		{"/var/lib/volagent", "The state database, the mounts, and the volumes of the bundled driver."},
 		{"/run/volagent/volagent.sock", "The socket of the API, which volctl uses."},
-		{"/usr/share/doc/volagent", "Examples, and the licences of all that is in the programs."},
+		{"/usr/share/doc/volagent", "Examples, and the licences of the code in the programs."},
 	},
 }
 
@@ -155,7 +156,7 @@ func (p *roff) files(cmd *cobra.Command) {
 	}
 }
 
-// also names the manual pages of the command's group and of the other programs.
+// also lists related manual pages: that of the command's group, and those of the other programs.
 func (p *roff) also(cmd *cobra.Command) {
 	pages := []string{"volagent", "volctl", "mount.csi"}
 	if parent := cmd.Parent(); parent != nil && parent.HasParent() {

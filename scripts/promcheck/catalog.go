@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// set is a set of labels.
+// set is a set of names, such as labels or commands.
 type set map[string]bool
 
 func of(names ...string) set {
@@ -25,14 +25,14 @@ func of(names ...string) set {
 
 func (s set) String() string { return strings.Join(slices.Sorted(maps.Keys(s)), " ") }
 
-// metric is one metric of the agent, as Prometheus stores it.
+// metric is one metric of the agent in the form in which Prometheus stores it.
 type metric struct {
 	kind string // counter or gauge; a histogram is stored as three counters
 
 	labels set
 }
 
-// catalog holds the metrics and commands that rules and dashboards may name.
+// catalog contains the metrics and commands that rules and dashboards may name.
 type catalog struct {
 	metrics  map[string]metric
 	commands set
@@ -44,12 +44,13 @@ var (
 	heading   = regexp.MustCompile(`(?m)^## (volctl .+)$`)
 )
 
-// newCatalog reads the table of docs/metrics.md and the headings of docs/cli.md. A test of
-// agent/metrics compares that table with the code, and docs/cli.md is generated from the commands.
+// newCatalog reads the table of docs/metrics.md and the headings of docs/cli.md. Both are reliable:
+// a test of agent/metrics compares the table with the code, and docs/cli.md is generated from the
+// commands.
 func newCatalog(metricsPage, cliPage []byte) (*catalog, error) {
 	c := &catalog{metrics: map[string]metric{}, commands: set{}, parser: parser.NewParser(parser.Options{})}
 	for _, row := range metricRow.FindAllSubmatch(metricsPage, -1) {
-		all := of("instance", "job") // labels of the scrape target
+		all := of("instance", "job") // the labels that Prometheus adds for the scrape target
 		for _, l := range strings.Fields(strings.ReplaceAll(string(row[3]), "`", "")) {
 			if l == "instance" {
 				l = "exported_instance" // Prometheus renames a label that collides with one of its own

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// dashboard is a Grafana dashboard, limited to the fields that ours uses.
+// dashboard is a Grafana dashboard, with only the fields that the project's dashboard uses.
 type dashboard struct {
 	Title         string          `json:"title"`
 	UID           string          `json:"uid"`
@@ -87,7 +87,8 @@ var (
 // builtin maps Grafana's own variables to sample values.
 var builtin = map[string]string{"__rate_interval": "5m", "__range": "1h"}
 
-// columns is the width of a dashboard. oldest is the schema version of Grafana 10.
+// columns is the width of a dashboard. oldest is the schema version of Grafana 10, the oldest
+// supported one.
 const (
 	columns = 24
 	oldest  = 38
@@ -142,7 +143,8 @@ func (c *catalog) dashboard(text []byte) (n int, err error) {
 	return len(d.Panels), err
 }
 
-// variable checks one of the dashboard's variables. vars holds the variables before it.
+// variable checks one of the dashboard's variables. The map vars contains the variables that
+// precede it.
 func (c *catalog) variable(v variable, vars map[string]string) error {
 	switch {
 	case v.Name == "" || vars[v.Name] != "":
@@ -221,7 +223,7 @@ func (c *catalog) panel(p panel, vars map[string]string) error {
 	return nil
 }
 
-// substitute replaces the variables with their sample values.
+// substitute replaces the variables in a text by their sample values.
 func substitute(text string, vars map[string]string) (string, error) {
 	var err error
 	out := varName.ReplaceAllStringFunc(text, func(v string) string {

@@ -1,7 +1,7 @@
-// Command promcheck reads the alert rules and the dashboard of packaging/ with Prometheus' own
-// parser, and compares them with docs/metrics.md and docs/cli.md. Every expression must parse.
-// Every metric, every label and every command in a description must exist. promcheck is a module of
-// its own, so that the agent's module does not depend on Prometheus' server.
+// Command promcheck checks the alert rules and the dashboard in packaging/. It reads them with
+// Prometheus' own parser, and compares them with docs/metrics.md and docs/cli.md. Every expression
+// must parse. Every metric, label and command that they mention must exist. promcheck is a separate
+// module, so that the agent's module does not depend on Prometheus' server.
 //
 //	promcheck ROOT
 package main
@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// run checks the files below the root of a clone.
+// run checks the rules and the dashboard in the clone at the given root.
 func run(args []string, out io.Writer) error {
 	if len(args) != 1 {
 		return errors.New("usage: promcheck ROOT")
@@ -32,7 +32,7 @@ func run(args []string, out io.Writer) error {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "promcheck:", err)
 		}
-		return text // the checks reject empty text
+		return text // the checks reject an empty text
 	}
 
 	c, err := newCatalog(read("docs", "metrics.md"), read("docs", "cli.md"))
@@ -50,6 +50,6 @@ func run(args []string, out io.Writer) error {
 		return fmt.Errorf("packaging/grafana/volagent.json: %w", err)
 	}
 
-	_, err = fmt.Fprintf(out, "promcheck: %d alerts and %d panels are well\n", alerts, panels)
+	_, err = fmt.Fprintf(out, "promcheck: %d alerts and %d panels are correct\n", alerts, panels)
 	return err
 }

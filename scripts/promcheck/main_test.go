@@ -28,13 +28,14 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// fault replaces one text (was) with another (is). want is the expected error.
+// fault is a mistake in a file: it replaces the text was by is. The check must report the error
+// want.
 type fault struct{ was, is, want string }
 
 func plant(t *testing.T, text string, faults map[string]fault, check func([]byte) (int, error)) {
 	t.Helper()
 	if n, err := check([]byte(text)); err != nil || n == 0 {
-		t.Fatalf("%d are well: %v", n, err)
+		t.Fatalf("%d are correct: %v", n, err)
 	}
 	for name, f := range faults {
 		bad := strings.Replace(text, f.was, f.is, 1)
@@ -77,13 +78,13 @@ func TestRules(t *testing.T) {
 		"a function":      {"humanizePercentage", "percentage", `function "percentage" not defined`},
 		"no command":      {"`systemctl status volagent` and `journalctl -u volagent`. If it runs, see whether metrics_address is\n            served: `volctl status`", "look", "no `command`"},
 		"unknown command": {"`volctl status` says why", "`volctl node state` says why", `no command "volctl node state"`},
-		"twice":           {"alert: VolagentHalted", "alert: VolagentDown", "VolagentDown is there twice"},
+		"twice":           {"alert: VolagentHalted", "alert: VolagentDown", "VolagentDown is defined twice"},
 		"a name":          {"alert: VolagentHalted", "alert: halted", "VolagentSomething"},
 		"no group's name": {"name: volagent", "name: ''", "no name of its own"},
 	}, shipped(t).rules)
 	for _, text := range []string{"", "groups: []\n", "groups:\n  - name: x\n    interval: often\n"} {
 		if n, err := shipped(t).rules([]byte(text)); err == nil {
-			t.Errorf("%q: %d are well", text, n)
+			t.Errorf("%q: %d are correct", text, n)
 		}
 	}
 }

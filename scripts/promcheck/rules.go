@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ruleFile is a Prometheus rule file, limited to the fields that ours uses.
+// ruleFile is a Prometheus rule file, with only the fields that the project's rules use.
 type ruleFile struct {
 	Groups []struct {
 		Name     string `yaml:"name"`
@@ -58,7 +58,7 @@ func (c *catalog) rules(text []byte) (n int, err error) {
 
 		for _, r := range g.Rules {
 			if seen[r.Alert] {
-				err = errors.Join(err, fmt.Errorf("alert %s is there twice", r.Alert))
+				err = errors.Join(err, fmt.Errorf("alert %s is defined twice", r.Alert))
 			}
 
 			seen[r.Alert] = true
@@ -108,7 +108,7 @@ func (c *catalog) alert(r rule) error {
 	return c.command(r.Annotations["description"])
 }
 
-// templateFuncs are the functions of Prometheus' templates that the rules use.
+// templateFuncs contains those functions of Prometheus' templates that the rules use.
 var templateFuncs = template.FuncMap{"humanizePercentage": fmt.Sprint, "humanizeTimestamp": fmt.Sprint, "humanize": fmt.Sprint}
 
 // words checks that a template is valid and names only labels of the alert.

@@ -22,7 +22,7 @@ type finding struct {
 	sentence string
 }
 
-// check holds all sentences against all rules.
+// check applies all rules to all sentences.
 func check(texts []text) []finding {
 	var all []finding
 	for _, t := range texts {
@@ -37,7 +37,7 @@ func check(texts []text) []finding {
 	return all
 }
 
-// counts are the findings of each directory.
+// counts maps each directory to its number of findings.
 type counts map[string]int
 
 func (c counts) total() int {
@@ -48,7 +48,7 @@ func (c counts) total() int {
 	return sum
 }
 
-// count returns the findings of each directory that has texts.
+// count returns the number of findings in each directory that has texts.
 func count(texts []text, findings []finding) counts {
 	c := counts{}
 	for _, t := range texts {
@@ -60,10 +60,10 @@ func count(texts []text, findings []finding) counts {
 	return c
 }
 
-// ratchet compares the counts with a baseline file. A higher count is an error. So is a lower
-// one that the file does not record yet, because it could rise again unseen. An update writes
-// the file unless the total rises, so that findings may move to another directory with their
-// code.
+// ratchet compares the counts with a baseline file. A higher count is an error. A lower count that
+// the file does not record is also an error, because the count could rise again unnoticed. An
+// update writes the file unless the total rises. Findings may therefore move to another directory
+// together with their code.
 func ratchet(file string, now counts, findings []finding, update bool, out io.Writer) error {
 	was, err := readBaseline(file)
 	first := errors.Is(err, fs.ErrNotExist)
@@ -113,13 +113,13 @@ func ratchet(file string, now counts, findings []finding, update bool, out io.Wr
 	return err
 }
 
-// readBaseline reads lines of a count and a directory.
+// readBaseline reads a baseline file, in which each line contains a count and a directory.
 func readBaseline(file string) (counts, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // It was only read.
+	defer f.Close() //nolint:errcheck // a file opened for reading has no data to lose
 
 	c := counts{}
 	lines := bufio.NewScanner(f)
@@ -156,8 +156,8 @@ func printFindings(out io.Writer, findings []finding, dir string) error {
 	return errors.Join(errs...)
 }
 
-// printRates prints the count of each rule for comments, messages and pages, and how often
-// comments break it in a thousand lines.
+// printRates prints how often comments, messages and pages break each rule. For comments it also
+// prints the rate for a thousand lines.
 func printRates(out io.Writer, texts []text, findings []finding) error {
 	lines := 0
 	for _, t := range texts {

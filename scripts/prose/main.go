@@ -1,8 +1,8 @@
 // Command prose counts phrases that make comments, messages and pages hard to read, and keeps
 // their number from growing. The rules are in rules.go.
 //
-//	prose ROOT              compare the clone below ROOT with its baseline
-//	prose -update ROOT      record lower counts; a higher total is refused
+//	prose ROOT              compare the clone at ROOT with its baseline
+//	prose -update ROOT      record new counts; fail if the total is higher
 //	prose -list DIR ROOT    print every finding in DIR, for example "cli" or "docs"
 //	prose -rates ROOT       print how often each rule is broken
 //	prose -subject TEXT     check the subject of a commit
@@ -24,7 +24,7 @@ func main() {
 	}
 }
 
-// baselineFile holds the counts of the last commit, relative to the root of a clone.
+// baselineFile is the file with the counts of the last commit, relative to the root of a clone.
 const baselineFile = "scripts/prose/baseline.txt"
 
 func run(args []string, out io.Writer) error {

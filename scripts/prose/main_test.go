@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestExamples: the bad example of each rule breaks it, and the good one breaks no rule.
+// TestExamples checks that the bad example of each rule breaks the rule, and that the good one
+// breaks no rule.
 func TestExamples(t *testing.T) {
 	for i := range rules {
 		r := &rules[i]
@@ -111,7 +112,7 @@ func TestSentences(t *testing.T) {
 	}
 }
 
-// TestRatchet: counts may fall, move with their code, and not rise.
+// TestRatchet checks that counts may fall or move with their code, but not rise.
 func TestRatchet(t *testing.T) {
 	dir := t.TempDir()
 	base := filepath.Join(dir, "baseline.txt")

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// rule finds one kind of phrase. A sentence breaks it once for each match of the pattern that
+// rule finds one kind of phrase. A sentence breaks the rule once for each match of the pattern that
 // does not overlap a match of the exception.
 type rule struct {
 	name   string
 	match  *regexp.Regexp
-	except *regexp.Regexp // nil without exceptions
+	except *regexp.Regexp // nil if there are no exceptions
 	broken func(sentence string) bool
 	advice string
 
-	// A sentence that breaks the rule, and how to write it instead.
+	// bad is a sentence that breaks the rule, and good is the same sentence without the fault.
 	bad, good string
 }
 
@@ -67,7 +67,7 @@ var rules = []rule{
 	},
 	{
 		name:   "old term",
-		match:  regexp.MustCompile(`\b(debts?|owed|owes|owing|unpaid|indebted)\b`), // identifiers such as Debts still have the old name
+		match:  regexp.MustCompile(`\b(debts?|owed|owes|owing|unpaid|indebted)\b`), // identifiers such as Debts still contain the old name
 		advice: `the glossary in docs/ARCHITECTURE.md calls it a "pending call"`,
 		bad:    "A debt blocks the volume.",
 		good:   "A pending call blocks the volume.",
@@ -96,7 +96,7 @@ var rules = []rule{
 	},
 }
 
-// breaks counts how often a sentence breaks the rule.
+// breaks returns how often a sentence breaks the rule.
 func (r *rule) breaks(sentence string) int {
 	if r.broken != nil {
 		if r.broken(sentence) {

@@ -6,17 +6,18 @@ import (
 	"unicode/utf8"
 )
 
-// maxSubject is the longest subject that `git log --oneline` shows whole on 100 columns.
+// maxSubject is the maximum length of a commit subject. `git log --oneline` shows it completely in
+// 100 columns.
 const maxSubject = 90
 
-// pastOrThird are endings of a first word that is not in the imperative.
+// pastOrThird lists endings that show that the first word is not an imperative.
 var pastOrThird = []string{"ed", "ing"}
 
-// checkSubject reports the first mistake in the subject of a commit.
+// checkSubject returns the first mistake in the subject of a commit.
 func checkSubject(subject string) error {
 	text := subject
 	if _, rest, found := strings.Cut(subject, ": "); found && !strings.Contains(subject[:len(subject)-len(rest)-2], " ") {
-		text = rest // "volmgr/mount: text"
+		text = rest // the subject begins with a path: "volmgr/mount: text"
 	}
 
 	first, _, _ := strings.Cut(text, " ")

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// kind says where a text comes from.
+// kind is the kind of text: a comment, a message or a page.
 type kind int
 
 const (
@@ -27,10 +27,10 @@ type text struct {
 	file  string // relative to the root
 	line  int
 	words string
-	lines int // lines of a comment
+	lines int // the number of lines of a comment
 }
 
-// readTree reads the prose of all Go files and Markdown pages below a root.
+// readTree reads the prose of all Go files and Markdown pages below a root directory.
 func readTree(root string) ([]text, error) {
 	var all []text
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -68,8 +68,8 @@ func readTree(root string) ([]text, error) {
 	return all, err
 }
 
-// goTexts reads the comments of a Go file, and its messages unless it is a test. The messages of
-// rules.go are left out, because they quote the phrases that the rules forbid.
+// goTexts reads the comments of a Go file and, unless it is a test, its messages. It ignores the
+// messages of rules.go, because they quote the phrases that the rules forbid.
 func goTexts(file string, src []byte) ([]text, error) {
 	fset := token.NewFileSet()
 	parsed, err := parser.ParseFile(fset, file, src, parser.ParseComments|parser.SkipObjectResolution)
@@ -119,8 +119,8 @@ func goTexts(file string, src []byte) ([]text, error) {
 	return all, nil
 }
 
-// literal returns the value of a string literal, or of several that are added up. An operand
-// that is no literal stands as one word.
+// literal returns the value of a string literal or of a sum of string literals. An operand that is
+// not a literal counts as one word.
 func literal(e ast.Expr) (words string, ok bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -151,7 +151,7 @@ func literal(e ast.Expr) (words string, ok bool) {
 
 var word = regexp.MustCompile(`^[("“]?[A-Za-z][a-z'’-]*[)"”,.:;?!]*$`)
 
-// isProse reports whether a literal has at least three ordinary words.
+// isProse reports whether a literal contains at least three ordinary words.
 func isProse(s string) bool {
 	n := 0
 	for _, f := range strings.Fields(s) {
@@ -162,8 +162,8 @@ func isProse(s string) bool {
 	return n >= 3
 }
 
-// split returns the paragraphs of a text, each on one line. Indented lines are examples, and
-// are left out.
+// split returns the paragraphs of a text, each on one line. It omits indented lines, because they
+// are examples.
 func split(s string) []string {
 	var all, lines []string
 	end := func() {

@@ -1,10 +1,10 @@
 // Command sbom writes the contents of the built programs as a CycloneDX document. The document
 // lists the module of this project, Go's standard library, and every linked module with its version
-// and checksum. Command sbom reads this data from the programs, so the document describes exactly
-// the shipped code.
+// and checksum. The data comes from the built programs themselves, so the document describes
+// exactly the shipped code.
 //
-// The document has neither a serial number nor a creation time, so the same programs produce the
-// same bytes.
+// The document has neither a serial number nor a creation time, so that the same programs always
+// produce the same bytes.
 package main
 
 import (
@@ -70,13 +70,13 @@ func run(w io.Writer, version, unixTime string, programs []string) error {
 	return cdx.NewBOMEncoder(w, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom)
 }
 
-// modules returns the modules linked into the programs, each module once, sorted by path.
+// modules returns the modules that are linked into the programs, each module once, sorted by path.
 func modules(programs []string) ([]debug.Module, error) {
 	all := map[string]debug.Module{}
 	for _, program := range programs {
 		info, err := buildinfo.ReadFile(program)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read what %s is made of: %w", program, err)
+			return nil, fmt.Errorf("cannot read the build information of %s: %w", program, err)
 		}
 
 		all["std"] = debug.Module{Path: "std", Version: info.GoVersion}

@@ -3,10 +3,10 @@
 //
 //	shape ROOT
 //
-// A file refers to another file of its package if it uses something that the other declares. A
-// package is easy to read in parts if its files have an order in which they refer only to files
-// below them. Shape searches for the order with the fewest references that point back up. A
-// reference counts once for each pair of files.
+// A file refers to another file of its package if it uses a declaration of that file. A package is
+// easy to read in parts if its files have an order in which each refers only to later files. The
+// command searches for the order with the fewest references that point back to an earlier file. It
+// counts one reference for each pair of files.
 package main
 
 import (

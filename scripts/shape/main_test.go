@@ -15,7 +15,8 @@ func TestLinesOfCode(t *testing.T) {
 	}
 }
 
-// TestFewestBack: of a chain no reference points back, of a circle one does.
+// TestFewestBack checks that no reference of a chain points back, and one reference of a circle
+// does.
 func TestFewestBack(t *testing.T) {
 	refs := func(n int, pairs ...[2]int) graph {
 		g := make(graph, n)
@@ -42,7 +43,8 @@ func TestFewestBack(t *testing.T) {
 	}
 }
 
-// TestRun: files of a package that use each other, of which one is generated and one a test.
+// TestRun checks the figures of a package whose files use each other. One of the files is generated
+// and one is a test.
 func TestRun(t *testing.T) {
 	root := t.TempDir()
 	for name, src := range map[string]string{
@@ -71,7 +73,7 @@ func TestRun(t *testing.T) {
 			row = f
 		}
 	}
-	// a and b use each other, c uses b.
+	// The files a and b use each other, and c uses b.
 	if got := strings.Join(row, " "); got != "p 3 9 40.0 3 1 33 T 2" {
 		t.Errorf("got %q in\n%s", got, out.String())
 	}

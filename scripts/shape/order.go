@@ -2,10 +2,10 @@ package main
 
 import "math/rand/v2"
 
-// graph says for each file which others it refers to.
+// graph shows for each file to which other files it refers.
 type graph [][]bool
 
-// number counts the references.
+// number returns the number of references in the graph.
 func (g graph) number() int {
 	n := 0
 	for _, row := range g {
@@ -18,11 +18,13 @@ func (g graph) number() int {
 	return n
 }
 
-// searches is how many random orders are improved. More find nothing better in this code.
+// searches is the number of random orders that fewestBack improves. A larger number finds nothing
+// better in this code.
 const searches = 200
 
-// fewestBack returns the number of references that point back in the best order found: random
-// orders, always the same ones, are improved by moving one file at a time.
+// fewestBack returns the number of references that point back in the best order that it finds. It
+// starts from random orders, which are the same in each run, and improves each of them by moving
+// one file at a time.
 func fewestBack(g graph) int {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // The search must give the same result each time.
 	best := g.number()
@@ -36,7 +38,7 @@ func fewestBack(g graph) int {
 	return best
 }
 
-// back counts the references to files that come earlier.
+// back returns the number of references to files that come earlier in the order.
 func (g graph) back(order []int) int {
 	n := 0
 	for i, from := range order {
@@ -49,11 +51,11 @@ func (g graph) back(order []int) int {
 	return n
 }
 
-// improve moves one file to its best place, and reports whether that helped.
+// improve moves one file to its best position, and reports whether the order became better.
 func improve(g graph, order []int) bool {
 	for i := range order {
 		best, place, delta := 0, i, 0
-		for j := i - 1; j >= 0; j-- { // up past order[j]
+		for j := i - 1; j >= 0; j-- { // move the file up past order[j]
 			delta += cost(g, order[j], order[i])
 			if delta < best {
 				best, place = delta, j
@@ -74,8 +76,7 @@ func improve(g graph, order []int) bool {
 	return false
 }
 
-// cost returns by how much the number of references that point back grows if two neighbours
-// are swapped.
+// cost returns how many more references point back after two neighbouring files are swapped.
 func cost(g graph, first, second int) int {
 	delta := 0
 	if g[first][second] {

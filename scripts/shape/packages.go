@@ -24,10 +24,10 @@ type pkg struct {
 	code, blank, lines int // lines of code without comments, empty lines, all lines
 }
 
-// testCode reports whether the package serves tests alone.
+// testCode reports whether only tests use the package.
 func (p *pkg) testCode() bool { return p.dir == filepath.Join("volmgr", "csitest") }
 
-// readPackages reads all packages below a root.
+// readPackages reads all packages below a root directory.
 func readPackages(root string) ([]*pkg, error) {
 	fset := token.NewFileSet()
 	found := map[string]*pkg{}
@@ -87,7 +87,7 @@ func (p *pkg) read(path string) error {
 	return nil
 }
 
-// linesOfCode counts the lines on which there is more than a comment.
+// linesOfCode returns the number of lines that contain more than a comment.
 func linesOfCode(src []byte) int {
 	fset := token.NewFileSet()
 	file := fset.AddFile("", fset.Base(), len(src))
@@ -110,15 +110,16 @@ func linesOfCode(src []byte) int {
 	}
 }
 
-// noImports imports nothing: only declarations of the package itself count.
+// noImports is an importer that imports nothing, because only declarations of the package itself
+// count.
 type noImports struct{}
 
 func (noImports) Import(path string) (*types.Package, error) {
 	return nil, fmt.Errorf("%s is not imported", path)
 }
 
-// resolve finds the declaration of each identifier. The types of imported packages stay
-// unknown, and the errors about that are dropped.
+// resolve finds the declaration of each identifier. It ignores the errors about types of imported
+// packages, which stay unknown.
 func (p *pkg) resolve() {
 	p.uses = map[*ast.Ident]types.Object{}
 	conf := types.Config{
@@ -128,7 +129,7 @@ func (p *pkg) resolve() {
 	_, _ = conf.Check(p.dir, p.fset, p.files, &types.Info{Uses: p.uses})
 }
 
-// mostMethods returns the type with the most methods.
+// mostMethods returns the type with the most methods, and their number.
 func (p *pkg) mostMethods() (name string, methods int) {
 	number := map[string]int{}
 	for _, f := range p.files {
@@ -158,7 +159,7 @@ func receiver(e ast.Expr) string {
 	return ""
 }
 
-// references says which file uses declarations of which other one.
+// references returns which files use declarations of which other files.
 func (p *pkg) references() graph {
 	number := map[*token.File]int{}
 	for i, f := range p.files {

@@ -1,4 +1,4 @@
-// Package backoff computes the waits between retries.
+// Package backoff computes how long to wait between retries.
 package backoff
 
 import (
@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Delays are waits that start at First and double up to Last.
+// Delays defines a sequence of waits that begins with First and doubles up to Last.
 type Delays struct{ First, Last time.Duration }
 
-// After returns the wait after n failures in a row; n counts from 1.
+// After returns the wait after n consecutive failures. The first failure has n = 1.
 func (d Delays) After(n int) time.Duration {
 	wait := min(d.First, d.Last)
 	for range n - 1 {
@@ -21,8 +21,8 @@ func (d Delays) After(n int) time.Duration {
 	return wait
 }
 
-// Jitter returns a random wait between 80 % and 120 % of d, so that retries that began together
-// do not stay together.
+// Jitter returns a random wait between 80 % and 120 % of d. Retries that begin at the same moment
+// therefore drift apart.
 func Jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }

@@ -15,7 +15,7 @@ import (
 
 var fsWriter = call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}
 
-// rpcs contains every call about volumes and snapshots.
+// rpcs contains every call of the client that concerns volumes or snapshots.
 var rpcs = map[string]func(context.Context, *csiclient.Client, call.Secrets) error{
 	"ControllerPublishVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
 		_, err := c.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, Secrets: s})
@@ -117,11 +117,11 @@ var rpcs = map[string]func(context.Context, *csiclient.Client, call.Secrets) err
 	},
 }
 
-// about are the calls with which Info and Probe ask a plugin about itself.
+// about lists the calls with which Info and Probe ask a plugin about itself.
 var about = []string{"GetPluginInfo", "GetPluginCapabilities", "Probe", "ControllerGetCapabilities", "GroupControllerGetCapabilities",
 	"NodeGetCapabilities", "NodeGetInfo"}
 
-// TestEveryCallIsTabled checks that the tables contain every call of the spec's services.
+// TestEveryCallIsTabled checks that the tables above contain every call of the spec's services.
 func TestEveryCallIsTabled(t *testing.T) {
 	n := 0
 	for _, service := range []grpc.ServiceDesc{csi.Identity_ServiceDesc, csi.Controller_ServiceDesc, csi.GroupController_ServiceDesc, csi.Node_ServiceDesc} {
@@ -138,12 +138,12 @@ func TestEveryCallIsTabled(t *testing.T) {
 }
 
 // TestSecretsOfEachCall checks that a call sends the given secrets if its message has a field for
-// them, and no secrets otherwise.
+// them, and sends no secrets otherwise.
 func TestSecretsOfEachCall(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
 	for rpc, made := range rpcs {
-		_ = made(t.Context(), c, call.Secrets{"k": call.NewSecret("s3cret")}) // the client may refuse an empty answer
+		_ = made(t.Context(), c, call.Secrets{"k": call.NewSecret("s3cret")}) // the client may reject the empty answer
 		req, ok := f.last(rpc).(proto.Message)
 		if !ok {
 			t.Errorf("%s was not sent", rpc)

@@ -6,15 +6,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The numbers of VOLUME_CONDITION. CSI 1.13 removed the names, but older drivers still report the
-// capability.
+// These are the numbers of VOLUME_CONDITION. CSI 1.13 removed the names, but older drivers still
+// report the capability.
 const (
 	oldControllerCondition csi.ControllerServiceCapability_RPC_Type = 11
 	oldNodeCondition       csi.NodeServiceCapability_RPC_Type       = 4
 )
 
 // controllerFlag returns the field of Caps that a controller capability sets. It returns nil for a
-// capability that affects no decision.
+// capability that the agent does not use.
 func controllerFlag(c *volume.Caps, t csi.ControllerServiceCapability_RPC_Type) *bool {
 	return map[csi.ControllerServiceCapability_RPC_Type]*bool{
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:     &c.Attach,
@@ -37,7 +37,8 @@ func controllerFlag(c *volume.Caps, t csi.ControllerServiceCapability_RPC_Type) 
 	}[t]
 }
 
-// nodeFlag does the same as controllerFlag for the node service.
+// nodeFlag returns the field of Caps that a node capability sets, or nil for a capability that the
+// agent does not use.
 func nodeFlag(c *volume.Caps, t csi.NodeServiceCapability_RPC_Type) *bool {
 	return map[csi.NodeServiceCapability_RPC_Type]*bool{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:     &c.Stage,

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestEachCapability checks every capability of the spec, and the two from before CSI 1.13. Each
-// sets one field of Caps, which no other capability sets.
+// TestEachCapability checks that every capability sets one field of Caps that no other capability
+// sets. It covers the spec's capabilities and the two from before CSI 1.13.
 func TestEachCapability(t *testing.T) {
 	setBy := map[string]string{}
 	one := func(name string, answers map[string]any) {

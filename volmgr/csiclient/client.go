@@ -1,8 +1,8 @@
-// Package csiclient is the only caller of a CSI plugin. It translates between the domain's types
-// and the CSI spec's types. It converts gRPC status codes into domain errors in one place.
+// Package csiclient calls CSI plugins; no other package does. It translates between the domain's
+// types and the CSI spec's types, and converts gRPC status codes into domain errors in one place.
 //
-// A Client belongs to one instance of a plugin. A restarted plugin gets a new Client, so that no
-// connection backoff and no late answer outlives its process.
+// A Client belongs to one instance of a plugin. A restarted plugin gets a new Client, because the
+// old one could still apply its connection backoff or receive a late answer.
 package csiclient
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Defaults of Options.
+// The default values of Options.
 const (
 	DefaultNodeTimeout       = 2 * time.Minute
 	DefaultControllerTimeout = time.Minute
@@ -31,16 +31,16 @@ const (
 	DefaultMaxInFlight       = 32
 )
 
-// reconnectMax is the longest pause between two tries to connect. gRPC's own default grows to two
-// minutes, which is far longer than a plugin's restart.
+// reconnectMax is the longest pause between two attempts to connect. gRPC's own default grows to
+// two minutes, which is far longer than the restart of a plugin.
 const reconnectMax = time.Second
 
-// window is the gRPC flow-control window, in bytes, for a connection and for one call. CSI answers
-// are small. Without a fixed window, gRPC would measure the link with a ping beside each call,
-// although the socket is local.
+// window is the size of the gRPC flow-control window in bytes, for a connection and for one call.
+// CSI answers are small. Without a fixed window, gRPC would send pings beside each call to measure
+// the link, which is useless on a local socket.
 const window = 1 << 20
 
-// The services of a plugin that a client uses.
+// The values of Options.Services: the services of a plugin that a client uses.
 const (
 	AllServices    = ""
 	NodeOnly       = "node"
@@ -49,36 +49,37 @@ const (
 
 // Options configure a Client. The zero value is usable.
 type Options struct {
-	// Deadlines of one call, including the time spent waiting because of MaxInFlight. An earlier
-	// deadline of the context wins. Zero means the default.
+	// These are the time limits of one call, including the time that the call waits because of
+	// MaxInFlight. An earlier deadline of the context has priority. Zero means the default.
 	NodeTimeout       time.Duration
 	ControllerTimeout time.Duration
 	ProbeTimeout      time.Duration
 
-	// MaxInFlight limits how many calls run at once, at least 1; 0 means the default. Probe and
-	// Info do not count, because they must reach a plugin that hangs.
+	// MaxInFlight limits how many calls run at the same time. It must be at least 1, and 0 means
+	// the default. Probe and Info do not count, because they must reach a plugin that hangs.
 	MaxInFlight int
 
-	// Services limits the client to one service (NodeOnly, ControllerOnly). The client treats the
-	// other service as absent.
+	// Services limits the client to one service (NodeOnly, ControllerOnly). The client acts as if
+	// the plugin lacked the other service.
 	Services string
 
-	// Interceptors see every call, the first one outermost.
+	// Interceptors see every call. The first interceptor is the outermost.
 	Interceptors []grpc.UnaryClientInterceptor
 
-	// Observer sees every call that is sent, including Probe; nil means no observer.
+	// Observer sees every call that the client sends, including Probe. Nil means no observer.
 	Observer Observer
 
-	// Exhausted is called after ControllerPublishVolume answered RESOURCE_EXHAUSTED, because the
-	// node's limits may differ from those of NodeGetInfo. It must not block; nil means no function.
+	// Exhausted is called when ControllerPublishVolume has failed with RESOURCE_EXHAUSTED. The
+	// node's limits may then differ from those that NodeGetInfo reported. The function must not
+	// block. Nil means no function.
 	Exhausted func()
 
-	// Scrubber hides secrets in the plugin's messages; nil makes a new one.
+	// Scrubber hides secrets in the plugin's messages. Nil means a new Scrubber.
 	Scrubber *Scrubber
 }
 
-// Observer counts calls. Method is the short name ("NodeStageVolume"), and code is the gRPC code
-// ("OK"). The methods run within each call and must be quick.
+// Observer counts calls. The method is the short name ("NodeStageVolume"), and the code is the gRPC
+// code ("OK"). Its methods run within each call and must return quickly.
 type Observer interface {
 	Began(method string)
 	Ended(method, code string, took time.Duration)
@@ -128,19 +129,19 @@ type Client struct {
 	groups     csi.GroupControllerClient
 }
 
-// known is the result of Info.
+// known is the result of Info, which the client caches.
 type known struct {
 	info volume.PluginInfo
-	// groups is the plugin capability GROUP_CONTROLLER_SERVICE.
+	// groups reports the plugin capability GROUP_CONTROLLER_SERVICE.
 	groups bool
 }
 
-// Dial makes a client for the plugin at a unix socket. It does not wait for the connection: the
-// first call does.
+// Dial makes a client for the plugin at a unix socket. It returns before the connection exists: the
+// first call waits for it.
 func Dial(socketPath string, opts Options) (*Client, error) {
 	opts = opts.withDefaults()
-	// grpc's own unix scheme un-escapes the path. The path therefore bypasses the target
-	// completely.
+	// The unix scheme of gRPC unescapes the path. The dialer therefore takes the path from
+	// socketPath instead of the target.
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socketPath)
 	}
@@ -179,8 +180,8 @@ func connectParams(opts Options) grpc.ConnectParams {
 	}
 }
 
-// Close ends the connection. Calls in flight fail as Unavailable, and their effect on the volume is
-// unknown.
+// Close closes the connection. Calls in flight fail with Unavailable, and their effect on the
+// volume is unknown.
 func (c *Client) Close() error {
 	if c.closed.Swap(true) {
 		return nil
@@ -191,8 +192,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// WaitLost returns nil once the connection is down, and ctx.Err() if ctx ends first. It serves
-// plugins whose process the agent cannot watch.
+// WaitLost returns nil when the connection is lost, and ctx.Err() if ctx ends first. The agent uses
+// it for plugins whose process it cannot watch.
 func (c *Client) WaitLost(ctx context.Context) error {
 	for {
 		state := c.conn.GetState()
@@ -205,10 +206,11 @@ func (c *Client) WaitLost(ctx context.Context) error {
 	}
 }
 
-// errBusy means that a call found no free slot and was never sent.
+// errBusy reports that a call was never sent, because too many calls were in flight.
 var errBusy = errors.New("the plugin is busy")
 
-// acquire takes one of the slots for calls in flight.
+// acquire waits until the number of calls in flight is below the limit. The caller must call
+// release after its call.
 func (c *Client) acquire(ctx context.Context) (release func(), err error) {
 	select {
 	case c.slots <- struct{}{}:
@@ -224,7 +226,7 @@ func (c *Client) acquire(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// invoke sends one call with a deadline, within the limit of calls in flight.
+// invoke sends one call with a time limit, and respects the limit of calls in flight.
 func invoke[Req, Resp any](ctx context.Context, c *Client, step call.Method, secrets call.Secrets,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
@@ -241,7 +243,7 @@ func invoke[Req, Resp any](ctx context.Context, c *Client, step call.Method, sec
 	return send(ctx, c, step, method, req)
 }
 
-// send sends one call; ctx must have a deadline.
+// send sends one call. The context must have a deadline.
 func send[Req, Resp any](ctx context.Context, c *Client, step call.Method,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {

@@ -130,8 +130,8 @@ func TestInfoFails(t *testing.T) {
 	}
 }
 
-// TestRequestsFollowCapabilities checks that the client does not send fields that the spec forbids
-// for the plugin's capabilities.
+// TestRequestsFollowCapabilities checks that the client omits the fields that the spec forbids for
+// a plugin without the matching capability.
 func TestRequestsFollowCapabilities(t *testing.T) {
 	both := func(a, b call.AccessMode) []call.Capability {
 		return []call.Capability{{Access: a, Attachment: call.FileSystem}, {Access: b, Attachment: call.FileSystem}}
@@ -334,8 +334,8 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// TestMaxInFlight checks that the limit holds, that the wait for a slot ends with the deadline, and
-// that the limit does not stop probes.
+// TestMaxInFlight checks that the client respects the limit, that a waiting call ends at its
+// deadline, and that the limit does not apply to probes.
 func TestMaxInFlight(t *testing.T) {
 	const limit = 3
 	f := newFake(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ControllerPublish connects a volume to a node and returns the publish context for the node's
-// calls.
+// ControllerPublish connects a volume to a node. It returns the publish context, which the node
+// calls need.
 func (c *Client) ControllerPublish(ctx context.Context, r call.ControllerPublishRequest) (map[string]string, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
@@ -39,20 +39,20 @@ func (c *Client) ControllerPublish(ctx context.Context, r call.ControllerPublish
 		return nil, err
 	}
 	if bad := volume.TooLarge("publish_context", resp.GetPublishContext()); bad != "" {
-		return nil, refused(call.ControllerPublish, volume.CodeUnverified, volume.RetryBackoff, "the plugin's answer cannot be used: "+bad)
+		return nil, refused(call.ControllerPublish, volume.CodeUnverified, volume.RetryBackoff, "the agent cannot use the plugin's answer: "+bad)
 	}
 	return resp.GetPublishContext(), nil
 }
 
-// ControllerUnpublish undoes ControllerPublish.
+// ControllerUnpublish disconnects a volume from a node.
 func (c *Client) ControllerUnpublish(ctx context.Context, r call.ControllerUnpublishRequest) error {
 	_, err := invoke(ctx, c, call.ControllerUnpublish, r.Secrets, c.controller.ControllerUnpublishVolume,
 		&csi.ControllerUnpublishVolumeRequest{VolumeId: r.ExternalID, NodeId: r.NodeID, Secrets: reveal(r.Secrets)})
 	return err
 }
 
-// CreateVolume creates storage, or finds the storage that an earlier call with the same name
-// created.
+// CreateVolume creates the storage of a volume. If an earlier call with the same name created it,
+// CreateVolume returns that storage.
 func (c *Client) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *Client) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (
 
 	if r.Topology.Given() {
 		if !k.info.Caps.Topology {
-			// The spec forbids sending the request to this plugin. Without it, the plugin might
-			// place the volume in an unwanted location.
+			// The spec forbids topology requirements in a request to this plugin. Without them, the
+			// plugin might create the volume in an unwanted location.
 			return call.CreateVolumeResult{}, refused(call.CreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
 				"the plugin cannot honour a topology_request: it lacks VOLUME_ACCESSIBILITY_CONSTRAINTS")
 		}
@@ -108,7 +108,7 @@ func (c *Client) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (
 	}
 	if bad := cmp.Or(volume.TooLong("id", made.GetVolumeId(), volume.MaxHandle), volume.TooLarge("context", made.GetVolumeContext())); bad != "" {
 		return call.CreateVolumeResult{}, refused(call.CreateVolume, volume.CodeUnverified, volume.RetryNever,
-			"the plugin made a volume that cannot be used, and that exists at the storage now: "+bad)
+			"the plugin created a volume that the agent cannot use and that now exists on the storage: "+bad)
 	}
 	return call.CreateVolumeResult{
 		ExternalID: made.GetVolumeId(),
@@ -118,7 +118,7 @@ func (c *Client) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (
 	}, nil
 }
 
-// capacityRange returns nil if any size is acceptable.
+// capacityRange converts the limits of a size to CSI. It returns nil if any size is acceptable.
 func capacityRange(least, most int64) *csi.CapacityRange {
 	if least <= 0 && most <= 0 {
 		return nil
@@ -126,16 +126,16 @@ func capacityRange(least, most int64) *csi.CapacityRange {
 	return &csi.CapacityRange{RequiredBytes: least, LimitBytes: most}
 }
 
-// DeleteVolume destroys storage.
+// DeleteVolume destroys the storage of a volume.
 func (c *Client) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
 	_, err := invoke(ctx, c, call.DeleteVolume, r.Secrets, c.controller.DeleteVolume,
 		&csi.DeleteVolumeRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
 	return err
 }
 
-// ValidateCapabilities asks whether a volume supports all of the given capabilities. It returns an
-// error unless the plugin confirms each of them. An old plugin may answer "valid" to fields that it
-// does not understand, so the answer is compared with the question (CSI spec,
+// ValidateCapabilities asks the plugin whether a volume supports all of the given capabilities. It
+// returns an error unless the plugin confirms each of them. An old plugin may confirm fields that
+// it does not understand. The client therefore compares the answer with the request (CSI spec,
 // ValidateVolumeCapabilities).
 func (c *Client) ValidateCapabilities(ctx context.Context, r call.ValidateRequest) error {
 	k, err := c.caps(ctx)
@@ -165,7 +165,8 @@ func (c *Client) ValidateCapabilities(ctx context.Context, r call.ValidateReques
 	return nil
 }
 
-// unconfirmed names the first part of the question that the answer does not confirm.
+// unconfirmed describes the first part of the request that the answer does not confirm. It returns
+// an empty string if the answer confirms all parts.
 func unconfirmed(asked *csi.ValidateVolumeCapabilitiesRequest, got *csi.ValidateVolumeCapabilitiesResponse_Confirmed) string {
 	if got == nil {
 		return "the plugin does not confirm the capabilities"
@@ -182,12 +183,12 @@ func unconfirmed(asked *csi.ValidateVolumeCapabilitiesRequest, got *csi.Validate
 		}
 	}
 
-	// Both maps are optional in the answer.
+	// The plugin may omit both maps from its answer.
 	if len(got.GetVolumeContext()) > 0 && !maps.Equal(got.GetVolumeContext(), asked.GetVolumeContext()) {
-		return "the plugin confirms another volume context than it was asked about"
+		return "the plugin confirms another volume context than the requested one"
 	}
 	if len(got.GetParameters()) > 0 && !maps.Equal(got.GetParameters(), asked.GetParameters()) {
-		return "the plugin confirms other parameters than it was asked about"
+		return "the plugin confirms other parameters than the requested ones"
 	}
 	return ""
 }

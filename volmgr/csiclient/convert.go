@@ -6,9 +6,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// accessMode converts an access mode to CSI. Only plugins with the multi-writer capability know the
-// two modes that set the number of writers on a node. For other plugins both become
-// SINGLE_NODE_WRITER.
+// accessMode converts an access mode to CSI. Only plugins with the capability
+// SINGLE_NODE_MULTI_WRITER know the two modes that set the number of writers on a node. For other
+// plugins, both modes become SINGLE_NODE_WRITER.
 func accessMode(m call.AccessMode, multiWriter bool) csi.VolumeCapability_AccessMode_Mode {
 	switch m {
 	case call.SingleNodeReaderOnly:
@@ -32,7 +32,8 @@ func accessMode(m call.AccessMode, multiWriter bool) csi.VolumeCapability_Access
 	case call.MultiNodeMultiWriter:
 		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 	default:
-		// A plugin refuses UNKNOWN with INVALID_ARGUMENT, which is the right error.
+		// A plugin rejects UNKNOWN with INVALID_ARGUMENT, which is the right error for an invalid
+		// mode.
 		return csi.VolumeCapability_AccessMode_UNKNOWN
 	}
 }
@@ -49,7 +50,8 @@ func capability(c call.Capability, fsType string, flags []string, group string, 
 	return out
 }
 
-// capabilities converts several capabilities. Modes that are the same for the plugin are sent once.
+// capabilities converts several capabilities to CSI. If two of them are the same for the plugin, it
+// includes them only once.
 func capabilities(all []call.Capability, fsType string, flags []string, multiWriter bool) []*csi.VolumeCapability {
 	type shape struct {
 		mode       csi.VolumeCapability_AccessMode_Mode
@@ -68,7 +70,7 @@ func capabilities(all []call.Capability, fsType string, flags []string, multiWri
 	return out
 }
 
-// reveal returns the secret values for one request.
+// reveal returns the plain values of secrets for one request.
 func reveal(secrets call.Secrets) map[string]string {
 	if len(secrets) == 0 {
 		return nil

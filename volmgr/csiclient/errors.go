@@ -14,7 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxMessage limits how much of a plugin's message the client keeps, in bytes.
+// maxMessage is the maximum length, in bytes, of a plugin's message. The client truncates a longer
+// one.
 const maxMessage = 1024
 
 // callError converts the error of a call into a *volume.CallError. A nil wire means that the call
@@ -33,7 +34,7 @@ func (c *Client) callError(step call.Method, err error, w *wire) error {
 	}
 
 	if code == codes.Canceled && c.closed.Load() {
-		// The caller did not cancel the call: the plugin's connection was closed during it.
+		// The caller did not cancel the call, so the client itself was closed during the call.
 		code, message = codes.Unavailable, "the connection to the plugin was closed"
 	}
 	return &volume.CallError{
@@ -46,59 +47,60 @@ func (c *Client) callError(step call.Method, err error, w *wire) error {
 	}
 }
 
-// answered reports whether the plugin is certainly not working on the call any longer.
+// answered reports whether the plugin has certainly stopped working on the call.
 func answered(code codes.Code, w *wire) bool {
 	switch {
 	case w == nil:
 		return true
 	case code == codes.DeadlineExceeded, code == codes.Canceled:
-		// Even if the plugin sent the code itself, the operation that it started may continue.
+		// The operation may continue in the plugin even if the plugin itself sent this code.
 		return false
 	default:
 		return w.answered.Load() || !w.sent.Load()
 	}
 }
 
-// retryOf is the table of retry classes for the codes (CSI spec, section "Error Scheme", and the
-// tables of the RPCs). If the outcome is unknown, the class is RetryBackoff: the agent sends the
-// same call, or its opposite, again.
+// retryOf returns the retry class of a code (CSI spec, section "Error Scheme", and the tables of
+// the RPCs). If the outcome of a call is unknown, the class is RetryBackoff. The agent then sends
+// the same call, or the opposite one, after a pause.
 func retryOf(step call.Method, code codes.Code) volume.Retry {
 	switch code {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.OutOfRange:
-		return volume.RetryChange // the arguments must change
+		return volume.RetryChange // the caller must change the arguments
 	case codes.Unauthenticated, codes.PermissionDenied:
-		return volume.RetryChange // the secrets or grants must change
+		return volume.RetryChange // the operator must change the secrets or grants
 	case codes.Unimplemented:
 		return volume.RetryNever
 	case codes.FailedPrecondition:
 		if step == call.NodeExpand {
 			return volume.RetryNever
 		}
-		return volume.RetryBackoff // in use elsewhere; that may end
+		return volume.RetryBackoff // the volume is in use elsewhere, but that may end
 	case codes.Aborted:
 		return volume.RetryBackoff // another operation is pending on the volume
 	case codes.NotFound, codes.ResourceExhausted:
-		return volume.RetryBackoff // the next try verifies or frees the resource
+		return volume.RetryBackoff // the next attempt verifies or frees the resource
 	default:
-		// Canceled, DeadlineExceeded, Unavailable, Unknown, Internal, DataLoss, and codes that gRPC
-		// has not defined yet.
+		// The codes here are Canceled, DeadlineExceeded, Unavailable, Unknown, Internal, DataLoss,
+		// and any that gRPC has not defined yet.
 		return volume.RetryBackoff
 	}
 }
 
-// refused returns an error of the client's own about a call. Either the call cannot be sent as
-// requested, or the plugin's OK answer is unusable.
+// refused returns an error that the client makes itself. Either the client cannot send the call as
+// requested, or it cannot use the plugin's OK answer.
 func refused(step call.Method, code string, retry volume.Retry, message string) error {
 	return &volume.CallError{Step: string(step), Code: code, Message: message, Retry: retry, Answered: true}
 }
 
-// noMessage replaces an empty message of a plugin.
+// noMessage replaces an empty error message of a plugin.
 const noMessage = "(the plugin gave no message)"
 
-// words makes a plugin's message safe to store and show: no secrets, one line, no control
-// characters, valid UTF-8, at most maxMessage bytes.
+// words makes a plugin's message safe to store and show. The result contains no secrets and no
+// control characters. It is one line of valid UTF-8 of at most maxMessage bytes.
 func (c *Client) words(s string) string {
-	// Secrets come first: the later steps could change a secret so that it is no longer recognized.
+	// Secrets are removed first, because the later steps could change a secret so that Scrub does
+	// not recognize it.
 	s = c.opts.Scrubber.Scrub(s)
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	s = strings.Map(func(r rune) rune {
@@ -111,7 +113,8 @@ func (c *Client) words(s string) string {
 			return r
 		}
 	}, s)
-	// Removed characters may have separated the parts of a secret.
+	// This second Scrub finds secrets that became visible when the characters between their parts
+	// were removed.
 	s = c.opts.Scrubber.Scrub(strings.Join(strings.Fields(s), " "))
 	if s == "" {
 		return noMessage
@@ -119,7 +122,7 @@ func (c *Client) words(s string) string {
 	return truncate(s, maxMessage)
 }
 
-// truncate cuts s to at most limit bytes, between characters.
+// truncate shortens s to at most limit bytes. It does not cut a character in two.
 func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s

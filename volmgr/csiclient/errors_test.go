@@ -54,7 +54,7 @@ func TestCodes(t *testing.T) {
 				f.fails(rpc, status.Error(row.code, "the plugin's words"))
 				want := volume.CallError{Step: rpc, Code: row.name, Message: "the plugin's words", Retry: row.retry, Answered: row.answered}
 				if rpc == "NodeExpandVolume" && row.code == codes.FailedPrecondition {
-					want.Retry = volume.RetryNever // the spec says so for this call
+					want.Retry = volume.RetryNever // the spec forbids a retry of this call
 				}
 				if got := callError(t, call(t.Context(), c, nil)); !reflect.DeepEqual(*got, want) {
 					t.Errorf("got %+v, want %+v", *got, want)
@@ -123,8 +123,8 @@ func TestCallerGivesUp(t *testing.T) {
 	}
 }
 
-// TestConnectionLost checks the error when the plugin dies during a call, and when it does not
-// exist.
+// TestConnectionLost checks the errors for a plugin that dies during a call, and for one that does
+// not exist.
 func TestConnectionLost(t *testing.T) {
 	f := newFake(t)
 	arrived, release := make(chan struct{}), make(chan struct{})
@@ -143,8 +143,8 @@ func TestConnectionLost(t *testing.T) {
 	go func() { lost <- c.WaitLost(t.Context()) }()
 	stopped := make(chan struct{})
 	go func() { <-arrived; close(release); close(stopped); f.server.Stop() }()
-	// Stop cuts the connection before or after the handler's answer. Only an error matters here,
-	// and it must be an unanswered Unavailable.
+	// Stop may cut the connection before or after the plugin's answer. If the call fails, the error
+	// must be an unanswered Unavailable.
 	if err := rpcs["NodeUnstageVolume"](t.Context(), c, nil); err != nil {
 		if got := callError(t, err); got.Code != "Unavailable" || got.Answered {
 			t.Errorf("lost: got %+v", *got)
@@ -166,8 +166,8 @@ func TestConnectionLost(t *testing.T) {
 	}
 }
 
-// TestUnansweredWhenCut checks that a connection that breaks during a call leaves its outcome
-// unknown.
+// TestUnansweredWhenCut checks that the outcome of a call is unknown if the connection breaks
+// during the call.
 func TestUnansweredWhenCut(t *testing.T) {
 	f := newFake(t)
 	arrived := make(chan struct{})
@@ -192,8 +192,8 @@ func TestUnansweredWhenCut(t *testing.T) {
 	}
 }
 
-// TestReconnect checks that the client reconnects within the longest pause to a plugin that returns
-// on the same path.
+// TestReconnect checks that the client reconnects to a restarted plugin at the same path, within
+// the longest pause.
 func TestReconnect(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
@@ -276,12 +276,13 @@ func TestSecretsAreScrubbed(t *testing.T) {
 	if !strings.Contains(got.Message, "mount -o password=*** failed") {
 		t.Errorf("got %q", got.Message)
 	}
-	// A later call without secrets, whose message is cut in the middle of an earlier secret.
+	// This call has no secrets. The limit cuts its message in the middle of a secret of an earlier
+	// call.
 	f.fails("NodeUnstageVolume", status.Error(codes.Internal, strings.Repeat("z", 1020)+"hunter2 &x"))
 	if got := callError(t, rpcs["NodeUnstageVolume"](t.Context(), c, nil)); strings.Contains(got.Message, "hun") {
 		t.Errorf("a secret of an earlier call leaks: …%q", got.Message[1000:])
 	}
-	// The call must have reached the plugin.
+	// The error must come from the plugin, not from the client.
 	if f.count("NodeStageVolume") != 1 {
 		t.Error("stage was not called")
 	}

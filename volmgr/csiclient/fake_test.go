@@ -15,15 +15,15 @@ import (
 	"github.com/volagent/volagent/volmgr/csiclient"
 )
 
-// fake is a plugin that answers every call with one function. If the function returns nothing for a
-// method, good answers it.
+// fake is a plugin that answers every call with one function. If the function returns no answer for
+// a method, the fake uses good.
 type fake struct {
 	socket string
 	server *grpc.Server
 
 	mu     sync.Mutex
 	answer func(ctx context.Context, method string, req any) (any, error)
-	seen   map[string]any // the last request by method
+	seen   map[string]any // the last request of each method
 	calls  map[string]int
 }
 
@@ -82,7 +82,7 @@ func (f *fake) on(answer func(ctx context.Context, method string, req any) (any,
 	f.answer = answer
 }
 
-// fails makes one method fail. All others succeed.
+// fails makes the fake return an error for one method. All other methods succeed.
 func (f *fake) fails(method string, err error) {
 	f.on(func(_ context.Context, m string, _ any) (any, error) {
 		if m == method {
@@ -145,7 +145,7 @@ func pluginCaps(types ...csi.PluginCapability_Service_Type) *csi.GetPluginCapabi
 	return resp
 }
 
-// good returns the answer of a plugin that can do everything.
+// good returns the answer of a plugin that supports everything.
 func good(method string) any {
 	switch method {
 	case "Probe":

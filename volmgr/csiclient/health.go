@@ -31,7 +31,7 @@ func (c *Client) StorageHealth(ctx context.Context, secrets call.Secrets) ([]cal
 			severity = call.Degraded
 		case csi.StorageHealthErrorType_STORAGE_UNREACHABLE:
 			severity = call.Inaccessible
-		default: // from a newer specification
+		default: // a status from a newer specification
 		}
 
 		out = append(out, c.entry(severity, b.GetReason(), b.GetMessage()))
@@ -69,7 +69,7 @@ func (c *Client) health(h *csi.VolumeHealth) call.Health {
 			severity = call.Inaccessible
 		case csi.VolumeHealthErrorType_DATA_LOSS:
 			severity = call.DataLoss
-		default: // from a newer specification
+		default: // a type from a newer specification
 		}
 
 		out.Entries = append(out.Entries, c.entry(severity, e.GetReason(), e.GetMessage()))
@@ -78,7 +78,8 @@ func (c *Client) health(h *csi.VolumeHealth) call.Health {
 	return out
 }
 
-// entry makes a plugin's texts safe to show. An empty text stays empty.
+// entry converts one health problem and makes the plugin's texts safe to show. It keeps an empty
+// text empty.
 func (c *Client) entry(severity, reason, message string) call.Condition {
 	if message != "" {
 		message = c.words(message)
@@ -89,12 +90,13 @@ func (c *Client) entry(severity, reason, message string) call.Condition {
 	return call.Condition{Severity: severity, Reason: reason, Message: message}
 }
 
-// conditionField is the number of the field that held a VolumeCondition until CSI 1.13 removed it:
-// in NodeGetVolumeStatsResponse, and in the VolumeStatus of two answers.
+// conditionField is the number of the field that held a VolumeCondition before CSI 1.13 removed it.
+// The field was in NodeGetVolumeStatsResponse and in the VolumeStatus of two answers.
 const conditionField protowire.Number = 2
 
-// condition reads the VolumeCondition {abnormal = 1, message = 2} of a driver from before CSI 1.13,
-// which is now an unknown field. It returns nil if there is none, and if it reports no problem.
+// condition reads the VolumeCondition {abnormal = 1, message = 2} of a driver from before CSI 1.13.
+// In the present spec, this is an unknown field. It returns nil if the field is missing or reports
+// no problem.
 func (c *Client) condition(m proto.Message) *call.Condition {
 	if m == nil || !m.ProtoReflect().IsValid() {
 		return nil
@@ -128,7 +130,7 @@ func (c *Client) condition(m proto.Message) *call.Condition {
 	return nil
 }
 
-// oldCondition reads the body of a VolumeCondition.
+// oldCondition parses the encoded VolumeCondition.
 func oldCondition(body []byte) (abnormal bool, message string) {
 	for len(body) > 0 {
 		num, typ, n := protowire.ConsumeTag(body)

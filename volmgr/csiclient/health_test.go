@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csiclient"
 )
 
-// TestHealth checks that the problems that a plugin reports are converted to the domain's terms. A
-// problem type of a newer specification keeps its number.
+// TestHealth checks that the client converts the problems that a plugin reports to the domain's
+// terms. A problem type from a newer specification appears as its number.
 func TestHealth(t *testing.T) {
 	type entry = csi.VolumeHealth_VolumeHealthEntry
 	ill := &csi.VolumeHealth{VolumeId: "x", HealthStatuses: []*entry{
@@ -38,7 +38,7 @@ func TestHealth(t *testing.T) {
 			{Status: csi.StorageHealthErrorType_STORAGE_DEGRADED, Reason: "Paths", Message: "one of two"}, {Status: csi.StorageHealthErrorType_STORAGE_UNREACHABLE}, {Status: 9}}},
 	})
 	c := f.client(t, csiclient.Options{})
-	storage, err := c.StorageHealth(t.Context(), s3cret) // this call makes the secret known to the scrubber
+	storage, err := c.StorageHealth(t.Context(), s3cret) // this call gives the secret to the scrubber
 	want := []call.Condition{{Severity: call.Degraded, Reason: "Paths", Message: "one of two"}, {Severity: call.Inaccessible}, {Severity: "status 9"}}
 	if err != nil || !reflect.DeepEqual(storage, want) {
 		t.Errorf("storage: got %+v, %v", storage, err)
@@ -60,7 +60,7 @@ func TestHealth(t *testing.T) {
 	f.sent(t, "ControllerListVolumeHealth", &csi.ControllerListVolumeHealthRequest{MaxEntries: 3, StartingToken: "here", Secrets: sentSecret})
 }
 
-// TestHealthSaysNothing checks that an empty answer counts as no problem.
+// TestHealthSaysNothing checks that an empty answer means that there is no problem.
 func TestHealthSaysNothing(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
@@ -73,14 +73,14 @@ func TestHealthSaysNothing(t *testing.T) {
 	}
 }
 
-// old returns a VolumeCondition as before CSI 1.13, in its old field.
+// old returns an encoded VolumeCondition in the field that CSI 1.13 removed.
 func old(abnormal uint64, message string) []byte {
 	body := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), abnormal)
 	body = protowire.AppendString(protowire.AppendTag(body, 2, protowire.BytesType), message)
 	return protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), body)
 }
 
-// conditions returns the conditions in the three answers that may have one.
+// conditions returns the conditions from the three answers that can contain one.
 func conditions(t *testing.T, f *fake, c *csiclient.Client, raw []byte) []*call.Condition {
 	t.Helper()
 	stats, one, listed := &csi.NodeGetVolumeStatsResponse{}, &csi.ControllerGetVolumeResponse_VolumeStatus{}, &csi.ListVolumesResponse_VolumeStatus{}
@@ -94,7 +94,7 @@ func conditions(t *testing.T, f *fake, c *csiclient.Client, raw []byte) []*call.
 			"ListVolumes":         &csi.ListVolumesResponse{Entries: []*csi.ListVolumesResponse_Entry{{Volume: &csi.Volume{VolumeId: "x"}, Status: listed}}},
 		}[m], nil
 	})
-	// Bytes that are not a message do not get this far: gRPC refuses them.
+	// gRPC rejects bytes that are not a valid message, so those calls fail.
 	var got []*call.Condition
 	if s, err := c.NodeStats(t.Context(), call.StatsRequest{ExternalID: "x", Path: "/t"}); err == nil {
 		got = append(got, s.Condition)
@@ -141,7 +141,7 @@ func TestOldCondition(t *testing.T) {
 	}
 }
 
-// TestOldConditionGarbage checks that no content of that field crashes the agent.
+// TestOldConditionGarbage checks that no content of the old field crashes the agent.
 func TestOldConditionGarbage(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
@@ -150,13 +150,13 @@ func TestOldConditionGarbage(t *testing.T) {
 	for range 300 {
 		body := make([]byte, random.IntN(12))
 		for i := range body {
-			body[i] = byte(random.IntN(32)) // mostly small tags and lengths, which are parsed furthest
+			body[i] = byte(random.IntN(32)) // mostly small tags and lengths, which the parser accepts most often
 		}
 		raw := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), body)
 		seen += len(conditions(t, f, c, raw))
 		seen += len(conditions(t, f, c, body))
 	}
-	if seen < 900 { // the first of each pair passes gRPC in all three answers
+	if seen < 900 { // gRPC accepts the first of each pair in all three answers
 		t.Errorf("only %d answers were read", seen)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Probe asks whether the plugin is ready. A plugin counts as ready if its answer does not say, or
-// if it does not implement the call.
+// Probe asks whether the plugin is ready. If the answer contains no state, or if the plugin does
+// not implement the call, Probe reports ready.
 func (c *Client) Probe(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.ProbeTimeout)
 	defer cancel()
@@ -32,8 +32,9 @@ func (c *Client) Probe(ctx context.Context) (bool, error) {
 	}
 }
 
-// Info asks the plugin for its identity and capabilities, and keeps the answer for the calls that
-// depend on it. A plugin may lack a controller or a node service. PluginInfo.ID stays empty.
+// Info asks the plugin for its identity and capabilities, and caches the answer for the calls that
+// depend on it. A plugin may lack the controller or the node service. Info does not set
+// PluginInfo.ID.
 func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
 	k := &known{}
 	err := c.askIdentity(ctx, k)
@@ -43,7 +44,7 @@ func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
 	if err == nil && k.groups {
 		err = c.askGroups(ctx, k)
 	}
-	if !k.info.HasController { // both capabilities are about controller calls
+	if !k.info.HasController { // both capabilities concern controller calls
 		k.info.Caps.Topology, k.info.Caps.Offline = false, false
 	}
 	if err == nil && c.opts.Services != ControllerOnly {
@@ -57,7 +58,7 @@ func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
 	return k.info, nil
 }
 
-// caps returns the plugin's capabilities. It asks the plugin unless Info has done so.
+// caps returns the plugin's capabilities. It calls Info unless the answer is cached.
 func (c *Client) caps(ctx context.Context) (*known, error) {
 	if k := c.known.Load(); k != nil {
 		return k, nil
@@ -92,7 +93,7 @@ func (c *Client) askIdentity(ctx context.Context, k *known) error {
 			k.info.Caps.Topology = true
 		case csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE:
 			k.groups = c.opts.Services != NodeOnly
-		default: // no decision here depends on it
+		default: // a capability that the agent does not use
 		}
 
 		if one.GetVolumeExpansion().GetType() == csi.PluginCapability_VolumeExpansion_OFFLINE {
@@ -106,8 +107,8 @@ func (c *Client) askIdentity(ctx context.Context, k *known) error {
 func (c *Client) askController(ctx context.Context, k *known) error {
 	resp, err := ask(ctx, c, stepControllerGetCapabilities, c.controller.ControllerGetCapabilities, &csi.ControllerGetCapabilitiesRequest{})
 	if isUnimplemented(err) {
-		// One binary serves both parts and runs as the node part here: it reports a controller that
-		// does not exist.
+		// The plugin's binary contains both parts and runs only as the node part here. It reports a
+		// controller that this process does not serve.
 		k.info.HasController = false
 		return nil
 	}
@@ -158,7 +159,7 @@ func (c *Client) askNodeInfo(ctx context.Context, k *known) error {
 		return nil
 	}
 	if bad := cmp.Or(volume.TooLong("node id", info.GetNodeId(), volume.MaxNodeID), volume.TooLarge("topology", info.GetAccessibleTopology().GetSegments())); bad != "" {
-		return refused(stepNodeGetInfo, volume.CodeUnverified, volume.RetryBackoff, "the plugin's answer cannot be used: "+bad)
+		return refused(stepNodeGetInfo, volume.CodeUnverified, volume.RetryBackoff, "the agent cannot use the plugin's answer: "+bad)
 	}
 
 	k.info.NodeID = info.GetNodeId()
@@ -168,7 +169,7 @@ func (c *Client) askNodeInfo(ctx context.Context, k *known) error {
 	return err
 }
 
-// NodeInfo calls NodeGetInfo again and returns the plugin's information with the new answer. The
+// NodeInfo calls NodeGetInfo again and returns the cached information with the new answer. The
 // limits and the topology of a node may change while the plugin runs.
 func (c *Client) NodeInfo(ctx context.Context) (volume.PluginInfo, error) {
 	was, err := c.caps(ctx)
@@ -206,7 +207,7 @@ func (c *Client) askGroups(ctx context.Context, k *known) error {
 	return err
 }
 
-// ask sends one of Info's calls. It does not count as a call in flight.
+// ask sends one of the calls that Info makes. The limit of calls in flight does not apply to it.
 func ask[Req, Resp any](ctx context.Context, c *Client, step call.Method,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
@@ -216,7 +217,7 @@ func ask[Req, Resp any](ctx context.Context, c *Client, step call.Method,
 }
 
 // capName returns the name of a capability, or its number if this agent's CSI spec has no name for
-// it. Condition is the former number of VOLUME_CONDITION.
+// it. The parameter condition is the number that VOLUME_CONDITION had before CSI 1.13.
 func capName(n int32, names map[int32]string, condition int32) string {
 	if n == condition {
 		return "VOLUME_CONDITION"
@@ -227,7 +228,7 @@ func capName(n int32, names map[int32]string, condition int32) string {
 	return strconv.Itoa(int(n))
 }
 
-// isUnimplemented reports whether the plugin lacks the call.
+// isUnimplemented reports whether an error means that the plugin does not implement the call.
 func isUnimplemented(err error) bool {
 	var call *volume.CallError
 	return errors.As(err, &call) && call.Code == codes.Unimplemented.String()

@@ -27,7 +27,7 @@ func (c *Client) NodeStage(ctx context.Context, r call.NodeStageRequest) error {
 	return err
 }
 
-// NodeUnstage undoes NodeStage.
+// NodeUnstage unmounts a volume from its staging path.
 func (c *Client) NodeUnstage(ctx context.Context, r call.NodeUnstageRequest) error {
 	_, err := invoke(ctx, c, call.NodeUnstage, nil, c.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{
 		VolumeId:          r.ExternalID,
@@ -57,7 +57,7 @@ func (c *Client) NodePublish(ctx context.Context, r call.NodePublishRequest) err
 	return err
 }
 
-// NodeUnpublish undoes NodePublish.
+// NodeUnpublish unmounts a volume from an alloc's target path.
 func (c *Client) NodeUnpublish(ctx context.Context, r call.NodeUnpublishRequest) error {
 	_, err := invoke(ctx, c, call.NodeUnpublish, nil, c.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{
 		VolumeId:   r.ExternalID,
@@ -66,7 +66,7 @@ func (c *Client) NodeUnpublish(ctx context.Context, r call.NodeUnpublishRequest)
 	return err
 }
 
-// NodeStats asks for the usage of a volume.
+// NodeStats asks the plugin for the usage of a volume.
 func (c *Client) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
 	resp, err := invoke(ctx, c, call.NodeStats, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
 		VolumeId:          r.ExternalID,
@@ -82,7 +82,7 @@ func (c *Client) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats
 			stats.Bytes = usage
 		case csi.VolumeUsage_INODES:
 			stats.Inodes = usage
-		default: // an unknown unit
+		default: // a unit from a newer specification
 		}
 	}
 
@@ -90,7 +90,7 @@ func (c *Client) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats
 	return stats, err
 }
 
-// NodeExpand grows a volume's file system or device on this host to the size of its storage. It
+// NodeExpand enlarges a volume's file system or device on this host to the size of its storage. It
 // returns the new size in bytes, or 0 if the plugin does not report it.
 func (c *Client) NodeExpand(ctx context.Context, r call.NodeExpandRequest) (int64, error) {
 	k, err := c.caps(ctx)
@@ -110,8 +110,8 @@ func (c *Client) NodeExpand(ctx context.Context, r call.NodeExpandRequest) (int6
 	return resp.GetCapacityBytes(), err
 }
 
-// mountGroup returns the group for plugins with VOLUME_MOUNT_GROUP. For other plugins it returns
-// nothing (CSI spec, VOLUME_MOUNT_GROUP).
+// mountGroup returns the group if the plugin has the capability VOLUME_MOUNT_GROUP. Otherwise it
+// returns an empty string, because the spec forbids the field.
 func mountGroup(k *known, group string) string {
 	if !k.info.Caps.MountGroup {
 		return ""
@@ -119,9 +119,9 @@ func mountGroup(k *known, group string) string {
 	return group
 }
 
-// publishContext returns the context only for plugins with ControllerPublish (CSI spec,
-// NodeStageVolume and NodePublishVolume). A node part does not report whether its controllers have
-// that call, but a context exists only if they do.
+// publishContext returns the context if the plugin has ControllerPublishVolume, and nil otherwise
+// (CSI spec, NodeStageVolume and NodePublishVolume). A node part does not report whether its
+// controllers have that call. In that case a context exists only if they do.
 func (c *Client) publishContext(k *known, pc map[string]string) map[string]string {
 	if !k.info.Caps.Attach && c.opts.Services != NodeOnly {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// began tells the observer that a call is being sent, and returns the start time.
+// began tells the observer that the client sends a call, and returns the start time.
 func (c *Client) began(step call.Method) (since time.Time) {
 	if c.opts.Observer != nil {
 		c.opts.Observer.Began(string(step))
@@ -18,8 +18,8 @@ func (c *Client) began(step call.Method) (since time.Time) {
 	return since
 }
 
-// ended tells the observer how a call ended. A code that gRPC does not define counts as Unknown: a
-// plugin that invents codes must not create an unlimited number of names.
+// ended tells the observer how a call ended. It replaces a code that gRPC does not define by
+// Unknown. Otherwise a plugin that invents codes could create an unlimited number of metrics.
 func (c *Client) ended(step call.Method, since time.Time, err error) {
 	if c.opts.Observer == nil {
 		return

@@ -20,7 +20,7 @@ import (
 type tally struct {
 	mu    sync.Mutex
 	began []string
-	ended []string // "method code"
+	ended []string // each as "method code"
 	bad   bool
 }
 
@@ -37,8 +37,8 @@ func (o *tally) Ended(method, code string, took time.Duration) {
 	o.bad = o.bad || took <= 0 || took > time.Minute
 }
 
-// TestObserver checks that every call is observed once, with its name on the wire and the code of
-// the answer.
+// TestObserver checks that the observer sees every call once, with the call's wire name and the
+// code of the answer.
 func TestObserver(t *testing.T) {
 	f := newFake(t)
 	o := &tally{}
@@ -56,7 +56,7 @@ func TestObserver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, rpc := range rpcs {
-		_ = rpc(t.Context(), c, nil) // the client's handling of an empty answer does not matter here
+		_ = rpc(t.Context(), c, nil) // the client may reject the empty answer
 	}
 	if !slices.Equal(o.began, sent) || len(sent) < 6+len(rpcs) {
 		t.Errorf("observed\n%v\nand sent\n%v", o.began, sent)

@@ -15,29 +15,29 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// maxScrubbed limits how many spellings a Scrubber remembers. Beyond it, the oldest are dropped
-// first.
+// maxScrubbed limits how many spellings a Scrubber remembers. When the limit is reached, the
+// Scrubber forgets the oldest first.
 const maxScrubbed = 4096
 
-// minAnywhere is the length, in bytes, from which a secret is masked anywhere in a text. A shorter
-// secret is masked only as a separate word, because it may be part of many words. One line of a
-// multi-line secret counts as a secret from this length.
+// minAnywhere is the minimum length, in bytes, of a secret that the Scrubber masks anywhere in a
+// text. It masks a shorter secret only as a separate word, because the secret may be part of
+// ordinary words. In a multi-line secret, each line of at least this length counts as a secret.
 const minAnywhere = 8
 
-// minEncoded is the length, in bytes, from which the Scrubber also searches for encoded forms of a
-// secret. Encoded forms of shorter secrets would match too much other text.
+// minEncoded is the minimum length, in bytes, of a secret whose encoded forms the Scrubber also
+// masks. The encoded forms of shorter secrets would match too much other text.
 const minEncoded = 4
 
-// mask replaces a secret.
+// mask is the text that replaces a secret.
 const mask = "***"
 
-// unmaskedKeys are keys of secrets whose values are names and not secret. Drivers quote these
-// values in errors, which would be unreadable if they were masked.
+// unmaskedKeys lists keys whose values are names and not secret. Drivers quote these values in
+// their errors, which would be unreadable with masked values.
 var unmaskedKeys = []string{"name", "region", "storage", "bucket", "endpoint"}
 
-// Scrubber replaces secrets by "***" in a plugin's messages (docs/security.md has the rule). It
+// Scrubber replaces secrets by "***" in a plugin's messages (docs/security.md states the rule). It
 // remembers every secret that was sent to the plugin, because a plugin may quote the secret of an
-// earlier call. The zero value is ready for use and safe for concurrent use.
+// earlier call. The zero value is ready for use. Its methods are safe for concurrent use.
 type Scrubber struct {
 	mu       sync.Mutex
 	seen     map[spelling]bool
@@ -49,11 +49,11 @@ type Scrubber struct {
 type spelling struct {
 	key      string // the secret's key in lower case
 	text     string
-	anywhere bool // otherwise it is masked only as a separate word
+	anywhere bool // otherwise Scrub masks it only as a separate word
 }
 
-// Unmask makes the Scrubber show the values of these keys, in addition to unmaskedKeys. The case of
-// keys does not matter.
+// Unmask makes the Scrubber show the values of these keys, in addition to unmaskedKeys. It ignores
+// the case of keys.
 func (s *Scrubber) Unmask(keys ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,8 @@ func (s *Scrubber) Add(secrets call.Secrets) {
 		key = strings.ToLower(key)
 		s.addAll(key, value)
 
-		// The key of an address may be unmasked, but a password in the address is still secret.
+		// The value may be an address whose key is unmasked. A password in the address is still a
+		// secret.
 		if u, err := url.Parse(strings.TrimSpace(value)); err == nil && u.User != nil {
 			password, _ := u.User.Password()
 			s.addAll(key+" password", password)
@@ -81,7 +82,7 @@ func (s *Scrubber) Add(secrets call.Secrets) {
 	}
 }
 
-// addAll remembers all spellings of a value. The caller holds mu.
+// addAll remembers all spellings of a value. The caller must hold mu.
 func (s *Scrubber) addAll(key, value string) {
 	if value == "" || s.seen[spelling{key, value, len(value) >= minAnywhere}] {
 		return
@@ -107,7 +108,7 @@ func (s *Scrubber) add(one spelling) {
 	}
 }
 
-// masked returns the spellings that Scrub masks.
+// masked returns the spellings that Scrub must mask.
 func (s *Scrubber) masked() []spelling {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +123,8 @@ func (s *Scrubber) Scrub(text string) string {
 	all := s.masked()
 	text, found := replace(text, all)
 
-	// A mask and its neighboring characters may spell another secret. The loop ends, because each
-	// round replaces at least minAnywhere bytes by fewer.
+	// A mask and the characters next to it may spell another secret. The loop terminates, because
+	// each round makes the text shorter.
 	long := slices.DeleteFunc(all, func(one spelling) bool { return !one.anywhere })
 	for found {
 		text, found = replace(text, long)
@@ -131,10 +132,11 @@ func (s *Scrubber) Scrub(text string) string {
 	return text
 }
 
-// span is a part of a text. It includes the byte at from and excludes the byte at to.
+// span is a part of a text, from the byte at from up to but excluding the byte at to.
 type span struct{ from, to int }
 
-// replace masks all spellings in a text, even if they overlap. It reports whether it found any.
+// replace masks all spellings in a text, even if they overlap. It reports whether it found any
+// spelling.
 func replace(text string, all []spelling) (string, bool) {
 	var spans []span
 	for _, one := range all {
@@ -161,7 +163,7 @@ func replace(text string, all []spelling) (string, bool) {
 	return out.String(), true
 }
 
-// find appends the positions of the spelling in a text.
+// find appends all positions of the spelling in a text to spans.
 func (one spelling) find(spans []span, text string) []span {
 	for from := 0; ; {
 		at := strings.Index(text[from:], one.text)
@@ -177,7 +179,7 @@ func (one spelling) find(spans []span, text string) []span {
 	}
 }
 
-// isWord reports whether the found spelling is not part of a longer word.
+// isWord reports whether the spelling stands alone in the text, and is not part of a longer word.
 func (one spelling) isWord(text string, found span) bool {
 	first, _ := utf8.DecodeRuneInString(one.text)
 	last, _ := utf8.DecodeLastRuneInString(one.text)
@@ -188,12 +190,12 @@ func (one spelling) isWord(text string, found span) bool {
 	return !joinedBefore && !joinedAfter
 }
 
-// inWord reports whether a character is part of words. Decoding returns utf8.RuneError at the end
-// of a text and for invalid bytes. That is not part of a word.
+// inWord reports whether a character is part of a word. At the end of a text and for invalid bytes,
+// decoding returns utf8.RuneError, which is not part of a word.
 func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
 
-// spellings lists the forms in which a secret's value may appear in a message. The forms of a long
-// value are masked anywhere, those of a short one as words.
+// spellings lists the forms in which a secret's value may appear in a message. Scrub masks the
+// forms of a long value anywhere, and those of a short one only as words.
 func spellings(value string) []spelling {
 	var all []spelling
 	for _, v := range []string{value, strings.TrimSpace(value)} {
@@ -211,7 +213,7 @@ func spellings(value string) []spelling {
 	return all
 }
 
-// encodings returns a value and the encoded forms in which programs print it.
+// encodings returns a value and the encoded forms in which programs may print it.
 func encodings(v string) []string {
 	quoted := strconv.Quote(v)
 	all := []string{

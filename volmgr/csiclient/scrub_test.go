@@ -58,8 +58,8 @@ func TestScrubRule(t *testing.T) {
 	}
 }
 
-// FuzzScrub checks that after Scrub a text contains no secret of 8 bytes or more in any form. A
-// text without secrets stays unchanged.
+// FuzzScrub checks that a text contains no secret of 8 bytes or more, in any form, after Scrub.
+// Scrub must not change a text without secrets.
 func FuzzScrub(f *testing.F) {
 	f.Add("hunter2hunter2", "short", "it is %s, and short %s", "x")
 	f.Add("********", "*", "%s****%s", "***")

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csiclient"
 )
 
-// takers returns the CSI calls whose requests have a field for secrets. It omits the service for
-// backup programs (SnapshotMetadata), which the agent does not call.
+// takers returns the names of the CSI calls whose requests have a field for secrets. It omits
+// SnapshotMetadata, a service for backup programs that the agent does not call.
 func takers(t *testing.T) []string {
 	t.Helper()
 	var names []string
@@ -37,8 +37,8 @@ func takers(t *testing.T) []string {
 	return names
 }
 
-// TestSecretsGoWithEveryCall sends every call of the client, with secrets if its request takes
-// them. It checks that they appear in each CSI message with a field for secrets.
+// TestSecretsGoWithEveryCall makes every call of the client, with secrets if the request accepts
+// them. It checks that the secrets appear in each CSI message with a field for secrets.
 func TestSecretsGoWithEveryCall(t *testing.T) {
 	secrets := call.Secrets{"key": call.NewSecret("hunter2")}
 	given := map[string]bool{}

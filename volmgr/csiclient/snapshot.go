@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// CreateSnapshot creates a snapshot, or finds the one that an earlier call with the same name
-// created.
+// CreateSnapshot creates a snapshot. If an earlier call with the same name created it,
+// CreateSnapshot returns that snapshot.
 func (c *Client) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (call.Snapshot, error) {
 	resp, err := invoke(ctx, c, call.CreateSnapshot, r.Secrets, c.controller.CreateSnapshot,
 		&csi.CreateSnapshotRequest{SourceVolumeId: r.SourceID, Name: r.Name, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
@@ -22,14 +22,14 @@ func (c *Client) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (ca
 	return named(call.CreateSnapshot, resp.GetSnapshot())
 }
 
-// DeleteSnapshot destroys a snapshot. A snapshot that no longer exists is not an error.
+// DeleteSnapshot destroys a snapshot. It succeeds if the snapshot no longer exists.
 func (c *Client) DeleteSnapshot(ctx context.Context, r call.SnapshotRef) error {
 	_, err := invoke(ctx, c, call.DeleteSnapshot, r.Secrets, c.controller.DeleteSnapshot,
 		&csi.DeleteSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
 	return err
 }
 
-// GetSnapshot asks for one snapshot.
+// GetSnapshot asks the plugin for one snapshot.
 func (c *Client) GetSnapshot(ctx context.Context, r call.SnapshotRef) (call.Snapshot, error) {
 	resp, err := invoke(ctx, c, call.GetSnapshot, r.Secrets, c.controller.GetSnapshot,
 		&csi.GetSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
@@ -51,8 +51,8 @@ func (c *Client) ListSnapshots(ctx context.Context, r call.ListSnapshotsRequest)
 	return page, err
 }
 
-// CreateGroupSnapshot creates snapshots of several volumes at one moment, or finds the group that
-// an earlier call with the same name created.
+// CreateGroupSnapshot creates snapshots of several volumes at the same moment. If an earlier call
+// with the same name created the group, CreateGroupSnapshot returns that group.
 func (c *Client) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
 	resp, err := invoke(ctx, c, call.CreateGroupSnapshot, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
 		&csi.CreateVolumeGroupSnapshotRequest{Name: r.Name, SourceVolumeIds: r.SourceIDs, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
@@ -62,14 +62,14 @@ func (c *Client) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRe
 	return group(call.CreateGroupSnapshot, resp.GetGroupSnapshot())
 }
 
-// DeleteGroupSnapshot destroys a group snapshot with all its members.
+// DeleteGroupSnapshot destroys a group snapshot and all its members.
 func (c *Client) DeleteGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) error {
 	_, err := invoke(ctx, c, call.DeleteGroupSnapshot, r.Secrets, c.groups.DeleteVolumeGroupSnapshot,
 		&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
 	return err
 }
 
-// GetGroupSnapshot asks for one group snapshot.
+// GetGroupSnapshot asks the plugin for one group snapshot.
 func (c *Client) GetGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) (call.GroupSnapshot, error) {
 	resp, err := invoke(ctx, c, call.GetGroupSnapshot, r.Secrets, c.groups.GetVolumeGroupSnapshot,
 		&csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
@@ -79,7 +79,7 @@ func (c *Client) GetGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) 
 	return group(call.GetGroupSnapshot, resp.GetGroupSnapshot())
 }
 
-// named refuses an answer without an id, because a snapshot without an id could never be deleted.
+// named converts a snapshot. It rejects one without an id, because the agent could never delete it.
 func named(step call.Method, s *csi.Snapshot) (call.Snapshot, error) {
 	if s.GetSnapshotId() == "" {
 		return call.Snapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a snapshot id")
@@ -112,7 +112,7 @@ func group(step call.Method, g *csi.VolumeGroupSnapshot) (call.GroupSnapshot, er
 	return out, nil
 }
 
-// moment converts a timestamp. It returns the zero time if the plugin sent none.
+// moment converts a timestamp, and returns the zero time if the plugin sent none.
 func moment(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

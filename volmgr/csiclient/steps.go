@@ -2,8 +2,8 @@ package csiclient
 
 import "github.com/volagent/volagent/volmgr/call"
 
-// Names of the calls with which the client asks a plugin about itself. The domain names all other
-// calls.
+// These are the calls with which the client asks a plugin about itself. The package volume names
+// all other calls.
 const (
 	stepProbe                     call.Method = "Probe"
 	stepGetPluginInfo             call.Method = "GetPluginInfo"

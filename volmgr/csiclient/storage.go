@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// ControllerExpand makes storage larger.
+// ControllerExpand enlarges the storage of a volume.
 func (c *Client) ControllerExpand(ctx context.Context, r call.ExpandRequest) (call.ExpandResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c *Client) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (ca
 	return page, err
 }
 
-// ControllerGetVolume asks for one volume. The call takes no secrets.
+// ControllerGetVolume asks the plugin for one volume. The CSI call has no field for secrets.
 func (c *Client) ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error) {
 	resp, err := invoke(ctx, c, call.ControllerGetVolume, nil, c.controller.ControllerGetVolume,
 		&csi.ControllerGetVolumeRequest{VolumeId: externalID})
@@ -71,7 +71,7 @@ func stored(v *csi.Volume) call.StorageVolume {
 	}
 }
 
-// GetCapacity asks how much storage the plugin can still create.
+// GetCapacity asks the plugin how much storage it can still create.
 func (c *Client) GetCapacity(ctx context.Context, r call.CapacityRequest) (call.CapacityResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {

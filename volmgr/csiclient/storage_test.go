@@ -16,12 +16,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// answers sets the answers of some methods. The others answer as usual.
+// answers sets the answers of some methods of the fake. The other methods answer as before.
 func (f *fake) answers(by map[string]any) {
 	f.on(func(_ context.Context, m string, _ any) (any, error) { return by[m], nil })
 }
 
-// able returns answers with capabilities that the fake does not have by default.
+// able returns answers that add capabilities which the fake lacks by default.
 func able() map[string]any {
 	return map[string]any{
 		"ControllerGetCapabilities": controllerCaps(csi.ControllerServiceCapability_RPC_MODIFY_VOLUME, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER),
@@ -81,8 +81,8 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// TestMutableParameters checks that mutable parameters go only to plugins that support them. For
-// other plugins, a volume that requests them is not created.
+// TestMutableParameters checks that the client sends mutable parameters only to plugins that
+// support them. For other plugins, CreateVolume fails if it is given mutable parameters.
 func TestMutableParameters(t *testing.T) {
 	params := map[string]string{"iops": "5"}
 	f := newFake(t)
@@ -104,7 +104,8 @@ func TestMutableParameters(t *testing.T) {
 	f.sent(t, "ControllerModifyVolume", &csi.ControllerModifyVolumeRequest{VolumeId: "x", MutableParameters: params, Secrets: sentSecret})
 }
 
-// TestMountGroup checks that the mount group goes only to plugins with VOLUME_MOUNT_GROUP.
+// TestMountGroup checks that the client sends the mount group only to plugins with
+// VOLUME_MOUNT_GROUP.
 func TestMountGroup(t *testing.T) {
 	for want, caps := range map[string]map[string]any{"": nil, "7": able()} {
 		f := newFake(t)
@@ -142,7 +143,7 @@ func TestListVolumes(t *testing.T) {
 			{Volume: &csi.Volume{VolumeId: "a", CapacityBytes: 5, VolumeContext: map[string]string{"c": "1"}, AccessibleTopology: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}},
 				ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "s"}}}},
 				Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"n1", "n2"}}},
-			{}, // an entry that violates the spec
+			{}, // an empty entry, which violates the spec
 		}},
 		"ControllerGetVolume": &csi.ControllerGetVolumeResponse{Volume: &csi.Volume{VolumeId: "x",
 			ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}},
@@ -184,7 +185,7 @@ func TestGetCapacity(t *testing.T) {
 		t.Error(err)
 	}
 	want.AccessibleTopology = nil
-	f.sent(t, "GetCapacity", want) // without topology, because the plugin does not support it
+	f.sent(t, "GetCapacity", want) // the request has no topology, because the plugin does not support it
 }
 
 func TestSnapshots(t *testing.T) {
@@ -243,8 +244,8 @@ func TestGroupSnapshots(t *testing.T) {
 	f.sent(t, "DeleteVolumeGroupSnapshot", &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: []string{"s", "u"}, Secrets: sentSecret})
 }
 
-// TestNamelessAnswers checks that the client refuses an OK answer without an id, because the object
-// could never be deleted.
+// TestNamelessAnswers checks that the client rejects an OK answer without an id, because the agent
+// could never delete the object.
 func TestNamelessAnswers(t *testing.T) {
 	nameless := &csi.VolumeGroupSnapshot{GroupSnapshotId: "g", Snapshots: []*csi.Snapshot{{SnapshotId: "s"}, {}}}
 	for name, row := range map[string]struct {

@@ -7,17 +7,17 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// wire holds the events of one call on the connection. A status code alone does not tell whether
-// the plugin sent it or the client library made it.
+// wire records the progress of one call on the connection. A status code alone does not show
+// whether the plugin sent it or gRPC made it.
 type wire struct {
-	sent     atomic.Bool // the request's headers were sent
-	answered atomic.Bool // the plugin's trailers, and so its status, were received
+	sent     atomic.Bool // the headers of the request were sent
+	answered atomic.Bool // the plugin's trailers, which contain its status, were received
 }
 
-// wireKey is the context key of a call's wire.
+// wireKey is the context key under which a call's wire is stored.
 type wireKey struct{}
 
-// wireTap fills in the wire of every call.
+// wireTap is a gRPC stats handler that fills in the wire of every call.
 type wireTap struct{}
 
 var _ stats.Handler = wireTap{}

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// intercept handles every call. It writes the call to the journal, checks the rules, makes the call
-// fail if a fault says so, performs it, and writes the result.
+// intercept handles every call. It writes the call to the journal, checks the rules, applies the
+// fault that matches the call, performs the call, and writes the result.
 func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
 	if !p.enter() {
 		return nil, p.stopped()
@@ -26,7 +26,7 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 		p.rec.overlap(l, o)
 	}
 
-	// A plugin continues its work when the caller has left.
+	// A real plugin continues its work when the caller has given up.
 	effect := func(o options) (any, error) {
 		return do(context.WithValue(context.WithoutCancel(ctx), optionsKey{}, o), msg)
 	}
@@ -50,16 +50,16 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 	}
 
 	p.rec.end(l, resp, err)
-	done() // the next call in turn finds this one ended
+	done() // the call has ended before the next one gets its turn
 	if errors.Is(context.Cause(p.running), errCrashed) {
-		<-ctx.Done() // no answer leaves before the connection breaks
+		<-ctx.Done() // the connection breaks before any answer is sent
 	}
 
 	return resp, err
 }
 
-// turn waits until no other call for the volume is running, if the plugin is configured so
-// strictly.
+// turn waits until no other call for the volume is running, if the plugin is configured to make one
+// call at a time.
 func (p *Plugin) turn(volume string) (done func()) {
 	if !p.cfg.Serial || volume == "" {
 		return func() {}
@@ -70,7 +70,7 @@ func (p *Plugin) turn(volume string) (done func()) {
 	return mu.Unlock
 }
 
-// options change how the services do their work.
+// options control how the services perform a call.
 type options struct {
 	ignoreReadOnly bool
 	twist          Twist
@@ -85,7 +85,7 @@ func optionsOf(ctx context.Context) options {
 	return o
 }
 
-// goWrong takes the steps of a Fault.
+// goWrong performs the steps of a Fault.
 func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (resp any, err error) {
 	opts := options{ignoreReadOnly: f.IgnoreReadOnly, twist: f.Twist, fault: f.ID, call: l.call}
 	if f.Hang {
@@ -128,7 +128,7 @@ func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (r
 	return resp, err
 }
 
-// hang waits until a fault is removed.
+// hang waits until the test removes the fault.
 func (p *Plugin) hang(id string) {
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
@@ -151,8 +151,8 @@ func (p *Plugin) wait(d time.Duration) {
 	}
 }
 
-// later performs an effect after the answer. Its error is ignored, because only the presence of the
-// mount matters.
+// later performs an effect after the answer. It ignores the effect's error, because tests check
+// only whether the mount exists.
 func (p *Plugin) later(d time.Duration, effect func() error) {
 	if !p.enter() {
 		return
@@ -184,13 +184,13 @@ func (p *Plugin) die(l *live, f Fault, now Moment) error {
 	return nil
 }
 
-// killCaller kills the caller and returns when its connection is gone.
+// killCaller kills the caller and waits until the connection to it is gone.
 func (p *Plugin) killCaller(l *live) error {
 	if l.caller.pid == 0 || l.caller.pid == os.Getpid() {
-		return status.Error(codes.Internal, "the caller cannot be killed: it is in the plugin's process, or unknown")
+		return status.Error(codes.Internal, "cannot kill the caller: it is in the plugin's process, or unknown")
 	}
 	if err := unix.Kill(l.caller.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-		return status.Errorf(codes.Internal, "the caller cannot be killed: %v", err)
+		return status.Errorf(codes.Internal, "cannot kill the caller: %v", err)
 	}
 
 	select {
@@ -205,7 +205,7 @@ func (p *Plugin) stopped() error {
 	return status.Error(codes.Unavailable, context.Cause(p.running).Error())
 }
 
-// coded gives every error a code.
+// coded adds a gRPC code to an error without one.
 func coded(err error) error {
 	if s, ok := status.FromError(err); ok {
 		return s.Err()

@@ -11,7 +11,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestNoFalseAlarm checks calls that a caller may make after failures. They break no rule.
+// TestNoFalseAlarm makes calls that the spec permits after failures, and checks that the plugin
+// reports no violation.
 func TestNoFalseAlarm(t *testing.T) {
 	unpublishError := func(b *bench) { b.inject(Fault{Method: NodeUnpublish, Code: codes.Internal, Effect: EffectDone}) }
 	for name, do := range map[string]func(*bench){
@@ -88,8 +89,9 @@ func TestNoFalseAlarm(t *testing.T) {
 	}
 }
 
-// TestOverlapWaits checks a call after the previous caller is gone. The plugin may notice that end
-// later than the new call if the callers use different connections. This test simulates that case.
+// TestOverlapWaits makes a call after the previous caller has ended. If the two callers use
+// different connections, the plugin may notice that end later than the new call. This test
+// simulates that case.
 func TestOverlapWaits(t *testing.T) {
 	for name, row := range map[string]struct {
 		happens func(other *live, gone context.CancelFunc)
@@ -120,8 +122,8 @@ func TestOverlapWaits(t *testing.T) {
 	}
 }
 
-// TestLateAnswerIsNoAnswer checks a caller that gave up before the plugin answered OK. For that
-// caller it is unknown whether the volume is staged.
+// TestLateAnswerIsNoAnswer checks that an OK answer after the caller gave up does not count. The
+// caller does not know whether the volume is staged.
 func TestLateAnswerIsNoAnswer(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -139,7 +141,7 @@ func TestLateAnswerIsNoAnswer(t *testing.T) {
 }
 
 // TestRestartForgetsNothing checks that a new plugin with the old journal reports the same
-// violations as the old one would.
+// violations as the old plugin.
 func TestRestartForgetsNothing(t *testing.T) {
 	b := start(t, full)
 	b.up("a", "t")

@@ -5,8 +5,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// emptyAnswer returns the OK answer of a call that did nothing. If such an answer names a created
-// object, it names the object that the call would have created.
+// emptyAnswer returns the OK answer of a call that did nothing. If such an answer contains the id
+// of a created object, it is the id that the object would have.
 func emptyAnswer(c Call) any {
 	switch c.Method {
 	case CreateVolume:
@@ -50,10 +50,10 @@ func emptyAnswer(c Call) any {
 	}
 }
 
-// contextOf returns the volume context of a created volume.
+// contextOf returns the volume context that CreateVolume answers.
 func contextOf(name string) map[string]string { return map[string]string{"csitest/name": name} }
 
-// emptyMore does the same as emptyAnswer for the calls that do not bring a volume to its users.
+// emptyMore is the part of emptyAnswer for all calls except those that mount or unmount a volume.
 func emptyMore(c Call) any {
 	switch c.Method {
 	case ControllerExpand:
@@ -93,7 +93,7 @@ func emptyMore(c Call) any {
 	}
 }
 
-// told stores the data that the caller learns from an answer.
+// told stores in a Result the data that the caller learns from an answer.
 func (r *Result) told(resp any) {
 	if m, ok := resp.(interface{ GetNextToken() string }); ok {
 		r.Next = m.GetNextToken()

@@ -2,7 +2,7 @@ package csitest
 
 import "github.com/container-storage-interface/spec/lib/go/csi"
 
-// bend changes an answer as a twist requires.
+// bend changes an answer in the way that the twist describes.
 func (t Twist) bend(resp any) {
 	switch t {
 	case Short:
@@ -53,7 +53,7 @@ func bendName(resp any) {
 	}
 }
 
-// snapshotsIn returns the snapshots in an answer.
+// snapshotsIn returns the snapshots that an answer contains.
 func snapshotsIn(resp any) []*csi.Snapshot {
 	switch m := resp.(type) {
 	case interface{ GetSnapshot() *csi.Snapshot }:

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Names of the calls in the journal.
+// The names of calls in the journal.
 const (
 	Probe                = "Probe"
 	ListVolumes          = "ListVolumes"
@@ -49,100 +49,102 @@ const (
 
 // Call is one call that the plugin received.
 type Call struct {
-	// Seq counts the calls of a journal from 1, across restarts of the plugin.
+	// Seq is the number of the call in the journal, from 1. The numbers continue after a restart of
+	// the plugin.
 	Seq    int64  `json:"seq"`
-	Method string `json:"method"` // without its service, for example "NodeStageVolume"
+	Method string `json:"method"` // without the name of its service, such as "NodeStageVolume"
 
-	// Volume is the volume's id. In CreateVolume it is the id that the volume gets, and in
-	// CreateSnapshot the id of the source.
+	// Volume is the id of the volume. In CreateVolume it is the id of the new volume, and in
+	// CreateSnapshot the id of the source volume.
 	Volume      string `json:"volume,omitempty"`
 	Name        string `json:"name,omitempty"` // the name of a created object
 	NodeID      string `json:"node_id,omitempty"`
 	StagingPath string `json:"staging_path,omitempty"`
 
-	// TargetPath is the volume_path in NodeGetVolumeStats and NodeExpandVolume, and the
-	// volume_publish_path in NodeGetVolumeHealth.
+	// TargetPath is the target path of the call. In NodeGetVolumeStats and NodeExpandVolume it is
+	// volume_path, and in NodeGetVolumeHealth it is volume_publish_path.
 	TargetPath string `json:"target_path,omitempty"`
 	ReadOnly   bool   `json:"read_only,omitempty"`
 
-	// Capability contains the access mode, "mount" or "block", the file system type and the mount
-	// flags in one string. Several capabilities are joined by spaces.
+	// Capability describes a capability in one string: the access mode, "mount" or "block", the
+	// file system type and the mount flags. Several capabilities are separated by spaces.
 	Capability     string            `json:"capability,omitempty"`
 	PublishContext map[string]string `json:"publish_context,omitempty"`
 	VolumeContext  map[string]string `json:"volume_context,omitempty"`
-	SecretKeys     []string          `json:"secret_keys,omitempty"` // sorted; the journal never contains secret values
-	SecretSums     map[string]string `json:"secret_sums,omitempty"` // SHA-256 of the values, in hex
+	SecretKeys     []string          `json:"secret_keys,omitempty"` // sorted; the journal never contains the values
+	SecretSums     map[string]string `json:"secret_sums,omitempty"` // the SHA-256 of the values, in hex
 	Parameters     map[string]string `json:"parameters,omitempty"`
 	Mutable        map[string]string `json:"mutable,omitempty"`     // mutable_parameters
 	MountGroup     string            `json:"mount_group,omitempty"` // volume_mount_group
 
-	// Places are the accessibility_requirements in one string. Equal requirements give equal
+	// Places describes the accessibility_requirements in one string. Equal requirements have equal
 	// strings.
 	Places string `json:"places,omitempty"`
 
-	// Least and Most are the capacity range, in bytes.
+	// Least and Most are the limits of the requested capacity, in bytes.
 	Least int64 `json:"least,omitempty"`
 	Most  int64 `json:"most,omitempty"`
 
-	// Snapshot and Group are the ids of a snapshot and a group snapshot. In calls that create one,
-	// they are the ids that it gets.
+	// Snapshot and Group are the ids of a snapshot and of a group snapshot. In a call that creates
+	// one of them, it is the id of the new object.
 	Snapshot string `json:"snapshot,omitempty"`
 	Group    string `json:"group,omitempty"`
 
-	// Sources are volumes: those of a group snapshot, the source of a clone, or the volume whose
-	// snapshots are listed. Members are the snapshot ids of a group snapshot.
+	// Sources are the ids of volumes: those of a group snapshot, the source of a clone, or the
+	// volume whose snapshots the caller lists. Members are the ids of the snapshots in a group.
 	Sources []string `json:"sources,omitempty"`
 	Members []string `json:"members,omitempty"`
 
-	// Entries and Token are max_entries and starting_token of a list.
+	// Entries and Token are max_entries and starting_token of a list call.
 	Entries int32  `json:"entries,omitempty"`
 	Token   string `json:"token,omitempty"`
 
 	Plugin int       `json:"plugin"`           // the plugin's process id
 	Caller int       `json:"caller,omitempty"` // the process id at the other end of the socket
-	Fault  string    `json:"fault,omitempty"`  // the id of the fault that was used
-	Passed []string  `json:"passed,omitempty"` // the ids of the faults that skipped the call
+	Fault  string    `json:"fault,omitempty"`  // the id of the fault that the plugin applied
+	Passed []string  `json:"passed,omitempty"` // the ids of the faults that match the call but skipped it
 	Start  time.Time `json:"start"`
 
 	Result `json:"result,omitzero"`
 }
 
-// Result is the end of a call. It is the zero value while the call runs, and stays so if the plugin
-// is killed during the call.
+// Result is the outcome of a call. It is the zero value while the call runs. It stays zero if the
+// plugin is killed during the call.
 type Result struct {
 	End     time.Time `json:"end,omitzero"`
-	Code    string    `json:"code,omitempty"` // as printed by grpc's codes.Code; "OK"
+	Code    string    `json:"code,omitempty"` // as printed by gRPC's codes.Code, such as "OK"
 	Message string    `json:"message,omitempty"`
 
-	// Late means that the caller was gone or past its deadline and never saw the answer.
+	// Late means that the caller had ended or passed its deadline, so that it never saw the answer.
 	Late bool `json:"late,omitempty"`
 
-	// Given is the context in the answer: the publish context of ControllerPublishVolume, or the
-	// volume context of CreateVolume.
+	// Given is the context in the answer. It is the publish context of ControllerPublishVolume or
+	// the volume context of CreateVolume.
 	Given map[string]string `json:"given,omitempty"`
 
-	// Mounted means that the path is still mounted after an unpublish or unstage.
+	// Mounted means that the path is still a mount point after NodeUnpublish or NodeUnstage.
 	Mounted bool `json:"mounted,omitempty"`
 
-	// Capacity is the volume's new size, in bytes. NodeRequired means that the expansion must
-	// continue at the node.
+	// Capacity is the new size of the volume, in bytes. NodeRequired means that the node must
+	// continue the expansion.
 	Capacity     int64 `json:"capacity,omitempty"`
 	NodeRequired bool  `json:"node_required,omitempty"`
 
-	// Next is the next_token of a list.
+	// Next is the next_token of a list call.
 	Next string `json:"next,omitempty"`
 
-	// Snapshots are the snapshots in the answer, and whether it says that they are ready.
+	// Snapshots contains the ids of the snapshots in the answer. The value is true if the snapshot
+	// is ready according to the answer.
 	Snapshots map[string]bool `json:"snapshots,omitempty"`
 }
 
-// Ended reports whether the call was answered.
+// Ended reports whether the plugin has answered the call.
 func (c Call) Ended() bool { return c.Code != "" }
 
-// OK reports whether the caller got the answer OK in time.
+// OK reports whether the caller received the answer OK in time.
 func (c Call) OK() bool { return c.Code == okCode && !c.Late }
 
-// String formats the call as one line for a test's log.
+// String formats the call as one line for the log of a test.
 func (c Call) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s", c.Seq, c.Method)
@@ -176,8 +178,8 @@ func (c Call) String() string {
 	return b.String()
 }
 
-// meets reports whether two calls are for the same volume or the same snapshot. A call that creates
-// a volume does not count as a call for its source.
+// meets reports whether two calls concern the same volume or the same snapshot. The source of a new
+// volume does not count.
 func (c Call) meets(other Call) bool {
 	about := func(one Call) []string {
 		var ids []string
@@ -199,7 +201,7 @@ func (c Call) meets(other Call) bool {
 	return slices.ContainsFunc(about(other), func(id string) bool { return slices.Contains(mine, id) })
 }
 
-// remakes reports whether a call creates, or relies on, the result that the other call undoes.
+// remakes reports whether a call creates or needs the result that the other call undoes.
 func (c Call) remakes(other Call) bool {
 	if c.Volume == "" || c.Volume != other.Volume {
 		return false
@@ -217,10 +219,10 @@ func (c Call) remakes(other Call) bool {
 	}
 }
 
-// Calls are calls in the order of their arrival.
+// Calls is a list of calls in the order of their arrival.
 type Calls []Call
 
-// Count returns the number of calls of one method.
+// Count returns the number of calls of a method.
 func (cs Calls) Count(method string) int { return len(cs.Only(method)) }
 
 // Only returns the calls of the given methods.
@@ -228,7 +230,7 @@ func (cs Calls) Only(methods ...string) Calls {
 	return cs.where(func(c Call) bool { return slices.Contains(methods, c.Method) })
 }
 
-// Mutating returns the calls that change something. The others only ask.
+// Mutating returns the calls that change something. It omits the calls that only ask.
 func (cs Calls) Mutating() Calls { return cs.where(func(c Call) bool { return Mutates(c.Method) }) }
 
 // Of returns the calls for one volume.
@@ -236,10 +238,10 @@ func (cs Calls) Of(volume string) Calls {
 	return cs.where(func(c Call) bool { return c.Volume == volume })
 }
 
-// Since returns the calls that arrived after the mark was taken.
+// Since returns the calls that arrived after Mark returned the given mark.
 func (cs Calls) Since(mark int64) Calls { return cs.where(func(c Call) bool { return c.Seq > mark }) }
 
-// Mark returns a mark for the last of the calls, for Since. It is 0 if there are no calls.
+// Mark returns a mark of the last call, for Since. It is 0 if there are no calls.
 func (cs Calls) Mark() int64 {
 	if len(cs) == 0 {
 		return 0
@@ -247,7 +249,7 @@ func (cs Calls) Mark() int64 {
 	return cs[len(cs)-1].Seq
 }
 
-// Methods returns the methods in order.
+// Methods returns the methods of the calls in their order.
 func (cs Calls) Methods() []string {
 	names := make([]string, 0, len(cs))
 	for _, c := range cs {
@@ -256,7 +258,7 @@ func (cs Calls) Methods() []string {
 	return names
 }
 
-// String formats each call as one line.
+// String formats the calls, each as one line.
 func (cs Calls) String() string {
 	var b strings.Builder
 	for _, c := range cs {

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsChild reports whether this process was started with Config.Environment, or by a plugin. Such a
-// process must only run Main.
+// IsChild reports whether this process was started with Config.Environment or by a plugin. If so,
+// it must only run Main.
 func IsChild() bool { return os.Getenv(envConfig) != "" || os.Getenv(envDaemon) != "" }
 
-// Main runs a plugin process. It serves at CSI_ENDPOINT until SIGTERM or SIGINT, or until its base
-// directory is removed, so that a killed test leaves no plugin behind. It returns the exit code and
-// writes errors to stderr.
+// Main runs a plugin process. It serves at CSI_ENDPOINT until SIGTERM or SIGINT. It also ends when
+// its base directory is removed, so that a killed test leaves no plugin behind. It returns the exit
+// code and writes errors to stderr.
 func Main() int {
 	if os.Getenv(envDaemon) != "" {
 		daemon()
@@ -59,15 +59,15 @@ func run() error {
 	return p.Serve(ctx, endpoint)
 }
 
-// ownFiles prepares a process for the use of files that it serves itself. A thread that waits for
-// such a file may occupy one of Go's processors. A garbage collection waits for that thread, and
-// both wait forever. The process lives for one test only and needs no garbage collection.
+// ownFiles prepares a process that uses files which it serves itself. A thread that waits for such
+// a file may occupy one of Go's processors. A garbage collection would wait for that thread, and
+// both would wait forever. The process only lives for one test and needs no garbage collection.
 func ownFiles() {
 	runtime.GOMAXPROCS(runtime.NumCPU() + 16)
 	debug.SetGCPercent(-1)
 }
 
-// awaitBaseGone returns once the volumes' directory existed and was removed.
+// awaitBaseGone waits until the volumes' directory is created and removed again.
 func (p *Plugin) awaitBaseGone(ctx context.Context) {
 	again := time.NewTicker(200 * time.Millisecond)
 	defer again.Stop()

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TestJournalSurvivesKill kills a child plugin during a call, and checks that its successor knows
-// the complete past.
+// TestJournalSurvivesKill kills a plugin process during a call, and checks that the next plugin
+// knows all earlier calls.
 func TestJournalSurvivesKill(t *testing.T) {
 	b := newBench(t, full)
 	first := b.child()
@@ -31,11 +31,11 @@ func TestJournalSurvivesKill(t *testing.T) {
 	b.gone(first)
 	b.code(codes.Unavailable, <-done)
 
-	second := b.child() // replaces the stale socket
+	second := b.child() // replaces the leftover socket
 	if !isMount(b.target("t")) {
 		t.Error("the mount did not outlive the plugin")
 	}
-	b.must(b.publish("a", "u")) // the hanging fault is used up
+	b.must(b.publish("a", "u")) // the hanging fault was used already
 	b.must(b.unpublish("a", "u"))
 	b.noViolations()
 	_ = b.unstage("a")
@@ -71,7 +71,7 @@ func TestChildCrashes(t *testing.T) {
 		}
 	}
 	b.child()
-	b.must(b.stage("a")) // both faults are used up
+	b.must(b.stage("a")) // both faults were used already
 	b.noViolations()
 }
 
@@ -96,7 +96,7 @@ func TestChildWithoutEndpoint(t *testing.T) {
 	}
 }
 
-// TestKillCaller checks that the plugin kills the process that called it.
+// TestKillCaller checks that the plugin can kill the process that called it.
 func TestKillCaller(t *testing.T) {
 	for _, when := range []Moment{BeforeEffect, AfterEffect} {
 		t.Run(string(when), func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestKillCaller(t *testing.T) {
 	}
 }
 
-// stageAsCaller runs as the process that the plugin kills.
+// stageAsCaller runs in the process that the plugin kills, and makes the call.
 func stageAsCaller(endpoint string) int {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {

@@ -6,30 +6,31 @@ import (
 	"path/filepath"
 )
 
-// Config describes the plugin and its capabilities. Only Base is required. A child process gets the
-// Config as JSON.
+// Config describes a plugin and its capabilities. Only Base is required. A child process receives
+// the Config as JSON.
 type Config struct {
-	// Base is the directory for all of the plugin's files. It is created if it is missing. It must
-	// not be below the root of the caller's volume mounts. A child ends when its Base is removed.
+	// Base is the directory for all files of the plugin. The plugin creates it if it is missing. It
+	// must not be below the root of the caller's volume mounts. A child process ends when its Base
+	// is removed.
 	Base string
 
-	// Journal and Control are files. By default they are journal.jsonl and control.json in Base.
-	// Two plugins must not share them.
+	// Journal and Control are the paths of files. By default they are journal.jsonl and
+	// control.json in Base. Two plugins must not share a file.
 	Journal string
 	Control string
 
-	DriverName string // default "csitest.example.com"
-	Version    string // default "1.0.0"
-	NodeID     string // default "node-1"
-	MaxVolumes int64  // for each node; 0 means no limit
+	DriverName string // the default is "csitest.example.com"
+	Version    string // the default is "1.0.0"
+	NodeID     string // the default is "node-1"
+	MaxVolumes int64  // the limit of each node; 0 means no limit
 
-	// Capabilities. If a capability covers a pair of calls, it stands for both.
+	// These are the capabilities. Some fields stand for a pair of calls.
 	Attach         bool // PUBLISH_UNPUBLISH_VOLUME
 	AttachReadOnly bool // PUBLISH_READONLY
 	CreateDelete   bool // CREATE_DELETE_VOLUME
 	Stage          bool // STAGE_UNSTAGE_VOLUME
 	Stats          bool // GET_VOLUME_STATS
-	MultiWriter    bool // SINGLE_NODE_MULTI_WRITER, of both services
+	MultiWriter    bool // SINGLE_NODE_MULTI_WRITER of both services
 	Lists          bool // LIST_VOLUMES and GET_CAPACITY
 	PublishedNodes bool // LIST_VOLUMES_PUBLISHED_NODES
 	Get            bool // GET_VOLUME
@@ -38,7 +39,7 @@ type Config struct {
 	Snapshot       bool // CREATE_DELETE_SNAPSHOT
 	ListSnapshots  bool // LIST_SNAPSHOTS
 	GetSnapshot    bool // GET_SNAPSHOT
-	GroupSnapshot  bool // GROUP_CONTROLLER_SERVICE, and CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT in it
+	GroupSnapshot  bool // GROUP_CONTROLLER_SERVICE, with CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
 	Expand         bool // EXPAND_VOLUME of the controller
 	NodeExpand     bool // EXPAND_VOLUME of the node
 	Health         bool // GET_VOLUME_HEALTH of the controller
@@ -48,84 +49,86 @@ type Config struct {
 	Condition      bool // VOLUME_CONDITION of both services, as before CSI 1.13
 	MountGroup     bool // VOLUME_MOUNT_GROUP
 
-	// Offline changes the VolumeExpansion for Expand and NodeExpand from ONLINE to OFFLINE.
+	// Offline changes the VolumeExpansion of Expand and NodeExpand from ONLINE to OFFLINE.
 	Offline bool
 
-	// GrowsAlone means that the controller's part of an expansion suffices, and that its answer
-	// says so.
+	// GrowsAlone means that the controller can expand a volume without the node, and that its
+	// answer says so.
 	GrowsAlone bool
 
-	// Topology is the location of the node, as segments; nil means a plugin without
+	// Topology contains the segments of the node's location. Nil means a plugin without
 	// VOLUME_ACCESSIBILITY_CONSTRAINTS.
 	Topology map[string]string
 
-	// LongPaths accepts paths of more than 128 bytes, as most plugins do.
+	// LongPaths permits paths of more than 128 bytes, as most plugins do.
 	LongPaths bool
 
-	// Storage limits the size of one volume, and of all volumes together, in bytes; default 1 TiB.
+	// Storage limits the size of one volume, and of all volumes together, in bytes. The default is
+	// 1 TiB.
 	Storage int64
 
-	// Mutable are the known keys of mutable_parameters; default "iops".
+	// Mutable lists the known keys of mutable_parameters. The default is "iops".
 	Mutable []string
 
-	// ReadyAfter is the number of answers about a new snapshot, including its creation, before it
-	// is ready. Negative means never.
+	// ReadyAfter is the number of answers about a new snapshot, including that of its creation,
+	// until it is ready. A negative number means that it is never ready.
 	ReadyAfter int
 
-	// PageSize limits the entries in one page of a list; 0 means no limit.
+	// PageSize limits the number of entries in one page of a list. Zero means no limit.
 	PageSize int
 
-	// Serial runs one call at a time for each volume, including delays: the next one waits. Without
-	// it, a delay blocks no other call.
+	// Serial makes the plugin perform only one call at a time for each volume. The next call waits,
+	// even for a delay. Without Serial, a delay blocks no other call.
 	Serial bool
 
-	// OldSocket makes an existing socket file an error, even if it is stale, like a plugin that
-	// simply listens.
+	// OldSocket makes the plugin fail if the socket file exists, even if no process answers on it.
+	// Plugins that simply call listen do the same.
 	OldSocket bool
 
-	// UnknownCapabilities adds capabilities that no release of the spec has, and empty ones.
+	// UnknownCapabilities adds capabilities that no release of the spec has, and capabilities
+	// without a value.
 	UnknownCapabilities bool
 
-	// Fuse stages a volume's files through a FUSE file system that the plugin's own process serves.
-	// The mounts break when the process ends.
+	// Fuse makes NodeStageVolume mount a volume's files through a FUSE file system. The plugin's
+	// own process serves the file system, so the mounts break when that process ends.
 	Fuse bool
 
-	// Images is the prefix of the ids of volumes whose files are in a file system of their own:
-	// ext4 on a loop device. The device is detached like that of a block volume. With an empty
-	// Images there are no such volumes. Other volumes are directories, which are bound at their
-	// staging paths.
+	// Images is a prefix of volume ids. The files of such a volume are in a file system of their
+	// own: ext4 on a loop device. The device is detached in the same way as that of a block volume.
+	// If Images is empty, there are no such volumes. Other volumes are directories, which
+	// NodeStageVolume bind-mounts at their staging paths.
 	Images string
 
-	// LoopDevices makes a block volume a loop device on its file. Without it, the block volume is
-	// the plain file, which needs no device and suffices to see calls and mounts. The device is
-	// detached by ControllerUnpublish if Attach is set, and otherwise by the unstage.
+	// LoopDevices makes a block volume a loop device on its file. Otherwise the block volume is the
+	// plain file, which needs no device and is sufficient for tests of calls and mounts.
+	// ControllerUnpublish detaches the device if Attach is set. Otherwise NodeUnstage does.
 	LoopDevices bool
 
 	// NoController and NoNode remove one of the two services. With NoController, Attach means that
-	// another plugin connects the volumes. A publish context must then be present, but its content
-	// cannot be checked.
+	// another plugin connects the volumes. The caller must then pass a publish context, but this
+	// plugin cannot check its content.
 	NoController bool
 	NoNode       bool
 
-	// Volumes are ids that exist from the start. With AnyVolume every id exists.
+	// Volumes contains ids of volumes that exist from the start. With AnyVolume, every id exists.
 	Volumes   []string
 	AnyVolume bool
 
-	// IDPrefix precedes the name in the id of a created volume. A slash makes ids that look like
-	// paths.
+	// IDPrefix is the text before the name in the id of a created volume. A prefix with a slash
+	// makes ids that look like paths.
 	IDPrefix string
 
-	// VolumeContext is the context that the caller must pass for volumes that were not created
-	// here; nil means that it is not checked. For a created volume it is always the context that
-	// CreateVolume answered.
+	// VolumeContext is the context that the caller must pass for volumes that this plugin did not
+	// create. Nil means that the plugin does not check it. For a created volume, it is always the
+	// context that CreateVolume answered.
 	VolumeContext map[string]string
 
-	// WantSecrets are the secrets that every call with secrets must contain; nil means that they
-	// are not checked. The plugin never writes their values.
+	// WantSecrets contains the secrets that the caller must pass in every call with secrets. Nil
+	// means that the plugin does not check them. The plugin never writes their values.
 	WantSecrets map[string]string
 }
 
-// envConfig is the environment variable with the Config of a child process.
+// envConfig is the environment variable that contains the Config of a child process.
 const envConfig = "CSITEST_CONFIG"
 
 func (c Config) withDefaults() Config {
@@ -150,14 +153,14 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// JournalPath returns the path of the journal, including the default.
+// JournalPath returns the path of the journal, even if it is the default.
 func (c Config) JournalPath() string { return c.withDefaults().Journal }
 
-// Faults returns the control of the plugin with this Config.
+// Faults returns the Control of the plugin with this Config.
 func (c Config) Faults() Control { return Control{Path: c.withDefaults().Control} }
 
-// Environment returns the environment that a child process needs, in addition to CSI_ENDPOINT, to
-// run a plugin with this Config.
+// Environment returns the environment that makes a child process run a plugin with this Config. The
+// process also needs CSI_ENDPOINT.
 func (c Config) Environment() ([]string, error) {
 	v, err := c.encode()
 	if err != nil {
@@ -174,8 +177,8 @@ func (c Config) encode() (string, error) {
 	return string(b), nil
 }
 
-// PluginFile returns a plugin file of volagent that runs binary as plugin id. The binary's TestMain
-// must call Main. The file is JSON, which is also YAML.
+// PluginFile returns a plugin file of volagent. It makes the agent run binary as a plugin with the
+// given id. The binary's TestMain must call Main. The file is JSON, which is valid YAML too.
 func (c Config) PluginFile(id, binary string) ([]byte, error) {
 	v, err := c.encode()
 	if err != nil {

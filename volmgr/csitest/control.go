@@ -14,21 +14,22 @@ import (
 	"time"
 )
 
-// Control lets a test control a plugin in any process: through a JSON file that the plugin reads at
-// each call and while it hangs.
+// Control lets a test control a plugin in any process. It is a JSON file that the plugin reads at each
+// call and while a call hangs.
 //
 //	{"faults": [{"id": "a", "method": "NodeStageVolume", "delay": "3s", "code": "INTERNAL"}]}
 //
-// The plugin checks the faults in order and uses the first that applies and is not used up. In a
-// file written by hand, every fault must have an id. An id must never be reused for another fault,
-// because the plugin remembers used faults.
+// The plugin checks the faults in their order, and uses the first one that applies and was not used
+// often enough yet. In a file that a person writes, every fault must have an id. The id must never be
+// used again for another fault, because the plugin remembers the ids of used faults.
 type Control struct{ Path string }
 
 type controlFile struct {
 	Faults []Fault `json:"faults"`
-	// Conditions are reported by the health calls while they are in this file.
+	// Conditions contains the problems that the health calls report, as long as they are in this
+	// file.
 	Conditions []Condition `json:"conditions,omitempty"`
-	// Node replaces the node's data in Config while it is in this file.
+	// Node replaces the node's data from Config, as long as it is in this file.
 	Node *Node `json:"node,omitempty"`
 }
 
@@ -40,11 +41,11 @@ type Node struct {
 }
 
 var (
-	writing sync.Mutex // only one goroutine at a time changes a control
+	writing sync.Mutex // only one goroutine at a time may change a control file
 	lastID  atomic.Int64
 )
 
-// Add appends faults and returns their ids. It makes an id for a fault without one.
+// Add appends faults and returns their ids. It assigns an id to a fault without one.
 func (c Control) Add(faults ...Fault) ([]string, error) {
 	faults = slices.Clone(faults)
 	var ids []string
@@ -60,25 +61,25 @@ func (c Control) Add(faults ...Fault) ([]string, error) {
 	return ids, c.change(func(old []Fault) []Fault { return append(old, faults...) })
 }
 
-// Remove removes faults and so releases the calls that hang because of them.
+// Remove removes faults. The calls that hang because of these faults continue.
 func (c Control) Remove(ids ...string) error {
 	return c.change(func(old []Fault) []Fault {
 		return slices.DeleteFunc(old, func(f Fault) bool { return slices.Contains(ids, f.ID) })
 	})
 }
 
-// Clear removes all faults and so releases all calls that hang.
+// Clear removes all faults. All hanging calls continue.
 func (c Control) Clear() error {
 	return c.change(func([]Fault) []Fault { return nil })
 }
 
-// SetConditions sets all problems of volumes and storage from now on. Without arguments there are
-// no problems.
+// SetConditions replaces the problems of volumes and storage that the plugin reports. Without
+// arguments there are no problems.
 func (c Control) SetConditions(all ...Condition) error {
 	return c.rewrite(func(f *controlFile) { f.Conditions = all })
 }
 
-// SetNode sets the answer of NodeGetInfo from now on.
+// SetNode sets the answer of NodeGetInfo.
 func (c Control) SetNode(n Node) error {
 	return c.rewrite(func(f *controlFile) { f.Node = &n })
 }
@@ -114,7 +115,7 @@ func (c Control) rewrite(edit func(*controlFile)) error {
 	return nil
 }
 
-// read returns the current content. A missing file is empty.
+// read returns the content of the control file. A missing file has no content.
 func (c Control) read() (controlFile, error) {
 	var f controlFile
 	b, err := os.ReadFile(c.Path)
@@ -137,7 +138,8 @@ func (c Control) read() (controlFile, error) {
 	return f, nil
 }
 
-// pick returns the fault for a call, or nil, and the faults before it that let the call pass.
+// pick returns the fault that applies to a call, or nil. It also returns the ids of the faults
+// before it that skip the call.
 func (c Control) pick(call Call, used, passed map[string]int) (fault *Fault, pass []string, err error) {
 	file, err := c.read()
 	if err != nil {
@@ -157,14 +159,14 @@ func (c Control) pick(call Call, used, passed map[string]int) (fault *Fault, pas
 	return nil, pass, nil
 }
 
-// holds reports whether a fault still exists, so that a call must continue to hang. A file that
-// cannot be read does not end a hang, because a test may be repairing it.
+// holds reports whether a fault still exists, so that a call must continue to hang. An unreadable
+// file does not end the hang, because a test may be changing the file.
 func (c Control) holds(id string) bool {
 	file, err := c.read()
 	return err != nil || slices.ContainsFunc(file.Faults, func(f Fault) bool { return f.ID == id })
 }
 
-// strictJSON decodes one value without unknown fields.
+// strictJSON decodes a single value and rejects unknown fields.
 func strictJSON(b []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -172,14 +174,14 @@ func strictJSON(b []byte, v any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is more after the JSON value")
+		return errors.New("there is data after the JSON value")
 	}
 
 	return nil
 }
 
-// replaceFile replaces a file atomically. It does not sync: the plugin's files must survive
-// processes, not machines.
+// replaceFile replaces a file atomically. It does not sync the file, because the file must survive
+// the end of a process but not a crash of the machine.
 func replaceFile(path string, data []byte) error {
 	tmp := fmt.Sprintf("%s.%d.%d", path, os.Getpid(), lastID.Add(1))
 	if err := os.WriteFile(tmp, data, 0o600); err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// request is a call as it arrived. It includes data that is checked but not written to the journal.
+// request is a call at its arrival. It includes data that the rules check but that the journal does
+// not contain.
 type request struct {
 	call         Call
 	capabilities []*csi.VolumeCapability
@@ -19,11 +20,11 @@ type request struct {
 	takesSecrets bool
 	msg          any
 	size         *csi.CapacityRange
-	create       *csi.CreateVolumeRequest // nil in other calls
+	create       *csi.CreateVolumeRequest // nil in all other calls
 	seen         sight
 }
 
-// describe reads the fields that several CSI messages share, through their getters.
+// describe reads the fields that several CSI messages have in common, through their getters.
 func (p *Plugin) describe(fullMethod string, msg any) request {
 	r := request{msg: msg, call: Call{Method: fullMethod[strings.LastIndexByte(fullMethod, '/')+1:]}}
 	c := &r.call
@@ -86,7 +87,7 @@ func (p *Plugin) describe(fullMethod string, msg any) request {
 	return r
 }
 
-// describeMore reads the fields that only a few calls have.
+// describeMore reads the fields that only a few messages have.
 func (p *Plugin) describeMore(r *request) {
 	c := &r.call
 	if m, ok := r.msg.(interface {
@@ -134,8 +135,8 @@ func (p *Plugin) describeMore(r *request) {
 	}
 }
 
-// placeWords formats requirements as one string. Equal requirements give equal strings, and none
-// give an empty string.
+// placeWords formats topology requirements as one string. Equal requirements have equal strings. If
+// there are no requirements, the string is empty.
 func placeWords(r *csi.TopologyRequirement) string {
 	if r == nil {
 		return ""
@@ -152,7 +153,7 @@ func placeWords(r *csi.TopologyRequirement) string {
 	return fmt.Sprintf("requisite %v preferred %v", all(r.GetRequisite()), all(r.GetPreferred()))
 }
 
-// capabilityWords formats a capability as one word. Equal capabilities give equal words.
+// capabilityWords formats a capability as one word. Equal capabilities have equal words.
 func capabilityWords(c *csi.VolumeCapability) string {
 	mode := c.GetAccessMode().GetMode().String()
 	switch {
@@ -168,8 +169,8 @@ func capabilityWords(c *csi.VolumeCapability) string {
 // maxString is CSI's general limit for a string, in bytes.
 const maxString = 128
 
-// newID returns the id of the volume with this name. It never changes, so that CreateVolume can be
-// repeated.
+// newID returns the id of the volume with the given name. The id is always the same for a name, so
+// that a caller can repeat CreateVolume.
 func (p *Plugin) newID(name string) string {
 	if name == "" {
 		return ""
@@ -180,7 +181,8 @@ func (p *Plugin) newID(name string) string {
 	return p.cfg.IDPrefix + hash(name)
 }
 
-// newSnapshotID does the same as newID for a snapshot or a group of snapshots.
+// newSnapshotID returns the id of the snapshot or group with the given name. The id is always the
+// same for a name.
 func (p *Plugin) newSnapshotID(name string) string {
 	if name == "" {
 		return ""
@@ -188,13 +190,13 @@ func (p *Plugin) newSnapshotID(name string) string {
 	return p.newID("snap-" + name)
 }
 
-// hash returns a file name for an id, which may not be a valid path component itself.
+// hash returns a file name for an id. The id itself may not be a valid file name.
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:8])
 }
 
-// Sum returns the replacement of a secret's value in a journal.
+// Sum returns the checksum by which a journal represents the value of a secret.
 func Sum(value string) string {
 	sum := sha256.Sum256([]byte(value))
 	return hex.EncodeToString(sum[:])

@@ -1,16 +1,16 @@
-// Package csitest is a CSI plugin for tests. It makes real mounts and writes every call to a
-// journal, in order. It checks that its caller keeps the rules of the CSI spec, and fails on
-// command. Only tests import it. It imports nothing of the project, because a checker must not
-// share code with the caller that it checks.
+// Package csitest is a CSI plugin for tests. It makes real mounts and writes every call to a journal,
+// in order. It checks that its caller obeys the rules of the CSI spec, and can simulate failures. Only
+// tests import it. It imports no other package of the project, because a checker must not share code
+// with the caller that it checks.
 //
-// In process:
+// A test can run the plugin in its own process:
 //
 //	p := csitest.New(csitest.Config{Base: dir, Stage: true, AnyVolume: true})
 //	err := p.Start("unix://" + socket)
 //	defer p.Close()
 //
-// As a child process, started by the test or by an agent: TestMain calls Main if the process was
-// started as a plugin.
+// A test or an agent can also run it as a child process. TestMain calls Main if the process was
+// started as a plugin:
 //
 //	func TestMain(m *testing.M) {
 //		if csitest.IsChild() {
@@ -29,12 +29,12 @@
 //	late/              effects that happen after the plugin's death (see Fault.Outlives)
 //	volumes/<hash>/    one volume: volume.json, attached.json, data/, block.img
 //
-// A Fault says which calls fail and how: late, without the effect, without the answer, with a
-// crash, or with a Twist, which imitates the behavior of real plugins:
+// A Fault selects calls and makes them fail with a delay, without the effect, without the answer, or
+// with a crash. A Fault with a Twist imitates the behavior of a real plugin:
 //
 //	Fault{Method: csitest.NodeStage, Skip: 1, Twist: csitest.Dead}
 //
-// The journal also stores the caller's knowledge, so a restarted plugin continues its checks.
-// Volumes and attachments are files, and the kernel keeps the mounts. Nothing is kept in memory
-// alone.
+// A restarted plugin reads the knowledge of its caller from the journal, and continues its checks.
+// Volumes and attachments are files, and the kernel keeps the mounts. The plugin keeps no data only in
+// memory.
 package csitest

@@ -8,90 +8,93 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Effect says whether a call with a fault has its effect.
+// Effect determines whether a call with a fault takes effect.
 type Effect string
 
-// The effects.
+// The values of Effect.
 const (
-	// EffectAuto is the default: the effect happens if the answer is OK.
+	// EffectAuto is the default: the call takes effect if the answer is OK.
 	EffectAuto Effect = ""
 
-	// EffectNone: no effect, regardless of the answer. With OK, this is success without effect.
+	// EffectNone means that the call has no effect, regardless of the answer. With the code OK, it is a
+	// success without an effect.
 	EffectNone Effect = "none"
 
-	// EffectDone: the effect happens, regardless of the answer. With an error, this is effect
-	// without success.
+	// EffectDone means that the call takes effect, regardless of the answer. With an error code, it is a
+	// failure with an effect.
 	EffectDone Effect = "done"
 
-	// EffectLater: the answer comes at once and the effect after Delay, even if the call was undone
-	// in the meantime. If the plugin is closed or killed before, the effect never happens.
+	// EffectLater means that the plugin answers at once, and that the call takes effect after
+	// Delay. It does so even if the caller has undone the call in the meantime. If the plugin is
+	// closed or killed before, the call never takes effect.
 	EffectLater Effect = "later"
 )
 
 // Moment is the point in a call at which a process dies.
 type Moment string
 
-// The moments.
+// The values of Moment.
 const (
 	Never        Moment = ""
 	BeforeEffect Moment = "before"
 	AfterEffect  Moment = "after" // after the effect and before the answer
 )
 
-// Fault describes how one call fails. A call with a fault takes these steps; a zero field skips its
-// step.
+// Fault describes how a call fails. The plugin performs these steps for such a call, and skips a step
+// whose field is zero:
 //
-//  1. Hang, then Delay, even past the caller's deadline, because a plugin continues without its
-//     caller. Both end early when the plugin is closed, and then there is no effect.
+//  1. Hang, then Delay. They may exceed the caller's deadline, because a real plugin continues
+//     without its caller. Both end early when the plugin is closed, and then the call has no effect.
 //  2. KillCaller and Crash at BeforeEffect.
 //  3. The effect; see Effect.
 //  4. KillCaller and Crash at AfterEffect.
 //  5. The answer: Code and Message.
 type Fault struct {
-	// ID identifies a fault, even after its removal: the journal counts how often it was used.
-	// Control.Add makes the id.
+	// ID identifies a fault. The journal counts how often each id was used, even after the fault is
+	// removed. Control.Add assigns an id.
 	ID string `json:"id,omitempty"`
 
-	// Method, Volume and Path (staging or target) select the calls to which it applies. An empty
-	// Method selects every call that changes something. An empty Volume or Path selects any.
+	// Method, Volume and Path (staging or target) select the calls to which the fault applies. An
+	// empty Method selects every call that changes something. An empty Volume or Path selects all.
 	Method string `json:"method,omitempty"`
 	Volume string `json:"volume,omitempty"`
 	Path   string `json:"path,omitempty"`
 
-	// Skip is the number of such calls that it lets pass first. The journal counts these too. A
-	// call for which an earlier fault was used does not count.
+	// Skip is the number of selected calls that the fault skips first. The journal counts these
+	// too. A call to which an earlier fault applies does not count.
 	Skip int `json:"skip,omitempty"`
 
-	// Times is the number of calls to which it then applies: 0 means one, negative means all.
+	// Times is the number of calls to which the fault applies after that. Zero means one, and a
+	// negative number means all.
 	Times int `json:"times,omitempty"`
 
-	// Hang lasts until the fault is removed from its Control.
+	// Hang makes the call hang until the fault is removed from its Control.
 	Hang  bool          `json:"hang,omitempty"`
-	Delay time.Duration `json:"-"` // "delay" in JSON, as "1.5s"
+	Delay time.Duration `json:"-"` // "delay" in JSON, such as "1.5s"
 
-	// Bounded ends the delay early when the caller gives up or dies. The effect then happens within
-	// 9/10 of the call's deadline. It never surprises a caller that waits a whole deadline after a
-	// call of unknown outcome.
+	// Bounded ends the delay early when the caller gives up or dies. The call then takes effect
+	// within 9/10 of its time limit after that. A caller that waits for the whole time limit after
+	// a call with an unknown outcome is therefore safe.
 	Bounded bool `json:"bounded,omitempty"`
 
-	// Outlives makes the effect of a ControllerPublish or ControllerUnpublish happen even if the
-	// plugin dies during the delay, as with a storage system that continues by itself.
+	// Outlives makes a ControllerPublish or ControllerUnpublish take effect even if the plugin dies
+	// during the delay. It simulates a storage system that continues without the plugin.
 	Outlives bool `json:"outlives,omitempty"`
 
-	// Crash ends the plugin without another entry in the journal. A child sends SIGKILL to itself.
-	// A plugin in the test's process cuts its connections and closes its Crashed channel; the test
-	// must still call Close.
+	// Crash ends the plugin without another entry in the journal. A child process sends SIGKILL to
+	// itself. A plugin in the test's process cuts its connections and closes its Crashed channel.
+	// The test must still call Close.
 	Crash Moment `json:"crash,omitempty"`
 
-	// KillCaller sends SIGKILL to the process at the other end of the socket and waits until it is
-	// gone. A caller in the same process is not killed; instead the call fails.
+	// KillCaller sends SIGKILL to the process at the other end of the socket, and waits until the
+	// process is gone. If the caller is in the plugin's own process, the call fails instead.
 	KillCaller Moment `json:"kill_caller,omitempty"`
 	Effect     Effect `json:"effect,omitempty"`
 
-	// Twist changes the effect from the normal one.
+	// Twist makes the effect differ from the normal effect.
 	Twist Twist `json:"twist,omitempty"`
 
-	// IgnoreReadOnly publishes a read-only request writable.
+	// IgnoreReadOnly makes a read-only publish writable.
 	IgnoreReadOnly bool `json:"ignore_read_only,omitempty"`
 
 	// Code is the code of the answer. In JSON it is a number or a name such as "UNAVAILABLE".
@@ -99,7 +102,7 @@ type Fault struct {
 	Message string     `json:"message,omitempty"`
 }
 
-// plainFault is a Fault without methods, so that its JSON does not recurse.
+// plainFault is a Fault without methods. Without this type, MarshalJSON would call itself.
 type plainFault Fault
 
 type faultJSON struct {
@@ -107,7 +110,7 @@ type faultJSON struct {
 	Delay string `json:"delay,omitempty"`
 }
 
-// MarshalJSON writes the delay as text.
+// MarshalJSON encodes the delay as text.
 func (f Fault) MarshalJSON() ([]byte, error) {
 	j := faultJSON{plainFault: plainFault(f)}
 	if f.Delay != 0 {
@@ -116,7 +119,8 @@ func (f Fault) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON refuses unknown fields, because a misspelled fault would otherwise let a test pass.
+// UnmarshalJSON decodes a fault and rejects unknown fields. Otherwise a misspelled fault would have
+// no effect, and a test could pass by mistake.
 func (f *Fault) UnmarshalJSON(b []byte) error {
 	var j faultJSON
 	if err := strictJSON(b, &j); err != nil {
@@ -141,11 +145,11 @@ func (f Fault) valid() error {
 	case !moment(f.Crash), !moment(f.KillCaller):
 		return fmt.Errorf("a fault's moment is %q or %q", BeforeEffect, AfterEffect)
 	case f.Effect != EffectAuto && f.Effect != EffectNone && f.Effect != EffectDone && f.Effect != EffectLater:
-		return fmt.Errorf("a fault's effect is %q, %q, %q or none given", EffectNone, EffectDone, EffectLater)
+		return fmt.Errorf("a fault's effect must be empty, %q, %q or %q", EffectNone, EffectDone, EffectLater)
 	case f.Effect == EffectLater && f.Delay <= 0:
 		return fmt.Errorf("a fault's effect %q needs a delay", EffectLater)
 	case f.Method != "" && !knownMethod(f.Method):
-		return fmt.Errorf("a fault's method %q is none of the plugin's", f.Method)
+		return fmt.Errorf("the plugin does not have the method %q of a fault", f.Method)
 	case f.Outlives && f.Method != ControllerPublish && f.Method != ControllerUnpublish:
 		return fmt.Errorf("only %s and %s outlive the plugin, not %q", ControllerPublish, ControllerUnpublish, f.Method)
 	case f.Skip < 0:
@@ -162,7 +166,7 @@ func knownMethod(m string) bool {
 	return ok
 }
 
-// applies reports whether a fault is for a call.
+// applies reports whether a fault selects a call.
 func (f Fault) applies(c Call) bool {
 	switch {
 	case f.Method == "" && !Mutates(c.Method), f.Method != "" && f.Method != c.Method, !f.Twist.knows(c.Method):
@@ -174,5 +178,5 @@ func (f Fault) applies(c Call) bool {
 	}
 }
 
-// left reports whether a fault that was used this many times applies once more.
+// left reports whether a fault that was used the given number of times still applies.
 func (f Fault) left(used int) bool { return f.Times < 0 || used < max(f.Times, 1) }

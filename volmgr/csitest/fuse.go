@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests of the FUSE protocol that an empty directory gets (include/uapi/linux/fuse.h).
+// These are the FUSE requests that an empty directory receives (include/uapi/linux/fuse.h).
 const (
 	fuseForget      = 2
 	fuseGetattr     = 3
@@ -22,14 +22,14 @@ const (
 	fuseBatchForget = 42
 
 	fuseHeader = 16      // the size of an answer's header, in bytes
-	fuseLarge  = 1 << 17 // a buffer size for any request, in bytes
+	fuseLarge  = 1 << 17 // the buffer size for any request, in bytes
 )
 
-// envDaemon turns a process of this binary into the daemon of the FUSE file system whose device is
-// descriptor 3.
+// envDaemon is an environment variable. It makes a process of this binary serve the FUSE file
+// system whose device is descriptor 3.
 const envDaemon = "CSITEST_FUSE_DAEMON"
 
-// mountFuse mounts a FUSE file system at path, which no process serves yet.
+// mountFuse mounts a FUSE file system at path. No process serves it yet.
 func mountFuse(path string) (*os.File, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -41,13 +41,13 @@ func mountFuse(path string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("cannot mount FUSE at %s: %w", path, err), unix.Close(fd))
 	}
 
-	// The file is created only now, because a descriptor without a FUSE connection cannot be
-	// polled.
+	// os.NewFile comes after the mount, because the runtime cannot poll a descriptor without a FUSE
+	// connection.
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-// mountDead mounts a file system, lets it answer for its root, and ends its daemon. The kernel
-// caches the answer for an hour, so lstat still succeeds.
+// mountDead mounts a file system, answers one request for its root, and then ends its daemon. The
+// kernel caches the answer for an hour, so lstat still succeeds.
 func mountDead(path string) error {
 	dev, err := mountFuse(path)
 	if err != nil {
@@ -66,8 +66,8 @@ func mountDead(path string) error {
 	return err
 }
 
-// mountHung mounts a file system whose daemon answers FUSE_INIT, and nothing else until the device
-// is closed.
+// mountHung mounts a file system whose daemon answers only FUSE_INIT. All other requests hang until
+// the device is closed.
 func mountHung(path string) (*os.File, error) {
 	dev, err := mountFuse(path)
 	if err != nil {
@@ -77,7 +77,7 @@ func mountHung(path string) (*os.File, error) {
 	return dev, nil
 }
 
-// mountServed mounts an empty directory that another process of this process group serves until it
+// mountServed mounts an empty directory. Another process of this process group serves it until it
 // is unmounted.
 func mountServed(path string) error {
 	dev, err := mountFuse(path)
@@ -92,7 +92,7 @@ func mountServed(path string) error {
 		return errors.Join(fmt.Errorf("cannot start the FUSE daemon: %w", err), dev.Close())
 	}
 
-	go func() { _ = cmd.Wait() }() // reaps the process; its exit status does not matter
+	go func() { _ = cmd.Wait() }() // collect the process; its exit status does not matter
 	_, err = os.ReadDir(path)
 	return errors.Join(err, dev.Close())
 }
@@ -102,13 +102,13 @@ func daemon() {
 	serveFuse(os.NewFile(3, "/dev/fuse"), func(uint32) bool { return true })
 }
 
-// serveFuse answers the allowed requests until dev is closed or its file system is unmounted.
+// serveFuse answers the permitted requests until dev is closed or its file system is unmounted.
 func serveFuse(dev *os.File, may func(opcode uint32) bool) {
 	buf := make([]byte, fuseLarge)
 	for {
 		n, err := dev.Read(buf)
 		switch {
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR): // the request was aborted while it was read
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR): // the kernel aborted the request
 			continue
 		case err != nil:
 			return
@@ -123,7 +123,7 @@ func serveFuse(dev *os.File, may func(opcode uint32) bool) {
 	}
 }
 
-// fuseAnswer returns the answer of an empty directory, or nil if the request needs none.
+// fuseAnswer returns the answer of an empty directory, or nil if the request needs no answer.
 func fuseAnswer(request []byte) []byte {
 	ne := binary.NativeEndian
 	answer := func(errno unix.Errno, size int) []byte {
@@ -145,7 +145,7 @@ func fuseAnswer(request []byte) []byte {
 		return a
 	case fuseGetattr:
 		a := answer(0, 104)
-		ne.PutUint64(a[fuseHeader:], 3600) // the kernel may cache this for so many seconds
+		ne.PutUint64(a[fuseHeader:], 3600) // the kernel may cache the answer for this number of seconds
 		attr := a[fuseHeader+16:]
 		ne.PutUint64(attr, 1) // inode
 		ne.PutUint32(attr[60:], unix.S_IFDIR|0o755)

@@ -19,7 +19,7 @@ type group struct {
 	p *Plugin
 }
 
-// snapGroup is the stored form of a group snapshot.
+// snapGroup is a group snapshot as the plugin stores it.
 type snapGroup struct {
 	ID      string    `json:"id"`
 	Sources []string  `json:"sources"` // the volumes, sorted
@@ -31,7 +31,7 @@ func (s *store) groupPath(id string, names ...string) string {
 	return filepath.Join(append([]string{s.base, "groups", hash(id)}, names...)...)
 }
 
-// group returns a group snapshot or NotFound.
+// group returns a group snapshot, or a NotFound error.
 func (s *store) group(id string) (snapGroup, error) {
 	var g snapGroup
 	found, err := readJSON(s.groupPath(id, "group.json"), &g)
@@ -41,7 +41,8 @@ func (s *store) group(id string) (snapGroup, error) {
 	return g, err
 }
 
-// groupLocks returns the lock names of a group, its members and their sources; see lock.
+// groupLocks returns the locks that an effect on a group needs: those of the group, its members and
+// their sources.
 func groupLocks(id string, members, sources []string) []string {
 	locks := append([]string{snapshotLock("group " + id)}, sources...)
 	for _, one := range members {
@@ -50,8 +51,8 @@ func groupLocks(id string, members, sources []string) []string {
 	return locks
 }
 
-// CreateVolumeGroupSnapshot creates all snapshots or none: after a failure it deletes those that it
-// created.
+// CreateVolumeGroupSnapshot creates all snapshots of a group or none. After a failure it deletes
+// the snapshots that it has created.
 func (s *group) CreateVolumeGroupSnapshot(_ context.Context, m *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	g := snapGroup{ID: s.p.newSnapshotID(m.GetName()), Sources: slices.Sorted(slices.Values(m.GetSourceVolumeIds())), Created: now()}
 	if g.ID == "" || len(g.Sources) == 0 {
@@ -97,7 +98,7 @@ func (s *store) takeAll(g snapGroup) error {
 	return writeJSON(s.groupPath(g.ID, "group.json"), g)
 }
 
-// answer returns the group with the current state of each snapshot.
+// answer describes the group with the current state of each snapshot.
 func (s *group) answer(g snapGroup) (*csi.VolumeGroupSnapshot, error) {
 	out := &csi.VolumeGroupSnapshot{GroupSnapshotId: g.ID, CreationTime: timestamppb.New(g.Created), ReadyToUse: true}
 	for _, id := range g.Members {
@@ -118,7 +119,7 @@ func (s *group) answer(g snapGroup) (*csi.VolumeGroupSnapshot, error) {
 	return out, nil
 }
 
-// named compares the members that the caller names with those of the group.
+// named returns an error unless the caller names exactly the members of the group.
 func (g snapGroup) named(members []string) error {
 	if !slices.Equal(slices.Sorted(slices.Values(members)), slices.Sorted(slices.Values(g.Members))) {
 		return status.Errorf(codes.InvalidArgument, "group snapshot %q has the snapshots %q and not %q", g.ID, g.Members, members)

@@ -11,29 +11,29 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Condition is a problem of a volume, or of the storage behind the node, that a test invents; see
-// Control.SetConditions.
+// Condition is a simulated problem of a volume, or of the storage behind the node.
+// Control.SetConditions sets it.
 type Condition struct {
-	// Volume is the volume's id; empty means the storage itself.
+	// Volume is the id of the volume. Empty means the storage itself.
 	Volume string `json:"volume,omitempty"`
 
-	// Seen is the service that reports the problem: "node", "controller", or both if empty.
+	// Seen is the service that reports the problem: "node" or "controller". Empty means both.
 	Seen string `json:"seen,omitempty"`
 
 	// Status is a number of csi.VolumeHealthErrorType or csi.StorageHealthErrorType. The plugin
-	// also sends a number that the spec does not have.
+	// also sends numbers that the spec does not define.
 	Status  int32  `json:"status"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 }
 
-// The services that report a Condition.
+// The services that can report a Condition.
 const (
 	atNode       = "node"
 	atController = "controller"
 )
 
-// conditions returns the conditions of a volume, or of the storage if volume is "".
+// conditions returns the conditions of a volume, or of the storage if volume is empty.
 func (p *Plugin) conditions(volume, at string) ([]Condition, error) {
 	f, err := p.Faults().read()
 	return slices.DeleteFunc(f.Conditions, func(c Condition) bool {
@@ -41,7 +41,7 @@ func (p *Plugin) conditions(volume, at string) ([]Condition, error) {
 	}), err
 }
 
-// health returns the health of a volume, which must exist.
+// health returns the health of a volume. It fails if the volume does not exist.
 func (p *Plugin) health(id, at string) (*csi.VolumeHealth, error) {
 	defer p.store.lock(id)()
 	if _, err := p.store.get(id); err != nil {
@@ -98,7 +98,7 @@ func (s *controller) ControllerListVolumeHealth(_ context.Context, m *csi.Contro
 	for _, id := range some {
 		h, err := s.p.health(id, atController)
 		switch {
-		case status.Code(err) == codes.NotFound: // the volume is gone, and its problems too
+		case status.Code(err) == codes.NotFound: // the volume was deleted, together with its problems
 		case err != nil:
 			return nil, err
 		default:
@@ -109,12 +109,12 @@ func (s *controller) ControllerListVolumeHealth(_ context.Context, m *csi.Contro
 	return resp, err
 }
 
-// conditionField is the number of the field for a VolumeCondition before CSI 1.13. Its field 1 says
-// whether it is abnormal, and its field 2 is a message.
+// conditionField is the number of the field that held a VolumeCondition before CSI 1.13. In a
+// VolumeCondition, field 1 is abnormal and field 2 is a message.
 const conditionField protowire.Number = 2
 
-// addCondition adds the field of a plugin from before CSI 1.13 to an answer, if this plugin
-// imitates one.
+// addCondition adds a VolumeCondition to an answer, if this plugin imitates one from before CSI
+// 1.13.
 func (p *Plugin) addCondition(m proto.Message, volume, at string) {
 	if !p.cfg.Condition {
 		return

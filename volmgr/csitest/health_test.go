@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestHealth checks that the intended services report the invented problems until they are removed,
-// independently of faults.
+// TestHealth checks that the selected services report the simulated problems until the test removes
+// them. Faults must not affect this.
 func TestHealth(t *testing.T) {
 	b := start(t, whole)
 	b.inject(Fault{Method: CreateVolume})
@@ -39,7 +39,8 @@ func TestHealth(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOldCondition checks that a plugin in the style before CSI 1.13 reports in the old field.
+// TestOldCondition checks that a plugin that imitates one from before CSI 1.13 reports problems in
+// the old field.
 func TestOldCondition(t *testing.T) {
 	b := start(t, Config{AnyVolume: true, Condition: true, Get: true, Lists: true, Volumes: []string{"a"}})
 	caps, err := b.controller().ControllerGetCapabilities(b.ctx(), &csi.ControllerGetCapabilitiesRequest{})
@@ -58,8 +59,8 @@ func TestOldCondition(t *testing.T) {
 		}
 		return got
 	}
-	// The test compares bytes, because no current message has both a bool in field 1 and a string
-	// in field 2, as the old message had.
+	// The test compares bytes, because no current message has a bool in field 1 and a string in
+	// field 2, as the old message had.
 	if got := string(condition()); got != "\x12\x0d\x12\x0ball is well" {
 		t.Errorf("%q", got)
 	}
@@ -73,7 +74,7 @@ func TestOldCondition(t *testing.T) {
 	b.noViolations()
 }
 
-// TestBentAnswers checks the twists of answers.
+// TestBentAnswers checks the twists that change an answer.
 func TestBentAnswers(t *testing.T) {
 	b := start(t, whole)
 	b.inject(Fault{Method: CreateSnapshot, Twist: Unready}, Fault{Method: CreateSnapshot, Twist: Nameless}, Fault{Method: CreateVolume, Twist: Short},

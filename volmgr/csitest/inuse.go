@@ -13,9 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notInUse reports a violation if a NodeUnstage or ControllerUnpublish takes effect while the
-// storage is mounted. It uses the kernel's mount table, so the id and the record of the mount do
-// not matter. A call that broke a rule of order is not reported twice.
+// notInUse reports a violation if NodeUnstage or ControllerUnpublish takes effect while the storage
+// is mounted. It reads the kernel's mount table, so it finds every mount of the storage, even one
+// that the plugin did not record. It does not report a call that has already broken the rule of
+// order.
 func (p *Plugin) notInUse(c Call) {
 	var except string
 	if c.Method == NodeUnstage {
@@ -35,8 +36,8 @@ func (p *Plugin) notInUse(c Call) {
 	}
 }
 
-// busy reports whether a device is mounted in any mount namespace, or was unmounted lazily while a
-// process still uses it. An empty name means no device.
+// busy reports whether a device is mounted in any mount namespace, or is still in use after a lazy
+// unmount. An empty name means no device.
 func busy(device string) bool {
 	if device == "" {
 		return false
@@ -50,8 +51,8 @@ func busy(device string) bool {
 	return errors.Is(err, unix.EBUSY)
 }
 
-// mountedAt returns the paths where the files or the image of a volume are mounted in the plugin's
-// mount namespace.
+// mountedAt returns the paths at which the files or the image of a volume are mounted in the
+// plugin's mount namespace.
 func (s *store) mountedAt(id string) ([]string, error) {
 	data, err := device(s.path(id))
 	if os.IsNotExist(err) {
@@ -83,8 +84,9 @@ func (s *store) mountedAt(id string) ([]string, error) {
 			continue
 		}
 
-		// The table shows the source of a bind relative to the root of its file system, which may
-		// be mounted anywhere. Therefore the end of the path is compared with that source.
+		// The table shows the source of a bind mount relative to the root of its file system, which
+		// may be mounted anywhere. Therefore this compares only the end of the path with that
+		// source.
 		root := f[3]
 		files := f[2] == data && len(root) > 1 && (strings.HasSuffix(s.path(id, "data"), root) || strings.HasSuffix(image, root))
 		node := loop != "." && root == "/"+loop
@@ -96,7 +98,7 @@ func (s *store) mountedAt(id string) ([]string, error) {
 	return at, lines.Err()
 }
 
-// deviceNumber returns the number of a block device in the form of the mount table.
+// deviceNumber returns the number of a block device in the format of the mount table.
 func deviceNumber(name string) (string, error) {
 	if name == "." {
 		return "none", nil
@@ -105,7 +107,7 @@ func deviceNumber(name string) (string, error) {
 	return strings.TrimSpace(string(raw)), err
 }
 
-// device returns the number of a file's device in the form of the mount table.
+// device returns the number of the device that contains a file, in the format of the mount table.
 func device(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -114,7 +116,7 @@ func device(path string) (string, error) {
 	return fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), nil
 }
 
-// accuse writes a violation, unless the call has one of the rule of order already.
+// accuse records a violation, unless the call has already broken the rule of order.
 func (r *recorder) accuse(c Call, rule Rule, words string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

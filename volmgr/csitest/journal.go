@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// Journal is the content of a plugin's journal, across all its restarts. The file has one JSON
-// object on each line: {"event":"open"} for each start of the plugin, {"event":"call"} when a call
-// arrives, {"event":"end"} when it was answered, and {"event":"violation"}. Every line is one
-// appending write. It therefore survives the death of the plugin and of its caller, but not of the
-// machine.
+// Journal is the content of a plugin's journal file, across all restarts of the plugin. Each line
+// of the file is a JSON object: {"event":"open"} for each start of the plugin, {"event":"call"} for
+// the arrival of a call, {"event":"end"} for its answer, and {"event":"violation"}. The plugin
+// appends each line with a single write. A line therefore survives the death of the plugin and of
+// its caller, but not a crash of the machine.
 type Journal struct {
 	Calls      Calls
 	Violations []Violation
 	Starts     int // the number of starts of the plugin
 }
 
-// Events of an entry.
+// The events in a journal.
 const (
 	eventOpen      = "open"
 	eventCall      = "call"
@@ -32,7 +32,7 @@ const (
 	eventViolation = "violation"
 )
 
-// entry is one line.
+// entry is one line of the journal.
 type entry struct {
 	Event     string     `json:"event"`
 	Time      time.Time  `json:"time"`
@@ -43,14 +43,14 @@ type entry struct {
 	Violation *Violation `json:"violation,omitempty"`
 }
 
-// ReadJournal returns the calls in a journal. It may run while the plugin writes. A missing file
-// has no calls.
+// ReadJournal returns the calls in a journal. It may run while the plugin writes. If the file is
+// missing, there are no calls.
 func ReadJournal(path string) (Calls, error) {
 	j, err := LoadJournal(path)
 	return j.Calls, err
 }
 
-// LoadJournal reads a journal as ReadJournal does, and returns all of its content.
+// LoadJournal is like ReadJournal, but returns the whole content of the journal.
 func LoadJournal(path string) (Journal, error) {
 	var (
 		j  Journal
@@ -76,7 +76,7 @@ func LoadJournal(path string) (Journal, error) {
 }
 
 // ViolationsSince returns the violations in a journal from a byte offset on, and the offset for the
-// next call. It allows a test to watch a long journal.
+// next call. A test can use it to watch a long journal.
 func ViolationsSince(path string, offset int64) (broken []Violation, next int64, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,7 +91,7 @@ func ViolationsSince(path string, offset int64) (broken []Violation, next int64,
 		return nil, offset, fmt.Errorf("cannot read the journal: %w", err)
 	}
 
-	data = data[:bytes.LastIndexByte(data, '\n')+1] // the last line may be incomplete
+	data = data[:bytes.LastIndexByte(data, '\n')+1] // the plugin may be writing the last line
 	for line := range bytes.Lines(data) {
 		var e entry
 		if !bytes.Contains(line, []byte(`"`+eventViolation+`"`)) {
@@ -108,8 +108,8 @@ func ViolationsSince(path string, offset int64) (broken []Violation, next int64,
 	return broken, offset + int64(len(data)), nil
 }
 
-// AwaitCalls reads a journal repeatedly until done accepts its calls, and returns them. If ctx ends
-// first, the error quotes the calls.
+// AwaitCalls reads a journal repeatedly until done returns true for its calls, and returns the
+// calls. If ctx ends first, the error contains the calls.
 func AwaitCalls(ctx context.Context, path string, done func(Calls) bool) (Calls, error) {
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
@@ -123,7 +123,7 @@ func AwaitCalls(ctx context.Context, path string, done func(Calls) bool) (Calls,
 		select {
 		case <-again.C:
 		case <-ctx.Done():
-			return calls, fmt.Errorf("the awaited calls did not come: %w; there are:\n%s", ctx.Err(), calls)
+			return calls, fmt.Errorf("the expected calls did not arrive: %w; the journal contains:\n%s", ctx.Err(), calls)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func eachEntry(path string, do func(entry)) error {
 	for n := 1; ; n++ {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		if !whole {
-			return nil // the end, or an incomplete line
+			return nil // the end of the file, or an incomplete line
 		}
 
 		data = rest
@@ -156,8 +156,7 @@ func eachEntry(path string, do func(entry)) error {
 	}
 }
 
-// now returns the time without the monotonic clock, so that it stays the same after writing and
-// reading.
+// now returns the time without the monotonic clock, because a journal cannot store that part.
 func now() time.Time { return time.Now().Round(0) }
 
 // openJournal opens a journal for appending.

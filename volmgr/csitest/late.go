@@ -13,19 +13,19 @@ import (
 )
 
 // late is an effect that happens although the plugin died before it, because the storage system
-// performs it. It is a file in <base>/late, named after the call. The running plugin touches the
-// file, so that the next one knows when its predecessor died.
+// performs it. It is stored as a file in <base>/late, named after the call. The running plugin
+// regularly touches the file. The next plugin therefore knows when the previous one died.
 type late struct {
 	Call    Call          `json:"call"`
 	Due     time.Time     `json:"due"`
-	Promise time.Duration `json:"promise,omitempty"` // after the plugin's death; 0 means no limit
+	Promise time.Duration `json:"promise,omitempty"` // the time limit after the plugin's death; 0 means no limit
 }
 
 func (p *Plugin) latePath(c Call) string {
 	return filepath.Join(p.cfg.Base, "late", strconv.FormatInt(c.Seq, 10)+".json")
 }
 
-// promise returns the time after the end of its caller within which a bounded call may take effect.
+// promise returns the time within which a bounded call may take effect after the end of its caller.
 func (l *live) promise() time.Duration {
 	deadline, ok := l.ctx.Deadline()
 	if !ok {
@@ -34,7 +34,8 @@ func (l *live) promise() time.Duration {
 	return deadline.Sub(l.call.Start) * 9 / 10
 }
 
-// delay waits as long as a fault says. The caller must call the returned function after the effect.
+// delay waits for the delay of a fault. The caller must call the returned function after the
+// effect.
 func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 	if f.Delay <= 0 {
 		return func() {}, nil
@@ -54,24 +55,24 @@ func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 
 	p.pause(l, f, func(end time.Time) {
 		if end.Before(e.Due) {
-			// The caller has ended. If the plugin dies too, the effect still happens at this
+			// The caller has ended. If the plugin dies too, the effect must still happen at this
 			// earlier time.
 			e.Due = end
-			_ = writeJSON(path, e) // if this fails, the effect happens too late, and the test notices that
+			_ = writeJSON(path, e) // after a failure the effect happens too late, and the test fails
 		}
 
-		_ = os.Chtimes(path, time.Time{}, time.Now()) // a failure moves the effect to an earlier time
+		_ = os.Chtimes(path, time.Time{}, time.Now()) // after a failure the effect only happens earlier
 	})
 
 	return func() {
-		if p.running.Err() == nil { // otherwise the next plugin performs it
-			_ = os.Remove(path) // performing the effect twice has the same result
+		if p.running.Err() == nil { // otherwise the next plugin performs the effect
+			_ = os.Remove(path) // a second performance of the effect has the same result
 		}
 	}, nil
 }
 
-// pause waits for the delay of a fault, or shorter if it is bounded. While it waits, it calls alive
-// with the expected end.
+// pause waits for the delay of a fault. A bounded delay ends early when the caller ends. During the
+// wait, pause calls alive with the expected end.
 func (p *Plugin) pause(l *live, f Fault, alive func(end time.Time)) {
 	end := time.Now().Add(f.Delay)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -95,8 +96,8 @@ func (p *Plugin) pause(l *live, f Fault, alive func(end time.Time)) {
 	}
 }
 
-// resume performs the effects of calls whose plugin died. It performs those that are due before the
-// first call, and the others at their time.
+// resume performs the effects of calls whose plugin died. It performs overdue effects before the
+// first call, and the other effects at their time.
 func (p *Plugin) resume() error {
 	files, err := filepath.Glob(filepath.Join(p.cfg.Base, "late", "*.json"))
 	if err != nil {
@@ -127,7 +128,7 @@ func (p *Plugin) resume() error {
 	return nil
 }
 
-// takeEffect connects or disconnects the storage without an answer to a caller.
+// takeEffect connects or disconnects the storage. It has no caller that expects an answer.
 func (p *Plugin) takeEffect(c Call) error {
 	defer p.store.lock(c.Volume)()
 	if c.Method == ControllerPublish {

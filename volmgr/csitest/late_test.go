@@ -13,13 +13,13 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// detachWithin does the same as detach, with a deadline.
+// detachWithin is like detach, but with a time limit.
 func (b *bench) detachWithin(d time.Duration, v string) error {
 	_, err := b.controller().ControllerUnpublishVolume(within(b.t, d), &csi.ControllerUnpublishVolumeRequest{VolumeId: v, NodeId: "node-1"})
 	return err
 }
 
-// attachedNow reports whether the storage is connected, regardless of the answers to callers.
+// attachedNow reports whether the storage is really connected, regardless of the plugin's answers.
 func (b *bench) attachedNow(v string) bool {
 	a, err := b.p.store.attachments(v)
 	b.must(err)
@@ -40,8 +40,8 @@ func (b *bench) awaitDetached(v string) {
 	}
 }
 
-// TestBounded checks that a bounded delay ends within the call's deadline, counted from the moment
-// when its caller gave up.
+// TestBounded checks that a bounded call takes effect within its time limit, counted from the
+// moment when its caller gave up.
 func TestBounded(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -58,7 +58,7 @@ func TestBounded(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOutlives checks that the storage continues although the plugin is killed and restarted.
+// TestOutlives checks that a call takes effect although the plugin is killed and restarted.
 func TestOutlives(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -83,8 +83,8 @@ func TestOutlives(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOutlivesBounded ends first the caller and then the plugin. The effect must still happen
-// within the caller's deadline, counted from the caller's end.
+// TestOutlivesBounded ends first the caller and then the plugin. The call must still take effect
+// within the caller's time limit, counted from the end of the caller.
 func TestOutlivesBounded(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -107,7 +107,7 @@ func TestOutlivesBounded(t *testing.T) {
 	b.noViolations()
 }
 
-// lateFile returns the stored data of the only late effect.
+// lateFile returns the content of the only file in <base>/late.
 func (b *bench) lateFile() (e late) {
 	b.t.Helper()
 	files, err := filepath.Glob(filepath.Join(b.cfg.Base, "late", "*.json"))
@@ -120,8 +120,9 @@ func (b *bench) lateFile() (e late) {
 	return e
 }
 
-// TestDetachedInUse checks a ControllerUnpublish that takes effect late, under a newer mount. The
-// plugin reports it, and also the ControllerPublish that did not wait for it.
+// TestDetachedInUse makes a ControllerUnpublish that takes effect late, when the volume is mounted
+// again. The plugin must report it. It must also report the ControllerPublish that did not wait for
+// it.
 func TestDetachedInUse(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -138,8 +139,8 @@ func TestDetachedInUse(t *testing.T) {
 	}
 }
 
-// TestUnstagedInUse checks that an unstage of mounted storage is reported, regardless of the record
-// of the mount.
+// TestUnstagedInUse checks that the plugin reports a NodeUnstage of mounted storage, even if the
+// plugin did not record the mount.
 func TestUnstagedInUse(t *testing.T) {
 	b := start(t, full)
 	b.up("a")
@@ -154,7 +155,8 @@ func TestUnstagedInUse(t *testing.T) {
 	b.must(unmountAll(b.target("elsewhere")))
 }
 
-// TestOvertaken checks a publish while an unstage may still be running.
+// TestOvertaken checks that the plugin reports a publish during a NodeUnstage that may still be
+// running.
 func TestOvertaken(t *testing.T) {
 	b := start(t, full)
 	b.up("a")
@@ -176,8 +178,8 @@ func TestOvertaken(t *testing.T) {
 	b.must(b.cfg.Faults().Clear())
 }
 
-// TestImage checks that a volume with its own file system keeps its files. A ControllerUnpublish
-// must be reported while a process uses a lazily unmounted mount.
+// TestImage checks that a volume with its own file system keeps its files. The plugin must report a
+// ControllerUnpublish while a process still uses a lazily unmounted mount.
 func TestImage(t *testing.T) {
 	if os.Getuid() != 0 || loopControlMissing() {
 		t.Skip("there are no loop devices")

@@ -45,12 +45,12 @@ func removeStale(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return errors.New("a file that is no socket is there")
+		return errors.New("a file that is not a socket has this path")
 	}
 
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
-		return errors.Join(errors.New("another process answers there"), conn.Close())
+		return errors.Join(errors.New("another process answers on the socket"), conn.Close())
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return err
@@ -59,7 +59,7 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// credListener marks each connection with a number and the process that made it.
+// credListener numbers each connection and adds the process that made it.
 type credListener struct {
 	*net.UnixListener
 	count atomic.Int64
@@ -73,7 +73,7 @@ func (l *credListener) Accept() (net.Conn, error) {
 	return credConn{UnixConn: conn, addr: callerAddr{number: l.count.Add(1), pid: peerPid(conn)}}, nil
 }
 
-// peerPid returns the pid of the caller, or 0 if it is unknown.
+// peerPid returns the pid of the caller, or 0 if the pid is unknown.
 func peerPid(conn *net.UnixConn) int {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -98,7 +98,7 @@ type credConn struct {
 
 func (c credConn) RemoteAddr() net.Addr { return c.addr }
 
-// callerAddr is the address of a caller.
+// callerAddr is the address of a caller, as gRPC reports it to the handlers.
 type callerAddr struct {
 	number int64 // the number of the connection
 	pid    int

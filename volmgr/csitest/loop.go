@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device returns a loop device on the file of a block volume, read-only or not. The setting applies
-// to the device, and so to all its users.
+// device returns a loop device on the file of a block volume. The read-only setting belongs to the
+// device and affects all its users.
 func (s *store) device(id string, readOnly bool) (string, error) {
 	image, err := s.block(id)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *store) device(id string, readOnly bool) (string, error) {
 	return path, errors.Join(err, dev.Close())
 }
 
-// release detaches a volume's loop device. It is no error if there is none.
+// release detaches the loop device of a volume. It succeeds if there is none.
 func (s *store) release(id string) error {
 	path := loopOf(s.path(id, "block.img"))
 	if path == "" {
@@ -58,7 +58,7 @@ func (s *store) release(id string) error {
 	return errors.Join(err, dev.Close())
 }
 
-// loopOf returns the loop device on a file, or "" if there is none.
+// loopOf returns the loop device on a file, or an empty string if there is none.
 func loopOf(image string) string {
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is valid
 	for _, file := range files {
@@ -69,7 +69,8 @@ func loopOf(image string) string {
 	return ""
 }
 
-// resizeLoop adjusts the loop device on a file, if there is one, to the file's size.
+// resizeLoop adjusts the loop device on a file to the size of the file. It does nothing if there is
+// no device.
 func resizeLoop(image string) error {
 	path := loopOf(image)
 	if path == "" {
@@ -84,18 +85,19 @@ func resizeLoop(image string) error {
 	return errors.Join(unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_CAPACITY, 0), dev.Close())
 }
 
-// attachLoop attaches a free loop device. Other processes attach loop devices at the same time.
+// attachLoop attaches a file to a free loop device. It tries again if another process attaches the
+// same device first.
 func attachLoop(image string) (string, error) {
 	file, err := os.OpenFile(image, os.O_RDWR, 0)
 	if err != nil {
 		return "", err
 	}
-	defer file.Close() //nolint:errcheck // the device holds its own
+	defer file.Close() //nolint:errcheck // the device keeps the file open
 	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return "", fmt.Errorf("cannot get a loop device: %w", err)
 	}
-	defer ctl.Close() //nolint:errcheck // it was only asked
+	defer ctl.Close() //nolint:errcheck // the control device has no data to lose
 	for range 50 {
 		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
@@ -120,5 +122,5 @@ func attachLoop(image string) (string, error) {
 		}
 	}
 
-	return "", errors.New("cannot get a loop device: others take them all")
+	return "", errors.New("cannot get a loop device: other processes took all free devices")
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// mountLoopback mounts a directory at path through FUSE. This process serves it, like s3fs, gcsfuse
-// and similar plugins: when the process ends, the mount stays and answers ENOTCONN. The process
-// serves it until it is unmounted.
+// mountLoopback mounts a directory at path through FUSE. This process serves the mount until it is
+// unmounted, like s3fs, gcsfuse and similar plugins. If the process ends earlier, the mount stays
+// and answers ENOTCONN.
 func mountLoopback(dir, path string) error {
 	root, err := fs.NewLoopbackRoot(dir)
 	if err != nil {
@@ -18,10 +18,10 @@ func mountLoopback(dir, path string) error {
 
 	_, err = fs.Mount(path, root, &fs.Options{MountOptions: fuse.MountOptions{
 		FsName: dir, Name: "csitest", AllowOther: true,
-		DirectMountStrict: true, // mount(2): no helper program is needed
+		DirectMountStrict: true, // mount(2) needs no helper program
 
-		// With passthrough, the kernel would read and write open files by itself, even after the
-		// end of this process.
+		// With passthrough, the kernel would read and write open files without this process, even
+		// after its end.
 		DisabledCapabilities: fuse.CAP_PASSTHROUGH,
 	}})
 	if err != nil {

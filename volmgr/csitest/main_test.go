@@ -21,8 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The test binary runs itself in three roles: in a mount namespace of its own for all tests, as a
-// plugin, and as a caller that gets killed.
+// The test binary runs itself in three roles: in a mount namespace of its own with all tests, as a
+// plugin, and as a caller that the plugin kills.
 const (
 	envIsolated = "CSITEST_TEST_ISOLATED"
 	envCaller   = "CSITEST_TEST_CALLER" // the socket that the caller uses
@@ -66,11 +66,11 @@ func runIsolated() int {
 	return 1
 }
 
-// full is a plugin with all basic capabilities.
+// full is the Config of a plugin with all basic capabilities.
 var full = Config{Attach: true, AttachReadOnly: true, CreateDelete: true, Stage: true, Stats: true, MultiWriter: true, AnyVolume: true}
 
-// bench is a plugin, not running at first, and a caller that keeps the rules unless a test does
-// otherwise.
+// bench is a plugin, which does not run at first, and a caller. The caller obeys the rules unless a
+// test makes it break one.
 type bench struct {
 	t    *testing.T
 	dir  string
@@ -136,7 +136,7 @@ func dial(t *testing.T, endpoint string) *grpc.ClientConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // some tests close it themselves
+	t.Cleanup(func() { _ = conn.Close() }) // some tests have closed it already
 	return conn
 }
 
@@ -151,7 +151,7 @@ func (b *bench) must(err error) {
 	}
 }
 
-// code fails the test unless err has the code.
+// code fails the test unless err has the expected gRPC code.
 func (b *bench) code(want codes.Code, err error) {
 	b.t.Helper()
 	if got := status.Code(err); got != want {
@@ -159,7 +159,7 @@ func (b *bench) code(want codes.Code, err error) {
 	}
 }
 
-// inject adds faults and returns the id of the first.
+// inject adds faults and returns the id of the first one.
 func (b *bench) inject(f ...Fault) string {
 	b.t.Helper()
 	ids, err := b.cfg.Faults().Add(f...)
@@ -180,13 +180,13 @@ func asMount(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
 		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}}}
 }
 
-// writer returns a mode that every plugin knows and that allows several targets.
+// writer returns a mode that every plugin knows, and that permits several targets.
 func writer() *csi.VolumeCapability {
 	return asMount(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
 }
 
-// stageRequest returns a request that keeps the rules. Its publish context is the last one from the
-// plugin.
+// stageRequest returns a valid request. Its publish context is the last one that the plugin
+// returned.
 func (b *bench) stageRequest(v string) *csi.NodeStageVolumeRequest {
 	return &csi.NodeStageVolumeRequest{VolumeId: v, StagingTargetPath: b.staging(v), VolumeCapability: writer(), PublishContext: b.given(v)}
 }
@@ -242,7 +242,8 @@ func (b *bench) unpublish(v, target string) error {
 	return err
 }
 
-// up brings a volume to its targets: ControllerPublish if the plugin has it, stage and publish.
+// up makes a volume available at its targets, by ControllerPublish if the plugin has it, NodeStage
+// and NodePublish.
 func (b *bench) up(v string, targets ...string) {
 	b.t.Helper()
 	if b.cfg.Attach {
@@ -277,7 +278,7 @@ func (b *bench) await(method string) {
 	b.must(err)
 }
 
-// awaitMount waits until there is a mount at path.
+// awaitMount waits until path is a mount point.
 func (b *bench) awaitMount(path string) {
 	b.t.Helper()
 	for ctx := b.ctx(); !isMount(path); {
@@ -297,9 +298,9 @@ func (b *bench) child() *os.Process {
 	b.must(err)
 	cmd.Env = append(append(os.Environ(), env...), "CSI_ENDPOINT="+b.endpoint())
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // makes it the leader of a process group
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // makes the process the leader of a process group
 	b.must(cmd.Start())
-	b.t.Cleanup(func() { // in most tests it has ended already
+	b.t.Cleanup(func() { // most tests have ended the process already
 		_ = cmd.Process.Kill()
 		_, _ = cmd.Process.Wait()
 	})
@@ -309,7 +310,7 @@ func (b *bench) child() *os.Process {
 	return cmd.Process
 }
 
-// gone waits until a process has ended. It returns the signal that ended it, if any.
+// gone waits until a process has ended. It returns the signal that ended the process, if any.
 func (b *bench) gone(p *os.Process) unix.Signal {
 	b.t.Helper()
 	st, err := p.Wait()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sight describes the paths of a call at its arrival.
+// sight describes the paths of a call at the time when the call arrived.
 type sight struct {
 	stagingDir   bool
 	targetParent bool
@@ -34,8 +34,8 @@ func look(c Call) sight {
 	return s
 }
 
-// isMount reports whether path is a mount. A mount that does not answer, such as a dead or hanging
-// FUSE mount, counts too.
+// isMount reports whether path is a mount point. A mount that does not answer, such as a dead or
+// hanging FUSE mount, counts too.
 func isMount(path string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
@@ -45,7 +45,7 @@ func isMount(path string) bool {
 	return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// bind mounts source at target, which must exist.
+// bind bind-mounts source at target, which must exist.
 func bind(source, target string) error {
 	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("cannot bind %s at %s: %w", source, target, err)
@@ -53,7 +53,7 @@ func bind(source, target string) error {
 	return nil
 }
 
-// makeReadOnly forbids writes through the mount at target, but not through other mounts.
+// makeReadOnly prevents writes through the mount at target, but not through other mounts.
 func makeReadOnly(target string) error {
 	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		return fmt.Errorf("cannot make %s read-only: %w", target, err)
@@ -61,7 +61,7 @@ func makeReadOnly(target string) error {
 	return nil
 }
 
-// unmountAll unmounts every mount at path. It is no error if there is none.
+// unmountAll unmounts every mount at path. It succeeds if there is none.
 func unmountAll(path string) error {
 	for isMount(path) {
 		if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil {
@@ -71,8 +71,9 @@ func unmountAll(path string) error {
 	return nil
 }
 
-// UnmountAll unmounts all mounts that a journal contains, in the mount namespace of the calling
-// process. It cleans up after a test whose caller did not. It ignores paths that are not mounts.
+// UnmountAll unmounts, in the calling process's mount namespace, all mounts that a journal
+// contains. It cleans up after a test whose caller did not clean up. It ignores paths that are not
+// mount points.
 func UnmountAll(journal string) error {
 	calls, err := ReadJournal(journal)
 	if err != nil {

@@ -34,9 +34,9 @@ func (s *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeG
 	return resp, nil
 }
 
-// NodeStageVolume binds the volume's files at the staging path. For a block volume it does nothing.
-// It does not fail if the caller skipped earlier steps such as ControllerPublish, because the rules
-// check that.
+// NodeStageVolume bind-mounts the volume's files at the staging path. For a block volume it does
+// nothing. It does not fail if the caller skipped an earlier step such as ControllerPublish,
+// because the rules check that.
 func (s *node) NodeStageVolume(ctx context.Context, m *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	id, path := m.GetVolumeId(), m.GetStagingTargetPath()
 	if path == "" || m.GetVolumeCapability() == nil {
@@ -102,8 +102,8 @@ func (s *node) NodeUnstageVolume(ctx context.Context, m *csi.NodeUnstageVolumeRe
 	return &csi.NodeUnstageVolumeResponse{}, err
 }
 
-// NodePublishVolume binds the staging path at the target, even if the staging path is no mount. A
-// volume that was never staged is published as an empty directory.
+// NodePublishVolume bind-mounts the staging path at the target, even if the staging path is not a
+// mount point. A volume that was never staged therefore appears as an empty directory.
 func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	id, target := m.GetVolumeId(), m.GetTargetPath()
 	if target == "" || m.GetVolumeCapability() == nil || (s.p.cfg.Stage && m.GetStagingTargetPath() == "") {
@@ -151,7 +151,7 @@ func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRe
 	return &csi.NodePublishVolumeResponse{}, publish(place, target, isBlock, readOnly)
 }
 
-// publish mounts at a target and removes the target again if it fails.
+// publish mounts at a target. If the mount fails, it removes the target again.
 func publish(place func() error, target string, isFile, readOnly bool) error {
 	if !isMount(target) {
 		if err := makeTarget(target, isFile); err != nil {
@@ -174,8 +174,8 @@ func publish(place func() error, target string, isFile, readOnly bool) error {
 
 func makeTarget(target string, isFile bool) error {
 	if !isFile {
-		// The caller must create the parent, but may have removed it before a late effect. Many
-		// plugins create it too.
+		// The caller must create the parent directory. MkdirAll is needed because the caller may
+		// have removed it before a late effect. Many real plugins also create it.
 		return os.MkdirAll(target, 0o755)
 	}
 
@@ -187,8 +187,8 @@ func makeTarget(target string, isFile bool) error {
 	return f.Close()
 }
 
-// unpublish unmounts and removes a target. Files that are in the target directory itself stay, and
-// are an error.
+// unpublish unmounts and removes a target. If the target directory itself contains files, it keeps
+// them and returns an error.
 func unpublish(target string) error {
 	if err := unmountAll(target); err != nil {
 		return err

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// NodeExpandVolume adjusts the node's size of a volume to that of the storage. If the controller
-// has no part in it, the storage grows here.
+// NodeExpandVolume changes the size that the node sees to the size of the storage. If the
+// controller does not expand volumes, NodeExpandVolume enlarges the storage too.
 func (s *node) NodeExpandVolume(ctx context.Context, m *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	id, path := m.GetVolumeId(), m.GetVolumePath()
 	if id == "" || path == "" {
@@ -43,15 +43,15 @@ func (s *node) NodeExpandVolume(ctx context.Context, m *csi.NodeExpandVolumeRequ
 	}
 
 	if least > most {
-		return nil, status.Errorf(codes.OutOfRange, "%d bytes are asked for, and %d are the most", least, most)
+		return nil, status.Errorf(codes.OutOfRange, "the request needs %d bytes, but the maximum is %d", least, most)
 	}
 
 	v.Usable = v.Capacity
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: v.Capacity}, s.p.store.grow(v)
 }
 
-// NodeGetVolumeStats reports the recorded size and the space that the files use. Without a recorded
-// size it reports the numbers of the file system.
+// NodeGetVolumeStats reports the recorded size and the space that the files use. If no size is
+// recorded, it reports the numbers of the file system.
 func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if m.GetVolumeId() == "" || m.GetVolumePath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "stats need a volume id and a path")
@@ -93,8 +93,8 @@ func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRe
 	return resp, nil
 }
 
-// used returns the number of bytes of the files in dir. It ignores files that vanish during the
-// walk.
+// used returns the total size of the files in dir, in bytes. It ignores files that disappear during
+// the walk.
 func used(dir string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {

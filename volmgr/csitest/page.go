@@ -9,23 +9,23 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// pageRequest asks for one page of a list.
+// pageRequest is the part of a list request that selects a page.
 type pageRequest interface {
 	GetMaxEntries() int32
 	GetStartingToken() string
 }
 
-// tokenPrefix is the prefix of a token. It is followed by the id, in hex, after which the next page
-// begins. Creating or deleting objects therefore does not move pages.
+// tokenPrefix is the beginning of a token. The rest of the token is the last id of the previous
+// page, in hex. Pages therefore do not shift when objects are created or deleted.
 const tokenPrefix = "after-"
 
-// page sorts a list by id and returns one page of it.
+// page sorts a list by id and returns the requested page of it.
 func page[T any](cfg Config, all []T, id func(T) string, m pageRequest) (some []T, next string, err error) {
 	slices.SortFunc(all, func(a, b T) int { return strings.Compare(id(a), id(b)) })
 	if token := m.GetStartingToken(); token != "" {
 		raw, decodeErr := hex.DecodeString(strings.TrimPrefix(token, tokenPrefix))
 		if !strings.HasPrefix(token, tokenPrefix) || decodeErr != nil {
-			return nil, "", status.Errorf(codes.Aborted, "the starting_token %q is none of this plugin's", token)
+			return nil, "", status.Errorf(codes.Aborted, "the starting_token %q does not come from this plugin", token)
 		}
 
 		all = slices.DeleteFunc(all, func(v T) bool { return id(v) <= string(raw) })

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Plugin is one instance of a plugin. It is safe for concurrent use. To restart a plugin in the
-// same process, make another one with the same Config.
+// Plugin is one instance of a plugin. It is safe for concurrent use. A test restarts a plugin in
+// its own process by making another Plugin with the same Config.
 type Plugin struct {
 	cfg     Config
 	store   store
@@ -25,24 +25,24 @@ type Plugin struct {
 	socket  *net.UnixListener
 	serving chan error
 
-	// running is open until Close or a crash. Its end also ends delays and hangs.
+	// running ends when the plugin is closed or crashes. Its end also ends delays and hangs.
 	running context.Context
 	stop    context.CancelCauseFunc
 	crashed chan struct{}
-	crash   func() // performs a Fault's Crash
+	crash   func() // performs the Crash of a Fault
 	once    sync.Once
 	turns   sync.Map       // volume → *sync.Mutex; see Config.Serial
-	work    sync.WaitGroup // calls and late effects
-	gate    sync.Mutex     // no work is added after the stop
+	work    sync.WaitGroup // the calls and late effects that are running
+	gate    sync.Mutex     // prevents new work after the stop
 }
 
-// Causes of the end of running.
+// The causes for the end of running.
 var (
 	errClosed  = errors.New("the plugin was closed")
 	errCrashed = errors.New("the plugin crashed")
 )
 
-// New makes a plugin without side effects. Start starts it.
+// New returns a plugin that does not run yet. It has no side effects.
 func New(cfg Config) *Plugin {
 	p := &Plugin{cfg: cfg.withDefaults(), serving: make(chan error, 1), crashed: make(chan struct{})}
 	p.store = store{dir: filepath.Join(p.cfg.Base, "volumes"), base: p.cfg.Base, any: p.cfg.AnyVolume}
@@ -51,9 +51,9 @@ func New(cfg Config) *Plugin {
 	return p
 }
 
-// Start opens the journal, which may contain entries of an earlier plugin, and serves at endpoint
-// (unix:///path) until Close. It replaces the socket file of a killed plugin. A socket on which a
-// process answers is an error.
+// Start opens the journal and serves at endpoint (unix:///path) until Close. The journal may
+// contain entries of an earlier plugin. Start replaces the socket file of a killed plugin, but
+// fails if a process answers on the socket.
 func (p *Plugin) Start(endpoint string) error {
 	if p.cfg.Base == "" {
 		return errors.New("cannot start the plugin: Config.Base is not set")
@@ -90,7 +90,7 @@ func (p *Plugin) Start(endpoint string) error {
 	return nil
 }
 
-// Serve calls Start, waits for the end of ctx, and calls Close.
+// Serve calls Start, waits until ctx ends, and calls Close.
 func (p *Plugin) Serve(ctx context.Context, endpoint string) error {
 	if err := p.Start(endpoint); err != nil {
 		return err
@@ -106,13 +106,13 @@ func (p *Plugin) Serve(ctx context.Context, endpoint string) error {
 	return p.Close()
 }
 
-// graceful is how long Close waits for calls to end by themselves. It cuts delays and hangs at
-// once.
+// graceful is the time for which Close waits for running calls to end. Close ends delays and hangs
+// at once.
 const graceful = 5 * time.Second
 
-// Close ends the plugin. Calls that wait answer Unavailable without an effect, and other calls
-// finish. It removes the socket. Mounts stay, as with a real plugin. Closing twice, or without a
-// start, is no error.
+// Close ends the plugin. Waiting calls answer Unavailable and have no effect, and other calls
+// finish. Close removes the socket. Mounts stay, as with a real plugin. Close may be called twice,
+// or without Start.
 func (p *Plugin) Close() error {
 	var err error
 	p.once.Do(func() {
@@ -127,7 +127,7 @@ func (p *Plugin) Close() error {
 		p.work.Wait()
 		served := <-p.serving
 		if errors.Is(served, grpc.ErrServerStopped) {
-			served = nil // stopped before it began
+			served = nil // Close was called before Serve began
 		}
 
 		err = errors.Join(served, p.rec.close())
@@ -136,7 +136,7 @@ func (p *Plugin) Close() error {
 	return err
 }
 
-// halt stops new work and ends waiting calls. It returns true only for the first call.
+// halt prevents new work and ends waiting calls. It returns true only for the first call of halt.
 func (p *Plugin) halt(why error) bool {
 	p.gate.Lock()
 	defer p.gate.Unlock()
@@ -145,7 +145,7 @@ func (p *Plugin) halt(why error) bool {
 	return first
 }
 
-// enter counts one piece of work, unless the plugin has stopped.
+// enter registers a piece of work. It returns false if the plugin has stopped.
 func (p *Plugin) enter() bool {
 	p.gate.Lock()
 	defer p.gate.Unlock()
@@ -156,11 +156,12 @@ func (p *Plugin) enter() bool {
 	return true
 }
 
-// Crashed returns a channel that is closed when a Fault's Crash has ended a plugin in this process.
+// Crashed returns a channel. It is closed when the Crash of a Fault has ended a plugin in this
+// process.
 func (p *Plugin) Crashed() <-chan struct{} { return p.crashed }
 
-// cutOff crashes a plugin in this process: connections break, the socket file stays, and the
-// journal gets no more entries.
+// cutOff simulates a crash of a plugin in this process. Connections break, the socket file stays,
+// and the journal gets no more entries.
 func (p *Plugin) cutOff() {
 	if !p.halt(errCrashed) {
 		return
@@ -174,20 +175,20 @@ func (p *Plugin) cutOff() {
 	}()
 }
 
-// killSelf crashes a child process.
+// killSelf crashes a plugin process.
 func killSelf() {
 	if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
-		panic(err) // this ends the process too
+		panic(err) // a panic ends the process too
 	}
 	select {}
 }
 
-// Calls returns all calls so far, including those to earlier plugins with the same journal.
+// Calls returns all calls so far, including those that earlier plugins wrote to the same journal.
 func (p *Plugin) Calls() Calls { return p.rec.history().Calls }
 
-// Violations returns all broken rules so far, including those of earlier plugins with the same
+// Violations returns all violations so far, including those that earlier plugins wrote to the same
 // journal.
 func (p *Plugin) Violations() []Violation { return p.rec.history().Violations }
 
-// Faults returns the control of the plugin.
+// Faults returns the Control of the plugin.
 func (p *Plugin) Faults() Control { return p.cfg.Faults() }

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestLifeOfAVolume checks that mounts are real and that none is left. The journal is complete, and
-// a caller that keeps the rules is not accused.
+// TestLifeOfAVolume checks that the mounts are real, that none remains, and that the journal is
+// complete. The plugin must report no violation for a caller that obeys the rules.
 func TestLifeOfAVolume(t *testing.T) {
 	b := start(t, full)
 	made, err := csi.NewControllerClient(b.conn).CreateVolume(b.ctx(), &csi.CreateVolumeRequest{Name: "data", VolumeCapabilities: []*csi.VolumeCapability{writer()}})
@@ -187,7 +187,7 @@ func TestSockets(t *testing.T) {
 	b.must(b.attach("a"))
 
 	b.must(os.WriteFile(b.dir+"/file", nil, 0o600))
-	if err := New(b.cfg).Start(b.dir + "/file"); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if err := New(b.cfg).Start(b.dir + "/file"); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file in the way: %v", err)
 	}
 	if err := New(b.cfg).Start("tcp://x"); err == nil {

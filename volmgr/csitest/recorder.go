@@ -13,31 +13,31 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recorder writes calls to the journal and tracks the caller's knowledge.
+// recorder writes calls to the journal and tracks the facts that the caller knows about volumes.
 type recorder struct {
 	mu     sync.Mutex
 	file   *os.File
-	muted  bool // because of a crash
+	muted  bool // set after a crash
 	failed error
 	past   Journal
-	at     map[int64]int // index in past.Calls by seq
+	at     map[int64]int // the index in past.Calls of each seq
 	view   view
-	used   map[string]int // how often each fault was used
-	passed map[string]int // how many calls each fault skipped
+	used   map[string]int // the number of calls to which each fault applied
+	passed map[string]int // the number of calls that each fault skipped
 	live   map[*live]bool
 }
 
-// live is a call in flight.
+// live is a call that is running.
 type live struct {
 	call   Call
 	caller callerAddr
 	ctx    context.Context
-	done   chan struct{} // closed when it ends
-	late   bool          // valid after done
-	gone   time.Time     // when the caller gave up or died; zero while it waits
+	done   chan struct{} // closed when the call ends
+	late   bool          // valid after done is closed
+	gone   time.Time     // the time when the caller gave up or died; zero while it waits
 }
 
-// left returns how long after its caller's end a call may still take effect.
+// left returns for how long a call may still take effect after the end of its caller.
 func (l *live) left(at time.Time) time.Duration {
 	return l.promise() - at.Sub(l.gone)
 }
@@ -59,8 +59,8 @@ func (r *recorder) open(path string) error {
 	return writeEntry(r.file, entry{Event: eventOpen, Time: now(), Plugin: os.Getpid()})
 }
 
-// replay processes the past calls. Calls for one volume do not overlap unless a rule was broken, so
-// their beginnings and ends can be processed together.
+// replay processes the earlier calls. Calls for one volume overlap only if a rule was broken, so
+// replay can process the begin and the end of each call together.
 func (r *recorder) replay() {
 	for i, c := range r.past.Calls {
 		r.at[c.Seq] = i
@@ -73,7 +73,7 @@ func (r *recorder) replay() {
 	}
 }
 
-// count counts the faults of a call.
+// count updates the counters of the faults that a call used or skipped.
 func (r *recorder) count(c Call) {
 	if c.Fault != "" {
 		r.used[c.Fault]++
@@ -95,7 +95,8 @@ func (r *recorder) mute() {
 	r.muted = true
 }
 
-// write writes an entry. The caller holds the lock. close returns the first failure.
+// write appends an entry to the journal. The caller must hold the lock. The method close returns
+// the first error of write.
 func (r *recorder) write(e entry) {
 	if r.muted {
 		return
@@ -111,13 +112,13 @@ func (r *recorder) history() Journal {
 	return Journal{Calls: slices.Clone(r.past.Calls), Violations: slices.Clone(r.past.Violations), Starts: r.past.Starts}
 }
 
-// begin writes a call and the rules that it breaks, and returns the other calls in flight for its
+// begin writes a call and the rules that it breaks. It returns the other running calls for the same
 // volume.
 func (r *recorder) begin(ctx context.Context, cfg Config, req request, control Control) (*live, *Fault, []*live) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	// 1. The call.
+	// Step 1: record the call.
 	caller := callerOf(ctx)
 	req.call.Seq = int64(len(r.past.Calls)) + 1
 	req.call.Plugin, req.call.Caller, req.call.Start = os.Getpid(), caller.pid, now()
@@ -140,7 +141,7 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 	r.past.Calls = append(r.past.Calls, l.call)
 	r.write(entry{Event: eventCall, Time: l.call.Start, Call: &l.call})
 
-	// 2. The rules, for the state before the call.
+	// Step 2: check the rules against the state before the call.
 	found := rulesBroken(ctx, cfg, r.view, req)
 	if err != nil {
 		found = append(found, Violation{Rule: RuleControl, Words: err.Error(), Time: now(), Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume})
@@ -152,7 +153,7 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 
 	r.view.begin(l.call)
 
-	// 3. The other calls in flight.
+	// Step 3: find the other running calls.
 	var others []*live
 	for o := range r.live {
 		if l.call.meets(o.call) {
@@ -164,22 +165,22 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 	return l, fault, others
 }
 
-// targets returns the targets at which, to the caller's knowledge, a volume is or may be published.
+// targets returns the targets at which a volume is or may be published, as far as the caller knows.
 func (r *recorder) targets(volume string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Sorted(maps.Keys(r.view.of(volume).targets))
 }
 
-// inUse reports whether, to the caller's knowledge, a volume is or may be in use.
+// inUse reports whether a volume is or may be in use, as far as the caller knows.
 func (r *recorder) inUse(volume string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.view.of(volume).inUse()
 }
 
-// staged reports whether, to the caller's knowledge, a volume is staged at path. A block volume is
-// staged without a mount there.
+// staged reports whether a volume is staged at path, as far as the caller knows. A staged block
+// volume has no mount at that path.
 func (r *recorder) staged(volume, path string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -187,13 +188,13 @@ func (r *recorder) staged(volume, path string) bool {
 	return vol.staged != no && vol.staging == path
 }
 
-// violation records a violation. The caller holds the lock.
+// violation records a violation. The caller must hold the lock.
 func (r *recorder) violation(v Violation) {
 	r.past.Violations = append(r.past.Violations, v)
 	r.write(entry{Event: eventViolation, Time: v.Time, Violation: &v})
 }
 
-// end writes the result of a call.
+// end records the result of a call.
 func (r *recorder) end(l *live, resp any, err error) {
 	s, _ := status.FromError(err)
 	res := Result{End: now(), Code: s.Code().String(), Message: s.Message()}
@@ -216,8 +217,8 @@ func (r *recorder) end(l *live, resp any, err error) {
 
 	delete(r.live, l)
 
-	// The caller's own deadline is never later than the one seen here. An answer that is late here
-	// was therefore late for the caller.
+	// The caller's own deadline is never later than the one that the plugin sees. An answer that is
+	// late here was therefore late for the caller.
 	l.late = l.ctx.Err() != nil
 	res.Late = l.late
 	if r.muted {
@@ -230,12 +231,12 @@ func (r *recorder) end(l *live, resp any, err error) {
 	r.view.end(l.call)
 }
 
-// goneWithin is the longest time until the plugin notices the end of a caller.
+// goneWithin is the maximum time until the plugin notices the end of a caller.
 const goneWithin = 2 * time.Second
 
-// overlap reports a call that arrived while another was in flight for its volume. A call whose
-// caller gave up or died is no longer in flight. If the callers use different connections, the
-// plugin may notice that end a little later than the new call.
+// overlap reports a call that arrived while another call for its volume was running. A call whose
+// caller gave up or died does not count. If the callers use different connections, the plugin may
+// notice that end later than the new call. Therefore overlap waits a little.
 func (r *recorder) overlap(l, other *live) {
 	if l.caller.number != other.caller.number {
 		timer := time.NewTimer(goneWithin)
@@ -251,7 +252,7 @@ func (r *recorder) overlap(l, other *live) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	// After an answer in time, grpc ends the context too. The channel done distinguishes the two
+	// gRPC also ends the context after an answer in time. The channel done distinguishes the two
 	// cases.
 	select {
 	case <-other.done:
@@ -267,23 +268,23 @@ func (r *recorder) overlap(l, other *live) {
 	}
 
 	r.violation(Violation{
-		Rule: RuleInFlight, Words: "the call came while this one was in flight: " + other.call.String(), Time: now(),
+		Rule: RuleInFlight, Words: "this call was still running: " + other.call.String(), Time: now(),
 		Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume,
 	})
 }
 
-// overtaken reports a call that makes something which another call, given up a moment ago, may
-// still undo. The caller holds the lock.
+// overtaken reports a call whose result an abandoned earlier call may still undo. The caller must
+// hold the lock.
 func (r *recorder) overtaken(l, other *live) {
 	if other.gone.IsZero() {
-		other.gone = now() // the end of that caller is noticed only here
+		other.gone = now() // the plugin notices the end of that caller only now
 	}
 	if !l.call.remakes(other.call) || other.left(l.call.Start) <= 0 {
 		return
 	}
 
 	r.violation(Violation{
-		Rule: RuleOvertaken, Words: fmt.Sprintf("this one was given up %s before and may still take effect: %s", l.call.Start.Sub(other.gone), other.call), Time: now(),
+		Rule: RuleOvertaken, Words: fmt.Sprintf("the caller gave up this call %s earlier, and it may still take effect: %s", l.call.Start.Sub(other.gone), other.call), Time: now(),
 		Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume,
 	})
 }

@@ -12,57 +12,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule is a rule of the CSI spec for the callers of plugins.
+// Rule is a rule of the CSI spec that callers of plugins must obey.
 type Rule string
 
-// The rules. If a rule refers to a completed step, the caller's knowledge counts: a call without an
-// answer in time is perhaps complete.
+// The rules are listed below. If a rule requires a completed step, the caller's knowledge decides.
+// A call without an answer in time may be complete.
 const (
 	RuleDeadline   Rule = "deadline"   // a call has a deadline
-	RuleOffered    Rule = "offered"    // calls and fields need the plugin's capability
+	RuleOffered    Rule = "offered"    // calls and fields require the matching capability of the plugin
 	RuleRequired   Rule = "required"   // fields that the spec requires are set
-	RuleSize       Rule = "size"       // strings and paths have at most 128 bytes, maps 4 KiB, node ids 256
+	RuleSize       Rule = "size"       // the limits are 128 bytes for strings and paths, 4 KiB for maps, 256 bytes for node ids
 	RulePath       Rule = "path"       // paths are absolute
-	RuleCapability Rule = "capability" // it is valid, known to the plugin, and the same for stage and publish
+	RuleCapability Rule = "capability" // the capability is valid, known to the plugin, and the same for stage and publish
 	RuleSecrets    Rule = "secrets"    // the secrets are those of Config.WantSecrets
 
-	RuleVolumeContext  Rule = "volume-context"  // it is passed as CreateVolume returned it
-	RulePublishContext Rule = "publish-context" // it is passed as ControllerPublish returned it, and only if the plugin has that call
-	RuleNode           Rule = "node"            // the node id is that of NodeGetInfo, or one to which the volume is connected
+	RuleVolumeContext  Rule = "volume-context"  // the caller passes the context that CreateVolume returned
+	RulePublishContext Rule = "publish-context" // the caller passes the context that ControllerPublish returned, and only if the plugin has that call
+	RuleNode           Rule = "node"            // the node id comes from NodeGetInfo, or the volume is connected to it
 
-	RuleInFlight    Rule = "in-flight"    // one call at a time for one volume
+	RuleInFlight    Rule = "in-flight"    // only one call at a time runs for a volume
 	RuleOrder       Rule = "order"        // ControllerPublish, stage, publish, unpublish all, unstage, ControllerUnpublish, delete; the controller's expansion before the node's
-	RuleStagingPath Rule = "staging-path" // one for each volume, and not that of another volume
-	RuleStagingDir  Rule = "staging-dir"  // the caller creates it before NodeStage
-	RuleTarget      Rule = "target"       // the caller creates its parent but not the target; one volume uses it
-	RuleMode        Rule = "mode"         // a mode for a single use has no second target
-	RuleInUse       Rule = "in-use"       // mounted storage is neither unstaged nor disconnected, at once or later
-	RuleOvertaken   Rule = "overtaken"    // nothing is made while a call that undoes it may still be running
-	RuleOffline     Rule = "offline"      // an OFFLINE expansion is not requested while the volume is in use
-	RuleToken       Rule = "token"        // a starting_token comes from an answer to the same call
+	RuleStagingPath Rule = "staging-path" // each volume has one staging path of its own
+	RuleStagingDir  Rule = "staging-dir"  // the caller creates the directory before NodeStage
+	RuleTarget      Rule = "target"       // the caller creates the parent but not the target, and only one volume uses the target
+	RuleMode        Rule = "mode"         // a mode for a single use permits no second target
+	RuleInUse       Rule = "in-use"       // no call unstages or disconnects mounted storage, at once or later
+	RuleOvertaken   Rule = "overtaken"    // no call makes something while an earlier call may still undo it
+	RuleOffline     Rule = "offline"      // no OFFLINE expansion is requested while the volume is in use
+	RuleToken       Rule = "token"        // a starting_token comes from an answer to the same method
 
 	RuleTopology Rule = "topology" // a volume is created at the node or at the requested places, and a repeated CreateVolume names the same places
 
-	// RuleControl is not about the caller: the test's control file is invalid.
+	// RuleControl does not concern the caller. It means that the control file of the test is
+	// invalid.
 	RuleControl Rule = "control"
 )
 
-// Violation is one broken rule.
+// Violation reports that a call broke a rule.
 type Violation struct {
 	Rule   Rule      `json:"rule"`
-	Words  string    `json:"words"` // the action and the correct behavior
+	Words  string    `json:"words"` // describes the mistake and the correct behavior
 	Time   time.Time `json:"time"`
 	Seq    int64     `json:"seq"` // the Seq of the call
 	Method string    `json:"method"`
 	Volume string    `json:"volume,omitempty"`
 }
 
-// String formats the violation as one line for a test's log.
+// String formats the violation as one line for the log of a test.
 func (v Violation) String() string {
 	return fmt.Sprintf("call %d %s %s breaks rule %s: %s", v.Seq, v.Method, v.Volume, v.Rule, v.Words)
 }
 
-// check is the examination of one call, before the view includes the call.
+// check examines one call, before the view includes the call.
 type check struct {
 	cfg   Config
 	view  view
@@ -77,7 +78,7 @@ func (c *check) report(rule Rule, format string, args ...any) {
 	})
 }
 
-// rulesBroken checks a call against the caller's knowledge.
+// rulesBroken checks a call against the state that the caller knows.
 func rulesBroken(ctx context.Context, cfg Config, v view, r request) []Violation {
 	c := &check{cfg: cfg, view: v, r: r}
 	if _, ok := ctx.Deadline(); !ok {
@@ -129,7 +130,7 @@ func (c *check) fields() {
 		c.creation(c.r.create)
 	}
 	if call.Method == ControllerPublish && call.ReadOnly && !c.cfg.AttachReadOnly {
-		c.report(RuleOffered, "readonly is set, and the plugin has no PUBLISH_READONLY")
+		c.report(RuleOffered, "readonly is set, but the plugin has no PUBLISH_READONLY")
 	}
 
 	for _, path := range []string{call.StagingPath, call.TargetPath} {
@@ -139,7 +140,8 @@ func (c *check) fields() {
 	}
 }
 
-// atPath reports whether a call is about a volume_path, at which the volume already is.
+// atPath reports whether the request of a method has a volume_path, at which the volume must be
+// present.
 func atPath(method string) bool { return method == NodeStats || method == NodeExpand }
 
 func (c *check) creation(m *csi.CreateVolumeRequest) {
@@ -149,11 +151,11 @@ func (c *check) creation(m *csi.CreateVolumeRequest) {
 
 	switch {
 	case sent && c.cfg.Topology == nil:
-		c.report(RuleOffered, "accessibility_requirements is set, and the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
+		c.report(RuleOffered, "accessibility_requirements is set, but the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
 	case repeated && places != before:
-		c.report(RuleTopology, "accessibility_requirements is %q, and was %q in a CreateVolume whose outcome is not known", places, before)
+		c.report(RuleTopology, "accessibility_requirements is %q, but it was %q in a CreateVolume whose outcome is unknown", places, before)
 	case !repeated && !sent && len(c.cfg.Topology) > 0:
-		c.report(RuleTopology, "accessibility_requirements is not set, and the node is at %v", c.cfg.Topology)
+		c.report(RuleTopology, "accessibility_requirements is not set, but the node is at %v", c.cfg.Topology)
 	}
 }
 
@@ -181,7 +183,7 @@ func (c *check) sizes() {
 		{"group_snapshot_id", call.Group, maxString},
 	} {
 		if len(f.value) > f.max {
-			c.report(RuleSize, "%s has %d bytes, and a plugin need accept only %d", f.name, len(f.value), f.max)
+			c.report(RuleSize, "%s has %d bytes, but plugins may refuse more than %d", f.name, len(f.value), f.max)
 		}
 	}
 
@@ -195,7 +197,7 @@ func (c *check) sizes() {
 		}
 
 		if size > maxMap {
-			c.report(RuleSize, "%s has %d bytes, and a plugin need accept only %d", name, size, maxMap)
+			c.report(RuleSize, "%s has %d bytes, but plugins may refuse more than %d", name, size, maxMap)
 		}
 	}
 }
@@ -211,20 +213,20 @@ func (c *check) capabilities() {
 		}
 		if !c.cfg.MultiWriter && (mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER ||
 			mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER) {
-			c.report(RuleCapability, "%s is asked for, and the plugin has no SINGLE_NODE_MULTI_WRITER", mode)
+			c.report(RuleCapability, "%s is requested, but the plugin has no SINGLE_NODE_MULTI_WRITER", mode)
 		}
 		if one.GetMount().GetVolumeMountGroup() != "" && !c.cfg.MountGroup {
-			c.report(RuleCapability, "volume_mount_group is set, and the plugin has no VOLUME_MOUNT_GROUP")
+			c.report(RuleCapability, "volume_mount_group is set, but the plugin has no VOLUME_MOUNT_GROUP")
 		}
 	}
 }
 
-// contexts checks data that must be passed on unchanged. The words of a violation contain no secret
-// values.
+// contexts checks the data that the caller must pass on unchanged. The text of a violation contains
+// no secret values.
 func (c *check) contexts() {
 	call := c.r.call
 	if c.cfg.WantSecrets != nil && c.r.takesSecrets && !maps.Equal(c.r.secrets, c.cfg.WantSecrets) {
-		c.report(RuleSecrets, "the secrets %q are not those of the volume: they are %q, and their values count",
+		c.report(RuleSecrets, "the secrets %q differ from the expected secrets %q in their keys or values",
 			call.SecretKeys, slices.Sorted(maps.Keys(c.cfg.WantSecrets)))
 	}
 	if call.Volume == "" || !slices.Contains([]string{ControllerPublish, ValidateCapabilities, NodeStage, NodePublish}, call.Method) {
@@ -245,10 +247,10 @@ func (c *check) contexts() {
 
 	switch a := vol.attached[c.cfg.NodeID]; {
 	case !c.cfg.Attach && len(call.PublishContext) > 0:
-		c.report(RulePublishContext, "the publish context is %v, and the plugin does not attach", call.PublishContext)
+		c.report(RulePublishContext, "the publish context is %v, but the plugin has no ControllerPublishVolume", call.PublishContext)
 	case !c.cfg.Attach:
 	case c.cfg.NoController && len(call.PublishContext) == 0:
-		c.report(RulePublishContext, "the publish context is empty, and the plugin attaches")
+		c.report(RulePublishContext, "the publish context is empty, but the plugin has ControllerPublishVolume")
 	case a != nil && a.is == yes && !maps.Equal(call.PublishContext, a.given):
 		c.report(RulePublishContext, "the publish context is %v and must be %v", call.PublishContext, a.given)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// order checks a call against the steps before it.
+// order checks that the caller made the steps that must precede a call.
 func (c *check) order() {
 	vol := c.view.of(c.r.call.Volume)
 	switch c.r.call.Method {
@@ -28,7 +28,7 @@ func (c *check) order() {
 			c.report(RuleStagingDir, "the staging directory %q does not exist", path)
 		}
 		if other := c.view.stagedAt(path, c.r.call.Volume); other != "" {
-			c.report(RuleStagingPath, "the staging path %q is that of volume %q", path, other)
+			c.report(RuleStagingPath, "the staging path %q belongs to volume %q", path, other)
 		}
 	case NodeUnstage:
 		c.onePath(vol)
@@ -66,24 +66,24 @@ func (c *check) attached(vol *volumeView) {
 		a = &attachView{}
 	}
 	if a.is != yes {
-		c.report(RuleOrder, "the volume is %s attached to node %q", a.is, c.cfg.NodeID)
+		c.report(RuleOrder, "the volume is %s connected to node %q", a.is, c.cfg.NodeID)
 	}
 }
 
 func (c *check) onePath(vol *volumeView) {
 	if path := c.r.call.StagingPath; vol.staged != no && path != "" && path != vol.staging {
-		c.report(RuleStagingPath, "the staging path is %q, and the volume is %s staged at %q", path, vol.staged, vol.staging)
+		c.report(RuleStagingPath, "the staging path is %q, but the volume is %s staged at %q", path, vol.staged, vol.staging)
 	}
 }
 
 func (c *check) detach(vol *volumeView) {
 	node := c.r.call.NodeID
 	if node != "" && vol.attached[node] == nil && (len(vol.attached) > 0 || (node != c.cfg.NodeID && !c.cfg.NoNode)) {
-		c.report(RuleNode, "the node id is %q; the volume is attached to %q, and the node is %q",
+		c.report(RuleNode, "the node id is %q; the volume is connected to %q, and the node is %q",
 			node, slices.Sorted(maps.Keys(vol.attached)), c.cfg.NodeID)
 	}
 	if vol.staged != no || len(vol.targets) > 0 {
-		c.report(RuleOrder, "the volume is detached while it is in use: %s", vol.use())
+		c.report(RuleOrder, "the volume is disconnected while it is in use: %s", vol.use())
 	}
 }
 
@@ -97,7 +97,7 @@ func (c *check) publish(vol *volumeView) {
 		c.onePath(vol)
 		c.mountGroup(vol)
 		if vol.staged == yes && call.Capability != vol.stagedAs {
-			c.report(RuleCapability, "the capability is %q, and the volume is staged as %q", call.Capability, vol.stagedAs)
+			c.report(RuleCapability, "the capability is %q, but the volume is staged as %q", call.Capability, vol.stagedAs)
 		}
 	} else {
 		c.attached(vol)
@@ -111,7 +111,7 @@ func (c *check) publish(vol *volumeView) {
 
 	for path := range vol.targets {
 		if path != call.TargetPath {
-			c.report(RuleMode, "the mode %q allows one target, and the volume is published at %q", call.Capability, path)
+			c.report(RuleMode, "the mode %q allows one target, but the volume is published at %q", call.Capability, path)
 			return
 		}
 	}
@@ -131,13 +131,13 @@ func (c *check) target(vol *volumeView) {
 	case other != "":
 		c.report(RuleTarget, "the target %q belongs to volume %q", call.TargetPath, other)
 	case was == nil && c.r.seen.targetExists:
-		c.report(RuleTarget, "the target %q exists already, and is the plugin's to make", call.TargetPath)
+		c.report(RuleTarget, "the target %q exists already, but the plugin must create it", call.TargetPath)
 	case was != nil && was.is == yes && (was.as != call.Capability || was.readOnly != call.ReadOnly):
 		c.report(RuleTarget, "the target %q is published already with other options", call.TargetPath)
 	}
 }
 
-// use describes where a volume is, or may be, in use.
+// use describes the places where a volume is or may be in use.
 func (vol *volumeView) use() string {
 	var words []string
 	for _, node := range slices.Sorted(maps.Keys(vol.attached)) {

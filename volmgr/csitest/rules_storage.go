@@ -7,11 +7,11 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// storage checks requests about the storage behind volumes.
+// storage checks requests that concern the storage of volumes.
 func (c *check) storage() {
 	call := c.r.call
 	if len(call.Mutable) > 0 && !c.cfg.Modify && call.Method != ControllerModify {
-		c.report(RuleOffered, "mutable_parameters is set, and the plugin has no MODIFY_VOLUME")
+		c.report(RuleOffered, "mutable_parameters is set, but the plugin has no MODIFY_VOLUME")
 	}
 	if c.r.size != nil || call.Method == ControllerExpand {
 		c.capacityRange()
@@ -20,7 +20,7 @@ func (c *check) storage() {
 		c.report(RuleRequired, "max_entries is %d", call.Entries)
 	}
 	if call.Token != "" && !c.view.tokens[call.Method+" "+call.Token] {
-		c.report(RuleToken, "the starting_token %q was in no answer to %s", call.Token, call.Method)
+		c.report(RuleToken, "the starting_token %q comes from no answer to %s", call.Token, call.Method)
 	}
 
 	switch m := c.r.msg.(type) {
@@ -30,27 +30,27 @@ func (c *check) storage() {
 		}
 	case *csi.GetCapacityRequest:
 		if m.GetAccessibleTopology() != nil && c.cfg.Topology == nil {
-			c.report(RuleOffered, "accessible_topology is set, and the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
+			c.report(RuleOffered, "accessible_topology is set, but the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
 		}
 	case *csi.CreateSnapshotRequest:
 		if m.GetAccessibilityRequirements() != nil {
-			c.report(RuleOffered, "accessibility_requirements is set, and the plugin has no SNAPSHOT_ACCESSIBILITY_CONSTRAINTS")
+			c.report(RuleOffered, "accessibility_requirements is set, but the plugin has no SNAPSHOT_ACCESSIBILITY_CONSTRAINTS")
 		}
 	}
 
 	c.snapshots()
 }
 
-// capacityRange checks that a capacity range has a bound. An expansion must have a range.
+// capacityRange checks that a capacity range has a limit. An expansion must have a range.
 func (c *check) capacityRange() {
 	least, most := c.r.call.Least, c.r.call.Most
 	switch {
 	case c.r.size == nil:
 		c.report(RuleRequired, "capacity_range is not set")
 	case least < 0 || most < 0 || (most > 0 && least > most):
-		c.report(RuleRequired, "the capacity range from %d to %d is none", least, most)
+		c.report(RuleRequired, "the capacity range from %d to %d is invalid", least, most)
 	case least == 0 && most == 0:
-		c.report(RuleRequired, "the capacity range is there without a bound")
+		c.report(RuleRequired, "the capacity range has no limit")
 	}
 }
 
@@ -67,52 +67,53 @@ func (c *check) snapshots() {
 		case len(call.Members) == 0:
 			c.report(RuleRequired, "snapshot_ids is not set")
 		case ok && !slices.Equal(known, slices.Sorted(slices.Values(call.Members))):
-			c.report(RuleOrder, "the snapshots %q are named, and the group has %q", call.Members, known)
+			c.report(RuleOrder, "the request names the snapshots %q, but the group has %q", call.Members, known)
 		}
 	case DeleteSnapshot:
 		for id, members := range c.view.groups {
 			if slices.Contains(members, call.Snapshot) {
-				c.report(RuleOrder, "the snapshot belongs to group snapshot %q, and is deleted alone", id)
+				c.report(RuleOrder, "the snapshot belongs to group snapshot %q, but is deleted alone", id)
 			}
 		}
 	case CreateVolume:
 		if ready, known := c.view.snaps[call.Snapshot]; known && !ready {
-			c.report(RuleOrder, "the snapshot %q was not said to be ready", call.Snapshot)
+			c.report(RuleOrder, "the plugin did not report snapshot %q as ready", call.Snapshot)
 		}
 	}
 }
 
-// contentSource checks the source of a new volume.
+// contentSource checks the source of the data of a new volume.
 func (c *check) contentSource(s *csi.VolumeContentSource) {
 	switch {
 	case s == nil:
 	case s.GetSnapshot() != nil && !c.cfg.Snapshot:
-		c.report(RuleOffered, "volume_content_source is a snapshot, and the plugin has no CREATE_DELETE_SNAPSHOT")
+		c.report(RuleOffered, "volume_content_source is a snapshot, but the plugin has no CREATE_DELETE_SNAPSHOT")
 	case s.GetVolume() != nil && !c.cfg.Clone:
-		c.report(RuleOffered, "volume_content_source is a volume, and the plugin has no CLONE_VOLUME")
+		c.report(RuleOffered, "volume_content_source is a volume, but the plugin has no CLONE_VOLUME")
 	case s.GetSnapshot().GetSnapshotId() == "" && s.GetVolume().GetVolumeId() == "":
 		c.report(RuleRequired, "volume_content_source is set without a source")
 	}
 }
 
-// stagingField checks the staging path in calls about an existing volume. It must be empty for a
-// plugin that does not stage, and otherwise be the volume's staging path.
+// stagingField checks the staging path in calls for an existing volume. The path must be empty for
+// a plugin that does not stage. Otherwise it must be the staging path of the volume.
 func (c *check) stagingField(vol *volumeView) {
 	if c.r.call.StagingPath != "" && !c.cfg.Stage {
-		c.report(RuleOffered, "staging_target_path is set, and the plugin has no STAGE_UNSTAGE_VOLUME")
+		c.report(RuleOffered, "staging_target_path is set, but the plugin has no STAGE_UNSTAGE_VOLUME")
 		return
 	}
 	c.onePath(vol)
 }
 
-// controllerExpand checks that a volume is not in use if the plugin expands OFFLINE only.
+// controllerExpand checks that a volume is not in use if the plugin only expands OFFLINE.
 func (c *check) controllerExpand(vol *volumeView) {
 	if c.cfg.Offline && vol.inUse() {
-		c.report(RuleOffline, "the plugin expands OFFLINE only, and the volume is in use: %s", vol.use())
+		c.report(RuleOffline, "the plugin only expands OFFLINE, but the volume is in use: %s", vol.use())
 	}
 }
 
-// nodeExpand checks that the storage has grown before, and that the volume is at the given path.
+// nodeExpand checks that the storage has grown before, and that the volume is mounted at the given
+// path.
 func (c *check) nodeExpand(vol *volumeView) {
 	c.stagingField(vol)
 	call := c.r.call
@@ -131,21 +132,21 @@ func (c *check) nodeExpand(vol *volumeView) {
 	}
 
 	if as != "" && call.Capability != "" && call.Capability != as {
-		c.report(RuleCapability, "the capability is %q, and the volume is there as %q", call.Capability, as)
+		c.report(RuleCapability, "the capability is %q, but the volume is mounted as %q", call.Capability, as)
 	}
 	if c.cfg.Expand && hasController(c.cfg) && !vol.expands {
-		c.report(RuleOrder, "no ControllerExpandVolume said that node expansion is required")
+		c.report(RuleOrder, "no ControllerExpandVolume reported that the node must expand the volume")
 	}
 }
 
-// mountGroup checks that a publish has the mount group of the stage.
+// mountGroup checks that NodePublish has the same mount group as NodeStage.
 func (c *check) mountGroup(vol *volumeView) {
 	if group := c.r.call.MountGroup; vol.staged == yes && group != vol.stagedGroup {
-		c.report(RuleCapability, "the mount group is %q, and the volume is staged with %q", group, vol.stagedGroup)
+		c.report(RuleCapability, "the mount group is %q, but the volume is staged with %q", group, vol.stagedGroup)
 	}
 }
 
-// storageEnd processes an answer that was OK and in time.
+// storageEnd updates the view after an answer that was OK and in time.
 func (v view) storageEnd(c Call) {
 	if c.Next != "" {
 		v.tokens[fmt.Sprintf("%s %s", c.Method, c.Next)] = true

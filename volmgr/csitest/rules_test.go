@@ -12,18 +12,19 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// allRules are the rules for a caller. RuleControl is for tests.
+// allRules lists the rules for callers. It omits RuleControl, which concerns tests.
 var allRules = []Rule{RuleDeadline, RuleOffered, RuleRequired, RuleSize, RulePath, RuleCapability, RuleSecrets, RuleVolumeContext, RulePublishContext,
 	RuleNode, RuleInFlight, RuleOrder, RuleStagingPath, RuleStagingDir, RuleTarget, RuleMode, RuleOffline, RuleToken, RuleTopology}
 
-// broken is one way to break a rule in its last call.
+// broken is one way to break a rule. Its last call breaks the rule.
 type broken struct {
 	rule Rule
-	cfg  Config // without Base
+	cfg  Config // Base is not set
 	do   func(*bench)
 }
 
-// brokenRules ignores the answers of calls that break a rule, because they do not matter.
+// brokenRules contains ways to break rules. It ignores the answers, because only the journal
+// matters.
 var brokenRules = map[string]broken{
 	"no deadline": {RuleDeadline, full, func(b *bench) {
 		_, _ = csi.NewIdentityClient(b.conn).Probe(context.WithoutCancel(b.ctx()), &csi.ProbeRequest{})
@@ -166,7 +167,7 @@ var brokenRules = map[string]broken{
 	"create and other": {RuleInFlight, full, overlapCreate},
 }
 
-// TestRules breaks each rule, and expects exactly that violation.
+// TestRules breaks each rule, and checks that the plugin reports exactly that violation.
 func TestRules(t *testing.T) {
 	tested := map[Rule]bool{}
 	rows := maps.Clone(brokenRules)
@@ -203,8 +204,8 @@ func createAt(b *bench, zone string) {
 		AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": zone}}}}})
 }
 
-// TestTopologyMayChange checks that another CreateVolume may name other places after one that was
-// refused or that created the volume.
+// TestTopologyMayChange checks that a caller may request other places after a CreateVolume that the
+// plugin refused, or that created the volume.
 func TestTopologyMayChange(t *testing.T) {
 	b := start(t, with(full, inZone))
 	b.inject(Fault{Method: CreateVolume, Code: codes.InvalidArgument})
@@ -233,7 +234,8 @@ func statsAt(b *bench, path string) {
 	_, _ = csi.NewNodeClient(b.conn).NodeGetVolumeStats(b.ctx(), &csi.NodeGetVolumeStatsRequest{VolumeId: "a", VolumePath: path})
 }
 
-// stageWith stages volume a with an edited request, after ControllerPublish if needed.
+// stageWith stages volume a with an edited request. If the plugin needs it, ControllerPublish comes
+// first.
 func stageWith(b *bench, edit func(*csi.NodeStageVolumeRequest)) {
 	if b.cfg.Attach {
 		b.must(b.attach("a"))
@@ -279,7 +281,7 @@ func publishAfterFailedStage(b *bench) {
 	_ = b.publish("a", "t")
 }
 
-// publishAs publishes at two targets.
+// publishAs publishes volume a at two targets with the given mode.
 func publishAs(b *bench, mode csi.VolumeCapability_AccessMode_Mode) {
 	for _, target := range []string{"t", "u"} {
 		r := b.publishRequest("a", target)
@@ -289,7 +291,7 @@ func publishAs(b *bench, mode csi.VolumeCapability_AccessMode_Mode) {
 	}
 }
 
-// overlapping makes a call hang and sends another one for the same volume.
+// overlapping makes one call hang and then sends another call for the same volume.
 func overlapping(first, second *bench) {
 	first.inject(Fault{Method: ControllerPublish, Hang: true})
 	done := make(chan error, 1)

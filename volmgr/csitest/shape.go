@@ -1,18 +1,18 @@
 package csitest
 
-// shape describes the required fields of a method's request. The plugin never offers a method
-// without a shape.
+// shape describes a method and the fields that its request requires. The plugin offers only methods
+// that have a shape.
 type shape struct {
 	mutates bool
 
-	// Fields that the CSI spec calls REQUIRED.
+	// These are the fields that the CSI spec calls REQUIRED.
 	name, volume, node, staging, target, capability, snapshot, group bool
 
-	// offered reports whether the plugin offers the method. Other methods are answered with
+	// offered reports whether the plugin offers the method. The plugin answers other methods with
 	// Unimplemented.
 	offered func(Config) bool
 
-	// asks means that a caller uses the call to find out whether the service exists.
+	// asks means that a caller uses the method to find out whether the service exists.
 	asks bool
 }
 
@@ -25,19 +25,19 @@ func stages(c Config) bool        { return hasNode(c) && c.Stage }
 func counts(c Config) bool        { return hasNode(c) && c.Stats }
 func lists(c Config) bool         { return hasController(c) && c.Lists }
 
-// controls returns a function for a method that the controller offers if flag is set.
+// controls returns the value of offered for a controller method that depends on a field of Config.
 func controls(flag func(Config) bool) func(Config) bool {
 	return func(c Config) bool { return hasController(c) && flag(c) }
 }
 
-// serves does the same as controls for the node.
+// serves returns the value of offered for a node method that depends on a field of Config.
 func serves(flag func(Config) bool) func(Config) bool {
 	return func(c Config) bool { return hasNode(c) && flag(c) }
 }
 
 func groups(c Config) bool { return hasController(c) && c.GroupSnapshot }
 
-// shapes are the plugin's methods.
+// shapes describes the methods that the plugin knows.
 var shapes = map[string]shape{
 	pluginInfo:           {offered: always},
 	pluginCapabilities:   {offered: always},
@@ -75,5 +75,5 @@ var shapes = map[string]shape{
 	NodeStorageHealth:    {offered: serves(func(c Config) bool { return c.StorageHealth })},
 }
 
-// Mutates reports whether a method changes something. The others only ask.
+// Mutates reports whether a method changes something. All other methods only ask.
 func Mutates(method string) bool { return shapes[method].mutates }

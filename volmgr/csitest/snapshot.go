@@ -16,21 +16,21 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// snap is the stored form of a snapshot.
+// snap is a snapshot as the plugin stores it.
 type snap struct {
 	ID      string    `json:"id"`
-	Source  string    `json:"source"` // the volume
+	Source  string    `json:"source"` // the source volume
 	Group   string    `json:"group,omitempty"`
 	Size    int64     `json:"size"`
 	Created time.Time `json:"created"`
-	Asked   int       `json:"asked"` // the number of answers about it; see Config.ReadyAfter
+	Asked   int       `json:"asked"` // the number of answers about the snapshot; see Config.ReadyAfter
 }
 
 func (s *store) snapshotPath(id string, names ...string) string {
 	return filepath.Join(append([]string{s.base, "snapshots", hash(id)}, names...)...)
 }
 
-// snapshot returns a snapshot or NotFound.
+// snapshot returns a snapshot, or a NotFound error.
 func (s *store) snapshot(id string) (snap, error) {
 	var one snap
 	found, err := readJSON(s.snapshotPath(id, "snapshot.json"), &one)
@@ -44,7 +44,7 @@ func (s *store) snapshots() ([]snap, error) {
 	return readAll[snap](filepath.Join(s.base, "snapshots"), "snapshot.json")
 }
 
-// take creates a snapshot, or returns the existing one with that id.
+// take creates a snapshot, or returns the existing snapshot with the same id.
 func (s *store) take(id, volume, group string) (snap, error) {
 	one, err := s.snapshot(id)
 	if err == nil && (one.Source != volume || one.Group != group) {
@@ -67,13 +67,13 @@ func (s *store) take(id, volume, group string) (snap, error) {
 	return one, writeJSON(s.snapshotPath(id, "snapshot.json"), one)
 }
 
-// dropSnapshot deletes a snapshot. It is no error if there is none.
+// dropSnapshot deletes a snapshot. It succeeds if the snapshot does not exist.
 func (s *store) dropSnapshot(id string) error {
 	return dropDir(s.snapshotPath(id), "snapshot.json")
 }
 
-// dropDir removes a directory. It first removes the file without which the directory does not
-// count.
+// dropDir removes a directory. It first removes the given file, because a directory without this
+// file counts as deleted.
 func dropDir(dir, file string) error {
 	if err := os.Remove(filepath.Join(dir, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -81,8 +81,8 @@ func dropDir(dir, file string) error {
 	return removeTree(dir)
 }
 
-// copyContent fills the directory to with the content of a volume or snapshot. It first removes an
-// incomplete copy of a killed plugin.
+// copyContent copies the content of a volume or snapshot to the directory to. It first removes an
+// incomplete copy that a killed plugin left.
 func copyContent(from, to string) error {
 	if err := removeTree(to); err != nil {
 		return fmt.Errorf("cannot copy the volume: %w", err)
@@ -109,12 +109,12 @@ func copyContent(from, to string) error {
 	return nil
 }
 
-// ready reports whether there were enough answers about a snapshot.
+// ready reports whether the plugin has given enough answers about a snapshot for it to be ready.
 func (p *Plugin) ready(s snap) bool {
 	return p.cfg.ReadyAfter >= 0 && s.Asked > p.cfg.ReadyAfter
 }
 
-// asked counts an answer about a snapshot and returns it.
+// asked increases the number of answers about a snapshot, and returns the snapshot for an answer.
 func (p *Plugin) asked(s snap) (*csi.Snapshot, error) {
 	s.Asked++
 	out := &csi.Snapshot{SnapshotId: s.ID, SourceVolumeId: s.Source, GroupSnapshotId: s.Group, SizeBytes: s.Size,
@@ -160,7 +160,7 @@ func (s *controller) GetSnapshot(_ context.Context, m *csi.GetSnapshotRequest) (
 	return &csi.GetSnapshotResponse{Snapshot: out}, err
 }
 
-// ListSnapshots returns an empty list if the filter matches nothing.
+// ListSnapshots lists snapshots. If no snapshot matches the filter, the list is empty.
 func (s *controller) ListSnapshots(_ context.Context, m *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	all, err := s.p.store.snapshots()
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *controller) ListSnapshots(_ context.Context, m *csi.ListSnapshotsReques
 	for _, listed := range some {
 		out, err := s.listed(listed.ID)
 		switch {
-		case status.Code(err) == codes.NotFound: // deleted in the meantime
+		case status.Code(err) == codes.NotFound: // another call has just deleted it
 		case err != nil:
 			return nil, err
 		default:

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// CreateVolume creates a volume, with the content of its source if it has one.
+// CreateVolume creates a volume. If the request names a source, the new volume gets its content.
 func (s *controller) CreateVolume(_ context.Context, m *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	id := s.p.newID(m.GetName())
 	if id == "" || len(m.GetVolumeCapabilities()) == 0 {
@@ -61,7 +61,7 @@ func (s *controller) CreateVolume(_ context.Context, m *csi.CreateVolumeRequest)
 	return &csi.CreateVolumeResponse{Volume: asVolume(want)}, s.p.store.make(want)
 }
 
-// source returns the directory of a volume's source, and the smallest size that it needs.
+// source returns the directory of a volume's source, and the minimum size that the source requires.
 func (s *controller) source(v stored) (dir string, size int64, err error) {
 	switch {
 	case v.Snapshot != "":
@@ -79,7 +79,7 @@ func (s *controller) source(v stored) (dir string, size int64, err error) {
 	}
 }
 
-// fit chooses a size within a range that is at least the given size.
+// fit chooses a size within a range. The size is not less than the given size.
 func (s *controller) fit(r *csi.CapacityRange, size int64) (int64, error) {
 	most := s.p.cfg.Storage
 	if limit := r.GetLimitBytes(); limit > 0 {
@@ -88,7 +88,7 @@ func (s *controller) fit(r *csi.CapacityRange, size int64) (int64, error) {
 
 	least := max(r.GetRequiredBytes(), size)
 	if least > most {
-		return 0, status.Errorf(codes.OutOfRange, "%d bytes are asked for at least, and %d are the most", least, most)
+		return 0, status.Errorf(codes.OutOfRange, "the request needs at least %d bytes, but the maximum is %d", least, most)
 	}
 	if least == 0 {
 		least = min(blockSize, most)
@@ -97,7 +97,7 @@ func (s *controller) fit(r *csi.CapacityRange, size int64) (int64, error) {
 	return least, nil
 }
 
-// place returns the first requested place, because the plugin is available everywhere.
+// place returns the first requested place, because the plugin can create volumes everywhere.
 func (s *controller) place(r *csi.TopologyRequirement) map[string]string {
 	for _, t := range append(slices.Clone(r.GetPreferred()), r.GetRequisite()...) {
 		return t.GetSegments()
@@ -114,7 +114,7 @@ func (s *controller) knowsMutable(params map[string]string) error {
 	return nil
 }
 
-// asVolume converts a volume into the form of an answer.
+// asVolume converts a volume to the type that answers use.
 func asVolume(v stored) *csi.Volume {
 	out := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.Context}
 	if v.Topology != nil {
@@ -133,8 +133,8 @@ func asVolume(v stored) *csi.Volume {
 	return out
 }
 
-// ControllerExpandVolume grows the storage. The node sees the new size at once, unless the node has
-// its own part in the expansion.
+// ControllerExpandVolume enlarges the storage. The node sees the new size at once, unless the node
+// must expand the volume too.
 func (s *controller) ControllerExpandVolume(_ context.Context, m *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	id := m.GetVolumeId()
 	defer s.p.store.lock(id)()
@@ -192,7 +192,8 @@ func (s *controller) ControllerGetVolume(_ context.Context, m *csi.ControllerGet
 	return &csi.ControllerGetVolumeResponse{Volume: asVolume(v), Status: st}, err
 }
 
-// nodes returns the nodes to which a volume is connected, if the plugin reports them.
+// nodes returns the nodes to which a volume is connected. It returns none if the plugin does not
+// report them.
 func (s *controller) nodes(id string) ([]string, error) {
 	if !s.p.cfg.PublishedNodes {
 		return nil, nil

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// whole is full with all capabilities for the storage behind volumes.
+// whole is a Config with the capabilities of full and all capabilities that concern storage.
 var whole = func() Config {
 	c := full
 	c.Lists, c.PublishedNodes, c.Get, c.Clone, c.Modify, c.MountGroup = true, true, true, true, true, true
@@ -22,7 +22,7 @@ var whole = func() Config {
 	return c
 }()
 
-// with returns an edited copy of a config.
+// with returns an edited copy of a Config.
 func with(c Config, edit func(*Config)) Config {
 	edit(&c)
 	return c
@@ -40,7 +40,7 @@ func snapshotSource(id string) *csi.VolumeContentSource {
 	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id}}}
 }
 
-// create creates a volume of a size, from a source unless that is nil.
+// create creates a volume with a size. The source may be nil.
 func (b *bench) create(name string, size int64, from *csi.VolumeContentSource) (*csi.Volume, error) {
 	r := &csi.CreateVolumeRequest{Name: name, VolumeCapabilities: []*csi.VolumeCapability{writer()}, VolumeContentSource: from}
 	if size > 0 {
@@ -63,7 +63,7 @@ func (b *bench) snap(v, name string) (*csi.Snapshot, error) {
 	return resp.GetSnapshot(), err
 }
 
-// total returns the node's size of a volume, in bytes.
+// total returns the size of a volume that the node sees, in bytes.
 func (b *bench) total(v, target string) int64 {
 	b.t.Helper()
 	return b.totalAt(v, b.target(target), b.staging(v))
@@ -78,8 +78,8 @@ func (b *bench) totalAt(v, path, staging string) int64 {
 
 const gib = 1 << 30
 
-// TestExpand checks that the node sees the growth of the storage after its own part, also on a loop
-// device. A plugin that was killed between the two parts remembers the first.
+// TestExpand checks that the node sees the new size after its own part of an expansion, also on a
+// loop device. If the plugin is killed between the two parts, it must remember the first part.
 func TestExpand(t *testing.T) {
 	b := start(t, whole)
 	_, err := b.create("a", gib, nil)
@@ -113,7 +113,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// upMade brings a created volume to target t.
+// upMade makes a created volume available at target t.
 func (b *bench) upMade(v string) {
 	b.t.Helper()
 	given := map[string]string{"csitest/name": v}
@@ -128,7 +128,8 @@ func (b *bench) upMade(v string) {
 	b.must(err)
 }
 
-// TestExpandBlock checks that the file grows under its target, and so does a loop device on it.
+// TestExpandBlock checks that an expansion enlarges the file at the target, and a loop device on
+// it.
 func TestExpandBlock(t *testing.T) {
 	for _, loop := range []bool{false, true} {
 		if loop && (os.Getuid() != 0 || loopControlMissing()) {
@@ -190,7 +191,7 @@ func TestModify(t *testing.T) {
 	b.noViolations()
 }
 
-// TestListVolumes checks that pages continue correctly while volumes are created and deleted.
+// TestListVolumes checks that pages of a list stay correct while volumes are created and deleted.
 func TestListVolumes(t *testing.T) {
 	b := start(t, with(whole, func(c *Config) { c.PageSize, c.Volumes = 2, []string{"a", "b", "c", "d", "e"} }))
 	b.must(b.attach("b"))

@@ -15,37 +15,37 @@ import (
 )
 
 // Twist is a behavior of real plugins that differs from the expected one, or that demands more of
-// the caller than the spec. It is part of the effect: if a fault has no effect, its twist does
+// the caller than the spec does. It is part of the effect. If a fault has no effect, its twist does
 // nothing.
 type Twist string
 
-// The twists.
+// The values of Twist.
 const (
 	Straight Twist = ""
 
-	// With these twists, stage and publish mount a FUSE file system instead of the volume.
-	Dead   Twist = "dead"   // its daemon is gone: lstat succeeds, open returns ENOTCONN
-	Hung   Twist = "hung"   // its daemon does not answer while the fault exists, and then ends
-	Served Twist = "served" // its daemon is a process in the plugin's process group, and runs until the unmount
+	// With these twists, NodeStage and NodePublish mount a FUSE file system instead of the volume.
+	Dead   Twist = "dead"   // the daemon has ended: lstat succeeds, and open returns ENOTCONN
+	Hung   Twist = "hung"   // the daemon does not answer while the fault exists, and then ends
+	Served Twist = "served" // the daemon is a process in the plugin's process group, and runs until the unmount
 
-	Remade  Twist = "remade"  // stage and unstage remove the staging directory; stage makes another one
-	Direct  Twist = "direct"  // publish mounts the volume itself and ignores the staging path
-	Locked  Twist = "locked"  // publish makes a target with mode 000 and mounts nothing
-	Kept    Twist = "kept"    // unpublish does not remove the target
-	Strict  Twist = "strict"  // unpublish of a missing target is an Internal error
-	Severs  Twist = "severs"  // unstage also unmounts the volume's targets
-	NoDots  Twist = "no-dots" // a path through a hidden directory is InvalidArgument
-	Argv    Twist = "argv"    // a staging path in the argv of any process is an Internal error
-	Sharing Twist = "sharing" // stage and unstage fail unless the staging directory is in a shared mount
+	Remade  Twist = "remade"  // NodeStage and NodeUnstage remove the staging directory, and NodeStage makes another one
+	Direct  Twist = "direct"  // NodePublish mounts the volume itself and ignores the staging path
+	Locked  Twist = "locked"  // NodePublish makes a target with mode 000 and mounts nothing
+	Kept    Twist = "kept"    // NodeUnpublish does not remove the target
+	Strict  Twist = "strict"  // NodeUnpublish of a missing target fails with Internal
+	Severs  Twist = "severs"  // NodeUnstage also unmounts the targets of the volume
+	NoDots  Twist = "no-dots" // a path through a hidden directory fails with InvalidArgument
+	Argv    Twist = "argv"    // a staging path in the argv of any process fails with Internal
+	Sharing Twist = "sharing" // NodeStage and NodeUnstage fail unless the staging directory is in a shared mount
 
-	// With these twists, the answer does not describe the effect.
-	Short    Twist = "short"    // half the capacity
-	Nameless Twist = "nameless" // the created object has no id
-	Unready  Twist = "unready"  // the answer says that no snapshot is ready
-	Endless  Twist = "endless"  // every page of a list is followed by the first one
+	// With these twists, the answer does not match the effect.
+	Short    Twist = "short"    // the answer contains half the capacity
+	Nameless Twist = "nameless" // the answer contains no id of the created object
+	Unready  Twist = "unready"  // no snapshot in the answer is ready
+	Endless  Twist = "endless"  // the first page of a list follows every page
 )
 
-// twisted lists the methods of each twist.
+// twisted lists the methods to which each twist applies.
 var twisted = map[Twist][]string{
 	Dead:    {NodeStage, NodePublish},
 	Hung:    {NodeStage, NodePublish},
@@ -66,12 +66,12 @@ var twisted = map[Twist][]string{
 	Endless:  {ListVolumes, ListSnapshots, ListHealth},
 }
 
-// knows reports whether a method has the twist.
+// knows reports whether a twist applies to a method.
 func (t Twist) knows(method string) bool {
 	return t == Straight || slices.Contains(twisted[t], method)
 }
 
-// demands checks the demands of some plugins beyond the spec.
+// demands checks the demands of some plugins that exceed the spec.
 func (o options) demands(staging, target string) error {
 	switch o.twist {
 	case NoDots:
@@ -101,7 +101,7 @@ func (o options) demands(staging, target string) error {
 	return nil
 }
 
-// inArgv returns the id of a process with path in its argv, or "" if there is none.
+// inArgv returns the id of a process whose argv contains path, or an empty string if there is none.
 func inArgv(path string) string {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
 	for _, line := range lines {
@@ -114,7 +114,7 @@ func inArgv(path string) string {
 	return ""
 }
 
-// inShared reports whether a directory is in a shared mount.
+// inShared reports whether a directory lies in a shared mount.
 func inShared(dir string) (bool, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -128,7 +128,7 @@ func inShared(dir string) (bool, error) {
 			return false, fmt.Errorf("cannot read the mount table: %q", line)
 		}
 
-		// Of two mounts at the same path, the later line is the upper one.
+		// If two mounts have the same path, the later line belongs to the upper one.
 		at := strings.TrimSuffix(f[4], "/") + "/"
 		if len(at) >= longest && strings.HasPrefix(dir+"/", at) {
 			longest, shared = len(at), strings.HasPrefix(f[6], "shared:")
@@ -139,7 +139,7 @@ func inShared(dir string) (bool, error) {
 }
 
 // mountTwisted mounts the file system of a twist at path instead of the volume. It returns false if
-// the twist has none.
+// the twist mounts none.
 func (p *Plugin) mountTwisted(ctx context.Context, path string) (bool, error) {
 	o := optionsOf(ctx)
 	switch o.twist {
@@ -159,7 +159,7 @@ func (p *Plugin) mountTwisted(ctx context.Context, path string) (bool, error) {
 		go func() {
 			defer p.work.Done()
 			p.hang(o.fault)
-			_ = dev.Close() // from now on the mount is dead
+			_ = dev.Close() // the mount is dead from now on
 		}()
 
 		return true, nil
@@ -168,7 +168,7 @@ func (p *Plugin) mountTwisted(ctx context.Context, path string) (bool, error) {
 	}
 }
 
-// remade replaces an empty directory with another one.
+// remade replaces an empty directory by a new one.
 func remade(path string) error {
 	if err := os.Remove(path); err != nil {
 		return err

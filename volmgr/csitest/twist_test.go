@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// opens opens a directory in the background and sends the result when there is one.
+// opens opens a directory in the background. It sends the result to the returned channel.
 func opens(path string) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -36,7 +36,7 @@ func needsFuse(t *testing.T) {
 	_ = f.Close() // the open was only a test
 }
 
-// TestDead checks that the mount of a dead daemon is visible but cannot be opened.
+// TestDead checks that the mount of an ended daemon is visible but cannot be opened.
 func TestDead(t *testing.T) {
 	needsFuse(t)
 	b := start(t, full)
@@ -56,15 +56,15 @@ func TestDead(t *testing.T) {
 	if err := <-opens(b.staging("a")); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("open: %v", err)
 	}
-	b.must(b.publish("a", "t")) // binds the dead mount
+	b.must(b.publish("a", "t")) // bind-mounts the dead mount
 	if err := <-opens(b.target("t")); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("open: %v", err)
 	}
 	b.noViolations()
 }
 
-// TestHung checks that the mount of a daemon that hangs does not answer, and is dead once the fault
-// is removed.
+// TestHung checks that the mount of a hanging daemon does not answer, and that it is dead after the
+// fault is removed.
 func TestHung(t *testing.T) {
 	needsFuse(t)
 	b := start(t, full)
@@ -88,8 +88,8 @@ func TestHung(t *testing.T) {
 	b.noViolations()
 }
 
-// TestServed checks that a FUSE daemon survives the kill of its plugin, and ends with the plugin's
-// process group or with its mount.
+// TestServed checks that a FUSE daemon survives the kill of its plugin. It must end with the
+// plugin's process group, or with its mount.
 func TestServed(t *testing.T) {
 	needsFuse(t)
 	for name, row := range map[string]struct {
@@ -117,7 +117,7 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestTwists checks the twists that are visible at once in the file system or in the answer.
+// TestTwists checks the twists whose effects appear at once in the file system or in the answer.
 func TestTwists(t *testing.T) {
 	inode := func(b *bench, path string) uint64 {
 		var st unix.Stat_t
@@ -203,7 +203,7 @@ func TestTwists(t *testing.T) {
 			b.must(other.Start())
 			b.code(codes.Internal, b.stage("a"))
 			b.must(in.Close())
-			_ = other.Wait() // its read found no line
+			_ = other.Wait() // the process ends because its input is closed
 			b.must(b.stage("a"))
 		},
 		"sharing": func(_ *testing.T, b *bench) {
@@ -228,8 +228,8 @@ func TestTwists(t *testing.T) {
 	}
 }
 
-// TestTwistIsKnown checks that a twist is refused for a method that does not have it. A twist
-// without a method applies to the methods that have it.
+// TestTwistIsKnown checks that a fault is invalid if its twist does not apply to its method.
+// Without a method, the twist applies to all its methods.
 func TestTwistIsKnown(t *testing.T) {
 	for _, bad := range []Fault{{Twist: "bent"}, {Method: NodeStage, Twist: Kept}, {Method: NodeStage, Skip: -1}} {
 		if err := bad.valid(); err == nil {
@@ -242,7 +242,7 @@ func TestTwistIsKnown(t *testing.T) {
 	}
 }
 
-// TestSkip checks that a fault counts the calls that it lets pass across restarts.
+// TestSkip checks that the number of skipped calls survives a restart.
 func TestSkip(t *testing.T) {
 	b := start(t, full)
 	b.inject(Fault{Method: ControllerPublish, Skip: 2, Times: 2, Code: codes.Aborted})
@@ -256,7 +256,7 @@ func TestSkip(t *testing.T) {
 }
 
 // TestLists checks that a plugin with ListVolumes reports the capability, and that a fault can
-// crash it during the call.
+// crash the plugin during that call.
 func TestLists(t *testing.T) {
 	b := start(t, Config{Lists: true, AnyVolume: true})
 	c := csi.NewControllerClient(b.conn)
@@ -270,7 +270,8 @@ func TestLists(t *testing.T) {
 	b.noViolations()
 }
 
-// TestUnknownCapabilities checks that numbers beyond the spec appear beside the known ones.
+// TestUnknownCapabilities checks that the answer contains capabilities unknown to the spec together
+// with the known ones.
 func TestUnknownCapabilities(t *testing.T) {
 	cfg := full
 	cfg.UnknownCapabilities = true
@@ -292,8 +293,8 @@ func TestUnknownCapabilities(t *testing.T) {
 	b.noViolations()
 }
 
-// TestProbeSaysNothing checks that an OK answer without an effect does not say whether the plugin
-// is ready.
+// TestProbeSaysNothing checks that an OK answer without an effect does not contain whether the
+// plugin is ready.
 func TestProbeSaysNothing(t *testing.T) {
 	b := start(t, full)
 	b.inject(Fault{Method: Probe, Effect: EffectNone})
@@ -304,8 +305,8 @@ func TestProbeSaysNothing(t *testing.T) {
 	}
 }
 
-// TestLoopDevices checks that a block volume is a device, and that the device is read-only if
-// requested, unless the plugin ignores that.
+// TestLoopDevices checks that a block volume is a loop device. The device must be read-only on
+// request, unless a fault ignores the request.
 func TestLoopDevices(t *testing.T) {
 	if os.Getuid() != 0 || loopControlMissing() {
 		t.Skip("there are no loop devices")
@@ -351,14 +352,14 @@ func loopControlMissing() bool {
 	return err != nil
 }
 
-// TestSerial checks that a plugin with one call at a time for a volume delays the undoing of a slow
-// call until that call ends.
+// TestSerial checks that a plugin with Serial delays the opposite of a slow call until that call
+// ends.
 func TestSerial(t *testing.T) {
 	cfg := full
 	cfg.Serial = true
 	b := start(t, cfg)
 	b.must(b.attach("a"))
-	// The caller gives up long before the end of the call, and long after the call got its turn.
+	// The time limit ends long before the slow call does, but long after the call has begun.
 	b.inject(Fault{Method: NodeStage, Delay: 3 * time.Second})
 	b.code(codes.DeadlineExceeded, b.stageWithin(time.Second, "a"))
 	b.must(b.unstage("a"))
@@ -372,7 +373,8 @@ func TestSerial(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOldSocket checks that such a plugin cannot start beside the socket of a dead one.
+// TestOldSocket checks that a plugin with OldSocket does not start if a dead plugin's socket file
+// exists.
 func TestOldSocket(t *testing.T) {
 	cfg := full
 	cfg.OldSocket = true

@@ -6,23 +6,23 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// view holds the knowledge of the caller from the answers that it got. It does not know the
-// plugin's actual actions: after a Stage that answered OK without an effect, the volume is staged
-// in the view. The view depends on calls alone, so the journal can rebuild it.
+// view contains the state of all volumes as far as the caller knows it from the answers. It ignores the
+// real effects of the calls: after a NodeStage that answered OK without an effect, the volume is staged
+// in the view. The view depends only on the calls, so the plugin can rebuild it from the journal.
 //
 //	          start        answered OK in time
 //	Stage     no → unsure  → yes    any other end: stays unsure
 //	Unstage   yes → unsure → no
 //
-// Publish and ControllerPublish work in the same way, for each target and each node. An unsure step
-// is gone only after its opposite has succeeded.
+// NodePublish and ControllerPublish work in the same way, for each target and for each node. An unsure
+// step remains unsure until its opposite succeeds.
 type view struct {
 	volumes map[string]*volumeView
-	users   map[string]string // target → volume
-	tokens  map[string]bool   // method and next_token of its answers
-	snaps   map[string]bool   // snapshot → whether an answer said that it is ready
+	users   map[string]string // maps targets to volumes
+	tokens  map[string]bool   // contains methods with the next_token values that they answered
+	snaps   map[string]bool   // maps snapshots to whether an answer reported them as ready
 	groups  map[string][]string
-	places  map[string]string // name → Places of a CreateVolume with unknown outcome
+	places  map[string]string // maps names to the Places of a CreateVolume with an unknown outcome
 }
 
 type certainty int
@@ -65,7 +65,7 @@ func newView() view {
 	}
 }
 
-// of returns the view of a volume, which is never nil.
+// of returns the view of a volume. It is never nil.
 func (v view) of(id string) *volumeView {
 	if v.volumes[id] == nil {
 		v.volumes[id] = &volumeView{attached: map[string]*attachView{}, targets: map[string]*targetView{}}
@@ -73,7 +73,7 @@ func (v view) of(id string) *volumeView {
 	return v.volumes[id]
 }
 
-// user returns another volume with that target, or "" if there is none.
+// user returns another volume that uses the target, or an empty string if there is none.
 func (v view) user(target, except string) string {
 	if id := v.users[target]; id != except {
 		return id
@@ -81,7 +81,8 @@ func (v view) user(target, except string) string {
 	return ""
 }
 
-// stagedAt returns another volume that is or may be staged at path, or "" if there is none.
+// stagedAt returns another volume that is or may be staged at path, or an empty string if there is
+// none.
 func (v view) stagedAt(path, except string) string {
 	for id, vol := range v.volumes {
 		if id != except && vol.staged != no && vol.staging == path {
@@ -91,7 +92,7 @@ func (v view) stagedAt(path, except string) string {
 	return ""
 }
 
-// begin processes the arrival of a call.
+// begin updates the view for the arrival of a call.
 func (v view) begin(c Call) {
 	if c.Volume == "" {
 		return
@@ -130,7 +131,7 @@ func (v view) begin(c Call) {
 	}
 }
 
-// end processes the answer.
+// end updates the view for the answer to a call.
 func (v view) end(c Call) {
 	if c.OK() {
 		v.storageEnd(c)
@@ -176,8 +177,8 @@ func (v view) end(c Call) {
 	}
 }
 
-// settled reports whether the caller knows the outcome of a call: the answer is OK, or its code
-// says that nothing was begun (CSI spec, Error Scheme).
+// settled reports whether the caller knows the outcome of a call. This is the case if the answer is
+// OK, or if its code means that the plugin began nothing (CSI spec, Error Scheme).
 func settled(c Call) bool {
 	refusals := []codes.Code{
 		codes.InvalidArgument, codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated, codes.PermissionDenied,
@@ -187,9 +188,9 @@ func settled(c Call) bool {
 	return c.OK() || refused && !c.Late
 }
 
-// undone reports whether the caller may treat an undoing call as complete: the plugin says so, or
-// does not know the volume. Some plugins return an error for the unpublish of a missing target.
-// Therefore any answered error suffices for a target without a mount.
+// undone reports whether the caller may treat an undoing call as complete. This is the case if the
+// plugin answers OK or does not know the volume. Some plugins return an error for the unpublish of
+// a missing target. Therefore any answered error is sufficient for a target without a mount.
 func undone(c Call) bool {
 	switch {
 	case !slices.Contains([]string{ControllerUnpublish, NodeUnstage, NodeUnpublish, DeleteVolume}, c.Method), c.Late:

@@ -14,53 +14,54 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// store keeps volumes as directories:
+// store stores volumes as directories:
 //
 //	<base>/volumes/<hash of the id>/volume.json    the volume
-//	                               /attached.json  where it is attached; absent: never was
+//	                               /attached.json  the nodes to which it is attached; missing if there was none yet
 //	                               /data/          its files
-//	                               /block.img      its content as a block volume, made when first used
+//	                               /block.img      its content as a block volume, made on first use
 //	<base>/snapshots/<hash of the id>/               snapshot.json, data/, block.img
 //	<base>/groups/<hash of the id>/                  group.json
 //
-// A block volume is this plain file, bound to its target, or a loop device on it.
+// A block volume is the plain file block.img, bind-mounted at its target, or a loop device on the file.
 type store struct {
-	dir   string // the directory of the volumes
+	dir   string // the directory that contains the volumes
 	base  string
-	any   bool // every id exists
+	any   bool // treat every id as that of an existing volume
 	locks sync.Map
 }
 
 type stored struct {
 	ID       string            `json:"id"`
-	Name     string            `json:"name,omitempty"` // only set for a created volume
+	Name     string            `json:"name,omitempty"` // set only for a created volume
 	Capacity int64             `json:"capacity,omitempty"`
 	Context  map[string]string `json:"context,omitempty"`
 
 	// Usable is the part of Capacity that the node sees. It is smaller than Capacity between the
-	// two parts of an expansion. 0 means blockSize, and for files the size of their file system.
+	// two parts of an expansion. Zero means blockSize for a block volume, and the size of the file
+	// system for other volumes.
 	Usable   int64             `json:"usable,omitempty"`
 	Mutable  map[string]string `json:"mutable,omitempty"`
 	Topology map[string]string `json:"topology,omitempty"`
 
-	// The source of the volume.
+	// Snapshot and Clone name the source of the volume's content.
 	Snapshot string `json:"snapshot,omitempty"`
 	Clone    string `json:"clone,omitempty"`
 }
 
 type attachments struct {
-	Count int                          `json:"count"` // the number of all attachments ever
-	Nodes map[string]map[string]string `json:"nodes"` // node id → publish context
+	Count int                          `json:"count"` // the number of attachments that were ever made
+	Nodes map[string]map[string]string `json:"nodes"` // maps node ids to publish contexts
 }
 
-const blockSize = 1 << 20 // bytes; also the capacity of a volume without a size
+const blockSize = 1 << 20 // in bytes; also the capacity of a volume without a size
 
 func (s *store) path(id string, names ...string) string {
 	return filepath.Join(append([]string{s.dir, hash(id)}, names...)...)
 }
 
-// lock excludes other effects on the same volumes. Effects are short, and delays happen outside.
-// Empty ids are ignored.
+// lock prevents other effects on the same volumes until unlock. Effects are short, because delays
+// happen without the lock. It ignores empty ids.
 func (s *store) lock(ids ...string) (unlock func()) {
 	slices.Sort(ids)
 	var held []*sync.Mutex
@@ -83,7 +84,8 @@ func (s *store) lock(ids ...string) (unlock func()) {
 	}
 }
 
-// snapshotLock distinguishes a snapshot from a volume with the same id; see lock.
+// snapshotLock returns the id for the lock of a snapshot. It differs from that of a volume with the
+// same id.
 func snapshotLock(id string) string {
 	if id == "" {
 		return ""
@@ -96,8 +98,8 @@ func (s *store) all() ([]stored, error) {
 	return readAll[stored](s.dir, "volume.json")
 }
 
-// readAll reads the file of that name in each directory in dir. It ignores directories without the
-// file, which are being created or deleted.
+// readAll reads the file with the given name in each directory below dir. It ignores a directory
+// without the file, because that directory is being created or deleted.
 func readAll[T any](dir, name string) ([]T, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*", name))
 	if err != nil {
@@ -119,10 +121,10 @@ func readAll[T any](dir, name string) ([]T, error) {
 	return all, nil
 }
 
-// size returns the node's size of a block volume, in bytes, in whole pages.
+// size returns the size of a block volume that the node sees, in bytes, rounded up to whole pages.
 func (v stored) size() int64 { return (max(v.Usable, blockSize) + 4095) / 4096 * 4096 }
 
-// grow stores a volume and adjusts its block device to the node's size.
+// grow stores a volume and adjusts its block device to the size that the node sees.
 func (s *store) grow(v stored) error {
 	if err := s.make(v); err != nil {
 		return err
@@ -146,7 +148,7 @@ func (s *store) grow(v stored) error {
 	return nil
 }
 
-// get returns a volume or NotFound.
+// get returns a volume, or a NotFound error.
 func (s *store) get(id string) (stored, error) {
 	if id == "" {
 		return stored{}, status.Error(codes.InvalidArgument, "no volume id is given")
@@ -172,7 +174,7 @@ func (s *store) make(v stored) error {
 	return writeJSON(s.path(v.ID, "volume.json"), v)
 }
 
-// remove deletes a volume and its data. It is no error if there is none.
+// remove deletes a volume and its data. It succeeds if there is none.
 func (s *store) remove(id string) error {
 	if err := s.release(id); err != nil {
 		return fmt.Errorf("cannot delete the volume: %w", err)
@@ -191,8 +193,8 @@ func (s *store) remove(id string) error {
 	return nil
 }
 
-// removeTree removes dir and everything below it. A mount below it is an error (EBUSY on its mount
-// point), and the content of the mount stays.
+// removeTree removes dir and everything below it. If there is a mount below dir, it fails with
+// EBUSY, and the content of the mount stays.
 func removeTree(dir string) error {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -218,7 +220,8 @@ func removeTree(dir string) error {
 	return os.Remove(dir)
 }
 
-// attach returns the publish context of a node, which stays the same until it is detached.
+// attach connects a volume to a node and returns the publish context. The context stays the same
+// until the volume is detached.
 func (s *store) attach(id, node string) (map[string]string, error) {
 	a, err := s.attachments(id)
 	if err != nil {
@@ -235,7 +238,7 @@ func (s *store) attach(id, node string) (map[string]string, error) {
 	return given, writeJSON(s.path(id, "attached.json"), a)
 }
 
-// detach undoes attach. An empty node means all nodes.
+// detach disconnects a volume from a node. An empty node means all nodes.
 func (s *store) detach(id, node string) error {
 	a, err := s.attachments(id)
 	if err != nil || len(a.Nodes) == 0 {
@@ -255,7 +258,7 @@ func (s *store) attachments(id string) (attachments, error) {
 	return a, err
 }
 
-// block returns the file of a block volume.
+// block returns the path of the file of a block volume.
 func (s *store) block(id string) (string, error) {
 	v, err := s.get(id)
 	if err != nil {
@@ -298,14 +301,14 @@ func writeJSON(path string, v any) error {
 	return nil
 }
 
-// DataDir returns the directory of a volume's files for the plugin with a Config.
+// DataDir returns the directory with the files of a volume, for a plugin with the given Config.
 func DataDir(cfg Config, id string) string {
 	s := store{dir: filepath.Join(cfg.Base, "volumes")}
 	return s.path(id, "data")
 }
 
-// Attached reports whether the storage is connected to any node, regardless of the answers to
-// callers.
+// Attached reports whether the storage is really connected to any node, regardless of
+// the plugin's answers.
 func Attached(cfg Config, id string) (bool, error) {
 	s := store{dir: filepath.Join(cfg.Base, "volumes")}
 	a, err := s.attachments(id)

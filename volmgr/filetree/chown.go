@@ -8,26 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owner is the desired owner of a file.
+// Owner is the requested owner of a file.
 type Owner struct {
-	UID, GID int // -1 keeps the present one
-	// Mode returns the desired mode for a file's present mode. Both include the bits of the file
-	// type. If Mode is nil, the mode stays.
+	UID, GID int // -1 means no change
+	// Mode returns the new mode for a file's present mode. Both include the bits of the file type.
+	// If Mode is nil, the mode does not change.
 	Mode func(mode uint32) uint32
 	// DropACL removes access control lists even if neither owner nor group changes.
 	DropACL bool
 }
 
-// setID contains the bits that run a program with the rights of its owner or group.
+// setID contains the bits that make a program run with the rights of the file's owner or group.
 const setID = unix.S_ISUID | unix.S_ISGID
 
 // Chown sets the owner, group and mode of an open file.
 //
-// The previous owner may be an attacker who prepared the file, so no rights may be carried over.
-// Chown clears the set-user-ID and set-group-ID bits of a file that is not a directory. It clears
-// them before the change, because the kernel keeps some of them. It clears them again afterwards,
-// because the previous owner may set them in between. If owner or group changes, it removes the
-// access control lists too.
+// The previous owner may be an attacker who prepared the file to keep rights after the change.
+// Therefore Chown clears the set-user-ID and set-group-ID bits of a file that is not a directory.
+// It clears them before the change of owner, because the kernel keeps some of them. It clears them
+// again after the change, because the previous owner may set them in the meantime. If the owner or
+// the group changes, Chown also removes the access control lists.
 func Chown(fd int, st *unix.Statx_t, to Owner) error {
 	uid, gid := -1, -1
 	if to.UID >= 0 && st.Uid != uint32(to.UID) {
@@ -39,7 +39,7 @@ func Chown(fd int, st *unix.Statx_t, to Owner) error {
 	}
 
 	changes := uid >= 0 || gid >= 0
-	link := st.Mode&unix.S_IFMT == unix.S_IFLNK // a link has neither a mode nor a list
+	link := st.Mode&unix.S_IFMT == unix.S_IFLNK // a symbolic link has neither a mode nor an access control list
 	if HasSetID(st) {
 		if err := chmod(fd, uint32(st.Mode)&^setID); err != nil {
 			return err
@@ -77,10 +77,12 @@ func Chown(fd int, st *unix.Statx_t, to Owner) error {
 	return chmod(fd, want)
 }
 
-// HasSetID reports whether a file that is not a directory has a set-user-ID or set-group-ID bit.
+// HasSetID reports whether a file has a set-user-ID or set-group-ID bit. For a directory it returns
+// false.
 func HasSetID(st *unix.Statx_t) bool { return !isDir(st) && st.Mode&setID != 0 }
 
-// nameOf returns a path to the open file itself. It works for calls that refuse O_PATH descriptors.
+// nameOf returns a path to the open file itself. The path works in calls that refuse O_PATH
+// descriptors.
 func nameOf(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
 func chmod(fd int, mode uint32) error {
@@ -108,7 +110,7 @@ func HasACL(fd int) (bool, error) {
 	return false, nil
 }
 
-// dropACL removes the access control lists of an open file, which must not be a symbolic link.
+// dropACL removes the access control lists of an open file. The file must not be a symbolic link.
 func dropACL(fd int, dir bool) error {
 	list, err := readACL(fd, accessACL)
 	if err != nil {
@@ -125,8 +127,9 @@ func dropACL(fd int, dir bool) error {
 	return removeACL(fd, defaultACL)
 }
 
-// dropAccessACL removes a list without extending the rights of the owning group. While a list
-// exists, the group bits of the mode are its mask, which may allow more than the group's own entry.
+// dropAccessACL removes the access list of a file without giving more rights to the owning group.
+// While the list exists, the group bits of the mode are the list's mask. The mask may permit more
+// than the entry of the owning group.
 func dropAccessACL(fd int, list []byte) error {
 	st, err := stat(fd)
 	if err != nil {
@@ -136,7 +139,7 @@ func dropAccessACL(fd int, list []byte) error {
 	mode := uint32(st.Mode)
 	mode = mode&^0o070 | mode&(groupRights(list)<<3)
 	if mode != uint32(st.Mode) {
-		if err := chmod(fd, mode); err != nil { // this narrows the mask
+		if err := chmod(fd, mode); err != nil { // the new mode also narrows the mask of the list
 			return err
 		}
 	}
@@ -144,8 +147,9 @@ func dropAccessACL(fd int, list []byte) error {
 	return removeACL(fd, accessACL)
 }
 
-// groupRights returns the rights in the entry of the owning group, 0 to 7. A list has a header of 4
-// bytes and entries of 8: tag, rights and id, all little-endian (linux/posix_acl_xattr.h).
+// groupRights returns the rights in the entry of the owning group, from 0 to 7. A list has a header
+// of 4 bytes and entries of 8 bytes: tag, rights and id, all little-endian
+// (linux/posix_acl_xattr.h).
 func groupRights(list []byte) uint32 {
 	const header, entry, groupObj = 4, 8, 0x04
 	for at := header; at+entry <= len(list); at += entry {
@@ -157,10 +161,11 @@ func groupRights(list []byte) uint32 {
 	return 0
 }
 
-// maxACL is the size limit of a list in the kernel, in bytes (XATTR_SIZE_MAX).
+// maxACL is the kernel's size limit of an access control list, in bytes (XATTR_SIZE_MAX).
 const maxACL = 1 << 16
 
-// readACL returns a list, or nil if the file has none or the file system does not support lists.
+// readACL returns an access control list. It returns nil if the file has none or if the file system
+// does not support lists.
 func readACL(fd int, name string) ([]byte, error) {
 	var list []byte
 	n := 0
@@ -168,7 +173,7 @@ func readACL(fd int, name string) ([]byte, error) {
 		n, err = unix.Getxattr(nameOf(fd), name, list)
 		return err
 	}
-	err := retry(get) // read only the size, because nearly no file has a list
+	err := retry(get) // first only the size, because nearly no file has a list
 	if err == nil {
 		list = make([]byte, maxACL)
 		err = retry(get)

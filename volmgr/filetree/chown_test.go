@@ -17,7 +17,8 @@ type aclEntry struct {
 
 const noID = 0xffffffff
 
-// setACL sets a file's list in the kernel's format. The entries must be sorted by tag.
+// setACL sets the access control list of a file in the kernel's format. The entries must be sorted
+// by tag.
 func setACL(t *testing.T, path, name string, entries ...aclEntry) {
 	t.Helper()
 	list := binary.LittleEndian.AppendUint32(nil, 2) // the version
@@ -29,7 +30,8 @@ func setACL(t *testing.T, path, name string, entries ...aclEntry) {
 	check(t, unix.Lsetxattr(path, name, list, 0))
 }
 
-// forUser is a list that gives all rights to user 1234 and none to the owning group.
+// forUser is an access control list that gives all rights to user 1234, and none to the owning
+// group.
 var forUser = []aclEntry{{0x01, 7, noID}, {0x02, 7, 1234}, {0x04, 0, noID}, {0x10, 7, noID}, {0x20, 0, noID}}
 
 func change(t *testing.T, path string, to Owner) {
@@ -49,7 +51,7 @@ func owned(t *testing.T, path string) string {
 	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)
 }
 
-// TestChown covers owner, group and mode of each kind of file.
+// TestChown checks the owner, group and mode of each kind of file after a change.
 func TestChown(t *testing.T) {
 	widen := func(mode uint32) uint32 { return mode | mode&0o700>>3 | unix.S_ISGID }
 	for name, c := range map[string]struct {
@@ -79,8 +81,8 @@ func TestChown(t *testing.T) {
 	}
 }
 
-// TestChownACL checks that a change of owner removes the list. The owning group must not get rights
-// that the list did not give it.
+// TestChownACL checks that a change of owner removes the access control list. The owning group must
+// not get rights that the list did not give it.
 func TestChownACL(t *testing.T) {
 	hasACL := func(path string) bool {
 		fd, err := unix.Open(path, unix.O_PATH, 0)

@@ -1,9 +1,10 @@
-// Package filetree walks the files below a directory and changes their owner. The files may belong
-// to an attacker. Such a user may nest directories without end, move them during the walk, or
-// prepare set-user-ID bits and access control lists.
+// Package filetree walks the files below a directory and changes their owner. The files may belong to
+// an attacker. Such a user may nest directories without limit, move them during the walk, or prepare
+// set-user-ID bits and access control lists.
 //
-// The package reaches every file by descriptors. A path that grows or changes during the walk
-// therefore does no harm. The walk crosses neither symbolic links nor mount points.
+// The package opens every file relative to the descriptor of its directory. A path that grows or
+// changes during the walk therefore does no harm. The walk crosses neither symbolic links nor mount
+// points.
 package filetree
 
 import (
@@ -12,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retry repeats a system call that was interrupted by a signal. The Go runtime sends signals, and
-// some file systems (FUSE, NFS) interrupt a call for any signal.
+// retry repeats a system call that a signal interrupted. The Go runtime sends signals, and some
+// file systems (FUSE, NFS) abort a call on any signal.
 func retry(call func() error) error {
 	for {
 		err := call()

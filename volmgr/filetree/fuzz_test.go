@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzGroupRights checks that the rights of the owning group are those of its own entry in an
-// access control list. Without such an entry, it has none.
+// FuzzGroupRights checks that groupRights returns the rights from the entry of the owning group,
+// and no rights if there is no such entry.
 func FuzzGroupRights(f *testing.F) {
 	f.Add([]byte{}, uint16(7))
 	f.Add([]byte{2, 0, 0, 0, 4, 0, 5, 0, 0xff, 0xff, 0xff, 0xff}, uint16(5))

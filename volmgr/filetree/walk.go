@@ -12,23 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOpen is the number of directories that a walk keeps open, regardless of the depth of the tree.
-// It is far below the usual limit of 1024 descriptors for each process.
+// maxOpen is the number of directories that a walk keeps open, however deep the tree is. It is far
+// below the usual limit of 1024 descriptors for each process.
 const maxOpen = 32
 
-// errMoved is returned if a directory was moved to another parent during the walk.
-var errMoved = errors.New("the directory was moved while the tree was walked")
+// errMoved reports that another process moved a directory to another parent during the walk.
+var errMoved = errors.New("the directory was moved during the walk")
 
-// Visit handles one file. The descriptor is opened with O_PATH, because opening a device or a pipe
-// has effects. It is closed after the call.
+// Visit processes one file. Its descriptor is an O_PATH descriptor, because opening a device or a
+// pipe has side effects. The walk closes the descriptor after the call.
 type Visit func(fd int, st *unix.Statx_t) error
 
 // Below calls visit for every file and directory below the open directory root, but not for root
-// itself. A directory is visited after its content. A file that disappears during the walk is
-// skipped. Other mounts below root are skipped too.
+// itself. It visits a directory after the files in it. It skips a file that disappears during the
+// walk, and other mounts below root.
 //
-// The walk ends at the first error and names the file by its path below root. If ctx is done, it
-// ends with ctx's error. Each level of directories costs memory, but no descriptor.
+// The walk ends at the first error, which contains the path of the file below root. If ctx ends,
+// the walk returns the error of ctx. Each level of directories costs memory, but no descriptor.
 func Below(ctx context.Context, root int, visit Visit) error {
 	w := &walk{ctx: ctx, visit: visit, levels: []*level{{fd: root}}}
 	defer w.close()
@@ -53,25 +53,26 @@ func Below(ctx context.Context, root int, visit Visit) error {
 	}
 }
 
-// walk is one walk. Its levels lead from the root to the directory that is being read.
+// walk is the state of one walk. Its levels lead from the root to the directory that it is reading.
 type walk struct {
 	ctx    context.Context
 	visit  Visit
 	levels []*level
 }
 
-// level is a directory on the path to the current one.
+// level is one of the directories between the root and the current directory.
 type level struct {
 	name string
-	fd   int // -1 while it is closed
+	fd   int // -1 if the directory is not open at present
 	id   fileID
-	// dirs holds the names of the subdirectories that the walk has not entered yet, each with a NUL
-	// at its end. A user decides how many there are, and one byte slice needs less memory than many
-	// strings.
+	// dirs contains the names of the subdirectories that the walk has not entered yet, each
+	// followed by a NUL. A user controls their number, and one byte slice needs less memory than
+	// many strings.
 	dirs []byte
 }
 
-// fileID identifies a directory, to check that a reopened one is the same.
+// fileID identifies a directory. The walk compares it to check that it has reopened the same
+// directory.
 type fileID struct {
 	major, minor uint32
 	inode        uint64
@@ -93,22 +94,23 @@ func (l *level) next() (string, bool) {
 func (w *walk) top() *level { return w.levels[len(w.levels)-1] }
 
 func (w *walk) close() {
-	for _, l := range w.levels[1:] { // the root belongs to the caller
+	for _, l := range w.levels[1:] { // levels[0] is the root, which belongs to the caller
 		if l.fd >= 0 {
-			_ = unix.Close(l.fd) // a directory, so no data was written
+			_ = unix.Close(l.fd) // no data was written to a directory
 		}
 	}
 }
 
-// read visits every file in a directory, except for subdirectories, which it remembers for later.
+// read visits every file in a directory. It does not enter subdirectories but stores their names
+// for later.
 func (w *walk) read(l *level) error {
-	fd, err := openat(l.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY) // a separate read position
+	fd, err := openat(l.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY) // a new descriptor has its own read position
 	if err != nil {
 		return err
 	}
 
 	f := os.NewFile(uintptr(fd), "directory")
-	defer func() { _ = f.Close() }() // closing a file that was only read loses nothing
+	defer func() { _ = f.Close() }() // a file opened for reading has no data to lose
 	for {
 		names, err := f.Readdirnames(1000)
 		for _, name := range names {
@@ -125,7 +127,8 @@ func (w *walk) read(l *level) error {
 	}
 }
 
-// file visits one entry of a directory. If the entry is a directory, it is remembered for later.
+// file visits one entry of a directory. If the entry is a directory, file stores its name for
+// later.
 func (w *walk) file(l *level, name string) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
@@ -145,7 +148,7 @@ func (w *walk) file(l *level, name string) error {
 	return w.visit(fd, &st)
 }
 
-// enter opens a directory and reads it. The name may belong to a different file by now.
+// enter opens a directory and reads it. By now the name may belong to a different file.
 func (w *walk) enter(name string) error {
 	fd, st, err := open(w.top().fd, name)
 	if err != nil {
@@ -168,7 +171,7 @@ func (w *walk) enter(name string) error {
 	return w.located("", w.read(w.top()))
 }
 
-// leave visits a directory whose content is finished, and returns to its parent.
+// leave visits a directory after all files in it, and returns to its parent.
 func (w *walk) leave() error {
 	l, above := w.top(), w.levels[len(w.levels)-2]
 	st, err := stat(l.fd)
@@ -186,7 +189,8 @@ func (w *walk) leave() error {
 	return nil
 }
 
-// reopen opens the parent of an open directory. The parent must still have this id.
+// reopen opens the parent of an open directory. It fails with errMoved if the parent does not have
+// the given id.
 func reopen(below int, id fileID) (int, error) {
 	fd, st, err := open(below, "..")
 	if err != nil {
@@ -203,8 +207,8 @@ func reopen(below int, id fileID) (int, error) {
 
 const statMask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_UID | unix.STATX_GID | unix.STATX_INO
 
-// open opens an entry with O_PATH. The descriptor is -1 if the entry is gone or covered by another
-// mount.
+// open opens an entry with O_PATH. The descriptor is -1 if the entry no longer exists or another
+// mount covers it.
 func open(dir int, name string) (int, unix.Statx_t, error) {
 	fd, err := openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
@@ -249,7 +253,7 @@ func openat(dir int, name string, flags uint64) (int, error) {
 
 func isDir(st *unix.Statx_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// located adds the path of a file to an error, unless the error already has one.
+// located adds the path of a file to an error, unless the error already contains one.
 func (w *walk) located(name string, err error) error {
 	var told *pathError
 	if err == nil || errors.As(err, &told) || w.ctx.Err() != nil {
@@ -274,9 +278,10 @@ type pathError struct {
 
 func (e *pathError) Unwrap() error { return e.err }
 
-// Error shortens the path, because the creator of the files chose its length.
+// Error shortens the path in the message, because the user who created the files controls its
+// length.
 func (e *pathError) Error() string {
-	const most = 160 // bytes
+	const most = 160 // in bytes
 	path := e.path
 	if len(path) > most {
 		path = path[:most/2] + "…" + path[len(path)-most/2:]

@@ -27,7 +27,8 @@ func openDir(t *testing.T, path string) int {
 	return fd
 }
 
-// nest makes nested directories with a file in each, deeper than a path can be long.
+// nest makes nested directories with a file in each. The innermost is deeper than a path can be
+// long.
 func nest(t *testing.T, root string, levels int, name string) {
 	t.Helper()
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -45,7 +46,7 @@ func nest(t *testing.T, root string, levels int, name string) {
 	check(t, unix.Close(fd))
 }
 
-// TestBelowOrder checks that each file is visited once, and a directory after its content.
+// TestBelowOrder checks that the walk visits each file once, and a directory after the files in it.
 func TestBelowOrder(t *testing.T) {
 	root := t.TempDir()
 	check(t, os.MkdirAll(root+"/a/b", 0o755))
@@ -72,12 +73,12 @@ func TestBelowOrder(t *testing.T) {
 	}
 }
 
-// TestBelowDeep walks a tree that is deeper than the process's limit of open files.
+// TestBelowDeep walks a tree with more levels than the process may have open files.
 func TestBelowDeep(t *testing.T) {
 	const levels = 3000
 	root := t.TempDir()
 	nest(t, root, levels, "directory")
-	nest(t, root, 70, "other") // the walk returns to the root and goes down again
+	nest(t, root, 70, "other") // a second branch makes the walk return to the root
 	visits, most := 0, 0
 	check(t, Below(t.Context(), openDir(t, root), func(fd int, _ *unix.Statx_t) error {
 		visits++
@@ -92,7 +93,8 @@ func TestBelowDeep(t *testing.T) {
 	}
 }
 
-// TestBelowError checks that an error names its file once and briefly, however deep the file lies.
+// TestBelowError checks that an error contains the path of its file once, and in a short form for a
+// deep file.
 func TestBelowError(t *testing.T) {
 	root := t.TempDir()
 	nest(t, root, 1500, strings.Repeat("x", 200))
@@ -114,15 +116,15 @@ func TestBelowError(t *testing.T) {
 	}
 }
 
-// TestBelowMoved moves a directory away while the walk is far below it. The walk must not continue
-// at the directory's new place.
+// TestBelowMoved moves a directory to another place while the walk is far below it. The walk must
+// not continue in the other place.
 func TestBelowMoved(t *testing.T) {
 	root, elsewhere := t.TempDir(), t.TempDir()
 	nest(t, root, 3*maxOpen, "d")
 	visits := 0
 	var outside []string
 	err := Below(t.Context(), openDir(t, root), func(fd int, _ *unix.Statx_t) error {
-		if visits++; visits == 3*maxOpen { // the last file on the way down
+		if visits++; visits == 3*maxOpen { // the innermost file
 			check(t, os.Rename(root+"/d/d/d", elsewhere+"/d"))
 		}
 		if path, _ := os.Readlink(nameOf(fd)); path == elsewhere {
@@ -138,7 +140,7 @@ func TestBelowMoved(t *testing.T) {
 	}
 }
 
-// TestBelowEnds checks that the walk ends with its context.
+// TestBelowEnds checks that the walk stops when its context ends.
 func TestBelowEnds(t *testing.T) {
 	root := t.TempDir()
 	nest(t, root, 5, "d")

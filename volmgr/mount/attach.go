@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Like holds the options that a bind must have.
+// Like holds the options that a bind mount must get.
 type Like struct {
 	ReadOnly bool
-	// Flags are options named as in mount(8): nosuid, nodev, noexec, nosymfollow, nodiratime, and
-	// noatime, relatime or strictatime.
+	// Flags are mount options, named as in mount(8): nosuid, nodev, noexec, nosymfollow,
+	// nodiratime, and noatime, relatime or strictatime.
 	Flags []string
 }
 
@@ -25,7 +25,7 @@ var attrs = map[string]uint64{
 	"noatime": unix.MOUNT_ATTR_NOATIME, "strictatime": unix.MOUNT_ATTR_STRICTATIME, "relatime": unix.MOUNT_ATTR_RELATIME,
 }
 
-// attr returns the attributes to set, and those to clear before.
+// attr returns the attributes that mount_setattr(2) must set, and those that it must clear first.
 func (l Like) attr() (unix.MountAttr, error) {
 	var a unix.MountAttr
 	if l.ReadOnly {
@@ -58,12 +58,12 @@ func (l Like) has(attr uint64) bool {
 	return attr&want.Attr_set == want.Attr_set
 }
 
-// Attach bind-mounts src at a place, without the mounts below src. The new mount has its options
-// before any process can see it there. Attach returns the sight of the new mount. It looks through
-// the mount's own descriptor and does not walk to the path. After the time limit it fails with
-// *HungError, and the bind may still happen later.
+// Attach bind-mounts src at a place, without the mounts below src. It sets the options before the mount
+// becomes visible to other processes. The result is that of a Look at the new mount, but Attach inspects
+// the mount through its own descriptor instead of its path. After the time limit Attach fails with
+// *HungError, and the kernel may still make the mount later.
 func (h *Host) Attach(ctx context.Context, src string, p *Place, like Like) (volume.Sight, error) {
-	own, err := p.Again() // the call may outlive the caller
+	own, err := p.Again() // the call may still run after the caller has closed p
 	if err != nil {
 		return volume.Sight{}, err
 	}
@@ -78,8 +78,9 @@ func (h *Host) Attach(ctx context.Context, src string, p *Place, like Like) (vol
 	return s, nil
 }
 
-// Settled fails with *HungError while a bind or another change at a path has not returned after its
-// caller gave up. The mount of such a bind may still appear.
+// Settled checks that no earlier change at a path is still running. If a bind or another change has
+// not returned after its caller gave up, Settled fails with *HungError. The mount of such a bind
+// may still appear.
 func (h *Host) Settled(ctx context.Context, path string) error {
 	path = filepath.Clean(path)
 	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, nil })
@@ -113,7 +114,7 @@ func (h *Host) attach(src string, p *Place, like Like) (volume.Sight, error) {
 	return h.through(tree, p.path, like)
 }
 
-// makeLike sets attributes of a mount through a descriptor that is open on its root.
+// makeLike sets the attributes of a mount, given a descriptor that is open on the mount's root.
 func (h *Host) makeLike(fd int, like Like) error {
 	attr, err := like.attr()
 	if err != nil || attr == (unix.MountAttr{}) {
@@ -125,15 +126,15 @@ func (h *Host) makeLike(fd int, like Like) error {
 	return nil
 }
 
-// MakeLike sets options of the uppermost mount at a place, and checks the result. After the time
-// limit it fails with *HungError, and the change may still happen later.
+// MakeLike sets the options of the uppermost mount at a place and checks the result. After the time
+// limit it fails with *HungError, and the kernel may still make the change later.
 func (h *Host) MakeLike(ctx context.Context, p *Place, like Like) error {
 	if attr, err := like.attr(); err != nil || attr == (unix.MountAttr{}) {
 		return err
 	}
 
 	remake := func() (struct{}, error) { return struct{}{}, h.remakeLike(p.path, like) }
-	if p.lent { // no walk to a lent place is allowed
+	if p.lent { // the agent must not walk to a lent place
 		remake = func() (struct{}, error) { return struct{}{}, p.isLike(like) }
 	}
 	_, err := bounded(ctx, h, kindChange, p.path, h.bound, remake)
@@ -163,8 +164,8 @@ func (h *Host) remakeLike(path string, like Like) error {
 	return err
 }
 
-// attachVisibly binds on kernels without mount_setattr (before Linux 5.12). The mount is visible
-// before it becomes read-only. Other options are not possible.
+// attachVisibly makes the bind mount on kernels without mount_setattr (before Linux 5.12). There
+// the mount is visible before it becomes read-only, and no other option can be set.
 func (h *Host) attachVisibly(src string, p *Place, like Like) (volume.Sight, error) {
 	if len(like.Flags) > 0 {
 		return volume.Sight{}, errors.New("this kernel cannot set mount options of one mount alone; that needs Linux 5.12")
@@ -181,8 +182,8 @@ func (h *Host) attachVisibly(src string, p *Place, like Like) (volume.Sight, err
 	return h.look(p.path, false), nil
 }
 
-// through looks at a mount through a descriptor that is open on its root, and compares it with the
-// requested options.
+// through inspects a mount through a descriptor that is open on its root, and checks that it has
+// the requested options.
 func (h *Host) through(fd int, path string, like Like) (volume.Sight, error) {
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
 	if err != nil {
@@ -196,9 +197,9 @@ func (h *Host) through(fd int, path string, like Like) (volume.Sight, error) {
 
 	switch {
 	case p.at != path:
-		return volume.Sight{}, fmt.Errorf("it went to %s, because that moved meanwhile", p.at)
+		return volume.Sight{}, fmt.Errorf("the mount is now at %s, because the directory was moved", p.at)
 	case !like.has(p.attr):
-		return volume.Sight{}, errors.New("the kernel says it did, but the mount has other options than were asked for")
+		return volume.Sight{}, errors.New("the kernel reports success, but the mount does not have the requested options")
 	}
 
 	s := volume.Sight{Seen: volume.SeenMount, Identity: p.id, ReadOnly: p.readOnly}

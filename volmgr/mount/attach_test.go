@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachAt opens a place and binds there.
+// attachAt opens a place at dst and bind-mounts src on it.
 func attachAt(h *Host, src, dst string, like Like) (volume.Sight, error) {
 	p, err := h.OpenPlace(context.Background(), dst)
 	if err != nil {
@@ -48,7 +48,7 @@ func TestAttach(t *testing.T) {
 	h := newHost(t)
 	check(t, os.Symlink(dst, dir+"/link"))
 	for dst, want := range map[string]string{
-		dir + "/link":     "a link leads on to " + dst + "; name that",
+		dir + "/link":     "it contains a symbolic link; use the path " + dst + " instead",
 		dir + "/link/sub": "no such file",
 		dir + "/none":     "no such file",
 		src + "/file":     "invalid argument",
@@ -66,8 +66,8 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestAttachFlags checks that the options apply to one mount only, and that the mount has them
-// before it is visible.
+// TestAttachFlags checks that the options apply to one mount only, and that they are set before the
+// mount is visible.
 func TestAttachFlags(t *testing.T) {
 	dir := tempDir(t)
 	src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "dst")
@@ -75,7 +75,7 @@ func TestAttachFlags(t *testing.T) {
 	h := newHost(t)
 	for _, tt := range []struct {
 		flags []string
-		want  []string // expected among the options of the table
+		want  []string // options that the mount table must show
 		not   []string
 	}{
 		{nil, []string{"noatime"}, []string{"nosuid", "nodev"}},
@@ -116,8 +116,8 @@ func TestAttachFlags(t *testing.T) {
 	}
 }
 
-// TestBorrow checks that a descriptor is accepted only from a process of this namespace, and only
-// if it is open on the given path.
+// TestBorrow checks that BorrowPlace accepts a descriptor only from a process in this mount
+// namespace, and only if the descriptor is open on the given path.
 func TestBorrow(t *testing.T) {
 	dir := tempDir(t)
 	src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "dst")
@@ -163,8 +163,8 @@ func TestBorrow(t *testing.T) {
 	}
 }
 
-// TestGone checks that a mount is gone once it is mounted nowhere, and that another mount at the
-// same path does not count.
+// TestGone checks that Gone reports a mount that is no longer mounted anywhere, even if another
+// mount is now at its path.
 func TestGone(t *testing.T) {
 	dir := tempDir(t)
 	src, dst, other := mkdir(t, dir, "src"), mkdir(t, dir, "dst"), mkdir(t, dir, "other")
@@ -187,7 +187,7 @@ func TestGone(t *testing.T) {
 	if !now.Gone(elsewhere, dst) {
 		t.Error("a mount of an earlier boot is there")
 	}
-	mountFS(t, "tmpfs", "t", dst, 0, "") // over the mount
+	mountFS(t, "tmpfs", "t", dst, 0, "") // covers the mount at dst
 	if now.Gone(s.Identity, dst) || before.Gone(old, dst) {
 		t.Error("it is gone once something lies over it")
 	}
@@ -209,8 +209,8 @@ func TestGone(t *testing.T) {
 	check(t, now.Unmount(t.Context(), dst, Plain))
 }
 
-// TestChanges checks that changes of the mount table are reported, that one call reports several
-// changes, and that the watch ends with its context.
+// TestChanges checks that Changes reports changes of the mount table, combines several changes into
+// one call, and ends with its context.
 func TestChanges(t *testing.T) {
 	h, at := newHost(t), mkdir(t, tempDir(t), "m")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -223,7 +223,7 @@ func TestChanges(t *testing.T) {
 			}
 		})
 	}()
-	<-told // the watch has begun
+	<-told // wait until the watch has begun
 	for range 3 {
 		mountFS(t, "tmpfs", "t", at, 0, "")
 		<-told

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entering are the capabilities that let a process enter every directory (capabilities(7)).
+// entering is the set of capabilities that let a process enter every directory (capabilities(7)).
 const entering = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
 
-// barred reports whether a process, given by its directory in procfs, may not enter a directory of
-// ours with mode 0700. If so, it also returns the process's user. The kernel could answer exactly,
-// but only to a caller that may change its own user, and the agent may not. Therefore barred
-// applies the rule of path_resolution(7) itself.
+// barred reports whether a process may not enter a directory of the agent with mode 0700. The
+// parameter proc is a descriptor of the process's directory in procfs. If the process may not,
+// barred also returns its user. The kernel could answer exactly, but only to a caller that may
+// change its own user, and the agent may not do that. Therefore barred applies the rule of
+// path_resolution(7) itself.
 func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 	status, err := readAt(proc, "status")
 	if err != nil {
@@ -39,8 +40,9 @@ func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 	return uid, true, nil
 }
 
-// rules reports whether the capabilities of a process count for files of a user. Capabilities in
-// another user namespace count only for users that are mapped into it.
+// rules reports whether the capabilities of a process apply to files of the user owner.
+// Capabilities in another user namespace apply only to files of users that are mapped into that
+// namespace.
 func (h *Host) rules(proc int, owner uint32) (bool, error) {
 	theirs, err := readlinkat(proc, "ns/user")
 	if err != nil {
@@ -70,7 +72,8 @@ func (h *Host) rules(proc int, owner uint32) (bool, error) {
 	return false, nil
 }
 
-// credentials reads the file system user and the effective capabilities from /proc/PID/status.
+// credentials parses the file system user and the effective capabilities from the text of
+// /proc/PID/status.
 func credentials(status string) (uid uint32, caps uint64, err error) {
 	var haveUID, haveCaps bool
 	for line := range strings.Lines(status) {
@@ -92,7 +95,7 @@ func credentials(status string) (uid uint32, caps uint64, err error) {
 	}
 
 	if !haveUID || !haveCaps {
-		return 0, 0, errors.New("/proc names no user and capabilities of the process")
+		return 0, 0, errors.New("/proc does not show the user and the capabilities of the process")
 	}
 	return uid, caps, nil
 }
@@ -105,7 +108,7 @@ func readAt(dir int, name string) (string, error) {
 	}
 
 	f := os.NewFile(uintptr(fd), name)
-	defer func() { _ = f.Close() }() // the file is only read
+	defer func() { _ = f.Close() }() // a file opened for reading has no data to lose
 
 	data, err := io.ReadAll(io.LimitReader(f, 1<<16))
 

@@ -10,16 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spent returns the processor time of this process so far, including the kernel's time for it.
+// spent returns the processor time that this process has used so far, in user mode and in the
+// kernel.
 func spent(b *testing.B) int64 {
 	var u unix.Rusage
 	check(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// BenchmarkLookCPU measures the processor time of a look (cpu-ns/op), which differs from the
-// elapsed time. It looks at a bind mount of a directory on a disk, at a path without a mount, and
-// at two such mounts in parallel. Each case runs with one caller and with 32.
+// BenchmarkLookCPU measures the processor time of one Look (cpu-ns/op), which differs from the
+// elapsed time. The cases are a bind mount of a directory on a disk, a path without a mount, and
+// two such mounts in parallel. Each case runs with one caller and with 32.
 func BenchmarkLookCPU(b *testing.B) {
 	const callers = 32
 	dir := tempDir(b)
@@ -81,8 +82,8 @@ func BenchmarkLookCPU(b *testing.B) {
 	}
 }
 
-// BenchmarkLook shows that the cost of a look does not depend on the number of mounts, while the
-// cost of parsing the table does.
+// BenchmarkLook shows that the cost of Look does not depend on the number of mounts, while the cost
+// of parsing the mount table does.
 func BenchmarkLook(b *testing.B) {
 	for _, n := range []int{10, 1000} {
 		dir := tempDir(b)
@@ -132,7 +133,7 @@ func BenchmarkUnder(b *testing.B) {
 	}
 }
 
-// BenchmarkGone measures the cost of a change of the mount table for each watched mount.
+// BenchmarkGone measures the cost that a change of the mount table causes for each watched mount.
 func BenchmarkGone(b *testing.B) {
 	dir := b.TempDir()
 	h, err := New()

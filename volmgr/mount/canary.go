@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CanaryName is the name of the directory on which Sharing mounts a canary, inside the tested
-// directory. A canary is a small mount that shows whether mounts reach another namespace. No
-// volume's path component begins with a dot.
+// CanaryName is the name of the directory, inside the tested directory, on which Sharing mounts a
+// canary. A canary is a small mount that shows whether mounts reach another namespace. The name
+// cannot collide with a volume, because no path component of a volume begins with a dot.
 const CanaryName = ".canary"
 
 // canarySource and canaryType identify a canary in a mount table.
@@ -20,13 +20,14 @@ const (
 	canaryType   = "tmpfs"
 )
 
-// IsCanary reports whether a mount was made by Sharing. An agent that was killed may have left it.
+// IsCanary reports whether Sharing made a mount. Such a mount remains if the agent was killed
+// during Sharing.
 func IsCanary(e Entry) bool {
 	return filepath.Base(e.Path) == CanaryName && e.Source == canarySource && e.Identity.FSType == canaryType && e.Identity.Root == "/"
 }
 
-// mountCanary mounts an empty read-only file system of at most one page and returns its device. No
-// other file system has that device number at the same time.
+// mountCanary mounts an empty read-only file system of at most one page, and returns its device
+// number. No other file system has this number while the canary is mounted.
 func mountCanary(path string) (dev string, err error) {
 	err = retry(func() error {
 		return unix.Mount(canarySource, path, canaryType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2,mode=0")
@@ -40,7 +41,7 @@ func mountCanary(path string) (dev string, err error) {
 	return dev, nil
 }
 
-// deviceAt returns the device of the file at a path. The result is empty if the path does not
+// deviceAt returns the device number of the file at a path, or an empty string if the path does not
 // exist.
 func deviceAt(dir int, path string) (string, error) {
 	st, err := statx(dir, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, 0)
@@ -53,19 +54,20 @@ func deviceAt(dir int, path string) (string, error) {
 	return device(st.Dev_major, st.Dev_minor), nil
 }
 
-// takeOff unmounts a canary. It does so lazily, because the canary is empty, and a process that
-// looks at it at this moment must not keep it mounted.
+// takeOff unmounts a canary. The unmount is lazy, because a process that happens to look at the
+// canary must not keep it mounted. No data can be lost, because the canary is empty.
 func takeOff(path string) error {
 	err := retry(func() error { return unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // it was unmounted together with its peer
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // the kernel unmounted it together with its peer
 		return fmt.Errorf("cannot unmount a canary: %w", err)
 	}
 	return nil
 }
 
-// clearCanary unmounts leftover canaries below dir and removes their directory. Any other mount
-// there stays and is an error. Removing the directory also unmounts mounts on it in other
-// namespaces. This removes a canary that a killed agent left in the namespace of a process.
+// clearCanary unmounts leftover canaries below dir and removes the directory on which they were
+// mounted. It keeps any other mount there and returns an error. When the directory is removed, the
+// kernel also unmounts the mounts on it in other namespaces. This also removes a canary that a
+// killed agent left in the namespace of a process.
 func (h *Host) clearCanary(dir string) error {
 	at := filepath.Join(dir, CanaryName)
 	mounted, err := h.mountedAt(at)

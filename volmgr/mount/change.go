@@ -16,17 +16,17 @@ import (
 // How is a way to unmount.
 type How int
 
-// Ways to unmount, in the order to try them.
+// The ways to unmount are listed in the order in which the agent tries them.
 const (
 	// Plain fails with EBUSY while any process uses the mount.
 	Plain How = iota
 
-	// Force makes a FUSE or network file system abort pending requests, and then does the same as
+	// Force makes a FUSE or network file system abort its pending requests, and then acts like
 	// Plain.
 	Force
 
-	// Lazy removes the mount from the mount table. The file system continues until its last user
-	// ends, so success proves nothing.
+	// Lazy removes the mount from the mount table at once. The file system stays active until its
+	// last user ends. Success therefore does not prove that the file system is unused.
 	Lazy
 )
 
@@ -39,7 +39,7 @@ func (h *Host) openNoLink(path string) (int, error) {
 
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE)
 	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		err = errors.New("is a symbolic link")
+		err = errors.New("it is a symbolic link")
 	}
 	if err != nil {
 		closeFD(fd)
@@ -49,9 +49,9 @@ func (h *Host) openNoLink(path string) (int, error) {
 	return fd, nil
 }
 
-// Unmount unmounts the uppermost mount at path. If there is no mount or no such path, it succeeds.
-// For a busy mount (EBUSY), Holders names the users. After the time limit it fails with *HungError,
-// and the unmount may still happen later.
+// Unmount unmounts the uppermost mount at path. It succeeds if there is no mount or no such path.
+// If the mount is busy, it fails with EBUSY, and Holders names the processes that use the mount.
+// After the time limit it fails with *HungError, and the kernel may still unmount later.
 func (h *Host) Unmount(ctx context.Context, path string, how How) error {
 	path = filepath.Clean(path)
 	k, flags := kindUnmount, unix.UMOUNT_NOFOLLOW
@@ -75,7 +75,7 @@ func (h *Host) unmount(path string, flags int) error {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 		return nil
 	case errors.Is(err, unix.EINVAL):
-		// EINVAL means that the path is no mount point, or that its mount cannot be unmounted.
+		// EINVAL means that the path is not a mount point, or that the kernel refuses to unmount it.
 		if mounted, merr := h.mountedAt(path); merr == nil && !mounted {
 			return nil
 		}
@@ -84,7 +84,7 @@ func (h *Host) unmount(path string, flags int) error {
 	return err
 }
 
-// mountedAt reports whether path is a mount point, even if the mount does not work.
+// mountedAt reports whether path is a mount point. A mount that does not work counts too.
 func (h *Host) mountedAt(path string) (bool, error) {
 	_, p, err := h.find(path, 0)
 	if p != nil {
@@ -93,9 +93,9 @@ func (h *Host) mountedAt(path string) (bool, error) {
 	return false, err
 }
 
-// MakeReadOnly makes only this mount at path read-only, not the mounts below it or other mounts of
-// the file system. It checks the result. It fails with EBUSY while a file is open for writing
-// through the mount.
+// MakeReadOnly makes the mount at path read-only and checks the result. It changes neither the
+// mounts below nor other mounts of the same file system. It fails with EBUSY while a process has a
+// file open for writing through the mount.
 func (h *Host) MakeReadOnly(ctx context.Context, path string) error {
 	path = filepath.Clean(path)
 	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.makeReadOnly(path) })
@@ -120,7 +120,7 @@ func (h *Host) makeReadOnly(path string) error {
 		err = h.remount(fd, Like{ReadOnly: true})
 	}
 	if errors.Is(err, unix.EINVAL) {
-		return errors.New("it is no mount point")
+		return errors.New("it is not a mount point")
 	}
 	if err != nil {
 		return err
@@ -131,13 +131,13 @@ func (h *Host) makeReadOnly(path string) error {
 		return err
 	}
 	if !p.readOnly {
-		return errors.New("the kernel says it did, but the mount is still writable")
+		return errors.New("the kernel reports success, but the mount is still writable")
 	}
 	return nil
 }
 
 // Restrict adds options such as nosuid to the uppermost mount at path and to all mounts below it,
-// and checks the result. The mount keeps its other options.
+// and checks the result. The mounts keep their other options.
 func (h *Host) Restrict(ctx context.Context, path string, flags []string) error {
 	path = filepath.Clean(path)
 	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.restrict(path, Like{Flags: flags}) })
@@ -166,7 +166,7 @@ func (h *Host) restrict(path string, like Like) error {
 		err = h.remount(fd, like)
 	}
 	if errors.Is(err, unix.EINVAL) {
-		return errors.New("it is no mount point")
+		return errors.New("it is not a mount point")
 	}
 	if err != nil {
 		return err
@@ -174,7 +174,7 @@ func (h *Host) restrict(path string, like Like) error {
 
 	p, err := h.openPoint(fd)
 	if err == nil && !like.has(p.attr) {
-		err = errors.New("the kernel reports success, but the mount does not have them")
+		err = errors.New("the kernel reports success, but the mount does not have these options")
 	}
 	return err
 }
@@ -188,7 +188,7 @@ func (h *Host) openPoint(fd int) (point, error) {
 	return h.pointOf(st, fd, "", 0)
 }
 
-// mountOptions maps the options of one mount to the flags of mount(2).
+// mountOptions maps the options that belong to one mount to the flags of mount(2).
 var mountOptions = map[string]uintptr{
 	"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
 	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
@@ -196,7 +196,7 @@ var mountOptions = map[string]uintptr{
 }
 
 // remount sets options on kernels without mount_setattr. It must repeat every option that the mount
-// has, because an omitted option is lost.
+// already has, because mount(2) clears an omitted option.
 func (h *Host) remount(fd int, like Like) error {
 	id, err := h.fdMountID("self", strings.TrimPrefix(h.fdLink(fd), h.proc+"/self/fd/"))
 	if err != nil {
@@ -236,8 +236,8 @@ func (h *Host) remount(fd int, like Like) error {
 	return retry(func() error { return unix.Mount("", h.fdLink(fd), "", flags, "") })
 }
 
-// SetMode changes the permissions of a directory if they differ. It refuses a symbolic link and a
-// mount point, because a mount there hides this directory.
+// SetMode changes the permissions of a directory if they differ from mode. It refuses a symbolic
+// link and a mount point. A mount would hide the directory that the caller means.
 func (h *Host) SetMode(ctx context.Context, dir string, mode os.FileMode) error {
 	dir = filepath.Clean(dir)
 	_, err := bounded(ctx, h, kindChange, dir, h.bound, func() (struct{}, error) { return struct{}{}, h.setMode(dir, uint32(mode.Perm())) })

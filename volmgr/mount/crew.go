@@ -5,24 +5,25 @@ import (
 	"time"
 )
 
-// A goroutine that has made a call waits for the next one, because a new goroutine would have to
-// grow its stack first. After lingerFor without a call, or up to twice as long, it ends. An idle
-// host therefore has none.
+// A goroutine that has made a call waits for the next call, because a new goroutine would have to
+// grow its stack first. After lingerFor without a call, or up to twice as long, the goroutine ends.
+// An idle host therefore has no waiting goroutine.
 const (
 	lingerMost = 16
 	lingerFor  = time.Second
 )
 
-// crew holds the waiting goroutines, each as its channel. The caller of its methods holds the
-// gate's lock.
+// crew holds the waiting goroutines. Each is represented by the channel from which it receives its
+// next call. The caller of the methods holds the gate's lock.
 type crew struct {
-	idle  []chan job // a stack: the last to finish is the first to get a call
-	spare int        // the number of goroutines at the bottom of idle without a call since the last sweep
+	idle  []chan job // a stack: the goroutine that finished last gets the next call
+	spare int        // the number of goroutines at the bottom of idle that got no call since the last sweep
 	timer *time.Timer
 	armed bool
 }
 
-// take returns a waiting goroutine, which must get a call, or nil.
+// take removes a waiting goroutine from the crew and returns its channel, or nil if no goroutine
+// waits. The caller must send a call to the channel.
 func (c *crew) take() chan job {
 	last := len(c.idle) - 1
 	if last < 0 {
@@ -37,8 +38,8 @@ func (c *crew) take() chan job {
 	return next
 }
 
-// add keeps a goroutine that has finished its call, unless there are enough. While any are kept, a
-// timer calls sweep.
+// add keeps a goroutine that has finished its call, unless enough goroutines wait already. As long
+// as goroutines wait, a timer calls sweep.
 func (c *crew) add(next chan job, sweep func()) bool {
 	if len(c.idle) >= lingerMost {
 		return false
@@ -59,8 +60,8 @@ func (c *crew) add(next chan job, sweep func()) bool {
 	return true
 }
 
-// dismiss returns the goroutines without a call since the last time. The caller must close their
-// channels.
+// dismiss removes and returns the goroutines that got no call since the last dismiss. The caller
+// must close their channels.
 func (c *crew) dismiss() []chan job {
 	gone := slices.Clone(c.idle[:c.spare])
 	c.idle = slices.Delete(c.idle, 0, c.spare)

@@ -30,8 +30,8 @@ func callAs(t *testing.T, h *Host, path string, fn func()) string {
 	return id
 }
 
-// A goroutine makes one call after another and never two at the same time. While one call hangs,
-// another goroutine makes the next.
+// TestCallsShareAGoroutineInTurn checks that a goroutine makes one call after another, and never two at
+// the same time. While one call hangs, another goroutine must make the next call.
 func TestCallsShareAGoroutineInTurn(t *testing.T) {
 	h := newHost(t)
 	first := callAs(t, h, "/a", func() {})
@@ -51,7 +51,8 @@ func TestCallsShareAGoroutineInTurn(t *testing.T) {
 	}
 }
 
-// After many parallel calls only a few goroutines wait, and only for a short time.
+// TestFewGoroutinesLinger checks that only a few goroutines wait after many parallel calls, and only for
+// a short time.
 func TestFewGoroutinesLinger(t *testing.T) {
 	h := newHost(t)
 	before := runtime.NumGoroutine()
@@ -61,13 +62,13 @@ func TestFewGoroutinesLinger(t *testing.T) {
 		made.Add(1)
 		calls.Go(func() { callAs(t, h, "/"+strings.Repeat("x", i), func() { made.Done(); <-hold }) })
 	}
-	made.Wait() // none of the calls waits for another to return
+	made.Wait() // all calls run at the same time
 	close(hold)
 	calls.Wait()
 	if n := h.gate.lingering(); n != lingerMost {
 		t.Errorf("%d goroutines linger, want %d", n, lingerMost)
 	}
-	// The goroutine that gets calls stays.
+	// Of the waiting goroutines, only the one that keeps getting calls stays.
 	used := callAs(t, h, "/again", func() {})
 	await(t, "all but one to go", func() bool {
 		done := h.gate.lingering() == 1
@@ -84,7 +85,8 @@ func TestFewGoroutinesLinger(t *testing.T) {
 	await(t, "the host to be idle again", func() bool { return h.gate.lingering() == 0 && runtime.NumGoroutine() <= before })
 }
 
-// A call that ends its goroutine frees its slot, and the next call works.
+// TestCallThatEndsItsGoroutine checks that a call that ends its own goroutine still frees its slot, so
+// that the next call works.
 func TestCallThatEndsItsGoroutine(t *testing.T) {
 	h := newHost(t)
 	callAs(t, h, "/x", runtime.Goexit)

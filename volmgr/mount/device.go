@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// BlockReadOnly reports whether the block device whose node is at path refuses writes (BLKROGET).
-// This is independent of a read-only mount of the node.
+// BlockReadOnly reports whether a block device refuses writes (BLKROGET). The parameter path names
+// the device's node. A read-only mount of the node does not change the result.
 func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 	path = filepath.Clean(path)
 	ro, err := bounded(ctx, h, kindLook, path, h.bound, func() (bool, error) {
@@ -27,7 +27,7 @@ func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 			return false, err
 		}
 		if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-			return false, errors.New("it is no block device")
+			return false, errors.New("it is not a block device")
 		}
 
 		fd, err := open(path, unix.O_RDONLY|unix.O_NONBLOCK)
@@ -40,14 +40,14 @@ func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 	})
 
 	if err != nil {
-		return false, fmt.Errorf("cannot ask whether %q is read-only: %w", path, err)
+		return false, fmt.Errorf("cannot find out whether %q is read-only: %w", path, err)
 	}
 	return ro, nil
 }
 
-// Devices returns the block devices at path, sorted by number. For a device node this is its
-// device. For a mount these are the devices of its file system. For any other path, and for a
-// missing one, there are none.
+// Devices returns the block devices at path, sorted by number. If path is a device node, the result
+// is its device. If path is a mount point, the result contains all devices of the mounted file
+// system. For any other path, or a missing one, the result is empty.
 func (h *Host) Devices(ctx context.Context, path string) ([]volume.Device, error) {
 	path = filepath.Clean(path)
 	devs, err := bounded(ctx, h, kindLook, path, h.bound, func() ([]volume.Device, error) {
@@ -66,7 +66,7 @@ func (h *Host) Devices(ctx context.Context, path string) ([]volume.Device, error
 }
 
 func (h *Host) devices(path string) ([]string, error) {
-	// This follows a symbolic link to a node.
+	// statx follows a symbolic link here, because path may be a link to a device node.
 	st, err := statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, lookMask)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
@@ -79,7 +79,7 @@ func (h *Host) devices(path string) ([]string, error) {
 	if p == nil {
 		return nil, err
 	}
-	// A mount that does not work has devices too.
+	// The devices are also known if the mount does not work.
 	if !strings.HasPrefix(p.id.Device, "0:") {
 		return []string{p.id.Device}, nil
 	}
@@ -91,8 +91,9 @@ func (h *Host) devices(path string) ([]string, error) {
 	return h.companions(dev), nil
 }
 
-// sourceDevice returns the block device that a mount's source names, or an empty string. It is
-// needed because btrfs and some other file systems have device numbers of their own.
+// sourceDevice returns the block device that the source of a mount names, or an empty string. It is
+// needed for btrfs and other file systems whose mounts show a device number that belongs to no
+// block device.
 func sourceDevice(source string) string {
 	if !strings.HasPrefix(source, "/dev/") {
 		return ""
@@ -105,8 +106,8 @@ func sourceDevice(source string) string {
 	return device(unix.Major(st.Rdev), unix.Minor(st.Rdev))
 }
 
-// companions returns all devices of the btrfs that contains dev. For any other device it returns
-// dev alone.
+// companions returns all devices of the btrfs file system that contains dev. If dev belongs to no
+// btrfs, it returns dev alone.
 func (h *Host) companions(dev string) []string {
 	name := h.deviceName(dev)
 	found, _ := filepath.Glob(h.sys + "/fs/btrfs/*/devices/" + filepath.Base(name)) // the pattern is valid
@@ -115,7 +116,7 @@ func (h *Host) companions(dev string) []string {
 	for _, f := range found {
 		members, err := os.ReadDir(filepath.Dir(f))
 		if err != nil {
-			continue // unmounted in the meantime
+			continue // the file system was unmounted since Glob
 		}
 
 		for _, m := range members {
@@ -130,10 +131,10 @@ func (h *Host) companions(dev string) []string {
 	return slices.Compact(devs)
 }
 
-// diskSequence returns the sequence number of a device's disk, also if the device is a partition.
-// It returns 0 if the kernel has none. It also returns 0 for the device mapper. Such a device keeps
-// its number while its table is exchanged under a mount, so a new sequence number would prove
-// nothing.
+// diskSequence returns the sequence number (diskseq) of the disk to which a device or partition
+// belongs. It returns 0 if the kernel provides none. It also returns 0 for the device mapper, whose
+// sequence number proves nothing: such a device keeps its device number while its table is
+// exchanged under a mount.
 func (h *Host) diskSequence(dev string) uint64 {
 	if strings.HasPrefix(h.deviceName(dev), "dm-") {
 		return 0
@@ -141,7 +142,7 @@ func (h *Host) diskSequence(dev string) uint64 {
 
 	dir := h.sys + "/dev/block/" + dev
 	if unix.Access(dir+"/partition", unix.F_OK) == nil {
-		dir += "/.." // relative to the link's target: the disk
+		dir += "/.." // the parent of the link's target is the disk
 	}
 	raw, err := os.ReadFile(dir + "/diskseq")
 	if err != nil {
@@ -155,8 +156,8 @@ func (h *Host) diskSequence(dev string) uint64 {
 	return seq
 }
 
-// Replaced reports whether another disk has the device's number now. The kernel reuses a number
-// only after its disk is neither mounted nor open. A replaced device is therefore unused.
+// Replaced reports whether the device number now belongs to another disk. The kernel reuses a
+// number only when its disk is neither mounted nor open. A replaced device is therefore unused.
 func (h *Host) Replaced(dev volume.Device) bool {
 	now := h.diskSequence(dev.Number)
 	return dev.Disk != 0 && now != 0 && now != dev.Disk

@@ -25,14 +25,14 @@ func TestDevices(t *testing.T) {
 	mountFS(t, "ext4", ext4, at("ext4"), 0, "")
 	bindAt(t, mkdir(t, dir, "ext4/sub"), at("bind"))
 	mountFS(t, "tmpfs", "tmpfs", at("tmpfs"), 0, "")
-	mountFS(t, "tmpfs", raw, at("named"), 0, "") // the source is only a name here, but Devices checks it
+	mountFS(t, "tmpfs", raw, at("named"), 0, "") // tmpfs ignores its source, but Devices reads it
 	bindAt(t, raw, write(t, dir+"/node", ""))
 	check(t, os.Symlink(raw, dir+"/link"))
 	serveFuse(t, at("dead"), false).die()
 	for path, want := range map[string][]string{
 		"ext4":       {number(t, ext4)},
 		"bind":       {number(t, ext4)},
-		"ext4/sub":   nil, // not a mount: Devices does not search further up
+		"ext4/sub":   nil, // no mount point: Devices does not examine the parent directories
 		"plain":      nil,
 		"none":       nil,
 		"none/none":  nil,
@@ -56,7 +56,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// numbersOf returns the numbers of devices.
+// numbersOf returns the device numbers of devs.
 func numbersOf(devs []volume.Device) (numbers []string) {
 	for _, d := range devs {
 		numbers = append(numbers, d.Number)
@@ -64,8 +64,9 @@ func numbersOf(devs []volume.Device) (numbers []string) {
 	return numbers
 }
 
-// TestDeviceReplaced detaches a device and attaches another file under its number, which is then
-// mounted. The device as recorded counts as unused. The number alone does not.
+// TestDeviceReplaced detaches a loop device, and attaches and mounts another file under the same
+// device number. DeviceUsers must report the recorded device as unused. Given the device number
+// alone, it must report a user.
 func TestDeviceReplaced(t *testing.T) {
 	dir := tempDir(t)
 	h, ctx := newHost(t), context.Background()
@@ -89,14 +90,14 @@ func TestDeviceReplaced(t *testing.T) {
 	if users, err := h.DeviceUsers(ctx, was); err != nil || len(users) != 0 || !h.Replaced(was) {
 		t.Errorf("once it is replaced: used by %q, %v", users, err)
 	}
-	unknown := numbered(was.Number) // as an older release recorded it
+	unknown := numbered(was.Number) // as a release before disk sequence numbers recorded it
 	if users, err := h.DeviceUsers(ctx, unknown); err != nil || len(users) != 1 {
 		t.Errorf("by its number: used by %q, %v", users, err)
 	}
 }
 
-// TestDiskSequence reads the sequence numbers of disks and partitions, and none for the device
-// mapper.
+// TestDiskSequence checks the sequence numbers of disks and partitions, and that a device of the
+// device mapper has none.
 func TestDiskSequence(t *testing.T) {
 	h := newHost(t)
 	h.sys = t.TempDir()
@@ -118,8 +119,8 @@ func TestDiskSequence(t *testing.T) {
 	}
 }
 
-// TestLoopNode looks at the bound node of a loop device after the device was detached and another
-// file got its number.
+// TestLoopNode looks at the bind-mounted node of a loop device after the device was detached and
+// attached to another file.
 func TestLoopNode(t *testing.T) {
 	dir := tempDir(t)
 	node, dev := dir+"/node", loop(t, dir, 1<<20)
@@ -148,7 +149,7 @@ func TestLoopNode(t *testing.T) {
 	if s.Seen != volume.SeenMount || s.Identity.Backing != other || s.Is(&made) {
 		t.Errorf("another file: %+v", s)
 	}
-	made.Backing = "" // as an older release recorded it
+	made.Backing = "" // as a release without this field recorded it
 	if !s.Is(&made) {
 		t.Error("a record without a backing file matches no more")
 	}
@@ -184,10 +185,10 @@ func TestDevicesOfBtrfs(t *testing.T) {
 	}
 }
 
-// numbered returns a device of which only the number is known.
+// numbered returns a device whose disk sequence number is unknown.
 func numbered(number string) volume.Device { return volume.Device{Number: number} }
 
-// unused fails unless the device is proven unused.
+// unused fails the test unless DeviceUsers proves that the device is unused.
 func unused(t *testing.T, dev string) {
 	t.Helper()
 	if users, err := newHost(t).DeviceUsers(context.Background(), numbered(dev)); err != nil || len(users) > 0 {
@@ -200,7 +201,7 @@ func TestDeviceUsers(t *testing.T) {
 	h, ctx := newHost(t), context.Background()
 	node := loop(t, dir, 8<<20, "mkfs.ext4", "-q")
 	dev, at := number(t, node), mkdir(t, dir, "m n")
-	start(t, "zombie", nil) // a zombie is no obstacle
+	start(t, "zombie", nil) // a zombie process uses no device
 	uses := func(want ...string) {
 		t.Helper()
 		users, err := h.DeviceUsers(ctx, numbered(dev))
@@ -216,7 +217,7 @@ func TestDeviceUsers(t *testing.T) {
 	uses(fmt.Sprintf("mounted at %q", at), fmt.Sprintf("mounted at %q", dir+"/b"))
 	check(t, unix.Unmount(dir+"/b", 0))
 
-	// Another namespace keeps a mount that is unmounted here: the namespace of a process, and that
+	// A mount that was unmounted here can still exist in another namespace, of a whole process or
 	// of a single thread.
 	unshared := func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS} }
 	for what, change := range map[string]func(*exec.Cmd){"stay": unshared, "thread": nil} {
@@ -228,8 +229,8 @@ func TestDeviceUsers(t *testing.T) {
 		mountFS(t, "ext4", node, at, 0, "")
 	}
 
-	// After a lazy unmount with an open file no table shows the mount, and the device is still in
-	// use.
+	// After a lazy unmount the open file keeps the device in use, although no mount table shows the
+	// mount.
 	f, err := os.Create(at + "/file")
 	check(t, err)
 	check(t, h.Unmount(ctx, at, Lazy))
@@ -254,8 +255,8 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 	node := loop(t, dir, 1<<20)
 	dev := number(t, node)
 	unused(t, dev)
-	unused(t, "4095:1") // it does not exist
-	// Without a device to open, the agent must be able to look into every process.
+	unused(t, "4095:1") // no such device exists
+	// If the device has no node, the agent must be able to inspect every process.
 	_, closed, err := newHost(t).spaces()
 	check(t, err)
 	if users, err := newHost(t).DeviceUsers(ctx, numbered("0:12345")); (err == nil) != (len(closed) == 0) || len(users) > 0 {
@@ -267,19 +268,19 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 		}
 	}
 	h := newHost(t)
-	h.sys = mkdir(t, dir, "sys") // without sysfs nothing is known
+	h.sys = mkdir(t, dir, "sys") // without sysfs the agent cannot know whether the device exists
 	if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 		t.Errorf("without sysfs: %q", users)
 	}
 	uevent := mkdir(t, h.sys, "dev/block", dev) + "/uevent"
 	other := strings.TrimPrefix(loop(t, dir, 1<<20), "/dev/")
-	for _, name := range []string{"none", "null", other} { // not the node of this device
+	for _, name := range []string{"none", "null", other} { // none of these is the node of the device
 		write(t, uevent, "MAJOR=7\nDEVNAME="+name+"\n")
 		if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 			t.Errorf("with the wrong node %q: %q", name, users)
 		}
 	}
-	// The device is mounted, although it is gone from sysfs.
+	// The device is still mounted when sysfs no longer shows it.
 	at := mkdir(t, dir, "m")
 	mountFS(t, "ext4", loop(t, dir, 8<<20, "mkfs.ext4", "-q"), at, 0, "")
 	devs, err := newHost(t).Devices(ctx, at)

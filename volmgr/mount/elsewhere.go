@@ -14,24 +14,26 @@ import (
 )
 
 // Elsewhere describes the processes that have a mount, or a part of it, in a mount namespace other
-// than the host's own, as containers do. It does not count copies of the host's mounts. They exist
-// in a namespace that began as a copy of the host's, as many services have. It does not count
-// mounts at one of the paths either, even below another root: these are the agent's own paths. In
-// the host's own namespace only a mount within a container's files counts. "docker cp" makes one
-// for a container that does not run.
+// than the host's own. Processes in containers are the usual case.
 //
-// After an error the answer is unknown. Some processes may not be inspected because they have a
-// capability that the agent lacks, for example the service manager. Of these, only processes in
-// containers cause an error.
+// Elsewhere does not count copies of the host's mounts. A namespace has them if it began as a copy
+// of the host's namespace, as for many services. It also ignores mounts at one of the given paths,
+// even below another root directory, because these are the agent's own paths. In the host's own
+// namespace, it counts only a mount within a container's files. "docker cp" makes one for a
+// container that does not run.
+//
+// After an error the answer is unknown. The agent cannot inspect a process that has a capability
+// which the agent lacks, such as the service manager. Of these processes, only those in containers
+// cause an error.
 func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error) {
 	if id.Boot != h.boot {
-		return nil, nil // no namespace survives a boot
+		return nil, nil // no mount namespace survives a reboot
 	}
 	return bounded(ctx, h, kindScan, id.Device+id.Root, scanFactor*h.bound, func() ([]string, error) { return h.elsewhere(id, paths) })
 }
 
 func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
-	// The root mounts stay in every table, because they identify a copy of the host's namespace.
+	// The filter keeps the root mounts, because they identify a copy of the host's namespace.
 	skip := func(m *proc.Mount) (bool, bool) { return m.Mountpoint != "/" && !partOf(m, id), false }
 	host, err := h.table(skip)
 	if err != nil {
@@ -45,14 +47,14 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 
 	for _, pid := range closed {
 		if h.contained(pid) {
-			return nil, fmt.Errorf("process %d (%s) may not be looked into", pid, h.command(pid))
+			return nil, fmt.Errorf("the agent may not inspect process %d (%s)", pid, h.command(pid))
 		}
 	}
 
 	var users []string
 	for _, m := range host {
 		if partOf(m, id) && containerID.MatchString(m.Mountpoint) && !slices.Contains(paths, m.Mountpoint) {
-			users = append(users, fmt.Sprintf("a container that does not run has it at %q", m.Mountpoint))
+			users = append(users, fmt.Sprintf("a container that is not running has a mount at %q", m.Mountpoint))
 		}
 	}
 
@@ -68,7 +70,7 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 
 		for _, m := range table {
 			if partOf(m, id) && !copied(m, table, host, paths) {
-				users = append(users, fmt.Sprintf("process %d (%s) has it at %q", s.pid, h.command(s.pid), m.Mountpoint))
+				users = append(users, fmt.Sprintf("process %d (%s) has a mount at %q", s.pid, h.command(s.pid), m.Mountpoint))
 			}
 		}
 	}
@@ -76,23 +78,23 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 	return users, nil
 }
 
-// containerID occurs in the control group paths of runtimes, and in the paths of their containers'
-// files.
+// containerID matches the container id that runtimes put into control group paths, and into the
+// paths of the containers' files.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// contained reports whether a process is, or may be, in a container.
+// contained reports whether a process is in a container. If this is unknown, it returns true.
 func (h *Host) contained(pid int) bool {
 	groups, err := os.ReadFile(h.procPath(pid, "cgroup"))
 	return !gone(err) && (err != nil || containerID.Match(groups))
 }
 
-// partOf reports whether a mount shows the same file system, at or below the same root.
+// partOf reports whether a mount shows the same file system as id, at or below the same root.
 func partOf(m *proc.Mount, id volume.MountIdentity) bool {
 	root, _ := rootPath(m.Root)
 	return device(uint32(m.Major), uint32(m.Minor)) == id.Device && within(root, id.Root)
 }
 
-// copied reports whether a mount of a namespace came from the host's table.
+// copied reports whether a mount of another namespace is a copy of a mount in the host's table.
 func copied(m *proc.Mount, table, host []*proc.Mount, paths []string) bool {
 	if slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(m.Mountpoint, path) }) {
 		return true
@@ -105,7 +107,8 @@ func copied(m *proc.Mount, table, host []*proc.Mount, paths []string) bool {
 	return slices.ContainsFunc(host, func(o *proc.Mount) bool { return o.Mountpoint == m.Mountpoint })
 }
 
-// rootOf returns the mount at the root of a namespace. The last one in the table is the uppermost.
+// rootOf returns the mount at the root of a namespace. The last such mount in the table is the
+// uppermost.
 func rootOf(table []*proc.Mount) (root *proc.Mount) {
 	for _, m := range table {
 		if m.Mountpoint == "/" {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// contain moves this process to a root of its own, with from mounted at to.
+// contain gives this process a root directory of its own, with from mounted at to.
 func contain(from, to string) error {
 	root, err := os.MkdirTemp("", "root")
 	if err != nil {
@@ -22,7 +22,8 @@ func contain(from, to string) error {
 		unix.PivotRoot(root, root+"/old"), os.Chdir("/"), os.Remove("/old"+root), unix.Unmount("/old", unix.MNT_DETACH))
 }
 
-// TestElsewhere checks that a container's mount counts, and a copy of the host's table does not.
+// TestElsewhere checks that Elsewhere counts a container's mount, and does not count a copy of the
+// host's mount table.
 func TestElsewhere(t *testing.T) {
 	dir := tempDir(t)
 	at, own := mkdir(t, dir, "m"), mkdir(t, dir, "own")
@@ -39,7 +40,7 @@ func TestElsewhere(t *testing.T) {
 		check(t, err)
 		return users
 	}
-	start(t, "stay", unshared) // like a service with PrivateTmp=
+	start(t, "stay", unshared) // a service with PrivateTmp= has such a namespace
 	if got := asked(); len(got) > 0 {
 		t.Errorf("a copy of the table: %q", got)
 	}
@@ -51,18 +52,18 @@ func TestElsewhere(t *testing.T) {
 		"bind " + at + "/sub " + mkdir(t, dir, "elsewhere"): dir + "/elsewhere",
 	} {
 		_, stop := start(t, what, unshared)
-		if got := asked(); len(got) != 1 || !strings.Contains(got[0], `has it at "`+where+`"`) {
+		if got := asked(); len(got) != 1 || !strings.Contains(got[0], `has a mount at "`+where+`"`) {
 			t.Errorf("%s: %q", what, got)
 		}
 		stop()
 	}
-	_, stop := start(t, "contain / /host", unshared) // a bind of / alone contains no mounts
+	_, stop := start(t, "contain / /host", unshared) // the bind of / is not recursive, so it contains no other mount
 	if got := asked(); len(got) > 0 {
 		t.Errorf("another file system: %q", got)
 	}
 	stop()
 	root := mkdir(t, dir, "overlay2/"+strings.Repeat("0123456789abcdef", 4)+"/merged/data")
-	bindAt(t, at, root) // as docker cp does
+	bindAt(t, at, root) // docker cp makes such a mount
 	if got := asked(); len(got) != 1 || !strings.Contains(got[0], root) {
 		t.Errorf("in the files of a container: %q", got)
 	}
@@ -75,7 +76,7 @@ func TestElsewhere(t *testing.T) {
 	if users, err := newHost(t).Elsewhere(t.Context(), other, nil); err != nil || len(users) > 0 {
 		t.Errorf("of an earlier boot: %q, %v", users, err)
 	}
-	// If a process cannot be inspected, the answer is an error.
+	// Elsewhere fails if it cannot inspect a process.
 	h := newHost(t)
 	h.proc = t.TempDir()
 	if _, err := h.Elsewhere(t.Context(), id, nil); err == nil {

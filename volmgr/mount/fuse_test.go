@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Request codes of include/uapi/linux/fuse.h.
+// The request codes come from include/uapi/linux/fuse.h.
 const (
 	fuseLookup      = 1
 	fuseForget      = 2
@@ -24,27 +24,27 @@ const (
 	fuseBatchForget = 42
 )
 
-// fuseFS is an empty FUSE file system: one directory. It can stop answering, continue, and die.
+// fuseFS is a FUSE file system with one empty directory. It can stop answering, continue, and die.
 type fuseFS struct {
 	dev       *os.File
 	noOpendir bool
 
 	mu      sync.Mutex
 	asleep  bool
-	waiting [][]byte // replies held back
+	waiting [][]byte // replies that sleep holds back
 	done    chan struct{}
 }
 
-// openFuse mounts FUSE at dir and answers no request, not even FUSE_INIT.
+// openFuse mounts a FUSE file system at dir. It answers no request, not even FUSE_INIT.
 func openFuse(t testing.TB, dir, data string) *os.File {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	check(t, err)
 	mountFS(t, "fuse.test", "test", dir, 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0%s", fd, data))
-	// The file is created only now, because a descriptor without a FUSE connection cannot be
-	// polled.
+	// os.NewFile comes after the mount, because the runtime cannot poll a descriptor without a FUSE
+	// connection.
 	dev := os.NewFile(uintptr(fd), "/dev/fuse")
-	t.Cleanup(func() { _ = dev.Close() }) // a test may have closed it
+	t.Cleanup(func() { _ = dev.Close() }) // fails if the test has closed it
 	return dev
 }
 
@@ -78,7 +78,8 @@ func (f *fuseFS) serve() {
 	}
 }
 
-// send ignores an error, because the kernel may have aborted the request in the meantime.
+// send writes a reply. It ignores an error, because the kernel may have aborted the request in the
+// meantime.
 func (f *fuseFS) send(reply []byte) { _, _ = f.dev.Write(reply) }
 
 func (f *fuseFS) answer(req []byte) []byte {
@@ -122,14 +123,14 @@ func (f *fuseFS) answer(req []byte) []byte {
 	}
 }
 
-// sleep stops answering.
+// sleep makes the file system hold back all replies.
 func (f *fuseFS) sleep() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.asleep = true
 }
 
-// wake sends the held replies and continues.
+// wake sends the held replies, and lets the file system answer again.
 func (f *fuseFS) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,15 +141,15 @@ func (f *fuseFS) wake() {
 	f.waiting = nil
 }
 
-// asked reports whether a request waits for its answer.
+// asked reports whether a request waits for its reply.
 func (f *fuseFS) asked() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.waiting) > 0
 }
 
-// die leaves the mount without a daemon.
+// die ends the daemon and leaves the mount.
 func (f *fuseFS) die() {
-	_ = f.dev.Close() // it may be dead already
+	_ = f.dev.Close() // fails if it is closed already
 	<-f.done
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// kind classifies bounded calls. For each kind and path only one call runs at a time.
+// kind classifies bounded calls. The gate runs only one call at a time for each kind and path.
 type kind string
 
-// Kinds of call, as they appear in messages. The ways to unmount are separate kinds, because only a
-// forced unmount frees a look or a plain unmount that hangs.
+// The kinds of calls, as they appear in messages. Each way to unmount is a kind of its own, because
+// a forced unmount must not wait for the hanging call that it is meant to end.
 const (
 	kindLook    kind = "look at"
 	kindChange  kind = "change"
@@ -24,12 +24,12 @@ const (
 	kindOwn     kind = "change the owner of"
 )
 
-// HungError says that a call did not return within its time limit. Its effect may have happened
-// already, or may happen later.
+// HungError reports that a call did not return within its time limit. The call may have taken
+// effect already, or may take effect later.
 type HungError struct {
 	Call  string    // "look at", "unmount"…
 	Path  string    // a path or a device
-	Since time.Time // the start of the call that hangs
+	Since time.Time // when the hanging call began
 }
 
 // Error implements error.
@@ -46,27 +46,27 @@ type slotKey struct {
 type slot struct {
 	key   slotKey
 	since time.Time
-	done  chan struct{} // closed when the call returns
+	done  chan struct{} // closed when the call has returned
 }
 
 func (s *slot) held() *slot { return s }
 
-// job is a call for a goroutine to make: a *call of any type.
+// job is a call that a goroutine makes: a *call of any result type.
 type job interface {
 	run()
 	held() *slot
 }
 
-// gate holds the running calls, and the goroutines that wait for the next call. It keeps nothing
-// about calls that returned.
+// gate holds the running calls, and the goroutines that wait for the next call. It forgets a call
+// that has returned.
 type gate struct {
 	mu   sync.Mutex
 	busy map[slotKey]*slot
 	crew crew
 }
 
-// start begins a call, unless another one with the same key is running. In that case it returns the
-// other call. It never waits for a goroutine: if none is idle, it starts one.
+// start begins a call, unless another call with the same key is running. In that case it returns
+// the other call. It never waits for a goroutine: if none is idle, it starts a new one.
 func (g *gate) start(j job) (other *slot) {
 	s := j.held()
 	g.mu.Lock()
@@ -90,16 +90,16 @@ func (g *gate) start(j job) (other *slot) {
 	return nil
 }
 
-// serve makes a call, and then further calls while the goroutine is kept.
+// serve makes a call, and then further calls as long as the crew keeps the goroutine.
 func (g *gate) serve(j job) {
-	next := make(chan job, 1) // buffered, so that the sender of a call never waits
+	next := make(chan job, 1) // buffered, so that sending a call never blocks
 	for more := true; more && g.serveOne(j, next); {
 		j, more = <-next
 	}
 }
 
-// serveOne makes one call and reports whether the goroutine is kept for more. The slot is freed
-// even if the call ends its goroutine.
+// serveOne makes one call and reports whether the crew keeps the goroutine for more calls. It frees
+// the slot even if the call ends its goroutine.
 func (g *gate) serveOne(j job, next chan job) (kept bool) {
 	returned := false
 	defer func() {
@@ -107,8 +107,8 @@ func (g *gate) serveOne(j job, next chan job) (kept bool) {
 		g.mu.Lock()
 		delete(g.busy, s.key)
 
-		// This happens before the caller is told. A caller that makes one call after another then
-		// gets the same goroutine again.
+		// The goroutine joins the crew before its caller learns the result. A caller that makes one
+		// call after another then always gets the same goroutine.
 		kept = returned && g.crew.add(next, g.sweep)
 		g.mu.Unlock()
 		close(s.done)
@@ -129,28 +129,29 @@ func (g *gate) sweep() {
 	}
 }
 
-// call is a call that has begun, or that begins when the one before it returns.
+// call is a call that has begun, or that begins when the previous call with the same key returns.
 type call[T any] struct {
 	slot
 	gate  *gate
 	bound time.Duration
 	fn    func() (T, error)
 
-	before *slot // the call before it with the same key; nil once this one has begun
-	err    error // why it did not begin, or the error of fn
+	before *slot // the running call with the same key; nil once this call has begun
+	err    error // the reason why the call did not begin, or the error of fn
 	val    T
 }
 
 // bounded runs fn, which may block forever, and waits for it no longer than the time limit. If a
-// call with the same key is running, bounded first waits for it within that call's own limit. It
-// never shares that call's answer, which may be older than this question. It fails with *HungError
-// (also after the context's deadline), with the context's error, or with fn's.
+// call with the same key is running, bounded first waits for that call, within that call's own
+// limit. It never returns the result of that call, because the result may be older than this
+// request. It fails with *HungError (also after the context's deadline), with the context's error,
+// or with the error of fn.
 func bounded[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) (T, error) {
 	return begin(ctx, h, k, path, bound, fn).wait(ctx)
 }
 
-// begin is the first half of bounded, for calls that run in parallel. It starts fn unless another
-// call with the same key is running, and returns the call to wait for.
+// begin is the first half of bounded, for callers that make calls in parallel. It starts fn unless
+// another call with the same key is running. The caller then calls wait.
 func begin[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) *call[T] {
 	c := &call[T]{slot: slot{key: slotKey{k, path}, done: make(chan struct{})}, gate: &h.gate, bound: bound, fn: fn}
 	if c.err = ctx.Err(); c.err != nil {
@@ -163,7 +164,7 @@ func begin[T any](ctx context.Context, h *Host, k kind, path string, bound time.
 
 func (c *call[T]) run() { c.val, c.err = c.fn() }
 
-// wait is the second half of bounded.
+// wait is the second half of bounded. It waits for the call that begin returned.
 func (c *call[T]) wait(ctx context.Context) (T, error) {
 	var none T
 	for c.before != nil {
@@ -177,22 +178,22 @@ func (c *call[T]) wait(ctx context.Context) (T, error) {
 		c.before = c.gate.start(c)
 	}
 
-	// val and err are read only after done is closed.
+	// The goroutine writes val and err before it closes done, so they are read only after that.
 	if err := c.slot.wait(ctx, c.bound); err != nil {
 		return none, err
 	}
 	return c.val, c.err
 }
 
-// timers are stopped timers for reuse by the next wait.
+// timers caches stopped timers for reuse by wait.
 var timers = sync.Pool{New: func() any {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
 	return t
 }}
 
-// wait returns nil when the call has returned. It returns an error when the call is past the
-// caller's limit, or when the caller's context ends.
+// wait returns nil when the call has returned. It returns an error when the caller's time limit is
+// over or the caller's context ends.
 func (s *slot) wait(ctx context.Context, bound time.Duration) error {
 	select {
 	case <-s.done:
@@ -203,7 +204,7 @@ func (s *slot) wait(ctx context.Context, bound time.Duration) error {
 	timer := timers.Get().(*time.Timer)
 	timer.Reset(max(time.Until(s.since.Add(bound)), 0))
 	defer func() {
-		timer.Stop() // after that its channel is empty
+		timer.Stop() // a stopped timer leaves nothing in its channel
 		timers.Put(timer)
 	}()
 	select {
@@ -217,7 +218,7 @@ func (s *slot) wait(ctx context.Context, bound time.Duration) error {
 	}
 
 	select {
-	case <-s.done: // only this wait began late; the call did not take long
+	case <-s.done: // the call returned in time, and only this select ran late
 		return nil
 	default:
 		return &HungError{Call: string(s.key.kind), Path: s.key.path, Since: s.since}

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gone reports whether a mount that was made at a path is no longer mounted anywhere in this mount
-// namespace. It asks only the kernel and does not wait for storage. If the answer is unknown, it
-// returns false. Before Linux 6.8 mounts have no id that is never reused. There Gone compares path,
-// file system and root.
+// Gone reports whether a mount that was once at the path at is no longer mounted anywhere in this
+// mount namespace. It asks only the kernel and does not wait for storage. If the answer is unknown,
+// it returns false. Before Linux 6.8 the kernel reuses mount ids. There Gone compares the path, the
+// file system and its root instead.
 func (h *Host) Gone(m volume.MountIdentity, at string) bool {
 	switch {
 	case m.Boot != h.boot:

@@ -14,27 +14,27 @@ import (
 )
 
 // Guard is the state of the immutable flag (ioctl_iflags(2)) of an empty directory on which volumes
-// are mounted. With the flag no process, not even a process of root, can write to the directory
-// while nothing is mounted there. Mounting does not change the directory.
+// are mounted. With the flag, no process can write to the directory while no volume is mounted
+// there, not even a process of root. A mount can still be made on the directory.
 type Guard string
 
-// Values of Guard.
+// The possible states of the flag.
 const (
-	// GuardNone means that the place cannot or must not have the flag. It is no directory, it is a
-	// mount point, it is not empty, or its file system has no such flag.
+	// GuardNone means that the place cannot have the flag, or must not have it. The place is not a
+	// directory, is a mount point or is not empty, or its file system does not support the flag.
 	GuardNone Guard = ""
 
-	// GuardOff means that it can have the flag but does not.
+	// GuardOff means that the directory can have the flag but does not.
 	GuardOff Guard = "off"
 
-	// GuardOn means that it has the flag.
+	// GuardOn means that the directory has the flag.
 	GuardOn Guard = "on"
 )
 
-// immutable is FS_IMMUTABLE_FL of linux/fs.h, which x/sys does not define.
+// immutable is FS_IMMUTABLE_FL of linux/fs.h. The package x/sys does not define it.
 const immutable = 0x10
 
-// Guard reads the state of a place's flag. After the time limit it fails with *HungError.
+// Guard reads the immutable flag of a place. After the time limit it fails with *HungError.
 func (p *Place) Guard(ctx context.Context) (Guard, error) {
 	return p.guarded(ctx, func(fd int, flags uint32) (Guard, error) {
 		if flags&immutable != 0 {
@@ -44,8 +44,8 @@ func (p *Place) Guard(ctx context.Context) (Guard, error) {
 	})
 }
 
-// SetGuard sets the flag of a place if that is possible. It is no error if it is not possible. If a
-// process has just written to the directory, the directory stays writable.
+// SetGuard sets the immutable flag of a place. It returns nil without setting the flag if the place
+// cannot have it, or if a process has just written to the directory.
 func (p *Place) SetGuard(ctx context.Context) error {
 	_, err := p.guarded(ctx, func(fd int, flags uint32) (Guard, error) {
 		if flags&immutable != 0 {
@@ -54,7 +54,7 @@ func (p *Place) SetGuard(ctx context.Context) error {
 		if err := setFlags(fd, flags|immutable); err != nil {
 			return GuardNone, err
 		}
-		// Nothing can be created there from now on, so the result of this check is final.
+		// No process can create a file in the directory now, so the result of this check is final.
 		if empty, err := emptyDir(fd); !empty || err != nil {
 			return GuardNone, errors.Join(err, setFlags(fd, flags))
 		}
@@ -62,7 +62,7 @@ func (p *Place) SetGuard(ctx context.Context) error {
 	})
 
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EPERM) || unsupported(err) {
-		return nil // the place is not writable, not writable for the agent, or has no such flag
+		return nil // the place or its file system is read-only, the agent may not set the flag, or the file system has none
 	}
 	if err != nil {
 		return fmt.Errorf("cannot make %s refuse writes while nothing is mounted there: %w", p.path, err)
@@ -70,9 +70,9 @@ func (p *Place) SetGuard(ctx context.Context) error {
 	return nil
 }
 
-// guarded runs fn on a place that may have the flag.
+// guarded runs fn if the place may have the flag. Otherwise it returns GuardNone.
 func (p *Place) guarded(ctx context.Context, fn func(fd int, flags uint32) (Guard, error)) (Guard, error) {
-	own, err := p.Again() // the call may outlive the caller
+	own, err := p.Again() // the call may still run after the caller has closed p
 	if err != nil {
 		return GuardNone, err
 	}
@@ -100,7 +100,7 @@ func (p *Place) guarded(ctx context.Context, fn func(fd int, flags uint32) (Guar
 	})
 }
 
-// mountRoot reports whether the open file is the root of a mount.
+// mountRoot reports whether a descriptor is open on the root of a mount.
 func (h *Host) mountRoot(fd int) (bool, error) {
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
 	if err != nil {
@@ -117,7 +117,7 @@ func (h *Host) mountRoot(fd int) (bool, error) {
 	return h.mountedAt(path)
 }
 
-// ownFlags opens a directory through an O_PATH descriptor and reads its flags.
+// ownFlags reopens a directory, given its O_PATH descriptor, and reads its flags.
 func ownFlags(place int) (fd int, flags uint32, err error) {
 	if fd, err = openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW); err != nil {
 		return -1, 0, err
@@ -134,7 +134,7 @@ func setFlags(fd int, flags uint32) error {
 	return retry(func() error { return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)) })
 }
 
-// unsupported reports whether an error means that a file system has no flags.
+// unsupported reports whether an error means that a file system does not support these flags.
 func unsupported(err error) bool {
 	return errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)
 }
@@ -158,10 +158,10 @@ func emptyDir(fd int) (bool, error) {
 	}
 }
 
-// Directory identifies the directory of a place, so that it can be found again under another name.
-// After the time limit it fails with *HungError.
+// Directory returns the identity of a place's directory. Unguard can find the directory by it even
+// after a rename. After the time limit Directory fails with *HungError.
 func (p *Place) Directory(ctx context.Context) (volume.GuardedDir, error) {
-	own, err := p.Again() // the call may outlive the caller
+	own, err := p.Again() // the call may still run after the caller has closed p
 	if err != nil {
 		return volume.GuardedDir{Path: p.path}, err
 	}
@@ -171,7 +171,7 @@ func (p *Place) Directory(ctx context.Context) (volume.GuardedDir, error) {
 	})
 }
 
-// directory identifies an open directory.
+// directory returns the identity of an open directory.
 func (h *Host) directory(fd int, path string) (volume.GuardedDir, error) {
 	d := volume.GuardedDir{Path: path}
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|lookMask)
@@ -194,7 +194,7 @@ func (h *Host) directory(fd int, path string) (volume.GuardedDir, error) {
 	return d, nil
 }
 
-// fsid returns the id of a file system from statfs(2).
+// fsid returns the file system id that statfs(2) reports.
 func fsid(fd int) (string, error) {
 	var fs unix.Statfs_t
 	if err := retry(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
@@ -203,9 +203,9 @@ func fsid(fd int) (string, error) {
 	return fmt.Sprintf("%08x%08x", uint32(fs.Fsid.Val[0]), uint32(fs.Fsid.Val[1])), nil //nolint:gosec // the bits, not a number
 }
 
-// Unguard removes the flag from a directory. It succeeds if the directory is gone or has no flag. A
-// renamed directory is found by its handle. Unguard fails while another mount at the path hides the
-// directory, and if it cannot find the directory.
+// Unguard removes the immutable flag from a directory. It succeeds if the directory was removed or
+// does not have the flag. It finds a renamed directory by its file handle. It fails if another
+// mount at the path hides the directory, or if it cannot find the directory.
 func (h *Host) Unguard(ctx context.Context, dir volume.GuardedDir) error {
 	dir.Path = filepath.Clean(dir.Path)
 	_, err := bounded(ctx, h, kindChange, dir.Path, h.bound, func() (struct{}, error) { return struct{}{}, h.unguard(dir) })
@@ -258,8 +258,8 @@ func unguardOpen(fd int, flags uint32) error {
 	return setFlags(fd, flags&^immutable)
 }
 
-// unguardMoved removes the flag from a directory that is no longer at its path. If only its path is
-// known, it does nothing.
+// unguardMoved removes the flag from a directory that is no longer at its path. It does nothing if
+// the record contains only the path.
 func (h *Host) unguardMoved(dir volume.GuardedDir) error {
 	if dir.Inode == 0 {
 		return nil
@@ -267,10 +267,10 @@ func (h *Host) unguardMoved(dir volume.GuardedDir) error {
 
 	fd, err := h.openHandle(dir)
 	if errors.Is(err, unix.ESTALE) {
-		return nil // it was removed
+		return nil // the directory was removed
 	}
 	if err != nil {
-		return fmt.Errorf("it was renamed, and cannot be found again: inode %d of device %s (%s): %w", dir.Inode, dir.Device, dir.FSType, err)
+		return fmt.Errorf("it was renamed, and the agent cannot find inode %d of device %s (%s): %w", dir.Inode, dir.Device, dir.FSType, err)
 	}
 	defer closeFD(fd)
 	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
@@ -280,10 +280,10 @@ func (h *Host) unguardMoved(dir volume.GuardedDir) error {
 	return unguardOpen(fd, flags)
 }
 
-// openHandle opens a directory by its handle, through any mount of its file system.
+// openHandle opens a directory by its file handle, through any mount of its file system.
 func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
 	if len(dir.Handle) == 0 || h.noHandles {
-		return -1, errors.New("its file system, or this kernel, has no handles of files")
+		return -1, errors.New("its file system or this kernel does not support file handles")
 	}
 
 	table, err := h.table(func(m *proc.Mount) (bool, bool) { return m.FSType != dir.FSType, false })
@@ -303,13 +303,13 @@ func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
 	return -1, errors.New("its file system is mounted nowhere")
 }
 
-// errOtherFS says that a mount point does not show the wanted file system.
-var errOtherFS = errors.New("it is another file system")
+// errOtherFS reports that a mount point shows another file system than the requested one.
+var errOtherFS = errors.New("the mount shows another file system")
 
 func (h *Host) openHandleAt(mountPoint, id string, handle unix.FileHandle) (int, error) {
 	root, err := open(mountPoint, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
 	if err != nil {
-		return -1, errOtherFS // a mount point that is hidden or gone cannot be used
+		return -1, errOtherFS // a mount point that is hidden or gone cannot be used to open a handle
 	}
 	defer closeFD(root)
 	if has, err := fsid(root); err != nil || has != id {

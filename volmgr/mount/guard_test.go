@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSetGuardLate writes to a directory while the flag is being set. Either the file exists and
-// can be written to, or creating it fails.
+// TestSetGuardLate creates a file in a directory while SetGuard sets the flag. Either the file
+// exists and is writable, or its creation fails.
 func TestSetGuardLate(t *testing.T) {
 	dir, h, ctx := mkdir(t, tempDir(t), "d"), newHost(t), context.Background()
 	p, err := h.OpenPlace(ctx, dir)
@@ -54,8 +54,7 @@ func TestSetGuardLate(t *testing.T) {
 	t.Logf("%d of 2000 files were made", both)
 }
 
-// TestSettled checks that a directory does not count as unmounted while a bind whose caller gave up
-// may still happen.
+// TestSettled checks that Settled fails as long as a bind whose caller gave up may still happen.
 func TestSettled(t *testing.T) {
 	h, ctx := newHost(t, WithBound(100*time.Millisecond)), context.Background()
 	release := make(chan struct{})
@@ -72,9 +71,9 @@ func TestSettled(t *testing.T) {
 	check(t, h.Settled(ctx, "/srv"))
 }
 
-// TestUnguardMoved checks that a directory is found by its handle under another name, even below a
-// mount. Without handles, the error identifies the directory. Another directory in its place stays
-// unchanged, and a removed directory is no error.
+// TestUnguardMoved checks that Unguard finds a renamed directory by its handle, even below a mount.
+// Without handles, the error names the directory. Unguard does not change another directory at the
+// same path, and a removed directory is no error.
 func TestUnguardMoved(t *testing.T) {
 	h, ctx := newHost(t), context.Background()
 	guarded := func(name string) (string, volume.GuardedDir) {
@@ -110,7 +109,7 @@ func TestUnguardMoved(t *testing.T) {
 	if err := old.Unguard(ctx, d); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("inode %d of device %s", d.Inode, d.Device)) {
 		t.Errorf("without handles: %v", err)
 	}
-	check(t, os.MkdirAll(dir, 0o700)) // another directory takes its place
+	check(t, os.MkdirAll(dir, 0o700)) // another directory now has this path
 	p, err := h.OpenPlace(ctx, dir)
 	check(t, err)
 	check(t, p.SetGuard(ctx))
@@ -124,5 +123,5 @@ func TestUnguardMoved(t *testing.T) {
 		t.Error("by its path alone it stays immutable")
 	}
 	check(t, os.RemoveAll(moved))
-	check(t, h.Unguard(ctx, d)) // the directory is gone
+	check(t, h.Unguard(ctx, d)) // the directory was removed
 }

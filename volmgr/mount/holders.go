@@ -14,19 +14,20 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Holder is one user of a mount. It prevents the unmount, or keeps the file system alive after it.
+// Holder is one user of a mount. It prevents the unmount, or keeps the file system in use after a
+// lazy unmount.
 type Holder struct {
 	PID     int    // 0 for the kernel itself
-	Command string // the process's short name
-	Unit    string // its systemd unit, if any
+	Command string // the short name of the process
+	Unit    string // the systemd unit of the process, if any
 
-	// How describes the use: "cwd", "root directory", "open file", "running program", "mapped
-	// file", "mount namespace", "mount", "loop device", "swap".
+	// How describes the kind of use: "cwd", "root directory", "open file", "running program",
+	// "mapped file", "mount namespace", "mount", "loop device", "swap".
 	How  string
 	Path string // the file or directory, if known
 }
 
-// String describes the holder in words.
+// String describes the holder for messages.
 func (o Holder) String() string {
 	what := o.How
 	if o.Path != "" {
@@ -42,22 +43,22 @@ func (o Holder) String() string {
 	}
 }
 
-// mostHolders limits the number of reported holders. People do not read more.
+// mostHolders limits the number of reported holders, because operators do not read a longer list.
 const mostHolders = 20
 
-// Holders returns the users of the mount at path, at most twenty. It helps people and proves
-// nothing: an empty answer may mean that the agent could not see the holder. It does not access the
-// mount itself, so the mount may hang.
+// Holders returns at most twenty users of the mount at path. The list is a hint for operators and
+// proves nothing: it may be empty because the agent could not see the user. Holders does not access
+// the mount, so it also works for a mount that hangs.
 func (h *Host) Holders(path string) []Holder {
 	path = filepath.Clean(path)
 	c := &collector{h: h, path: path}
-	// The answer is everything found within the time limit, even if a process cannot be read
-	// completely.
+	// Holders returns all users that were found within the time limit, even if some process could
+	// not be read completely.
 	_, _ = bounded(context.Background(), h, kindScan, path, scanFactor*h.bound, func() (struct{}, error) { c.run(); return struct{}{}, nil })
 	return c.take()
 }
 
-// collector gathers holders. It may continue after its caller has left.
+// collector gathers holders. It may still run after its caller has stopped waiting.
 type collector struct {
 	h       *Host
 	path    string
@@ -74,7 +75,7 @@ func (c *collector) take() []Holder {
 	return slices.Clone(c.found)
 }
 
-// full reports whether enough holders are found.
+// full reports whether the collector has found enough holders.
 func (c *collector) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +112,8 @@ func (c *collector) run() {
 		if c.full() {
 			return
 		}
-		// A path refers to our mount only in our own namespace.
+		// A path in another namespace may lead to another mount, so links are checked only in the
+		// agent's own namespace.
 		if name, err := os.Readlink(c.h.procPath(pid, "ns/mnt")); err == nil && name == own {
 			here = append(here, pid)
 			c.links(pid)
@@ -120,7 +122,7 @@ func (c *collector) run() {
 	}
 
 	c.spaces()
-	// Mapped files come last, because reading the maps of a process that hangs may hang too.
+	// Mapped files come last, because reading the maps of a hanging process may hang too.
 	for _, pid := range here {
 		if c.full() {
 			return
@@ -130,7 +132,7 @@ func (c *collector) run() {
 	}
 }
 
-// table finds the mounts at and below path. It reports whether there are any.
+// table finds the mounts at and below path, and reports whether it found any.
 func (c *collector) table() bool {
 	table, err := c.h.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, c.path), false })
 	if err != nil {
@@ -151,7 +153,7 @@ func (c *collector) table() bool {
 	return len(table) > 0
 }
 
-// kernel finds loop devices and swap on files of the mount.
+// kernel finds loop devices and swap areas on files of the mount.
 func (c *collector) kernel() {
 	loops, _ := filepath.Glob(c.h.sys + "/block/loop*/loop/backing_file") // the pattern is valid
 	for _, f := range loops {
@@ -173,8 +175,8 @@ func (c *collector) kernel() {
 	}
 }
 
-// links checks the working directory, the root and the program of a process. It reads only the text
-// of the links.
+// links checks the working directory, the root directory and the program of a process. It reads
+// only the text of the links and does not follow them.
 func (c *collector) links(pid int) {
 	for _, l := range []struct{ name, how string }{
 		{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"},
@@ -186,7 +188,8 @@ func (c *collector) links(pid int) {
 	}
 }
 
-// files checks the open files of a process. Their mount ids are the same in every namespace.
+// files checks the open files of a process by their mount ids, which are the same in every
+// namespace.
 func (c *collector) files(pid int) {
 	fds, err := numbers(c.h.procPath(pid, "fd"))
 	if err != nil {
@@ -208,7 +211,7 @@ func (c *collector) files(pid int) {
 	}
 }
 
-// spaces finds other namespaces that have the same mount.
+// spaces finds other namespaces that contain the same mount.
 func (c *collector) spaces() {
 	spaces, _, err := c.h.spaces()
 	if err != nil {
@@ -236,7 +239,7 @@ func (c *collector) maps(pid int) {
 	if err != nil {
 		return
 	}
-	defer func() { _ = f.Close() }() // the file is only read
+	defer func() { _ = f.Close() }() // a file opened for reading has no data to lose
 	for lines := proc.NewLines(f); ; {
 		line, err := lines.Next()
 		if err != nil {
@@ -249,7 +252,7 @@ func (c *collector) maps(pid int) {
 		}
 		if file := strings.TrimSuffix(string(line[at:]), "\n"); within(file, c.path) {
 			if exe, err := os.Readlink(c.h.procPath(pid, "exe")); err == nil && exe == file {
-				continue // reported already
+				continue // the collector has reported this file already
 			}
 			c.add(pid, "mapped file", file)
 			return

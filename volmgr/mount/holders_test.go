@@ -35,7 +35,7 @@ func TestHolders(t *testing.T) {
 		{"namespace", "stay", func(c *exec.Cmd) {
 			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 		}, "mount namespace", at},
-		// A descriptor from before the process changed its namespace still counts.
+		// The process opened this descriptor before it changed its namespace. It still counts.
 		{"fd from another namespace", "open " + file, func(c *exec.Cmd) {
 			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 			f, err := os.Open(file)
@@ -67,7 +67,8 @@ func TestHolders(t *testing.T) {
 func TestHoldersAreOfThisMountAlone(t *testing.T) {
 	dir := tempDir(t)
 	at, same, near := mkdir(t, dir, "m"), mkdir(t, dir, "same"), mkdir(t, dir, "m-near")
-	// A process whose path has the same text, but in a namespace where it is another directory.
+	// The working directory of this process has the same path, but is another directory in another
+	// namespace.
 	start(t, "stay", func(c *exec.Cmd) {
 		c.Dir = at
 		c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
@@ -112,12 +113,12 @@ func TestHoldersAreLimited(t *testing.T) {
 	}
 }
 
-// TestHoldersOfTheHung checks that Holders does not hang for a mount that hangs.
+// TestHoldersOfTheHung checks that Holders returns in time for a mount that hangs.
 func TestHoldersOfTheHung(t *testing.T) {
 	at := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, at, false)
-	// Not through Cmd.Dir: a fork that waits for this process's own file system stops the threads
-	// that must answer it.
+	// This test does not use Cmd.Dir. A fork that waits for the file system of this process stops
+	// the threads that must answer it.
 	pid, stop := start(t, "enter "+at, nil)
 	f.sleep()
 	begin := time.Now()

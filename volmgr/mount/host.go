@@ -1,15 +1,15 @@
-// Package mount reads mounts from the kernel and changes them. It contains the look at one path,
-// the mount table, the mount calls, and the search for users of a mount or a device.
+// Package mount reads mounts from the kernel and changes them. It inspects one path, reads the
+// mount table, makes the mount calls, and searches for users of a mount or a device.
 //
-// Every call that can block on storage runs in a goroutine of its own, and its caller waits for it
-// no longer than a time limit. A call that does not return stays where it is, with at most one
-// goroutine for each path and kind of call. Until it returns, the next caller of that kind gets an
-// error at once that says since when it hangs. A call that returns leaves its goroutine to the next
-// call, for a second or two. No lock is held across a system call.
+// Storage can block a system call forever. Therefore every call that can block runs in a goroutine,
+// and its caller waits no longer than a time limit. At most one call runs for each path and kind of
+// call. While a call hangs, the next caller of that kind gets an error at once, with the time since
+// when the call hangs. A goroutine whose call has returned makes further calls for a second or two.
+// No lock is held during a system call.
 //
 // The identity of a mount comes from statx(2) and statmount(2) (Linux 6.8). If the kernel or a
-// filter does not allow them, the same facts come from mountinfo. The unique mount id is missing on
-// a kernel without one.
+// filter does not allow them, the same facts come from mountinfo. On an older kernel the unique
+// mount id is missing.
 package mount
 
 import (
@@ -20,10 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultBound is the time limit of a call without another Option.
+// DefaultBound is the time limit of a call unless an Option changes it.
 const DefaultBound = 5 * time.Second
 
-// Host is this process's mount namespace in this boot. Its methods are safe for concurrent use.
+// Host represents the mount namespace of this process in this boot. Its methods are safe for
+// concurrent use.
 type Host struct {
 	namespace uint64
 	boot      string
@@ -31,20 +32,20 @@ type Host struct {
 	gate      gate
 	trees     trees
 
-	// sys is /sys and proc is /proc. Only tests use other paths.
+	// sys is /sys, and proc is /proc. Tests use other paths.
 	sys, proc string
 
-	// Tests set these to simulate an older kernel.
-	noStatmount bool // before 6.8, or refused by a filter
-	noMountRoot bool // before 5.8
-	noSetattr   bool // before 5.12
-	noHandles   bool // name_to_handle_at is refused
+	// Tests set these fields to simulate an older kernel.
+	noStatmount bool // a kernel before 6.8, or a filter that refuses statmount
+	noMountRoot bool // a kernel before 5.8
+	noSetattr   bool // a kernel before 5.12
+	noHandles   bool // a filter refuses name_to_handle_at
 }
 
 // Option changes a Host.
 type Option func(*Host)
 
-// WithBound sets the time limit of calls. It must be positive.
+// WithBound sets the time limit of calls. The limit must be positive.
 func WithBound(d time.Duration) Option { return func(h *Host) { h.bound = d } }
 
 // New reads the identities of this mount namespace and this boot. It starts nothing.
@@ -55,7 +56,7 @@ func New(opts ...Option) (*Host, error) {
 	}
 
 	if h.bound <= 0 {
-		return nil, fmt.Errorf("cannot bound mount calls by %v: not positive", h.bound)
+		return nil, fmt.Errorf("cannot use the time limit %v for mount calls: it is not positive", h.bound)
 	}
 
 	var st unix.Stat_t
@@ -75,5 +76,5 @@ func New(opts ...Option) (*Host, error) {
 // Namespace returns the inode number of the mount namespace.
 func (h *Host) Namespace() uint64 { return h.namespace }
 
-// Boot returns the kernel's id of this boot.
+// Boot returns the id that the kernel gave to this boot.
 func (h *Host) Boot() string { return h.boot }

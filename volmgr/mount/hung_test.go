@@ -38,7 +38,8 @@ func TestLookAtTheHung(t *testing.T) {
 		t.Errorf("hung %q, asked at %v: %v", first.Detail, begin, err)
 	}
 
-	// The next looks fail at once and ask the file system nothing.
+	// While the first look hangs, further looks fail at once and send no request to the file
+	// system.
 	begin = time.Now()
 	for range 20 {
 		if s := h.Look(ctx, dir); s != first {
@@ -62,8 +63,8 @@ func TestLookAtTheHung(t *testing.T) {
 	}
 }
 
-// TestLookAtTheMute looks at a FUSE mount whose daemon never answered FUSE_INIT. Every look waits
-// until the end of the daemon ends the mount.
+// TestLookAtTheMute looks at a FUSE mount whose daemon never answered FUSE_INIT. Every look hangs
+// until the daemon ends.
 func TestLookAtTheMute(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	dev := openFuse(t, dir, "")
@@ -73,7 +74,7 @@ func TestLookAtTheMute(t *testing.T) {
 			t.Fatalf("mute: %+v", s)
 		}
 	}
-	// A path below it cannot be looked at either, and that look has a time limit too.
+	// A look at a path below the mount hangs too, and has the same time limit.
 	if s := h.Look(context.Background(), dir+"/x/y"); s.Seen != volume.SeenHung {
 		t.Errorf("below the mute: %+v", s)
 	}
@@ -87,8 +88,8 @@ func TestLookAtTheMute(t *testing.T) {
 	}
 }
 
-// TestForceFreesTheHung checks that a forced unmount frees a look that hangs. It does not wait
-// behind the look.
+// TestForceFreesTheHung checks that a forced unmount ends a look that hangs, instead of waiting for
+// it.
 func TestForceFreesTheHung(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)
@@ -97,7 +98,7 @@ func TestForceFreesTheHung(t *testing.T) {
 	if s := h.Look(ctx, dir); s.Seen != volume.SeenHung {
 		t.Fatalf("asleep: %+v", s)
 	}
-	// The look that hangs is itself a user of the mount.
+	// The hanging look itself keeps the mount busy.
 	if err := h.Unmount(ctx, dir, Plain); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("plain: %v", err)
 	}
@@ -124,7 +125,7 @@ func TestLookGivesUpWithItsCaller(t *testing.T) {
 	if s := <-sight; s.Seen != volume.SeenError || !strings.Contains(s.Detail, "context canceled") {
 		t.Errorf("cancelled: %+v", s)
 	}
-	// The next look waits for the running one and then asks again.
+	// The next look waits for the running look and then makes a new request.
 	go func() { sight <- h.Look(context.Background(), dir) }()
 	f.wake()
 	if s := <-sight; s.Seen != volume.SeenMount {
@@ -170,10 +171,11 @@ func TestHungErrorSays(t *testing.T) {
 	}
 }
 
-// TestUnmountsDoNotQueue checks that each way to unmount is tried although the one before it hangs.
+// TestUnmountsDoNotQueue checks that the agent tries each way to unmount even if the previous way
+// hangs.
 func TestUnmountsDoNotQueue(t *testing.T) {
 	at := mkdir(t, tempDir(t), "m")
-	h, ctx := newHost(t, WithBound(2*time.Second)), context.Background() // long enough for calls that do not hang
+	h, ctx := newHost(t, WithBound(2*time.Second)), context.Background() // enough for calls that do not hang
 	hold := make(chan struct{})
 	for i, how := range []How{Force, Lazy} {
 		_, err := bounded(ctx, h, []kind{kindUnmount, kindForce}[i], at, time.Millisecond, func() (int, error) { <-hold; return 0, nil })
@@ -191,8 +193,8 @@ func TestUnmountsDoNotQueue(t *testing.T) {
 	await(t, "all to return", func() bool { return h.gate.outstanding() == 0 })
 }
 
-// TestLookAllBesideTheHung checks that looks that hang delay neither each other nor the rest, and
-// that every sight belongs to its path.
+// TestLookAllBesideTheHung checks that hanging looks delay neither each other nor the other looks,
+// and that LookAll returns each sight for its own path.
 func TestLookAllBesideTheHung(t *testing.T) {
 	const bound = 4 * time.Second
 	root := tempDir(t)
@@ -228,8 +230,8 @@ func TestLookAllBesideTheHung(t *testing.T) {
 	}
 }
 
-// TestLookAtTheLeaving checks that a mount that is about to be unmounted is not opened, and so a
-// file system that hangs on open does not delay the look.
+// TestLookAtTheLeaving checks that LookAll does not open a mount that the agent is about to
+// unmount. A file system that hangs on open then does not delay the result.
 func TestLookAtTheLeaving(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveLeftover removes the leftover of an unmount at path: an empty directory, an empty regular
-// file or a device node. For anything else it returns an error that describes it: a mount point, a
-// symbolic link, or a file or directory with contents. A missing path is success.
+// RemoveLeftover removes the file that remains at path after an unmount: an empty directory, an
+// empty regular file or a device node. It refuses a mount point, a symbolic link, and any file or
+// directory with contents, and its error describes the obstacle. It succeeds if path does not
+// exist.
 func (h *Host) RemoveLeftover(path string) error {
 	path = filepath.Clean(path)
 	_, err := bounded(context.Background(), h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.removeLeftover(path) })
@@ -41,8 +42,8 @@ func (h *Host) removeLeftover(path string) error {
 		return errors.New("it is a mount point")
 	}
 
-	// Neither rmdir nor unlink removes a mount point, a link's target or a directory with contents,
-	// even if the path has changed since the check.
+	// The path may have changed since the check above. Even then rmdir and unlink remove neither a
+	// mount point nor a link's target nor a directory with contents.
 	flags := 0
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -63,20 +64,20 @@ func (h *Host) removeLeftover(path string) error {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("%w: it holds %s", err, contents(path))
+		return fmt.Errorf("%w: it contains %s", err, contents(path))
 	}
 
 	return err
 }
 
-// contents names a few entries of a directory.
+// contents names a few entries of a directory, for an error message.
 func contents(dir string) string {
 	const most = 5
 	d, err := os.Open(dir)
 	if err != nil {
 		return "something"
 	}
-	defer func() { _ = d.Close() }() // the directory is only read
+	defer func() { _ = d.Close() }() // a directory has no data to lose on close
 	names, err := d.Readdirnames(most + 1)
 	if err != nil {
 		return "something"
@@ -98,16 +99,16 @@ func contents(dir string) string {
 	return b.String()
 }
 
-// Contents describes a path as far as possible without access to a mount there.
+// Contents describes the file at a path. If a mount is there, only its presence is known.
 type Contents struct {
-	Kind    string // KindNone, or one of the other Kind constants
-	Mounted bool   // a mount is there; its contents are unknown
+	Kind    string // KindNone or another Kind constant
+	Mounted bool   // the path is a mount point, so the contents are unknown
 	Size    int64  // the size of a file, in bytes
-	// Names are entries of a directory, in no order, up to the requested number.
+	// Names are the entries of a directory, unsorted, up to the requested number.
 	Names []string
 }
 
-// Kinds of files at a path.
+// The kinds of files at a path.
 const (
 	KindNone   = "" // the path does not exist
 	KindDir    = "directory"
@@ -116,20 +117,20 @@ const (
 	KindOther  = "other" // a symbolic link, a socket, …
 )
 
-// Empty reports whether the path is an empty leftover of an unmount, without any data.
+// Empty reports whether the path is a leftover of an unmount that contains no data.
 func (c Contents) Empty() bool {
 	return !c.Mounted && (c.Kind == KindDir && len(c.Names) == 0 || c.Kind == KindFile && c.Size == 0 || c.Kind == KindDevice)
 }
 
 // Contents describes the file at a path and does not follow a symbolic link. The parameter most
-// limits the listed entries of a directory; negative means all. Contents does not open a mount.
-// Only with through, the path itself may be a mount point, as the root of a listing.
+// limits the listed entries of a directory. A negative number lists all. Contents does not open a
+// mount, except that with through the path itself may be a mount point.
 func (h *Host) Contents(ctx context.Context, path string, most int, through bool) (Contents, error) {
 	path = filepath.Clean(path)
 	c, err := bounded(ctx, h, kindLook, path, h.bound, func() (c Contents, err error) {
 		for range 3 {
 			if c, err = h.contents(path, most, through); !errors.Is(err, errVanished) {
-				break // otherwise a mount appeared or disappeared
+				break // a mount has just appeared or disappeared: try again
 			}
 		}
 
@@ -137,7 +138,7 @@ func (h *Host) Contents(ctx context.Context, path string, most int, through bool
 	})
 
 	if err != nil {
-		return c, fmt.Errorf("cannot look into %q: %w", path, err)
+		return c, fmt.Errorf("cannot read the contents of %q: %w", path, err)
 	}
 	return c, nil
 }
@@ -164,7 +165,7 @@ func (h *Host) contents(path string, most int, through bool) (c Contents, err er
 	}
 
 	if errors.Is(err, unix.ENOENT) {
-		return Contents{}, nil // it disappeared in the meantime
+		return Contents{}, nil // the file was removed since the first check
 	}
 	return c, err
 }
@@ -182,7 +183,7 @@ func kindOf(mode uint16) string {
 	}
 }
 
-// names lists some entries of a directory.
+// names returns at most the given number of entries of a directory.
 func names(dir string, most int) ([]string, error) {
 	if most == 0 {
 		return nil, nil
@@ -192,7 +193,7 @@ func names(dir string, most int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = d.Close() }() // the directory is only read
+	defer func() { _ = d.Close() }() // a directory has no data to lose on close
 	list, err := d.Readdirnames(most)
 	if errors.Is(err, io.EOF) {
 		err = nil // the directory is empty

@@ -15,7 +15,7 @@ func TestRemoveLeftover(t *testing.T) {
 	tests := []struct {
 		name string
 		make func(t *testing.T, path string)
-		err  string // empty: the path is removed
+		err  string // empty: RemoveLeftover removes the path
 	}{
 		{"missing", func(*testing.T, string) {}, ""},
 		{"empty directory", func(t *testing.T, p string) { mkdir(t, p) }, ""},
@@ -24,8 +24,8 @@ func TestRemoveLeftover(t *testing.T) {
 		{"file of mode 000", func(t *testing.T, p string) { check(t, os.WriteFile(p, nil, 0)) }, ""},
 		{"block device", func(t *testing.T, p string) { check(t, unix.Mknod(p, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 0)))) }, ""},
 		{"file with data", func(t *testing.T, p string) { write(t, p, "data") }, "it is a file of 4 bytes"},
-		{"full directory", func(t *testing.T, p string) { write(t, mkdir(t, p)+"/a\nb", "") }, `it holds "a\nb"`},
-		{"full directory of mode 000", func(t *testing.T, p string) { write(t, mkdir(t, p)+"/x", ""); check(t, os.Chmod(p, 0)) }, `it holds "x"`},
+		{"full directory", func(t *testing.T, p string) { write(t, mkdir(t, p)+"/a\nb", "") }, `it contains "a\nb"`},
+		{"full directory of mode 000", func(t *testing.T, p string) { write(t, mkdir(t, p)+"/x", ""); check(t, os.Chmod(p, 0)) }, `it contains "x"`},
 		{"very full directory", func(t *testing.T, p string) {
 			for _, n := range strings.Split("abcdefgh", "") {
 				mkdir(t, p, n)
@@ -36,7 +36,7 @@ func TestRemoveLeftover(t *testing.T) {
 		{"fifo", func(t *testing.T, p string) { check(t, unix.Mkfifo(p, 0o600)) }, "neither directory"},
 		{"empty mount", func(t *testing.T, p string) { mountFS(t, "tmpfs", "t", mkdir(t, p), 0, "") }, "mount point"},
 		{"mount on a file", func(t *testing.T, p string) { bindAt(t, write(t, p+"-src", ""), write(t, p, "")) }, "mount point"},
-		{"mount within", func(t *testing.T, p string) { mountFS(t, "tmpfs", "t", mkdir(t, p, "sub"), 0, "") }, `it holds "sub"`},
+		{"mount within", func(t *testing.T, p string) { mountFS(t, "tmpfs", "t", mkdir(t, p, "sub"), 0, "") }, `it contains "sub"`},
 		{"dead mount", func(t *testing.T, p string) { serveFuse(t, mkdir(t, p), false).die() }, "mount point"},
 	}
 	for _, tt := range tests {
@@ -58,7 +58,7 @@ func TestRemoveLeftover(t *testing.T) {
 	}
 }
 
-// TestContents checks the description of a path, and that mounts are not opened.
+// TestContents checks the descriptions of paths, and that Contents does not open mounts.
 func TestContents(t *testing.T) {
 	dir := tempDir(t)
 	tests := []struct {
@@ -106,8 +106,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestBlock checks a loop device with its file, one with a deleted file, and a device that is no
-// loop device.
+// TestBlock checks a loop device with a file, one whose file was deleted, and a device that is not
+// a loop device.
 func TestBlock(t *testing.T) {
 	dir := tempDir(t)
 	h := newHost(t)

@@ -11,24 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Look finds the mount at path, and does not follow a symbolic link. If the path is missing or no
-// mount point, the result is SeenNothing. A mount works if it can be opened. Look does not open a
-// device node, because that may have side effects. After the time limit the result is SeenHung.
-// While that look hangs, the next look at the path is SeenHung at once.
+// Look inspects the mount at path and does not follow a symbolic link. If the path is missing or is
+// no mount point, the result is SeenNothing. A mount works if Look can open its root. Look does not
+// open a device node, because that may have side effects. After the time limit the result is
+// SeenHung. While that call hangs, the next Look at the path returns SeenHung at once.
 func (h *Host) Look(ctx context.Context, path string) volume.Sight {
 	return sightOf(ctx, path, h.beginLook(ctx, path, false))
 }
 
-// looksAtOnce limits how many looks of one LookAll run in parallel.
+// looksAtOnce limits the number of paths that LookAll inspects in parallel.
 const looksAtOnce = 16
 
-// LookAll looks at paths in parallel, each as Look does, so that one that hangs does not delay the
-// others. The sights are in the order of the paths. LookAll does not open mounts in leaving,
-// because an open file would make a simultaneous unmount fail. For them it is unknown whether the
-// mount works.
+// LookAll inspects paths in parallel, each like Look, so that a hanging mount does not delay the
+// others. The results are in the order of the paths. LookAll does not open the mounts in leaving,
+// because an open file would make a simultaneous unmount fail. For these mounts it is unknown
+// whether they work.
 func (h *Host) LookAll(ctx context.Context, paths []string, leaving map[string]bool) []volume.Sight {
 	sights := make([]volume.Sight, len(paths))
-	var begun [looksAtOnce]*call[volume.Sight] // the look at paths[i] is at i modulo its length
+	var begun [looksAtOnce]*call[volume.Sight] // begun[i%looksAtOnce] is the running call for paths[i]
 	for i, path := range paths {
 		if done := i - looksAtOnce; done >= 0 {
 			sights[done] = sightOf(ctx, paths[done], begun[i%looksAtOnce])
@@ -42,7 +42,7 @@ func (h *Host) LookAll(ctx context.Context, paths []string, leaving map[string]b
 	return sights
 }
 
-// beginLook starts a look. It returns nil if the path is not absolute.
+// beginLook starts a Look in the background. It returns nil if the path is not absolute.
 func (h *Host) beginLook(ctx context.Context, path string, leaving bool) *call[volume.Sight] {
 	if !filepath.IsAbs(path) {
 		return nil
@@ -51,7 +51,7 @@ func (h *Host) beginLook(ctx context.Context, path string, leaving bool) *call[v
 	return begin(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path, leaving), nil })
 }
 
-// sightOf waits for a look that beginLook started.
+// sightOf waits for the call that beginLook started, and returns its result.
 func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sight {
 	if c == nil {
 		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: not an absolute path", path)}
@@ -69,7 +69,7 @@ func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sig
 	return volume.Sight{Seen: volume.SeenError, Unchecked: ctx.Err() != nil, Detail: fmt.Sprintf("cannot look at %q: %v", c.key.path, err)}
 }
 
-// look tries again if the mount changed during the look.
+// look calls glance again if the mount changed in the meantime.
 func (h *Host) look(path string, leaving bool) volume.Sight {
 	for range 3 {
 		s, err := h.glance(path, leaving)
@@ -80,7 +80,7 @@ func (h *Host) look(path string, leaving bool) volume.Sight {
 	return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, errVanished)}
 }
 
-// glance is one look. It fails only with errVanished.
+// glance inspects the path once. Its only error is errVanished.
 func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 	st, p, err := h.find(path, 0)
 	if p != nil && err == nil && !leaving {
@@ -100,16 +100,16 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 		s.Identity.Backing = h.Block(dev).Backing
 	}
 	if p.deleted {
-		s.Detail = "what it was bound from is deleted"
+		s.Detail = "the source of the mount was deleted"
 	}
 	return s, nil
 }
 
-// find describes the mount whose root is path, or returns nil if there is none. The mask more is
-// the same as for pointOf. A point with an error is a mount that does not work. An error alone
-// means that the path leads through a mount that does not work.
+// find describes the mount whose root is path, or returns nil if there is none. The mask more has
+// the same meaning as for pointOf. If find returns both a point and an error, the mount does not
+// work. If it returns only an error, the path leads through a mount that does not work.
 func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
-	// Cached attributes suffice, and are available even if the storage is dead.
+	// Cached attributes are sufficient. The kernel has these even if the storage is dead.
 	st, err := h.rootAt(path)
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
@@ -135,8 +135,8 @@ func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
 	return st, p, err
 }
 
-// rootAt asks for the attributes of the path, and after EACCES once more for fewer: a FUSE mount of
-// another user refuses the others.
+// rootAt reads the attributes of the path. After EACCES it requests fewer attributes, because a
+// FUSE mount of another user refuses all others.
 func (h *Host) rootAt(path string) (unix.Statx_t, error) {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_DONT_SYNC
 	st, err := statx(unix.AT_FDCWD, path, flags, lookMask)
@@ -149,7 +149,7 @@ func (h *Host) rootAt(path string) (unix.Statx_t, error) {
 	return st, err
 }
 
-// probe checks whether the mount at path works.
+// probe returns an error if the mount at path does not work.
 func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 	if h.deviceGone(p.id.Device) {
 		return fmt.Errorf("device %s: %w", p.id.Device, unix.ENODEV)
@@ -169,9 +169,9 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 
 		_, err := statx(unix.AT_FDCWD, path, nofollow, unix.STATX_BASIC_STATS)
 		return err
-	case unix.S_IFDIR, 0: // 0: the type is unknown
+	case unix.S_IFDIR, 0: // 0 means that the type is unknown
 		if p.id.FSType == "autofs" {
-			return nil // opening it would trigger a mount
+			return nil // opening an autofs mount would trigger a mount
 		}
 
 		flags |= unix.O_DIRECTORY
@@ -182,13 +182,13 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 
 	fd, err := open(path, flags)
 	if errors.Is(err, unix.EAGAIN) {
-		return nil // a lease on the file; the file system has answered
+		return nil // another process has a lease on the file, so the file system has answered
 	}
 	if err != nil {
 		return err
 	}
 	defer closeFD(fd)
-	// Some FUSE file systems do not handle open, but all answer this.
+	// Some FUSE file systems do not handle open, but all of them answer statx.
 	again, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, lookMask|unix.STATX_BASIC_STATS)
 	if err != nil {
 		return err
@@ -199,8 +199,8 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 	return nil
 }
 
-// failed returns the sight of a mount that answers with an error, or of a path with an error and no
-// known mount.
+// failed returns the result of Look for a mount that answers with an error, or for a path that
+// fails before its mount is known.
 func failed(path string, p *point, err error) volume.Sight {
 	if p == nil {
 		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, err)}
@@ -214,12 +214,12 @@ func failed(path string, p *point, err error) volume.Sight {
 	return s
 }
 
-// dead reports whether an error means that the storage behind a mount is permanently gone, and not
-// only unavailable now or not accessible to the agent.
+// dead reports whether an error means that the storage of a mount is permanently gone. Other errors
+// may mean that it is temporarily unavailable, or that the agent may not access it.
 func dead(err error) bool {
 	for _, e := range []unix.Errno{
-		unix.ENOTCONN, unix.ECONNABORTED, // FUSE without its daemon
-		unix.ESTALE,                             // NFS with a stale handle
+		unix.ENOTCONN, unix.ECONNABORTED, // a FUSE file system without its daemon
+		unix.ESTALE,                             // an NFS mount with a stale handle
 		unix.EIO,                                // a file system that was shut down
 		unix.ENODEV, unix.ENXIO, unix.ENOMEDIUM, // a missing device
 		unix.ESHUTDOWN, unix.EHOSTDOWN, unix.EREMOTEIO, // network storage
@@ -232,22 +232,24 @@ func dead(err error) bool {
 	return false
 }
 
-// mtdMajor is the only block major whose file systems need no block device.
+// mtdMajor is the device major of MTD flash. It is the only block major whose file systems work
+// without a block device.
 const mtdMajor = "31:"
 
-// deviceGone reports whether a device number no longer belongs to a block device. This check is
-// needed because a file system in memory can be opened long after its disk was removed.
+// deviceGone reports whether a device number no longer belongs to a block device. A successful open
+// does not prove that the device exists: a cached file system can be opened long after its disk was
+// removed.
 func (h *Host) deviceGone(dev string) bool {
 	if strings.HasPrefix(dev, "0:") || strings.HasPrefix(dev, mtdMajor) {
 		return false
 	}
 
-	// The entry is a link that disappears with its device. Following it would cost twice as much
-	// and tell nothing more.
+	// The entry in sysfs is a symbolic link that disappears with its device. Following the link
+	// would cost twice as much and prove nothing more.
 	var st unix.Stat_t
 	if unix.Lstat(h.sys+"/dev/block/"+dev, &st) == nil {
 		return false
 	}
-	// Without sysfs the answer is unknown.
+	// If sysfs is missing, the answer is unknown.
 	return unix.Access(h.sys+"/dev/block", unix.F_OK) == nil
 }

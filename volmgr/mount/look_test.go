@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hosts returns a Host for this kernel, one without statmount, and one whose statx has neither
-// mount roots nor mount ids.
+// hosts returns a Host for this kernel, one for a kernel without statmount, and one for a kernel
+// whose statx reports neither mount roots nor mount ids.
 func hosts(t testing.TB, opts ...Option) (now, old, older *Host) {
 	now, old, older = newHost(t, opts...), newHost(t, opts...), newHost(t, opts...)
 	old.noStatmount = true
@@ -20,7 +20,7 @@ func hosts(t testing.TB, opts ...Option) (now, old, older *Host) {
 	return now, old, older
 }
 
-// see looks at a path in every possible way and checks that the results agree.
+// see calls Look in every possible way and checks that the results agree.
 func see(t testing.TB, path string) volume.Sight {
 	t.Helper()
 	now, old, older := hosts(t)
@@ -45,7 +45,7 @@ func TestLook(t *testing.T) {
 	at := func(t *testing.T) string { return mkdir(t, dir, strings.ReplaceAll(t.Name(), "/", "-")) }
 	tests := []struct {
 		name   string
-		make   func(t *testing.T) string // returns the path
+		make   func(t *testing.T) string // returns the path to look at
 		seen   volume.Seen
 		fstype string
 		root   string
@@ -91,7 +91,7 @@ func TestLook(t *testing.T) {
 		{name: "read-only file system", seen: volume.SeenMount, fstype: "tmpfs", root: "/", ro: true, make: func(t *testing.T) string {
 			d := at(t)
 			mountFS(t, "tmpfs", "t", d, unix.MS_RDONLY, "")
-			check(t, unix.Mount("", d, "", unix.MS_REMOUNT|unix.MS_BIND, "")) // only the file system stays read-only
+			check(t, unix.Mount("", d, "", unix.MS_REMOUNT|unix.MS_BIND, "")) // the mount becomes writable, and only its file system stays read-only
 			return d
 		}},
 		{name: "read-only mount", seen: volume.SeenMount, fstype: "tmpfs", root: "/", ro: true, make: func(t *testing.T) string {
@@ -124,7 +124,7 @@ func TestLook(t *testing.T) {
 			bindAt(t, d+"/m/p", write(t, d+"/g", ""))
 			return d + "/g"
 		}},
-		{name: "deleted source", seen: volume.SeenMount, fstype: "tmpfs", root: "/gone", detail: "what it was bound from is deleted", make: func(t *testing.T) string {
+		{name: "deleted source", seen: volume.SeenMount, fstype: "tmpfs", root: "/gone", detail: "the source of the mount was deleted", make: func(t *testing.T) string {
 			d := at(t)
 			mountFS(t, "tmpfs", "t", mkdir(t, d, "m"), 0, "")
 			bindAt(t, mkdir(t, d, "m/gone"), mkdir(t, d, "b"))
@@ -208,11 +208,11 @@ func TestLookAtTheDead(t *testing.T) {
 		if s.Seen != volume.SeenDead || s.Identity != alive.Identity || !strings.Contains(s.Detail, "transport endpoint is not connected") {
 			t.Errorf("dead: %+v", s)
 		}
-		// The state of files below a dead mount is unknown. They do not count as dead.
+		// A file below a dead mount has an unknown state. Look must not report it as dead.
 		if s := see(t, dir+"/sub/x"); s.Seen != volume.SeenError {
 			t.Errorf("below the dead: %+v", s)
 		}
-		// Only the mount above it counts.
+		// Another mount covers the dead one, and Look must report only the upper mount.
 		mountFS(t, "tmpfs", "t", dir, 0, "")
 		if s := see(t, dir); s.Seen != volume.SeenMount || s.Identity.FSType != "tmpfs" {
 			t.Errorf("over the dead: %+v", s)
@@ -220,7 +220,7 @@ func TestLookAtTheDead(t *testing.T) {
 	}
 }
 
-// TestLookAtAnotherUsers looks at a FUSE mount that admits only its user, not even root.
+// TestLookAtAnotherUsers looks at a FUSE mount that refuses every user except its own, even root.
 func TestLookAtAnotherUsers(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	openFuse(t, dir, ",user_id=4711")
@@ -233,7 +233,7 @@ func TestLookAtAnotherUsers(t *testing.T) {
 	}
 }
 
-// TestLookAtShutDown looks at a file system that was shut down. Its first statx fails.
+// TestLookAtShutDown looks at a file system that was shut down, where even the first statx fails.
 func TestLookAtShutDown(t *testing.T) {
 	dir := tempDir(t)
 	at := mkdir(t, dir, "m")
@@ -246,7 +246,7 @@ func TestLookAtShutDown(t *testing.T) {
 	now, old, older := hosts(t)
 	for _, h := range []*Host{now, old, older} {
 		s := h.Look(context.Background(), at)
-		if h != now { // these have no other source of the unique id
+		if h != now { // older kernels have no other source of the unique id
 			s.Identity.ID = alive.Identity.ID
 		}
 		if s.Seen != volume.SeenDead || s.Identity != alive.Identity {
@@ -275,7 +275,7 @@ func TestLookWhenTheDeviceIsGone(t *testing.T) {
 			t.Errorf("device gone: %+v", s)
 		}
 	}
-	// The entry itself counts, not its target.
+	// Only the entry in sysfs counts. Its target does not have to exist.
 	check(t, os.Symlink("nowhere", h.sys+"/dev/block/"+number(t, ext4)))
 	for _, path := range []string{at, node} {
 		if s := h.Look(context.Background(), path); s.Seen != volume.SeenMount {

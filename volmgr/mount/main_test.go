@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stage is the environment variable that tells a run of this test binary its role.
+// stage is an environment variable. It tells this test binary which role to play.
 const stage = "MOUNT_TEST_STAGE"
 
-// TestMain runs the tests in a mount namespace of their own. It fails if they leave a mount, a loop
-// device or a file behind.
+// TestMain runs the tests in a mount namespace of their own. It fails if a mount, a loop device or
+// a file remains after the tests.
 func TestMain(m *testing.M) {
 	switch s := os.Getenv(stage); s {
 	case "":
@@ -46,7 +46,8 @@ func inNamespace() int {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	err = cmd.Run()
-	// The mounts ended with their namespace. An interrupted run leaves loop devices and files.
+	// The kernel removed the mounts together with their namespace. After an interrupted run, loop
+	// devices and files still exist.
 	for dev := range loopsIn(dir) {
 		_ = exec.Command("losetup", "-d", dev).Run()
 	}
@@ -80,7 +81,8 @@ func checked(m *testing.M) int {
 	return code
 }
 
-// leftovers describes the state that must be the same before and after the tests.
+// leftovers describes the mounts, loop devices and files of the tests. The result must be the same
+// before and after the tests.
 func leftovers() string {
 	dir := os.Getenv("TMPDIR")
 	table, err := os.ReadFile("/proc/self/mountinfo")
@@ -91,7 +93,7 @@ func leftovers() string {
 	return fmt.Sprintf("%s%v %v", table, loopsIn(dir), files)
 }
 
-// loopsIn returns the loop devices on files in dir, and their files.
+// loopsIn returns the loop devices whose files are in dir. The values are the files.
 func loopsIn(dir string) map[string]string {
 	loops := map[string]string{}
 	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -104,18 +106,18 @@ func loopsIn(dir string) map[string]string {
 	return loops
 }
 
-// child is another process for a test. It does one thing, prints "ready", and lives until its input
-// ends.
+// child runs as a separate process for a test. It performs one action, prints "ready", and ends
+// when its input is closed.
 func child(what string) int {
 	verb, arg, _ := strings.Cut(what, " ")
 	var err error
 	switch verb {
-	case "stay": // in its working directory and namespace
+	case "stay": // keep the working directory and the namespace
 	case "chroot":
 		err = unix.Chroot(arg)
 	case "open":
 		_, err = unix.Open(arg, unix.O_RDONLY, 0)
-	case "enter": // enters and opens a directory
+	case "enter": // enter and open a directory
 		if err = os.Chdir(arg); err == nil {
 			_, err = unix.Open(".", unix.O_RDONLY, 0)
 		}
@@ -127,12 +129,12 @@ func child(what string) int {
 			_, err = unix.Mmap(fd, 0, 1, unix.PROT_READ, unix.MAP_PRIVATE)
 			err = errors.Join(err, unix.Close(fd))
 		}
-	case "thread": // one thread in a namespace of its own
+	case "thread": // move one thread into a namespace of its own
 		done := make(chan error)
 		var thread func()
 		thread = func() {
 			runtime.LockOSThread()
-			if unix.Gettid() == os.Getpid() { // not the first thread
+			if unix.Gettid() == os.Getpid() { // only a thread other than the first may leave
 				go thread()
 			} else {
 				done <- unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS)
@@ -141,13 +143,13 @@ func child(what string) int {
 		}
 		go thread()
 		err = <-done
-	case "bind": // FROM TO, in a namespace of its own
+	case "bind": // bind-mount FROM at TO, in a namespace of its own
 		from, to, _ := strings.Cut(arg, " ")
 		err = unix.Mount(from, to, "", unix.MS_BIND, "")
-	case "contain": // FROM at TO in a root of its own, as in a container
+	case "contain": // bind-mount FROM at TO below a root directory of its own, as in a container
 		from, to, _ := strings.Cut(arg, " ")
 		err = contain(from, to)
-	case "zombie": // a child whose exit status is never read
+	case "zombie": // start a process whose exit status is never read
 		c := exec.Command("/bin/true")
 		err = c.Start()
 	default:
@@ -162,7 +164,7 @@ func child(what string) int {
 	return 0
 }
 
-// start runs a child until the test ends or stop is called.
+// start runs a child process until the test ends or calls stop.
 func start(t *testing.T, what string, change func(*exec.Cmd)) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -198,7 +200,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// tempDir returns a directory that is removed at the end, after the mounts in it are unmounted.
+// tempDir returns a temporary directory. The end of the test unmounts all mounts in it and removes
+// it.
 func tempDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -253,7 +256,7 @@ func run(t testing.TB, name string, args ...string) string {
 	return string(bytes.TrimSpace(out))
 }
 
-// loop makes a loop device on a new file, with a file system if mkfs is given.
+// loop makes a loop device on a new file and, if mkfs is given, a file system on it.
 func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
 	t.Helper()
 	f, err := os.CreateTemp(dir, "image")
@@ -269,7 +272,7 @@ func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
 	dev := run(t, "losetup", "-f", "--show", f.Name())
 	t.Cleanup(func() {
 		detachUnder(t, dir)
-		_ = exec.Command("losetup", "-d", dev).Run() // a test may have detached it
+		_ = exec.Command("losetup", "-d", dev).Run() // fails if the test has detached the device
 		await(t, "loop device to go", func() bool {
 			return loopsIn(dir)[dev] == ""
 		})
@@ -277,7 +280,7 @@ func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
 	return dev
 }
 
-// number returns the "major:minor" of a device node.
+// number returns the device number ("major:minor") of a device node.
 func number(t testing.TB, node string) string {
 	t.Helper()
 	var st unix.Stat_t

@@ -11,32 +11,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ownership is the owner and the mode that files must have. Nil leaves an attribute unchanged.
+// Ownership is the owner and the mode that files must have. A nil field leaves the attribute
+// unchanged.
 type Ownership struct {
 	UID, GID *uint32
-	Mode     *uint32 // permission bits, set-id bits and the sticky bit
+	Mode     *uint32 // permission bits, set-user-ID, set-group-ID and the sticky bit
 
-	// Recursive also changes all files below, unless the directory itself is as requested. The
-	// directory is therefore changed last.
+	// Recursive requests the same change for all files below the directory. Own skips them if the
+	// directory itself already has the requested owner and mode. It therefore changes the directory
+	// last.
 	Recursive bool
 
-	// Default sets UID and GID only if the directory belongs to root (0:0).
+	// Default sets UID and GID only if the directory still belongs to root:root.
 	Default bool
 }
 
-// tellEvery is the interval at which a walk reports its progress.
+// tellEvery is the interval at which Own reports its progress.
 const tellEvery = time.Second
 
-// Own sets the requested owner and mode of the directory at path, which is the root of a mount. If
-// the directory has them already, Own checks nothing else, however many files are below. It changes
-// links themselves and does not follow them. It skips other mounts below. The mode does not make a
-// file executable that no user can execute. Only directories get set-user-ID and set-group-ID bits:
-// other files lose them. Own removes access control lists from the root, and from every file whose
-// owner or group changes. A root with such a list is not as requested.
+// Own gives the requested owner and mode to the directory at path, which is the root of a mount. If
+// the directory has them already, Own does not check the files below it.
 //
-// Own calls tell about once a second with the number of visited files. A walk has no time limit,
-// but each of its steps has: if one hangs, Own fails with *HungError. If ctx ends, the walk stops.
-// Its changes stay, and the next walk visits all files again.
+// Own changes symbolic links themselves and does not follow them. It skips other mounts below path.
+// It does not make a file executable that no user can execute. Only directories get set-user-ID and
+// set-group-ID bits: other files lose these bits. Own removes the access control lists of the root,
+// and of every file whose owner or group changes. It treats a root with such a list as unfinished.
+//
+// Own calls tell about once a second with the number of visited files. The whole walk has no time
+// limit, but each of its steps has one. If a step hangs, Own fails with *HungError. If ctx ends,
+// the walk stops. The changes so far stay, and the next walk visits all files again.
 func (h *Host) Own(ctx context.Context, path string, o Ownership, tell func(files int)) error {
 	path = filepath.Clean(path)
 	w := &walk{ctx: ctx, want: o}
@@ -48,7 +51,7 @@ func (h *Host) Own(ctx context.Context, path string, o Ownership, tell func(file
 	return nil
 }
 
-// follow waits for a walk while it makes progress.
+// follow waits for a walk as long as the walk makes progress.
 func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func(int)) error {
 	for c.before != nil {
 		if err := c.before.wait(ctx, c.bound); err != nil {
@@ -69,8 +72,8 @@ func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func
 		case <-c.done:
 			return c.err
 		case <-stop:
-			// The walk stops at the next file. The wait continues, because its open files keep the
-			// mount busy.
+			// The walk stops at the next file. Own still waits for it, because its open files keep
+			// the mount busy.
 			stop, lastAt = nil, time.Now()
 		case <-tick.C:
 		}
@@ -88,15 +91,15 @@ func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func
 	}
 }
 
-// walk changes one tree.
+// walk changes the files of one directory tree.
 type walk struct {
 	ctx   context.Context
 	want  Ownership
 	files atomic.Int64
 }
 
-// own changes the directory at path last, because a root that is as requested means that all files
-// below are too.
+// own changes the directory at path last. A root with the requested owner and mode then proves that
+// all files below have them too.
 func (w *walk) own(path string) error {
 	fd, err := open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -144,15 +147,15 @@ func (w *walk) visit(fd int, st *unix.Statx_t) error {
 // nothing reports whether no change is requested.
 func (o Ownership) nothing() bool { return o.UID == nil && o.GID == nil && o.Mode == nil }
 
-// met reports whether a file is as requested. A file that runs with its owner's rights is not,
-// because a previous owner may have prepared it.
+// met reports whether a file has the requested owner and mode. A file with a set-user-ID or
+// set-group-ID bit never does, because a previous owner may have prepared it.
 func (o Ownership) met(st unix.Statx_t) bool {
 	ids := (o.UID == nil || st.Uid == *o.UID) && (o.GID == nil || st.Gid == *o.GID)
 	mode := uint32(st.Mode)
 	return ids && o.modeOf(mode) == mode && !filetree.HasSetID(&st)
 }
 
-// owner converts the request into filetree's type.
+// owner converts the request to filetree's type.
 func (o Ownership) owner() filetree.Owner {
 	to := filetree.Owner{UID: -1, GID: -1, Mode: o.modeOf}
 	if o.UID != nil {
@@ -164,8 +167,8 @@ func (o Ownership) owner() filetree.Owner {
 	return to
 }
 
-// modeOf returns the new mode of a file with this mode. A file that no user can execute does not
-// become executable.
+// modeOf returns the new mode of a file, given its present mode. It does not make a file executable
+// that no user can execute.
 func (o Ownership) modeOf(mode uint32) uint32 {
 	kind := mode & unix.S_IFMT
 	if o.Mode == nil || kind == unix.S_IFLNK {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// owned returns the owner and the mode of a file, without following a link.
+// owned returns the owner and the mode of a file. It does not follow a symbolic link.
 func owned(t *testing.T, path string) string {
 	t.Helper()
 	var st unix.Stat_t
@@ -23,9 +23,9 @@ func owned(t *testing.T, path string) string {
 
 func quiet(int) {}
 
-// TestOwn checks that exactly the requested changes apply to the root and, if requested, to all
-// files below. Links themselves are changed. Files outside the tree, or hidden by another mount,
-// are not.
+// TestOwn checks that Own makes exactly the requested changes, to the root and on request to all
+// files below. Own changes symbolic links themselves. It does not change files outside the tree, or
+// files that another mount hides.
 func TestOwn(t *testing.T) {
 	base := tempDir(t)
 	root, outside := mkdir(t, base, "root"), write(t, base+"/outside", "x")
@@ -65,8 +65,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestOwnDefault checks that only a root directory of root:root gets a default owner. A root
-// directory with another owner or group gets only the requested mode.
+// TestOwnDefault checks that only a root directory of root:root gets the default owner. Any other
+// root directory gets only the requested mode.
 func TestOwnDefault(t *testing.T) {
 	root := tempDir(t)
 	check(t, os.Chmod(root, 0o755))
@@ -96,7 +96,7 @@ func TestOwnDefault(t *testing.T) {
 	}
 }
 
-// TestOwnMatches checks that nothing is changed below a root that is as requested.
+// TestOwnMatches checks that Own changes no file below a root that has the requested owner.
 func TestOwnMatches(t *testing.T) {
 	root := tempDir(t)
 	file := write(t, root+"/file", "x")
@@ -114,7 +114,7 @@ func TestOwnMatches(t *testing.T) {
 	}
 }
 
-// countdown is a context that ends after it was asked a number of times.
+// countdown is a context that ends after a number of calls of Err.
 type countdown struct {
 	context.Context
 	left int
@@ -151,8 +151,8 @@ func TestOwnCutShort(t *testing.T) {
 	}
 }
 
-// TestOwnHung checks that a file system that does not answer delays the caller no longer than the
-// time limit. The error of one that refuses names the path.
+// TestOwnHung checks that a hanging file system delays the caller no longer than the time limit. If
+// a file system refuses a change, the error names the path.
 func TestOwnHung(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)
@@ -177,9 +177,9 @@ func TestOwnHung(t *testing.T) {
 	}
 }
 
-// TestOwnPrepared changes a tree that its previous owner prepared. It has programs that run as
-// their group, access control lists, and more nested directories than a process may have open
-// files.
+// TestOwnPrepared changes a tree that its previous owner prepared as a trap. It contains
+// set-group-ID programs, access control lists, and more nested directories than a process may have
+// open files.
 func TestOwnPrepared(t *testing.T) {
 	root := mkdir(t, tempDir(t), "root")
 	trap := write(t, root+"/trap", "x")
@@ -213,7 +213,7 @@ func TestOwnPrepared(t *testing.T) {
 			t.Errorf("%s still has an access control list: %v", path, err)
 		}
 	}
-	// A root with the right group but with a list does not count as done.
+	// A root with the right group but with an access control list counts as unfinished.
 	check(t, os.Chown(shared, 0, 0))
 	check(t, unix.Setxattr(root, "system.posix_acl_access", acl, 0))
 	check(t, newHost(t).Own(context.Background(), root, Ownership{GID: new(uint32(7)), Recursive: true}, quiet))

@@ -14,18 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place is a directory or file on which to mount, held open. If its path changes, the mount is
-// still made on this file. A Place is for one goroutine at a time.
+// Place is an open directory or file on which the agent mounts. If another file gets its path, the
+// agent still mounts on the open one. Only one goroutine at a time may use a Place.
 type Place struct {
 	h    *Host
-	file *os.File // O_PATH; a forgotten one is closed by the garbage collector
+	file *os.File // opened with O_PATH; the garbage collector closes a forgotten one
 	path string
 	lent bool
-	mode uint32 // type and permissions
+	mode uint32 // file type and permissions
 }
 
-// OpenPlace walks to a path. It refuses a path with a symbolic link, because a user who may change
-// the link could redirect the mount. After the time limit it fails with *HungError.
+// OpenPlace opens the file at a path. It refuses a path that contains a symbolic link, because a
+// user who may change the link could redirect the mount. After the time limit it fails with
+// *HungError.
 func (h *Host) OpenPlace(ctx context.Context, path string) (*Place, error) {
 	path = filepath.Clean(path)
 	return bounded(ctx, h, kindWalk, path, h.bound, func() (*Place, error) {
@@ -37,9 +38,9 @@ func (h *Host) OpenPlace(ctx context.Context, path string) (*Place, error) {
 	})
 }
 
-// BorrowPlace takes a descriptor of another process, which must be open (O_PATH) on path. It never
-// walks to the path itself. The caller may close its descriptor as soon as BorrowPlace returns. The
-// process must be in this mount namespace.
+// BorrowPlace copies a descriptor of another process. That process must be in this mount namespace,
+// and its descriptor must be open (O_PATH) on path. BorrowPlace never walks to the path itself. The
+// other process may close its descriptor as soon as BorrowPlace returns.
 func (h *Host) BorrowPlace(pid, fd int, path string) (*Place, error) {
 	ns, err := h.namespaceOf(pid)
 	if err != nil {
@@ -49,7 +50,8 @@ func (h *Host) BorrowPlace(pid, fd int, path string) (*Place, error) {
 		return nil, fmt.Errorf("pid %d is in another mount namespace than the agent", pid)
 	}
 
-	// A link in procfs leads to the open file itself, without walking its path.
+	// This link in procfs leads to the open file itself, so the kernel does not walk the file's
+	// path.
 	own, err := open(fmt.Sprintf("%s/%d/fd/%d", h.proc, pid, fd), unix.O_PATH)
 	if err != nil {
 		return nil, fmt.Errorf("cannot take descriptor %d of pid %d: %w", fd, pid, err)
@@ -67,7 +69,7 @@ func (h *Host) BorrowPlace(pid, fd int, path string) (*Place, error) {
 	return h.placeOf(own, path, true)
 }
 
-// placeOf takes ownership of a descriptor.
+// placeOf makes a Place that owns the given descriptor.
 func (h *Host) placeOf(fd int, path string, lent bool) (*Place, error) {
 	p := &Place{h: h, file: os.NewFile(uintptr(fd), path), path: path, lent: lent}
 	var st unix.Stat_t
@@ -80,7 +82,7 @@ func (h *Host) placeOf(fd int, path string, lent bool) (*Place, error) {
 	return p, nil
 }
 
-// Again returns another descriptor of the same place, which must be closed separately.
+// Again duplicates the place. The caller must close the duplicate separately.
 func (p *Place) Again() (*Place, error) {
 	fd, err := unix.FcntlInt(p.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -91,7 +93,8 @@ func (p *Place) Again() (*Place, error) {
 	return &again, nil
 }
 
-// Close closes the descriptor. It ignores the error because the descriptor was only for reference.
+// Close closes the descriptor. It ignores the error, because an O_PATH descriptor has no data to
+// lose.
 func (p *Place) Close() { _ = p.file.Close() }
 
 func (p *Place) fd() int { return int(p.file.Fd()) }
@@ -106,9 +109,9 @@ func (p *Place) Dir() bool { return p.mode&unix.S_IFMT == unix.S_IFDIR }
 // walk to the path.
 func (p *Place) Lent() bool { return p.lent }
 
-// Look finds the mount at the place from the mount table alone. It walks to no path and opens
-// nothing. It does not count an autofs mount, which mounts on demand. Whether a found mount works
-// is unknown.
+// Look finds the mount at the place from the mount table alone. It opens no file and does not walk
+// to the path. It ignores an autofs mount, which only triggers another mount. It does not know
+// whether the mount works.
 func (p *Place) Look() volume.Sight {
 	top, err := p.top()
 	switch {
@@ -123,7 +126,7 @@ func (p *Place) Look() volume.Sight {
 	return volume.Sight{Seen: volume.SeenMount, Identity: at.id, ReadOnly: at.readOnly}
 }
 
-// top returns the uppermost mount at the place, ignoring autofs.
+// top returns the uppermost mount at the place and ignores autofs mounts.
 func (p *Place) top() (*proc.Mount, error) {
 	table, err := p.h.table(func(m *proc.Mount) (bool, bool) {
 		return m.Mountpoint != p.path || m.FSType == autofs, false
@@ -142,7 +145,7 @@ func (p *Place) top() (*proc.Mount, error) {
 	return nil, nil
 }
 
-// isLike fails unless the uppermost mount has the requested options.
+// isLike returns an error unless the uppermost mount has the requested options.
 func (p *Place) isLike(like Like) error {
 	top, err := p.top()
 	switch {
@@ -151,26 +154,27 @@ func (p *Place) isLike(like Like) error {
 	case top == nil:
 		return errVanished
 	case !like.has(attrOf(top)):
-		return fmt.Errorf("it has the options %s, and others were asked for", top.Options)
+		return fmt.Errorf("the mount has the options %s instead of the requested ones", top.Options)
 	}
 
 	return nil
 }
 
-// namespaceOf returns the inode number of a process's mount namespace.
+// namespaceOf returns the inode number that identifies a process's mount namespace.
 func (h *Host) namespaceOf(pid int) (uint64, error) {
 	var st unix.Stat_t
 	err := unix.Stat(fmt.Sprintf("%s/%d/ns/mnt", h.proc, pid), &st)
 	return st.Ino, err
 }
 
-// autofs is a file system on whose root another mount is made on demand.
+// autofs is a file system that mounts another file system on its root when a process first accesses
+// it.
 const autofs = "autofs"
 
-// OnDemand reports whether a sight shows only an autofs mount.
+// OnDemand reports whether Look found only an autofs mount.
 func OnDemand(s volume.Sight) bool { return s.Seen == volume.SeenMount && s.Identity.FSType == autofs }
 
-// walk opens a path with O_PATH and allows no symbolic link in it.
+// walk opens a path with O_PATH and refuses symbolic links in it.
 func (h *Host) walk(path string) (int, error) {
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
 	fd := -1
@@ -184,13 +188,13 @@ func (h *Host) walk(path string) (int, error) {
 	case errors.Is(err, unix.ELOOP):
 		end, err := filepath.EvalSymlinks(path)
 		if err == nil {
-			err = fmt.Errorf("a link leads on to %s; name that", end)
+			err = fmt.Errorf("it contains a symbolic link; use the path %s instead", end)
 		}
 		return -1, err
-	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM): // before Linux 5.6, or refused by a filter
+	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM): // a kernel before 5.6, or a filter that refuses openat2
 		end, err := filepath.EvalSymlinks(path)
 		if err == nil && end != path {
-			err = fmt.Errorf("a link leads on to %s; name that", end)
+			err = fmt.Errorf("it contains a symbolic link; use the path %s instead", end)
 		}
 		if err != nil {
 			return -1, err

@@ -16,27 +16,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errVanished says that the mount changed or disappeared during the look.
-var errVanished = errors.New("the mount changed while it was looked at")
+// errVanished reports that the mount changed or disappeared while the agent inspected it.
+var errVanished = errors.New("the mount changed during the check")
 
 // point is one mount as the kernel describes it.
 type point struct {
 	id       volume.MountIdentity
-	at       string // mount point
+	at       string // the mount point
 	source   string
 	readOnly bool   // the mount or its file system is read-only
-	attr     uint64 // attributes of the mount, as in mount_setattr(2)
-	deleted  bool   // its root directory or file is unlinked
-	shared   bool   // mounts below it propagate
+	attr     uint64 // the attributes of the mount, as in mount_setattr(2)
+	deleted  bool   // the mounted directory or file was deleted
+	shared   bool   // mounts below it propagate to other namespaces
 }
 
-// lookMask is the mask that every look needs. A smaller mask lets a file system answer without its
-// storage.
+// lookMask requests the fields that Look always needs. A small mask lets a file system answer
+// without its storage.
 const lookMask = unix.STATX_TYPE | unix.STATX_MNT_ID_UNIQUE
 
-// statx returns the attributes of a path or, with AT_EMPTY_PATH and no path, of an open file. The
-// flags include AT_STATX_DONT_SYNC, which accepts cached attributes, or AT_STATX_FORCE_SYNC, which
-// makes a network or FUSE file system answer.
+// statx returns the attributes of a path, or with AT_EMPTY_PATH and no path those of an open file.
+// The caller passes AT_STATX_DONT_SYNC to accept cached attributes, or AT_STATX_FORCE_SYNC to make
+// a network or FUSE file system answer.
 func statx(fd int, path string, flags, mask int) (unix.Statx_t, error) {
 	var st unix.Statx_t
 	err := retry(func() error { return unix.Statx(fd, path, flags|unix.AT_NO_AUTOMOUNT, mask, &st) })
@@ -53,7 +53,7 @@ func retry(fn func() error) error {
 	}
 }
 
-// open is open(2), repeated after signals.
+// open calls open(2), and repeats the call if a signal interrupts it.
 func open(path string, flags int) (int, error) {
 	fd := -1
 	err := retry(func() (err error) {
@@ -63,11 +63,11 @@ func open(path string, flags int) (int, error) {
 	return fd, err
 }
 
-// closeFD closes a descriptor that was opened for reading only. It ignores the error because no
+// closeFD closes a descriptor that was not opened for writing. It ignores the error, because no
 // data can be lost.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// fdPath returns the current path of an open file as the kernel sees it.
+// fdPath returns the current path of an open file according to the kernel.
 func (h *Host) fdPath(fd int) (string, error) {
 	return os.Readlink(h.fdLink(fd))
 }
@@ -75,8 +75,8 @@ func (h *Host) fdPath(fd int) (string, error) {
 // fdLink returns a path that leads to an open file, regardless of the file's own path.
 func (h *Host) fdLink(fd int) string { return h.proc + "/self/fd/" + strconv.Itoa(fd) }
 
-// pointOf describes the mount of st. The mask more requests data in addition to the identity. With
-// fd < 0, it asks the kernel again by path.
+// pointOf describes the mount to which st belongs. The mask more requests data beyond the identity.
+// If fd is negative, pointOf asks the kernel by path instead of by descriptor.
 func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point, error) {
 	const basic = statmountSBBasic | statmountMntBasic | statmountMntRoot | statmountFSType
 	var unique uint64
@@ -101,14 +101,14 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 		fd = unix.AT_FDCWD
 	}
 
-	// This requests the short mount id with an empty mask, which even a FUSE mount of another user
-	// answers. The id comes without being requested.
+	// An empty mask still returns the short mount id, and even a FUSE mount of another user answers
+	// it.
 	st, err := statx(fd, path, flags, 0)
 	if err != nil {
 		return point{}, err
 	}
 	if st.Mask&unix.STATX_MNT_ID == 0 {
-		return point{}, fmt.Errorf("the kernel tells no mount id")
+		return point{}, fmt.Errorf("the kernel does not report a mount id")
 	}
 
 	table, err := h.table(func(m *proc.Mount) (bool, bool) { is := m.ID == int(st.Mnt_id); return !is, is })
@@ -127,9 +127,9 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 	return p, nil
 }
 
-// slowPoint describes the mount whose root is path, for a path on which statx fails. The mount id
-// of an O_PATH descriptor needs no answer from the file system. It returns nil if no mount is
-// there.
+// slowPoint describes the mount whose root is path, for a path on which statx fails. It returns nil
+// if there is no mount. It reads the mount id from an O_PATH descriptor, which needs no answer from
+// the file system.
 func (h *Host) slowPoint(path string) (*point, error) {
 	table, err := h.table(nil)
 	if err != nil {
@@ -166,8 +166,8 @@ func (h *Host) slowPoint(path string) (*point, error) {
 	return nil, nil
 }
 
-// fdMountID reads the mnt_id of a descriptor of a process ("self" or a pid). It asks the kernel,
-// not the file system.
+// fdMountID reads the mount id of an open descriptor of a process ("self" or a pid). The kernel
+// answers without the file system.
 func (h *Host) fdMountID(pid, fd string) (int, error) {
 	data, err := os.ReadFile(filepath.Join(h.proc, pid, "fdinfo", fd))
 	if err != nil {
@@ -183,10 +183,10 @@ func (h *Host) fdMountID(pid, fd string) (int, error) {
 	return 0, fmt.Errorf("cannot find mnt_id of descriptor %s of process %s", fd, pid)
 }
 
-// fromStatmount converts a reply into a point. The point keeps no reference to the reply.
+// fromStatmount converts a reply into a point. The point does not reference the reply.
 func (h *Host) fromStatmount(r statmountReply) point {
 	p := point{id: volume.MountIdentity{Namespace: h.namespace, Boot: h.boot, ID: r.u64(atMntID)}}
-	// One allocation serves the three strings, which have the same lifetime.
+	// One allocation holds the three strings, because they have the same lifetime.
 	var room [128]byte
 	all := appendDevice(room[:0], r.u32(atDevMajor), r.u32(atDevMinor))
 	dev := len(all)
@@ -209,13 +209,13 @@ func (h *Host) fromStatmount(r statmountReply) point {
 	return p
 }
 
-// rootPath removes the suffix that the kernel adds to the path of an unlinked file, because the
+// rootPath removes the suffix that the kernel appends to the path of a deleted file, because the
 // mount is still the same. No other path contains two slashes.
 func rootPath(s string) (root string, deleted bool) {
 	return strings.CutSuffix(s, "//deleted")
 }
 
-// device formats a device number in the form that the whole program uses.
+// device formats a device number as "major:minor".
 func device(major, minor uint32) string {
 	var room [2*10 + 1]byte
 	return string(appendDevice(room[:0], major, minor))

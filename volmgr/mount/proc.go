@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// processes lists the processes, the lowest pid first.
+// processes lists the pids of all processes in ascending order.
 func (h *Host) processes() ([]int, error) {
 	pids, err := numbers(h.proc)
 	if err != nil {
@@ -24,13 +24,13 @@ func (h *Host) processes() ([]int, error) {
 	return pids, nil
 }
 
-// numbers lists the entries of a directory that are numbers.
+// numbers lists those entries of a directory whose names are numbers.
 func numbers(dir string) ([]int, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = d.Close() }() // the directory is only read
+	defer func() { _ = d.Close() }() // a directory has no data to lose on close
 	names, err := d.Readdirnames(-1)
 	if err != nil {
 		return nil, err
@@ -47,14 +47,14 @@ func numbers(dir string) ([]int, error) {
 	return out, nil
 }
 
-// gone reports whether an error means that a process or its data no longer exists. A zombie has
-// neither mounts nor files.
+// gone reports whether an error means that a process or its data no longer exists. A zombie process
+// has neither mounts nor open files.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
 }
 
-// command returns the short name of a process, which the kernel stores. The command line is in the
-// process's own memory, and reading it may hang with the process.
+// command returns the short name of a process, which the kernel stores. The full command line is in
+// the memory of the process, and reading it may hang together with the process.
 func (h *Host) command(pid int) string {
 	data, err := os.ReadFile(h.procPath(pid, "comm"))
 	if err != nil {
@@ -63,8 +63,8 @@ func (h *Host) command(pid int) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// unit returns the unit of the system's service manager that contains a process, or an empty
-// string.
+// unit returns the system unit that contains a process, or an empty string. It does not return
+// units of a user's service manager.
 func (h *Host) unit(pid int) string {
 	data, err := os.ReadFile(h.procPath(pid, "cgroup"))
 	if err != nil {
@@ -77,19 +77,20 @@ func (h *Host) procPath(pid int, name string) string {
 	return h.proc + "/" + strconv.Itoa(pid) + "/" + name
 }
 
-// space is a mount namespace and the threads in it.
+// space is a mount namespace together with the threads in it.
 type space struct {
-	name  string // "mnt:[4026531841]"
-	pid   int    // the process with the lowest pid in it
+	name  string // such as "mnt:[4026531841]"
+	pid   int    // the lowest pid in the namespace
 	tasks []string
 }
 
-// denied reports whether an error means that the agent may not inspect a process. The process has
-// capabilities that the agent lacks, or is in another user namespace.
+// denied reports whether an error means that the agent may not inspect a process. Such a process
+// has capabilities that the agent lacks, or is in another user namespace.
 func denied(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }
 
-// spaces lists the mount namespaces of all processes and threads, and the processes that may not be
-// inspected. It does not find a namespace that exists only through a descriptor or a bind mount.
+// spaces lists the mount namespaces of all processes and threads, and the processes that the agent
+// may not inspect. It does not find a namespace that has no process and exists only through a
+// descriptor or a bind mount.
 func (h *Host) spaces() (spaces []*space, closed []int, err error) {
 	pids, err := h.processes()
 	if err != nil {
@@ -144,11 +145,11 @@ func (h *Host) addSpaces(pid int, add func(name, task string)) error {
 	return nil
 }
 
-// ownSpace returns this namespace in the form of the links in /proc.
+// ownSpace returns the agent's own mount namespace in the form of the links in /proc.
 func (h *Host) ownSpace() string { return fmt.Sprintf("mnt:[%d]", h.namespace) }
 
-// mounts reads the mount table of a namespace as proc.ReadMounts does, through the first thread that
-// still exists. It returns nothing if no thread is left.
+// mounts reads the mount table of a namespace like proc.ReadMounts, through the first thread that
+// still exists. It returns nothing if all threads have ended.
 func (s *space) mounts(keep func(line []byte) bool, filter proc.Filter) ([]*proc.Mount, error) {
 	for _, task := range s.tasks {
 		table, err := proc.ReadMounts(task+"/mountinfo", keep, filter)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// optionsOf returns the options of the uppermost mount at a path.
+// optionsOf returns the options of the uppermost mount at a path, as the mount table shows them.
 func optionsOf(t *testing.T, path string) []string {
 	t.Helper()
 	table, err := os.ReadFile("/proc/self/mountinfo")
@@ -27,8 +27,8 @@ func optionsOf(t *testing.T, path string) []string {
 	return options
 }
 
-// TestRestrict checks that options are added and existing ones stay. Mounts below get the new
-// options too if the kernel supports that.
+// TestRestrict checks that Restrict adds options and keeps the existing ones. If the kernel
+// supports it, mounts below get the new options too.
 func TestRestrict(t *testing.T) {
 	ctx := t.Context()
 	old := newHost(t)
@@ -60,7 +60,7 @@ func TestRestrict(t *testing.T) {
 		if got := optionsOf(t, dir); slices.Contains(got, "noatime") || !slices.Contains(got, "nosuid") {
 			t.Errorf("%s: with relatime the options are %v", name, got)
 		}
-		for path, words := range map[string]string{mkdir(t, tempDir(t), "none"): "no mount point", "/none": "no such file"} {
+		for path, words := range map[string]string{mkdir(t, tempDir(t), "none"): "not a mount point", "/none": "no such file"} {
 			if err := h.Restrict(ctx, path, []string{"nosuid"}); err == nil || !strings.Contains(err.Error(), words) {
 				t.Errorf("%s: at %s: %v", name, path, err)
 			}
@@ -71,7 +71,8 @@ func TestRestrict(t *testing.T) {
 	}
 }
 
-// TestSetMode checks that only a directory that is itself at its path gets another mode.
+// TestSetMode checks that SetMode changes only a directory that is itself at its path, not a link
+// or a mount point.
 func TestSetMode(t *testing.T) {
 	h, ctx := newHost(t), t.Context()
 	dir := mkdir(t, tempDir(t), "d")

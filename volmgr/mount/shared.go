@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shared reports whether mounts below dir reach other mount namespaces, because dir lies in a
-// shared mount (mount_namespaces(7)). The directory must exist.
+// Shared reports whether mounts below dir propagate to other mount namespaces, because dir lies in
+// a shared mount (mount_namespaces(7)). The directory must exist.
 func (h *Host) Shared(dir string) (bool, error) {
 	dir = filepath.Clean(dir)
 	p, err := bounded(context.Background(), h, kindLook, dir, h.bound, func() (point, error) { return h.containing(dir) })

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestShared checks that the mount that contains a directory decides, on any kernel.
+// TestShared checks that the result depends on the mount that contains the directory, on any
+// kernel.
 func TestShared(t *testing.T) {
 	dir := tempDir(t)
 	mountFS(t, "tmpfs", "t", mkdir(t, dir, "own"), 0, "")

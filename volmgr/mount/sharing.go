@@ -12,32 +12,33 @@ import (
 )
 
 // Apart lists the proven differences between a process's view of a directory and the host's view.
-// The zero value means that there is no known difference.
+// The zero value means that no difference is known.
 type Apart struct {
 	NoPath    bool // the process does not have the directory
 	OtherPath bool // the process has another directory at that path
-	NotIn     bool // mounts of this host below the directory do not reach the process
-	NotOut    bool // mounts of the process below the directory do not reach this host
+	NotIn     bool // mounts of the host below the directory do not reach the process
+	NotOut    bool // mounts of the process below the directory do not reach the host
 
-	// Barred means that the process runs as User, which may not enter a directory with mode 0700 of
-	// the agent.
+	// Barred means that the process runs as User, and that this user may not enter a directory of
+	// the agent with mode 0700.
 	Barred bool
 	User   uint32
 }
 
-// kindCanary is the kind of call for Sharing: only one runs at a time for a directory.
-const kindCanary kind = "try whether mounts are shared below"
+// kindCanary is the kind of call for Sharing. Only one such call runs at a time for a directory.
+const kindCanary kind = "test whether mounts are shared below"
 
-// Sharing finds out whether a process and this host see each other's mounts below dir, at the same
+// Sharing tests whether a process and this host see each other's mounts below dir, at the same
 // path. It also checks whether the process may enter dir. If the process has the agent's mount
-// namespace and root, the mounts are shared and no test is needed.
+// namespace and root directory, the mounts are shared and no test is needed.
 //
 // Otherwise Sharing mounts a canary in dir, first in the agent's namespace and then in the
-// process's, and each time looks for it on the other side. Existing mounts there are not affected.
-// Both canaries and their directory are removed afterwards. An agent that is killed during the test
-// leaves a canary, which the next Sharing of the directory or ClearCanary removes.
+// process's. Each time it checks whether the canary is visible on the other side. Existing mounts
+// are not affected. Sharing removes both canaries and their directory at the end. If the agent is
+// killed during the test, a canary remains. The next Sharing of the directory, or ClearCanary,
+// removes it.
 //
-// An error names the reason why the test is incomplete: the process is gone, the agent may not
+// An error gives the reason why the test is incomplete: the process has ended, the agent may not
 // inspect it, or the directory hangs (*HungError). The returned Apart is valid nevertheless.
 // Sharing creates dir if it does not exist.
 func (h *Host) Sharing(ctx context.Context, pid int, dir string) (Apart, error) {
@@ -59,12 +60,12 @@ func (h *Host) Sharing(ctx context.Context, pid int, dir string) (Apart, error) 
 	return a.apart, nil
 }
 
-// ClearCanary removes a canary that a killed agent left during a Sharing of dir.
+// ClearCanary removes a canary that remains because the agent was killed during Sharing.
 func (h *Host) ClearCanary(ctx context.Context, dir string) error {
 	dir = filepath.Clean(dir)
 	_, err := bounded(ctx, h, kindCanary, dir, h.bound, func() (struct{}, error) { return struct{}{}, h.clearCanary(dir) })
 	if err != nil {
-		return fmt.Errorf("cannot clear a canary below %q: %w", dir, err)
+		return fmt.Errorf("cannot remove a canary below %q: %w", dir, err)
 	}
 	return nil
 }
@@ -80,7 +81,7 @@ func (h *Host) SameNetwork(pid int) (bool, error) {
 }
 
 func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
-	// All questions use this descriptor, because another process may get the pid.
+	// All checks use this descriptor, because another process may get the pid.
 	proc, err := open(h.procPath(pid, ""), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return a, err
@@ -113,7 +114,7 @@ func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
 	defer closeFD(here)
 	there, err := openIn(proc, dir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		_, err = readlinkat(proc, "root") // fails if the process is gone
+		_, err = readlinkat(proc, "root") // fails if the process has ended
 		return Apart{NoPath: err == nil}, err
 	}
 	if err != nil {
@@ -126,7 +127,7 @@ func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
 	return h.canaries(proc, here, there, dir)
 }
 
-// canaries mounts a canary on each side and looks for it on the other.
+// canaries mounts a canary on each side and checks whether the other side sees it.
 func (h *Host) canaries(proc, here, there int, dir string) (a Apart, err error) {
 	if err := h.clearCanary(dir); err != nil {
 		return a, err
@@ -152,7 +153,8 @@ func (h *Host) canaries(proc, here, there int, dir string) (a Apart, err error) 
 	return a, err
 }
 
-// canary mounts a canary at path and reports whether it shows in a directory of the other side.
+// canary mounts a canary at path and reports whether it is visible in the directory other, which
+// belongs to the other side.
 func canary(path string, other int) (seen bool, err error) {
 	dev, err := mountCanary(path)
 	if err != nil {
@@ -163,19 +165,19 @@ func canary(path string, other int) (seen bool, err error) {
 	return found == dev, err
 }
 
-// visit runs fn in the mount namespace of a process, in one of its directories.
+// visit runs fn in the mount namespace of a process, with one of the process's directories as
+// working directory.
 //
-// A mount namespace belongs to a thread. Only a thread that shares its root and working directory
-// with no other thread may change it. Therefore visit uses a separate thread. The thread never
-// returns to the runtime and ends with its goroutine, so no other code can run on it. It cannot be
-// the first thread of this program, because that thread does not end and /proc/self shows its
-// namespace.
+// A mount namespace belongs to a thread. A thread may change it only if no other thread shares its
+// root and working directory. Therefore visit uses a thread of its own. The thread ends with its
+// goroutine and never returns to the runtime, so it runs no other code. The first thread of the
+// program is unsuitable, because it does not end and /proc/self shows its namespace.
 func (h *Host) visit(proc, dir int, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			defer runtime.UnlockOSThread() // keeps this thread locked until another thread has run fn
+			defer runtime.UnlockOSThread() // keep this thread locked until another thread has run fn
 			done <- h.visit(proc, dir, fn)
 			return
 		}
@@ -190,7 +192,7 @@ func (h *Host) visit(proc, dir int, fn func() error) error {
 	return <-done
 }
 
-// enter moves this thread into the mount namespace of a process.
+// enter moves the calling thread into the mount namespace of a process.
 func enter(proc, dir int) error {
 	ns, err := openat(proc, "ns/mnt", unix.O_RDONLY)
 	if err != nil {
@@ -203,11 +205,13 @@ func enter(proc, dir int) error {
 	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("setns", err)
 	}
-	// The root is now that of the namespace, which may differ from the process's root.
+	// The thread now has the root directory of the namespace, which may differ from the process's
+	// root.
 	return os.NewSyscallError("fchdir", unix.Fchdir(dir))
 }
 
-// openIn opens a directory as a process sees it, including links in its path.
+// openIn opens a directory at the path that a process uses for it. The kernel resolves links in the
+// path as for that process.
 func openIn(proc int, dir string) (int, error) {
 	root, err := openat(proc, "root", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -219,13 +223,13 @@ func openIn(proc int, dir string) (int, error) {
 		fd, err = unix.Openat2(root, dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
 		return err
 	})
-	if errors.Is(err, unix.EAGAIN) { // something was renamed in the meantime
+	if errors.Is(err, unix.EAGAIN) { // a process renamed a component of the path meanwhile
 		err = errVanished
 	}
 	return fd, err
 }
 
-// openat opens a name below a descriptor.
+// openat opens a file by its name below an open directory.
 func openat(dir int, name string, flags int) (int, error) {
 	fd := -1
 	err := retry(func() (err error) {
@@ -235,7 +239,7 @@ func openat(dir int, name string, flags int) (int, error) {
 	return fd, err
 }
 
-// readlinkat reads a link below a descriptor.
+// readlinkat reads a symbolic link by its name below an open directory.
 func readlinkat(dir int, name string) (string, error) {
 	var room [256]byte
 	n, err := unix.Readlinkat(dir, name, room[:])

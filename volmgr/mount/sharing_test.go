@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedDir returns a directory that is a shared mount of its own, like the root of a host's volume
-// mounts.
+// sharedDir returns a directory that is itself a shared mount, like the directory of all volume
+// mounts on a host.
 func sharedDir(t *testing.T) string {
 	t.Helper()
 	dir := mkdir(t, tempDir(t), "root")
@@ -26,7 +26,7 @@ func sharedDir(t *testing.T) string {
 	return dir
 }
 
-// apart starts a process in a mount namespace of its own, after a script has run there.
+// apart starts a process in a mount namespace of its own. A script runs in that namespace first.
 func apart(t *testing.T, propagation, script string) (pid int) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -40,7 +40,7 @@ func apart(t *testing.T, propagation, script string) (pid int) {
 	return pid
 }
 
-// canaryIn reports whether a process has a canary mounted anywhere.
+// canaryIn reports whether a canary is mounted anywhere in the namespace of a process.
 func canaryIn(t *testing.T, pid int) bool {
 	t.Helper()
 	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
@@ -48,7 +48,7 @@ func canaryIn(t *testing.T, pid int) bool {
 	return strings.Contains(string(table), canarySource)
 }
 
-// expectNoCanary fails if a Sharing left anything behind.
+// expectNoCanary fails the test if a canary or its directory remains after Sharing.
 func expectNoCanary(t *testing.T, dir string, pid int) {
 	t.Helper()
 	if canaryIn(t, os.Getpid()) || canaryIn(t, pid) {
@@ -65,7 +65,7 @@ func TestSharing(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		propagation string
-		script      func(dir string) string // runs in the process's namespace
+		script      func(dir string) string // runs in the namespace of the process
 		then        func(t *testing.T, dir string)
 		want        Apart
 	}{
@@ -91,7 +91,7 @@ func TestSharing(t *testing.T) {
 				tt.then(t, dir)
 			}
 			h := newHost(t)
-			for range 2 { // the second time is after a restart of the agent
+			for range 2 { // the second iteration simulates a restarted agent
 				if got, err := h.Sharing(context.Background(), pid, inner); got != tt.want || err != nil {
 					t.Errorf("%+v, %v, want %+v", got, err, tt.want)
 				}
@@ -101,7 +101,7 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// TestSharingTouchesNothing checks that Sharing does nothing if no test is needed. It affects
+// TestSharingTouchesNothing checks that Sharing mounts nothing if no test is needed. It changes
 // neither existing mounts nor the namespace of this program.
 func TestSharingTouchesNothing(t *testing.T) {
 	dir := sharedDir(t)
@@ -140,8 +140,8 @@ func TestSharingTouchesNothing(t *testing.T) {
 	})
 }
 
-// TestSharingAfterAKill checks that the leftovers of a killed agent are removed, on this host and
-// in the process's namespace. Other mounts stay.
+// TestSharingAfterAKill checks that Sharing removes the canaries of a killed agent, on this host
+// and in the process's namespace. It keeps other mounts.
 func TestSharingAfterAKill(t *testing.T) {
 	dir := sharedDir(t)
 	at := mkdir(t, dir, CanaryName)
@@ -206,7 +206,7 @@ func TestSameNetwork(t *testing.T) {
 	}
 }
 
-// BenchmarkSharing measures the cost of starting a plugin in another namespace.
+// BenchmarkSharing measures how long Sharing delays the start of a plugin in another namespace.
 func BenchmarkSharing(b *testing.B) {
 	dir := b.TempDir()
 	bindAt(b, dir, dir)

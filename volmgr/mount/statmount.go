@@ -9,18 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// From include/uapi/linux/mount.h, because x/sys does not define them.
+// These values come from include/uapi/linux/mount.h, because x/sys does not define them.
 const (
 	statmountSBBasic  = 0x1
 	statmountMntBasic = 0x2
 	statmountMntRoot  = 0x8
 	statmountMntPoint = 0x10
 	statmountFSType   = 0x20
-	statmountSBSource = 0x200 // Linux 6.13
+	statmountSBSource = 0x200 // needs Linux 6.13
 	listmountRoot     = ^uint64(0)
 )
 
-// Offsets into struct statmount. Strings are given as offsets from strAt.
+// The constants at… are offsets into struct statmount. The struct gives the position of each string
+// as an offset from strAt.
 const (
 	atMask      = 8
 	atDevMajor  = 16
@@ -36,10 +37,11 @@ const (
 	atSBSource  = 124
 	strAt       = 512
 	usualStat   = 1 << 10
-	largestStat = 1 << 17 // much more than three paths of 4 KiB
+	largestStat = 1 << 17 // three paths of 4 KiB fit easily
 )
 
-// errNoStatmount says that statmount is not available, or not for all requested data.
+// errNoStatmount reports that the kernel has no statmount, or does not provide all of the requested
+// data.
 var errNoStatmount = errors.New("no statmount")
 
 // mountRequest is struct mnt_id_req, version 0.
@@ -50,13 +52,13 @@ type mountRequest struct {
 	param uint64
 }
 
-// statmountReply reads struct statmount by offset.
+// statmountReply is a struct statmount. Its methods read fields by their offsets.
 type statmountReply []byte
 
 func (r statmountReply) u32(at int) uint32 { return binary.NativeEndian.Uint32(r[at:]) }
 func (r statmountReply) u64(at int) uint64 { return binary.NativeEndian.Uint64(r[at:]) }
 
-// str returns a part of the reply, not a copy.
+// str returns a string field of the reply without copying it.
 func (r statmountReply) str(at int) []byte {
 	from := strAt + int(r.u32(at))
 	if from >= len(r) {
@@ -72,7 +74,7 @@ func (r statmountReply) str(at int) []byte {
 
 // statmount requests the data in mask about the mount with a unique id. It fails with ENOENT if
 // there is no such mount in this namespace, and with errNoStatmount if the kernel does not provide
-// all of the data. The reply uses room if room is large enough.
+// all of the data. The reply is stored in room if it fits.
 func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 	req := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: id, param: mask}
 	buf := statmountReply(room[:])
@@ -97,9 +99,9 @@ func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 	return nil, errNoStatmount
 }
 
-// uniqueID finds the unique id of a mount by its id in mountinfo, or returns 0 if the kernel does
-// not provide it. It checks every mount in turn, so it is only for mounts about which statx cannot
-// be asked.
+// uniqueID finds the unique id of a mount by its id in mountinfo. It returns 0 if the kernel does
+// not provide unique ids. It checks every mount in turn, so it is only for mounts on which statx
+// fails.
 func (h *Host) uniqueID(old int) uint64 {
 	if h.noStatmount || h.noMountRoot {
 		return 0

@@ -13,25 +13,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entry is one mount in the table.
+// Entry is one mount in the mount table.
 type Entry struct {
-	// Path is the mount point, with the root in the caller's spelling.
+	// Path is the mount point. It begins with the root in the spelling that the caller used.
 	Path string
 
-	// ID is the mount's id in the table. The kernel reuses it for later mounts.
+	// ID is the mount's id in the table. The kernel reuses it after the unmount.
 	ID int
 
-	// Identity has no unique mount id, because the table does not contain it.
+	// Identity lacks the unique mount id, because the table does not contain it.
 	Identity volume.MountIdentity
 	Source   string
 	ReadOnly bool // the mount or its file system is read-only
 
-	// Covered is set if another mount lies over this one at the same path. The path then leads to
-	// the other mount.
+	// Covered is set if another mount at the same path hides this one. The path then leads to the
+	// other mount.
 	Covered bool
 }
 
-// Under returns the mounts at and below root from one read of the table. They are in the order in
+// Under returns the mounts at and below root from one read of the mount table. The order is that in
 // which they were made, as far as the kernel keeps it.
 func (h *Host) Under(root string) ([]Entry, error) {
 	root = filepath.Clean(root)
@@ -59,12 +59,12 @@ func (h *Host) Under(root string) ([]Entry, error) {
 	return out, nil
 }
 
-// canonical resolves the symbolic links in path. If that fails, because the path is missing or a
-// file system in it is dead, it returns path unchanged.
+// canonical resolves the symbolic links in path. It returns path unchanged if it cannot resolve
+// them, because the path is missing or a file system in it is dead.
 func (h *Host) canonical(path string) (string, error) {
 	fd, err := open(path, unix.O_PATH)
 	if err != nil {
-		return path, nil // the table also contains such paths
+		return path, nil // the table also contains paths that cannot be opened
 	}
 	defer closeFD(fd)
 	return h.fdPath(fd)
@@ -76,7 +76,8 @@ func within(path, dir string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// covered returns the ids of the mounts that another mount covers: a child at the same mount point.
+// covered returns the ids of the mounts that another mount hides. A mount hides its parent if both
+// have the same mount point.
 func covered(table []*proc.Mount) map[int]bool {
 	at := make(map[int]string, len(table))
 	for _, m := range table {
@@ -93,12 +94,12 @@ func covered(table []*proc.Mount) map[int]bool {
 	return hidden
 }
 
-// table reads the mounts of this namespace that filter does not skip.
+// table reads the mounts of this namespace, except those that filter skips.
 func (h *Host) table(filter proc.Filter) ([]*proc.Mount, error) {
 	return proc.ReadMounts(h.proc+"/self/mountinfo", nil, filter)
 }
 
-// fromInfo converts a line of the table into a point without a unique id.
+// fromInfo converts a line of the mount table into a point without a unique id.
 func (h *Host) fromInfo(m *proc.Mount) point {
 	p := point{
 		id: volume.MountIdentity{
@@ -110,8 +111,8 @@ func (h *Host) fromInfo(m *proc.Mount) point {
 	}
 
 	p.id.Root, p.deleted = rootPath(m.Root)
-	// In "fuse.sshfs", the first part is the kernel's type, and the second is a name that the
-	// daemon chose.
+	// In a type such as "fuse.sshfs", the kernel's type comes before the dot, and the daemon chose
+	// the name after it.
 	p.id.FSType, _, _ = strings.Cut(m.FSType, ".")
 	return p
 }
@@ -128,7 +129,7 @@ func attrOf(m *proc.Mount) (attr uint64) {
 		attr |= unix.MOUNT_ATTR_RDONLY
 	}
 	if attr&unix.MOUNT_ATTR__ATIME == 0 && !hasOption(m.Options, "relatime") {
-		attr |= unix.MOUNT_ATTR_STRICTATIME // the table shows it by naming none of the three
+		attr |= unix.MOUNT_ATTR_STRICTATIME // the table shows strictatime by the absence of the other three
 	}
 	return attr
 }

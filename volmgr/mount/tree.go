@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InTree reports whether the source of a mount lies in the directory dir itself: in the same file
-// system, at or below dir's path in it. This finds a publish that bound our own bare directory. A
-// publish that bound from another mount on a directory in dir does not count. A missing dir
-// contains nothing.
+// InTree reports whether the source of a mount lies in the directory dir: in the same file system,
+// at or below the position of dir. It detects a plugin whose NodePublishVolume bind-mounted the
+// agent's own bare directory. A mount whose source is another file system, mounted in dir, does not
+// count. If dir does not exist, InTree returns false.
 func (h *Host) InTree(id volume.MountIdentity, dir string) (bool, error) {
 	dir = filepath.Clean(dir)
-	// There is one running call for each mount. With one call for all, every publish on the host
-	// would wait for every other.
+	// The key contains the mount id, because only one call runs for each key. With one key for dir,
+	// every publish on the host would wait for all others.
 	key := fmt.Sprintf("%s (for mount %d)", dir, id.ID)
 	in, err := bounded(context.Background(), h, kindLook, key, h.bound, func() (bool, error) { return h.inTree(id, dir) })
 	if err != nil {
@@ -49,8 +49,8 @@ func (h *Host) inTree(id volume.MountIdentity, dir string) (bool, error) {
 	return t.device == id.Device && within(id.Root, t.inner), nil
 }
 
-// tree is the position of a directory within its file system. It is needed because the directory's
-// mount may show only a part of the file system (a bind, a btrfs subvolume).
+// tree is the position of a directory within its file system. The directory's path is not enough,
+// because its mount may show only a part of the file system (a bind mount, a btrfs subvolume).
 type tree struct{ device, inner string }
 
 func (h *Host) treeAt(dir string) (tree, error) {
@@ -79,9 +79,9 @@ func (h *Host) treeAt(dir string) (tree, error) {
 	return tree{device: p.id.Device, inner: filepath.Join(p.id.Root, strings.TrimPrefix(path, p.at))}, nil
 }
 
-// trees caches the positions of a few directories. Every publish asks about the same directory. The
-// answer holds while the path leads to the same directory of the same mount. Without unique mount
-// ids nothing is cached.
+// trees caches the positions of a few directories, because every publish asks about the same
+// directory. A cached position is valid while the path leads to the same directory of the same
+// mount. On kernels without unique mount ids, trees caches nothing.
 type trees struct {
 	mu    sync.Mutex
 	known map[string]knownTree
@@ -102,7 +102,7 @@ func (t *trees) find(dir string, st unix.Statx_t) (tree, bool) {
 func (t *trees) keep(dir string, st unix.Statx_t, now tree) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.known == nil || len(t.known) > 8 { // normally there is one: the root of all plugins' mounts
+	if t.known == nil || len(t.known) > 8 { // the usual number is one: the directory of all plugins' mounts
 		t.known = map[string]knownTree{}
 	}
 	t.known[dir] = knownTree{mount: st.Mnt_id, inode: st.Ino, tree: now}

@@ -13,23 +13,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// scanFactor times the normal limit is the time limit of a walk over all processes. Such a walk
-// reads much, but nothing from storage.
+// scanFactor is multiplied with the normal time limit for a walk over all processes. Such a walk
+// reads much data from the kernel, but nothing from storage.
 const scanFactor = 6
 
 // DeviceUsers describes the users of a device. An empty result proves that the device is unused:
-//
 //   - No mount namespace of any process contains a mount of it.
 //   - No process has its node open.
-//   - It opens exclusively. The kernel refuses that while the device is mounted in any namespace,
-//     is a part of another device, or is used for swap.
+//   - The device can be opened exclusively. The kernel refuses that while the device is mounted in
+//     any namespace, is a part of another device, or is used for swap.
 //
-// A device that no longer exists and is mounted nowhere is unused. So is one whose number belongs
-// to another disk now.
+// A device that no longer exists and is mounted nowhere is unused. The same is true if its number
+// now belongs to another disk.
 //
-// If anything remains unknown, the result is an error and never proof. Processes that the agent may
-// not inspect do not matter if there is a block device, because the exclusive open covers them too.
-// Without a block device they cause an error.
+// DeviceUsers returns an error if any of these checks cannot be completed. If there is a block
+// device, a process that the agent may not inspect does not matter, because the exclusive open
+// covers it too. Without a block device, such a process causes an error.
 func (h *Host) DeviceUsers(ctx context.Context, dev volume.Device) ([]string, error) {
 	users, err := bounded(ctx, h, kindScan, dev.Number, scanFactor*h.bound, func() ([]string, error) {
 		if h.Replaced(dev) {
@@ -39,7 +38,7 @@ func (h *Host) DeviceUsers(ctx context.Context, dev volume.Device) ([]string, er
 	})
 
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell who uses device %s: %w", dev.Number, err)
+		return nil, fmt.Errorf("cannot find the users of device %s: %w", dev.Number, err)
 	}
 	return users, nil
 }
@@ -47,14 +46,14 @@ func (h *Host) DeviceUsers(ctx context.Context, dev volume.Device) ([]string, er
 func (h *Host) deviceUsers(dev string) ([]string, error) {
 	var major, minor uint32
 	if n, err := fmt.Sscanf(dev, "%d:%d", &major, &minor); n != 2 || err != nil || device(major, minor) != dev {
-		return nil, errors.New("it is not written major:minor")
+		return nil, errors.New("it does not have the form major:minor")
 	}
 
 	node := ""
 	if name := h.deviceName(dev); name != "" {
 		node = "/dev/" + name
 	}
-	// 1. Is it mounted in any namespace?
+	// Check 1: is the device mounted in any namespace?
 	spaces, closed, err := h.spaces()
 	if err != nil {
 		return nil, err
@@ -71,20 +70,20 @@ func (h *Host) deviceUsers(dev string) ([]string, error) {
 	}
 
 	if major == 0 && len(closed) > 0 && len(users) == 0 {
-		return nil, fmt.Errorf("process %d (%s) may not be looked into", closed[0], h.command(closed[0]))
+		return nil, fmt.Errorf("the agent may not inspect process %d (%s)", closed[0], h.command(closed[0]))
 	}
 	if node == "" {
 		return users, h.knowsGone(major)
 	}
 
-	// 2. Is its node open in any process?
+	// Check 2: does any process have its node open?
 	openers, err := h.openers(node)
 	if err != nil {
 		return nil, err
 	}
 
 	users = append(users, openers...)
-	// 3. Does the kernel itself use it?
+	// Check 3: does the kernel itself use the device?
 	busy, err := deviceBusy(node, dev)
 	if err != nil {
 		return nil, err
@@ -92,25 +91,25 @@ func (h *Host) deviceUsers(dev string) ([]string, error) {
 	if busy && len(users) == 0 {
 		users = []string{"device is busy"}
 		if n := len(closed); n > 0 {
-			users[0] += fmt.Sprintf(" (%d processes may not be looked into)", n)
+			users[0] += fmt.Sprintf(" (the agent may not inspect %d processes)", n)
 		}
 	}
 
 	return users, nil
 }
 
-// knowsGone fails if a missing device proves nothing.
+// knowsGone returns an error if the absence of a device in sysfs does not prove that it is gone.
 func (h *Host) knowsGone(major uint32) error {
 	if major == 0 {
-		return nil // never a block device
+		return nil // a device with major 0 is never a block device
 	}
 	if err := unix.Access(h.sys+"/dev/block", unix.F_OK); err != nil {
-		return fmt.Errorf("no sysfs to find it by: %w", err)
+		return fmt.Errorf("sysfs is not available: %w", err)
 	}
 	return nil
 }
 
-// mountedIn returns the paths at which a namespace has the device mounted, in words.
+// mountedIn describes the mounts of a device in a namespace.
 func (h *Host) mountedIn(s *space, dev string) ([]string, error) {
 	number, node := []byte(" "+dev+" "), []byte(" /dev/")
 	table, err := s.mounts(func(line []byte) bool {
@@ -136,7 +135,7 @@ func (h *Host) mountedIn(s *space, dev string) ([]string, error) {
 	return users, nil
 }
 
-// openers describes the processes that have the device's node open by its own name. It skips
+// openers describes the processes that have the device's node open under its usual name. It skips
 // processes that the agent may not inspect.
 func (h *Host) openers(node string) ([]string, error) {
 	pids, err := h.processes()
@@ -167,14 +166,14 @@ func (h *Host) openers(node string) ([]string, error) {
 	return users, nil
 }
 
-// deviceBusy reports whether the device cannot be opened exclusively.
+// deviceBusy reports whether an exclusive open of the device fails because the device is in use.
 func deviceBusy(node, dev string) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(node, &st); err != nil {
 		return false, fmt.Errorf("cannot find its node: %w", err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK || device(unix.Major(st.Rdev), unix.Minor(st.Rdev)) != dev {
-		return false, fmt.Errorf("%q is another device's node", node)
+		return false, fmt.Errorf("%q is the node of another device", node)
 	}
 
 	fd, err := open(node, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK)
@@ -185,7 +184,7 @@ func deviceBusy(node, dev string) (bool, error) {
 	case errors.Is(err, unix.EBUSY):
 		return true, nil
 	case errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOMEDIUM):
-		return false, nil // the device is gone
+		return false, nil // the device no longer exists
 	default:
 		return false, fmt.Errorf("cannot open %q exclusively: %w", node, err)
 	}

@@ -6,22 +6,23 @@ import (
 	"strings"
 )
 
-// Cgroup is the control group of a process in one hierarchy: a line of /proc/PID/cgroup
-// (cgroups(7)).
+// Cgroup is the control group of a process in one hierarchy. It corresponds to one line of
+// /proc/PID/cgroup (cgroups(7)).
 type Cgroup struct {
-	// Hierarchy is the number of the hierarchy. The unified one, of version 2, has "0".
+	// Hierarchy is the number of the hierarchy. The unified hierarchy of version 2 has "0".
 	Hierarchy string
-	// Controllers names the controllers of version 1, or "name=systemd" for systemd's own
-	// hierarchy. It is empty for version 2.
+	// Controllers names the controllers of version 1. It is "name=systemd" for systemd's own
+	// hierarchy and empty for version 2.
 	Controllers string
-	// Path begins at the root of the reader's cgroup namespace.
+	// Path is the path of the group, relative to the root of the reader's cgroup namespace.
 	Path string
 }
 
-// Unified reports whether the group is of version 2.
+// Unified reports whether the group belongs to version 2.
 func (c Cgroup) Unified() bool { return c.Hierarchy == "0" && c.Controllers == "" }
 
-// Systemd reports whether systemd may manage the hierarchy: version 2, or its own one of version 1.
+// Systemd reports whether systemd may manage the hierarchy. This is the case for version 2 and for
+// systemd's own hierarchy of version 1.
 func (c Cgroup) Systemd() bool { return c.Unified() || c.Controllers == "name=systemd" }
 
 // Cgroups returns the control groups of a process, one for each hierarchy.
@@ -38,7 +39,7 @@ func readCgroups(file string) ([]Cgroup, error) {
 	return ParseCgroups(string(data)), nil
 }
 
-// ParseCgroups parses the content of /proc/PID/cgroup. It leaves out lines of another form.
+// ParseCgroups parses the content of /proc/PID/cgroup. It ignores malformed lines.
 func ParseCgroups(content string) []Cgroup {
 	var all []Cgroup
 	for line := range strings.Lines(content) {

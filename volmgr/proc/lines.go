@@ -6,12 +6,12 @@ import (
 	"io"
 )
 
-// LongestLine is the longest line that Lines returns, in bytes.
+// LongestLine is the maximum length, in bytes, of a line that Lines returns.
 const LongestLine = 60_000
 
-// Limits of the fields in a longer line, in bytes. The paths of a mount table
-// (proc_pid_mountinfo(5)) get enough room for PATH_MAX bytes, all of them escaped. Of the other
-// fields only the beginning matters.
+// These limits, in bytes, apply to the fields of a longer line. A path in a mount table
+// (proc_pid_mountinfo(5)) may have PATH_MAX bytes even if the kernel escapes each of them. Of the
+// other fields the agent needs only the beginning.
 const (
 	longestPath  = 16 << 10
 	longestField = 8 << 10
@@ -19,23 +19,23 @@ const (
 	pointField   = 4
 )
 
-// Lines returns the lines of a file in which users choose the names, one at a time and in bounded
-// memory. In a line of LongestLine bytes or more, long fields lack their ends. The fields keep
+// Lines reads a file line by line in bounded memory. It is for files in which users choose some of
+// the names. In a line of LongestLine bytes or more, Lines truncates long fields. The fields keep
 // their positions.
 //
-// Every user can have a mount namespace, and every process can map files. The kernel shows paths
-// of any length, because it builds them from directories that were entered one by one. So a line
-// may have megabytes, and a table gigabytes.
+// Every user can have a mount namespace, and every process can map files. The kernel shows paths of
+// any length, because a process can enter nested directories one by one. A line may therefore have
+// megabytes, and a table gigabytes.
 type Lines struct {
 	in   *bufio.Reader
 	room []byte // the copy of a long line
 }
 
-// NewLines returns the lines of a file.
+// NewLines returns a Lines for a file.
 func NewLines(file io.Reader) *Lines { return &Lines{in: bufio.NewReaderSize(file, LongestLine)} }
 
-// Next returns the next line with its newline, which the last one may lack. The line is valid
-// until the next call. The error is io.EOF at the end.
+// Next returns the next line. The line ends with its newline, except that the last line may have
+// none. The line is valid until the next call. At the end of the file, the error is io.EOF.
 func (r *Lines) Next() ([]byte, error) {
 	chunk, err := r.in.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
@@ -53,7 +53,7 @@ func (r *Lines) Next() ([]byte, error) {
 	return whole(r.room, err)
 }
 
-// whole drops io.EOF if there is a last line to return.
+// whole removes io.EOF if there is a last line to return.
 func whole(line []byte, err error) ([]byte, error) {
 	if errors.Is(err, io.EOF) && len(line) > 0 {
 		err = nil
@@ -61,11 +61,11 @@ func whole(line []byte, err error) ([]byte, error) {
 	return line, err
 }
 
-// cutter copies a line without the ends of its long fields.
+// cutter copies a line and truncates its long fields.
 type cutter struct {
 	out   []byte
-	field int // number of the current field, from 0
-	size  int // bytes of the current field so far
+	field int // the index of the current field, from 0
+	size  int // the number of bytes in the current field so far
 }
 
 func (c *cutter) add(chunk []byte) {

@@ -26,8 +26,8 @@ func lines(t *testing.T, file io.Reader) (all []string) {
 	}
 }
 
-// FuzzLines checks that every line of any file is returned, within the promised length. A line that
-// is not too long is unchanged. Longer lines lose only ends of fields.
+// FuzzLines checks that Lines returns every line of any file, and no line that is too long. It must
+// not change a line of permitted length. In longer lines it may only truncate fields.
 func FuzzLines(f *testing.F) {
 	for _, text := range []string{"", "\n", "a\nb\n\nc", "36 35 98:0 /r /m rw,relatime shared:1 - overlay src rw\n", "1 2 3 /4 /5", "\n\n \n- - -", "\r\n\x00"} {
 		f.Add(text, byte('x'), uint32(1))
@@ -36,7 +36,7 @@ func FuzzLines(f *testing.F) {
 	}
 	f.Add("1 2", byte('x'), uint32(proc.LongestLine-3))
 	f.Fuzz(func(t *testing.T, text string, b byte, times uint32) {
-		if at := strings.IndexByte(text, ' '); at >= 0 { // one long field, or a large number of fields
+		if at := strings.IndexByte(text, ' '); at >= 0 { // make one field long, or add many fields
 			text = text[:at] + string(bytes.Repeat([]byte{b}, int(times%150_000))) + text[at:]
 		}
 		want := strings.SplitAfter(text, "\n")
@@ -62,8 +62,8 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// endless is a table of many mounts, each at a path longer than any buffer. It measures the memory
-// in use.
+// endless is a mount table with many mounts, each at a path longer than any buffer. It also
+// measures how much memory is in use.
 type endless struct {
 	line  string
 	lines int
@@ -86,7 +86,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// inUse returns the bytes of memory that cannot be freed.
+// inUse returns how much memory is in use after a garbage collection, in bytes.
 func inUse() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -94,7 +94,7 @@ func inUse() uint64 {
 	return m.HeapAlloc
 }
 
-// TestLargeFile checks that a file of the largest possible size is not held in memory.
+// TestLargeFile checks that Lines does not keep a very large file in memory.
 func TestLargeFile(t *testing.T) {
 	e := &endless{line: "36 35 0:52 / " + strings.Repeat("/"+strings.Repeat("a", 250), 1000) + " rw - tmpfs x rw\n", lines: 2000}
 	before := inUse()
@@ -113,7 +113,8 @@ func TestLargeFile(t *testing.T) {
 	}
 }
 
-// TestFault checks that a read error in the middle of a file is not taken for the file's end.
+// TestFault checks that Lines returns a read error in the middle of a file, instead of ending the
+// file there.
 func TestFault(t *testing.T) {
 	broken := errors.New("broken")
 	for _, text := range []string{"", "a\n", strings.Repeat("x", proc.LongestLine+1)} {

@@ -12,7 +12,8 @@ import (
 
 var escape = strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`)
 
-// FuzzMounts: a filter finds a mount by its point, whatever characters that has, and no other one.
+// FuzzMounts checks that a filter finds a mount by its mount point, regardless of the characters in the
+// mount point, and finds no other mount.
 func FuzzMounts(f *testing.F) {
 	for _, name := range []string{"a", "a b", "a\tb\nc", `a\040b`, "- - ext4 /dev/sda1 rw", "\xff", "", "x//deleted", "a\u00a0b"} {
 		f.Add("/"+name, "/a")
@@ -31,7 +32,8 @@ func FuzzMounts(f *testing.F) {
 	})
 }
 
-// TestReadMounts: lines that keep refuses are not parsed, so they may be malformed.
+// TestReadMounts checks that ReadMounts does not parse lines that keep rejects, so that they may be
+// malformed.
 func TestReadMounts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mountinfo")
 	text := "no mount\n36 35 0:5 / /a rw - ext4 /dev/sda1 rw\n"

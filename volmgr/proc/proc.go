@@ -1,8 +1,8 @@
-// Package proc reads procfs: processes, control groups, mount tables and the boot id
-// (proc(5)). It makes no decisions.
+// Package proc reads procfs: processes, control groups, mount tables and the boot id (proc(5)). It
+// makes no decisions.
 //
-// Users choose many of the names in these files, so readers are bounded in memory, and parsers
-// keep whole any name that the kernel escapes.
+// Users choose many of the names in these files. Therefore the readers use bounded memory, and the
+// parsers return every name unchanged that the kernel escapes.
 package proc
 
 import (
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// BootID returns the random id of the current boot. Another boot has another id.
+// BootID returns the random id that the kernel gave to the current boot.
 func BootID() (string, error) {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -10,30 +10,30 @@ import (
 	"sync"
 )
 
-// Stat holds the fields of /proc/PID/stat that the agent needs.
+// Stat contains those fields of /proc/PID/stat that the agent needs.
 type Stat struct {
 	State   byte // field 3
 	Session int  // field 6
 	Threads int  // field 20
-	// Start is when the process began, in clock ticks of 10 ms since the boot, as the initial time
-	// namespace counts them. It is field 22 minus the offset of the agent's own time namespace.
+	// Start is the time when the process began, in clock ticks of 10 ms since the boot, in the
+	// initial time namespace. It is field 22 minus the offset of the agent's own time namespace.
 	Start uint64
 }
 
-// Alive reports whether the process still runs. A zombie does not run.
+// Alive reports whether the first thread of the process is running. In a zombie it is not.
 func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' }
 
-// Dead reports whether the whole process has exited and only waits for its parent. A process of
-// which only the first thread has exited still runs.
+// Dead reports whether the whole process has exited and only waits for its parent. If only the
+// first thread has exited, the process is not dead.
 func (s Stat) Dead() bool { return !s.Alive() && s.Threads <= 1 }
 
-// Began reports whether the process began at a recorded Start. A difference of one tick is
-// accepted, because the offset of a namespace may contain a fraction of a tick. The kernel does not
+// Began reports whether the process began at a recorded Start. It accepts a difference of one tick,
+// because the offset of a time namespace may contain a fraction of a tick. The kernel does not
 // reuse a pid within that time.
 func (s Stat) Began(start uint64) bool { return s.Start <= start+1 && start <= s.Start+1 }
 
-// ReadStat returns the Stat of a process. The error wraps os.ErrNotExist or ESRCH if there is no
-// such process.
+// ReadStat returns the Stat of a process. If there is no such process, the error wraps
+// os.ErrNotExist or ESRCH.
 func ReadStat(pid int) (Stat, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -42,21 +42,21 @@ func ReadStat(pid int) (Stat, error) {
 
 	shift, err := ownShift()
 	if err != nil {
-		return Stat{}, fmt.Errorf("cannot tell when process %d began: %w", pid, err)
+		return Stat{}, fmt.Errorf("cannot read the start time of process %d: %w", pid, err)
 	}
 
 	s, err := parseStat(data, shift)
 	if err != nil {
-		return Stat{}, fmt.Errorf("cannot make sense of /proc/%d/stat: %w", pid, err)
+		return Stat{}, fmt.Errorf("cannot parse /proc/%d/stat: %w", pid, err)
 	}
 
 	return s, nil
 }
 
-// parseStat reads a stat line as shown in a time namespace whose boot time is shifted by shift
+// parseStat parses a stat line. The reader's time namespace shifts the boot time by shift
 // nanoseconds.
 func parseStat(data []byte, shift int64) (s Stat, err error) {
-	// Field 2 is the command's name in parentheses, which may contain any characters.
+	// Field 2 is the name of the command in parentheses. It may contain any characters, even ")".
 	f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(f) < 20 || len(f[0]) != 1 {
 		return s, errors.New("it has too few fields")
@@ -72,7 +72,7 @@ func parseStat(data []byte, shift int64) (s Stat, err error) {
 	s.Session, s.Threads = int(number(6)), int(number(20))
 	const tick = 10_000_000 // USER_HZ is 100 on every architecture that Go runs on
 	start := number(22) - shift/tick
-	if shift%tick > 0 { // the fraction of a tick may have moved the shown time into the next tick
+	if shift%tick > 0 { // a fraction of a tick may have moved the time to the next tick
 		start--
 	}
 
@@ -80,8 +80,8 @@ func parseStat(data []byte, shift int64) (s Stat, err error) {
 	return s, err
 }
 
-// ownShift returns by how many nanoseconds the boot time is shifted in the agent's own time
-// namespace. It is read only once, because a process with several threads cannot change its time
+// ownShift returns the offset of the boot time in the agent's own time namespace, in nanoseconds.
+// It reads the offset only once, because a process with several threads cannot change its time
 // namespace.
 var ownShift = sync.OnceValues(func() (int64, error) {
 	own, err := os.Readlink("/proc/self/ns/time")
@@ -90,7 +90,7 @@ var ownShift = sync.OnceValues(func() (int64, error) {
 	}
 
 	children, cerr := os.Readlink("/proc/self/ns/time_for_children")
-	raw, rerr := os.ReadFile("/proc/self/timens_offsets") // of the namespace for children
+	raw, rerr := os.ReadFile("/proc/self/timens_offsets") // contains the offsets of the namespace for children
 	if err := errors.Join(err, cerr, rerr); err != nil {
 		return 0, err
 	}
@@ -103,14 +103,14 @@ var ownShift = sync.OnceValues(func() (int64, error) {
 		return bootShift(string(raw))
 	}
 
-	return 0, errors.New("the offset of our time namespace is not known, because children are in another one")
+	return 0, errors.New("the offset of the agent's time namespace is unknown, because child processes are in another time namespace")
 })
 
-// bootShift reads the offset of the boot time from timens_offsets (time_namespaces(7)).
+// bootShift parses the offset of the boot time in timens_offsets (time_namespaces(7)).
 func bootShift(offsets string) (int64, error) {
 	for line := range strings.Lines(offsets) {
 		f := strings.Fields(line)
-		if len(f) != 3 || f[0] != "boottime" && f[0] != "7" { // CLOCK_BOOTTIME
+		if len(f) != 3 || f[0] != "boottime" && f[0] != "7" { // the name or the number of CLOCK_BOOTTIME
 			continue
 		}
 

@@ -14,7 +14,8 @@ func line(name string, start uint64) []byte {
 	return fmt.Appendf(nil, "7 (%s) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 %d 1000 10", name, start)
 }
 
-// The start time of a process is the same in every time namespace.
+// TestParseStat checks that the start time of a process does not depend on the reader's time
+// namespace.
 func TestParseStat(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -78,7 +79,8 @@ func TestMain(m *testing.M) {
 	fmt.Println(s.Start, ns)
 }
 
-// A reader in another time namespace reads the same start time as this process.
+// TestOtherNamespace checks that a reader in another time namespace gets the same start time as
+// this process.
 func TestOtherNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a time namespace")
@@ -109,7 +111,7 @@ func TestOtherNamespace(t *testing.T) {
 	}
 }
 
-// Process 0 does not exist, nor does a process with a number above the largest pid.
+// TestNone checks the error for pids that cannot exist: 0, and a number above the largest pid.
 func TestNone(t *testing.T) {
 	for _, pid := range []int{0, 1 << 30} {
 		if _, err := ReadStat(pid); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {

@@ -13,7 +13,7 @@ import (
 )
 
 // shellWords splits a command like a shell that knows $'…'. It fails if an unquoted character has a
-// meaning for the shell, which would then do more than split.
+// special meaning for the shell.
 func shellWords(command string) (words []string, err error) {
 	for part := command; part != ""; {
 		var word strings.Builder
@@ -42,7 +42,7 @@ func shellWords(command string) (words []string, err error) {
 	return words, nil
 }
 
-// octalQuoted reads $'…' with octal escapes.
+// octalQuoted decodes $'…' with octal escapes.
 func octalQuoted(part string) (n int, text string, err error) {
 	var b strings.Builder
 	for n = 2; n < len(part) && part[n] != '\''; {
@@ -61,8 +61,8 @@ func octalQuoted(part string) (n int, text string, err error) {
 	return n + 1, b.String(), nil
 }
 
-// FuzzCommand: for any values, a suggested command consists of the intended words. It is one line
-// that a terminal shows unchanged.
+// FuzzCommand checks that a suggested command consists of the intended words for any values. The
+// command must be one line that a terminal shows unchanged.
 func FuzzCommand(f *testing.F) {
 	for i, value := range hostile {
 		f.Add(value, hostile[len(hostile)-1-i], "web.service", 7)
@@ -100,8 +100,9 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// FuzzUnitOf: a process is in the unit that the service manager put it in. A control group that the
-// process makes below it is no unit. No input leads to a name that systemd does not allow.
+// FuzzUnitOf checks that UnitOf returns the unit to which the service manager assigned a process. A
+// control group that the process makes below this unit must not count. UnitOf must never return a
+// name that systemd does not allow.
 func FuzzUnitOf(f *testing.F) {
 	for _, value := range hostile {
 		f.Add(value, "0::/"+value)
@@ -117,7 +118,7 @@ func FuzzUnitOf(f *testing.F) {
 			t.Errorf("%q is in the unit %q", raw, unit)
 		}
 		if strings.Contains(below, "\n") {
-			return // the kernel allows no such name
+			return // the kernel does not allow such a name
 		}
 		for _, hierarchy := range []string{"0::", "1:name=systemd:"} {
 			if unit := suggest.UnitOf(hierarchy + "/system.slice/web.service/" + below + "\n"); unit != "web.service" {

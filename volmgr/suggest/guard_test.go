@@ -16,8 +16,8 @@ import (
 const (
 	programs = `(?:volctl|volagent|` + others + `)`
 	others   = `(?:systemctl|journalctl|umount|findmnt|kill|losetup|chattr|rm|mkdir|touch|chmod|chown|ls|df|groupadd|rmdir|docker|podman)`
-	// A program and its arguments, at the start of a text or after punctuation. Prose such as
-	// "docker runs it" does not match.
+	// lead matches the position before a program and its arguments: the start of a text, or
+	// punctuation. Prose such as "docker runs it" does not match.
 	lead = `(?:^|[:;(|&] ?|\$\(|` + "`" + `)`
 )
 

@@ -1,7 +1,9 @@
-// Package suggest builds the commands that volagent and volctl suggest to people. No other package
-// puts a value into a command. Ids come from volume files and API callers. Mount points come from
-// any user who may mount. Names of control groups come from any process that owns one. A person may
-// paste the command into a root shell, so each value must stay one argument there.
+// Package suggest builds the commands that volagent and volctl suggest to operators. No other
+// package inserts a value into a command.
+//
+// The values are not trusted. Ids come from volume files and API callers, mount points from any
+// user who may mount, and names of control groups from any process that owns one. An operator may
+// paste the command into a root shell, so each value must remain a single argument there.
 package suggest
 
 import (
@@ -13,17 +15,16 @@ import (
 	"unicode/utf8"
 )
 
-// plain matches a word that every shell leaves unchanged. A leading "=" is excluded because zsh
-// replaces =NAME by the path of a program.
+// plain matches a word that every shell leaves unchanged. The word must not begin with "=", because
+// zsh replaces =NAME by the path of a program.
 var plain = regexp.MustCompile(`^[A-Za-z0-9@%+:,./_-][A-Za-z0-9@%+=:,./_-]*$`)
 
-// Command returns one simple command. The format is a command line whose words are separated by one
-// space each. Each %s and %d takes the next argument. A string is quoted if a shell needs that. A
-// []string becomes one word for each element, and its %s must be a separate word.
+// Command returns one simple command. The format is a command line whose words are separated by
+// single spaces. Each %s and %d consumes the next argument. Command quotes a string if a shell
+// requires it. A []string becomes one word for each element. Its %s must be a separate word.
 //
-// If an operand begins with "-", Command moves the options to the front and puts "--" between them
-// and the operands, so that no operand is read as an option. Otherwise "--" would change nothing,
-// and is left out.
+// If an operand begins with "-", Command moves the options to the front and adds "--" after them,
+// so that the program does not read the operand as an option. In other cases it adds no "--".
 //
 // An operand of systemctl is the name of a unit. If systemd does not allow that name, Command
 // returns "". Command panics if the format has more verbs than there are arguments.
@@ -51,23 +52,23 @@ func Command(format string, args ...any) string {
 	return join(head, options, []word{{text: "--"}}, operands)
 }
 
-// Options is an argument of Command: options with their values ("--size=1GiB"), one word each.
-// Their %s must be a separate word in the format.
+// Options is an argument of Command that contains options with their values, such as "--size=1GiB".
+// Each option is one word. Their %s must be a separate word in the format.
 type Options []string
 
-// valued are the options of the suggested programs that take the next word as their value. Other
-// options have no value, or one after "=".
+// valued lists the options of the suggested programs whose value is the next word. Other options
+// have no value, or have one after "=".
 var valued = []string{"--plugin", "--volume", "--for", "--type", "--instance", "--filter", "-o", "-u"}
 
 // word is one word of a command.
 type word struct {
 	text   string // already quoted
 	fixed  bool   // contains no value
-	option bool   // an option, or the value of one, according to the format
+	option bool   // according to the format, the word is an option or the value of one
 	dashed bool   // an operand whose value begins with "-"
 }
 
-// split replaces the verbs of a format and returns its words.
+// split replaces the verbs of a format and returns the resulting words.
 func split(format string, args []any) (words []word) {
 	fields := strings.Split(format, " ")
 	for i, field := range fields {
@@ -111,7 +112,7 @@ func split(format string, args []any) (words []word) {
 	return words
 }
 
-// many returns the elements of an argument that is a list.
+// many returns the elements of an argument if the argument is a list.
 func many(values []any) ([]string, bool) {
 	if len(values) != 1 {
 		return nil, false
@@ -120,7 +121,7 @@ func many(values []any) ([]string, bool) {
 	return list, ok
 }
 
-// unitsOnly reports whether all strings among the arguments are names of units.
+// unitsOnly reports whether all strings among the arguments are valid unit names.
 func unitsOnly(args []any) bool {
 	for _, arg := range args {
 		list, _ := arg.([]string)
@@ -154,10 +155,9 @@ func join(groups ...[]word) string {
 	return strings.Join(texts, " ")
 }
 
-// Quote returns a value as one word of a POSIX shell. Some characters, such as control characters,
-// are not shown by a terminal as they are. A value with such a character is written with octal
-// escapes between $' and ' (bash, zsh and ksh). A shell without that form reads another, harmless
-// word.
+// Quote returns a value as one word of a POSIX shell. If a terminal would not show a character of
+// the value unchanged, such as a control character, Quote uses octal escapes between $' and '
+// (bash, zsh and ksh). A shell that does not know this form reads another, harmless word.
 func Quote(value string) string {
 	switch {
 	case plain.MatchString(value):
@@ -169,8 +169,8 @@ func Quote(value string) string {
 	}
 }
 
-// octal escapes every byte that is not a letter, a digit or one of "@%+:,./_-". The result
-// therefore contains no quote, in any shell.
+// octal escapes every byte except letters, digits and "@%+:,./_-". The result therefore contains no
+// quote in any shell.
 func octal(value string) string {
 	var b strings.Builder
 	for i := range len(value) {

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// hostile are values that have another effect in a shell if they are not quoted.
+// hostile contains values that would have an effect in a shell if they were not quoted.
 var hostile = []string{
 	"$(touch owned)", "`touch owned`", ";touch owned;", "x;touch${IFS}owned;#.service", "|touch owned", "&touch owned&",
 	">owned", "a\ntouch owned\n", "'; touch owned; '", `\'; touch owned; '`, "\"; touch owned; \"", "!touch", "*", "?", "[a-z]",
@@ -19,8 +19,8 @@ var hostile = []string{
 	"-rf", "--help", "-", "--", "-x y", "it's", "a\\b", "$HOME", "%s", "é",
 }
 
-// TestCommandInShell runs each command with a program that prints its arguments. Each value must
-// arrive as one argument, and nothing else may run.
+// TestCommandInShell runs each command in real shells, with a program that prints its arguments.
+// Each value must arrive as one argument, and the shell must run nothing else.
 func TestCommandInShell(t *testing.T) {
 	for _, shell := range []string{"bash", "dash", "zsh", "sh"} {
 		path, err := exec.LookPath(shell)
@@ -68,7 +68,7 @@ func runIn(t *testing.T, shell, value string) {
 	}
 }
 
-// TestCommand checks the words that a person reads.
+// TestCommand checks the text of commands, as an operator reads it.
 func TestCommand(t *testing.T) {
 	for want, got := range map[string]string{
 		"volctl volume create data --plugin=p '--param=a=b c'": suggest.Command("volctl volume create %s %s", "data", suggest.Options{"--plugin=p", "--param=a=b c"}),
@@ -95,7 +95,7 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestUnits: names that systemd does not allow are never suggested, and neither are units of
+// TestUnits checks that no command contains a unit name that systemd does not allow, or a unit of
 // another service manager.
 func TestUnits(t *testing.T) {
 	for _, name := range []string{

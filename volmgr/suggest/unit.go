@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// longestUnit is the maximum length of a unit name, in bytes (UNIT_NAME_MAX of systemd, which
-// counts the terminating zero).
+// longestUnit is the maximum length of a unit name, in bytes. UNIT_NAME_MAX of systemd is greater
+// by one, because it counts the final zero.
 const longestUnit = 255
 
 // unitName matches the names that systemd allows (systemd.unit(5)): a prefix that does not begin
@@ -18,21 +18,22 @@ var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\-][A-Za-z0-9:_.\\@-]*\.[a-z]+
 
 var unitTypes = []string{"service", "scope", "slice", "socket", "mount", "automount", "swap", "target", "path", "timer", "device"}
 
-// ValidUnit reports whether systemd allows the name, which must include the type of the unit.
+// ValidUnit reports whether systemd allows the unit name. The name must include the type of the
+// unit.
 func ValidUnit(name string) bool {
 	dot := strings.LastIndexByte(name, '.')
 	return len(name) <= longestUnit && unitName.MatchString(name) && dot > 0 && slices.Contains(unitTypes, name[dot+1:])
 }
 
-// Stoppable reports whether a unit that UnitOf found may be stopped to end one of its processes. A
-// scope, such as a login session, may not be stopped. Neither may user@UID.service, because it also
-// runs all other programs of that user.
+// Stoppable reports whether an operator may stop a unit to end one of its processes. A scope, such
+// as a login session, must not be stopped. The same is true for user@UID.service, because it runs
+// all other programs of that user too.
 func Stoppable(unit string) bool {
 	return ValidUnit(unit) && strings.HasSuffix(unit, ".service") && !strings.HasPrefix(unit, "user@")
 }
 
-// Stop returns the command that ends a process. It stops the process's unit if that is Stoppable,
-// and otherwise sends a signal.
+// Stop returns the command that ends a process. The command stops the process's unit if the unit is
+// Stoppable. Otherwise it sends a signal.
 func Stop(unit string, pid int) string {
 	if Stoppable(unit) {
 		return Command("systemctl stop %s", unit)
@@ -40,18 +41,19 @@ func Stop(unit string, pid int) string {
 	return Command("kill %d", pid)
 }
 
-// UnitOf returns the unit of the system's service manager that a process is in, or "" if there is
-// none. It reads the content of /proc/PID/cgroup (cgroups(7)).
+// UnitOf returns the system unit that contains a process, or "" if there is none. Its argument is
+// the content of /proc/PID/cgroup (cgroups(7)).
 //
-// Like systemd, UnitOf takes the outermost unit of the path, because only the service manager makes
-// the directories down to that level. Directories below it belong to the unit (Delegate=), so they
-// may have any name, including that of another service. A user's service manager and a container's
-// one make their units there.
+// Like systemd, UnitOf uses the outermost unit in the path, because only the service manager makes
+// the directories down to that level. Directories below it belong to the unit (Delegate=) and may
+// have any name, even that of another service. The service managers of users and of containers make
+// their units there.
 func UnitOf(cgroups string) string {
 	var unit string
 	for _, g := range proc.ParseCgroups(cgroups) {
-		// Version 1 has a separate hierarchy for systemd, and version 2 has no name. If both are
-		// mounted, the processes are all at the root of the one that systemd does not use.
+		// Version 1 has a separate hierarchy for systemd, and the hierarchy of version 2 has no
+		// name. If both are mounted, systemd uses one of them, and all processes are at the root of
+		// the other.
 		if g.Controllers == "name=systemd" || g.Controllers == "" {
 			if found := outermost(g.Path); found != "" {
 				unit = found
@@ -62,11 +64,11 @@ func UnitOf(cgroups string) string {
 	return unit
 }
 
-// outermost returns the first component of a control group's path that is not a slice, if it is the
-// name of a unit.
+// outermost returns the first component of a control group's path that is not a slice. It returns
+// "" if that component is not a valid unit name.
 func outermost(path string) string {
 	for component := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
-		name := strings.TrimPrefix(component, "_") // systemd's escape for names like "cgroup.x"
+		name := strings.TrimPrefix(component, "_") // systemd escapes names such as "cgroup.x" in this way
 		switch {
 		case !ValidUnit(name):
 			return ""

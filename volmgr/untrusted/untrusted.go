@@ -1,6 +1,6 @@
-// Package untrusted reads files at paths that another user may control: secret files, volume files,
-// notes beside mounts, and backups. Such a path may lead to a FIFO, a device, a link to /proc/kmsg,
-// an endless file, or a file on storage that hangs. None of them may block the agent.
+// Package untrusted reads files at paths that another user may control, such as secret files,
+// volume files, notes beside mounts, and backups. Such a path may lead to a FIFO, a device, a link
+// to /proc/kmsg, an endless file, or a file on hanging storage. None of them may block the agent.
 package untrusted
 
 import (
@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// within is the time limit of one read. A file with the largest allowed size takes milliseconds.
+// within is the time limit of one read. Even a file of the maximum size takes only milliseconds.
 const within = 5 * time.Second
 
-// ErrNotRegular is returned if the path does not lead to a regular file.
+// ErrNotRegular reports that the path does not lead to a regular file.
 var ErrNotRegular = errors.New("it is not a regular file")
 
-// errHangs is returned by a read that takes too long, and by all later reads of the path until that
-// read has ended.
-var errHangs = fmt.Errorf("it cannot be read within %s: the storage that it is on does not answer", within)
+// errHangs reports that a read has exceeded the time limit. Later reads of the same path also fail
+// with it until that read has ended.
+var errHangs = fmt.Errorf("the storage of the file did not answer within %s", within)
 
-// reader reads files. It runs at most one read for each path, so a path that hangs blocks only one
-// thread.
+// reader reads files. Only one read of a path runs at a time, so that a hanging path blocks a
+// single thread.
 type reader struct {
 	mu     sync.Mutex
 	busy   map[string]*underway
@@ -38,14 +38,13 @@ type reader struct {
 // underway is a read that has not ended yet.
 type underway struct {
 	ended chan struct{}
-	hangs bool // it has exceeded the time limit
+	hangs bool // the read has exceeded the time limit
 }
 
 var files = &reader{busy: map[string]*underway{}, within: within, read: read}
 
-// ReadFile returns the content of a regular file of at most limit bytes. It follows symbolic links.
-// It waits at most five seconds. The error does not name the path, except if it is an
-// *fs.PathError.
+// ReadFile returns the content of a regular file of at most limit bytes. It follows symbolic links
+// and waits for at most five seconds. The error contains the path only if it is an *fs.PathError.
 func ReadFile(path string, limit int64) ([]byte, error) { return files.file(path, limit) }
 
 func (r *reader) file(path string, limit int64) ([]byte, error) {
@@ -82,8 +81,9 @@ func (r *reader) file(path string, limit int64) ([]byte, error) {
 	}
 }
 
-// begin waits until no other read of the path is running. If the other read hangs, begin fails. It
-// does not share the result of the other read, which may have started before the file was changed.
+// begin waits until no other read of the path is running. If the other read hangs, begin fails. The
+// caller cannot use the result of the other read, because that read may have started before a
+// change of the file.
 func (r *reader) begin(path string, late <-chan time.Time) (*underway, error) {
 	for {
 		r.mu.Lock()
@@ -113,7 +113,7 @@ func read(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() //nolint:errcheck // a file opened for reading has no data to lose
 
 	info, err := f.Stat()
 	if err != nil {
@@ -126,7 +126,7 @@ func read(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(data)) > limit { // the file has grown since Stat
+	if int64(len(data)) > limit { // the file has grown since the check of its size
 		return nil, tooLarge(limit)
 	}
 
@@ -136,17 +136,17 @@ func read(path string, limit int64) ([]byte, error) {
 func tooLarge(limit int64) error { return fmt.Errorf("it has more than %d bytes", limit) }
 
 // Open opens a regular file for reading. It does not block on a FIFO or a device, but it may block
-// on storage that hangs.
+// on hanging storage.
 //
-// Open first examines the file through an O_PATH descriptor, because open(2) on some devices has an
-// effect. Files in /proc count as regular files, but reading some of them blocks or consumes data.
-// They are therefore refused too.
+// Open first examines the file through an O_PATH descriptor, because opening some devices has side
+// effects. It also refuses files in /proc. They are regular files for the kernel, but reading some
+// of them blocks or consumes data.
 func Open(path string) (*os.File, error) {
 	at, err := openat(path, unix.O_PATH)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer unix.Close(at) //nolint:errcheck // it was not even read
+	defer unix.Close(at) //nolint:errcheck // an O_PATH descriptor has no data to lose
 
 	var st unix.Stat_t
 	if err := unix.Fstat(at, &st); err != nil {
@@ -160,10 +160,10 @@ func Open(path string) (*os.File, error) {
 		return nil, &fs.PathError{Op: "statfs", Path: path, Err: err}
 	}
 	if sys.Type == unix.PROC_SUPER_MAGIC {
-		return nil, fmt.Errorf("%w, but one of /proc", ErrNotRegular)
+		return nil, fmt.Errorf("%w: it is a file in procfs", ErrNotRegular)
 	}
 
-	// This opens the same inode, even if the path now leads to another file.
+	// This path leads to the same inode, even if the original path now leads to another file.
 	fd, err := openat("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReadFile checks that only regular files of the allowed size are read, and that no read
-// blocks.
+// TestReadFile checks that ReadFile accepts only regular files of the permitted size, and that it
+// never blocks.
 func TestReadFile(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -37,7 +37,7 @@ func TestReadFile(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"full": "", "empty": "", "link": "",
-		"over": "more than 8 bytes", "kmsg": "one of /proc", "zero": "not a regular file", "dir": "not a regular file",
+		"over": "more than 8 bytes", "kmsg": "file in procfs", "zero": "not a regular file", "dir": "not a regular file",
 		"fifo": "not a regular file", "to-fifo": "not a regular file", "none": "no such file",
 	} {
 		data, err := ReadFile(at(name), 8)
@@ -56,8 +56,8 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// TestReadTogether checks many concurrent reads of one path, as by volumes that share a secret.
-// Each read returns the content of its start time or later, and the reads run one after the other.
+// TestReadTogether reads one path many times at once, as volumes with the same secret do. Each read
+// must return a content that is not older than its start, and only one read may run at a time.
 func TestReadTogether(t *testing.T) {
 	var now, running atomic.Int64
 	release := make(chan struct{})
@@ -94,8 +94,8 @@ func TestReadTogether(t *testing.T) {
 	}
 }
 
-// TestHangs checks that a read of hung storage ends, and that each path has at most one running
-// read.
+// TestHangs checks that a read of hanging storage fails in time, and that only one read of each
+// path runs.
 func TestHangs(t *testing.T) {
 	release, calls := make(chan struct{}), make(chan string, 10)
 	r := &reader{busy: map[string]*underway{}, within: 10 * time.Millisecond, read: func(path string, _ int64) ([]byte, error) {
