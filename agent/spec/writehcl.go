@@ -11,8 +11,8 @@ import (
 )
 
 // writeHCL writes a volume in the form of Nomad's specification. It uses only syntax that HCL 1 and
-// 2 share. A block cannot contain names that are no identifiers, so they go into the value of an
-// attribute.
+// HCL 2 share. If a name is not an HCL identifier, a block cannot contain it, so writeHCL writes an
+// attribute instead.
 func writeHCL(volume *yaml.Node) []byte {
 	var w hclWriter
 	for i := 0; i < len(volume.Content); i += 2 {
@@ -121,7 +121,7 @@ func hclValue(n *yaml.Node) string {
 }
 
 // hclQuote quotes a text. It writes the start of a template ("${" or "%{") as a numeric escape. HCL
-// 1 has no other escape for it, and reads this one in the same way.
+// 1 and HCL 2 read no other escape of it in the same way.
 func hclQuote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
