@@ -19,7 +19,8 @@ type Container struct {
 	Labels map[string]string
 	// Alive is true if the container has, or may have, a process.
 	Alive bool
-	// PID is the host's process id of the main process. It is 0 if the container has no process.
+	// PID is the process id of the main process in the host's pid namespace. It is 0 if the
+	// container has no process.
 	PID int
 
 	paused   bool
@@ -109,8 +110,8 @@ func (r Runtime) Pull(ctx context.Context, image string) error {
 	return nil
 }
 
-// Stop ends a container. It sends the stop signal of the container's image, and SIGKILL after the
-// grace time.
+// Stop ends a container. The runtime sends the stop signal that the container's image names, and
+// SIGKILL after the grace time.
 func (r Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := strconv.Itoa(int((grace + time.Second - 1) / time.Second))
 	_, err := r.run(ctx, command{args: []string{"stop", "-t", seconds, id}, limit: grace + quick})

@@ -64,7 +64,7 @@ type Notes interface {
 	Fix(n NoteFile) error
 }
 
-// Guards checks the directories that the agent protects against writes.
+// Guards examines and changes the directories that the agent protects against writes.
 type Guards interface {
 	// On reports whether a directory refuses writes now. If the check fails, it returns false.
 	On(ctx context.Context, dir string) bool
@@ -122,8 +122,8 @@ type Report struct {
 	Findings                 []Finding
 }
 
-// The limits for checking volumes: the time for each volume, and the number of parallel checks. A
-// hundred volumes that hang delay the examination by two or three seconds.
+// lookWithin limits the check of one volume, and looksAtOnce limits the number of parallel checks.
+// With these values, a hundred volumes that hang delay the examination by two or three seconds.
 const (
 	lookWithin  = time.Second
 	looksAtOnce = 48
@@ -179,8 +179,8 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	return p
 }
 
-// guards returns the directories that refuse writes because of a record. It omits the directories
-// of current claims.
+// guards returns the directories that refuse writes because the agent guards them. It omits the
+// directories that a current claim uses.
 func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 	records := d.o.Records.Volumes()
 	var wg sync.WaitGroup
@@ -209,8 +209,8 @@ func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 	return all
 }
 
-// settle removes mounts and leftovers from the picture if they have disappeared since, or if a
-// newer record explains them.
+// settle reads the host and the records again. It then removes from the picture the mounts and
+// leftovers that no longer exist, or that a newer record explains.
 func (d *Doctor) settle(ctx context.Context, p *Picture) {
 	if len(p.Leftovers) == 0 && len(p.unexplained()) == 0 {
 		return
@@ -325,7 +325,7 @@ func (d *Doctor) spot(ctx context.Context, dir string) fstab.Spot {
 	return fstab.Spot{Mounted: c.Mounted, Kind: c.Kind, Holds: c.Holds}
 }
 
-// ErrSlow means that a check exceeded its time limit. A finding quotes the text.
+// ErrSlow means that a check exceeded its time limit. Its text appears in findings.
 var ErrSlow = errors.New("no answer in time")
 
 // Bounded runs a function that may wait for slow storage, and stops waiting at a time limit. The

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// fix is one way to solve the problem of a finding. No fix unmounts anything or removes data that a
-// user or a program wrote.
+// fix describes how the doctor can solve the problem of a finding. No fix unmounts a mount, or
+// removes data that a user or a program wrote.
 type fix struct {
 	kind   fixKind
 	path   string
@@ -29,7 +29,7 @@ const (
 	unguard fixKind = "unguard" // make the former own directory of claims writable again
 )
 
-// Outcomes of a fix.
+// The outcomes of a fix.
 const (
 	Fixed  = "fixed"  // the problem is fixed
 	Asked  = "asked"  // the agent has begun the fix; the next examination shows the result
@@ -94,7 +94,7 @@ func (d *Doctor) repair(ctx context.Context, id string, m fix) Done {
 	return Done{id, Fixed, message}
 }
 
-// retryWithin limits the wait for the results of all retries together.
+// retryWithin limits the total wait for the results of the retries.
 const retryWithin = 5 * time.Second
 
 // retries wakes volumes, so that their next step runs at once instead of after the usual delay. It

@@ -74,7 +74,7 @@ type Loss struct {
 	Copy time.Time
 }
 
-// Disk is the space on a disk.
+// Disk describes the space on the disk of the data dir.
 type Disk struct {
 	Err                error
 	Total, Free        uint64 // bytes; Total is 0 if it is unknown
@@ -213,8 +213,8 @@ func (p Picture) claims() (n int) {
 	return n
 }
 
-// explained returns all paths at which the agent has, or may have, a mount. They come from the
-// records, forced deregisters and plugin tests.
+// explained returns all paths at which the agent has, or may have, a mount. The paths come from the
+// records, from forced deregisters, and from plugin tests.
 func (p Picture) explained() map[string]bool {
 	known := map[string]bool{p.Root: true}
 	add := func(path string) {
@@ -317,8 +317,8 @@ func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// settleLoops removes loop devices from the picture if they have been detached since, or if their
-// volumes are now on this host.
+// settleLoops removes loop devices from the picture if they were detached during the examination,
+// or if their volumes are now in use on this host.
 func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 	late := Picture{}
 	for _, r := range records {

@@ -60,7 +60,7 @@ func fromCopy(l Loss) string {
 	return fmt.Sprintf("volumes without claims, plugins that were registered at run time, and pending calls come from an automatic copy of %s", l.Copy.Format(time.RFC3339))
 }
 
-// adopted counts the claims that the agent adopted after it lost the database.
+// adopted counts the claims that the agent adopted from mounts after it had lost the database.
 func adopted(p Picture) (n int) {
 	for _, v := range p.Volumes {
 		for _, c := range v.Record.Claims {

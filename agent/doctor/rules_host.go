@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// devices checks the block devices under volumes that are on this host.
+// devices checks the block devices of the volumes on this host.
 func devices(p Picture, f *findings) {
 	known := p.explained()
 	for _, v := range p.Volumes {
@@ -135,7 +135,7 @@ func entries(p Picture, f *findings) {
 	}
 }
 
-// unmet reports settings of the configuration that the agent could not apply.
+// unmet reports settings that the agent could not apply.
 func unmet(p Picture, f *findings) {
 	for _, u := range p.Unmet {
 		g := f.add(u.Kind, Problem, u.Subject, u.Subject)

@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// restartsOften is the number of restarts since the start of the agent at which a plugin becomes a
-// finding.
+// restartsOften is the number of restarts from which a plugin is reported. The restarts are counted
+// from the start of the agent.
 const restartsOften = 5
 
 // agentService is the agent's unit. The units of plugins must be ordered before it, so that systemd
@@ -107,7 +107,7 @@ func state(f *findings, g Plugin, held []string) {
 	}
 }
 
-// missing reports plugins that volumes name but no plugin file defines.
+// missing reports plugins that no plugin file defines, but that volumes name.
 func missing(p Picture, f *findings) {
 	known := map[string]bool{}
 	for _, g := range p.Plugins {
@@ -131,8 +131,8 @@ func missing(p Picture, f *findings) {
 	}
 }
 
-// capabilities reports plugins that lost a capability, and therefore cannot undo calls that they
-// made.
+// capabilities reports plugins that have lost a capability, and therefore cannot undo earlier calls
+// for a volume on this host.
 func capabilities(p Picture, f *findings) {
 	for _, g := range p.Plugins {
 		if !g.View.Ready || g.View.Apart != nil {

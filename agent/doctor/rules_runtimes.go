@@ -16,7 +16,8 @@ type Runtimes struct {
 	Errs   map[string]error // why the agent cannot list a runtime's own volumes, by runtime
 }
 
-// Doubt describes references of a runtime to a volume that no container explains.
+// Doubt describes references to a volume that docker or podman still has, although no container
+// explains them.
 type Doubt struct {
 	Runtime string
 	Name    string // the runtime's name for the volume
@@ -48,7 +49,7 @@ func runtimes(p Picture, f *findings) {
 	}
 }
 
-// leaked reports references of a runtime to a volume whose containers no longer exist.
+// leaked reports the references to a volume whose containers no longer exist.
 func leaked(f *findings, d Doubt) {
 	about := d.Runtime + "/" + d.Name
 	if d.Alloc != d.Runtime {

@@ -17,8 +17,8 @@ const (
 
 var variables = []string{VarEndpoint, VarNodeID, VarPluginID, VarStateDir, VarMountRoot}
 
-// EnvIncarnation is the environment variable by which the agent recognizes a process of a plugin.
-// Each incarnation has a unique value.
+// EnvIncarnation is the environment variable that identifies one process of a plugin. The agent
+// sets a unique value for each process.
 const EnvIncarnation = "VOLAGENT_INCARNATION"
 
 // Expand replaces ${NAME} in s by the value of the variable. It replaces "$${" by "${", and does

@@ -71,7 +71,8 @@ func checkLate(ctx context.Context, r *run) finding {
 	return r.watch(ctx, r.rec.Targets[second], fine("no mount appeared within %s", r.s.grace()))
 }
 
-// watch waits for a mount that appears after its call was undone, and undoes the mount again.
+// watch waits for a mount that appears at path although its call was undone. If a mount appears,
+// watch undoes it again.
 func (r *run) watch(ctx context.Context, path string, none finding) finding {
 	sight, took := r.appear(ctx, path, r.s.grace())
 	if r.nothing(ctx, path) {
@@ -84,7 +85,7 @@ func (r *run) watch(ctx context.Context, path string, none finding) finding {
 	return copes("a mount appeared %s after the call was undone; the agent watches for late mounts, and undoes them", took.Round(time.Millisecond))
 }
 
-// short is the time after which the test gives up a call.
+// short is the time limit of a call that the test gives up on purpose.
 const short = 5 * time.Millisecond
 
 func checkGivenUpStage(ctx context.Context, r *run) finding {
@@ -143,7 +144,7 @@ func (r *run) givenUp(ctx context.Context, err error, path string, undo func() e
 	return f
 }
 
-// atOnce is the number of simultaneous calls.
+// atOnce is the number of calls that the test makes at the same time.
 const atOnce = 4
 
 func checkAtOnce(ctx context.Context, r *run) finding {
@@ -330,7 +331,7 @@ var errSpared = errors.New("not killed")
 func (r *run) kill(ctx context.Context) (time.Duration, error) {
 	before, began := r.s.Plugins.View(r.id).Incarnation, time.Now()
 	if err := r.s.Plugins.Kill(r.id, Name(&r.rec)); err != nil {
-		return 0, fmt.Errorf("%w: %v", errSpared, err) //nolint:errorlint // its kind means nothing here
+		return 0, fmt.Errorf("%w: %v", errSpared, err) //nolint:errorlint // callers need only errSpared
 	}
 
 	limit, cancel := context.WithTimeout(ctx, readyWithin)

@@ -28,7 +28,8 @@ func checkPublish(ctx context.Context, r *run) finding {
 	return fine("the plugin answers OK, and the target exists")
 }
 
-// prompt is the longest delay of a mount after the plugin's answer that does not count as late.
+// prompt is the maximum time between the plugin's answer and the mount. A mount that takes longer
+// counts as late.
 const prompt = 50 * time.Millisecond
 
 func checkMounted(ctx context.Context, r *run) finding {

@@ -69,7 +69,8 @@ type Records interface {
 	Scratch(pluginID string) *volume.Scratch
 	// SaveScratch stores s durably. If s is nil, the plugin has no test and no leftovers.
 	SaveScratch(ctx context.Context, pluginID string, s *volume.Scratch) error
-	// Registered returns the id of the registered volume with an external id, if there is one.
+	// Registered returns the id of the registered volume with the given external id, if such a
+	// volume exists.
 	Registered(driver, external string) (id string, ok bool)
 	// InUse returns the volumes that a plugin serves on this host.
 	InUse(pluginID string) []string
@@ -109,7 +110,7 @@ type Service struct {
 	Ended func(pluginID string)
 	// Halt is the reason why the agent sends no calls to plugins; empty if it sends calls.
 	Halt string
-	// Grace is the wait for a mount that may appear late. 0 means 2 s.
+	// Grace is the time to wait for a mount that may appear late. 0 means 2 s.
 	Grace time.Duration
 
 	mu   sync.Mutex

@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Ask is the request for a test.
+// Ask describes a test that a user requests.
 type Ask struct {
 	// ExternalID and Context name a volume of the user, which the test may write to. If ExternalID
 	// is empty, the test creates a volume and deletes it at the end.
@@ -371,8 +371,8 @@ func (r *run) ready(ctx context.Context) error {
 	return err
 }
 
-// finish unmounts the volume from the host, before the last checks disconnect and delete it. The
-// last check reports leftovers.
+// finish unmounts the volume from the host. The last checks then disconnect and delete the volume,
+// and report leftovers.
 func (r *run) finish(ctx context.Context) {
 	if r.vol.ExternalID == "" || r.ready(ctx) != nil {
 		return

@@ -88,7 +88,7 @@ func (s *Service) drop(ctx context.Context, id string) error {
 	return nil
 }
 
-// undo undoes all volumes and paths of a record, and describes the leftovers that it could not
+// undo removes the mounts and volumes of a record, and describes the leftovers that it could not
 // remove. It makes every call, because the record does not tell how far the test got.
 func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (left []string) {
 	note := func(err error) {
@@ -144,8 +144,8 @@ func (s *Service) rmdirs(dirs []string) (left []string) {
 	return left
 }
 
-// find asks the plugin for the ids of volumes whose creation had an unknown result. CreateVolume
-// with the same name returns the same volume.
+// find asks the plugin for the ids of volumes if the test does not know the result of their
+// creation. CreateVolume with the same name returns the same volume.
 func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secrets volume.Secrets) error {
 	for i, v := range rec.Volumes {
 		if v.ExternalID != "" {

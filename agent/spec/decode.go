@@ -22,7 +22,7 @@ func isNull(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
-// given reports whether n is a mapping in which the field name has a value other than null.
+// given reports whether n is a mapping that has a field of this name with a value other than null.
 func given(n *yaml.Node, name string) bool {
 	if n.Kind != yaml.MappingNode {
 		return false

@@ -18,7 +18,7 @@ const (
 	FormatHCL  = "hcl"
 )
 
-// Ending returns the format that the ending of a file's name stands for. It returns "" for an
+// Ending returns the format of a file according to the ending of its name. It returns "" for an
 // unknown ending.
 func Ending(name string) string {
 	switch strings.ToLower(filepath.Ext(name)) {
@@ -102,7 +102,7 @@ func jsonValues(data []byte) []jsonValue {
 	return values
 }
 
-// shift adds the position of a text in its file to the positions of the text's nodes.
+// shift adds the position of a text within its file to the positions of the text's nodes.
 func shift(n *yaml.Node, line, column int) {
 	if line == 0 && column == 0 {
 		return

@@ -10,8 +10,8 @@ import (
 
 var quantityForm = regexp.MustCompile(`^\+?([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?$`)
 
-// The units of Kubernetes. The binary units are exponents of 2, and the decimal units are exponents
-// of 10.
+// The units of Kubernetes, with the exponents of their factors. The base is 2 for the binary units,
+// and 10 for the decimal units.
 var (
 	quantityBinary  = map[string]uint{"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 	quantityDecimal = map[string]int{"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

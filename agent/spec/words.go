@@ -34,8 +34,8 @@ func kind(n *yaml.Node) string {
 	return "something else"
 }
 
-// in returns the end of a message that names the place of a mistake. It omits "in a volume", which
-// would not help the user.
+// in returns the part of an error message that names the place of a mistake, such as " in
+// metadata". It returns "" for "a volume", because " in a volume" would not help the user.
 func in(what string) string {
 	if what == "a volume" {
 		return ""
@@ -43,7 +43,7 @@ func in(what string) string {
 	return " in " + what
 }
 
-// meant returns the end of a message that suggests the nearest candidate.
+// meant returns the part of an error message that suggests the nearest candidate, or "".
 func meant(word string, candidates []string) string {
 	near := Near(word, candidates)
 	if len(near) == 0 {

@@ -119,8 +119,8 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 func mappingNode() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} }
 func listNode() *yaml.Node    { return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"} }
 
-// textNode returns a node for a text. If the text has characters other than printable ASCII, the
-// node forces double quotes, and thereby escapes.
+// textNode returns a node for a text. If the text has characters other than printable ASCII,
+// textNode forces double quotes, so that the encoder writes escapes.
 func textNode(s string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	for _, r := range s {

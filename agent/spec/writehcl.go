@@ -120,8 +120,8 @@ func hclValue(n *yaml.Node) string {
 	return hclQuote(n.Value)
 }
 
-// hclQuote quotes a text. It writes the start of a template ("${" or "%{") as a numeric escape. HCL
-// 1 and HCL 2 read no other escape of it in the same way.
+// hclQuote quotes a text. It writes the start of a template ("${" or "%{") as a numeric escape. No
+// other escape for it has the same meaning in HCL 1 and HCL 2.
 func hclQuote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -16,9 +16,9 @@ const JobDone = "done"
 // errLost is the error of a caller that waits for a job when the connection is lost.
 var errLost = errors.New("the connection to the system bus was lost")
 
-// jobs holds the jobs for whose results callers wait.
+// jobs tracks the jobs whose results callers need.
 type jobs struct {
-	asking int                             // the number of requests that systemd has not answered with a job yet
+	asking int                             // the number of requests for a job that systemd has not answered yet
 	early  map[dbus.ObjectPath]string      // results that arrived before the answer that names the job
 	waits  map[dbus.ObjectPath]chan string // one channel for each caller; closed if the connection is lost
 }
@@ -111,8 +111,8 @@ type auxiliary struct {
 
 // StartTransient starts a service in a slice, and waits until systemd has executed its command.
 // While the slice exists, no shutdown, isolation or stop of another unit ends the service. The
-// service stays loaded, with its result, until the connection ends or the caller calls Unref. Then
-// systemd unloads it after its end.
+// service stays loaded, with its result, until the connection ends or the caller calls Unref. After
+// that, systemd unloads the service when it has ended.
 func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, err error) {
 	errs := t.Errors
 	if errs == nil {

@@ -25,7 +25,7 @@ func (u Unit) Restarting() bool {
 	return u.Active == "activating" && (u.Sub == "auto-restart" || u.Sub == "auto-restart-queued")
 }
 
-// Down reports whether the unit has no running process and systemd is not starting one.
+// Down reports whether the unit has no running process, and systemd is not starting the unit.
 func (u Unit) Down() bool {
 	return u.Active == "" || u.Active == "inactive" || u.Active == "failed"
 }
