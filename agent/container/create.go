@@ -134,8 +134,8 @@ var plain = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`).MatchString
 // variables returns the arguments and the environment with which the runtime's command passes
 // variables to the container. With "--env NAME", the command passes the value from its own
 // environment, which only root can read. A variable that changes the behavior of the command itself
-// cannot be passed in this way. The exception is a variable that already has the same value in the
-// command's environment, such as the URL of a proxy, which may contain a password.
+// cannot be passed in this way, unless the command already has the same value. An example is the
+// URL of a proxy, which may contain a password.
 func variables(vars []Var) (args, env []string, err error) {
 	for _, v := range vars {
 		own, set := os.LookupEnv(v.Name)

@@ -30,9 +30,10 @@ func (r Runtime) ended(state string) bool {
 
 // Using returns the names of the containers that use, or may be about to use, one of the runtime's
 // volumes. An error means that the use is unknown. It is also an error if another daemon or storage
-// answers, because its volume of the same name is a different one. Podman counts the mounts of a
-// volume. While the count is above zero, podman does not ask the plugin to mount the volume for the
-// next container, so such a volume counts as used.
+// answers, because its volume of the same name is a different one.
+//
+// Podman counts the mounts of a volume. While the count is above zero, podman does not ask the
+// plugin to mount the volume for the next container. Such a volume therefore counts as used.
 func (r Runtime) Using(ctx context.Context, volume string) (names []string, err error) {
 	if names, err = r.containers(ctx, volume); err != nil || len(names) > 0 {
 		return names, err

@@ -1,6 +1,7 @@
-// Package doctor compares the agent's records with the state of the host: the mount table, the
-// plugins, the devices, and the entries for volumes in fstab and unit files. For each problem it
-// reports the consequence and a command. On request it applies the few fixes that cannot do harm.
+// Package doctor compares the agent's records with the state of the host. It checks the mount
+// table, the plugins, the devices, and the entries for volumes in fstab and unit files. For each
+// problem it reports the consequence and a command. On request it applies the few fixes that cannot
+// do harm.
 //
 //	picture.go   the collected data, as values
 //	doctor.go    the checks of the host, each with a time limit and none through a plugin

@@ -1,7 +1,7 @@
-// Package fstab reads the volume mounts that an operator has configured on a host: the csi lines of
-// fstab(5), and the mount units of type csi (systemd.mount(5)). It also defines their options and
-// finds mistakes in them. The package makes no request to the agent and changes nothing, so it
-// works even if no agent runs.
+// Package fstab reads the volume mounts that an operator has configured on a host. These are the
+// csi lines of fstab(5), and the mount units of type csi (systemd.mount(5)). The package also
+// defines their options, and finds mistakes in them. It sends no request to the agent and changes
+// nothing, so it works even if no agent runs.
 package fstab
 
 import (

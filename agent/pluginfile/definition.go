@@ -51,8 +51,8 @@ func Local() *volume.PluginDefinition {
 }
 
 // Parse reads the text of a plugin file. Its errors contain the given file name, the line and the
-// key. Even with an error, Parse returns the plugin's id if the file has a valid one, so that the
-// caller can show the error under this id.
+// key. With an error, Parse still returns the plugin's id if the file has a valid one. The caller
+// can then show the error under this id.
 func Parse(file string, data []byte) (id string, def *volume.PluginDefinition, err error) {
 	r := reader{file: file}
 	root, err := r.document(data)

@@ -392,7 +392,8 @@ func (r *run) finish(ctx context.Context) {
 	}
 }
 
-// anywhere reports whether any path of the test still has a mount.
+// anywhere reports whether any path of the test still has a mount. It also marks such paths, so
+// that down unmounts them.
 func (r *run) anywhere(ctx context.Context) (found bool) {
 	for n, path := range r.rec.Targets {
 		if !r.nothing(ctx, path) {

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// nomadSpec is a volume specification that uses all syntax of Nomad's own examples: blocks on one
-// line, names in quotes, commas, and attributes instead of blocks.
+// nomadSpec is a volume specification that uses all syntax of Nomad's own examples. It has blocks
+// on one line, names in quotes, commas, and attributes instead of blocks.
 const nomadSpec = `
 # as nomad volume init writes it
 id        = "ebs_prod_db1"

@@ -181,9 +181,9 @@ func (d *decoder) mountOptions(n *yaml.Node) *api.MountOptions {
 	return &o
 }
 
-// block returns the value of a mapping's only field, if the field has the given name and its value
-// is a block or a list of blocks. Otherwise the mapping is a topology segment, and block returns
-// nil.
+// block returns the value of a mapping's only field. The field must have the given name, and its
+// value must be a block or a list of blocks. Otherwise the mapping is a topology segment, and block
+// returns nil.
 func block(n *yaml.Node, name string) *yaml.Node {
 	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Content[0].Value != name || n.Content[1].Kind == yaml.ScalarNode {
 		return nil

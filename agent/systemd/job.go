@@ -23,8 +23,8 @@ type jobs struct {
 	waits  map[dbus.ObjectPath]chan string // one channel for each caller; closed if the connection is lost
 }
 
-// ended passes the result of a job to the caller that waits for it, or stores the result for a
-// caller that does not know its job yet.
+// ended passes the result of a job to the caller that waits for it. If the caller does not know its
+// job yet, ended stores the result.
 func (j *jobs) ended(job dbus.ObjectPath, result string) {
 	if ch, ok := j.waits[job]; ok {
 		ch <- result
