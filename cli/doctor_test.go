@@ -21,7 +21,7 @@ func ill() api.Doctor {
 			{
 				ID: "mount-dead:/var/lib/volagent/csi/nfs/staging/data", Kind: "mount-dead", Severity: api.SeverityProblem, Subject: "data",
 				What: `the mount at /var/lib/volagent/csi/nfs/staging/data (staged, volume "data") is dead: transport endpoint is not connected`,
-				Then: "everything that is opened there fails", Do: "volctl volume status data", Fix: "have it mounted again",
+				Then: "programs cannot open files there", Do: "volctl volume status data", Fix: "mount the volume again",
 			},
 			{
 				ID: "disk-full:/var/lib/volagent", Kind: "disk-full", Severity: api.SeverityWarning, Subject: "agent",
@@ -29,7 +29,7 @@ func ill() api.Doctor {
 			},
 			{
 				ID: "leftover-empty:/var/lib/volagent/csi/nfs/staging/old", Kind: "leftover-empty", Severity: api.SeverityNote, Subject: "/var/lib/volagent/csi/nfs/staging/old",
-				What: "/var/lib/volagent/csi/nfs/staging/old is empty", Then: "nothing suffers from it", Do: "rmdir /var/lib/volagent/csi/nfs/staging/old", Fix: "remove it, if it is still empty",
+				What: "/var/lib/volagent/csi/nfs/staging/old is empty", Then: "it does no harm", Do: "rmdir /var/lib/volagent/csi/nfs/staging/old", Fix: "remove it, if it is still empty",
 			},
 		},
 	}
@@ -78,7 +78,7 @@ func TestDoctorAsks(t *testing.T) {
 	r := with(t, f)
 	r.terminal, r.stdin = true, "n\n"
 	res := r.volctl("doctor", "--fix")
-	if res.code != 1 || !strings.Contains(res.stdout, "Fix      have it mounted again") || !strings.Contains(res.stderr, "not confirmed") || len(f.sent()) != 1 {
+	if res.code != 1 || !strings.Contains(res.stdout, "Fix      mount the volume again") || !strings.Contains(res.stderr, "not confirmed") || len(f.sent()) != 1 {
 		t.Errorf("got %+v", res)
 	}
 	r.stdin = "y\n"

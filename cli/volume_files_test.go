@@ -15,10 +15,10 @@ import (
 const (
 	pvFile = `{"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pvc-1"}, "spec": {
 "accessModes": ["ReadWriteOnce"], "csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}}}`
-	pvWarning = "warning: volume \"pvc-1\": the Kubernetes cluster must not use it any more: end whatever uses it before it is claimed here\n"
+	pvWarning = "warning: volume \"pvc-1\": the Kubernetes cluster must stop using the volume: end its users before you claim the volume here\n"
 	nomadFile = `{"ID": "db", "ExternalID": "vol-2", "PluginID": "aws-ebs0", "Provider": "ebs.csi.aws.com",
 "RequestedCapabilities": null, "MountOptions": {"MountFlags": ["[REDACTED]"]}, "WriteAllocs": {"9c2d8a3b-5a5b": null}}`
-	nomadWarning = "warning: volume \"db\": Nomad must release it first: nomad volume deregister db. Allocations that claim it there: 9c2d8a3b\n"
+	nomadWarning = "warning: volume \"db\": first deregister the volume in Nomad: nomad volume deregister db. Allocations that claim the volume in Nomad: 9c2d8a3b\n"
 )
 
 // keepsSent makes the fake answer a registration with the spec that it received, and stores that

@@ -17,9 +17,10 @@ import (
 type Container struct {
 	ID     string
 	Labels map[string]string
-	// Alive is true if the container has a process, or may have one.
+	// Alive is true if the container has, or may have, a process.
 	Alive bool
-	// PID is the main process's id on the host, 0 if there is none.
+	// PID is the process id of the main process in the host's pid namespace. It is 0 if the
+	// container has no process.
 	PID int
 
 	paused   bool
@@ -29,7 +30,7 @@ type Container struct {
 	finished bool
 }
 
-// inspected holds the needed fields of the runtime's answer to inspect.
+// inspected holds the fields that the package needs of the answer to the command inspect.
 type inspected struct {
 	ID    string `json:"Id"`
 	State struct {
@@ -46,7 +47,8 @@ type inspected struct {
 // dead lists the states in which a container has no process.
 var dead = []string{"created", "configured", "initialized", "exited", "stopped", "dead", "removing"}
 
-// Inspect returns the container with a name or an id. The error wraps ErrNotFound if there is none.
+// Inspect returns the container with the given name or id. The error wraps ErrNotFound if there is
+// no such container.
 func (r Runtime) Inspect(ctx context.Context, ref string) (Container, error) {
 	out, err := r.run(ctx, command{args: []string{"container", "inspect", ref}, limit: quick})
 	if err != nil {
@@ -55,7 +57,7 @@ func (r Runtime) Inspect(ctx context.Context, ref string) (Container, error) {
 
 	var all []inspected
 	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 {
-		return Container{}, fmt.Errorf("cannot make sense of what %s says of container %s: %w", r.name, ref, errors.Join(err, errOther))
+		return Container{}, fmt.Errorf("cannot read the answer of %s about container %s: %w", r.name, ref, errors.Join(err, errOther))
 	}
 
 	c := all[0]
@@ -66,14 +68,14 @@ func (r Runtime) Inspect(ctx context.Context, ref string) (Container, error) {
 	}, nil
 }
 
-var errOther = errors.New("one container was asked for")
+var errOther = errors.New("the answer does not describe exactly one container")
 
 // Exit describes how the container ended.
 func (c Container) Exit() string {
 	words := "exited with status " + strconv.Itoa(c.code)
 	switch name := unix.SignalName(unix.Signal(c.code - 128)); {
 	case c.oom:
-		words = "killed for want of memory (OOM)"
+		words = "killed because it ran out of memory (OOM)"
 	case !c.finished:
 		words = "did not run"
 	case c.code > 128 && name != "":
@@ -87,7 +89,7 @@ func (c Container) Exit() string {
 	return words
 }
 
-// HasImage reports whether an image is on this host.
+// HasImage reports whether this host has an image.
 func (r Runtime) HasImage(ctx context.Context, image string) (bool, error) {
 	_, err := r.run(ctx, command{args: []string{"image", "inspect", "--format", "{{.Id}}", image}, limit: quick})
 	if errors.Is(err, ErrNoImage) {
@@ -96,7 +98,7 @@ func (r Runtime) HasImage(ctx context.Context, image string) (bool, error) {
 	return err == nil, err
 }
 
-// PullCommand returns the command with which a person pulls an image.
+// PullCommand returns the command with which an operator pulls an image.
 func (r Runtime) PullCommand(image string) string { return r.name + " pull " + image }
 
 // Pull downloads an image, which may take minutes.
@@ -108,15 +110,16 @@ func (r Runtime) Pull(ctx context.Context, image string) error {
 	return nil
 }
 
-// Stop ends a container, first with the signal that its image asks for, and after the grace time
-// with SIGKILL.
+// Stop ends a container. The runtime sends the stop signal that the container's image names, and
+// SIGKILL after the grace time.
 func (r Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := strconv.Itoa(int((grace + time.Second - 1) / time.Second))
 	_, err := r.run(ctx, command{args: []string{"stop", "-t", seconds, id}, limit: grace + quick})
 	return err
 }
 
-// Kill ends a container at once, even a paused one, provided that the runtime answers.
+// Kill ends a container at once, even if the container is paused. It fails if the runtime does not
+// answer.
 func (r Runtime) Kill(ctx context.Context, id string) error {
 	_, err := r.run(ctx, command{args: []string{"kill", id}, limit: quick})
 	if err != nil && strings.Contains(err.Error(), "paused") {
@@ -128,8 +131,8 @@ func (r Runtime) Kill(ctx context.Context, id string) error {
 	return err
 }
 
-// Remove removes a container that has ended, with its anonymous volumes. It does not remove a
-// running container.
+// Remove removes a container that has ended, together with its anonymous volumes. It does not
+// remove a running container.
 func (r Runtime) Remove(ctx context.Context, id string) error {
 	_, err := r.run(ctx, command{args: []string{"rm", "--volumes", id}, limit: slow})
 	if errors.Is(err, ErrNotFound) {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// program puts a program of this name first in the PATH.
+// program makes a script with the name of a runtime's program, and puts it first in the PATH.
 func program(t *testing.T, name, script string) Runtime {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,7 +33,7 @@ much) head -c 5000000 /dev/zero;;
 esac`)
 	began := time.Now()
 	_, err := r.run(t.Context(), command{args: []string{"hang"}, limit: 200 * time.Millisecond})
-	if err == nil || !strings.Contains(err.Error(), "docker hang has not ended within 200ms") || !strings.Contains(err.Error(), "systemctl status docker") {
+	if err == nil || !strings.Contains(err.Error(), "docker hang did not end within 200ms") || !strings.Contains(err.Error(), "systemctl status docker") {
 		t.Errorf("a hang: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -44,7 +44,7 @@ esac`)
 	if took := time.Since(began); took > 3*patience {
 		t.Errorf("both took %s", took)
 	}
-	if _, err := r.run(t.Context(), command{args: []string{"much"}, limit: time.Minute}); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := r.run(t.Context(), command{args: []string{"much"}, limit: time.Minute}); err == nil || !strings.Contains(err.Error(), "exceeds") {
 		t.Errorf("much: %v", err)
 	}
 }
@@ -72,8 +72,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestVariables checks that no secret becomes an argument, and that no secret changes how the
-// command itself behaves.
+// TestVariables checks that no secret becomes an argument, and that no secret changes the behavior
+// of the command itself.
 func TestVariables(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://user:s3cret@proxy") // also in the command's own environment
 	args, env, err := variables([]Var{{"TOKEN", "a\nb", true}, {"PATH", "/x", false}, {"GOOGLE_KEY", "k", true}, {"A*", "star", false},
@@ -91,8 +91,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestEnvironment checks that the command gets the variables that it needs. It must get neither the
-// agent's own variables nor the socket of the agent's service manager.
+// TestEnvironment checks that a command gets the variables that it needs. It must get neither the
+// agent's own variables nor the notify socket of systemd.
 func TestEnvironment(t *testing.T) {
 	for _, name := range []string{"NOTIFY_SOCKET", "VOLAGENT_SECRET", "LD_PRELOAD", "LISTEN_FDS", "DOCKER_HOST", "CONTAINERS_CONF", "https_proxy"} {
 		t.Setenv(name, "v")
@@ -116,8 +116,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestLogs checks that repeated lines are dropped, no matter how the output is cut into pieces, and
-// that an incomplete line is read again.
+// TestLogs checks that Logs drops repeated lines and reads incomplete lines again, no matter how
+// the output is split into writes.
 func TestLogs(t *testing.T) {
 	const said = "2026-01-01T00:00:01Z old\n2026-01-01T00:00:02.5Z one\nError: the runtime's own\n2026-01-01T02:00:03+02:00 \n2026-01-01T00:00:04Z two words\n2026-01-01T00:00:05Z cut"
 	since := time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)
@@ -138,12 +138,12 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestExit checks the descriptions of how a container ended.
+// TestExit checks the words with which Exit describes the end of a container.
 func TestExit(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"Status":"exited","ExitCode":3}`:                      "exited with status 3",
 		`{"Status":"exited","ExitCode":137}`:                    "killed by signal 9 (SIGKILL)",
-		`{"Status":"exited","ExitCode":137,"OOMKilled":true}`:   "killed for want of memory (OOM)",
+		`{"Status":"exited","ExitCode":137,"OOMKilled":true}`:   "killed because it ran out of memory (OOM)",
 		`{"Status":"exited","ExitCode":200}`:                    "exited with status 200",
 		`{"Status":"created","ExitCode":127,"Error":"no file"}`: "did not run: no file",
 	} {
@@ -158,7 +158,7 @@ func TestExit(t *testing.T) {
 	}
 }
 
-// TestRunArguments checks that paths may contain separators, and that Run pulls no image.
+// TestRunArguments checks that Run accepts paths with separators, and that it pulls no image.
 func TestRunArguments(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "args")
 	r := program(t, "docker", "for a; do echo \"$a\" >> "+file+"; done; echo 0123456789abcdef")

@@ -10,49 +10,50 @@ import (
 	"strings"
 )
 
-// Spec describes the container to make.
+// Spec describes a container that Run creates.
 type Spec struct {
 	Name   string
 	Image  string
 	Args   []string // appended to the image's entrypoint
 	Labels map[string]string
 	Env    []Var
-	// Binds are directories of the host that are mounted at the same path in the container.
+	// Binds are directories of the host. The container has them at the same paths.
 	Binds []Bind
-	// Volumes are SOURCE:TARGET[:OPTIONS], a form that both runtimes know.
+	// Volumes are mounts in the form SOURCE:TARGET[:OPTIONS], which both runtimes accept.
 	Volumes []string
 }
 
-// Var is a variable of the container's environment. The value of a secret is never an argument of a
-// process, where every user could read it.
+// Var is a variable of the container's environment. The value of a secret never becomes an argument
+// of a process, because every user of the host can read arguments.
 type Var struct {
 	Name, Value string
 	Secret      bool
 }
 
-// Bind is a directory of the host. With Shared, a mount below it on either side appears on both
-// sides.
+// Bind is a directory of the host that is mounted in the container. If Shared is set, mounts below
+// it appear both on the host and in the container.
 type Bind struct {
 	Path   string
 	Shared bool
 }
 
-// logSize is the size above which the runtime drops output of the container.
+// logSize is the size limit of the file in which the runtime keeps the container's output.
 const logSize = "8m"
 
-// Run makes a container, starts it, and returns its id. The image must be on the host, otherwise
-// the error wraps ErrNoImage. After any other error there may be a container that does not run.
+// Run creates and starts a container, and returns its id. It does not pull the image: if the image
+// is not on the host, the error wraps ErrNoImage. After any other error, a container that does not
+// run may remain.
 //
-// A plugin mounts for the whole host, so its container has no restrictions. It is privileged, uses
-// the network and the pid namespace of the host, and runs as root even if its image names another
-// user.
+// The container has no restrictions, because a plugin makes mounts for the whole host. It is
+// privileged, uses the network and the pid namespace of the host, and runs as root even if its
+// image names another user.
 //
-// It needs the host's processes for two reasons. Some drivers enter the host's namespaces through
-// process 1, or look after daemons that they started earlier. Also, a process id then means the
-// same inside and outside. A pid namespace would be no barrier to a privileged container that has
-// /dev.
+// The container uses the host's pid namespace for two reasons. Some drivers enter the host's
+// namespaces through process 1, or supervise daemons that they started earlier. A process id also
+// has the same meaning inside and outside. A pid namespace of its own would not confine the
+// container, because it is privileged and has /dev.
 //
-// Only the agent restarts the container and checks its health.
+// The runtime neither restarts the container nor checks its health, because the agent does both.
 func (r Runtime) Run(ctx context.Context, s Spec) (id string, err error) {
 	args := []string{
 		"run", "--detach", "--name", s.Name, "--pull", "never",
@@ -91,7 +92,7 @@ func (r Runtime) Run(ctx context.Context, s Spec) (id string, err error) {
 
 	id = lastWords(out)
 	if !isID(id) {
-		return "", fmt.Errorf("%s run says %q, which is no container's id", r.name, id)
+		return "", fmt.Errorf("%s run returned %q, which is not a container id", r.name, id)
 	}
 
 	return id, nil
@@ -99,8 +100,8 @@ func (r Runtime) Run(ctx context.Context, s Spec) (id string, err error) {
 
 var isID = regexp.MustCompile(`^[0-9a-f]{12,64}$`).MatchString
 
-// logArgs make the runtime keep the container's output in a file of limited size. The default
-// drivers of a system may keep no output, or keep it without a limit.
+// logArgs returns the arguments that make the runtime keep the container's output in a file of
+// limited size. The default log driver of a host may keep no output, or unlimited output.
 func (r Runtime) logArgs() []string {
 	if r.name == "podman" {
 		return []string{"--log-driver", "k8s-file", "--log-opt", "max-size=" + logSize}
@@ -108,8 +109,8 @@ func (r Runtime) logArgs() []string {
 	return []string{"--log-driver", "json-file", "--log-opt", "max-size=" + logSize, "--log-opt", "max-file=2"}
 }
 
-// arg returns the bind in the form of --mount, which is a line of CSV: a path may contain a comma.
-// Unlike --volume, --mount makes no directory if the path does not exist.
+// arg returns the bind in the form of the option --mount. The form is a line of CSV, because a path
+// may contain a comma. Unlike --volume, --mount makes no directory if the path does not exist.
 func (b Bind) arg() (string, error) {
 	fields := []string{"type=bind", "src=" + b.Path, "dst=" + b.Path}
 	if b.Shared {
@@ -126,13 +127,15 @@ func (b Bind) arg() (string, error) {
 	return strings.TrimSuffix(line.String(), "\n"), w.Error()
 }
 
-// plain reports whether a name has no special meaning: podman takes "X*" for a pattern.
+// plain reports whether a variable name has no special meaning. For example, podman reads "X*" as a
+// pattern.
 var plain = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`).MatchString
 
-// variables returns the arguments that pass variables to the container. "--env NAME" takes the
-// value from the command's own environment, which only root can read. A variable that the command
-// itself obeys cannot be passed this way. The exception is a variable that already has that value
-// for the command: the URL of a proxy may contain a password.
+// variables returns the arguments and the environment with which the runtime's command passes
+// variables to the container. With "--env NAME", the command passes the value from its own
+// environment, which only root can read. A variable that changes the behavior of the command itself
+// cannot be passed in this way, unless the command already has the same value. An example is the
+// URL of a proxy, which may contain a password.
 func variables(vars []Var) (args, env []string, err error) {
 	for _, v := range vars {
 		own, set := os.LookupEnv(v.Name)
@@ -142,7 +145,7 @@ func variables(vars []Var) (args, env []string, err error) {
 		case !v.Secret && plain(v.Name) && among(handed, v.Name) && set && own == v.Value:
 			args = append(args, "--env", v.Name)
 		case v.Secret:
-			return nil, nil, fmt.Errorf("cannot hand the secret %s to a container: the runtime's own command would take the variable for itself; choose another name, or a mounted file", v.Name)
+			return nil, nil, fmt.Errorf("cannot pass the secret %s to a container: the runtime's own command would use this variable; choose another name, or mount a file", v.Name)
 		default:
 			args = append(args, "--env", v.Name+"="+v.Value)
 		}

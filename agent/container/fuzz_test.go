@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// FuzzLogs checks that a container's output is copied without the runtime's timestamps, regardless
-// of the pieces into which it is cut. The output can neither grow the buffer for a line without
-// limit nor move the time of the copy back.
+// FuzzLogs checks that Logs copies a container's output without the runtime's timestamps, no matter
+// how the output is split into writes. A line without an end must not grow the buffer. No output
+// may move the time of the copy back.
 func FuzzLogs(f *testing.F) {
 	const stamp = "2026-01-01T00:00:02.5Z"
 	for _, text := range []string{

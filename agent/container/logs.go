@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Logs writes to w the output of a container after since, line by line and without the runtime's
-// timestamps. It returns the time of the last line that it wrote, or since if there is nothing new.
-// No two lines have the same time, so the next call can continue from there.
+// Logs writes the output of a container after the time since to w, without the runtime's
+// timestamps. It returns the time of the last line that it wrote, or since if there is no new line.
+// No two lines have the same time, so the next call can continue from the returned time.
 func (r Runtime) Logs(ctx context.Context, id string, since time.Time, w io.Writer) (time.Time, error) {
 	args := []string{"logs", "--timestamps"}
 	if !since.IsZero() {
@@ -33,19 +33,19 @@ func (r Runtime) Logs(ctx context.Context, id string, since time.Time, w io.Writ
 // maxStamp is the length of the longest timestamp.
 const maxStamp = len("2006-01-02T15:04:05.000000000+00:00")
 
-// stripper removes the timestamp from each line, and drops lines that are not newer than since: one
-// of the runtimes repeats the last line, the other does not. A line without a timestamp is a
-// message of the runtime itself. stripper buffers no whole line, since a line may have no end.
+// stripper removes the timestamp from each line, and drops lines that are not newer than since,
+// because one of the runtimes repeats the last line. A line without a timestamp is a message of the
+// runtime itself. stripper does not buffer whole lines, because a line may have no end.
 type stripper struct {
 	to          io.Writer
 	since, last time.Time
 	words       string // messages of the runtime
 
-	head   []byte    // of a line, until the timestamp is complete
-	at     time.Time // time of the line
-	inLine bool      // the timestamp was read
-	pass   bool      // the line is written to to
-	word   bool      // the line is a message of the runtime
+	head   []byte    // the start of a line, until its timestamp is complete
+	at     time.Time // the time of the current line
+	inLine bool      // whether the timestamp of the line was read
+	pass   bool      // whether the line is written to the field to
+	word   bool      // whether the line is a message of the runtime
 	err    error
 }
 
@@ -78,7 +78,7 @@ func (s *stripper) Write(p []byte) (int, error) {
 	return len(p), s.err
 }
 
-// stamp reads more of a line's timestamp and returns the rest of p.
+// stamp reads a further part of a line's timestamp, and returns the remaining bytes of p.
 func (s *stripper) stamp(p []byte) []byte {
 	for i, c := range p {
 		if c != ' ' && c != '\n' && len(s.head) < maxStamp {
@@ -102,8 +102,8 @@ func (s *stripper) stamp(p []byte) []byte {
 	return nil
 }
 
-// over records that a line is complete. An incomplete line, left by a command that was interrupted,
-// is read again by the next call.
+// over records the end of a line. If a command was interrupted within a line, over is not called,
+// and the next call of Logs reads the line again.
 func (s *stripper) over() {
 	s.inLine = false
 	if s.pass && s.err == nil && s.at.After(s.last) {
@@ -111,7 +111,7 @@ func (s *stripper) over() {
 	}
 }
 
-// end completes a line that the container has not ended.
+// end adds a newline to the last line if the container has not ended the line.
 func (s *stripper) end() error {
 	if s.err == nil && s.inLine && s.pass {
 		_, s.err = s.to.Write([]byte{'\n'})

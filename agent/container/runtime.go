@@ -1,15 +1,15 @@
-// Package container runs containers with podman and docker. It uses their command-line programs,
-// and only commands that both have in common.
+// Package container runs containers with podman and docker. It runs their command-line programs,
+// and uses only subcommands that both programs have.
 //
-// Each command is bounded in time and in output, because a daemon may hang forever. A command ends
-// with its context. The package stores nothing between two commands, and asks the runtime for every
-// state.
+// Each command has a time limit and an output limit, because a daemon may hang forever. A command
+// ends when its context ends. The package stores no state between two commands: it asks the runtime
+// each time.
 //
-//	runtime.go    one command, and its errors in words
-//	create.go     making and starting a container
-//	container.go  its life, from pull to rm
-//	logs.go       its output
-//	volumes.go    which containers use a volume
+//	runtime.go    runs one command, and describes its errors
+//	create.go     creates and starts a container
+//	container.go  pulls, inspects, stops and removes
+//	logs.go       copies the output of a container
+//	volumes.go    finds the containers that use a volume
 package container
 
 import (
@@ -27,28 +27,29 @@ import (
 )
 
 const (
-	// quick bounds a command that only queries.
+	// quick is the time limit of a command that only queries.
 	quick = 10 * time.Second
-	// slow bounds a command that makes or ends something: it mounts layers, and disks may be busy.
+	// slow is the time limit of a command that creates or ends a container. Such a command mounts
+	// layers, and the disks may be busy.
 	slow = time.Minute
-	// pulling bounds the download of an image.
+	// pulling is the time limit for the download of an image.
 	pulling = time.Hour
-	// patience is how long a command may take to end after SIGTERM, before it is killed. A killed
-	// podman may leave locks.
+	// patience is the time between SIGTERM and SIGKILL for a command that must end. It gives podman
+	// time to release its locks, because a killed podman may keep them.
 	patience = 2 * time.Second
 )
 
 const (
-	maxAnswer = 4 << 20 // bytes of a command's output that are kept
-	maxWords  = 64 << 10
-	maxReason = 400 // bytes of its output that an error repeats
+	maxAnswer = 4 << 20  // the limit of a command's standard output, in bytes
+	maxWords  = 64 << 10 // the limit of its standard error, in bytes
+	maxReason = 400      // the maximum length of the output that an error quotes, in bytes
 )
 
-// Reasons why a command may have failed.
+// The errors that callers distinguish.
 var (
-	// ErrNotFound says that there is no such container.
+	// ErrNotFound is returned if the container does not exist.
 	ErrNotFound = errors.New("no such container")
-	// ErrNoImage says that the image is not on this host.
+	// ErrNoImage is returned if the image is not on this host.
 	ErrNoImage = errors.New("no such image")
 )
 
@@ -58,16 +59,17 @@ type Runtime struct {
 	via  Via
 }
 
-// Via runs a prepared command, like the command's Run. When ctx ends, it ends the command with
-// SIGTERM, and after the command's WaitDelay with SIGKILL.
+// Via runs a prepared command, like the method Run of exec.Cmd. When ctx ends, it sends SIGTERM to
+// the command, and SIGKILL after the command's WaitDelay.
 type Via func(ctx context.Context, cmd *exec.Cmd) error
 
-// New returns the runtime whose program has this name. Its commands run as children of the agent.
+// New returns the runtime whose program has the given name. Its commands run as children of the
+// agent.
 func New(name string) Runtime {
 	return Runtime{name: name, via: func(_ context.Context, cmd *exec.Cmd) error { return cmd.Run() }}
 }
 
-// With returns the runtime with another way to run its commands.
+// With returns a copy of the runtime that runs its commands through via.
 func (r Runtime) With(via Via) Runtime {
 	r.via = via
 	return r
@@ -76,9 +78,9 @@ func (r Runtime) With(via Via) Runtime {
 // Name returns the name of the runtime's program.
 func (r Runtime) Name() string { return r.name }
 
-// handed lists the variables of the agent's environment that the command gets. They are needed to
-// run it, or select the daemon and the storage. The command does not get the others. With
-// NOTIFY_SOCKET, for example, podman would announce the container to the service manager as the
+// handed lists the variables of the agent's environment that a command of the runtime gets. These
+// variables are necessary to run the command, or select the daemon and the storage. All others are
+// withheld. With NOTIFY_SOCKET, for example, podman would announce the container to systemd as the
 // agent's main process.
 var handed = []string{
 	"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "DBUS_SYSTEM_BUS_ADDRESS",
@@ -87,14 +89,15 @@ var handed = []string{
 	"DOCKER_*", "CONTAINERS_*", "PODMAN_*", "XDG_*",
 }
 
-// kept lists further variables that the command would obey, and does not get.
+// kept lists further variables that would change the behavior of a command. A command never gets
+// them.
 var kept = []string{
 	"LD_*", "LISTEN_*", "NOTIFY_*", "WATCHDOG_*", "_*",
 	"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "GOCOVERDIR",
 }
 
-// among reports whether a name is on a list. An entry that ends in "*" matches every name with that
-// prefix.
+// among reports whether a list contains a name. An entry that ends in "*" matches every name with
+// that prefix.
 func among(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(item string) bool {
 		prefix, open := strings.CutSuffix(item, "*")
@@ -102,7 +105,7 @@ func among(list []string, name string) bool {
 	})
 }
 
-// environ returns the environment of a command.
+// environ returns the environment of a command: the variables in handed, and the given ones.
 func environ(more []string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -111,7 +114,7 @@ func environ(more []string) []string {
 		}
 	}
 
-	// A service has no HOME unless it is set explicitly, and both runtimes need it to find their
+	// systemd sets no HOME for a service of the system, but both runtimes need HOME to find their
 	// settings.
 	if os.Getenv("HOME") == "" {
 		env = append(env, "HOME=/root")
@@ -120,12 +123,12 @@ func environ(more []string) []string {
 	return append(env, more...)
 }
 
-// command is one run of the runtime's command.
+// command describes one run of the runtime's program.
 type command struct {
 	args  []string
 	env   []string // in addition to the variables of every command
 	limit time.Duration
-	out   io.Writer // receives all output; nil separates the two streams
+	out   io.Writer // receives standard output and standard error; nil if run keeps them apart
 }
 
 // run runs a command and returns its standard output.
@@ -142,7 +145,8 @@ func (r Runtime) run(ctx context.Context, c command) (string, error) {
 	cmd.Env, cmd.Dir = environ(c.env), "/"
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = patience
-	// Its own process group, so that ^C in the agent's terminal does not interrupt it.
+	// The command has a process group of its own, so that ^C in the agent's terminal does not
+	// interrupt it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, words := &bounded{max: maxAnswer}, &bounded{max: maxWords}
 	cmd.Stdout, cmd.Stderr = out, words
@@ -153,13 +157,13 @@ func (r Runtime) run(ctx context.Context, c command) (string, error) {
 	err = r.via(limit, cmd)
 	switch {
 	case err == nil && out.cut:
-		return "", fmt.Errorf("%s %s says more than %d bytes", r.name, c.args[0], maxAnswer)
+		return "", fmt.Errorf("the output of %s %s exceeds %d bytes", r.name, c.args[0], maxAnswer)
 	case err == nil:
 		return out.String(), nil
 	case ctx.Err() != nil:
 		return "", ctx.Err()
 	case limit.Err() != nil:
-		return "", fmt.Errorf("%s %s has not ended within %s: %s", r.name, c.args[0], c.limit, r.hung())
+		return "", fmt.Errorf("%s %s did not end within %s: %s", r.name, c.args[0], c.limit, r.hung())
 	}
 
 	return out.String(), r.failed(c.args[0], words.String(), err)
@@ -180,15 +184,16 @@ func (r Runtime) missing(err error) error {
 		r.name, os.Getenv("PATH"), pkg)
 }
 
-// hung says what to do about a command that does not end.
+// hung returns advice about a command that does not end.
 func (r Runtime) hung() string {
 	if r.name == "docker" {
-		return "its daemon hangs, or is busy; see systemctl status docker"
+		return "its daemon hangs or is busy; see systemctl status docker"
 	}
 	return "the host is busy, or another podman holds its locks; see ps -C podman"
 }
 
-// failed describes a command's failure.
+// failed returns the error for a command that failed. It recognizes the errors that callers
+// distinguish.
 func (r Runtime) failed(verb, words string, err error) error {
 	reason := lastWords(words)
 	low := strings.ToLower(reason)
@@ -209,7 +214,8 @@ func (r Runtime) failed(verb, words string, err error) error {
 	}
 }
 
-// lastWords returns the last meaningful line of a command's output, without common prefixes.
+// lastWords returns the last meaningful line of a command's output. It removes the usual prefixes,
+// such as "Error: ".
 func lastWords(words string) string {
 	last := ""
 	for line := range strings.Lines(words) {
@@ -230,7 +236,7 @@ func lastWords(words string) string {
 	return last
 }
 
-// bounded keeps the first max bytes that are written, and records whether more came.
+// bounded is a writer that keeps the first max bytes, and records whether it dropped more bytes.
 type bounded struct {
 	buf bytes.Buffer // not embedded: its ReadFrom has no bound
 	max int

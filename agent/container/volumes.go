@@ -17,10 +17,10 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// ended reports whether a container in this state uses no volume and is not about to use one. A
-// docker container that was just created may be about to start. For podman, the mount count shows
-// whether a created container has mounted the volume. Also, podman reports containers as created
-// again after the host was down.
+// ended reports whether a container in a given state uses no volume and is not about to use one. A
+// docker container in the state created may be about to start. For podman, this state does not
+// matter: podman counts the mounts of a volume, and after a reboot it reports old containers as
+// created.
 func (r Runtime) ended(state string) bool {
 	if state == "created" {
 		return r.name == "podman"
@@ -28,10 +28,12 @@ func (r Runtime) ended(state string) bool {
 	return slices.Contains([]string{"exited", "stopped", "dead", "removing"}, state)
 }
 
-// Using returns the names of the containers that use one of the runtime's volumes, or may be about
-// to. An error means that the use is unknown. It is also unknown if the daemon or the storage that
-// answers has another volume of that name. Podman counts the mounts of a volume. As long as the
-// count is above zero, podman does not ask the plugin to mount the volume for the next container.
+// Using returns the names of the containers that use, or may be about to use, one of the runtime's
+// volumes. An error means that the use is unknown. It is also an error if another daemon or storage
+// answers, because its volume of the same name is a different one.
+//
+// Podman counts the mounts of a volume. While the count is above zero, podman does not ask the
+// plugin to mount the volume for the next container. Such a volume therefore counts as used.
 func (r Runtime) Using(ctx context.Context, volume string) (names []string, err error) {
 	if names, err = r.containers(ctx, volume); err != nil || len(names) > 0 {
 		return names, err
@@ -42,15 +44,16 @@ func (r Runtime) Using(ctx context.Context, volume string) (names []string, err 
 		return nil, err
 	}
 
-	return []string{fmt.Sprintf("podman itself, which has it mounted %dx for no container (%s)", count, suggest.Command("podman volume unmount %s", volume))}, nil
+	return []string{fmt.Sprintf("podman itself, which counts it as mounted %dx without a container (%s)", count, suggest.Command("podman volume unmount %s", volume))}, nil
 }
 
-// count returns how many mounts of a volume the runtime counts. Docker does not count them.
+// count returns the runtime's count of a volume's mounts. It is always 0 for docker, which does not
+// count them.
 func (r Runtime) count(ctx context.Context, volume string) (uint, error) {
 	out, err := r.run(ctx, command{args: []string{"volume", "inspect", volume}, limit: quick})
 	switch {
 	case err != nil && r.name == "podman" && strings.Contains(err.Error(), "no such volume"):
-		return 0, nil // the volume is gone, as after a reset; docker would have asked its plugins
+		return 0, nil // podman has no such volume any more, for example after a reset
 	case err != nil:
 		return 0, err
 	}
@@ -64,19 +67,19 @@ func (r Runtime) count(ctx context.Context, volume string) (uint, error) {
 	case err != nil:
 		return 0, fmt.Errorf("cannot read the answer of %s about volume %s: %w", r.name, volume, err)
 	case len(all) != 1:
-		return 0, fmt.Errorf("%s gave %d answers about volume %s", r.name, len(all), volume)
+		return 0, fmt.Errorf("%s returned %d answers about volume %s", r.name, len(all), volume)
 	case all[0].Driver == "local":
-		return 0, fmt.Errorf("volume %s of this %s is another one, on its own disk: DOCKER_HOST, or a context, leads elsewhere", volume, r.name)
+		return 0, fmt.Errorf("volume %s of this %s is a different volume on a local disk: DOCKER_HOST or a context selects another daemon", volume, r.name)
 	}
 
 	return all[0].MountCount, nil
 }
 
-// containers returns the containers that have a volume and have not ended.
+// containers returns the names of the containers that have a volume and have not ended.
 func (r Runtime) containers(ctx context.Context, volume string) (names []string, err error) {
 	args := []string{"ps", "--all", "--quiet", "--no-trunc", "--filter", "volume=" + volume}
 	if r.name == "podman" {
-		args = append(args, "--sync") // otherwise a container whose monitor was killed seems to run forever
+		args = append(args, "--sync") // without --sync, a container whose monitor was killed seems to run forever
 	}
 
 	out, err := r.run(ctx, command{args: args, limit: quick})
@@ -87,7 +90,7 @@ func (r Runtime) containers(ctx context.Context, volume string) (names []string,
 
 	out, err = r.run(ctx, command{args: append([]string{"container", "inspect"}, ids...), limit: quick})
 	if err != nil {
-		return nil, err // a container may have gone meanwhile; the next query shows it
+		return nil, err // a container may have ended since the first command; the caller asks again later
 	}
 
 	var all []struct {
@@ -99,7 +102,7 @@ func (r Runtime) containers(ctx context.Context, volume string) (names []string,
 		return nil, fmt.Errorf("cannot read the answer of %s about %d containers: %w", r.name, len(ids), err)
 	}
 	if len(all) != len(ids) {
-		return nil, fmt.Errorf("%s gave %d answers about %d containers", r.name, len(all), len(ids))
+		return nil, fmt.Errorf("%s returned %d answers about %d containers", r.name, len(all), len(ids))
 	}
 
 	for _, c := range all {
@@ -111,11 +114,10 @@ func (r Runtime) containers(ctx context.Context, volume string) (names []string,
 	return names, nil
 }
 
-// LocalVolume is a volume of the runtime's own driver "local", which is a directory on the host's
-// disk.
+// LocalVolume is a volume of the runtime's own driver "local": a directory on the host's disk.
 type LocalVolume struct{ Name, Path string }
 
-// LocalVolumes lists the volumes of the runtime's own driver.
+// LocalVolumes lists the volumes of the runtime's own driver "local".
 func (r Runtime) LocalVolumes(ctx context.Context) (all []LocalVolume, err error) {
 	out, err := r.run(ctx, command{args: []string{"volume", "ls", "--filter", "driver=local", "--format", "{{.Name}}\t{{.Mountpoint}}"}, limit: quick})
 	if err != nil {
@@ -132,20 +134,20 @@ func (r Runtime) LocalVolumes(ctx context.Context) (all []LocalVolume, err error
 	return all, nil
 }
 
-// Installed reports whether the runtime's command is on this host.
+// Installed reports whether this host has the runtime's program.
 func (r Runtime) Installed() bool {
 	_, err := exec.LookPath(r.name)
 	return err == nil
 }
 
-// podmanTimeout is how long podman waits for an answer of a volume plugin by default
+// podmanTimeout is the default time that podman waits for an answer of a volume plugin
 // (containers.conf(5), volume_plugin_timeout).
 const podmanTimeout = 5 * time.Second
 
 var timeoutLine = regexp.MustCompile(`^\s*volume_plugin_timeout\s*=\s*"?([0-9]+)"?\s*(#.*)?$`)
 
-// PluginTimeout returns how long podman waits for a volume plugin, according to its configuration
-// files on the host. A later file overrides an earlier one.
+// PluginTimeout returns the time that podman waits for an answer of a volume plugin. It reads
+// podman's configuration files on the host. A later file overrides an earlier one.
 func PluginTimeout() time.Duration {
 	files := []string{"/usr/share/containers/containers.conf", "/etc/containers/containers.conf"}
 	more, _ := filepath.Glob("/etc/containers/containers.conf.d/*.conf") // the pattern is valid
@@ -162,7 +164,7 @@ func pluginTimeout(files []string) time.Duration {
 	for _, file := range files {
 		f, err := os.Open(file)
 		if err != nil {
-			continue // the file need not exist
+			continue // each file is optional
 		}
 
 		for lines := bufio.NewScanner(f); lines.Scan(); {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Only a container that has ended uses no volume. A container in any other state counts, because it
-// may be about to start. An answer that cannot be understood is an error.
+// TestUsing checks that only a container that has ended counts as not using its volume. A container
+// in any other state may be about to start. An answer that the package cannot read is an error.
 func TestUsing(t *testing.T) {
 	r := program(t, "docker", `case "$*" in
 "ps --all --quiet --no-trunc --filter volume=data") echo a; echo b; echo c;;
@@ -57,7 +57,8 @@ esac`)
 	}
 }
 
-// LocalVolumes returns the volumes of the runtime's own driver, with their paths.
+// TestLocalVolumes checks that LocalVolumes returns the volumes of the runtime's own driver, with
+// their paths.
 func TestLocalVolumes(t *testing.T) {
 	r := program(t, "docker", `case "$*" in
 "volume ls --filter driver=local --format {{.Name}}	{{.Mountpoint}}") printf 'a\t/l/a b\nc\t\n';;
@@ -74,7 +75,7 @@ esac`)
 	}
 }
 
-// The last file that sets podman's timeout counts.
+// TestPluginTimeout checks that the last file that sets podman's timeout counts.
 func TestPluginTimeout(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {

@@ -1,13 +1,13 @@
-// Package doctor compares the agent's records with the state of the host. It compares the state
-// database with the mount table, the plugins and the devices. It also checks the entries for
-// volumes in fstab and unit files. For each problem it reports the problem, the consequence and a
-// command. On request it applies the few fixes that cannot do harm.
+// Package doctor compares the agent's records with the state of the host. It checks the mount
+// table, the plugins, the devices, and the entries for volumes in fstab and unit files. For each
+// problem it reports the consequence and a command. On request it applies the few fixes that cannot
+// do harm.
 //
 //	picture.go   the collected data, as values
 //	doctor.go    the checks of the host, each with a time limit and none through a plugin
 //	finding.go   the type Finding, and the kinds of findings
 //	rules_*.go   the rules: pure functions from the picture to findings
-//	mend.go      the fixes, each after a second examination
+//	fix.go       the fixes; each runs after a second examination
 package doctor
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Records reads the stored records. Claims whose owners are gone read as detaching.
+// Records reads the stored records. It shows claims whose owners have ended as detaching.
 type Records interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
@@ -43,15 +43,16 @@ type Host interface {
 	Mounts() ([]Mounted, error)
 	Contents(ctx context.Context, path string) (Contents, error)
 
-	// Block returns a device. It returns false if another disk has the device number now.
+	// Block describes a block device. It returns false if the device number now belongs to another
+	// disk.
 	Block(dev volume.Device) (Block, bool)
 
-	// Loops returns the loop devices that have a file and keep it until they are detached
+	// Loops returns the loop devices that keep their backing file until a program detaches them
 	// explicitly.
 	Loops() []Loop
 
 	// Leftovers returns the files and directories below the root of all volume mounts, except the
-	// known paths and their parents.
+	// paths in known and their parent directories.
 	Leftovers(ctx context.Context, known map[string]bool) ([]Leftover, error)
 	RemoveLeftover(path string) error
 }
@@ -64,17 +65,17 @@ type Notes interface {
 	Fix(n NoteFile) error
 }
 
-// Guards checks the directories that the agent protects against writes.
+// Guards examines and changes the directories that the agent protects against writes.
 type Guards interface {
 	// On reports whether a directory refuses writes now. If the check fails, it returns false.
 	On(ctx context.Context, dir string) bool
-	// Lift makes a directory writable again, unless another record names it too. Then it removes
-	// the directory from a volume's record.
+	// Lift removes a directory from the record of a volume. It also makes the directory writable,
+	// unless another record names it.
 	Lift(ctx context.Context, dir, id string) error
 }
 
-// Options are the dependencies of a Doctor. Each function returns the data that its name says,
-// within a few seconds.
+// Options are the settings and dependencies of a Doctor. Each function answers within a few
+// seconds.
 type Options struct {
 	Root    string // the directory of all volume mounts
 	Records Records
@@ -89,18 +90,18 @@ type Options struct {
 	Tests        func() []Test
 	Plugins      func(ctx context.Context) []Plugin
 
-	// System describes systemd and the mount helper. The parameter helper says whether the mount
-	// helper is needed.
+	// System describes systemd and the mount helper. The parameter helper says whether any entry
+	// needs the mount helper.
 	System func(ctx context.Context, helper bool) System
 	Fstab  func() ([]fstab.Entry, error)
 	Unmet  func() []Unmet
 
-	// Runtimes asks docker and podman through their commands.
+	// Runtimes runs the commands of docker and podman to list their volumes.
 	Runtimes func(ctx context.Context) Runtimes
-	Halt     string // why the agent sends no calls at all; empty if it sends calls
+	Halt     string // why the agent sends no calls to plugins; empty if it sends calls
 
-	// OtherDataDir is the data dir because of which the agent sends no calls. It is empty if there
-	// is another reason.
+	// OtherDataDir is the data dir of another agent, if that agent's mounts or plugins are the
+	// reason for the halt. Otherwise it is empty.
 	OtherDataDir string
 	Now          func() time.Time
 }
@@ -108,10 +109,10 @@ type Options struct {
 // Doctor examines the host. It keeps no data between two examinations.
 type Doctor struct {
 	o       Options
-	mending sync.Mutex // only one request for fixes runs at a time
+	mending sync.Mutex // Fix holds it, so that two requests do not change the host at the same time
 }
 
-// New returns a Doctor without examining anything.
+// New returns a Doctor. It does not examine the host yet.
 func New(o Options) *Doctor { return &Doctor{o: o} }
 
 // Report is the result of an examination.
@@ -122,8 +123,8 @@ type Report struct {
 	Findings                 []Finding
 }
 
-// The limits for checking volumes: the time for each, and the number checked in parallel. A hundred
-// volumes that hang take two or three seconds.
+// lookWithin limits the check of one volume, and looksAtOnce limits the number of parallel checks.
+// With these values, a hundred volumes that hang delay the examination by two or three seconds.
 const (
 	lookWithin  = time.Second
 	looksAtOnce = 48
@@ -145,11 +146,11 @@ func (d *Doctor) Examine(ctx context.Context) Report {
 	}
 }
 
-// look collects the picture.
+// look collects the data for the rules.
 func (d *Doctor) look(ctx context.Context) Picture {
 	p := Picture{Now: d.o.Now(), Root: d.o.Root, Halt: d.o.Halt, OtherDataDir: d.o.OtherDataDir}
 	var wg sync.WaitGroup
-	var aside Picture // filled in parallel
+	var aside Picture // the goroutines below fill it
 	wg.Go(func() { aside.Database = d.o.Database() })
 	wg.Go(func() { aside.Plugins = d.o.Plugins(ctx) })
 	wg.Go(func() { aside.Runtimes = d.o.Runtimes(ctx) })
@@ -159,8 +160,8 @@ func (d *Doctor) look(ctx context.Context) Picture {
 		aside.Faults = fstab.Check(aside.Entries, func(dir string) fstab.Spot { return d.spot(ctx, dir) })
 	})
 
-	// The records are read before the host. The unexplained parts of the host are then compared
-	// with the records once more, because claims come and go in the meantime.
+	// The records must be read before the host. Claims come and go in the meantime, so mounts and
+	// leftovers that these records do not explain are compared with newer records below.
 	records := d.o.Records.Volumes()
 	p.Deregistered, p.Tests, p.Unmet = d.o.Deregistered(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)
@@ -179,8 +180,8 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	return p
 }
 
-// guards returns the directories that refuse writes because of a record, except those that a claim
-// uses by now.
+// guards returns the directories that refuse writes because the agent guards them. It omits the
+// directories that a current claim uses.
 func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 	records := d.o.Records.Volumes()
 	var wg sync.WaitGroup
@@ -209,7 +210,8 @@ func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 	return all
 }
 
-// settle drops mounts and leftovers that the records explain by now or that are gone.
+// settle reads the host and the records again. It then removes from the picture the mounts and
+// leftovers that no longer exist, or that a newer record explains.
 func (d *Doctor) settle(ctx context.Context, p *Picture) {
 	if len(p.Leftovers) == 0 && len(p.unexplained()) == 0 {
 		return
@@ -241,7 +243,7 @@ func (d *Doctor) settle(ctx context.Context, p *Picture) {
 	})
 }
 
-// volumes checks the mounts of all volumes, in the order of their ids.
+// volumes checks the mounts of all volumes, sorted by id.
 func (d *Doctor) volumes(ctx context.Context, records []volume.Record) []Volume {
 	slices.SortFunc(records, func(a, b volume.Record) int { return strings.Compare(a.Volume.ID, b.Volume.ID) })
 	all := make([]Volume, len(records))
@@ -260,12 +262,12 @@ func (d *Doctor) volumes(ctx context.Context, records []volume.Record) []Volume 
 	return all
 }
 
-// looksAgain is the number of tries for a volume whose record changes during the check.
+// looksAgain is the maximum number of checks of a volume whose record changes during each check.
 const looksAgain = 3
 
-// volume checks a volume, and again if its record changed during the check, because the observation
-// does not belong to the new record. If the record changes during every try, the agent is working
-// on the volume. Its mounts are then judged in a later examination.
+// volume checks a volume. If the record changes during the check, the observation does not belong
+// to the new record, and volume checks again. If the record changes during every check, the agent
+// is working on the volume. A later examination then judges its mounts.
 func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
@@ -299,7 +301,7 @@ func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 	return v
 }
 
-// see observes the mounts of a volume, and the contents of the paths where a mount is missing.
+// see observes the mounts of a volume. Where a mount is missing, it reads the contents of the path.
 func (d *Doctor) see(ctx context.Context, r volume.Record) Volume {
 	v := Volume{Record: r, Owners: map[string]volume.OwnerView{}, Blocks: map[string]Block{}, Beneath: map[string]Contents{}}
 	v.Observed, v.Attempt = d.o.Queue.Look(ctx, r)
@@ -315,7 +317,7 @@ func (d *Doctor) see(ctx context.Context, r volume.Record) Volume {
 	return v
 }
 
-// spot describes a directory that an entry names.
+// spot describes a directory that an entry of fstab or of a mount unit names.
 func (d *Doctor) spot(ctx context.Context, dir string) fstab.Spot {
 	c, err := d.o.Host.Contents(ctx, dir)
 	if err != nil {
@@ -324,23 +326,24 @@ func (d *Doctor) spot(ctx context.Context, dir string) fstab.Spot {
 	return fstab.Spot{Mounted: c.Mounted, Kind: c.Kind, Holds: c.Holds}
 }
 
-// ErrSlow means that a check was given up because it took too long. A finding quotes it.
-var ErrSlow = errors.New("it did not answer in time")
+// ErrSlow means that a check exceeded its time limit. Its text appears in findings.
+var ErrSlow = errors.New("no answer in time")
 
-// Bounded runs a function that may wait for slow storage, and gives it up after a while. The
-// function then continues in the background, and until it ends the next Run fails at once.
+// Bounded runs a function that may wait for slow storage, and stops waiting at a time limit. The
+// function then continues in the background. Until it ends, every further Run fails at once.
 type Bounded[T any] struct {
 	mu    sync.Mutex
-	since time.Time // zero: none runs
+	since time.Time // when the running function started; zero if no function runs
 }
 
-// Run runs fn unless an earlier fn still runs.
+// Run runs fn and waits for its result for at most the given time. It fails at once if an earlier
+// function still runs.
 func (b *Bounded[T]) Run(within time.Duration, fn func() (T, error)) (T, error) {
 	var none T
 	b.mu.Lock()
 	if since := b.since; !since.IsZero() {
 		b.mu.Unlock()
-		return none, fmt.Errorf("%w: no answer since %s", ErrSlow, since.Format(time.RFC3339))
+		return none, fmt.Errorf("%w: the same check has been running since %s", ErrSlow, since.Format(time.RFC3339))
 	}
 
 	b.since = time.Now()

@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ward is a fake host whose state can change during the examination.
+// ward is a fake of everything that a Doctor examines. Its state can change during the examination.
 type ward struct {
 	records   map[string]volume.Record
 	mounts    []Mounted
@@ -114,7 +114,8 @@ func ids(fs []Finding) (ids []string) {
 	return ids
 }
 
-// newWard returns a host with one correct volume that has two claims, and with the given leftovers.
+// newWard returns a host with the given leftovers and one volume. The volume has two claims and no
+// problem.
 func newWard(leftovers ...string) *ward {
 	w := &ward{records: map[string]volume.Record{"data": mounted().Record}, mounts: well().Mounts}
 	for _, path := range leftovers {
@@ -123,7 +124,7 @@ func newWard(leftovers ...string) *ward {
 	return w
 }
 
-// TestExamine checks that claims and detaches during the examination cause no findings.
+// TestExamine checks that a claim or detach during the examination causes no finding.
 func TestExamine(t *testing.T) {
 	stage, target := csi+"/p/staging/new", csi+"/p/per-alloc/a/new"
 	coming := mounted().Record
@@ -238,8 +239,8 @@ func TestFixRaces(t *testing.T) {
 }
 
 // TestFixGuards checks that the fix removes an unused guarded directory from all records that name
-// it, each while its volume is locked. The directory stays guarded if a claim uses it by then, or
-// if the agent is halted.
+// it. Each volume must be locked during the change of its record. The fix fails if a claim uses the
+// directory by then, or if the agent is halted.
 func TestFixGuards(t *testing.T) {
 	ward := func() *ward {
 		w := newWard()
@@ -285,8 +286,8 @@ func TestFixGuards(t *testing.T) {
 	}
 }
 
-// TestBounded checks that a function that takes too long is given up, and that no other runs before
-// it has ended.
+// TestBounded checks that Run gives up a function that takes too long, and that Run starts no other
+// function before that one has ended.
 func TestBounded(t *testing.T) {
 	var b Bounded[int]
 	release, ran := make(chan struct{}), make(chan struct{})

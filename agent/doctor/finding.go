@@ -10,17 +10,18 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// Severity says how much a finding matters.
+// Severity is the importance of a finding.
 type Severity string
 
-// Severities, the worst first.
+// The severities, with the worst first.
 const (
 	Problem Severity = fstab.Problem // something does not work, or data is at risk
 	Warning Severity = fstab.Warning // it works now, but may fail next time
 	Note    Severity = "note"        // no harm, but worth knowing; it can be cleaned up
 )
 
-// Kinds of findings, which are the first part of an id. docs/doctor.md has a section for each.
+// The kinds of findings. The id of a finding starts with its kind. docs/doctor.md has a section for
+// each kind.
 const (
 	DBCommit   = "db-commit"
 	DBCheck    = "db-check"
@@ -85,7 +86,7 @@ const (
 	RuntimeLocal     = "runtime-local-volume"
 )
 
-// Kinds are all kinds that a Doctor may find.
+// Kinds lists all kinds of findings.
 var Kinds = slices.Concat([]string{
 	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DBForeign, DiskFull, NotLooked, HostHalted, VolumeFile, MetricsAddress,
 	MountUnexplained, MountInside, MountMissing, MountDead, MountHung, MountOther, MountUnreadable, StagedUnclaimed, LeftoverEmpty, LeftoverData,
@@ -95,7 +96,7 @@ var Kinds = slices.Concat([]string{
 	DeviceGone, DeviceBacking, DeviceElsewhere, DeviceOrphan, HostNamespace, HostUnit, HostHelper, GuardStale, RuntimeReference, RuntimeLocal,
 }, fstab.Kinds)
 
-// Finding is one problem.
+// Finding is one problem on the host.
 type Finding struct {
 	// ID is the kind, a colon and the subject. It stays the same as long as the problem exists.
 	ID       string
@@ -115,7 +116,8 @@ type Finding struct {
 // findings collects the findings of the rules.
 type findings struct{ all []Finding }
 
-// add adds a finding about a subject. The parameter about distinguishes it from others of its kind.
+// add adds a finding and returns it. The parameter about completes the id, and distinguishes
+// findings of one kind.
 func (f *findings) add(kind string, s Severity, subject, about string) *Finding {
 	f.all = append(f.all, Finding{ID: kind + ":" + about, Kind: kind, Severity: s, Subject: subject})
 	return &f.all[len(f.all)-1]
@@ -148,7 +150,7 @@ func (f *Finding) fix(words string, m fix) *Finding {
 	return f
 }
 
-// rules are all rules. Each checks the whole picture.
+// rules lists all rules. Each rule reads the whole picture and adds its findings.
 var rules = []func(p Picture, f *findings){
 	database, disk, looked, halted, system, unmet,
 	mounts, unexplained, leftovers, notes,
@@ -157,8 +159,8 @@ var rules = []func(p Picture, f *findings){
 	devices, orphans, entries, guards, runtimes,
 }
 
-// Judge applies the rules to a picture. It returns the findings sorted by severity, the worst
-// first, and then by subject. No two findings have the same id.
+// Judge applies the rules to a picture. It sorts the findings by severity, the worst first, and
+// then by subject. No two findings have the same id.
 func Judge(p Picture) []Finding {
 	f := &findings{}
 	for _, rule := range rules {
@@ -180,7 +182,7 @@ func Judge(p Picture) []Finding {
 	return f.all
 }
 
-// line shortens the lines of an error to one sentence.
+// line shortens an error to its first line and the number of further lines.
 func line(err error) string {
 	text := strings.TrimSpace(err.Error())
 	first, rest, more := strings.Cut(text, "\n")

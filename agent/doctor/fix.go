@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mend is the fix for a finding. No fix unmounts anything or removes data that a person or program
-// wrote.
+// fix describes how the doctor can solve the problem of a finding. No fix unmounts a mount, or
+// removes data that a user or a program wrote.
 type fix struct {
 	kind   fixKind
 	path   string
@@ -23,16 +23,16 @@ type fixKind string
 
 const (
 	nothing fixKind = ""
-	wake    fixKind = "wake"    // try the volume's next step at once
+	wake    fixKind = "wake"    // retry the volume's next step at once
 	remove  fixKind = "remove"  // remove an empty leftover
 	renote  fixKind = "renote"  // make a claim's note agree with its record
 	unguard fixKind = "unguard" // make the former own directory of claims writable again
 )
 
-// Outcomes of a fix.
+// The outcomes of a fix.
 const (
 	Fixed  = "fixed"  // the problem is fixed
-	Asked  = "asked"  // the fix was begun; the next examination shows the result
+	Asked  = "asked"  // the agent has begun the fix; the next examination shows the result
 	Gone   = "gone"   // the finding no longer exists
 	Left   = "left"   // only a person can solve the problem
 	Failed = "failed" // the fix failed
@@ -45,8 +45,8 @@ type Done struct {
 	Message string
 }
 
-// Fix fixes findings. It first examines everything again and skips findings that have changed.
-// Only one such request runs at a time.
+// Fix applies the fixes of the given findings. It first examines the host again, and skips findings
+// that no longer exist. Only one call of Fix runs at a time.
 func (d *Doctor) Fix(ctx context.Context, ids []string) []Done {
 	d.mending.Lock()
 	defer d.mending.Unlock()
@@ -59,14 +59,14 @@ func (d *Doctor) Fix(ctx context.Context, ids []string) []Done {
 		i := slices.IndexFunc(found, func(f Finding) bool { return f.ID == id })
 		switch {
 		case i < 0:
-			done = append(done, Done{id, Gone, "there is no such finding any more"})
+			done = append(done, Done{id, Gone, "the finding no longer exists"})
 		case found[i].repair.kind == nothing:
-			done = append(done, Done{id, Left, "nothing is done about it but by a person"})
+			done = append(done, Done{id, Left, "volctl doctor cannot fix this problem: follow the Do line of the finding"})
 		case (found[i].repair.kind == wake || found[i].repair.kind == unguard) && d.o.Halt != "":
 			done = append(done, Done{id, Failed, d.o.Halt})
 		case found[i].repair.kind == wake:
 			tries.begin(found[i].repair.volume)
-			done = append(done, Done{id, Asked, "it is tried again"})
+			done = append(done, Done{id, Asked, "the agent retries the step now"})
 		default:
 			done = append(done, d.repair(ctx, id, found[i].repair))
 		}
@@ -83,9 +83,9 @@ func (d *Doctor) repair(ctx context.Context, id string, m fix) Done {
 	case remove:
 		message, err = "removed "+m.path, d.remove(ctx, m.path)
 	case renote:
-		message, err = "the note is as the claim is", d.o.Notes.Fix(m.note)
+		message, err = "the note agrees with the claim", d.o.Notes.Fix(m.note)
 	case unguard:
-		message, err = m.path+" can be written to", d.unguard(ctx, m.path)
+		message, err = m.path+" is writable again", d.unguard(ctx, m.path)
 	}
 
 	if err != nil {
@@ -94,10 +94,11 @@ func (d *Doctor) repair(ctx context.Context, id string, m fix) Done {
 	return Done{id, Fixed, message}
 }
 
-// retryWithin limits the wait for the first results of all retries together.
+// retryWithin limits the total wait for the results of the retries.
 const retryWithin = 5 * time.Second
 
-// retries holds the volumes whose next step is retried immediately, without the usual delay.
+// retries wakes volumes, so that their next step runs at once instead of after the usual delay. It
+// stores a channel for each volume that announces the next change of its record.
 type retries struct {
 	queue Queue
 	by    map[string]<-chan struct{}
@@ -110,7 +111,8 @@ func (t retries) begin(key string) {
 	}
 }
 
-// wait waits a while for results, so that the next examination can show them.
+// wait waits a few seconds for the results of the retries, so that the next examination can show
+// them.
 func (t retries) wait(ctx context.Context) {
 	timer := time.NewTimer(retryWithin)
 	defer timer.Stop()
@@ -126,11 +128,11 @@ func (t retries) wait(ctx context.Context) {
 	}
 }
 
-// removeWithin limits the wait for a running call of a volume that may need the path.
+// removeWithin limits the wait for a call that is running for a volume and may need the path.
 const removeWithin = 5 * time.Second
 
-// remove removes an empty leftover while no call runs for any volume that could use its path. It
-// does nothing if a record explains the path by then.
+// remove removes an empty leftover. It first locks every volume that could use the path, so that no
+// call runs for these volumes. It fails if a record explains the path by then.
 func (d *Doctor) remove(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
@@ -149,7 +151,9 @@ func (d *Doctor) remove(ctx context.Context, path string) error {
 
 	records := d.o.Records.Volumes()
 	slices.SortFunc(records, func(a, b volume.Record) int { return strings.Compare(b.Volume.ID, a.Volume.ID) })
-	for _, r := range records { // the first record is locked last: every caller locks the volumes in the order of their ids
+	// Every caller locks volumes in the order of their ids. Each iteration wraps the function of the
+	// previous one, so the records are in descending order here.
+	for _, r := range records {
 		if !uses(r.Volume, path) {
 			continue
 		}
@@ -161,9 +165,9 @@ func (d *Doctor) remove(ctx context.Context, path string) error {
 	return last()
 }
 
-// unguard removes a directory from all records that name it. Removing it from the last record makes
-// it writable again. Each record changes while no call runs for its volume, and only if no claim is
-// bound at the directory by then.
+// unguard removes a directory from all records that name it. Each record changes while no call runs
+// for its volume, and only if no claim uses the directory by then. When the last record has
+// changed, the directory is writable again.
 func (d *Doctor) unguard(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
@@ -184,12 +188,13 @@ func (d *Doctor) unguard(ctx context.Context, dir string) error {
 	return nil
 }
 
-// claimedAt returns the reason why a directory must stay guarded, or nil if no claim uses it.
+// claimedAt returns an error if a claim uses a directory as its own directory. The directory must
+// then stay guarded while the volume is not mounted.
 func claimedAt(records []volume.Record, dir string) error {
 	for _, r := range records {
 		for alloc, c := range r.Claims {
 			if c.At == dir {
-				return fmt.Errorf("%s stays as it is: it is of the claim of %q on volume %q", dir, alloc, r.Volume.ID)
+				return fmt.Errorf("cannot make %s writable: it is the directory of the claim of %q on volume %q", dir, alloc, r.Volume.ID)
 			}
 		}
 	}
@@ -197,7 +202,7 @@ func claimedAt(records []volume.Record, dir string) error {
 	return nil
 }
 
-// guarding maps each guarded directory in the records to the volumes that name it, in order.
+// guarding maps each guarded directory to the sorted ids of the volumes whose records name it.
 func guarding(records []volume.Record) map[string][]string {
 	by := map[string][]string{}
 	for _, r := range records {
@@ -212,8 +217,8 @@ func guarding(records []volume.Record) map[string][]string {
 	return by
 }
 
-// uses reports whether a volume would be mounted at a path: its mount paths end in the volume's own
-// component.
+// uses reports whether a mount of a volume could have a given path. The last component of such a
+// path is derived from the volume's id.
 func uses(v volume.Volume, path string) bool {
 	return strings.HasSuffix(path, "/"+volume.VolumeComponent(v.ID)) || strings.HasSuffix(path, "/"+volume.PrivateComponent(v.ID))
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Picture is the data of one examination. The rules use nothing else.
+// Picture is the data of one examination. The rules read no other data.
 type Picture struct {
 	Now  time.Time
 	Root string // the directory of all volume mounts
 	Halt string
 
-	// OtherDataDir is the data dir of another agent whose mounts and plugins are still on this
-	// host. It is empty if the agent is not halted for that reason.
+	// OtherDataDir is the data dir of another agent whose mounts or plugins are still on this host.
+	// It is empty if the agent is not halted, or if it is halted for another reason.
 	OtherDataDir string
 
 	Database     Database
@@ -24,8 +24,8 @@ type Picture struct {
 	Unmet        []Unmet
 	Deregistered []Deregistered
 	Tests        []Test
-	Loops        []Loop    // the loop devices that have a file
-	Mounts       []Mounted // the whole table
+	Loops        []Loop    // the loop devices that have a backing file
+	Mounts       []Mounted // the complete mount table
 	MountsErr    error
 	Leftovers    []Leftover
 	LeftoversErr error
@@ -34,32 +34,32 @@ type Picture struct {
 	System       System
 	Entries      []fstab.Entry
 	EntriesErr   error
-	Faults       []fstab.Fault // the faults visible in the entries alone
+	Faults       []fstab.Fault // faults of the entries, judged without the volumes and plugins
 	Guards       []Guard
 	Runtimes     Runtimes
 }
 
-// Guard is a directory that refuses writes because the agent protected it while no volume was
-// mounted there.
+// Guard is a directory that the agent has protected against writes while no volume is mounted
+// there.
 type Guard struct {
 	Dir     string
 	Volumes []string // the volumes whose records name it
 }
 
-// Database is the state of the state database.
+// Database describes the state database and the files beside it.
 type Database struct {
 	Dir   string // the data dir
 	Fault error  // why the last commit failed
-	Check error  // the problem of the file
-	NoLog error  // why there is no log beside it
+	Check error  // the problem that a check of the file found
+	NoLog error  // why the agent does not use state.log
 	Loss  Loss
-	Kept  []string // damaged files beside it
+	Kept  []string // damaged databases that the agent set aside
 
-	// Foreign are files that were found in place of the open database files. Refused is the one
-	// because of which the agent refuses changes; empty if it accepts changes.
+	// Foreign are files that replaced the open database files. Refused is the one that makes the
+	// agent refuse changes. Refused is empty if the agent accepts changes.
 	Foreign []string
 	Refused string
-	Old     []string // copies from before a migration
+	Old     []string // copies of the database from before a migration
 	Disk    Disk
 }
 
@@ -67,33 +67,36 @@ type Database struct {
 type Loss struct {
 	At              time.Time // zero: no loss
 	Why             string
-	Volumes, Claims int       // the numbers of adopted volumes and claims
-	Copy            time.Time // the time of the automatic copy from which the rest was restored; zero if there was none
+	Volumes, Claims int // the numbers of adopted volumes and claims
+
+	// Copy is the time of the automatic copy from which the agent restored the other records. It is
+	// zero if there was no such copy.
+	Copy time.Time
 }
 
-// Disk is the space on a disk.
+// Disk describes the space on the disk of the data dir.
 type Disk struct {
 	Err                error
 	Total, Free        uint64 // bytes; Total is 0 if it is unknown
 	Inodes, FreeInodes uint64 // 0 if the file system has no such number
 }
 
-// Volume is a record with the observations of its volume.
+// Volume is the record of a volume, with the observations of its mounts, owners and devices.
 type Volume struct {
 	Record   volume.Record
 	Observed volume.Observed
 	Attempt  *volume.Attempt
 	Owners   map[string]volume.OwnerView // owners of wanted claims, by alloc
-	Blocks   map[string]Block            // the volume's block devices in this boot
+	Blocks   map[string]Block            // the volume's block devices, by device number; empty if they are from an earlier boot
 	Beneath  map[string]Contents         // the contents of the paths where a mount is missing, by path
 
-	// Moving is set if the record changed during the check, or if a step is running that may change
-	// it. The observations may then belong to another state of the record.
+	// Moving is set if the record changed during the check, or if a running step may change it. The
+	// observations may then belong to another state of the record.
 	Moving bool
 }
 
-// atWork reports whether a step is running that did not fail before. The record shows the effect of
-// the step only when it has ended.
+// atWork reports whether a step is running whose previous try did not fail. The record shows the
+// effect of a step only after the step has ended.
 func (v Volume) atWork() bool { return v.Attempt != nil && v.Attempt.Running && v.Attempt.Err == nil }
 
 // Block is a block device as the kernel shows it.
@@ -104,17 +107,17 @@ type Block struct {
 	Deleted bool   // the backing file was deleted
 }
 
-// Loop is a loop device that has a file.
+// Loop is a loop device that has a backing file.
 type Loop struct {
 	Device string // "major:minor"
 	Block
 }
 
-// Contents describes a path where nothing is mounted.
+// Contents describes the file or directory at a path.
 type Contents struct {
 	Mounted bool
 	Kind    string // "directory", "file", "device", "other"; empty if the path does not exist
-	Empty   bool   // empty, as after an unmount
+	Empty   bool   // nothing is in it, as in a directory after an unmount
 	Holds   string // its contents, in words
 }
 
@@ -125,7 +128,7 @@ type Mounted struct {
 	Root   string // the mounted directory within its file system
 	FSType string
 	Source string
-	Canary bool // the agent's own test mount, which exists for a moment
+	Canary bool // a test mount that the agent removes at once
 }
 
 // Leftover is a path below the root that no record explains.
@@ -138,22 +141,22 @@ type Leftover struct {
 // NoteFile is a note with a problem.
 type NoteFile struct {
 	Path   string
-	Record volume.Record // the claim's record; empty for an invalid note without a claim
+	Record volume.Record // the record of the claim's volume; empty for an invalid note without a claim
 	Alloc  string
 	Bad    error // why the note is invalid
-	// Claimed is set if the claim exists: its note is missing or invalid.
+	// Claimed is set if the claim exists. Its note is then missing or invalid.
 	Claimed bool
 }
 
-// Deregistered is the rest of a forced deregister: leftovers and pending calls.
+// Deregistered describes the leftovers and pending calls after a forced deregister.
 type Deregistered struct {
 	Record volume.Record
 	Since  time.Time
-	Left   []string // one sentence each; empty if a leftover may only appear later
+	Left   []string // a sentence for each leftover; empty if a leftover can only appear later
 	Calls  volume.PendingCallState
 }
 
-// Test is the leftover of a plugin test, or a running test.
+// Test is a plugin test that is running, or that was interrupted and left a volume.
 type Test struct {
 	Plugin  string
 	Running bool
@@ -177,10 +180,10 @@ type Plugin struct {
 type Unit struct {
 	Name   string
 	Before []string // the units that start after it
-	Asked  bool     // systemd answered
+	Asked  bool     // whether systemd returned the properties of the unit
 }
 
-// System describes the host around the agent.
+// System describes the parts of the host on which the agent depends.
 type System struct {
 	// Namespace and Init are the inode numbers of the mount namespaces of the agent and of process
 	// 1; 0 if unknown.
@@ -190,7 +193,7 @@ type System struct {
 	// UnitFileState; empty if unknown.
 	Unit, State string
 
-	// Helper is the problem of the mount helper; empty if there is none.
+	// Helper is the problem of the mount helper; empty if the helper works.
 	Helper string
 }
 
@@ -210,8 +213,8 @@ func (p Picture) claims() (n int) {
 	return n
 }
 
-// explained returns the paths where a record, the rest of a forced deregister or a plugin test has,
-// or may have, a mount.
+// explained returns all paths at which the agent has, or may have, a mount. The paths come from the
+// records, from forced deregisters, and from plugin tests.
 func (p Picture) explained() map[string]bool {
 	known := map[string]bool{p.Root: true}
 	add := func(path string) {
@@ -265,21 +268,22 @@ func (p Picture) explained() map[string]bool {
 	return known
 }
 
-// spot is a path where a mounted claim has a mount, and the observation of that path.
+// spot is a path at which a mounted claim must have a mount, and the observation of that path.
 type spot struct {
 	what  string // "staged", "mounted for ALLOC", "bound for ALLOC"
 	path  string
-	made  *volume.MountIdentity // nil once the record says that the mount must be made again
+	made  *volume.MountIdentity // the recorded mount; nil if the agent must mount the volume again
 	sight volume.Sight
 }
 
-// good reports whether the observed mount is the recorded one. While that is being made again, any
-// working mount is good.
+// good reports whether the observed mount is the recorded one. If the agent must mount the volume
+// again, every working mount is good.
 func (m spot) good() bool {
 	return m.sight.Seen == volume.SeenMount && (m.made == nil || m.sight.Is(m.made))
 }
 
-// rebacked reports whether the recorded mount of a loop device's node now leads to another file.
+// rebacked reports whether the mount is the recorded node of a loop device, but the device now has
+// another backing file.
 func (m spot) rebacked() bool {
 	if m.made == nil || m.made.Backing == "" || m.sight.Identity.Backing == m.made.Backing {
 		return false
@@ -289,7 +293,7 @@ func (m spot) rebacked() bool {
 	return seen.Is(m.made)
 }
 
-// mounts returns the volume's mounts that are in use, the staged one first.
+// mounts returns the mounts that mounted claims use. The mount at the staging path is the first.
 func (v Volume) mounts() (all []spot) {
 	r := v.Record
 	for _, c := range r.Ordered() {
@@ -308,13 +312,13 @@ func (v Volume) mounts() (all []spot) {
 	return all
 }
 
-// within reports whether a path is a directory or lies inside it.
+// within reports whether a path equals a directory or lies inside it.
 func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// settleLoops drops the loop devices that are detached by now, and those of volumes on which work
-// began in the meantime.
+// settleLoops removes loop devices from the picture if they were detached during the examination,
+// or if their volumes are now in use on this host.
 func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 	late := Picture{}
 	for _, r := range records {
@@ -323,8 +327,8 @@ func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 	p.Loops = slices.DeleteFunc(p.Loops, func(l Loop) bool { return !slices.Contains(now, l) || late.serves(l) })
 }
 
-// serves reports whether a loop device may belong to a volume that is on this host or about to be.
-// Such a volume's external id is part of the file's path.
+// serves reports whether a loop device may belong to a volume that is on this host, or that a claim
+// needs here. The path of the backing file then contains the volume's external id.
 func (p Picture) serves(l Loop) bool {
 	belongs := func(r volume.Record) bool {
 		id := r.Volume.ExternalID

@@ -11,14 +11,14 @@ func database(p Picture, f *findings) {
 	db := p.Database
 	if db.Refused != "" {
 		f.add(DBForeign, Problem, "agent", db.Refused).what("%s", line(db.Fault)).
-			then("nothing can be claimed, detached or changed until the agent is started again; it then goes on with what it knows now, unless somebody puts the other file in its place while it is stopped").
+			then("the agent refuses claims, detaches and other changes until it is restarted. It then continues with its current state, unless the other file replaces state.db while the agent is stopped").
 			do("systemctl restart volagent")
 	} else if db.Fault != nil {
-		f.add(DBCommit, Problem, "agent", "state.db").what("the state database cannot be written: %s", line(db.Fault)).
-			then("no volume can be claimed; what is mounted stays, and what happens meanwhile is kept in memory and written when there is a way").do("df %s", db.Dir)
+		f.add(DBCommit, Problem, "agent", "state.db").what("the agent cannot write the state database: %s", line(db.Fault)).
+			then("no volume can be claimed; existing mounts stay. The agent keeps the results of running steps in memory until it can write again").do("df %s", db.Dir)
 	} else if db.Check != nil {
-		f.add(DBCheck, Problem, "agent", "state.db").what("the state database does not pass its check: %s", line(db.Check)).
-			then("the agent goes on with what it has in memory; its next start may have to set the file aside and adopt what is mounted").do("volagent inspect --data-dir %s", db.Dir)
+		f.add(DBCheck, Problem, "agent", "state.db").what("the state database fails its check: %s", line(db.Check)).
+			then("the agent continues with the state in its memory. Its next start may have to set the file aside and adopt the mounted volumes").do("volagent inspect --data-dir %s", db.Dir)
 	}
 
 	if db.NoLog != nil {
@@ -30,37 +30,37 @@ func database(p Picture, f *findings) {
 		if db.Loss.Why != "" {
 			why = ": " + db.Loss.Why
 		}
-		f.add(DBLost, Warning, "agent", "state.db").what("the state database was lost and made anew on %s%s; %d claims that were adopted then are held", db.Loss.At.Format(time.RFC3339), why, held).
-			then("they have no owner and count as writers until they are detached; %s", fromCopy(db.Loss)).do("volctl claim list")
+		f.add(DBLost, Warning, "agent", "state.db").what("the state database was lost, and the agent made a new one on %s%s. Adopted claims that still exist: %d", db.Loss.At.Format(time.RFC3339), why, held).
+			then("adopted claims have no owner, and count as writers until they are detached; %s", fromCopy(db.Loss)).do("volctl claim list")
 	}
 
 	for _, path := range db.Kept {
-		f.add(DBDamaged, Note, "agent", path).what("a damaged state database is kept as %s", path).
-			then("nothing uses it; it takes room, and may be of use to whoever looks into how it came about").do("rm %s", path)
+		f.add(DBDamaged, Note, "agent", path).what("the agent keeps a damaged state database as %s", path).
+			then("nothing uses this file; it takes up space, and may help to find the cause of the damage").do("rm %s", path)
 	}
 
 	for _, path := range db.Foreign {
 		if path != db.Refused {
-			f.add(DBForeign, Note, "agent", path).what("a file that somebody put in place of the state database while the agent used it is kept as %s", path).
-				then("nothing uses it; it takes room").do("rm %s", path)
+			f.add(DBForeign, Note, "agent", path).what("a file replaced the state database while the agent used it; the agent keeps that file as %s", path).
+				then("nothing uses this file; it takes up space").do("rm %s", path)
 		}
 	}
 
 	for _, path := range db.Old {
-		f.add(DBOld, Note, "agent", path).what("a copy of the state database from before a migration is kept as %s", path).
-			then("it is of use only to go back to the release that wrote it, with what was so then").do("rm %s", path)
+		f.add(DBOld, Note, "agent", path).what("the agent keeps a copy of the state database from before a migration as %s", path).
+			then("the copy is needed only to return to the earlier release, with the state of that time").do("rm %s", path)
 	}
 }
 
-// fromCopy describes the fate of the other contents of the lost database.
+// fromCopy tells the operator which records the agent restored from an automatic copy.
 func fromCopy(l Loss) string {
 	if l.Copy.IsZero() {
-		return "volumes that were free then, and plugins that were registered at run time, have to be registered again"
+		return "volumes without claims, and plugins that were registered at run time, must be registered again"
 	}
-	return fmt.Sprintf("volumes that were free then, plugins that were registered at run time, and pending calls are those of an automatic copy of %s", l.Copy.Format(time.RFC3339))
+	return fmt.Sprintf("volumes without claims, plugins that were registered at run time, and pending calls come from an automatic copy of %s", l.Copy.Format(time.RFC3339))
 }
 
-// adopted returns the number of claims that were adopted after a loss.
+// adopted counts the claims that the agent adopted from mounts after it had lost the database.
 func adopted(p Picture) (n int) {
 	for _, v := range p.Volumes {
 		for _, c := range v.Record.Claims {
@@ -73,15 +73,15 @@ func adopted(p Picture) (n int) {
 	return n
 }
 
-// The space that the agent needs on the disk of its data dir. A commit writes a few pages, and a
-// growing file doubles its size.
+// The limits for the free space on the disk of the data dir. A commit writes a few pages, and the
+// database file doubles its size when it grows.
 const (
 	leastFree   = 16 << 20
 	nearlyFull  = 20 // warn if less than 1/20 is free
 	leastInodes = 1000
 )
 
-// disk checks the free space for the state database.
+// disk checks the free space and the free inodes on the disk of the data dir.
 func disk(p Picture, f *findings) {
 	d := p.Database.Disk
 	at := p.Database.Dir
@@ -89,17 +89,17 @@ func disk(p Picture, f *findings) {
 
 	switch {
 	case d.Err != nil:
-		f.add(NotLooked, Warning, "agent", at).what("how much room there is in %s cannot be told: %s", at, line(d.Err)).
-			then("a full disk would keep volumes from being claimed").do("df %s", at)
+		f.add(NotLooked, Warning, "agent", at).what("cannot find out how much space is free in %s: %s", at, line(d.Err)).
+			then("if the disk is full, no volume can be claimed").do("df %s", at)
 	case d.Total == 0:
 	case d.Free < leastFree:
 		f.add(DiskFull, Problem, "agent", at).what("%s", left).
-			then("when nothing is left no volume can be claimed; detaches and mounted volumes continue").do("df %s", at)
+			then("once no space is left, no volume can be claimed; detaches and mounted volumes still work").do("df %s", at)
 	case d.Inodes > 0 && d.FreeInodes < leastInodes:
 		f.add(DiskFull, Problem, "agent", at).what("%s has %d inodes left, of %d", at, d.FreeInodes, d.Inodes).
-			then("when none is left no directory can be made to mount a volume at").do("df -i %s", at)
+			then("once no inode is left, the agent cannot make directories for mounts").do("df -i %s", at)
 	case d.Free < d.Total/nearlyFull && d.Free < 1<<30:
-		f.add(DiskFull, Warning, "agent", at).what("%s", left).then("when nothing is left no volume can be claimed").do("df %s", at)
+		f.add(DiskFull, Warning, "agent", at).what("%s", left).then("once no space is left, no volume can be claimed").do("df %s", at)
 	}
 }
 
@@ -114,28 +114,28 @@ func room(bytes uint64) string {
 	}
 }
 
-// looked reports parts of the host that could not be checked.
+// looked reports the parts of the host that the agent could not read.
 func looked(p Picture, f *findings) {
-	for what, err := range map[string]error{"the mount table": p.MountsErr, "what lies where volumes are mounted": p.LeftoversErr} {
+	for what, err := range map[string]error{"the mount table": p.MountsErr, "the directory of all mounts": p.LeftoversErr} {
 		if err != nil {
 			about := p.Root
 			if p.MountsErr != nil {
 				about = "mounts"
 			}
-			f.add(NotLooked, Warning, "agent", about).what("%s cannot be read in full: %s", what, line(err)).
-				then("what is not as recorded there is not found").do("ls -la %s", p.Root)
+			f.add(NotLooked, Warning, "agent", about).what("%s cannot be read completely: %s", what, line(err)).
+				then("the agent does not find problems there").do("ls -la %s", p.Root)
 		}
 	}
 }
 
-// halted reports an agent that sends no calls.
+// halted reports that the agent sends no calls to plugins.
 func halted(p Picture, f *findings) {
 	if p.Halt == "" {
 		return
 	}
 
 	found := f.add(HostHalted, Problem, "agent", "agent").what("the agent sends no call to any plugin: %s", p.Halt).
-		then("nothing is mounted or unmounted; what is mounted stays")
+		then("nothing is mounted or unmounted; existing mounts stay")
 	if p.OtherDataDir != "" {
 		found.do("volagent inspect --data-dir %s", p.OtherDataDir)
 	} else {
@@ -143,21 +143,21 @@ func halted(p Picture, f *findings) {
 	}
 }
 
-// system checks the host around the agent.
+// system checks the agent's mount namespace, its unit, and the mount helper.
 func system(p Picture, f *findings) {
 	s := p.System
 	if s.Namespace != 0 && s.Init != 0 && s.Namespace != s.Init {
 		f.add(HostNamespace, Problem, "agent", "mnt").what("the agent is in another mount namespace than process 1").
-			then("what it mounts is not seen on the host; a setting of its unit does that, as PrivateTmp=, ProtectSystem= or ReadWritePaths=").
+			then("its mounts do not appear on the host. A setting of its unit causes this, such as PrivateTmp=, ProtectSystem= or ReadWritePaths=").
 			do("systemctl cat volagent.service")
 	}
 
 	if s.Unit != "" && s.State != "" && s.State != "enabled" && s.State != "enabled-runtime" && s.State != "static" && s.State != "alias" && s.State != "generated" {
 		f.add(HostUnit, Warning, "agent", s.Unit).what("%s is %s", s.Unit, s.State).
-			then("after a reboot no agent is started, and no volume is mounted").do("systemctl enable %s", s.Unit)
+			then("after a reboot systemd does not start the agent, and no volume is mounted").do("systemctl enable %s", s.Unit)
 	}
 	if s.Helper != "" {
 		f.add(HostHelper, Problem, "agent", "mount.csi").what("%s", s.Helper).
-			then("mount(8) and systemd cannot mount what fstab and mount units say of volumes").do("ls -l /sbin/mount.csi /sbin/umount.csi")
+			then("mount(8) and systemd cannot mount the volumes that fstab and mount units name").do("ls -l /sbin/mount.csi /sbin/umount.csi")
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// devices checks the block devices under volumes that are on this host.
+// devices checks the block devices of the volumes on this host.
 func devices(p Picture, f *findings) {
 	known := p.explained()
 	for _, v := range p.Volumes {
@@ -25,10 +25,10 @@ func devices(p Picture, f *findings) {
 			switch {
 			case b.Gone:
 				f.add(DeviceGone, Problem, id, id+"/"+dev).what("block device %s of volume %s is gone", dev, quote(id)).
-					then("what was not written to it yet is lost; reads and writes fail until the volume is mounted anew").do("volctl volume detach %s --all", id)
+					then("data that was not written yet is lost; reads and writes fail until the volume is mounted again").do("volctl volume detach %s --all", id)
 			case b.Deleted:
 				f.add(DeviceBacking, Problem, id, id+"/"+dev).what("%s of volume %s is backed by %s, which was deleted", name, quote(id), b.Backing).
-					then("all data in it is lost for good once it is unmounted: copy it away before that").do("losetup -l %s", name)
+					then("all data of the volume is lost once it is unmounted: copy the data first").do("losetup -l %s", name)
 			}
 			if !b.Gone && !wanted(v.Record) {
 				elsewhere(p, f, v, dev, known)
@@ -37,10 +37,11 @@ func devices(p Picture, f *findings) {
 	}
 }
 
-// orphans reports unused loop devices with a file in the data dir.
+// orphans reports loop devices whose backing file is in the data dir, but which no mount and no
+// volume uses.
 func orphans(p Picture, f *findings) {
 	if p.MountsErr != nil || len(p.Tests) > 0 {
-		return // it is unknown whether something uses them
+		return // it is unknown whether a mount or a running test uses a device
 	}
 
 	for _, l := range p.Loops {
@@ -51,16 +52,16 @@ func orphans(p Picture, f *findings) {
 		name := "/dev/" + l.Name
 		g := f.add(DeviceOrphan, Warning, l.Backing, name).do("losetup -d %s", name)
 		if l.Deleted {
-			g.what("%s shows %s, which was deleted, and no volume uses it", name, l.Backing).
-				then("the device keeps the file's space; its data is lost once it is detached, so copy away what is needed before that")
+			g.what("%s shows the file %s, which was deleted, and no volume uses the device", name, l.Backing).
+				then("the device keeps the file's space. The data is lost once the device is detached: copy away the data that you need first")
 			continue
 		}
 
-		g.what("%s shows %s, and no volume uses it", name, l.Backing).then("the volume that the file belongs to cannot be deleted; detaching the device loses no data")
+		g.what("%s shows the file %s, and no volume uses the device", name, l.Backing).then("the volume of this file cannot be deleted; detaching the device loses no data")
 	}
 }
 
-// isUsedBy reports whether a mount shows the device's file system or its node.
+// isUsedBy reports whether a mount shows the file system on the device, or the device node itself.
 func (l Loop) isUsedBy(m Mounted) bool {
 	return m.Device == l.Device || m.Source == "/dev/"+l.Name || m.Root == "/"+l.Name
 }
@@ -69,19 +70,21 @@ func wanted(r volume.Record) bool {
 	return slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted })
 }
 
-// elsewhere reports a device that cannot leave the host because another program has mounted it too.
+// elsewhere reports the mounts that other programs made of a device. They keep the device on this
+// host.
 func elsewhere(p Picture, f *findings, v Volume, dev string, known map[string]bool) {
 	id := v.Record.Volume.ID
 	for _, m := range p.Mounts {
 		if m.Device == dev && !known[m.Path] && !within(m.Path, p.Root) {
 			f.add(DeviceElsewhere, Warning, id, m.Path).what("device %s of volume %s is also mounted at %s", dev, quote(id), m.Path).
-				then("nobody has a claim on the volume any more, and it cannot leave this host before that is unmounted").do("umount %s", m.Path)
+				then("the volume has no claim any more, but it cannot leave this host before this mount is unmounted").do("umount %s", m.Path)
 		}
 	}
 }
 
-// guards reports directories that refuse writes although no record and no entry plans a mount
-// there. If the entries or the mounts cannot be read completely, it reports nothing.
+// guards reports directories that refuse writes although no record and no entry needs them. If the
+// entries or the mount table cannot be read completely, a directory may still be needed, so guards
+// reports nothing.
 func guards(p Picture, f *findings) {
 	if p.EntriesErr != nil || p.MountsErr != nil {
 		return
@@ -93,8 +96,8 @@ func guards(p Picture, f *findings) {
 			continue
 		}
 
-		f.add(GuardStale, Note, g.Dir, g.Dir).what("%s refuses writes, and nothing says that a volume is mounted there", g.Dir).
-			then("nobody can write to it").do("chattr -i %s", g.Dir).fix("let it be written to again", fix{kind: unguard, path: g.Dir})
+		f.add(GuardStale, Note, g.Dir, g.Dir).what("%s refuses writes, but no claim, fstab line or mount unit mounts a volume there", g.Dir).
+			then("no program can write to this directory").do("chattr -i %s", g.Dir).fix("make it writable again", fix{kind: unguard, path: g.Dir})
 	}
 }
 
@@ -106,8 +109,8 @@ func entries(p Picture, f *findings) {
 	}
 
 	if p.EntriesErr != nil {
-		f.add(fstab.Unread, Warning, "agent", "fstab").what("what is to be mounted cannot be read in full: %s", line(p.EntriesErr)).
-			then("what is wrong there is not found").do("ls -l /etc/fstab /etc/systemd/system")
+		f.add(fstab.Unread, Warning, "agent", "fstab").what("the entries for volumes in fstab and mount units cannot be read completely: %s", line(p.EntriesErr)).
+			then("the agent does not find problems there").do("ls -l /etc/fstab /etc/systemd/system")
 	}
 	volumes, plugins := map[string]string{}, map[string]bool{}
 	for _, v := range p.Volumes {
@@ -132,16 +135,16 @@ func entries(p Picture, f *findings) {
 	}
 }
 
-// unmet reports settings of the configuration that the agent could not apply.
+// unmet reports settings that the agent could not apply.
 func unmet(p Picture, f *findings) {
 	for _, u := range p.Unmet {
 		g := f.add(u.Kind, Problem, u.Subject, u.Subject)
 		g.Do = u.Do
 		switch u.Kind {
 		case VolumeFile:
-			g.what("%s, %s", u.Subject, u.Why).then("what it says of the volume is not in force")
+			g.what("%s, %s", u.Subject, u.Why).then("the agent does not apply this file to its volume")
 		default:
-			g.what("%s", u.Why).then("nobody who reads the metrics there sees this host")
+			g.what("%s", u.Why).then("a reader of the metrics at this address does not see this host")
 		}
 	}
 }

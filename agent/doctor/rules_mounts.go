@@ -14,13 +14,14 @@ func mounts(p Picture, f *findings) {
 			continue
 		}
 
-		before := volume.SeenMount // the observation one mount further down
+		before := volume.SeenMount // the observation of the previous mount, on which this mount depends
 		for _, m := range v.mounts() {
 			if m.good() {
 				before = volume.SeenMount
 				continue
 			}
-			// A bind of a mount that is dead or hangs is in the same state. Both are one finding.
+			// If a mount is dead or hangs, a bind mount of it is in the same state. Both are one
+			// finding.
 			if m.sight.Seen != before || m.sight.Seen == volume.SeenMount || m.sight.Seen == volume.SeenNothing {
 				amiss(f, v, m)
 			}
@@ -29,46 +30,47 @@ func mounts(p Picture, f *findings) {
 	}
 }
 
-// amiss reports one mount that is not as recorded.
+// amiss reports a mount that differs from its record.
 func amiss(f *findings, v Volume, m spot) {
 	id := v.Record.Volume.ID
 	look := func(g *Finding) *Finding { return g.do("volctl volume status %s", id) }
-	repairs := "it is made again as soon as the plugin is ready"
+	repairs := "the agent mounts the volume again as soon as the plugin is ready"
 	again := fix{kind: wake, volume: v.Record.Key()}
 
 	switch m.sight.Seen {
 	case volume.SeenNothing:
 		g := f.add(MountMissing, Problem, id, m.path)
-		look(g.what("nothing is mounted at %s (%s, volume %s)", m.path, m.what, quote(id)).then("whoever uses that path writes to the host's own disk; the data in the volume is safe, and %s", repairs)).
-			fix("have it mounted again", again)
+		look(g.what("nothing is mounted at %s (%s, volume %s)", m.path, m.what, quote(id)).then("programs that use this path write to the host's own disk. The data in the volume is safe, and %s", repairs)).
+			fix("mount the volume again", again)
 		if c := v.Beneath[m.path]; c.Holds != "" {
-			f.add(LeftoverData, Warning, id, m.path).what("%s holds %s, and nothing is mounted there", m.path, c.Holds).
-				then("that was written while the volume was missing: it is on the host's own disk, and is hidden once the volume is mounted there again").do("ls -la %s", m.path)
+			f.add(LeftoverData, Warning, id, m.path).what("%s contains %s, and nothing is mounted there", m.path, c.Holds).
+				then("these files are on the host's own disk: they were written while the volume was not mounted. They are hidden once the volume is mounted there again").do("ls -la %s", m.path)
 		}
 	case volume.SeenDead:
 		look(f.add(MountDead, Problem, id, m.path).what("the mount at %s (%s, volume %s) is dead: %s", m.path, m.what, quote(id), m.sight.Detail).
-			then("everything that is opened there fails; %s, and whoever has it open must open it again", repairs)).fix("have it mounted again", again)
+			then("programs cannot open files there; %s. Programs with open files must then open them again", repairs)).fix("mount the volume again", again)
 	case volume.SeenHung:
 		look(f.add(MountHung, Problem, id, m.path).what("the mount at %s (%s, volume %s) hangs: %s", m.path, m.what, quote(id), m.sight.Detail).
-			then("whoever uses it waits; it is left alone, and is as before when the storage answers again"))
+			then("programs that use the mount wait. The agent does not touch the mount; it works again when the storage answers"))
 	case volume.SeenMount:
 		if m.rebacked() {
-			f.add(MountOther, Problem, id, m.path).what("the block device at %s (%s, volume %s) shows %s, not %s as when it was mounted: somebody detached it, and its number went to that file",
+			f.add(MountOther, Problem, id, m.path).what("the block device at %s (%s, volume %s) shows %s, not %s: the loop device was detached, and its number now belongs to another file",
 				m.path, m.what, quote(id), m.sight.Identity.Backing, m.made.Backing).
-				then("whoever uses that path reads and writes that file; the data in the volume is safe").do("volctl volume detach %s --all", id)
+				then("programs that use this path read and write the other file; the data in the volume is safe").do("volctl volume detach %s --all", id)
 			return
 		}
 
-		f.add(MountOther, Problem, id, m.path).what("what is mounted at %s (%s, volume %s) is not what was mounted for it", m.path, m.what, quote(id)).
-			then("whoever uses that path may write to something else; it is neither used nor unmounted, and the volume is mounted there again once it is gone").
+		f.add(MountOther, Problem, id, m.path).what("the mount at %s (%s, volume %s) is not the mount that was made for the volume", m.path, m.what, quote(id)).
+			then("programs that use this path may write to another file system. The agent neither uses nor unmounts this mount. Once it is gone, the agent mounts the volume again").
 			commands(suggest.Command("findmnt %s", m.path), suggest.Command("umount %s", m.path))
 	default:
-		look(f.add(MountUnreadable, Warning, id, m.path).what("the mount at %s (%s, volume %s) cannot be looked at: %s", m.path, m.what, quote(id), m.sight.Detail).
-			then("whether it is as it should be is not known"))
+		look(f.add(MountUnreadable, Warning, id, m.path).what("the mount at %s (%s, volume %s) cannot be examined: %s", m.path, m.what, quote(id), m.sight.Detail).
+			then("it is unknown whether the mount works"))
 	}
 }
 
-// unexplained returns the mounts below the root whose paths are not known.
+// unexplained returns the mounts below the root that no record explains. It omits the agent's test
+// mounts.
 func (p Picture) unexplained() (all []Mounted) {
 	known := p.explained()
 	for _, m := range p.Mounts {
@@ -79,23 +81,24 @@ func (p Picture) unexplained() (all []Mounted) {
 	return all
 }
 
-// unexplained reports those mounts.
+// unexplained reports mounts that no record explains. A mount inside a volume has a kind of its
+// own.
 func unexplained(p Picture, f *findings) {
 	in := inside(p)
 	for _, m := range p.unexplained() {
 		if id, at := in(m.Path); id != "" {
 			f.add(MountInside, Note, id, m.Path).what("%s (%s) is mounted inside volume %s, at %s", m.Source, m.FSType, quote(id), m.Path).
-				then("the volume at %s cannot be unmounted before that is", at).do("umount %s", m.Path)
+				then("the volume at %s cannot be unmounted before this mount is", at).do("umount %s", m.Path)
 			continue
 		}
 
 		f.add(MountUnexplained, Warning, m.Path, m.Path).what("%s (%s) is mounted at %s, and no record explains it", m.Source, m.FSType, m.Path).
-			then("it is neither used nor unmounted by the agent, and a claim that needs that path is refused").commands(suggest.Command("findmnt %s", m.Path), suggest.Command("umount %s", m.Path))
+			then("the agent neither uses nor unmounts it, and refuses claims that need this path").commands(suggest.Command("findmnt %s", m.Path), suggest.Command("umount %s", m.Path))
 	}
 }
 
-// inside returns a function that finds the volume in whose mount a path lies, and the path of that
-// mount.
+// inside returns a function that finds the volume inside whose mount a path lies. The function also
+// returns the path of that mount.
 func inside(p Picture) func(path string) (id, at string) {
 	used := map[string]string{}
 	for _, v := range p.Volumes {
@@ -115,51 +118,52 @@ func inside(p Picture) func(path string) (id, at string) {
 	}
 }
 
-// leftovers reports files and directories below the root where nothing is mounted.
+// leftovers reports files and directories below the root where nothing is mounted. It also reports
+// volumes that are staged but have no claim.
 func leftovers(p Picture, f *findings) {
 	for _, l := range p.Leftovers {
 		switch {
 		case l.Err != nil:
-			f.add(NotLooked, Warning, l.Path, l.Path).what("%s cannot be looked at: %s", l.Path, line(l.Err)).
-				then("whether it is of any use is not known").do("ls -ld %s", l.Path)
+			f.add(NotLooked, Warning, l.Path, l.Path).what("%s cannot be examined: %s", l.Path, line(l.Err)).
+				then("it is unknown whether anything needs this path").do("ls -ld %s", l.Path)
 		case l.Empty:
 			f.add(LeftoverEmpty, Note, l.Path, l.Path).what("%s is empty, nothing is mounted there, and no record explains it", l.Path).
-				then("nothing suffers from it; a mount that ended in disorder left it").do("rmdir %s", l.Path).
+				then("it does no harm. A power failure or a manual unmount may have left it").do("rmdir %s", l.Path).
 				fix("remove it, if it is still empty", fix{kind: remove, path: l.Path})
 		default:
-			f.add(LeftoverData, Warning, l.Path, l.Path).what("%s is a %s that holds %s, nothing is mounted there, and no record explains it", l.Path, l.Kind, l.Holds).
-				then("somebody wrote that to the host's own disk, most likely while a volume was missing there; it is never removed by the agent").do("ls -la %s", l.Path)
+			f.add(LeftoverData, Warning, l.Path, l.Path).what("%s is a %s that contains %s, nothing is mounted there, and no record explains it", l.Path, l.Kind, l.Holds).
+				then("a program wrote this data to the host's own disk, probably while a volume was not mounted there. The agent never removes it").do("ls -la %s", l.Path)
 		}
 	}
 
 	for _, v := range p.Volumes {
 		r := v.Record
 		if !v.Moving && len(r.Claims) == 0 && r.Node.Staged != volume.Absent && !r.Leftover {
-			f.add(StagedUnclaimed, Warning, r.Volume.ID, r.Volume.ID).what("volume %s is staged at %s (%s), and nobody has a claim on it", quote(r.Volume.ID), r.Node.StagingPath, r.Node.Staged).
-				then("it stays on this host, and cannot be used on another one").do("volctl volume status %s", r.Volume.ID).
-				fix("have it unstaged", fix{kind: wake, volume: r.Key()})
+			f.add(StagedUnclaimed, Warning, r.Volume.ID, r.Volume.ID).what("volume %s is staged at %s (%s), but has no claim", quote(r.Volume.ID), r.Node.StagingPath, r.Node.Staged).
+				then("the volume stays on this host, and other hosts cannot use it").do("volctl volume status %s", r.Volume.ID).
+				fix("unstage the volume", fix{kind: wake, volume: r.Key()})
 		}
 	}
 }
 
-// notes checks the notes from which the agent adopts claims if the database is lost.
+// notes checks the notes. If the database is lost, the agent adopts claims from them.
 func notes(p Picture, f *findings) {
 	for _, n := range p.Notes {
 		id := n.Record.Volume.ID
 		switch {
 		case n.Bad != nil && n.Claimed:
-			f.add(NoteBad, Warning, id, n.Path).what("the note of the claim of %s on volume %s makes no sense: %s", quote(n.Alloc), quote(id), line(n.Bad)).
-				then("the claim would be missed if the state database was lost").do("ls -l %s", n.Path).fix("write it anew", fix{kind: renote, note: n})
+			f.add(NoteBad, Warning, id, n.Path).what("the note of the claim of %s on volume %s is invalid: %s", quote(n.Alloc), quote(id), line(n.Bad)).
+				then("if the state database were lost, the agent could not adopt this claim").do("ls -l %s", n.Path).fix("write it again", fix{kind: renote, note: n})
 		case n.Bad != nil:
-			f.add(NoteBad, Note, n.Path, n.Path).what("the note %s makes no sense, and no claim explains it: %s", n.Path, line(n.Bad)).
+			f.add(NoteBad, Note, n.Path, n.Path).what("the note %s is invalid, and no claim explains it: %s", n.Path, line(n.Bad)).
 				then("nothing uses it").do("rm %s", n.Path)
 		case n.Claimed:
-			f.add(NoteMissing, Warning, id, n.Path).what("there is no note of the claim of %s on volume %s", quote(n.Alloc), quote(id)).
-				then("the claim would be missed if the state database was lost").do("ls -ld %s", filepath.Dir(n.Path)).fix("write it", fix{kind: renote, note: n})
+			f.add(NoteMissing, Warning, id, n.Path).what("there is no note for the claim of %s on volume %s", quote(n.Alloc), quote(id)).
+				then("if the state database were lost, the agent could not adopt this claim").do("ls -ld %s", filepath.Dir(n.Path)).fix("write it", fix{kind: renote, note: n})
 		default:
-			f.add(NoteStray, Note, n.Path, n.Path).what("the note %s is of a claim of %s on volume %s that there is not", n.Path, quote(n.Alloc), quote(id)).
-				then("if the state database was lost, and the same mount was there, that claim would be adopted").do("rm %s", n.Path).
-				fix("remove it, if there is no such claim", fix{kind: renote, note: n})
+			f.add(NoteStray, Note, n.Path, n.Path).what("the note %s describes a claim of %s on volume %s, but this claim does not exist", n.Path, quote(n.Alloc), quote(id)).
+				then("if the state database were lost and the same mount existed, the agent would adopt this claim").do("rm %s", n.Path).
+				fix("remove it, if the claim still does not exist", fix{kind: renote, note: n})
 		}
 	}
 }

@@ -7,14 +7,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// restartsOften is the number of restarts since the start of the agent from which a plugin is
-// reported.
+// restartsOften is the number of restarts from which a plugin is reported. The restarts are counted
+// from the start of the agent.
 const restartsOften = 5
 
-// agentService is the unit before which plugins' units must be ordered.
+// agentService is the agent's unit. The units of plugins must be ordered before it, so that systemd
+// stops them after the agent.
 const agentService = "volagent.service"
 
-// of returns the volumes of a plugin, and those of them that are on this host.
+// of returns the ids of all volumes of a plugin, and the ids of its volumes on this host.
 func (p Picture) of(plugin string) (ids, held []string) {
 	for _, v := range p.Volumes {
 		if v.Record.Volume.PluginID != plugin {
@@ -30,7 +31,7 @@ func (p Picture) of(plugin string) (ids, held []string) {
 	return ids, held
 }
 
-// listed names a few volumes.
+// listed names up to three volumes.
 func listed(ids []string) string {
 	const most = 3
 	words := make([]string, 0, most)
@@ -44,53 +45,53 @@ func listed(ids []string) string {
 	return strings.Join(words, ", ")
 }
 
-// plugins checks each plugin by itself.
+// plugins checks the state, the restarts, the warnings and the units of each plugin.
 func plugins(p Picture, f *findings) {
 	for _, g := range p.Plugins {
 		_, held := p.of(g.ID)
 		state(f, g, held)
 		if g.Pending != "" {
 			f.add(PluginPending, Note, g.ID, g.ID).what("plugin %s: %s", quote(g.ID), g.Pending).
-				then("until then it runs as it was before").do("volctl plugin restart %s", g.ID)
+				then("until then the plugin runs with its previous definition").do("volctl plugin restart %s", g.ID)
 		}
 		if g.View.Ready && g.View.Restarts >= restartsOften {
-			f.add(PluginRestarts, Warning, g.ID, g.ID).what("plugin %s was restarted %d times since the agent was started", quote(g.ID), g.View.Restarts).
-				then("each time its calls fail, and FUSE mounts that it serves break").do("volctl plugin logs %s", g.ID)
+			f.add(PluginRestarts, Warning, g.ID, g.ID).what("plugin %s was restarted %d times since the start of the agent", quote(g.ID), g.View.Restarts).
+				then("with each restart its running calls fail, and the FUSE mounts that it serves break").do("volctl plugin logs %s", g.ID)
 		}
 		for _, w := range g.Warnings {
 			f.add(PluginWarning, Warning, g.ID, g.ID).what("plugin %s: %s", quote(g.ID), w).
-				then("it is used all the same, and may fail at its work").do("volctl plugin status %s", g.ID)
+				then("the agent uses the plugin anyway; calls to it may fail").do("volctl plugin status %s", g.ID)
 		}
 
 		for _, u := range g.Units {
 			if u.Asked && !slices.Contains(u.Before, agentService) {
-				f.add(PluginOrder, Warning, g.ID, u.Name).what("unit %s of plugin %s does not come before %s", u.Name, quote(g.ID), agentService).
-					then("at shutdown systemd may stop it before the agent, which then cannot unmount its volumes in order").do("systemctl edit %s", u.Name).
+				f.add(PluginOrder, Warning, g.ID, u.Name).what("unit %s of plugin %s is not ordered before %s", u.Name, quote(g.ID), agentService).
+					then("at shutdown systemd may stop the plugin first, and the agent then cannot unmount its volumes").do("systemctl edit %s", u.Name).
 					note("with the lines [Unit] and Before=" + agentService)
 			}
 		}
 	}
 }
 
-// note adds an instruction to the command.
+// note adds an instruction in words to the command.
 func (f *Finding) note(words string) { f.Do += " (" + words + ")" }
 
-// state reports a problem of a plugin's state.
+// state reports a plugin that is not ready, and the consequence for its volumes on this host.
 func state(f *findings, g Plugin, held []string) {
 	v := g.View
 	needs := "no volume needs it now"
 	if len(held) > 0 {
-		needs = "what is mounted stays, and nothing of volume " + listed(held) + " can be mounted or unmounted through it"
+		needs = "existing mounts stay; the agent cannot mount or unmount volume " + listed(held) + " without the plugin"
 	}
 	switch {
 	case v.Ready:
-		if v.Reason != "" && v.Reason != v.State { // one of several parts is not ready
-			f.add(PluginDown, Warning, g.ID, g.ID).what("plugin %s is ready in part: %s", quote(g.ID), v.Reason).
-				then("the other parts do its work").do("volctl plugin status %s", g.ID)
+		if v.Reason != "" && v.Reason != v.State { // another part of the plugin is not ready
+			f.add(PluginDown, Warning, g.ID, g.ID).what("some parts of plugin %s are not ready: %s", quote(g.ID), v.Reason).
+				then("its other parts still work").do("volctl plugin status %s", g.ID)
 		}
 	case v.Stopped && len(held) == 0:
 	case v.Stopped:
-		f.add(PluginStopped, Warning, g.ID, g.ID).what("plugin %s was stopped on request, and volumes need it", quote(g.ID)).
+		f.add(PluginStopped, Warning, g.ID, g.ID).what("plugin %s was stopped on request, but volumes need it", quote(g.ID)).
 			then("%s", needs).do("volctl plugin start %s", g.ID)
 	case v.State == "starting" && v.Restarts == 0, v.State == "stopped" && len(held) == 0:
 	default:
@@ -106,7 +107,7 @@ func state(f *findings, g Plugin, held []string) {
 	}
 }
 
-// missing reports plugins that volumes name but no plugin file defines.
+// missing reports plugins that no plugin file defines, but that volumes name.
 func missing(p Picture, f *findings) {
 	known := map[string]bool{}
 	for _, g := range p.Plugins {
@@ -121,16 +122,17 @@ func missing(p Picture, f *findings) {
 
 		known[id] = true
 		ids, held := p.of(id)
-		then := "they cannot be mounted"
+		then := "its volumes cannot be mounted"
 		if len(held) > 0 {
-			then = "what is mounted of " + listed(held) + " stays, and cannot be unmounted through it"
+			then = "existing mounts of " + listed(held) + " stay; the agent cannot unmount them without the plugin"
 		}
-		f.add(PluginUnknown, Problem, id, id).what("plugin %s does not exist, and is the plugin of volume %s", quote(id), listed(ids)).
+		f.add(PluginUnknown, Problem, id, id).what("plugin %s does not exist, but volume %s needs it", quote(id), listed(ids)).
 			then("%s", then).do("volctl plugin init %s", id).note("or put its file back into the plugin directory")
 	}
 }
 
-// capabilities reports plugins that can no longer undo their own calls.
+// capabilities reports plugins that have lost a capability, and therefore cannot undo earlier calls
+// for a volume on this host.
 func capabilities(p Picture, f *findings) {
 	for _, g := range p.Plugins {
 		if !g.View.Ready || g.View.Apart != nil {
@@ -151,14 +153,14 @@ func capabilities(p Picture, f *findings) {
 			default:
 				continue
 			}
-			f.add(PluginCapability, Problem, g.ID, g.ID+"/"+r.Volume.ID).what("plugin %s does not have the capability %s any more, with which volume %s was brought to this host", quote(g.ID), lost, quote(r.Volume.ID)).
-				then("the volume stays on this host: the call that undoes it is refused").do("volctl plugin status %s -o wide", g.ID)
+			f.add(PluginCapability, Problem, g.ID, g.ID+"/"+r.Volume.ID).what("plugin %s no longer has the capability %s, which it used to bring volume %s to this host", quote(g.ID), lost, quote(r.Volume.ID)).
+				then("the volume stays on this host, because the plugin refuses the call that would remove it").do("volctl plugin status %s -o wide", g.ID)
 		}
 	}
 }
 
-// deadlock reports a plugin that runs in a container of docker while docker's own volumes need it.
-// At boot each waits for the other.
+// deadlock reports a plugin that runs in a container of docker or podman while other containers of
+// that runtime use its volumes. At boot the plugin and the runtime may wait for each other.
 func deadlock(p Picture, f *findings) {
 	for _, g := range p.Plugins {
 		if g.Runtime == "" {
@@ -176,7 +178,7 @@ func deadlock(p Picture, f *findings) {
 
 		if len(ids) > 0 {
 			f.add(PluginDeadlock, Warning, g.ID, g.ID).what("plugin %s runs in a container of %s, whose containers use its volumes: %s", quote(g.ID), g.Runtime, listed(ids)).
-				then("at boot %s may wait for volumes whose plugin waits for %s, until one of them gives up", g.Runtime, g.Runtime).do("volctl plugin status %s", g.ID).
+				then("at boot %s may wait for volumes while their plugin waits for %s, until one of them times out", g.Runtime, g.Runtime).do("volctl plugin status %s", g.ID).
 				note("run it by exec or as a unit instead")
 		}
 	}

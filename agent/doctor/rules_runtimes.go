@@ -8,15 +8,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Runtimes holds the known facts about the container runtimes.
+// Runtimes describes the volumes of the container runtimes docker and podman.
 type Runtimes struct {
-	Named  []volume.RuntimeVolume // the agent's records of the runtimes' volumes
+	Named  []volume.RuntimeVolume // the agent's records of the volumes that a runtime uses
 	Doubts []Doubt
 	Locals []Local
-	Errs   map[string]error // why a runtime's own volumes are unknown, by runtime
+	Errs   map[string]error // why the agent cannot list a runtime's own volumes, by runtime
 }
 
-// Doubt is about references to a volume that no container explains.
+// Doubt describes references to a volume that docker or podman still has, although no container
+// explains them.
 type Doubt struct {
 	Runtime string
 	Name    string // the runtime's name for the volume
@@ -28,14 +29,14 @@ type Doubt struct {
 	Kept    string // why the claim stays; empty if the agent is about to detach it
 }
 
-// Local is a volume of a runtime's own driver "local".
+// Local is a volume that a runtime made with its own driver "local".
 type Local struct {
 	Runtime string
 	Name    string
 	Path    string // the directory of its files; may be empty
 }
 
-// runtimes checks volumes of docker and podman.
+// runtimes reports problems with the volumes of docker and podman.
 func runtimes(p Picture, f *findings) {
 	for _, d := range p.Runtimes.Doubts {
 		leaked(f, d)
@@ -43,12 +44,12 @@ func runtimes(p Picture, f *findings) {
 
 	locals(p, f)
 	for runtime, err := range p.Runtimes.Errs {
-		f.add(NotLooked, Warning, "agent", runtime).what("the volumes of %s cannot be listed: %s", runtime, line(err)).
-			then("volumes of its own that stand in for one of the agent's are not found").do("%s volume ls", runtime)
+		f.add(NotLooked, Warning, "agent", runtime).what("the agent cannot list the volumes of %s: %s", runtime, line(err)).
+			then("the agent does not find local volumes that have the name of one of its own volumes").do("%s volume ls", runtime)
 	}
 }
 
-// leaked reports references whose containers are gone.
+// leaked reports the references to a volume whose containers no longer exist.
 func leaked(f *findings, d Doubt) {
 	about := d.Runtime + "/" + d.Name
 	if d.Alloc != d.Runtime {
@@ -57,9 +58,9 @@ func leaked(f *findings, d Doubt) {
 	severity, then := Note, "the agent detaches the claim within two minutes"
 	switch {
 	case d.Kept != "" && d.Leaked < d.Of:
-		then = "they go with the claim, when the last container of the volume has ended"
+		then = "the agent drops them with the claim, when the last container of the volume has ended"
 	case d.Kept != "":
-		severity, then = Warning, "the claim of "+quote(d.Alloc)+" stays, and the volume mounted: "+d.Kept
+		severity, then = Warning, "the claim of "+quote(d.Alloc)+" stays, and the volume stays mounted: "+d.Kept
 	}
 
 	f.add(RuntimeReference, severity, d.Volume, about).
@@ -79,8 +80,8 @@ func ofReferences(d Doubt) string {
 }
 
 // locals reports volumes that a runtime created on the host's disk under the name of one of the
-// agent's volumes. Docker does so if it was told that the volume does not exist, or if it could not
-// ask.
+// agent's volumes. Docker creates such a volume if the agent answered that the volume does not
+// exist, or if the agent did not answer.
 func locals(p Picture, f *findings) {
 	named := map[string]string{}
 	for _, v := range p.Runtimes.Named {
@@ -107,8 +108,8 @@ func locals(p Picture, f *findings) {
 			where = l.Path
 		}
 		f.add(RuntimeLocal, severity, id, l.Runtime+"/"+l.Name).
-			what("%s has a volume %s of its own (driver local), and volume %s has that name", l.Runtime, quote(l.Name), quote(id)).
-			then("containers that use it read and write %s, and not the volume; the data of the volume is not touched", strings.TrimSuffix(where, "/")).
+			what("%s has a volume %s of its own (driver local), but that name belongs to volume %s of the agent", l.Runtime, quote(l.Name), quote(id)).
+			then("containers that use it read and write %s instead of the agent's volume; the data of the agent's volume does not change", strings.TrimSuffix(where, "/")).
 			do("%s ps -a --filter volume=%s", l.Runtime, l.Name)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestRuntimeRules checks the findings about container runtimes. The rest of the host has no
-// problems.
+// TestRuntimeRules checks the findings about container runtimes on a host that has no other
+// problem.
 func TestRuntimeRules(t *testing.T) {
 	named := []volume.RuntimeVolume{{Runtime: "docker", Name: "mine", VolumeID: "data"}}
 	doubt := func(leaked, of int, kept string) Runtimes {
@@ -26,10 +26,10 @@ func TestRuntimeRules(t *testing.T) {
 		"some, one in use":  {doubt(2, 3, "process 7"), "runtime-reference:docker/mine", Note, []string{"2 of its 3 references", "when the last container of the volume has ended"}},
 		"kept":              {doubt(1, 1, "cannot tell which containers use it: no daemon"), "runtime-reference:docker/mine", Warning, []string{`the claim of "docker" stays`, "no daemon"}},
 		"exclusive":         {Runtimes{Doubts: []Doubt{{Runtime: "docker", Name: "mine", Volume: "data", Alloc: "docker-1", Leaked: 1, Of: 1}}}, "runtime-reference:docker/mine/docker-1", Note, nil},
-		"local, known":      {Runtimes{Named: named, Locals: []Local{{"docker", "mine", "/l/mine/_data"}}}, "runtime-local-volume:docker/mine", Problem, []string{`docker has a volume "mine" of its own (driver local), and volume "data" has that name`, "read and write /l/mine/_data, and not the volume"}},
+		"local, known":      {Runtimes{Named: named, Locals: []Local{{"docker", "mine", "/l/mine/_data"}}}, "runtime-local-volume:docker/mine", Problem, []string{`docker has a volume "mine" of its own (driver local), but that name belongs to volume "data"`, "read and write /l/mine/_data instead of the agent's volume"}},
 		"local, registered": {Runtimes{Locals: []Local{{"podman", "data", ""}}}, "runtime-local-volume:podman/data", Warning, []string{"read and write the host's disk", "podman ps -a --filter volume=data"}},
 		"local, another":    {Runtimes{Named: named, Locals: []Local{{"docker", "other", ""}, {"podman", "mine", ""}}}, "", "", nil},
-		"no answer":         {Runtimes{Errs: map[string]error{"docker": errors.New("no daemon")}}, "not-looked:docker", Warning, []string{"the volumes of docker cannot be listed: no daemon"}},
+		"no answer":         {Runtimes{Errs: map[string]error{"docker": errors.New("no daemon")}}, "not-looked:docker", Warning, []string{"cannot list the volumes of docker: no daemon"}},
 	} {
 		p := well()
 		p.Runtimes = c.has

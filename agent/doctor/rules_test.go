@@ -27,8 +27,8 @@ func seen(m *volume.MountIdentity) volume.Sight {
 
 var mode = call.Capability{Access: "single-node-multi-writer", Attachment: call.FileSystem}
 
-// mounted returns a volume "data" of plugin "p" with claims of a and b, whose state agrees with the
-// records.
+// mounted returns volume "data" of plugin "p" with claims of the allocs a and b. The observed state
+// agrees with the record.
 func mounted() Volume {
 	claim := func(alloc string, seq, id uint64) volume.Claim {
 		return volume.Claim{
@@ -103,8 +103,8 @@ func TestRules(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(p *Picture)
 		want  []string // ids
-		says  string   // part of the problem, the consequence or the command
-		fix   bool     // the first finding can be fixed
+		says  string   // text that the problem, the consequence or the command must contain
+		fix   bool     // whether --fix can repair the first finding
 	}{
 		"commit fails":     {func(p *Picture) { p.Database.Fault = errors.New("no space") }, []string{"db-commit:state.db"}, "no space", false},
 		"check fails":      {func(p *Picture) { p.Database.Check = errors.New("one\ntwo\nthree") }, []string{"db-check:state.db"}, "one, and 2 more", false},
@@ -117,7 +117,7 @@ func TestRules(t *testing.T) {
 		"damaged file":          {func(p *Picture) { p.Database.Kept = []string{"/d/state.db.damaged-1"} }, []string{"db-damaged-file:/d/state.db.damaged-1"}, "rm /d/state.db.damaged-1", false},
 		"backup":                {func(p *Picture) { p.Database.Old = []string{"/d/state.db.schema-1"} }, []string{"db-backup-file:/d/state.db.schema-1"}, "rm ", false},
 		"lost, none held":       {func(p *Picture) { p.Database.Loss.At = now }, nil, "", false},
-		"lost, some held":       {func(p *Picture) { p.Database.Loss.At = now; claim(p, "a", func(c *volume.Claim) { c.Adopted = true }) }, []string{"db-lost:state.db"}, "1 claims that were adopted", false},
+		"lost, some held":       {func(p *Picture) { p.Database.Loss.At = now; claim(p, "a", func(c *volume.Claim) { c.Adopted = true }) }, []string{"db-lost:state.db"}, "Adopted claims that still exist: 1", false},
 		"disk full":             {func(p *Picture) { p.Database.Disk.Free = 1 << 20 }, []string{"disk-full:/d"}, "1.0MiB left, of 100.0GiB", false},
 		"disk nearly full":      {func(p *Picture) { p.Database.Disk.Free = 500 << 20 }, []string{"disk-full:/d"}, "500.0MiB left", false},
 		"small disk, half full": {func(p *Picture) { p.Database.Disk = Disk{Total: 100 << 20, Free: 50 << 20} }, nil, "", false},
@@ -176,13 +176,13 @@ func TestRules(t *testing.T) {
 		}, []string{"leftover-empty:" + csi + "/p/staging/x"}, "rmdir", true},
 		"full leftover": {func(p *Picture) {
 			p.Leftovers = []Leftover{{Path: csi + "/p/staging/x", Contents: Contents{Kind: "directory", Holds: `"a"`}}}
-		}, []string{"leftover-data:" + csi + "/p/staging/x"}, "never removed", false},
+		}, []string{"leftover-data:" + csi + "/p/staging/x"}, "never removes", false},
 		"odd leftover": {func(p *Picture) { p.Leftovers = []Leftover{{Path: csi + "/p/staging/x", Err: ErrSlow}} }, []string{"not-looked:" + csi + "/p/staging/x"}, "in time", false},
 		"staged, no claim": {func(p *Picture) {
 			node := p.Volumes[0].Record.Node
 			free(p)
 			node.Mode, p.Volumes[0].Record.Node = nil, node
-		}, []string{"staged-unclaimed:data"}, "nobody has a claim", true},
+		}, []string{"staged-unclaimed:data"}, "has no claim", true},
 		"stray note": {func(p *Picture) { p.Notes = []NoteFile{{Path: "/n", Alloc: "z", Record: p.Volumes[0].Record}} }, []string{"note-stray:/n"}, `"z"`, true},
 		"no note": {func(p *Picture) {
 			p.Notes = []NoteFile{{Path: "/n", Alloc: "a", Record: p.Volumes[0].Record, Claimed: true}}
@@ -216,7 +216,7 @@ func TestRules(t *testing.T) {
 			p.Deregistered = []Deregistered{{Record: p.Volumes[0].Record, Since: now, Left: []string{"something"}}}
 		}, []string{"volume-leftover:d/x"}, "something", true},
 		"late":  {func(p *Picture) { p.Deregistered = []Deregistered{{Record: p.Volumes[0].Record, Since: now}} }, nil, "", false},
-		"owner": {func(p *Picture) { p.Volumes[0].Owners["a"] = volume.OwnerView{Life: volume.LifeUnknown} }, []string{"owner-unknown:data/a"}, "not known", false},
+		"owner": {func(p *Picture) { p.Volumes[0].Owners["a"] = volume.OwnerView{Life: volume.LifeUnknown} }, []string{"owner-unknown:data/a"}, "unknown whether", false},
 		"owner, for a moment": {func(p *Picture) {
 			p.Volumes[0].Owners["a"] = volume.OwnerView{Life: volume.LifeUnknown}
 			claim(p, "a", func(c *volume.Claim) { c.Since = now.Add(-time.Second) })
@@ -228,7 +228,7 @@ func TestRules(t *testing.T) {
 		"stopped, not needed": {func(p *Picture) { free(p); p.Plugins[0].View = volume.PluginView{State: "stopped", Stopped: true} }, nil, "", false},
 		"starting":            {func(p *Picture) { p.Plugins[0].View = volume.PluginView{State: "starting"} }, nil, "", false},
 		"starting again":      {func(p *Picture) { p.Plugins[0].View = volume.PluginView{State: "starting", Restarts: 3} }, []string{"plugin-down:p"}, "starting", false},
-		"ready in part":       {func(p *Picture) { p.Plugins[0].View.Reason = "controller b is failed" }, []string{"plugin-down:p"}, "in part", false},
+		"ready in part":       {func(p *Picture) { p.Plugins[0].View.Reason = "controller b is failed" }, []string{"plugin-down:p"}, "some parts", false},
 		"pending":             {func(p *Picture) { p.Plugins[0].Pending = "its file was removed" }, []string{"plugin-pending:p"}, "its file was removed", false},
 		"restarts":            {func(p *Picture) { p.Plugins[0].View.Restarts = 5 }, []string{"plugin-restarts:p"}, "5 times", false},
 		"few restarts":        {func(p *Picture) { p.Plugins[0].View.Restarts = 4 }, nil, "", false},

@@ -15,7 +15,7 @@ import (
 
 func quote(s string) string { return strconv.Quote(s) }
 
-// volumes checks the work on each volume.
+// volumes reports volumes whose work fails, waits, or is incomplete.
 func volumes(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		if v.Moving {
@@ -29,16 +29,16 @@ func volumes(p Picture, f *findings) {
 		do := suggest.Words(e.Fix.Or(status))
 		again := fix{kind: wake, volume: r.Key()}
 		switch {
-		case e.State == volume.StateStuck && inTheWay(v): // that mount is a finding of its own
+		case e.State == volume.StateStuck && inTheWay(v): // the rule mounts reports that mount
 		case e.State == volume.StateStuck:
 			g := f.add(VolumeStuck, Problem, id, id).what("volume %s is %s%s", quote(id), e.Summary, tried(p.Now, v.Attempt)).then("%s", stuckThen(r, v))
 			g.Do = do
 			if r.Volume.Provision == volume.Provisioned {
-				g.fix("try it again at once", again)
+				g.fix("retry now", again)
 			}
 		case e.State == volume.StateDegraded && !misplaced(v):
 			g := f.add(VolumeDegraded, Problem, id, id).what("volume %s is %s%s", quote(id), e.Summary, tried(p.Now, v.Attempt)).then("%s", stuckThen(r, v)).
-				fix("try it again at once", again)
+				fix("retry now", again)
 			g.Do = do
 		case e.State == volume.StateMounting || e.State == volume.StateDetaching:
 			waits(f, v, do)
@@ -47,8 +47,8 @@ func volumes(p Picture, f *findings) {
 		if owed := r.PendingCalls(); len(owed) > 0 {
 			calls := r.PendingCallState(v.Attempt, v.Observed.Plugin)
 			g := f.add(VolumePendingCalls, Warning, id, id).what("volume %s has pending calls: %s", quote(id), strings.Join(owed, "; ")).
-				then("%s. Until then the volume is not mounted again, and may be kept from other hosts", line(errors.New(calls.How))).
-				do("volctl plugin status %s", r.Volume.PluginID).fix("try it again at once", again)
+				then("%s. Until then the agent does not mount the volume again, and other hosts may be unable to use it", line(errors.New(calls.How))).
+				do("volctl plugin status %s", r.Volume.PluginID).fix("retry now", again)
 			if calls.Failed {
 				g.Do = suggest.Words(calls.GiveUp)
 			}
@@ -56,12 +56,12 @@ func volumes(p Picture, f *findings) {
 
 		for _, u := range r.Node.Unseen {
 			f.add(VolumeUnseen, Warning, id, u.Path).what("%s of volume %s was unmounted lazily%s", u.Path, quote(id), users(u)).
-				then("whoever has it open goes on using it, so that the volume is not known to be off this host").do("volctl volume status %s", id)
+				then("processes with open files there still use the volume, so it counts as on this host").do("volctl volume status %s", id)
 		}
 
 		if x := r.Volume.Expansion; x.Refused.Code != "" {
 			f.add(ExpansionRefused, Warning, id, id).what("volume %s was not expanded to %s: %s", quote(id), volume.Size(x.Refused.Size), line(x.Refused.Err())).
-				then("it has the size that it had; no data is affected").do("volctl volume expand %s %s", id, volume.Size(x.Refused.Size))
+				then("the volume keeps its size; no data is affected").do("volctl volume expand %s %s", id, volume.Size(x.Refused.Size))
 		}
 	}
 }
@@ -73,20 +73,20 @@ func users(u volume.Unseen) string {
 	return " while it was in use by " + strings.Join(u.Users, "; ")
 }
 
-// misplaced reports whether a mount of the volume is a finding of its own.
+// misplaced reports whether the rule mounts has a finding for a mount of the volume.
 func misplaced(v Volume) bool {
 	return slices.ContainsFunc(v.mounts(), func(m spot) bool { return !m.good() })
 }
 
-// inTheWay reports whether the volume waits only for one of its own mounts that does not answer or
-// has been replaced by another.
+// inTheWay reports whether the volume only waits because one of its own mounts hangs, or because
+// another mount has replaced it.
 func inTheWay(v Volume) bool {
 	a := volume.Next(v.Record, v.Observed)
 	failed := v.Attempt != nil && v.Attempt.Err != nil
 	return !failed && a.Kind == volume.Wait && (a.Cause == volume.CauseForeign || a.Cause == volume.CauseHung) && misplaced(v)
 }
 
-// tried describes how a step failed, and how often.
+// tried describes the error of the last try, and the number of tries.
 func tried(now time.Time, at *volume.Attempt) string {
 	if at == nil || at.Err == nil {
 		return ""
@@ -104,7 +104,7 @@ func tried(now time.Time, at *volume.Attempt) string {
 	return line(fmt.Errorf("%s", words))
 }
 
-// stuckThen describes the consequence for a volume that makes no progress.
+// stuckThen describes the consequence of a step that fails repeatedly.
 func stuckThen(r volume.Record, v Volume) string {
 	wanted, leaving := 0, 0
 	for _, c := range r.Claims {
@@ -116,39 +116,39 @@ func stuckThen(r volume.Record, v Volume) string {
 		}
 	}
 
-	again := "it is tried again by itself"
+	again := "the agent retries by itself"
 	if v.Attempt == nil || v.Attempt.Next.IsZero() {
-		again = "it is not tried again by itself"
+		again = "the agent does not retry by itself"
 	}
 	switch {
 	case r.Volume.Provision != volume.Provisioned:
-		return "whether the storage exists is not known until the command is run again"
+		return "it is unknown whether the storage exists until you run the command again"
 	case leaving > 0:
-		return "it stays mounted and cannot be used elsewhere; the data is safe, and " + again
+		return "the volume stays mounted, and other hosts cannot use it. The data is safe, and " + again
 	case wanted > 0:
-		return "whoever asked for it waits; the data is safe, and " + again
+		return "its claims wait. The data is safe, and " + again
 	default:
-		return "what is mounted stays; " + again
+		return "existing mounts stay; " + again
 	}
 }
 
-// waits reports a volume that needs its plugin to continue.
+// waits reports a volume whose next step waits until the plugin is ready.
 func waits(f *findings, v Volume, do string) {
 	r := v.Record
 	if a := volume.Next(r, v.Observed); a.Kind != volume.Wait || a.Cause != volume.CausePlugin {
 		return
 	}
 
-	then := "whoever asked for it waits"
+	then := "its claims wait"
 	if !slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted }) {
-		then = "it stays on this host"
+		then = "the volume stays on this host"
 	}
 	f.add(VolumeWaits, Warning, r.Volume.ID, r.Volume.ID).what("volume %s waits for its plugin: %s", quote(r.Volume.ID), r.Lack(v.Observed.Plugin)).
 		then("%s until the plugin is ready; the data is safe", then).Do = do
 }
 
-// unknownFor is how long it may be unknown whether an owner is alive. A restart of systemd takes
-// less time.
+// unknownFor is the time after which an owner of unknown state becomes a finding. A restart of
+// systemd takes less time.
 const unknownFor = 5 * time.Minute
 
 // owners reports claims whose owners the agent cannot check.
@@ -160,13 +160,13 @@ func owners(p Picture, f *findings) {
 				continue
 			}
 			id := v.Record.Volume.ID
-			f.add(OwnerUnknown, Warning, id, id+"/"+c.Alloc).what("whether %s, which has the claim of %s on volume %s, is alive is not known", c.Owner, quote(c.Alloc), quote(id)).
-				then("the claim is kept until that is known; systemd does not answer, or not about that unit").do("systemctl status %s", ownerUnit(c.Owner))
+			f.add(OwnerUnknown, Warning, id, id+"/"+c.Alloc).what("it is unknown whether %s, the owner of the claim of %s on volume %s, is alive", c.Owner, quote(c.Alloc), quote(id)).
+				then("the agent keeps the claim until it knows. systemd does not answer, or does not know the unit").do("systemctl status %s", ownerUnit(c.Owner))
 		}
 	}
 }
 
-// ownerUnit returns the argument for systemctl status about an owner.
+// ownerUnit returns the argument with which systemctl status shows an owner.
 func ownerUnit(o volume.Owner) string {
 	if o.Unit != "" {
 		return o.Unit
@@ -174,7 +174,7 @@ func ownerUnit(o volume.Owner) string {
 	return strconv.Itoa(o.PID)
 }
 
-// debts reports the rest of forced deregisters.
+// deregistered reports the leftovers of forced deregisters.
 func deregistered(p Picture, f *findings) {
 	for _, d := range p.Deregistered {
 		if len(d.Left) == 0 {
@@ -182,21 +182,21 @@ func deregistered(p Picture, f *findings) {
 		}
 
 		v := d.Record.Volume
-		g := f.add(VolumeLeftover, Warning, v.ID, v.Driver+"/"+v.ExternalID).what("volume %s was deregistered by force on %s and left: %s", quote(v.ID), d.Since.Format(time.RFC3339), strings.Join(d.Left, "; ")).
-			then("%s. Until then the same storage is not mounted, and nothing else uses these paths", line(errors.New(d.Calls.How))).
-			do("volctl plugin status %s", v.PluginID).fix("try it again at once", fix{kind: wake, volume: d.Record.Key()})
+		g := f.add(VolumeLeftover, Warning, v.ID, v.Driver+"/"+v.ExternalID).what("volume %s was deregistered by force on %s, and leftovers remain: %s", quote(v.ID), d.Since.Format(time.RFC3339), strings.Join(d.Left, "; ")).
+			then("%s. Until then the agent does not mount this storage again, and uses these paths for no other volume", line(errors.New(d.Calls.How))).
+			do("volctl plugin status %s", v.PluginID).fix("retry now", fix{kind: wake, volume: d.Record.Key()})
 		if d.Calls.Failed {
 			g.Do = suggest.Words(d.Calls.GiveUp)
 		}
 	}
 }
 
-// tests reports plugin tests that were cut short.
+// tests reports plugin tests that were interrupted and left a volume.
 func tests(p Picture, f *findings) {
 	for _, t := range p.Tests {
 		if !t.Running {
-			f.add(TestLeft, Warning, t.Plugin, t.Plugin).what("a test of plugin %s on %s left volume %s", quote(t.Plugin), t.Begun.Format(time.RFC3339), quote(t.Name)).
-				then("it takes room at the storage, and the plugin counts as in use, until the next test undoes it").do("volctl plugin test %s", t.Plugin)
+			f.add(TestLeft, Warning, t.Plugin, t.Plugin).what("the test of plugin %s that began on %s was interrupted, and its volume %s remains", quote(t.Plugin), t.Begun.Format(time.RFC3339), quote(t.Name)).
+				then("until the next test removes the volume, it takes up space in the storage system, and the plugin counts as in use").do("volctl plugin test %s", t.Plugin)
 		}
 	}
 }

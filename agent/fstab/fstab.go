@@ -1,7 +1,7 @@
-// Package fstab reads the volume mounts that a host is configured to make: the csi lines of
-// fstab(5), and the mount units of type csi (systemd.mount(5)). It also knows their options and
-// checks them for mistakes. The package asks no agent and changes nothing, so it works with an
-// agent and without.
+// Package fstab reads the volume mounts that an operator has configured on a host. These are the
+// csi lines of fstab(5), and the mount units of type csi (systemd.mount(5)). The package also
+// defines their options, and finds mistakes in them. It sends no request to the agent and changes
+// nothing, so it works even if no agent runs.
 package fstab
 
 import (
@@ -19,10 +19,10 @@ import (
 // Type is the file system type of a line that mounts a volume.
 const Type = "csi"
 
-// DefaultFile is the table, unless LIBMOUNT_FSTAB names another file (mount(8)).
+// DefaultFile is the path of fstab. The variable LIBMOUNT_FSTAB names another file (mount(8)).
 const DefaultFile = "/etc/fstab"
 
-// Entry is one configured mount.
+// Entry is one configured mount: a line of fstab, or a mount unit.
 type Entry struct {
 	File string // the file that contains the entry
 	Line int    // the line in it; 0 for a unit
@@ -33,11 +33,11 @@ type Entry struct {
 	Dir     string
 	Options []string
 
-	// After are the units after which a unit is ordered.
+	// After lists the units after which a mount unit is ordered.
 	After []string
 }
 
-// Place describes for people where the entry is.
+// Place describes the place of the entry in messages.
 func (e Entry) Place() string {
 	if e.Unit != "" {
 		return e.File
@@ -61,16 +61,17 @@ func (e Entry) Value(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// Files names the files to read.
+// Files names the files that Read reads.
 type Files struct {
 	Fstab string
-	// Units are the directories of unit files. The first one has precedence.
+	// Units lists the directories of unit files. If two directories have a unit of the same name,
+	// the first one counts.
 	Units []string
 }
 
-// System returns the files of this host. LIBMOUNT_FSTAB may name another table, as for mount(8).
-// SYSTEMD_UNIT_PATH may name other directories, as for systemd(1); a ":" at its end adds the
-// default ones.
+// System returns the files of this host. Like mount(8), it uses the table that LIBMOUNT_FSTAB
+// names. Like systemd(1), it uses the directories that SYSTEMD_UNIT_PATH names; a ":" at the end of
+// the variable adds the default directories.
 func System(getenv func(string) string) Files {
 	f := Files{Fstab: getenv("LIBMOUNT_FSTAB"), Units: unitDirs}
 	if f.Fstab == "" {
@@ -88,22 +89,22 @@ func System(getenv func(string) string) Files {
 	return f
 }
 
-// Read returns all entries, those of fstab first. The error names the files that cannot be read;
-// the entries of the other files are returned with it. A missing file is no error.
+// Read returns all entries, with those of fstab first. If some files cannot be read, it returns an
+// error that names them, together with the entries of the other files. A missing file is no error.
 func Read(f Files) ([]Entry, error) {
 	entries, err := readTable(f.Fstab)
 	units, uerr := readUnits(f.Units)
 	return append(entries, units...), errors.Join(err, uerr)
 }
 
-// maxFile limits the size of a file, in bytes. No table that people write is longer.
+// maxFile limits the size of a file, in bytes. No real table is larger.
 const maxFile = 4 << 20
 
 func readFile(path string) ([]byte, error) {
 	raw, err := untrusted.ReadFile(path, maxFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, untrusted.ErrNotRegular):
-		return nil, nil // a masked unit is a link to /dev/null
+		return nil, nil // a masked unit is a symbolic link to /dev/null
 	case err != nil:
 		return nil, fmt.Errorf("cannot read %s: %w", path, err)
 	default:
@@ -119,8 +120,8 @@ func readTable(path string) ([]Entry, error) {
 	return parseTable(path, raw), nil
 }
 
-// parseTable reads the csi lines of a table. It ignores lines with fewer than three fields, because
-// they name no type.
+// parseTable returns the entries for the csi lines of a table. It ignores lines with fewer than
+// three fields, because they have no type.
 func parseTable(path string, raw []byte) (entries []Entry) {
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile)
@@ -142,14 +143,14 @@ func parseTable(path string, raw []byte) (entries []Entry) {
 	return entries
 }
 
-// Fields splits a line of fstab, or of a mount table, at the blanks between its fields. Any other
-// white space is part of a name.
+// Fields splits a line of fstab, or of a mount table, at the blanks between its fields. Only
+// spaces, tabs and newlines separate fields; other white space is part of a name.
 func Fields(line string) []string {
 	return strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' || r == '\n' })
 }
 
-// Unescape decodes the escapes for blanks in fstab(5) and in the kernel's mount tables. An escape
-// is a backslash and three octal digits.
+// Unescape decodes the escapes of fstab(5) and of the kernel's mount tables. An escape is a
+// backslash and three octal digits.
 func Unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
@@ -170,8 +171,8 @@ func Unescape(s string) string {
 	return b.String()
 }
 
-// SplitOptions splits the options of a mount at their commas. Commas between double quotes do not
-// count, and the quotes are dropped (mount(8)).
+// SplitOptions splits the options of a mount at their commas. It ignores commas between double
+// quotes, and removes the quotes (mount(8)).
 func SplitOptions(s string) (options []string) {
 	quoted := false
 	fields := strings.FieldsFunc(s, func(r rune) bool {

@@ -20,7 +20,7 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
-// TestRead checks which entries are read from a table and from unit files.
+// TestRead checks the entries that Read finds in a table and in unit files.
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	etc, lib := filepath.Join(dir, "etc"), filepath.Join(dir, "lib")
@@ -59,7 +59,8 @@ data /y csi.x defaults`)
 	}
 }
 
-// TestSystem checks the files of this host, with and without the variables of mount(8) and systemd.
+// TestSystem checks the files that System returns, with and without the variables of mount(8) and
+// systemd.
 func TestSystem(t *testing.T) {
 	env := map[string]string{}
 	getenv := func(name string) string { return env[name] }
@@ -76,7 +77,7 @@ func TestSystem(t *testing.T) {
 	}
 }
 
-// TestOptions checks which options and values are accepted.
+// TestOptions checks valid and invalid options, and the errors for the invalid ones.
 func TestOptions(t *testing.T) {
 	for option, want := range map[string]string{
 		"ro": "", "_netdev": "", "nofail": "", "x-systemd.automount": "", "X-mount.mkdir": "", "comment=x": "", "alloc=web": "", "per_alloc=0": "", "mode=0770": "",
@@ -91,7 +92,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestCheck checks one entry, with the state of its directory, and the faults found.
+// TestCheck checks the faults that Check finds in one entry, for different states of its directory.
 func TestCheck(t *testing.T) {
 	const good = "_netdev,nofail"
 	dir := Spot{Kind: "directory"}
@@ -135,7 +136,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheckUnits checks the rules for units, and for two entries with the same directory.
+// TestCheckUnits checks the faults that Check finds in units, and in two entries with the same
+// directory.
 func TestCheckUnits(t *testing.T) {
 	unit := Entry{File: "/etc/systemd/system/d.mount", Unit: "d.mount", Volume: "data", Dir: "/d", Options: []string{"_netdev"}, After: []string{"volagent.service"}}
 	late, local := unit, unit
@@ -160,7 +162,8 @@ func TestCheckUnits(t *testing.T) {
 	}
 }
 
-// TestLookAt checks the result for a path. It must not look below a mount.
+// TestLookAt checks that LookAt recognizes mounts, directories and files. LookAt must not examine
+// the contents of a mount.
 func TestLookAt(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "full", "x"), "")

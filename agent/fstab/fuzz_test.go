@@ -9,18 +9,18 @@ import (
 	"testing"
 )
 
-// escape writes a field as fstab(5) requires.
+// escape encodes a field as fstab(5) requires.
 func escape(field string) string {
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`, "#", `\043`).Replace(field)
 }
 
-// hostile are names and options that are hard to parse.
+// hostile lists names and options that are hard to parse.
 var hostile = []string{
 	"data", "my data", "a\tb", "a\nb csi", `a\040b`, `a\`, "#", "a\u00a0b", "a\rb\vc\fd", "\xff\xfe", "größe\u2003x", "csi", `"a,b"`, "100%", "%h", "\x00", "-", "[Mount]",
 }
 
-// FuzzTable checks that a line of fstab becomes one entry with the original names, and does not
-// change the entries around it. A table of any bytes must be read without a panic.
+// FuzzTable checks that a line of fstab becomes one entry with the original names. The line must
+// not change the entries around it. Arbitrary bytes must not cause a panic.
 func FuzzTable(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name, "/"+name, "_netdev,"+name, []byte(name+" /x csi "+name))
@@ -49,8 +49,8 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// FuzzUnit checks that a setting of a unit is one line, with the lines that continue it, and has
-// the written value. A unit of any text must be read in time that depends only on its length.
+// FuzzUnit checks that settings joins continued lines, and returns each setting with its written
+// value. The time to read a unit must depend only on its length.
 func FuzzUnit(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name, name, "[Mount]\nType=csi\nWhat="+name+"\n"+name)
@@ -81,8 +81,8 @@ func FuzzUnit(f *testing.F) {
 	})
 }
 
-// FuzzOptions checks that a list of options, split and joined again, has the same options. A quoted
-// comma stays inside its option, and no byte is lost.
+// FuzzOptions checks that a list of options is unchanged after it was split and joined again. A
+// quoted comma must stay inside its option, and no byte may be lost.
 func FuzzOptions(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name)
@@ -109,7 +109,7 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// TestPercent checks that a double percent sign in a unit is read as one.
+// TestPercent checks that readUnit reads a double percent sign as a single one.
 func TestPercent(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "d.mount"), "[Mount]\nWhat=100%%\nWhere=/a%%b\nType=csi\nOptions=alloc=x%%\n")

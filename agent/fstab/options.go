@@ -12,12 +12,12 @@ import (
 // Option is one option of a csi line.
 type Option struct {
 	Name string
-	// Value checks the text after "=". It is nil for an option without a value.
+	// Value checks the text after "=". It is nil if the option has no value.
 	Value func(string) error
 }
 
-// Options lists all options, including those of mount(8), systemd and fstab(5). Options that begin
-// with "x-" or "X-" are not listed, because other programs define them.
+// Options lists the valid options, including those of mount(8), systemd and fstab(5). It does not
+// list options that begin with "x-" or "X-", because other programs define them.
 var Options = slices.Concat([]Option{
 	{"alloc", some}, {"access_mode", oneOf(accessModes)}, {"attachment_mode", oneOf(attachmentModes)}, {"per_alloc", number},
 	{"uid", some}, {"gid", some}, {"mode", octal}, {"mount_flag", some}, {"timeout", duration},
@@ -43,7 +43,7 @@ func plain(names ...string) (all []Option) {
 	return all
 }
 
-// CheckOption refuses an unknown option of a csi line, and an invalid value.
+// CheckOption returns an error if an option of a csi line is unknown or has an invalid value.
 func CheckOption(option string) error {
 	name, value, valued := strings.Cut(option, "=")
 	if strings.HasPrefix(name, "x-") || strings.HasPrefix(name, "X-") {
@@ -94,14 +94,14 @@ func number(value string) error {
 
 func octal(value string) error {
 	if n, err := strconv.ParseUint(value, 8, 32); err != nil || n > 0o7777 {
-		return fmt.Errorf("%q is not a mode, as 0770", value)
+		return fmt.Errorf("%q is not a mode such as 0770", value)
 	}
 	return nil
 }
 
 func duration(value string) error {
 	if d, err := time.ParseDuration(value); err != nil || d <= 0 {
-		return fmt.Errorf("%q is not a duration, as 80s", value)
+		return fmt.Errorf("%q is not a duration such as 80s", value)
 	}
 	return nil
 }

@@ -10,16 +10,17 @@ import (
 	"strings"
 )
 
-// unitDirs are the directories in which systemd looks for the system's units, in its order
-// (systemd.unit(5)). The output directory for the units that a generator makes from fstab is not
-// among them, because this package reads fstab itself.
+// unitDirs lists the directories in which systemd searches for the system's units, in the order of
+// the search (systemd.unit(5)). It omits the directory for units that a generator makes from fstab,
+// because this package reads fstab itself.
 var unitDirs = []string{
 	"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
 }
 
 const suffix = ".mount"
 
-// readUnits reads the mount units of type csi. If a unit has several files, the first one counts.
+// readUnits reads the mount units of type csi. If several directories have a unit of the same name,
+// the first file counts.
 func readUnits(dirs []string) (entries []Entry, err error) {
 	var errs []error
 	seen := map[string]bool{}
@@ -51,7 +52,8 @@ func readUnits(dirs []string) (entries []Entry, err error) {
 	return entries, errors.Join(errs...)
 }
 
-// readUnit reads a unit's file and its drop-ins. ok is false if the unit has another type.
+// readUnit reads a unit's file and its drop-ins. The result ok is false if the unit's type is not
+// csi.
 func readUnit(dirs []string, path string) (e Entry, ok bool, err error) {
 	e = Entry{File: path, Unit: filepath.Base(path)}
 	var kind, options string
@@ -85,12 +87,12 @@ func readUnit(dirs []string, path string) (e Entry, ok bool, err error) {
 	return e, kind == Type, nil
 }
 
-// percent decodes escaped percent signs. Without the escape, they begin a specifier
+// percent decodes escaped percent signs. A single percent sign begins a specifier
 // (systemd.unit(5)).
 func percent(value string) string { return strings.ReplaceAll(value, "%%", "%") }
 
-// dropIns returns a unit's drop-ins in the order of their names, regardless of the directory. This
-// is the order in which systemd applies them.
+// dropIns returns the paths of a unit's drop-ins, sorted by file name regardless of the directory.
+// systemd applies drop-ins in this order.
 func dropIns(dirs []string, unit string) []string {
 	byName := map[string]string{}
 	for _, dir := range dirs {
@@ -115,11 +117,11 @@ func dropIns(dirs []string, unit string) []string {
 	return paths
 }
 
-// blank are the characters around a setting that systemd strips.
+// blank lists the characters that systemd strips from both ends of a setting.
 const blank = " \t\n\r"
 
-// settings yields the settings of a unit file in their order, each as "Section.Key" and value
-// (systemd.syntax(7)).
+// settings yields the settings of a unit file in their order. Each has a key "Section.Key" and a
+// value (systemd.syntax(7)).
 func settings(text string) func(yield func(key, value string) bool) {
 	return func(yield func(key, value string) bool) {
 		section := ""
@@ -138,15 +140,15 @@ func settings(text string) func(yield func(key, value string) bool) {
 	}
 }
 
-// unitLines yields the lines of a unit file without the comments. It joins each line with the lines
-// that continue it.
+// unitLines yields the lines of a unit file without its comments. It joins a line that ends with a
+// backslash and the lines that continue it.
 func unitLines(text string) func(yield func(line string) bool) {
 	return func(yield func(line string) bool) {
-		var held strings.Builder // one line may be continued a million times
+		var held strings.Builder // fast even if a million lines continue one line
 		for line := range strings.Lines(text) {
 			line = strings.TrimLeft(strings.TrimRight(line, "\r\n"), blank)
 			if line != "" && (line[0] == '#' || line[0] == ';') {
-				continue // a comment may occur between the lines of a continued line
+				continue // a comment between continued lines does not end them
 			}
 			if continues(line) {
 				held.WriteString(line[:len(line)-1] + " ")

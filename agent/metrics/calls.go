@@ -7,32 +7,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// probe is the only call that has its own metric.
+// probe is the only CSI call that has a metric of its own.
 const probe = "Probe"
 
-// Calls counts the calls of one client to a plugin.
+// Calls counts the calls that one client makes to a plugin.
 type Calls struct {
 	m      *Metrics
 	plugin string
 
 	mu sync.Mutex
-	// methods caches series, so that a call costs no lookup by labels. A call that ends after its
-	// plugin was removed also changes no series of a later plugin with the same id.
+	// methods caches series by method, so that a call needs no lookup by labels. The cache also
+	// protects a later plugin with the same id: a call to the removed plugin that ends late changes
+	// only the old series.
 	methods map[string]*method
 }
 
-// method holds the series of one method.
+// method holds the series of one CSI method.
 type method struct {
 	inFlight prometheus.Gauge
-	took     map[string]prometheus.Observer // by code
+	took     map[string]prometheus.Observer // by gRPC code
 }
 
-// Calls returns a counter for the calls of a new client to a plugin.
+// Calls returns a counter for the calls that a new client makes to a plugin.
 func (m *Metrics) Calls(pluginID string) *Calls {
 	return &Calls{m: m, plugin: pluginID, methods: map[string]*method{}}
 }
 
-// Began counts a call that is sent now.
+// Began counts a call that the client is about to send.
 func (c *Calls) Began(name string) {
 	c.mu.Lock()
 	in := c.method(name).inFlight
@@ -73,7 +74,8 @@ func (c *Calls) method(name string) *method {
 	return of
 }
 
-// add makes a series, and counts it for the plugin so that prune can remove it later.
+// add makes a series, and counts it for the plugin. prune uses the count to notice a plugin that
+// has returned.
 func (c *Calls) add(series func()) {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package metrics counts events in an agent and shows the counts in the text format of Prometheus.
+// Package metrics counts events in the agent and shows the counts in the text format of Prometheus.
 //
-// A scrape only reads memory: it makes no call, and uses neither a plugin nor a file. No label
-// comes from a claim or a path. A label comes from a volume only if its plugin was asked about the
-// volume. The series of a plugin or a volume disappear with it. docs/metrics.md lists all metrics.
+// A scrape only reads memory: it calls no plugin and opens no file. No label comes from a claim or
+// a path. A label contains a volume's id only if the agent asked the plugin about that volume. The
+// series of a plugin or a volume disappear with it. docs/metrics.md lists all metrics.
 package metrics
 
 import (
@@ -17,16 +17,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Options are the sources of a Metrics. A scrape calls them, so they must answer at once.
+// Options are the sources of the values of a Metrics. Every scrape calls these functions, so they
+// must answer at once.
 type Options struct {
 	Version string
 	Started time.Time
 	// Plugins returns all configured plugins.
 	Plugins func() []Plugin
-	// Records returns all volumes, and Attempt the result of the last step of a volume.
+	// Records returns the records of all volumes. Attempt returns the result of the last step of a
+	// volume.
 	Records func() []volume.Record
 	Attempt func(volume.Record) *volume.Attempt
-	// Reports returns the plugins' reports about existing volumes; nil: there are none.
+	// Reports returns the plugins' last reports about existing volumes. If it is nil, there are no
+	// reports.
 	Reports func() []Report
 	// Host returns the state of the agent and this host.
 	Host func() Host
@@ -34,15 +37,18 @@ type Options struct {
 
 // Host is the state of the agent and its host.
 type Host struct {
-	// Commits and Failures count the commits to the state database and their failures. Fault is the
-	// error of the last commit, if it failed.
+	// Commits counts the commits to the state database, and Failures counts the failed ones. Fault
+	// is the error of the last commit, if it failed.
 	Commits, Failures uint64
 	Fault             error
-	// Lost is the time when the state database was lost and made again; zero: never.
+	// Lost is the time when the agent replaced a lost state database by a new one. It is zero if
+	// the database was never lost.
 	Lost time.Time
-	// Halted: the agent sends no call to any plugin. Draining: it accepts no claim.
+	// Halted is set if the agent sends no call to any plugin. Draining is set if it accepts no
+	// claim.
 	Halted, Draining bool
-	// The number of volumes that were deregistered by force and have pending calls or leftovers.
+	// Leftovers is the number of volumes that were deregistered by force and have pending calls or
+	// leftovers.
 	Leftovers int
 }
 
@@ -57,7 +63,7 @@ type Plugin struct {
 	Restarts int
 }
 
-// Bucket limits in seconds, up to the default time limit of each kind of call.
+// The bucket limits in seconds, up to the default time limit of each kind of call.
 var (
 	probeBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
 	callBuckets  = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
@@ -72,11 +78,11 @@ type Metrics struct {
 	inFlight *prometheus.GaugeVec
 
 	mu     sync.Mutex
-	called map[string]uint64 // the number of calls by plugin, for plugins with series
+	called map[string]uint64 // the number of series made for each plugin
 	scrape sync.Mutex        // serializes scrapes
 }
 
-// New returns metrics without any counts. It starts nothing.
+// New returns metrics in which all counts are zero. It starts nothing.
 func New(o Options) *Metrics {
 	m := &Metrics{o: o, registry: prometheus.NewRegistry(), called: map[string]uint64{}}
 	m.probes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -86,7 +92,7 @@ func New(o Options) *Metrics {
 		Name: "volagent_plugin_rpc_duration_seconds", Help: "How long a plugin took to answer a call other than Probe, by method and gRPC code.", Buckets: callBuckets,
 	}, []string{"plugin", "method", "code"})
 	m.inFlight = prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "volagent_plugin_rpcs_in_flight", Help: "Calls that were sent to a plugin and are not answered.",
+		Name: "volagent_plugin_rpcs_in_flight", Help: "Calls to a plugin that it has not answered yet.",
 	}, []string{"plugin", "method"})
 	m.registry.MustRegister(m.probes, m.calls, m.inFlight, state{o}, reports{o})
 	return m
@@ -98,7 +104,7 @@ const contentType = "text/plain; version=0.0.4; charset=utf-8"
 // ContentType returns the content type of the output of Write.
 func (*Metrics) ContentType() string { return contentType }
 
-// Write writes all metrics with their present values.
+// Write writes all metrics with their current values.
 func (m *Metrics) Write(w io.Writer) error {
 	m.scrape.Lock()
 	defer m.scrape.Unlock()
@@ -136,7 +142,7 @@ func (m *Metrics) prune() {
 
 	for id, n := range before {
 		if m.called[id] != n {
-			continue // it has just come back
+			continue // the plugin has returned in the meantime
 		}
 
 		delete(m.called, id)

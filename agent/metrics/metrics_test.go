@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is the source of a Metrics.
+// world provides the data that a Metrics reads.
 type world struct {
 	plugins []Plugin
 	records []volume.Record
@@ -42,7 +42,7 @@ func scrape(t testing.TB, m *Metrics) string {
 	return b.String()
 }
 
-// expect fails unless a scrape has all the lines, and no line that begins with a text in not.
+// expect checks that a scrape has all the given lines, and no line that begins with a text in not.
 func expect(t *testing.T, got string, lines []string, not ...string) {
 	t.Helper()
 	all := strings.Split(got, "\n")
@@ -67,7 +67,7 @@ func busy() *world {
 			{ID: "ebs", Driver: "ebs.csi.aws.com", Type: "monolith", State: "ready", Restarts: 3},
 			{ID: "nfs", Type: "controller", Instance: "b", State: "backing-off"},
 			{ID: "nfs", Type: "node", State: "ready"},
-			{ID: "nfs", Type: "node", State: "failed"}, // impossible, but must not break the scrape
+			{ID: "nfs", Type: "node", State: "failed"}, // an impossible duplicate, which must not break the scrape
 		},
 		records: []volume.Record{taken, {Volume: volume.Volume{ID: "free"}}},
 	}
@@ -112,8 +112,8 @@ func TestScrape(t *testing.T) {
 	})
 }
 
-// TestGone checks that a removed plugin loses its series. If it returns, it starts with new series,
-// even if an old call ends late.
+// TestGone checks that the series of a removed plugin disappear. If the plugin returns, it starts
+// with new series, even if an old call ends late.
 func TestGone(t *testing.T) {
 	w := busy()
 	m := w.metrics()
@@ -187,7 +187,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// TestTogether makes calls, clients and scrapes at the same time.
+// TestTogether makes calls, clients and scrapes in parallel, to find data races.
 func TestTogether(t *testing.T) {
 	w := busy()
 	m := w.metrics()

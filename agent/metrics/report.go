@@ -17,19 +17,20 @@ type Report struct {
 var (
 	ofVolume = []string{"volume", "plugin"}
 
-	volumeBytes  = prometheus.NewDesc("volagent_volume_bytes", "How full a volume was when its plugin was last asked, in bytes.", append(ofVolume, "kind"), nil)
-	volumeInodes = prometheus.NewDesc("volagent_volume_inodes", "How full a volume was when its plugin was last asked, in inodes.", append(ofVolume, "kind"), nil)
-	volumeTime   = prometheus.NewDesc("volagent_volume_stats_time_seconds", "When that was, in seconds since 1970.", ofVolume, nil)
-	volumeHealth = prometheus.NewDesc("volagent_volume_health", "How many things a service of its plugin found wrong with a volume when it was last asked.",
+	volumeBytes  = prometheus.NewDesc("volagent_volume_bytes", "Size and use of a volume, as its plugin last reported them, in bytes.", append(ofVolume, "kind"), nil)
+	volumeInodes = prometheus.NewDesc("volagent_volume_inodes", "Size and use of a volume, as its plugin last reported them, in inodes.", append(ofVolume, "kind"), nil)
+	volumeTime   = prometheus.NewDesc("volagent_volume_stats_time_seconds", "When the plugin last reported the size and use of a volume, in seconds since 1970.", ofVolume, nil)
+	volumeHealth = prometheus.NewDesc("volagent_volume_health", "Problems of a volume that a service of its plugin last reported.",
 		append(ofVolume, "by", "severity"), nil)
 )
 
-// otherSeverity stands for all severities of a newer CSI, because each would add one more label.
+// otherSeverity replaces every severity that this agent does not know. A newer CSI may define
+// further severities, and each would add a label value.
 const otherSeverity = "other"
 
 var severities = []string{call.Degraded, call.Inaccessible, call.DataLoss, call.Abnormal, otherSeverity}
 
-// reports is the collector of the plugins' reports about volumes.
+// reports collects the metrics from the plugins' reports about volumes.
 type reports struct{ o Options }
 
 // Describe implements prometheus.Collector.
@@ -54,7 +55,7 @@ func (c reports) Collect(to chan<- prometheus.Metric) {
 
 				gauge(to, d, float64(u.Total), r.Volume, r.Plugin, "total")
 				if u.TotalOnly() {
-					continue // 0 would mean a volume without free space
+					continue // a value of 0 would mean that the volume is full
 				}
 
 				gauge(to, d, float64(u.Used), r.Volume, r.Plugin, "used")
@@ -76,7 +77,8 @@ func (c reports) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// bySeverity counts findings for each severity, including those with a count of 0.
+// bySeverity counts findings by severity. The result contains every severity, even if its count is
+// 0.
 func bySeverity(found []call.Condition) map[string]int {
 	out := map[string]int{}
 	for _, s := range severities {

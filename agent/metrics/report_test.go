@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// withReports adds two volumes with reports from plugins.
+// withReports adds plugins' reports about two volumes to the sources.
 func withReports(o Options) Options {
 	at := time.Unix(1700000000, 5e8)
 	o.Reports = func() []Report {
@@ -40,7 +40,7 @@ func TestReports(t *testing.T) {
 		`volagent_volume_bytes{kind="total",plugin="ebs",volume="a \"disk\""} 7`,
 		`volagent_volume_health{by="controller",plugin="ebs",severity="abnormal",volume="a \"disk\""} 0`,
 	},
-		// Values that no plugin has reported are not shown.
+		// The scrape must not show values that no plugin has reported.
 		`volagent_volume_health{by="controller",plugin="ebs",severity="abnormal",volume="data"}`,
 		`volagent_volume_health{by="node",plugin="ebs",severity="abnormal",volume="a`,
 		`volagent_volume_inodes{kind="total",plugin="ebs",volume="a`,

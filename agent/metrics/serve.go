@@ -14,35 +14,35 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Limits for clients on the network. Each connection serves one request.
+// The limits for clients on the network. Each connection serves one request.
 const (
 	maxConns     = 8
 	maxHeader    = 8 << 10 // bytes
 	readWithin   = 5 * time.Second
 	writeWithin  = 30 * time.Second
 	finishWithin = 500 * time.Millisecond
-	// listenAgain is the pause after a failure to listen. The address may belong to an interface
-	// that comes up later, or another program may use the port.
+	// listenAgain is the pause after a failed attempt to listen. The address may belong to an
+	// interface that comes up later, or another program may use the port.
 	listenAgain = 5 * time.Second
 )
 
 // ServerOptions configures a Server.
 type ServerOptions struct {
-	// Address is host:port; port 0 selects a free one.
+	// Address is host:port. Port 0 selects a free port.
 	Address string
 	// Listen opens the address.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	Write  func(io.Writer) error
-	// Listening is called with the address each time the server starts to serve it. Failed is
-	// called with the error when it cannot, once for each reason in a row.
+	// The server calls Listening with the address each time it begins to serve. It calls Failed
+	// with the error if it cannot serve. It reports consecutive equal errors only once.
 	Listening func(net.Addr)
 	Failed    func(error)
 	// Log receives the HTTP server's messages about single connections.
 	Log hclog.Logger
 }
 
-// Server answers GET /metrics on a TCP address, and no other request. It has no authentication, so
-// any client that reaches the address can read the metrics.
+// Server answers GET /metrics on a TCP address, and no other request. It does not authenticate
+// clients: every client that reaches the address can read the metrics.
 type Server struct {
 	o     ServerOptions
 	again time.Duration
@@ -54,15 +54,15 @@ type Server struct {
 // NewServer returns a server that does not listen yet.
 func NewServer(o ServerOptions) *Server { return &Server{o: o, again: listenAgain} }
 
-// Fault returns the reason why the address is not served, or nil if it is.
+// Fault returns the error because of which the server does not serve, or nil if it serves.
 func (s *Server) Fault() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.fault
 }
 
-// Run serves until ctx ends. If it cannot listen on the address, it tries again every 5 s. The rest
-// of the agent does not wait for it.
+// Run serves until ctx ends. If it cannot listen on the address, it retries every 5 s. The other
+// parts of the agent do not wait for it.
 func (s *Server) Run(ctx context.Context) {
 	for {
 		err := s.serve(ctx)
@@ -91,7 +91,7 @@ func (s *Server) failed(err error) {
 	}
 }
 
-// serve listens and answers until ctx ends (then it returns nil) or the listener fails.
+// serve listens and answers until ctx ends or the listener fails. It returns nil if ctx has ended.
 func (s *Server) serve(ctx context.Context) error {
 	l, err := s.o.Listen(ctx, s.o.Address)
 	if err != nil {
@@ -108,7 +108,7 @@ func (s *Server) serve(ctx context.Context) error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          s.o.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
-	server.SetKeepAlivesEnabled(false) // otherwise 8 idle connections would block all others
+	server.SetKeepAlivesEnabled(false) // otherwise idle connections could use up maxConns
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -117,7 +117,7 @@ func (s *Server) serve(ctx context.Context) error {
 		defer cancel()
 
 		if server.Shutdown(bounded) != nil {
-			_ = server.Close() // a client that is cut off scrapes the next agent
+			_ = server.Close() // a client whose connection is closed can scrape the next agent
 		}
 	})
 	err = server.Serve(&bounded{Listener: l, free: make(chan struct{}, maxConns), closed: make(chan struct{})})
@@ -136,15 +136,15 @@ func (s *Server) serve(ctx context.Context) error {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path != "/metrics":
-		http.Error(w, "there is /metrics, and nothing else", http.StatusNotFound)
+		http.Error(w, "not found: this server only serves /metrics", http.StatusNotFound)
 		return
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
-		http.Error(w, "it can be read, and nothing else", http.StatusMethodNotAllowed)
+		http.Error(w, "method not allowed: use GET or HEAD", http.StatusMethodNotAllowed)
 		return
 	}
 
-	var all bytes.Buffer // so that a failure gives an error, not half of the answer
+	var all bytes.Buffer // after a failure, the client must get an error instead of a part of the metrics
 	if err := s.o.Write(&all); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
@@ -152,11 +152,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(all.Len()))
-	_, _ = w.Write(all.Bytes()) // an error only concerns a client that has gone
+	_, _ = w.Write(all.Bytes()) // an error means that the client has left
 }
 
-// bounded is a listener that limits the number of open connections. The next connection waits in
-// the kernel's queue until one of them ends.
+// bounded is a listener that limits the number of open connections. At the limit, a new connection
+// waits in the kernel's queue until another one ends.
 type bounded struct {
 	net.Listener
 	free   chan struct{}

@@ -17,12 +17,12 @@ import (
 
 const patience = 100 * time.Second
 
-// serving is a running Server with its reports.
+// serving is a running Server, with channels for the calls of Listening and Failed.
 type serving struct {
 	*Server
 	at     chan string
 	failed chan error
-	end    func() // waits until it has ended
+	end    func() // stops the server and waits for its end
 }
 
 func serve(t *testing.T, address string, write func(io.Writer) error) *serving {
@@ -49,7 +49,7 @@ func text(s string) func(io.Writer) error {
 	return func(w io.Writer) error { _, err := io.WriteString(w, s); return err }
 }
 
-// take receives a value that must arrive.
+// take receives a value from a channel, and fails the test if none arrives in time.
 func take[T any](t *testing.T, from <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -60,7 +60,7 @@ func take[T any](t *testing.T, from <-chan T) (v T) {
 	return v
 }
 
-// answer is one HTTP answer, read to its end.
+// answer is one complete HTTP response.
 type answer struct {
 	code   int
 	header http.Header
@@ -86,7 +86,8 @@ func ask(t *testing.T, method, url string) answer {
 	return answer{resp.StatusCode, resp.Header, resp.ContentLength, string(all)}
 }
 
-// TestServed checks that /metrics can be read, over IPv6 too, and that other paths cannot.
+// TestServed checks that the server answers requests for /metrics, over IPv4 and IPv6, and refuses
+// other paths.
 func TestServed(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		if l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address); err != nil {
@@ -120,7 +121,8 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestServedAnError checks that the server does not present half of the metrics as complete.
+// TestServedAnError checks that the server answers with an error if it could write only a part of
+// the metrics.
 func TestServedAnError(t *testing.T) {
 	s := serve(t, "127.0.0.1:0", func(w io.Writer) error { return errors.Join(text("a 1\n")(w), errors.New("no more")) })
 	got := ask(t, http.MethodGet, "http://"+take(t, s.at)+"/metrics")
@@ -129,7 +131,8 @@ func TestServedAnError(t *testing.T) {
 	}
 }
 
-// TestServedBounds opens the maximum number of connections, each with one request of limited size.
+// TestServedBounds checks that the server limits the number of connections, the requests for each
+// connection, and the size of a request.
 func TestServedBounds(t *testing.T) {
 	var at, most atomic.Int32
 	release := make(chan struct{})
@@ -166,7 +169,7 @@ func TestServedBounds(t *testing.T) {
 	}
 	for end := time.Now().Add(patience); at.Load() < maxConns && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
-	time.Sleep(200 * time.Millisecond) // time for one connection too many, which must not come
+	time.Sleep(200 * time.Millisecond) // wait for a connection above the limit, which must not be accepted
 	close(release)
 	for range cap(answers) {
 		if err := take(t, answers); err != nil {
@@ -191,8 +194,8 @@ func TestServedBounds(t *testing.T) {
 	}
 }
 
-// TestServedLater checks that an occupied port is reported once, and served when it becomes free.
-// At the end the port is free again.
+// TestServedLater checks that the server reports an occupied port once, and serves when the port
+// becomes free. When the server ends, the port must be free again.
 func TestServedLater(t *testing.T) {
 	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -206,7 +209,7 @@ func TestServedLater(t *testing.T) {
 	if s.Fault() == nil {
 		t.Error("no fault while the port is another's")
 	}
-	time.Sleep(20 * s.again) // time for several attempts
+	time.Sleep(20 * s.again) // wait for several attempts to listen
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}

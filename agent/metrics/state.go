@@ -8,17 +8,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These values are read at a scrape. No code counts them.
+// The metrics whose values a scrape reads from the agent's state.
 var (
 	partLabels = []string{"plugin", "type", "instance"}
 
 	pluginUp = prometheus.NewDesc("volagent_plugin_up", "Whether calls can be sent to a plugin.",
 		[]string{"plugin", "type", "instance", "driver"}, nil)
-	pluginState = prometheus.NewDesc("volagent_plugin_state", "1 for the state that a plugin is in, 0 for the others.",
+	pluginState = prometheus.NewDesc("volagent_plugin_state", "1 for the current state of a plugin, 0 for the other states.",
 		[]string{"plugin", "type", "instance", "state"}, nil)
-	pluginRestarts = prometheus.NewDesc("volagent_plugin_restarts_total", "How often a plugin was started again since the agent started.", partLabels, nil)
+	pluginRestarts = prometheus.NewDesc("volagent_plugin_restarts_total", "Restarts of a plugin since the agent started.", partLabels, nil)
 
-	volumes = prometheus.NewDesc("volagent_volumes", "Volumes by state, from what is recorded: no mount is looked at.", []string{"state"}, nil)
+	volumes = prometheus.NewDesc("volagent_volumes", "Volumes by state, according to the records; a scrape does not check the mounts.", []string{"state"}, nil)
 	claims  = prometheus.NewDesc("volagent_claims", "Claims by state.", []string{"state"}, nil)
 
 	buildInfo = prometheus.NewDesc("volagent_build_info", "1, with the version of the agent.", []string{"version"}, nil)
@@ -26,14 +26,14 @@ var (
 	dbCommits = prometheus.NewDesc("volagent_db_commits_total", "Commits to the state database since the agent started.", nil, nil)
 	dbFailed  = prometheus.NewDesc("volagent_db_commit_failures_total", "Commits to the state database that failed, since the agent started.", nil, nil)
 	dbUp      = prometheus.NewDesc("volagent_db_up", "0 while the state database cannot be written.", nil, nil)
-	dbLost    = prometheus.NewDesc("volagent_db_lost_time_seconds", "When the state database was made anew because it was lost, in seconds since 1970; 0 is never.", nil, nil)
-	adopted   = prometheus.NewDesc("volagent_adopted_claims", "Claims that were found after the state database was lost, and are still held.", nil, nil)
-	halted    = prometheus.NewDesc("volagent_halted", "1 while no call is sent to any plugin.", nil, nil)
-	draining  = prometheus.NewDesc("volagent_draining", "1 while the host is being emptied, and new claims are refused.", nil, nil)
-	leftovers = prometheus.NewDesc("volagent_leftovers", "Volumes that were deregistered by force and left something that is not undone.", nil, nil)
+	dbLost    = prometheus.NewDesc("volagent_db_lost_time_seconds", "When the agent last replaced a lost state database by a new one, in seconds since 1970; 0 if it never did.", nil, nil)
+	adopted   = prometheus.NewDesc("volagent_adopted_claims", "Claims that the agent adopted after it lost the state database, and that still exist.", nil, nil)
+	halted    = prometheus.NewDesc("volagent_halted", "1 while the agent sends no calls to plugins.", nil, nil)
+	draining  = prometheus.NewDesc("volagent_draining", "1 while the agent empties the host and refuses new claims.", nil, nil)
+	leftovers = prometheus.NewDesc("volagent_leftovers", "Volumes that were deregistered by force and still have leftovers or pending calls.", nil, nil)
 )
 
-// The existing states. Each is shown, even while no plugin, volume or claim is in it.
+// All states of plugins, volumes and claims. A scrape shows each state, even if its count is 0.
 var (
 	pluginStates = []string{"starting", "ready", "unhealthy", "backing-off", "stopped", "failed"}
 	volumeStates = []volume.State{
@@ -42,7 +42,7 @@ var (
 	claimStates = []volume.ClaimState{volume.Pending, volume.Mounted, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached}
 )
 
-// state is the collector of those values.
+// state collects the metrics that a scrape reads from the agent's state.
 type state struct{ o Options }
 
 // Describe implements prometheus.Collector.
@@ -83,7 +83,8 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 func (s state) plugins(to chan<- prometheus.Metric) {
 	seen := map[[3]string]bool{}
 	for _, p := range s.o.Plugins() {
-		// Two equal series, as while files change, would cause an error for the whole scrape.
+		// While plugin files change, the list may contain a part twice. Two equal series would make
+		// the whole scrape fail.
 		part := [3]string{p.ID, p.Type, p.Instance}
 		if seen[part] {
 			continue
@@ -115,7 +116,7 @@ func seconds(t time.Time) float64 {
 	return float64(t.UnixMilli()) / 1000
 }
 
-// tally counts volumes and claims by state, and claims that were adopted.
+// tally counts volumes by state, claims by state, and adopted claims.
 func (s state) tally() (vs map[volume.State]int, cs map[volume.ClaimState]int, held int) {
 	vs, cs = map[volume.State]int{}, map[volume.ClaimState]int{}
 	for _, r := range s.o.Records() {

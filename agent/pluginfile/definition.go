@@ -1,5 +1,5 @@
-// Package pluginfile reads plugin files. It turns their text into a volume.PluginDefinition, and a
-// definition into settings for people. It does not access the host.
+// Package pluginfile reads plugin files. It converts their text to a volume.PluginDefinition, and a
+// definition to settings for users. It does not access the host.
 package pluginfile
 
 import (
@@ -16,17 +16,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// LocalID is the id of the plugin that exists without a file. It is also the only builtin plugin.
+// LocalID is the id of the bundled plugin, which needs no plugin file. It is also the only valid
+// value of the key builtin.
 const LocalID = "local"
 
-// Types of plugins, as plugin files name them.
+// The types of plugins, as plugin files name them.
 const (
 	TypeNode       = "node"
 	TypeController = "controller"
 	TypeMonolith   = "monolith"
 )
 
-// maxInFlight bounds max_in_flight.
+// maxInFlight is the maximum value of the key max_in_flight.
 const maxInFlight = 10000
 
 // defaults returns a definition with the default values of all optional keys.
@@ -42,15 +43,16 @@ func defaults() *volume.PluginDefinition {
 	}
 }
 
-// Local returns the definition of the plugin that exists without a file.
+// Local returns the definition of the bundled plugin, which needs no plugin file.
 func Local() *volume.PluginDefinition {
 	d := defaults()
 	d.ID, d.Builtin = LocalID, LocalID
 	return d
 }
 
-// Parse reads the text of a plugin file. Errors name the file, as given, with the line and the key.
-// Parse returns the id whenever it can be read, so that an error can be shown under it.
+// Parse reads the text of a plugin file. Its errors contain the given file name, the line and the
+// key. With an error, Parse still returns the plugin's id if the file has a valid one. The caller
+// can then show the error under this id.
 func Parse(file string, data []byte) (id string, def *volume.PluginDefinition, err error) {
 	r := reader{file: file}
 	root, err := r.document(data)
@@ -78,7 +80,8 @@ func Parse(file string, data []byte) (id string, def *volume.PluginDefinition, e
 	return id, d, nil
 }
 
-// findID returns the id of a file that may be invalid in all other respects.
+// findID returns the id of a plugin file whose other keys may be invalid. It returns "" if the file
+// has no valid id.
 func findID(root *yaml.Node) string {
 	if root.Kind != yaml.MappingNode {
 		return ""
@@ -92,7 +95,8 @@ func findID(root *yaml.Node) string {
 	return ""
 }
 
-// topLevel returns the readers of the keys of a plugin file.
+// topLevel returns the readers of the top-level keys of a plugin file. The readers store the key
+// that says how to run the plugin in runners.
 func (r reader) topLevel(d *volume.PluginDefinition, runners map[string]*yaml.Node) fields {
 	runner := func(name string, read func(*yaml.Node) error) func(*yaml.Node) error {
 		return func(n *yaml.Node) error {
@@ -177,13 +181,14 @@ func (r reader) socket(n *yaml.Node, d *volume.PluginDefinition) error {
 	return nil
 }
 
-// maxSocketPath is the length of sun_path without its final zero (unix(7)).
+// maxSocketPath is the maximum length of a unix socket's path: the length of sun_path without its
+// final zero (unix(7)).
 const maxSocketPath = 107
 
-// CheckSocketPath returns an error for a path that is too long for a unix socket.
+// CheckSocketPath returns an error if a path is too long for a unix socket.
 func CheckSocketPath(path string) error {
 	if len(path) > maxSocketPath {
-		return fmt.Errorf("socket path %q has %d bytes, and a unix socket's path has at most %d", path, len(path), maxSocketPath)
+		return fmt.Errorf("socket path %q has %d bytes, but a unix socket's path has at most %d", path, len(path), maxSocketPath)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// exampleFiles returns the plugin files that volctl writes.
+// exampleFiles returns the plugin files that volctl plugin init writes.
 func exampleFiles(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob("../spec/plugins/*.yaml")
@@ -28,7 +28,7 @@ func exampleFiles(t *testing.T) map[string]string {
 	return texts
 }
 
-// TestExamples checks that the output of volctl plugin init is a valid plugin file without changes.
+// TestExamples checks that Parse accepts the output of volctl plugin init unchanged.
 func TestExamples(t *testing.T) {
 	for name, text := range exampleFiles(t) {
 		id, def, err := Parse(name+".yaml", []byte(text))
@@ -44,7 +44,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// uncommented returns the keys that are commented out in an example, each with its lines.
+// uncommented returns the keys that an example shows in comments, each with its lines.
 func uncommented(text string) map[string]string {
 	blocks, key := map[string]string{}, ""
 	starts := regexp.MustCompile(`^# ([a-z_]+):( |$)`)
@@ -61,8 +61,8 @@ func uncommented(text string) map[string]string {
 	return blocks
 }
 
-// TestGeneralExample checks that each key that the example shows in a comment can be used as shown.
-// It also checks that the example shows all keys.
+// TestGeneralExample checks that Parse accepts each key that the example shows in a comment. It
+// also checks that the example shows all keys.
 func TestGeneralExample(t *testing.T) {
 	text := exampleFiles(t)["example"]
 	blocks := uncommented(text)
@@ -87,7 +87,7 @@ func TestGeneralExample(t *testing.T) {
 	}
 }
 
-// TestDocumentedFiles checks that the plugin files in the documentation are valid without changes.
+// TestDocumentedFiles checks that Parse accepts the plugin files in the documentation unchanged.
 func TestDocumentedFiles(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {

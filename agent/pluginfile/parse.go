@@ -17,17 +17,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// reader reads one plugin file. Its errors name the file, the line and, if there is one, the key.
+// reader reads one plugin file. Its errors contain the file name, the line and, if possible, the
+// key.
 type reader struct{ file string }
 
 func (r reader) errorf(n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s", r.file, n.Line, fmt.Sprintf(format, args...))
 }
 
-// fields maps the keys that a mapping may have to their readers.
+// fields maps the keys of a mapping to the functions that read their values.
 type fields map[string]func(value *yaml.Node) error
 
-// mapping reads a mapping strictly: it refuses unknown and repeated keys.
+// mapping reads a mapping with the readers of its known keys. It refuses unknown and repeated keys.
 func (r reader) mapping(n *yaml.Node, what string, known fields) error {
 	seen := map[string]int{}
 	return r.pairs(n, what, func(key, value *yaml.Node) error {
@@ -44,10 +45,10 @@ func (r reader) mapping(n *yaml.Node, what string, known fields) error {
 	})
 }
 
-// wholeFile names the top level of a plugin file in messages.
+// wholeFile is the name of a file's top level in error messages.
 const wholeFile = "a plugin file"
 
-// pairs calls each for every key of a mapping.
+// pairs calls each for every key of a mapping with its value.
 func (r reader) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node) error) error {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode && what == wholeFile {
@@ -69,7 +70,7 @@ func (r reader) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node
 	return nil
 }
 
-// scalar returns any single value as it is written.
+// scalar returns a single value of any type as the file writes it.
 func (r reader) scalar(n *yaml.Node, key string) (string, error) {
 	n = resolve(n)
 	switch {
@@ -82,7 +83,7 @@ func (r reader) scalar(n *yaml.Node, key string) (string, error) {
 	}
 }
 
-// text returns a function that reads a single value into to.
+// text returns a function that stores a single value in to.
 func (r reader) text(key string, to *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) (err error) {
 		*to, err = r.scalar(n, key)
@@ -90,8 +91,9 @@ func (r reader) text(key string, to *string) func(*yaml.Node) error {
 	}
 }
 
-// instance returns a function that reads the name that distinguishes a controller from others. The
-// name becomes an argument of commands and a part of a directory's name.
+// instance returns a function that reads the name that distinguishes controllers of one plugin. The
+// name becomes an argument of commands and a part of a directory name, so only few characters are
+// allowed.
 func (r reader) instance(to *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) (err error) {
 		if *to, err = r.scalar(n, "instance"); err == nil && *to != "" && volume.CheckPluginID(*to) != nil {
@@ -101,7 +103,7 @@ func (r reader) instance(to *string) func(*yaml.Node) error {
 	}
 }
 
-// oneOf returns a function that reads one of several words into to.
+// oneOf returns a function that stores a value in to, if the value is one of several words.
 func (r reader) oneOf(key string, to *string, words ...string) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		s, err := r.scalar(n, key)
@@ -117,7 +119,7 @@ func (r reader) oneOf(key string, to *string, words ...string) func(*yaml.Node) 
 	}
 }
 
-// duration returns a function that reads a positive duration with its unit.
+// duration returns a function that reads a positive duration with a unit.
 func (r reader) duration(key string, to *time.Duration) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		s, err := r.scalar(n, key)
@@ -135,11 +137,12 @@ func (r reader) duration(key string, to *time.Duration) func(*yaml.Node) error {
 	}
 }
 
-// leastStatsInterval is the shortest stats_interval: queries to remote storage may cost money.
+// leastStatsInterval is the minimum stats_interval. Shorter intervals could be expensive, because
+// queries to remote storage may cost money.
 const leastStatsInterval = 10 * time.Second
 
-// statsInterval returns a function that reads how often the agent asks a plugin about mounted
-// volumes.
+// statsInterval returns a function that reads the interval at which the agent asks a plugin about
+// mounted volumes.
 func (r reader) statsInterval(to **time.Duration) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		s, err := r.scalar(n, "stats_interval")
@@ -149,7 +152,7 @@ func (r reader) statsInterval(to **time.Duration) func(*yaml.Node) error {
 
 		d, err := time.ParseDuration(s)
 		if err != nil || d != 0 && d < leastStatsInterval {
-			return r.errorf(n, "%q is %q; it is 0, never, or a duration of at least %s, like 5m", "stats_interval", s, leastStatsInterval)
+			return r.errorf(n, "%q is %q; it must be 0 (never) or a duration of at least %s, such as 5m", "stats_interval", s, leastStatsInterval)
 		}
 
 		*to = &d
@@ -175,7 +178,7 @@ func (r reader) count(key string, to *int, least, most int) func(*yaml.Node) err
 	}
 }
 
-// resolve follows a YAML alias.
+// resolve returns the node that a YAML alias names, or n itself if n is no alias.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -183,7 +186,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// document returns the only document of a file.
+// document returns the root of the only YAML document of a file.
 func (r reader) document(data []byte) (*yaml.Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
@@ -204,7 +207,7 @@ func (r reader) document(data []byte) (*yaml.Node, error) {
 	}
 }
 
-// syntax gives an error of the YAML library the form of the other errors.
+// syntax converts an error of the YAML library to the form of the other errors.
 func (r reader) syntax(err error) error {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	if rest, ok := strings.CutPrefix(msg, "line "); ok {

@@ -55,14 +55,14 @@ on_change: restart
 	if err != nil || id != "full" || !got.Equal(want) || got.File != want.File {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	// Defaults of the keys that a file omits.
+	// Omitted keys must get their default values.
 	_, got, err = Parse("f.yaml", []byte("id: x\ntype: \"\"\nsocket: unix:///run//x.sock\n"))
 	want = &volume.PluginDefinition{ID: "x", Socket: "/run/x.sock", ProbeInterval: 30 * time.Second, ProbeTimeout: 5 * time.Second,
 		StartTimeout: 30 * time.Second, NodeTimeout: 2 * time.Minute, ControllerTimeout: time.Minute, MaxInFlight: 32, OnChange: "pending"}
 	if err != nil || !got.Equal(want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	// Equal notices each difference.
+	// Equal must notice each difference.
 	for name, edit := range map[string]func(*volume.PluginDefinition){
 		"interval": func(d *volume.PluginDefinition) { d.ProbeInterval++ },
 		"exec":     func(d *volume.PluginDefinition) { d.Exec = &volume.PluginExec{} },

@@ -58,7 +58,7 @@ func (r reader) container(n *yaml.Node, d *volume.PluginDefinition) error {
 	return nil
 }
 
-// checkMount checks one of a container's mounts: SOURCE:TARGET[:OPTIONS].
+// checkMount returns an error unless a container's mount has the form SOURCE:TARGET[:OPTIONS].
 func checkMount(s string) error {
 	if err := checkVariables(s); err != nil {
 		return err
@@ -72,16 +72,17 @@ func checkMount(s string) error {
 	return nil
 }
 
-// absolute reports whether a path is absolute, or begins with a variable, which may be an absolute
-// path.
+// absolute reports whether a path is absolute. A path that begins with a variable counts as
+// absolute, because the variable may be an absolute path.
 func absolute(path string) bool {
 	return filepath.IsAbs(path) || strings.HasPrefix(path, "${")
 }
 
-// ownUnit is the name of the agent's own service in an installation.
+// ownUnit is the name of the agent's own service, as the package installs it.
 const ownUnit = "volagent.service"
 
-// unit reads the name of a service. Units of other kinds have no process that could be a plugin.
+// unit reads the name of a service. It refuses units of other types, because they run no process
+// that could be a plugin.
 func (r reader) unit(n *yaml.Node, d *volume.PluginDefinition) error {
 	name, err := r.scalar(n, "unit")
 	switch {
@@ -98,13 +99,13 @@ func (r reader) unit(n *yaml.Node, d *volume.PluginDefinition) error {
 	return nil
 }
 
-// notInUnit reports whether a character is not allowed in a unit's name (systemd.unit(5)).
+// notInUnit reports whether a unit's name must not contain a character (systemd.unit(5)).
 func notInUnit(c rune) bool {
 	return !strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:-_.\\@", c)
 }
 
-// list returns a function that reads a list of strings. A single string would need the quoting
-// rules of a shell.
+// list returns a function that reads a list of strings. It does not accept a single string, because
+// splitting the string would need the quoting rules of a shell.
 func (r reader) list(key, example string, to *[]string, check func(string) error) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		n = resolve(n)
@@ -128,7 +129,7 @@ func (r reader) list(key, example string, to *[]string, check func(string) error
 	}
 }
 
-// env returns a function that reads environment variables.
+// env returns a function that reads the environment variables of a plugin.
 func (r reader) env(to *map[string]volume.EnvValue) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		env := map[string]volume.EnvValue{}
@@ -137,7 +138,7 @@ func (r reader) env(to *map[string]volume.EnvValue) func(*yaml.Node) error {
 			name := key.Value
 			before, _, assigned := strings.Cut(name, "=")
 			switch {
-			case assigned: // the value may be a password
+			case assigned: // the message omits the value, which may be a password
 				return r.errorf(key, "in env %q is no KEY: VALUE", before+"=…")
 			case name == "" || strings.ContainsRune(name, 0):
 				return r.errorf(key, "%q cannot be the name of an environment variable", name)

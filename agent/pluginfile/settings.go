@@ -10,15 +10,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The words that are shown for a variable that the file sets to a plain text. The text is never
-// shown, because it may be a password.
+// The words that Settings and Differing show instead of the value of a plain variable. They never
+// show the value, because it may be a password.
 const (
 	someText  = "(a text)"
 	otherText = "(another text)"
 )
 
-// Settings returns a definition for people, in the keys of plugin files and without default values.
-// For a secret it shows the reference. For a plain variable it shows only that it is set.
+// Settings returns a definition as plugin-file keys with their values, for users. It omits default
+// values. For a secret it shows the reference. For a plain variable it shows only that the variable
+// is set.
 func Settings(d *volume.PluginDefinition) map[string]string {
 	out := map[string]string{}
 	set := func(key, value string) {
@@ -103,8 +104,8 @@ func envWords(v volume.EnvValue) string {
 	}
 }
 
-// Differing returns the Settings of b that differ from those of a. A setting that only a has is
-// "-".
+// Differing returns the Settings of b that differ from those of a. The value "-" stands for a
+// setting that only a has.
 func Differing(a, b *volume.PluginDefinition) map[string]string {
 	was, now := Settings(a), Settings(b)
 	for name, v := range b.Env() {

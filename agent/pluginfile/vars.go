@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Variables that a plugin file may use. CSI_ENDPOINT is also in the plugin's environment.
+// The variables that a plugin file may use. The environment of a plugin also contains CSI_ENDPOINT.
 const (
 	VarEndpoint  = "CSI_ENDPOINT"
 	VarNodeID    = "NODE_ID"
@@ -17,11 +17,12 @@ const (
 
 var variables = []string{VarEndpoint, VarNodeID, VarPluginID, VarStateDir, VarMountRoot}
 
-// EnvIncarnation is the variable whose value identifies a plugin's process without doubt.
+// EnvIncarnation is the environment variable that identifies one process of a plugin. The agent
+// sets a unique value for each process.
 const EnvIncarnation = "VOLAGENT_INCARNATION"
 
-// Expand replaces ${NAME} in s. "$${" stands for "${". A "$" without a brace after it stays as it
-// is. An unknown name is an error.
+// Expand replaces ${NAME} in s by the value of the variable. It replaces "$${" by "${", and does
+// not change a "$" without a brace. An unknown name is an error.
 func Expand(s string, value func(name string) string) (string, error) {
 	var b strings.Builder
 	for {
@@ -49,7 +50,7 @@ func Expand(s string, value func(name string) string) (string, error) {
 	}
 }
 
-// checkVariables returns the error that Expand would return.
+// checkVariables returns the error that Expand would return for s.
 func checkVariables(s string) error {
 	_, err := Expand(s, func(string) string { return "" })
 	return err

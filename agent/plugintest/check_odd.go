@@ -30,9 +30,9 @@ func checkUnknownPublish(ctx context.Context, r *run) finding {
 		r.touched[second], r.dirty = true, true
 		return broken("%v", undone)
 	case err == nil || mounted:
-		return copes("%s, and there is no such volume; the agent asks only for what is registered", answer(err))
+		return copes("%s, but there is no such volume; the agent publishes only registered volumes", answer(err))
 	case code(err) != "NotFound":
-		return copes("%s instead of NotFound; the agent tries such a claim again until it times out", words(err))
+		return copes("%s instead of NotFound; the agent retries such a claim until the claim times out", words(err))
 	}
 
 	return fine("refused")
@@ -53,7 +53,7 @@ func checkUnknownUnpublish(ctx context.Context, r *run) finding {
 		return broken("%s", words(err))
 	}
 
-	return copes("%s; the agent believes the mount table", words(err))
+	return copes("%s; the agent trusts the mount table", words(err))
 }
 
 func checkLate(ctx context.Context, r *run) finding {
@@ -64,14 +64,15 @@ func checkLate(ctx context.Context, r *run) finding {
 	published := r.publish(ctx, second, false)
 	undone := r.nodeUnpublish(ctx, second)
 	if published != nil {
-		return skipped("the publish did not succeed: %s", words(published))
+		return skipped("the publish failed: %s", words(published))
 	}
 
 	r.dirty = r.dirty || undone != nil
-	return r.watch(ctx, r.rec.Targets[second], fine("nothing came within %s", r.s.grace()))
+	return r.watch(ctx, r.rec.Targets[second], fine("no mount appeared within %s", r.s.grace()))
 }
 
-// watch waits for a mount that appears after it was undone, and undoes it again.
+// watch waits for a mount that appears at path although its call was undone. If a mount appears,
+// watch undoes it again.
 func (r *run) watch(ctx context.Context, path string, none finding) finding {
 	sight, took := r.appear(ctx, path, r.s.grace())
 	if r.nothing(ctx, path) {
@@ -79,12 +80,12 @@ func (r *run) watch(ctx context.Context, path string, none finding) finding {
 	}
 	r.dirty, r.late = true, true
 	if why := r.wantBare(ctx); why != "" {
-		return broken("a mount came %s after it was undone (%s), and stays: %s", took.Round(time.Millisecond), seen(sight), why)
+		return broken("a mount appeared %s after the call was undone (%s), and stays: %s", took.Round(time.Millisecond), seen(sight), why)
 	}
-	return copes("a mount came %s after it was undone; the agent watches for that, and undoes it again", took.Round(time.Millisecond))
+	return copes("a mount appeared %s after the call was undone; the agent watches for late mounts, and undoes them", took.Round(time.Millisecond))
 }
 
-// short is the time after which the test gives up a call.
+// short is the time limit of a call that the test gives up on purpose.
 const short = 5 * time.Millisecond
 
 func checkGivenUpStage(ctx context.Context, r *run) finding {
@@ -92,7 +93,7 @@ func checkGivenUpStage(ctx context.Context, r *run) finding {
 		return skipped("%s", why)
 	}
 	if err := r.attach(ctx); err != nil {
-		return skipped("it is not attached")
+		return skipped("the volume is not attached")
 	}
 	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
@@ -115,12 +116,12 @@ func checkGivenUpPublish(ctx context.Context, r *run) finding {
 	return r.givenUp(ctx, err, r.rec.Targets[second], func() error { return r.nodeUnpublish(ctx, second) })
 }
 
-// givenUp repeats the undo of a call that was given up until it succeeds or the time is up, and
-// then watches for a late mount.
+// givenUp repeats the undo call after a call that was given up. When the undo call succeeds or the
+// time is up, it watches the path for a late mount.
 func (r *run) givenUp(ctx context.Context, err error, path string, undo func() error) finding {
-	said := fmt.Sprintf("given up after %s, and undone", short)
+	said := fmt.Sprintf("the call was given up after %s, and undone", short)
 	if err == nil {
-		said = fmt.Sprintf("it answers within %s, so nothing was given up", short)
+		said = fmt.Sprintf("the plugin answers within %s, so no call was given up", short)
 	}
 	var undone error
 	for end := time.Now().Add(r.s.grace()); ; pause(ctx, 10*appearEvery) {
@@ -137,13 +138,13 @@ func (r *run) givenUp(ctx context.Context, err error, path string, undo func() e
 		return broken("%s", why)
 	}
 	if undone != nil {
-		return copes("%s; to undo it fails: %s, although nothing is mounted", said, words(undone))
+		return copes("%s; the undo call fails, although nothing is mounted: %s", said, words(undone))
 	}
 
 	return f
 }
 
-// atOnce is the number of simultaneous calls.
+// atOnce is the number of calls that the test makes at the same time.
 const atOnce = 4
 
 func checkAtOnce(ctx context.Context, r *run) finding {
@@ -151,7 +152,7 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 		return skipped("%s", why)
 	}
 	if err := r.attach(ctx); err != nil {
-		return skipped("it is not attached")
+		return skipped("the volume is not attached")
 	}
 
 	odd := ""
@@ -162,7 +163,7 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 		r.dirty = true
 		odd = r.together(r.rec.Staging, func() error { return r.nodeStage(ctx) })
 		if why := r.wantStaged(ctx); why != "" {
-			return broken("after stages at the same time %s", why)
+			return broken("after simultaneous stage calls: %s", why)
 		}
 	}
 
@@ -170,16 +171,17 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 	odd += r.together(r.rec.Targets[second], r.publisher(ctx, second))
 	r.dirty = true
 	if why := r.wantBare(ctx); why != "" {
-		return broken("after calls at the same time %s", why)
+		return broken("after simultaneous calls: %s", why)
 	}
 	if odd != "" {
-		return copes("%s the agent makes one call at a time for a volume", odd)
+		return copes("%s the agent makes one call at a time for each volume", odd)
 	}
 
-	return fine("%d stages and %d publishes at the same time made one mount each", atOnce, atOnce)
+	return fine("%d simultaneous stage calls and %d simultaneous publish calls made one mount each", atOnce, atOnce)
 }
 
-// publisher returns a function that publishes and that may be called several times at once.
+// publisher returns a function that publishes the volume, and that several goroutines may call at
+// the same time.
 func (r *run) publisher(ctx context.Context, n int) func() error {
 	return func() error {
 		one := *r
@@ -188,7 +190,7 @@ func (r *run) publisher(ctx context.Context, n int) func() error {
 	}
 }
 
-// together makes a call several times at once, and describes unexpected results.
+// together makes a call several times in parallel, and describes unexpected results.
 func (r *run) together(path string, do func() error) string {
 	errs := make([]error, atOnce)
 	var wg sync.WaitGroup
@@ -201,26 +203,26 @@ func (r *run) together(path string, do func() error) string {
 
 	for _, err := range errs {
 		if c := code(err); c != "OK" && c != "Aborted" {
-			odd = fmt.Sprintf("at the same time: %s;", words(err))
+			odd = fmt.Sprintf("a simultaneous call fails: %s;", words(err))
 		}
 	}
 
 	if n, err := r.s.Host.Count(path); err != nil || n > 1 {
-		odd += fmt.Sprintf(" %d mounts lie on each other;", n)
+		odd += fmt.Sprintf(" the path has %d stacked mounts;", n)
 	}
 
 	return odd
 }
 
 func checkLongPath(ctx context.Context, r *run) finding {
-	return r.elsewhere(ctx, long, "keep the data dir, and the ids of volumes and allocs, short")
+	return r.elsewhere(ctx, long, "use a short data dir, and short ids for volumes and allocs")
 }
 
 func checkHiddenPath(ctx context.Context, r *run) finding {
-	return r.elsewhere(ctx, hidden, "do not put the data dir below a directory with a leading dot; the agent makes no such names itself")
+	return r.elsewhere(ctx, hidden, "do not put the data dir below a directory with a leading dot; the agent itself makes no such directory")
 }
 
-// elsewhere publishes at a target with an unusual path.
+// elsewhere publishes the volume at a target with an unusual path.
 func (r *run) elsewhere(ctx context.Context, n int, advice string) finding {
 	if why := r.wantFree(ctx); why != "" {
 		return skipped("%s", why)
@@ -243,7 +245,7 @@ func checkKillStage(ctx context.Context, r *run) finding {
 		return skipped("%s", why)
 	}
 	if err := r.attach(ctx); err != nil {
-		return skipped("it is not attached")
+		return skipped("the volume is not attached")
 	}
 	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
@@ -263,18 +265,19 @@ func checkKillStage(ctx context.Context, r *run) finding {
 		return broken("%v", err)
 	}
 
-	// If the mount died with the process, unstage it first, as the agent does.
+	// If the mount died with the process, it must be unstaged before the next stage. wantPublished
+	// does so, like the agent.
 	if s := r.s.Host.Look(ctx, r.rec.Staging).Seen; s == volume.SeenNothing || s == volume.SeenMount {
 		if err := r.stage(ctx); err != nil {
-			return broken("ready again after %s, and then: %s", took.Round(time.Millisecond), words(err))
+			return broken("the plugin was ready again after %s, but then failed: %s", took.Round(time.Millisecond), words(err))
 		}
 	}
 
 	if why := r.wantPublished(ctx, first); why != "" {
-		return broken("ready again after %s, and then %s", took.Round(time.Millisecond), why)
+		return broken("the plugin was ready again after %s, but then failed: %s", took.Round(time.Millisecond), why)
 	}
 
-	return fine("ready again after %s; the stage had ended with %s", took.Round(time.Millisecond), code(answered))
+	return fine("the plugin was ready again after %s; the interrupted stage ended with %s", took.Round(time.Millisecond), code(answered))
 }
 
 func checkKillMounted(ctx context.Context, r *run) finding {
@@ -298,21 +301,21 @@ func checkKillMounted(ctx context.Context, r *run) finding {
 
 	lost := r.intact(ctx)
 	if lost == nil {
-		return fine("the mount lives on; ready again after %s", took.Round(time.Millisecond))
+		return fine("the mount survives; the plugin was ready again after %s", took.Round(time.Millisecond))
 	}
 
 	r.dirty = true
 	if why := r.wantPublished(ctx, first); why != "" {
-		return broken("the mount dies with the process (%v), and then %s", lost, why)
+		return broken("the mount ends with the process (%v), and cannot be made again: %s", lost, why)
 	}
 	if err := r.intact(ctx); err != nil {
-		return broken("the mount dies with the process, and made again it is not the same: %v", err)
+		return broken("the mount ends with the process, and the new mount does not show the same data: %v", err)
 	}
 
-	return copes("the mount dies with the process; the agent makes it again, %s after the kill here, and who has files open loses them", took.Round(time.Millisecond))
+	return copes("the mount ends with the process; the agent makes it again (here %s after the kill), but programs lose their open files", took.Round(time.Millisecond))
 }
 
-// intact returns nil if the first target is mounted and holds the file.
+// intact returns nil if the volume is mounted at the first target and has the test's file.
 func (r *run) intact(ctx context.Context) error {
 	err := r.good(ctx, first)
 	if err == nil && r.data != nil {
@@ -321,14 +324,14 @@ func (r *run) intact(ctx context.Context) error {
 	return err
 }
 
-// errSpared is returned if the process was not killed.
+// errSpared is the error of kill if the process was not killed.
 var errSpared = errors.New("not killed")
 
-// kill ends the plugin's process and waits until the next one is ready.
+// kill kills the plugin's process and waits until the next process is ready.
 func (r *run) kill(ctx context.Context) (time.Duration, error) {
 	before, began := r.s.Plugins.View(r.id).Incarnation, time.Now()
 	if err := r.s.Plugins.Kill(r.id, Name(&r.rec)); err != nil {
-		return 0, fmt.Errorf("%w: %v", errSpared, err) //nolint:errorlint // its kind means nothing here
+		return 0, fmt.Errorf("%w: %v", errSpared, err) //nolint:errorlint // callers need only errSpared
 	}
 
 	limit, cancel := context.WithTimeout(ctx, readyWithin)
@@ -339,7 +342,7 @@ func (r *run) kill(ctx context.Context) (time.Duration, error) {
 	}
 
 	if err := r.s.Plugins.Await(limit, r.id); err != nil {
-		return 0, fmt.Errorf("not ready again after %s: %w", readyWithin, err)
+		return 0, fmt.Errorf("the plugin was not ready again within %s: %w", readyWithin, err)
 	}
 
 	return time.Since(began), nil

@@ -23,18 +23,19 @@ func checkPublish(ctx context.Context, r *run) finding {
 
 	r.answered = true
 	if _, err := lstat(ctx, r.rec.Targets[first]); errors.Is(err, os.ErrNotExist) {
-		return copes("it answers OK before the target exists; the agent waits %s for the mount", appearWithin)
+		return copes("the plugin answers OK before the target exists; the agent waits %s for the mount", appearWithin)
 	}
 
-	return fine("it answers OK, and the target is there")
+	return fine("the plugin answers OK, and the target exists")
 }
 
-// prompt is the delay after the answer that still counts as a mount in time.
+// prompt is the maximum time between the plugin's answer and the mount. A mount that takes longer
+// counts as late.
 const prompt = 50 * time.Millisecond
 
 func checkMounted(ctx context.Context, r *run) finding {
 	if !r.answered {
-		return skipped("the publish did not succeed")
+		return skipped("the publish failed")
 	}
 
 	sight, took := r.appear(ctx, r.rec.Targets[first], appearWithin)
@@ -45,7 +46,7 @@ func checkMounted(ctx context.Context, r *run) finding {
 
 	switch {
 	case sight.Seen == volume.SeenNothing:
-		return broken("nothing is mounted at the target %s; does the plugin run in another mount namespace?%s", took.Round(time.Millisecond), r.mode(ctx, first))
+		return broken("nothing is mounted at the target after %s; does the plugin run in another mount namespace?%s", took.Round(time.Millisecond), r.mode(ctx, first))
 	case sight.Seen != volume.SeenMount:
 		return broken("the mount does not open: %s", seen(sight))
 	}
@@ -54,19 +55,19 @@ func checkMounted(ctx context.Context, r *run) finding {
 	r.learn(sight)
 	if took > prompt {
 		r.late = true
-		return copes("the mount came %s after the answer; the agent waits %s for it", took.Round(time.Millisecond), appearWithin)
+		return copes("the mount appeared %s after the answer; the agent waits up to %s for a mount", took.Round(time.Millisecond), appearWithin)
 	}
 
 	return fine("%s, %s", r.sum.Mounts, sight.Identity.FSType)
 }
 
-// mode describes a target that exists but is not a mount point.
+// mode returns a sentence about a target that exists but is not a mount point.
 func (r *run) mode(ctx context.Context, n int) string {
 	info, err := lstat(ctx, r.rec.Targets[n])
 	if err != nil {
 		return ""
 	}
-	return fmt.Sprintf(" The target is there, with mode %04o", info.Mode().Perm())
+	return fmt.Sprintf(" The target exists and has mode %04o", info.Mode().Perm())
 }
 
 func checkSource(ctx context.Context, r *run) finding {
@@ -80,10 +81,10 @@ func checkSource(ctx context.Context, r *run) finding {
 		return broken("%v", err)
 	case own:
 		r.dirty = true
-		return broken("the empty staging directory is mounted: what is written goes to the host's disk; the stage answered OK and did nothing")
+		return broken("the empty staging directory is mounted, because NodeStageVolume answered OK and did nothing; data would go to the host's disk")
 	}
 
-	return fine("it is not a directory of the agent")
+	return fine("the mount does not show a directory of the agent")
 }
 
 func checkPublishAgain(ctx context.Context, r *run) finding {
@@ -97,7 +98,7 @@ func checkPublishAgain(ctx context.Context, r *run) finding {
 		return broken("%v", err)
 	}
 	if err := r.publish(ctx, first, false); err != nil {
-		return copes("%s; the agent unpublishes before it tries again", words(err))
+		return copes("%s; the agent unpublishes before it retries", words(err))
 	}
 
 	return r.stackedAt(path, before)
@@ -125,14 +126,14 @@ func (r *run) write(ctx context.Context) finding {
 	return fine("%d bytes", len(data))
 }
 
-// holds returns nil if the file can be read at a target and has the written content.
+// holds returns nil if the test's file can be read at a target and has the written content.
 func (r *run) holds(ctx context.Context, n int) error {
 	got, err := read(ctx, r.rec.Targets[n], r.rec.File)
 	switch {
 	case err != nil:
 		return err
 	case !bytes.Equal(got, r.data):
-		return fmt.Errorf("the file holds %d bytes that are not those written", len(got))
+		return fmt.Errorf("the file has %d bytes that differ from the written bytes", len(got))
 	}
 	return nil
 }
@@ -151,18 +152,18 @@ func checkSecond(ctx context.Context, r *run) finding {
 	}
 	if err != nil {
 		r.dirty = true
-		return broken("at the second target: %s", words(err))
+		return broken("the second target fails: %s", words(err))
 	}
 	if err := r.s.takeOff(ctx, r.rec.Targets[second], func() error { return r.nodeUnpublish(ctx, second) }); err != nil {
 		r.dirty = true
-		return broken("the second target is not unpublished: %v", err)
+		return broken("cannot unpublish the second target: %v", err)
 	}
 	if err := errors.Join(r.good(ctx, first), r.holds(ctx, first)); err != nil {
 		r.dirty = true
-		return broken("with the second target gone the first is, too: %v", err)
+		return broken("unpublishing the second target breaks the first: %v", err)
 	}
 
-	return fine("both show the same")
+	return fine("both targets show the same data")
 }
 
 func checkStats(ctx context.Context, r *run) finding {
@@ -180,9 +181,9 @@ func checkStats(ctx context.Context, r *run) finding {
 
 	switch {
 	case err != nil:
-		return copes("%s; volctl volume stats fails, and nothing else", words(err))
+		return copes("%s; only volctl volume stats fails", words(err))
 	case stats.Bytes == nil:
-		return copes("it tells no bytes; volctl volume stats has nothing to show")
+		return copes("the plugin reports no bytes; volctl volume stats has nothing to show")
 	}
 
 	return fine("%d of %d bytes used", stats.Bytes.Used, stats.Bytes.Total)
@@ -197,13 +198,13 @@ func checkUnpublish(ctx context.Context, r *run) finding {
 	path := r.rec.Targets[first]
 	if !r.nothing(ctx, path) {
 		r.dirty = true
-		return broken("%s, and the target is still mounted", answer(err))
+		return broken("%s, but the target is still mounted", answer(err))
 	}
 
 	delete(r.up, first)
 	_, gone := lstat(ctx, path)
 	if rerr := r.s.Host.Remove(path); rerr != nil {
-		return broken("it leaves something behind: %v", rerr)
+		return broken("leftovers remain: %v", rerr)
 	}
 
 	switch {
@@ -211,12 +212,12 @@ func checkUnpublish(ctx context.Context, r *run) finding {
 		r.dirty = true
 		return broken("%s", words(err))
 	case err != nil:
-		return copes("%s, although nothing is mounted any more; the agent believes the mount table", words(err))
+		return copes("%s, although nothing is mounted any more; the agent trusts the mount table", words(err))
 	case !errors.Is(gone, os.ErrNotExist):
 		return copes("the target stays; the agent removes it")
 	}
 
-	return fine("mount and target are gone")
+	return fine("the mount and the target are gone")
 }
 
 func checkUnpublishAgain(ctx context.Context, r *run) finding {
@@ -237,14 +238,14 @@ func (r *run) unpublishNothing(ctx context.Context, n int) finding {
 	switch {
 	case !r.nothing(ctx, r.rec.Targets[n]):
 		r.touched[n], r.dirty = true, true
-		return broken("%s, and something is mounted there", answer(err))
+		return broken("%s, but the target has a mount", answer(err))
 	case unanswered(err):
 		return broken("%s", words(err))
 	case err != nil:
-		return copes("%s; nothing is mounted, and the agent takes it for done", words(err))
+		return copes("%s; nothing is mounted, so the agent treats this as success", words(err))
 	}
 
-	return fine("it succeeds")
+	return fine("the call succeeds")
 }
 
 func checkRepublish(ctx context.Context, r *run) finding {
@@ -261,7 +262,7 @@ func checkRestage(ctx context.Context, r *run) finding {
 	return r.kept(ctx)
 }
 
-// kept publishes the volume and checks the file.
+// kept publishes the volume, and checks that the test's file is unchanged.
 func (r *run) kept(ctx context.Context) finding {
 	if why := r.wantPublished(ctx, first); why != "" {
 		return broken("%s", why)
@@ -269,7 +270,7 @@ func (r *run) kept(ctx context.Context) finding {
 	if err := r.holds(ctx, first); err != nil {
 		return broken("%v", err)
 	}
-	return fine("the file is as it was")
+	return fine("the file is unchanged")
 }
 
 func checkReadOnly(ctx context.Context, r *run) finding {
@@ -277,10 +278,10 @@ func checkReadOnly(ctx context.Context, r *run) finding {
 		return skipped("%s", why)
 	}
 	if err := r.publish(ctx, second, true); err != nil {
-		return copes("%s; read-only claims fail with that", words(err))
+		return copes("%s; read-only claims fail with this error", words(err))
 	}
 
-	r.dirty = true // in any case, other checks cannot use this mount
+	r.dirty = true // other checks cannot use a read-only mount
 	if err := r.good(ctx, second); err != nil {
 		return broken("%v", err)
 	}
@@ -288,20 +289,21 @@ func checkReadOnly(ctx context.Context, r *run) finding {
 	path := r.rec.Targets[second]
 	name := r.rec.File + "-ro"
 	if r.readOnly(ctx, path, name) {
-		return fine("it cannot be written to")
+		return fine("the mount is read-only")
 	}
 	if err := r.s.Host.MakeReadOnly(ctx, path); err != nil || !r.readOnly(ctx, path, name) {
-		return broken("it can be written to, and cannot be made read-only here: %v", err)
+		return broken("the mount can be written to, and the agent cannot remount it read-only: %v", err)
 	}
 
-	return copes("it can be written to; the agent remounts it read-only")
+	return copes("the mount can be written to; the agent remounts it read-only")
 }
 
-// readOnly tries to write a file, and removes it if that succeeds.
+// readOnly reports whether a file cannot be written in dir. It removes the file if the write
+// succeeds.
 func (r *run) readOnly(ctx context.Context, dir, name string) bool {
 	if err := write(ctx, dir, name, []byte("x")); err != nil {
 		return errors.Is(err, syscall.EROFS) || r.s.Host.Look(ctx, dir).ReadOnly
 	}
-	_ = remove(ctx, dir, name) // one more empty file does no harm in a volume that will be deleted
+	_ = remove(ctx, dir, name) // a small file that remains does no harm
 	return false
 }

@@ -15,15 +15,15 @@ func checkStage(ctx context.Context, r *run) finding {
 
 	switch sight := r.s.Host.Look(ctx, r.rec.Staging); sight.Seen {
 	case volume.SeenNothing:
-		return fine("it mounts nothing yet")
+		return fine("the stage makes no mount")
 	case volume.SeenMount:
 		r.sum.StageMounts = true
 		r.learn(sight)
-		return fine("it mounts %s", sight.Identity.FSType)
+		return fine("the stage mounts %s", sight.Identity.FSType)
 	default:
 		r.failures++
 		r.dirty = true
-		return broken("it answers OK, and the mount does not open: %s", seen(sight))
+		return broken("the plugin answers OK, but the mount does not open: %s", seen(sight))
 	}
 }
 
@@ -38,13 +38,13 @@ func checkStageAgain(ctx context.Context, r *run) finding {
 	}
 	if err := r.nodeStage(ctx); err != nil {
 		r.dirty = true
-		return copes("%s; the agent unstages before it tries again", words(err))
+		return copes("%s; the agent unstages before it retries", words(err))
 	}
 
 	return r.stackedAt(r.rec.Staging, before)
 }
 
-// stackedAt checks whether a repeated call has made another mount.
+// stackedAt checks whether a repeated call has added a mount.
 func (r *run) stackedAt(path string, before int) finding {
 	now, err := r.s.Host.Count(path)
 	switch {
@@ -52,9 +52,9 @@ func (r *run) stackedAt(path string, before int) finding {
 		return broken("%v", err)
 	case now > before:
 		r.dirty = true
-		return copes("it mounts once more: %d mounts lie on each other; the agent unmounts until none is left", now)
+		return copes("the repeated call adds a mount: the path now has %d mounts; the agent unmounts all of them", now)
 	}
-	return fine("it changes nothing")
+	return fine("the repeated call changes nothing")
 }
 
 func checkUnstagePublished(ctx context.Context, r *run) finding {
@@ -67,7 +67,7 @@ func checkUnstagePublished(ctx context.Context, r *run) finding {
 
 	switch lost := r.good(ctx, first); {
 	case lost != nil:
-		return copes("it takes the published mount away (%v); the agent unstages only what nobody has published", lost)
+		return copes("unstaging removes the published mount (%v); the agent unstages only volumes without published mounts", lost)
 	case err != nil:
 		return fine("refused: %s", words(err))
 	}
@@ -86,18 +86,18 @@ func checkUnstage(ctx context.Context, r *run) finding {
 
 	switch {
 	case mounted:
-		return broken("%s, and %s is still mounted", answer(err), r.rec.Staging)
+		return broken("%s, but %s is still mounted", answer(err), r.rec.Staging)
 	case code(err) == "NotFound":
 		r.dirty = false
 		r.staged = false
-		return copes("%s, although it was staged; nothing is mounted, and the agent takes it for done", words(err))
+		return copes("%s for a staged volume; nothing is mounted, so the agent treats the volume as unstaged", words(err))
 	case err != nil:
-		return broken("%s, although nothing is mounted any more; the agent would try for ever", words(err))
+		return broken("%s, although nothing is mounted any more; the agent would retry forever", words(err))
 	}
 
 	r.staged = false
 	if err := r.s.Host.Remove(r.rec.Staging); err != nil {
-		return broken("it leaves something behind: %v", err)
+		return broken("leftovers remain: %v", err)
 	}
 
 	return fine("unstaged")
@@ -106,7 +106,7 @@ func checkUnstage(ctx context.Context, r *run) finding {
 // answer describes the outcome of a call.
 func answer(err error) string {
 	if err == nil {
-		return "it answers OK"
+		return "the plugin answers OK"
 	}
 	return words(err)
 }
@@ -119,11 +119,11 @@ func checkUnstageAgain(ctx context.Context, r *run) finding {
 	err := r.nodeUnstage(ctx)
 	switch code(err) {
 	case "OK":
-		return fine("it succeeds")
+		return fine("the call succeeds")
 	case "NotFound":
-		return copes("%s; the agent takes it for done", words(err))
+		return copes("%s; the agent treats this as success", words(err))
 	default:
-		return broken("%s; after a crash the agent would try for ever", words(err))
+		return broken("%s; after a crash the agent would retry forever", words(err))
 	}
 }
 
@@ -132,7 +132,7 @@ func checkPublishUnstaged(ctx context.Context, r *run) finding {
 		return skipped("%s", why)
 	}
 	if err := r.attach(ctx); err != nil {
-		return skipped("it is not attached")
+		return skipped("the volume is not attached")
 	}
 	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
@@ -146,16 +146,16 @@ func checkPublishUnstaged(ctx context.Context, r *run) finding {
 	case err != nil && sight.Seen == volume.SeenNothing:
 		return fine("refused: %s", words(err))
 	case err != nil:
-		return copes("%s, and something is mounted; the agent unpublishes after each failure", words(err))
+		return copes("%s, but the target has a mount; the agent unpublishes after each failure", words(err))
 	case sight.Seen == volume.SeenNothing:
-		return copes("it answers OK and mounts nothing; the agent looks after each publish")
+		return copes("the plugin answers OK and mounts nothing; the agent checks the mount after each publish")
 	}
 
 	if own, err := r.s.Host.Own(sight.Identity); err != nil || own {
-		return copes("it answers OK and mounts the empty staging directory; the agent looks what each publish has mounted")
+		return copes("the plugin answers OK and mounts the empty staging directory; the agent checks the mount after each publish")
 	}
 
-	return fine("it mounts the volume without a stage")
+	return fine("the plugin mounts the volume without a stage")
 }
 
 func checkArgvPath(ctx context.Context, r *run) finding {
@@ -163,7 +163,7 @@ func checkArgvPath(ctx context.Context, r *run) finding {
 		return skipped("%s", why)
 	}
 
-	// This process has the path among its arguments. It ends when its input is closed.
+	// This process has the staging path among its arguments. It ends when its input is closed.
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "read _", r.rec.Staging)
 	in, err := cmd.StdinPipe()
 	if err == nil {
@@ -177,7 +177,7 @@ func checkArgvPath(ctx context.Context, r *run) finding {
 	_ = in.Close() // this ends the process
 	_ = cmd.Wait() // its exit status does not matter
 	if failed != nil {
-		return copes("%s; no process of the agent has a staging path among its arguments", words(failed))
+		return copes("%s; the agent starts no process with a staging path among its arguments", words(failed))
 	}
 
 	return fine("accepted")

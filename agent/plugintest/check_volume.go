@@ -17,7 +17,7 @@ var driverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9]
 
 func checkName(_ context.Context, r *run) finding {
 	if !driverName.MatchString(r.info.Driver) {
-		return copes("%q is no name by the spec; the agent takes it as it is", r.info.Driver)
+		return copes("%q is not a valid name by the CSI spec; the agent accepts it", r.info.Driver)
 	}
 	return fine("%s", strings.TrimSpace(r.info.Driver+" "+r.info.Version))
 }
@@ -29,12 +29,12 @@ func checkProbe(ctx context.Context, r *run) finding {
 	case err != nil:
 		return broken("Probe fails: %s", words(err))
 	case !ready:
-		return broken("it says that it is not ready")
+		return broken("the plugin reports that it is not ready")
 	}
 	return fine("ready")
 }
 
-// number matches a capability that this agent has no name for.
+// number matches a capability for which this agent has no name.
 var number = regexp.MustCompile(`^[0-9]+$`)
 
 func checkCapabilities(_ context.Context, r *run) finding {
@@ -55,17 +55,17 @@ func checkCapabilities(_ context.Context, r *run) finding {
 	}
 
 	if len(unknown) > 0 {
-		said += "; not known to this agent, and not used: " + strings.Join(unknown, ", ")
+		said += "; unknown to this agent, and not used: " + strings.Join(unknown, ", ")
 	}
 
 	if !r.info.HasNode {
-		return copes("it has no node service, so nothing can be mounted through it alone; %s", said)
+		return copes("the plugin has no node service, so it cannot mount volumes by itself; %s", said)
 	}
 
 	return fine("%s", said)
 }
 
-// maxNodeID is in bytes (CSI spec, "Size Limits").
+// maxNodeID is the maximum length of a node id in bytes (CSI spec, "Size Limits").
 const maxNodeID = 256
 
 func checkNodeInfo(ctx context.Context, r *run) finding {
@@ -73,7 +73,7 @@ func checkNodeInfo(ctx context.Context, r *run) finding {
 	for i := range ids {
 		var info volume.PluginInfo
 		if err := r.call("NodeGetInfo", func(p Plugin) (err error) { info, err = p.Info(ctx); return err }); err != nil {
-			return broken("it fails when asked again: %s", words(err))
+			return broken("a repeated call fails: %s", words(err))
 		}
 		ids[i] = info.NodeID
 	}
@@ -82,9 +82,9 @@ func checkNodeInfo(ctx context.Context, r *run) finding {
 	case id != ids[1] || id != r.info.NodeID:
 		return broken("the node id changes: %q, then %q and %q", r.info.NodeID, id, ids[1])
 	case id == "" && r.info.Caps.Attach:
-		return broken("the node id is empty, and the plugin attaches")
+		return broken("the node id is empty, but the plugin needs it to attach volumes")
 	case id == "":
-		return copes("the node id is empty; the agent needs it only to attach")
+		return copes("the node id is empty; the agent needs it only to attach volumes")
 	case len(id) > maxNodeID:
 		return copes("the node id has %d bytes, more than %d", len(id), maxNodeID)
 	default:
@@ -92,7 +92,7 @@ func checkNodeInfo(ctx context.Context, r *run) finding {
 	}
 }
 
-// create makes a volume. It stores its intent first.
+// create creates a volume. It first stores the name in the record, so that a crash leaks no volume.
 func (r *run) create(ctx context.Context, name string, capacity int64) (call.CreateVolumeResult, error) {
 	at := slices.IndexFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name == name })
 	if at < 0 {
@@ -129,14 +129,14 @@ func (r *run) create(ctx context.Context, name string, capacity int64) (call.Cre
 
 func checkCreate(ctx context.Context, r *run) finding {
 	if r.ask.ExternalID != "" {
-		return skipped("volume %q is given", r.ask.ExternalID)
+		return skipped("the test uses volume %q", r.ask.ExternalID)
 	}
 
 	made, err := r.create(ctx, Name(&r.rec), r.rec.Capacity)
 	if code(err) == "InvalidArgument" {
-		r.refused = volume.Errorf(volume.ErrInvalid, "plugin %q refuses to create a volume as asked: %s", r.id, words(err)).
-			WithHint("give what it needs with --param, or a volume with --external-id")
-		return skipped("it refuses: %s", words(err))
+		r.refused = volume.Errorf(volume.ErrInvalid, "plugin %q refuses to create the requested volume: %s", r.id, words(err)).
+			WithHint("set the plugin's parameters with --param, or name a volume with --external-id")
+		return skipped("the plugin refuses: %s", words(err))
 	}
 	if err != nil {
 		return broken("%s", words(err))
@@ -144,24 +144,24 @@ func checkCreate(ctx context.Context, r *run) finding {
 
 	r.vol, r.capacity = r.rec.Volumes[0], made.Capacity
 	if made.Capacity > 0 && made.Capacity < r.rec.Capacity {
-		return broken("it made %d bytes of %d", made.Capacity, r.rec.Capacity)
+		return broken("the plugin created %d bytes instead of %d", made.Capacity, r.rec.Capacity)
 	}
 	if n := len(made.ExternalID); n > maxPath {
 		return copes("the id %.24q… has %d bytes, more than %d", made.ExternalID, n, maxPath)
 	}
 
-	return fine("made as %q", made.ExternalID)
+	return fine("created as %q", made.ExternalID)
 }
 
 func checkCreateAgain(ctx context.Context, r *run) finding {
 	made, err := r.create(ctx, Name(&r.rec), r.rec.Capacity)
 	switch {
 	case err != nil:
-		return broken("%s; a create that was cut short cannot be taken up", words(err))
+		return broken("%s; the agent cannot continue an interrupted create", words(err))
 	case made.ExternalID != r.vol.ExternalID:
-		return broken("it made another volume, %q; a create that was cut short leaks one", made.ExternalID)
+		return broken("the plugin created another volume, %q; an interrupted create leaks a volume", made.ExternalID)
 	case !maps.Equal(made.Context, r.vol.Context):
-		return copes("the same volume with another context; the agent keeps the first")
+		return copes("the plugin returned the same volume with another context; the agent keeps the first context")
 	}
 
 	return fine("the same volume")
@@ -174,11 +174,11 @@ func checkCreateSize(ctx context.Context, r *run) finding {
 		return fine("refused")
 	case "OK":
 		if made.ExternalID != r.vol.ExternalID {
-			return broken("it made another volume of the same name, %q", made.ExternalID)
+			return broken("the plugin created another volume of the same name, %q", made.ExternalID)
 		}
-		return copes("it gives the volume as if its size fitted; the agent asks once for each name")
+		return copes("the plugin returns the volume in spite of its different size; the agent never changes the size for a name")
 	default:
-		return copes("%s instead of AlreadyExists; the agent asks once for each name", words(err))
+		return copes("%s instead of AlreadyExists; the agent never changes the size for a name", words(err))
 	}
 }
 
@@ -187,7 +187,7 @@ func checkCreateName(ctx context.Context, r *run) finding {
 	name += strings.Repeat("x", maxPath-len(name))
 	made, err := r.create(ctx, name, r.rec.Capacity)
 	if err != nil {
-		return copes("%s; give its volumes shorter names", words(err))
+		return copes("%s; use shorter volume ids with this plugin", words(err))
 	}
 	if err := r.s.delete(ctx, r.id, volume.ScratchVolume{Name: name, ExternalID: made.ExternalID}, r.secrets); err != nil {
 		return broken("%v", err)
@@ -210,16 +210,16 @@ func checkAttach(ctx context.Context, r *run) finding {
 
 func checkAttachAgain(ctx context.Context, r *run) finding {
 	if err := r.attach(ctx); err != nil {
-		return skipped("it is not attached")
+		return skipped("the volume is not attached")
 	}
 
 	given, err := r.controllerPublish(ctx)
 	switch {
 	case err != nil:
-		return broken("%s; after a crash the agent attaches again", words(err))
+		return broken("%s; after a crash the agent must attach again", words(err))
 	case !maps.Equal(given, r.publishCtx):
 		r.publishCtx = given
-		return copes("the publish context changes; the agent passes on the last one")
+		return copes("the publish context changes; the agent uses the last one")
 	}
 
 	return fine("the same publish context")
@@ -227,7 +227,7 @@ func checkAttachAgain(ctx context.Context, r *run) finding {
 
 func checkDetach(ctx context.Context, r *run) finding {
 	if r.staged || r.dirty || len(r.up) > 0 {
-		return skipped("it is still mounted")
+		return skipped("the volume is still mounted")
 	}
 
 	err := r.controllerUnpublish(ctx)
@@ -235,7 +235,7 @@ func checkDetach(ctx context.Context, r *run) finding {
 	case "OK":
 		return fine("detached")
 	case "NotFound":
-		return copes("%s; nothing is mounted, so the agent takes it for done", words(err))
+		return copes("%s; nothing is mounted, so the agent treats this as success", words(err))
 	default:
 		return broken("%s", words(err))
 	}
@@ -243,7 +243,7 @@ func checkDetach(ctx context.Context, r *run) finding {
 
 func checkDelete(ctx context.Context, r *run) finding {
 	if r.staged || r.dirty || len(r.up) > 0 || r.attached {
-		return skipped("it is still in use")
+		return skipped("the volume is still in use")
 	}
 
 	err := r.call("DeleteVolume", func(p Plugin) error {
@@ -257,7 +257,7 @@ func checkDelete(ctx context.Context, r *run) finding {
 	case "OK":
 		return fine("deleted")
 	case "NotFound":
-		return copes("%s; the agent takes it for done", words(err))
+		return copes("%s; the agent treats this as success", words(err))
 	default:
 		return broken("%s", words(err))
 	}
@@ -268,15 +268,15 @@ func checkUnknownDelete(ctx context.Context, r *run) finding {
 		return p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: r.unknown(), Secrets: r.secrets})
 	})
 	if err != nil {
-		return copes("%s; the agent deletes only what it has on record", words(err))
+		return copes("%s; the agent deletes only volumes that it has on record", words(err))
 	}
-	return fine("it succeeds")
+	return fine("the call succeeds")
 }
 
-// unknown returns an id that no volume has.
+// unknown returns an id that belongs to no volume.
 func (r *run) unknown() string { return fmt.Sprintf("%s-none", Name(&r.rec)) }
 
-// checkLeftovers undoes the rest of the test, and checks for leftovers.
+// checkLeftovers undoes everything that earlier checks did not undo, and reports the leftovers.
 func checkLeftovers(ctx context.Context, r *run) finding {
 	rec := r.rec
 	var left []string
@@ -288,7 +288,7 @@ func checkLeftovers(ctx context.Context, r *run) finding {
 	left = append(left, r.s.rmdirs(rec.Dirs)...)
 	for _, path := range append([]string{rec.Staging}, rec.Targets...) {
 		if sight := r.s.Host.Look(ctx, path); sight.Seen != volume.SeenNothing {
-			left = append(left, path+" shows a mount")
+			left = append(left, path+" still has a mount")
 		}
 	}
 
@@ -298,7 +298,7 @@ func checkLeftovers(ctx context.Context, r *run) finding {
 
 	slices.Sort(left)
 	if left = slices.Compact(left); len(left) > 0 {
-		return broken("%s; it is on record, and tried again by the next test and at the agent's next start", strings.Join(left, "; "))
+		return broken("%s; the agent keeps a record of this, and retries at the next test and at its next start", strings.Join(left, "; "))
 	}
 	if err := r.s.drop(ctx, r.id); err != nil {
 		return broken("%v", err)

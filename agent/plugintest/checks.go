@@ -7,24 +7,24 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// check is one check of the test.
+// check is one check of a plugin test.
 type check struct {
 	id  string
 	doc string // its purpose in one line
 	// needs returns the reason why the check cannot run; empty if it can.
 	needs func(*run) string
 	do    func(context.Context, *run) finding
-	kills bool // it ends the plugin's process
-	// last is set for checks that undo the test. They run for every end of the test, also a
-	// timeout.
+	kills bool // the check kills the plugin's process
+	// last is set for checks that undo the test. They run even if the test times out or its caller
+	// leaves.
 	last   bool
-	always bool // it runs even if the plugin is not ready
+	always bool // the check runs even if the plugin is not ready
 }
 
-// Check is the name and the purpose of a check, for people.
+// Check is the name and the purpose of a check, for users.
 type Check struct{ ID, Doc string }
 
-// List returns all checks in their order.
+// List returns all checks in the order in which they run.
 func List() []Check {
 	all := make([]Check, 0, len(checks))
 	for _, c := range checks {
@@ -33,55 +33,55 @@ func List() []Check {
 	return all
 }
 
-// checks are in the order in which they run. Each mostly leaves the volume in the state that the
-// next one needs.
+// checks lists all checks in the order in which they run. Most checks leave the volume in the state
+// that the next check needs.
 var checks = []check{
-	{id: "name", doc: "the driver's name is one by the spec: at most 63 letters, digits, dots and dashes", needs: free, do: checkName},
-	{id: "probe", doc: "Probe says that it is ready", needs: free, do: checkProbe},
-	{id: "capabilities", doc: "which capabilities it has, those included that this agent does not know", needs: free, do: checkCapabilities},
-	{id: "node-info", doc: "NodeGetInfo gives the same node id twice, of at most 256 bytes", needs: needNode, do: checkNodeInfo},
-	{id: "create", doc: "CreateVolume makes a volume of at least the size asked for", needs: needCreate, do: checkCreate},
-	{id: "create-again", doc: "the same name again gives the same volume", needs: needCreated, do: checkCreateAgain},
-	{id: "create-size", doc: "the same name with another size is ALREADY_EXISTS", needs: needSized, do: checkCreateSize},
-	{id: "create-name", doc: "a name of 128 bytes is accepted", needs: needCreated, do: checkCreateName},
+	{id: "name", doc: "the driver's name is valid by the CSI spec: at most 63 letters, digits, dots and dashes", needs: free, do: checkName},
+	{id: "probe", doc: "Probe reports that the plugin is ready", needs: free, do: checkProbe},
+	{id: "capabilities", doc: "the plugin's capabilities, including those that this agent does not know", needs: free, do: checkCapabilities},
+	{id: "node-info", doc: "NodeGetInfo returns the same node id twice, of at most 256 bytes", needs: needNode, do: checkNodeInfo},
+	{id: "create", doc: "CreateVolume creates a volume of at least the requested size", needs: needCreate, do: checkCreate},
+	{id: "create-again", doc: "CreateVolume with the same name returns the same volume", needs: needCreated, do: checkCreateAgain},
+	{id: "create-size", doc: "CreateVolume with the same name and another size returns ALREADY_EXISTS", needs: needSized, do: checkCreateSize},
+	{id: "create-name", doc: "CreateVolume accepts a name of 128 bytes", needs: needCreated, do: checkCreateName},
 	{id: "attach", doc: "ControllerPublishVolume attaches the volume to this node", needs: needAttach, do: checkAttach},
-	{id: "attach-again", doc: "attaching again gives the same publish context", needs: needAttach, do: checkAttachAgain},
-	{id: "stage", doc: "NodeStageVolume succeeds, and what it mounts opens", needs: needStage, do: checkStage},
-	{id: "stage-again", doc: "staging again succeeds and mounts nothing more", needs: needStage, do: checkStageAgain},
-	{id: "publish", doc: "NodePublishVolume succeeds and makes the target, of which only the parent is there", needs: needMount, do: checkPublish},
-	{id: "mounted", doc: "the mount is at the target, in the host's view, when publish has answered, and opens", needs: needMount, do: checkMounted},
-	{id: "source", doc: "what is mounted is the volume, not the empty staging directory", needs: needMount, do: checkSource},
-	{id: "publish-again", doc: "publishing again succeeds and mounts nothing more", needs: needMount, do: checkPublishAgain},
+	{id: "attach-again", doc: "attaching again returns the same publish context", needs: needAttach, do: checkAttachAgain},
+	{id: "stage", doc: "NodeStageVolume succeeds, and its mount opens", needs: needStage, do: checkStage},
+	{id: "stage-again", doc: "staging again succeeds and adds no mount", needs: needStage, do: checkStageAgain},
+	{id: "publish", doc: "NodePublishVolume succeeds and makes the target below an existing directory", needs: needMount, do: checkPublish},
+	{id: "mounted", doc: "when NodePublishVolume has answered, the host has a mount at the target, and it opens", needs: needMount, do: checkMounted},
+	{id: "source", doc: "the mount shows the volume, not the empty staging directory", needs: needMount, do: checkSource},
+	{id: "publish-again", doc: "publishing again succeeds and adds no mount", needs: needMount, do: checkPublishAgain},
 	{id: "write", doc: "a file can be written, synced and read", needs: needWrite, do: checkWrite},
-	{id: "second-target", doc: "a second target shows the same data, and its end leaves the first alone", needs: needMany, do: checkSecond},
-	{id: "stats", doc: "NodeGetVolumeStats answers with bytes", needs: needStats, do: checkStats},
-	{id: "unpublish", doc: "NodeUnpublishVolume takes mount and target away", needs: needMount, do: checkUnpublish},
+	{id: "second-target", doc: "a second target shows the same data, and unpublishing it does not affect the first", needs: needMany, do: checkSecond},
+	{id: "stats", doc: "NodeGetVolumeStats returns numbers of bytes", needs: needStats, do: checkStats},
+	{id: "unpublish", doc: "NodeUnpublishVolume removes the mount and the target", needs: needMount, do: checkUnpublish},
 	{id: "unpublish-again", doc: "unpublishing again succeeds", needs: needMount, do: checkUnpublishAgain},
-	{id: "unpublish-never", doc: "unpublishing a target that never was succeeds", needs: needMount, do: checkUnpublishNever},
-	{id: "data-republish", doc: "the file is still there after unpublish and publish", needs: needData, do: checkRepublish},
-	{id: "read-only", doc: "a read-only publish cannot be written to", needs: needMount, do: checkReadOnly},
-	{id: "unstage-published", doc: "an unstage that comes too early leaves the published mount alone", needs: needStage, do: checkUnstagePublished},
-	{id: "unstage", doc: "NodeUnstageVolume takes away what stage has mounted", needs: needStage, do: checkUnstage},
-	{id: "unstage-again", doc: "unstaging again succeeds, with the directory gone", needs: needStage, do: checkUnstageAgain},
-	{id: "publish-unstaged", doc: "a publish without a stage is refused", needs: needStage, do: checkPublishUnstaged},
-	{id: "data-restage", doc: "the file is still there after unstage and stage", needs: needData, do: checkRestage},
-	{id: "unknown-publish", doc: "publishing a volume that does not exist is NOT_FOUND", needs: needMount, do: checkUnknownPublish},
-	{id: "unknown-unpublish", doc: "unpublishing a volume that does not exist is NOT_FOUND, or succeeds", needs: needMount, do: checkUnknownUnpublish},
+	{id: "unpublish-never", doc: "unpublishing a target that never existed succeeds", needs: needMount, do: checkUnpublishNever},
+	{id: "data-republish", doc: "the file still exists after unpublish and publish", needs: needData, do: checkRepublish},
+	{id: "read-only", doc: "a read-only mount cannot be written to", needs: needMount, do: checkReadOnly},
+	{id: "unstage-published", doc: "unstaging a published volume does not affect the published mount", needs: needStage, do: checkUnstagePublished},
+	{id: "unstage", doc: "NodeUnstageVolume removes the mount at the staging path", needs: needStage, do: checkUnstage},
+	{id: "unstage-again", doc: "unstaging again succeeds, even without the directory", needs: needStage, do: checkUnstageAgain},
+	{id: "publish-unstaged", doc: "the plugin refuses a publish without a stage", needs: needStage, do: checkPublishUnstaged},
+	{id: "data-restage", doc: "the file still exists after unstage and stage", needs: needData, do: checkRestage},
+	{id: "unknown-publish", doc: "publishing a volume that does not exist returns NOT_FOUND", needs: needMount, do: checkUnknownPublish},
+	{id: "unknown-unpublish", doc: "unpublishing a volume that does not exist returns NOT_FOUND, or succeeds", needs: needMount, do: checkUnknownUnpublish},
 	{id: "unknown-delete", doc: "deleting a volume that does not exist succeeds", needs: needCreate, do: checkUnknownDelete},
-	{id: "late-mount", doc: "a publish that is undone at once leaves no mount that comes later", needs: needMount, do: checkLate},
-	{id: "given-up-stage", doc: "a stage that was given up half-way and undone leaves nothing", needs: needStage, do: checkGivenUpStage},
-	{id: "given-up-publish", doc: "a publish that was given up half-way and undone leaves nothing", needs: needMount, do: checkGivenUpPublish},
-	{id: "at-once", doc: "calls at the same time for one volume are served in turn, or ABORTED", needs: needMount, do: checkAtOnce},
+	{id: "late-mount", doc: "after a publish that is undone at once, no late mount appears", needs: needMount, do: checkLate},
+	{id: "given-up-stage", doc: "a stage that was given up half-way and undone has no late effect", needs: needStage, do: checkGivenUpStage},
+	{id: "given-up-publish", doc: "a publish that was given up half-way and undone has no late effect", needs: needMount, do: checkGivenUpPublish},
+	{id: "at-once", doc: "simultaneous calls for one volume are served in turn, or return ABORTED", needs: needMount, do: checkAtOnce},
 	{id: "long-path", doc: "a target path of 128 bytes is accepted", needs: needMount, do: checkLongPath},
 	{id: "hidden-path", doc: "a target below a directory with a leading dot is accepted", needs: needMount, do: checkHiddenPath},
 	{id: "argv-path", doc: "staging works while another process has the staging path among its arguments", needs: needStage, do: checkArgvPath},
-	{id: "kill-stage", doc: "after a kill during a stage it is ready again, and staging succeeds", needs: needKillStage, do: checkKillStage, kills: true},
-	{id: "kill-mounted", doc: "after a kill the mount lives on, or can be made again", needs: needKill, do: checkKillMounted, kills: true},
+	{id: "kill-stage", doc: "after a kill during a stage, the plugin becomes ready again, and staging succeeds", needs: needKillStage, do: checkKillStage, kills: true},
+	{id: "kill-mounted", doc: "after a kill, the mount survives or can be made again", needs: needKill, do: checkKillMounted, kills: true},
 	{id: "detach", doc: "ControllerUnpublishVolume succeeds", needs: needAttach, do: checkDetach, last: true},
 	{id: "detach-again", doc: "detaching again succeeds", needs: needAttach, do: checkDetach, last: true},
 	{id: "delete", doc: "DeleteVolume succeeds", needs: needCreated, do: checkDelete, last: true},
 	{id: "delete-again", doc: "deleting again succeeds", needs: needCreated, do: checkDelete, last: true},
-	{id: "leftovers", doc: "nothing of the test is left: no mount, no directory, no volume", needs: free, do: checkLeftovers, last: true, always: true},
+	{id: "leftovers", doc: "the test has no leftovers: no mount, no directory, no volume", needs: free, do: checkLeftovers, last: true, always: true},
 }
 
 func free(*run) string { return "" }
@@ -115,7 +115,7 @@ func needSized(r *run) string {
 		return why
 	}
 	if r.capacity == 0 {
-		return "the plugin tells no capacity; --size gives one to begin with"
+		return "the plugin reports no capacity; request one with --size"
 	}
 	return ""
 }
@@ -156,23 +156,23 @@ func needStage(r *run) string {
 
 func needWrite(r *run) string {
 	if !r.rec.Capability.Access.Writable() {
-		return fmt.Sprintf("access mode %s allows no writing", r.rec.Capability.Access)
+		return fmt.Sprintf("access mode %s does not allow writing", r.rec.Capability.Access)
 	}
 	return needMount(r)
 }
 
 func needData(r *run) string {
 	if r.data == nil {
-		return "nothing was written"
+		return "no file was written"
 	}
 	return needMount(r)
 }
 
-// needMany skips the check in access modes that allow only one target.
+// needMany skips a check in access modes that allow only one target.
 func needMany(r *run) string {
 	switch r.rec.Capability.Access {
 	case call.SingleNodeReaderOnly, call.SingleNodeWriter, call.SingleNodeSingleWriter:
-		return fmt.Sprintf("access mode %s allows one target; --access-mode gives another", r.rec.Capability.Access)
+		return fmt.Sprintf("access mode %s allows only one target; choose another with --access-mode", r.rec.Capability.Access)
 	default:
 		return needData(r)
 	}
@@ -187,7 +187,7 @@ func needStats(r *run) string {
 
 func needKill(r *run) string {
 	if !r.ask.Kill {
-		return "only with --kill"
+		return "this check needs --kill"
 	}
 	return needMount(r)
 }

@@ -35,8 +35,8 @@ type world struct {
 	incarnation atomic.Uint64
 
 	mu       sync.Mutex
-	volumes  map[string]int64 // their sizes by name
-	mounts   map[string]int   // the number of mounts by path
+	volumes  map[string]int64 // the sizes of the volumes, by name
+	mounts   map[string]int   // the numbers of mounts, by path
 	readOnly map[string]bool
 	scratch  *volume.Scratch
 	saved    []volume.Scratch
@@ -65,7 +65,7 @@ func (w *world) service() *plugintest.Service {
 	}
 }
 
-// vet runs a test and returns the checks whose verdict is neither OK nor Skipped.
+// vet runs a plugin test, and returns the checks whose verdict is neither OK nor Skipped.
 func (w *world) vet(ctx context.Context, ask plugintest.Ask) (map[string]plugintest.Result, error) {
 	odd := map[string]plugintest.Result{}
 	_, err := w.service().Run(ctx, "p", ask, func(r plugintest.Result) error {
@@ -77,7 +77,7 @@ func (w *world) vet(ctx context.Context, ask plugintest.Ask) (map[string]plugint
 	return odd, err
 }
 
-// clean checks that a test has no leftovers.
+// clean checks that a plugin test has no leftovers.
 func (w *world) clean() {
 	w.t.Helper()
 	w.mu.Lock()
@@ -95,12 +95,12 @@ func (w *world) called(name string) {
 	w.calls = append(w.calls, name)
 }
 
-// refuse returns an error of a plugin that has not started the call.
+// refuse returns the error of a plugin that has refused a call without an effect.
 func refuse(code string) error {
 	return &volume.CallError{Step: "x", Code: code, Message: "said so", Retry: volume.RetryBackoff, Answered: true}
 }
 
-// Plugins.
+// The interface Plugins.
 
 func (w *world) View(id string) volume.PluginView {
 	return volume.PluginView{Known: id == "p", Ready: true, Incarnation: w.incarnation.Load(), Info: w.info}
@@ -151,7 +151,8 @@ func (w *world) doCreate(r call.CreateVolumeRequest) (call.CreateVolumeResult, e
 	return call.CreateVolumeResult{ExternalID: r.Name, Capacity: size}, nil
 }
 
-// data returns the directory with a volume's files. It is outside the directory that clean checks.
+// data returns the directory with a volume's files. The directory is outside the one that clean
+// checks.
 func (w *world) data(id string) string { return filepath.Join(w.dir+"-data", id) }
 
 func (w *world) DeleteVolume(_ context.Context, r call.DeleteVolumeRequest) error {
@@ -190,7 +191,7 @@ func (w *world) NodeStage(_ context.Context, r call.NodeStageRequest) error {
 	return nil
 }
 
-// mount adds a mount at a path without one.
+// mount adds a mount at a path, unless the path has one.
 func (w *world) mount(path string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -251,7 +252,7 @@ func (w *world) NodeStats(context.Context, call.StatsRequest) (call.Stats, error
 	return call.Stats{Bytes: &call.Usage{Total: 2, Used: 1}}, nil
 }
 
-// Records.
+// The interface Records.
 
 func (w *world) Scratch(string) *volume.Scratch {
 	w.mu.Lock()
@@ -271,7 +272,7 @@ func (w *world) SaveScratch(_ context.Context, _ string, s *volume.Scratch) erro
 func (w *world) Registered(string, string) (string, bool) { return w.owned, w.owned != "" }
 func (w *world) InUse(string) []string                    { return w.inUse }
 
-// Host.
+// The interface Host.
 
 func (w *world) Look(_ context.Context, path string) volume.Sight {
 	w.mu.Lock()
@@ -297,7 +298,7 @@ func (w *world) Remove(path string) error {
 	return nil
 }
 
-// Paths.
+// The interface Paths.
 
 func (w *world) StagingPath(_, id string) string {
 	return filepath.Join(w.dir, "s", volume.VolumeComponent(id))

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// fileWithin limits the time of an operation on a file of the volume. A hanging operation is
-// abandoned together with its goroutine.
+// fileWithin limits the time of an operation on a file of the volume. If the operation hangs, the
+// test abandons it together with its goroutine.
 const fileWithin = 10 * time.Second
 
-// bounded runs an operation that may hang in the storage.
+// bounded runs an operation that may hang in the storage, and waits for it at most fileWithin.
 func bounded[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	type outcome struct {
 		value T
@@ -34,17 +34,17 @@ func bounded[T any](ctx context.Context, do func() (T, error)) (T, error) {
 		return o.value, o.err
 	case <-ctx.Done():
 		var none T
-		return none, fmt.Errorf("it does not answer: %w", context.Cause(ctx))
+		return none, fmt.Errorf("no answer from the file system: %w", context.Cause(ctx))
 	}
 }
 
-// in opens a file of the volume that is mounted at dir. It does not follow a link, which could lead
-// to another file.
+// in opens a file of the volume that is mounted at dir. It does not follow a symbolic link, because
+// a link could lead out of the volume.
 func in(dir, name string, flags int) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, name), flags|syscall.O_NOFOLLOW, 0o600)
 }
 
-// write replaces the file and waits until the storage has it.
+// write replaces the file and syncs it to the storage.
 func write(ctx context.Context, dir, name string, data []byte) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) {
 		f, err := in(dir, name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
@@ -57,7 +57,7 @@ func write(ctx context.Context, dir, name string, data []byte) error {
 	return err
 }
 
-// read returns the content of the file.
+// read returns the content of the file, up to 64 KiB.
 func read(ctx context.Context, dir, name string) ([]byte, error) {
 	const most = 1 << 16
 	return bounded(ctx, func() ([]byte, error) {
@@ -70,7 +70,7 @@ func read(ctx context.Context, dir, name string) ([]byte, error) {
 	})
 }
 
-// remove removes the file. A missing file is no error.
+// remove removes the file. It succeeds if the file does not exist.
 func remove(ctx context.Context, dir, name string) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) {
 		if err := os.Remove(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
@@ -81,8 +81,8 @@ func remove(ctx context.Context, dir, name string) error {
 	return err
 }
 
-// makeDir makes a directory for mounts, with its parents. It does not hang if the file system there
-// hangs.
+// makeDir makes a directory for mounts, with its parents. It has a time limit, because the file
+// system there may hang.
 func (r *run) makeDir(ctx context.Context, dir string) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) { return none, r.s.Paths.MakeDir(dir) })
 	return err

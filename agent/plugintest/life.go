@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// call makes a call to the plugin's present process.
+// call makes a call to the plugin's current process.
 func (r *run) call(step string, do func(Plugin) error) error {
 	p, err := r.s.Plugins.Tested(r.id)
 	if err != nil {
@@ -20,7 +20,8 @@ func (r *run) call(step string, do func(Plugin) error) error {
 	return do(p)
 }
 
-// attach connects the volume to this host, if the plugin does that.
+// attach calls ControllerPublishVolume for this host, if the plugin supports that call and the
+// volume is not attached yet.
 func (r *run) attach(ctx context.Context) error {
 	if !r.info.Caps.Attach || r.attached {
 		return nil
@@ -55,8 +56,8 @@ func (r *run) controllerUnpublish(ctx context.Context) error {
 	return err
 }
 
-// stage stages the volume, if the plugin does that. A failed stage sets dirty, so that it is undone
-// before the next step.
+// stage stages the volume, if the plugin supports that. After a failure, it sets dirty, so that the
+// test undoes the stage before the next step.
 func (r *run) stage(ctx context.Context) error {
 	if err := r.attach(ctx); err != nil {
 		return err
@@ -84,7 +85,8 @@ func (r *run) nodeStage(ctx context.Context) error {
 	})
 }
 
-// publish calls NodePublishVolume for a target. It makes only the parent of the target.
+// publish calls NodePublishVolume for a target. It makes the parent directory of the target, but
+// not the target itself.
 func (r *run) publish(ctx context.Context, n int, readOnly bool) error {
 	return r.publishAs(ctx, r.vol.ExternalID, n, readOnly)
 }
@@ -109,7 +111,7 @@ func (r *run) publishAs(ctx context.Context, externalID string, n int, readOnly 
 	return err
 }
 
-// nodeUnpublish makes only the call.
+// nodeUnpublish calls NodeUnpublishVolume for a target. It does not check the result on the host.
 func (s *Service) nodeUnpublish(ctx context.Context, id, externalID, target string) error {
 	p, err := s.Plugins.Tested(id)
 	if err != nil {
@@ -118,7 +120,7 @@ func (s *Service) nodeUnpublish(ctx context.Context, id, externalID, target stri
 	return p.NodeUnpublish(ctx, call.NodeUnpublishRequest{ExternalID: externalID, TargetPath: target})
 }
 
-// nodeUnstage makes only the call.
+// nodeUnstage calls NodeUnstageVolume for a staging path. It does not check the result on the host.
 func (s *Service) nodeUnstage(ctx context.Context, id, externalID, staging string) error {
 	p, err := s.Plugins.Tested(id)
 	if err != nil {
@@ -135,14 +137,15 @@ func (r *run) nodeUnstage(ctx context.Context) error {
 	return r.s.nodeUnstage(ctx, r.id, r.vol.ExternalID, r.rec.Staging)
 }
 
-// appearWithin is the agent's wait for a mount after the plugin's answer. appearEvery is the
-// interval between the checks.
+// appearWithin is the time that the agent waits for a mount after the plugin's answer. appearEvery
+// is the interval between its checks.
 const (
 	appearWithin = 2 * time.Second
 	appearEvery  = 20 * time.Millisecond
 )
 
-// appear waits until a path has a mount or the time is up.
+// appear waits until a path has a mount, or until the given time has passed. It also returns the
+// time that it waited.
 func (r *run) appear(ctx context.Context, path string, within time.Duration) (volume.Sight, time.Duration) {
 	for began := time.Now(); ; pause(ctx, appearEvery) {
 		sight := r.s.Host.Look(ctx, path)
@@ -152,13 +155,13 @@ func (r *run) appear(ctx context.Context, path string, within time.Duration) (vo
 	}
 }
 
-// nothing reports whether a path has no mount at all.
+// nothing reports whether a path has no mount.
 func (r *run) nothing(ctx context.Context, path string) bool {
 	return r.s.Host.Look(ctx, path).Seen == volume.SeenNothing
 }
 
-// good returns nil if the target has a mount that opens and is not one of the agent's own
-// directories.
+// good returns nil if the target has a mount that opens and that does not show one of the agent's
+// own directories.
 func (r *run) good(ctx context.Context, n int) error {
 	sight, _ := r.appear(ctx, r.rec.Targets[n], appearWithin)
 	if sight.Seen != volume.SeenMount {
@@ -174,7 +177,7 @@ func (r *run) good(ctx context.Context, n int) error {
 	return err
 }
 
-// learn records the file system type of a mount.
+// learn records the file system type of a mount in the summary.
 func (r *run) learn(s volume.Sight) {
 	if s.Seen == volume.SeenMount && r.sum.FSType == "" {
 		r.sum.FSType, r.sum.Mounts = s.Identity.FSType, "kernel"
@@ -184,7 +187,7 @@ func (r *run) learn(s volume.Sight) {
 	}
 }
 
-// seen describes the state of a path without a good mount.
+// seen describes the state of a path that has no working mount.
 func seen(s volume.Sight) string {
 	if s.Seen == volume.SeenNothing {
 		return "nothing is mounted there"
@@ -192,7 +195,7 @@ func seen(s volume.Sight) string {
 	return string(s.Seen) + ": " + s.Detail
 }
 
-// wantBare unmounts the volume from this host. If it cannot, it returns the reason.
+// wantBare unmounts the volume from this host, or returns the reason why it cannot.
 func (r *run) wantBare(ctx context.Context) string {
 	if err := r.down(ctx); err != nil {
 		return err.Error()
@@ -200,11 +203,11 @@ func (r *run) wantBare(ctx context.Context) string {
 	return ""
 }
 
-// tries is the limit of consecutive failures to bring the volume up. Then the test stops trying,
-// because with hanging storage each attempt takes long.
+// tries is the number of consecutive failures to mount the volume after which the test stops
+// trying. With hanging storage, each attempt takes a long time.
 const tries = 2
 
-// failed counts a failure to bring the volume up.
+// failed counts a failure to mount the volume, and returns its reason.
 func (r *run) failed(format string, args ...any) string {
 	r.dirty = true
 	why := fmt.Sprintf(format, args...)
@@ -214,7 +217,7 @@ func (r *run) failed(format string, args ...any) string {
 	return why
 }
 
-// wantStaged stages the volume if necessary. If it cannot, it returns the reason.
+// wantStaged stages the volume if necessary, or returns the reason why it cannot.
 func (r *run) wantStaged(ctx context.Context) string {
 	if r.hopeless != "" {
 		return r.hopeless
@@ -230,17 +233,17 @@ func (r *run) wantStaged(ctx context.Context) string {
 		return ""
 	}
 	if err := r.stage(ctx); err != nil {
-		return r.failed("the volume could not be staged: %s", words(err))
+		return r.failed("cannot stage the volume: %s", words(err))
 	}
 	if sight := r.s.Host.Look(ctx, r.rec.Staging); sight.Seen != volume.SeenNothing && sight.Seen != volume.SeenMount {
-		return r.failed("the volume could not be staged: %s", seen(sight))
+		return r.failed("cannot stage the volume: %s", seen(sight))
 	}
 
 	return ""
 }
 
-// wantPublished publishes the volume at one target only, if necessary. If it cannot, it returns the
-// reason.
+// wantPublished publishes the volume at one target and at no other, or returns the reason why it
+// cannot.
 func (r *run) wantPublished(ctx context.Context, n int) string {
 	if r.hopeless != "" {
 		return r.hopeless
@@ -264,7 +267,7 @@ func (r *run) wantPublished(ctx context.Context, n int) string {
 		err = r.good(ctx, n)
 	}
 	if err != nil {
-		return r.failed("the volume could not be published: %s", words(err))
+		return r.failed("cannot publish the volume: %s", words(err))
 	}
 
 	r.failures = 0
@@ -272,7 +275,8 @@ func (r *run) wantPublished(ctx context.Context, n int) string {
 	return ""
 }
 
-// wantFree stages the volume and unpublishes it everywhere. If it cannot, it returns the reason.
+// wantFree stages the volume and unpublishes it at all targets, or returns the reason why it
+// cannot.
 func (r *run) wantFree(ctx context.Context) string {
 	if r.dirty || len(r.up) > 0 {
 		if why := r.wantBare(ctx); why != "" {
@@ -282,7 +286,7 @@ func (r *run) wantFree(ctx context.Context) string {
 	return r.wantStaged(ctx)
 }
 
-// down unpublishes and unstages everything that may be mounted.
+// down unpublishes and unstages the volume at all paths that may have a mount.
 func (r *run) down(ctx context.Context) error {
 	var errs []error
 	for n, path := range r.rec.Targets {

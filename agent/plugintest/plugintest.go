@@ -1,14 +1,14 @@
-// Package plugintest checks whether a CSI plugin behaves as the agent needs. It makes a scratch
-// volume, or uses one that the user names. It makes the calls that the agent makes, including calls
+// Package plugintest checks whether a CSI plugin behaves as the agent needs. It creates a scratch
+// volume, or uses one that the user names. It makes the same calls as the agent, including calls
 // that fail or are interrupted. After each call, it checks the mounts on the host.
 //
 //	checks.go         the list: the name, the needs and the function of each check
 //	check_*.go        the checks
-//	life.go           brings the volume up and down, as a check needs it
-//	undo.go           undoes everything, at the end and after a test that was cut short
+//	life.go           stages, publishes and unmounts the volume, as a check needs it
+//	undo.go           undoes a test at its end, and an interrupted test before the next one
 //
-// A check changes only the scratch volume. Every possible leftover is recorded in volume.Scratch
-// before the test makes it.
+// A check changes only the scratch volume. Before the test makes something that could remain, it
+// records it in volume.Scratch.
 package plugintest
 
 import (
@@ -43,33 +43,35 @@ type Node interface {
 	NodeStats(context.Context, call.StatsRequest) (call.Stats, error)
 }
 
-// Plugin is the part of a CSI plugin that the checks call. Its errors are *volume.CallError.
+// Plugin lists the CSI calls that the checks make. Its errors are *volume.CallError.
 type Plugin interface {
 	Identity
 	Controller
 	Node
 }
 
-// Plugins gives access to the plugins and their state.
+// Plugins gives access to the plugins, their processes and their state.
 type Plugins interface {
 	View(id string) volume.PluginView
-	// Await returns when the plugin is ready, or returns an ErrPluginUnavailable.
+	// Await waits until the plugin is ready, or returns an ErrPluginUnavailable.
 	Await(ctx context.Context, id string) error
-	// Tested returns the plugin's present process. It must be called again for each call.
+	// Tested returns a client of the plugin's current process. The caller must call it again before
+	// each CSI call, because the process may have changed.
 	Tested(id string) (Plugin, error)
-	// MayKill returns an error if this agent must not end the plugin's process.
+	// MayKill returns an error if this agent is not allowed to kill the plugin's process.
 	MayKill(id string) error
-	// Kill ends the plugin's process like a crash. It refuses if the plugin serves any volume other
-	// than own.
+	// Kill kills the plugin's process, as a crash would end it. It refuses if the plugin serves any
+	// volume other than own.
 	Kill(id, own string) error
 }
 
 // Records stores the possible leftovers of a test.
 type Records interface {
 	Scratch(pluginID string) *volume.Scratch
-	// SaveScratch stores s durably; nil means that no leftovers exist.
+	// SaveScratch stores s durably. If s is nil, the plugin has no test and no leftovers.
 	SaveScratch(ctx context.Context, pluginID string, s *volume.Scratch) error
-	// Registered returns the id of the registered volume with an external id, if there is one.
+	// Registered returns the id of the registered volume with the given external id, if such a
+	// volume exists.
 	Registered(driver, external string) (id string, ok bool)
 	// InUse returns the volumes that a plugin serves on this host.
 	InUse(pluginID string) []string
@@ -78,18 +80,18 @@ type Records interface {
 // Host reads and changes mounts on this host.
 type Host interface {
 	Look(ctx context.Context, path string) volume.Sight
-	// Count returns the number of mounts on a path, one on top of the other.
+	// Count returns the number of mounts that are stacked on a path.
 	Count(path string) (int, error)
 	// Own reports whether a mount shows one of the agent's own directories.
 	Own(id volume.MountIdentity) (bool, error)
 	MakeReadOnly(ctx context.Context, path string) error
-	// Unmount removes the mount at path, lazily if there is no other way.
+	// Unmount removes the mount at path. It unmounts lazily if a normal unmount fails.
 	Unmount(ctx context.Context, path string) error
 	// Remove removes the empty directory or file that remains at path after an unmount.
 	Remove(path string) error
 }
 
-// Paths returns the paths where a volume is staged and published.
+// Paths chooses the paths at which a volume is staged and published.
 type Paths interface {
 	StagingPath(pluginID, id string) string
 	TargetPath(pluginID, alloc, id string, private bool) string
@@ -105,11 +107,11 @@ type Service struct {
 	Paths   Paths
 	Secrets func(volume.Volume) (call.Secrets, error)
 	Events  func(...volume.Event)
-	// Ended is called when a test has no leftovers on the host.
+	// The Service calls Ended when a test has ended and has no leftovers on the host.
 	Ended func(pluginID string)
-	// Halt is the reason why the agent sends no calls at all; empty if it sends them.
+	// Halt is the reason why the agent sends no calls to plugins; empty if it sends calls.
 	Halt string
-	// Grace is the time to wait for a mount that may appear late; 0 means 2 s.
+	// Grace is the time to wait for a mount that may appear late. 0 means 2 s.
 	Grace time.Duration
 
 	mu   sync.Mutex
@@ -128,7 +130,7 @@ func (s *Service) grace() time.Duration {
 	return defaultGrace
 }
 
-// enter admits one test at a time for each plugin.
+// enter reports whether a test of the plugin may start. Only one test of a plugin runs at a time.
 func (s *Service) enter(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +148,7 @@ func (s *Service) leave(id string) {
 	delete(s.busy, id)
 }
 
-// Name returns the scratch volume's name, for people and for the storage.
+// Name returns the scratch volume's name, as users and the storage system see it.
 func Name(s *volume.Scratch) string { return "volagent-test-" + s.ID }
 
 // Testing reports whether a test of the plugin is running.
@@ -156,8 +158,8 @@ func (s *Service) Testing(id string) bool {
 	return s.busy[id]
 }
 
-// Recover undoes the leftovers of tests by an earlier agent, when the plugin is ready. It returns
-// when this is done, or when ctx ends.
+// Recover waits until the plugin is ready, and then undoes the leftovers of a test that an earlier
+// agent began. It returns early if ctx ends.
 func (s *Service) Recover(ctx context.Context, id string) error {
 	if s.Records.Scratch(id) == nil {
 		return nil
@@ -166,7 +168,7 @@ func (s *Service) Recover(ctx context.Context, id string) error {
 		return err
 	}
 	if !s.enter(id) {
-		return nil // a new test has started and does that first
+		return nil // a new test has started, and undoes the leftovers itself
 	}
 	defer s.leave(id)
 	return s.clean(ctx, id, false)

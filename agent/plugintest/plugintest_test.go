@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestVerdicts adds single deviations to the plugin. Each must be found by its check.
+// TestVerdicts gives the plugin one deviation at a time, and expects that one check reports it.
 func TestVerdicts(t *testing.T) {
 	const ok, copes, broken = plugintest.OK, plugintest.WorksAround, plugintest.Broken
 	flip := 0
@@ -56,8 +56,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestEndNoticedLate has a plugin that ends during a call, and whose end the agent notices late.
-// Only the check that was running must be blamed.
+// TestEndNoticedLate checks the verdicts if a plugin ends during a call and the agent notices the
+// end late. Only the check that made the call must be blamed.
 func TestEndNoticedLate(t *testing.T) {
 	w := newWorld(t)
 	staged, probes := false, 0
@@ -159,7 +159,8 @@ func stagesOnce(w *world) {
 	}
 }
 
-// TestIntentFirst checks that the record is stored before the call that may make something.
+// TestIntentFirst checks that the test stores its record before each call that may leave something
+// on the host or in the storage system.
 func TestIntentFirst(t *testing.T) {
 	w := newWorld(t)
 	w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
@@ -180,7 +181,7 @@ func TestIntentFirst(t *testing.T) {
 	w.clean()
 }
 
-// TestNoRecordNoTest checks that no call is made without a record.
+// TestNoRecordNoTest checks that the test makes no call if it cannot store its record.
 func TestNoRecordNoTest(t *testing.T) {
 	w := newWorld(t)
 	w.saveErr = errors.New("no space left on device")
@@ -192,7 +193,8 @@ func TestNoRecordNoTest(t *testing.T) {
 	}
 }
 
-// TestEnded checks that everything is undone whenever the caller leaves or the time is up.
+// TestEnded checks that the test undoes everything, no matter when its caller leaves or its time is
+// up.
 func TestEnded(t *testing.T) {
 	for n := range plugintest.List() {
 		w := newWorld(t)
@@ -217,8 +219,9 @@ func TestEnded(t *testing.T) {
 	w.clean()
 }
 
-// TestCleansFirst checks that the leftovers of an interrupted test are undone before the next test,
-// or the next test is refused. A volume whose creation may have succeeded is looked up by its name.
+// TestCleansFirst checks that a new test first undoes the leftovers of an interrupted test, and
+// fails if it cannot. If the creation of a volume has an unknown result, the new test looks up the
+// volume by its name.
 func TestCleansFirst(t *testing.T) {
 	w := newWorld(t)
 	w.volumes["volagent-test-old"] = 1
@@ -280,7 +283,8 @@ func noCreate(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	return call.CreateVolumeResult{}, refuse("InvalidArgument")
 }
 
-// TestDocumented checks that docs/PLUGINS.md lists every check, in order, with the same line.
+// TestDocumented checks that docs/PLUGINS.md lists every check in order, with the text of the
+// package.
 func TestDocumented(t *testing.T) {
 	f, err := os.Open("../../docs/PLUGINS.md")
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	OK          Verdict = "ok"
 	WorksAround Verdict = "works-around" // the plugin deviates from the specification, and the agent handles it
 	Broken      Verdict = "broken"       // the agent cannot work safely with the plugin
-	Skipped     Verdict = "skipped"      // not tried; Said gives the reason
+	Skipped     Verdict = "skipped"      // the check did not run; Said gives the reason
 )
 
 // Result is the result of one check.
@@ -27,12 +27,12 @@ type Result struct {
 	Said    string
 }
 
-// Summary describes the plugin according to the whole test.
+// Summary describes the plugin and counts the verdicts of a test.
 type Summary struct {
 	Driver, Version, NodeID string
 	// Mounts is "kernel" or "fuse"; empty if no mount was made.
 	Mounts                       string
-	FSType                       string // the kernel's name of the file system
+	FSType                       string // the file system type, by the kernel's name
 	Attaches, Stages, Creates    bool
 	StageMounts                  bool // NodeStageVolume makes a mount
 	OK, WorkAround, Broken, Skip int
@@ -51,7 +51,7 @@ func (s *Summary) count(v Verdict) {
 	}
 }
 
-// finding is a verdict and its explanation.
+// finding is a verdict with its explanation.
 type finding struct {
 	verdict Verdict
 	said    string
@@ -66,7 +66,7 @@ func skipped(format string, args ...any) finding {
 	return finding{Skipped, fmt.Sprintf(format, args...)}
 }
 
-// code returns the gRPC code of a call's error, "OK" for nil.
+// code returns the gRPC code of a call's error, or "OK" for nil.
 func code(err error) string {
 	var ce *volume.CallError
 	switch {
@@ -85,7 +85,8 @@ func uncertain(err error) bool {
 	return err != nil && (!errors.As(err, &ce) || ce.Uncertain())
 }
 
-// words returns the text of a call's error without the step, because the check names the step.
+// words returns the text of a call's error. It omits the step, because the name of the check
+// already tells it.
 func words(err error) string {
 	var ce *volume.CallError
 	if errors.As(err, &ce) {

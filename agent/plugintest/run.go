@@ -16,27 +16,27 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Ask is the request for a test.
+// Ask describes a test that a user requests.
 type Ask struct {
-	// ExternalID and Context name a volume of the user's that the test may write to. If ExternalID
+	// ExternalID and Context name a volume of the user, which the test may write to. If ExternalID
 	// is empty, the test creates a volume and deletes it at the end.
 	ExternalID string
 	Context    map[string]string
 	Secrets    map[string]call.SecretRef
 	Parameters map[string]string
-	Capacity   int64 // bytes; 0 leaves it to the plugin
-	// Access is the access mode. If empty, it is single-node-multi-writer if the plugin supports
-	// that, otherwise single-node-writer.
+	Capacity   int64 // bytes; 0 means that the plugin chooses the size
+	// Access is the access mode. If it is empty, the test uses single-node-multi-writer if the
+	// plugin supports that mode, and single-node-writer otherwise.
 	Access       call.AccessMode
 	MountOptions call.MountOptions
 	// Kill allows the test to kill the plugin's process.
 	Kill bool
-	// Forget gives up leftovers of an earlier test that cannot be undone.
+	// Forget makes the test give up leftovers of an earlier test that it cannot undo.
 	Forget  bool
-	Timeout time.Duration // of the whole test; 0 is DefaultTimeout
+	Timeout time.Duration // of the complete test; 0 means DefaultTimeout
 }
 
-// Indexes of the targets.
+// The targets, as indexes of volume.Scratch.Targets.
 const (
 	first = iota
 	second
@@ -45,13 +45,13 @@ const (
 	targets
 )
 
-// run is one running test.
+// run is one test in progress.
 type run struct {
 	s       *Service
 	id      string
 	ask     Ask
 	info    volume.PluginInfo
-	rec     volume.Scratch // as it is stored
+	rec     volume.Scratch // the record of the possible leftovers, as stored
 	secrets call.Secrets
 	sum     Summary
 
@@ -60,22 +60,22 @@ type run struct {
 	attached   bool
 	publishCtx map[string]string
 	staged     bool
-	up         map[int]bool // targets that are published correctly
-	touched    map[int]bool // targets of any publish call
-	dirty      bool         // there may be unexpected mounts
-	data       []byte       // the content of the volume's file; nil if not known
-	wrote      bool         // the file may exist
-	late       bool         // a mount appeared late
-	answered   bool         // the first publish succeeded
-	refused    error        // why no volume could be created, if the user must change the request
-	gone       bool         // the plugin did not become ready again
-	failures   int          // consecutive failures to bring the volume up
-	hopeless   string       // why no further attempts are made to bring it up
+	up         map[int]bool // the targets that have a good mount
+	touched    map[int]bool // the targets that a publish call has named
+	dirty      bool         // whether unexpected mounts may exist
+	data       []byte       // the content of the test's file in the volume; nil if unknown
+	wrote      bool         // whether the test's file may exist
+	late       bool         // whether a mount appeared late
+	answered   bool         // whether the first publish succeeded
+	refused    error        // why CreateVolume failed, if the user must change the request
+	gone       bool         // whether the plugin did not become ready again
+	failures   int          // consecutive failures to stage or publish the volume
+	hopeless   string       // why the test no longer tries to mount the volume; empty if it tries
 }
 
-// Run tests a plugin, and calls each with the result of every check as it ends. It undoes
-// everything that the test made before it returns, even if ctx has ended. It records and reports
-// leftovers that it could not undo. If each returns an error, the test ends as if ctx had ended.
+// Run tests a plugin, and calls each with the result of every check as the check ends. Before it
+// returns, it undoes the test, even if ctx has ended. It records and reports leftovers that it
+// could not undo. If each returns an error, the test ends as if ctx had ended.
 func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result) error) (Summary, error) {
 	r, err := s.begin(ctx, id, ask)
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result)
 		}
 	}
 
-	// The last checks undo the test. They must run even if the caller has gone.
+	// The last checks undo the test. They must run even if the caller has left.
 	undo, stop := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer stop()
 
@@ -127,29 +127,29 @@ func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result)
 	case r.refused != nil:
 		return sum, r.refused
 	case errors.Is(context.Cause(limit), errTime):
-		return sum, volume.Errorf(volume.ErrTimeout, "the test of plugin %q was not over after %s; the rest was skipped", id, ask.Timeout).
-			WithHint("give it more: --timeout")
+		return sum, volume.Errorf(volume.ErrTimeout, "timed out: the test of plugin %q did not end within %s; the remaining checks were skipped", id, ask.Timeout).
+			WithHint("use a longer --timeout")
 	}
 
 	return sum, nil
 }
 
-var errTime = errors.New("the time for the test was up")
+var errTime = errors.New("the time limit of the test was reached")
 
-// undoWithin limits the time to undo the test after the last check.
+// undoWithin limits the time for the last checks, which undo the test.
 const undoWithin = 2 * time.Minute
 
-// begin refuses a test that is not possible now. Otherwise it stores the record of the volumes and
-// paths that the test will use.
+// begin returns an error if the test is not possible now. Otherwise it stores the record of the
+// volumes and paths that the test will use.
 func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err error) {
 	if s.Halt != "" {
-		return nil, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", id, s.Halt)
+		return nil, volume.Errorf(volume.ErrRefused, "cannot test plugin %q: %s", id, s.Halt)
 	}
 	if !s.Plugins.View(id).Known {
 		return nil, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
 	}
 	if !s.enter(id) {
-		return nil, volume.Errorf(volume.ErrRefused, "plugin %q is being tested already", id).WithHint("wait for the end of that test")
+		return nil, volume.Errorf(volume.ErrRefused, "a test of plugin %q is already running", id).WithHint("wait until that test has ended")
 	}
 	defer func() {
 		if err != nil {
@@ -174,9 +174,10 @@ func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err er
 
 	r.plan()
 	if err := r.save(ctx); err != nil {
-		return nil, errors.Join(err, s.drop(ctx, id)) // nothing has been made
+		return nil, errors.Join(err, s.drop(ctx, id)) // the test has made nothing yet
 	}
-	// From now on, a new registration sees the record. One may have come just before it.
+	// A registration that starts now sees the stored record. A registration may also have ended
+	// just before the record was stored, so the test checks again.
 	if err := r.unregistered(); err != nil {
 		return nil, errors.Join(err, s.drop(ctx, id))
 	}
@@ -184,11 +185,11 @@ func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err er
 	return r, nil
 }
 
-// admit refuses a test that could harm a volume, or that is not possible.
+// admit returns an error if the test could harm a volume, or is not possible.
 func (r *run) admit() error {
 	if !r.info.Caps.CreateDelete && r.ask.ExternalID == "" {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", r.id).
-			WithHint("name one that may be written to: --external-id")
+			WithHint("name a volume that the test may write to: --external-id")
 	}
 
 	if r.ask.Kill {
@@ -196,22 +197,23 @@ func (r *run) admit() error {
 			return err
 		}
 		if ids := r.s.Records.InUse(r.id); len(ids) > 0 {
-			return volume.Errorf(volume.ErrRefused, "--kill kills plugin %q, and volume %q is in use through it", r.id, ids[0]).
-				WithHint("test without --kill, or detach what is in use: %s", suggest.Command("volctl claim list --plugin %s", r.id))
+			return volume.Errorf(volume.ErrRefused, "cannot kill plugin %q: volume %q uses it", r.id, ids[0]).
+				WithHint("test without --kill, or detach the claims: %s", suggest.Command("volctl claim list --plugin %s", r.id))
 		}
 	}
 
 	return r.unregistered()
 }
 
-// unregistered refuses a volume of the user's that an alloc could claim.
+// unregistered returns an error if the user's volume is registered, because an alloc could then
+// claim it during the test.
 func (r *run) unregistered() error {
 	if r.ask.ExternalID == "" {
 		return nil
 	}
 	if id, ok := r.s.Records.Registered(r.info.Driver, r.ask.ExternalID); ok {
-		return volume.Errorf(volume.ErrRefused, "external id %q is volume %q, and a test could disturb it", r.ask.ExternalID, id).
-			WithHint("name a volume that nobody uses, or deregister it first: %s", suggest.Command("volctl volume deregister %s", id))
+		return volume.Errorf(volume.ErrRefused, "cannot test with external id %q: it belongs to the registered volume %q", r.ask.ExternalID, id).
+			WithHint("name a volume that is not registered, or deregister this one first: %s", suggest.Command("volctl volume deregister %s", id))
 	}
 	return nil
 }
@@ -221,7 +223,8 @@ func (r *run) plan() {
 	var b [5]byte
 	_, _ = rand.Read(b[:]) // never fails
 	tag := hex.EncodeToString(b[:])
-	// Ids of volumes and allocs contain no slash, so their paths cannot be the same as these.
+	// Ids of volumes and allocs contain no slash, so the path of a real claim never equals one of
+	// these paths.
 	id := "test/" + tag
 	at := func(n int) string { return r.s.Paths.TargetPath(r.id, fmt.Sprintf("%s/%d", id, n), id, false) }
 	hide := filepath.Join(filepath.Dir(at(hidden)), ".hidden")
@@ -249,11 +252,11 @@ func (r *run) plan() {
 	}
 }
 
-// maxPath is the length in bytes that CSI requires plugins to accept.
+// maxPath is the path length in bytes that every CSI plugin must accept.
 const maxPath = 128
 
-// lengthen extends a path to the maximum that CSI guarantees. If the data dir is long, it extends
-// the path to the maximum of the agent's own paths instead.
+// lengthen extends a path to maxPath. If the data dir is long, it extends the path to the longest
+// path that the agent itself can use.
 func (r *run) lengthen(path string) string {
 	x := strings.Repeat("x", maxPath)
 	longest := max(maxPath, len(r.s.Paths.TargetPath(r.id, x, x, false)))
@@ -271,17 +274,17 @@ func (r *run) access() call.AccessMode {
 	}
 }
 
-// save stores the record in its present state.
+// save stores the current record.
 func (r *run) save(ctx context.Context) error {
-	rec := r.rec // readers share the stored record, so it never changes later
+	rec := r.rec // readers share the stored record, so it must not change later
 	rec.Volumes = slices.Clone(rec.Volumes)
 	if err := r.s.Records.SaveScratch(context.WithoutCancel(ctx), r.id, &rec); err != nil {
-		return fmt.Errorf("cannot store what the test of plugin %q is about to make: %w", r.id, err)
+		return fmt.Errorf("cannot store the record of the test of plugin %q: %w", r.id, err)
 	}
 	return nil
 }
 
-// try runs one check, unless its needs are not met.
+// try runs one check, or skips it if its needs are not met.
 func (r *run) try(ctx context.Context, c check) Result {
 	began := time.Now()
 	f := r.attempt(ctx, c)
@@ -318,14 +321,14 @@ func (r *run) attempt(ctx context.Context, c check) finding {
 	}
 
 	r.dirty = true
-	return broken("the plugin ended during this check; %s", f.said)
+	return broken("the plugin's process ended during this check; %s", f.said)
 }
 
-// moment covers a small difference in time. Each call tells the plugin its deadline, so the plugin
-// may notice slightly earlier than the test that the time is up.
+// moment is the tolerance of over. Each call tells the plugin its deadline, so the plugin may reach
+// the deadline slightly earlier than the test.
 const moment = 100 * time.Millisecond
 
-// over reports whether the time is up.
+// over reports whether the time of the test is up.
 func over(ctx context.Context) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < moment {
 		<-ctx.Done()
@@ -333,12 +336,12 @@ func over(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// noticeWithin limits the wait until the state shows that the plugin's process ended.
+// noticeWithin limits the wait until the plugin's state shows the end of its process.
 const noticeWithin = 5 * time.Second
 
-// notice waits, after a check that did not go well, until the plugin's state shows that its process
-// ended. The interrupted call learns of that earlier than the state. Without the wait, the next
-// check would be blamed.
+// notice runs after a check that failed. It waits until the plugin's state shows the end of its
+// process, or until the plugin answers a Probe. The interrupted call fails before the state
+// changes, so without this wait the next check would be blamed.
 func (r *run) notice(ctx context.Context, before uint64) {
 	ctx, cancel := context.WithTimeout(ctx, noticeWithin)
 	defer cancel()
@@ -354,10 +357,10 @@ func (r *run) notice(ctx context.Context, before uint64) {
 	}
 }
 
-// readyWithin limits the wait for a plugin whose process ended.
+// readyWithin limits the wait for a plugin whose process has ended.
 const readyWithin = time.Minute
 
-// ready waits until the plugin is ready.
+// ready waits until the plugin is ready. It does not wait if an earlier wait failed.
 func (r *run) ready(ctx context.Context) error {
 	within := readyWithin
 	if r.gone {
@@ -370,8 +373,8 @@ func (r *run) ready(ctx context.Context) error {
 	return err
 }
 
-// finish unmounts the volume from the host, before the last checks disconnect and delete it. The
-// last check reports leftovers.
+// finish unmounts the volume from the host. The last checks then disconnect and delete the volume,
+// and report leftovers.
 func (r *run) finish(ctx context.Context) {
 	if r.vol.ExternalID == "" || r.ready(ctx) != nil {
 		return
@@ -391,7 +394,8 @@ func (r *run) finish(ctx context.Context) {
 	}
 }
 
-// anywhere checks all paths of the test for mounts that no check knows of.
+// anywhere reports whether any path of the test still has a mount. It also marks such paths, so
+// that down unmounts them.
 func (r *run) anywhere(ctx context.Context) (found bool) {
 	for n, path := range r.rec.Targets {
 		if !r.nothing(ctx, path) {

@@ -12,11 +12,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stacked is the number of mounts on one path that takeOff unmounts one by one.
+// stacked limits the number of mounts on one path that takeOff unmounts one after the other.
 const stacked = 16
 
-// takeOff undoes the mounts at a path by a call to the plugin, and unmounts the rest itself. The
-// error describes a mount or file that it could not remove.
+// takeOff undoes the mounts at a path by a call to the plugin, and then unmounts the remaining
+// mounts itself. The error describes a mount or file that it could not remove.
 func (s *Service) takeOff(ctx context.Context, path string, call func() error) error {
 	said := call()
 	for range stacked {
@@ -32,7 +32,7 @@ func (s *Service) takeOff(ctx context.Context, path string, call func() error) e
 		return fmt.Errorf("%s is still mounted", path)
 	}
 	if unanswered(said) {
-		return fmt.Errorf("what was mounted at %s is not known to be undone: %s", path, words(said))
+		return fmt.Errorf("it is unknown whether the mount at %s was undone: %s", path, words(said))
 	}
 	if err := s.Host.Remove(path); err != nil {
 		return err
@@ -41,8 +41,8 @@ func (s *Service) takeOff(ctx context.Context, path string, call func() error) e
 	return nil
 }
 
-// unanswered reports whether a call may still be running, or was never sent. Other errors do not
-// matter if the path has no mount.
+// unanswered reports whether a failed call may still be running or was never sent. If the path has
+// no mount, other errors do not matter.
 func unanswered(err error) bool {
 	var ce *volume.CallError
 	if err == nil {
@@ -51,8 +51,8 @@ func unanswered(err error) bool {
 	return !errors.As(err, &ce) || !ce.Answered || ce.Code == "Unavailable"
 }
 
-// clean undoes the leftovers of an earlier test. With forget, it gives up those that cannot be
-// undone.
+// clean undoes the leftovers of an earlier test. If forget is set, it gives up the leftovers that
+// it cannot undo.
 func (s *Service) clean(ctx context.Context, id string, forget bool) error {
 	rec := s.Records.Scratch(id)
 	if rec == nil {
@@ -61,14 +61,14 @@ func (s *Service) clean(ctx context.Context, id string, forget bool) error {
 
 	left := s.undo(ctx, id, rec)
 	if len(left) > 0 && !forget {
-		return volume.Errorf(volume.ErrRefused, "what a test of plugin %q from %s made could not be undone: %s",
+		return volume.Errorf(volume.ErrRefused, "cannot undo the test of plugin %q that began at %s: %s",
 			id, rec.Begun.Format("2006-01-02 15:04"), strings.Join(left, "; ")).
-			WithHint("try again; to give it up: %s", suggest.Command("volctl plugin test %s --forget", id))
+			WithHint("try again, or give up the leftovers: %s", suggest.Command("volctl plugin test %s --forget", id))
 	}
 
-	words := "what a test that was cut short had made was undone"
+	words := "the leftovers of an interrupted test were undone"
 	if len(left) > 0 {
-		words = "given up on request: " + strings.Join(left, "; ")
+		words = "leftovers were given up on request: " + strings.Join(left, "; ")
 	}
 
 	if err := s.drop(ctx, id); err != nil {
@@ -79,10 +79,10 @@ func (s *Service) clean(ctx context.Context, id string, forget bool) error {
 	return nil
 }
 
-// drop stores that the test has no leftovers.
+// drop deletes the record of a test that has no leftovers.
 func (s *Service) drop(ctx context.Context, id string) error {
 	if err := s.Records.SaveScratch(context.WithoutCancel(ctx), id, nil); err != nil {
-		return fmt.Errorf("cannot store that nothing of the test of plugin %q is left: %w", id, err)
+		return fmt.Errorf("cannot delete the record of the test of plugin %q: %w", id, err)
 	}
 	if s.Ended != nil {
 		s.Ended(id)
@@ -90,8 +90,8 @@ func (s *Service) drop(ctx context.Context, id string) error {
 	return nil
 }
 
-// undo undoes everything on record and returns descriptions of the leftovers that it could not
-// remove. It does not know how far the test got, so it makes every call.
+// undo removes the mounts and volumes of a record, and describes the leftovers that it could not
+// remove. It makes every call, because the record does not tell how far the test got.
 func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (left []string) {
 	note := func(err error) {
 		if err != nil {
@@ -105,7 +105,7 @@ func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (lef
 	now.Volumes = slices.Clone(rec.Volumes)
 	note(s.find(ctx, id, &now, secrets))
 
-	for _, v := range now.Volumes[:min(1, len(now.Volumes))] { // the others were never mounted
+	for _, v := range now.Volumes[:min(1, len(now.Volumes))] { // only the first volume was ever mounted
 		if v.ExternalID == "" {
 			continue
 		}
@@ -127,7 +127,7 @@ func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (lef
 		}
 	}
 
-	if len(left) == 0 { // otherwise the storage may be in use
+	if len(left) == 0 { // with leftovers, the storage may still be in use
 		for _, v := range now.Volumes {
 			note(s.delete(ctx, id, v, secrets))
 		}
@@ -136,7 +136,7 @@ func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (lef
 	return append(left, s.rmdirs(rec.Dirs)...)
 }
 
-// rmdirs removes the directories of the targets.
+// rmdirs removes the directories of the targets, and describes those that it could not remove.
 func (s *Service) rmdirs(dirs []string) (left []string) {
 	for _, dir := range dirs {
 		if err := s.Host.Remove(dir); err != nil {
@@ -146,8 +146,8 @@ func (s *Service) rmdirs(dirs []string) (left []string) {
 	return left
 }
 
-// find asks for the ids of volumes if the test does not know whether their creation succeeded.
-// CreateVolume with the same name returns the same volume.
+// find asks the plugin for the ids of volumes if the test does not know the result of their
+// creation. CreateVolume with the same name returns the same volume.
 func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secrets call.Secrets) error {
 	for i, v := range rec.Volumes {
 		if v.ExternalID != "" {
@@ -164,7 +164,7 @@ func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secr
 		case err == nil:
 			rec.Volumes[i].ExternalID, rec.Volumes[i].Context = made.ExternalID, made.Context
 		case uncertain(err):
-			return fmt.Errorf("whether the storage has a volume %q is not known: %s", v.Name, words(err))
+			return fmt.Errorf("it is unknown whether the storage has a volume %q: %s", v.Name, words(err))
 		}
 	}
 
@@ -178,7 +178,7 @@ func creation(rec volume.Scratch, name string, capacity int64, secrets call.Secr
 	}
 }
 
-// unwrite removes the test's file from a volume of the user's, if the volume is still mounted.
+// unwrite removes the test's file from the user's volume, if the volume is still mounted.
 func (s *Service) unwrite(ctx context.Context, rec *volume.Scratch) error {
 	for _, path := range rec.Targets {
 		if sight := s.Host.Look(ctx, path); sight.Seen == volume.SeenMount && !sight.ReadOnly {
@@ -213,7 +213,7 @@ func (s *Service) delete(ctx context.Context, id string, v volume.ScratchVolume,
 
 	err = p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 	if err != nil && code(err) != "NotFound" {
-		return fmt.Errorf("the storage volume %q, made as %q, is not deleted: %s", v.ExternalID, v.Name, words(err))
+		return fmt.Errorf("cannot delete storage volume %q, created as %q: %s", v.ExternalID, v.Name, words(err))
 	}
 
 	return nil

@@ -7,10 +7,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decoder decodes one file's nodes and collects the mistakes.
+// decoder decodes the nodes of one file and collects its mistakes.
 type decoder struct {
 	file  string
-	lines int // of the file, from 1
+	lines int // the number of lines in the file
 	found []located
 	errs  Errors
 }
@@ -22,7 +22,7 @@ func isNull(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
-// given reports whether n is a mapping with a value for this field.
+// given reports whether n is a mapping that has a field of this name with a value other than null.
 func given(n *yaml.Node, name string) bool {
 	if n.Kind != yaml.MappingNode {
 		return false
@@ -37,8 +37,9 @@ func given(n *yaml.Node, name string) bool {
 	return false
 }
 
-// plain refuses anchors, aliases and custom tags, which no volume file needs. An alias can also
-// hide the origin of a value, and can make a small file huge.
+// plain reports whether a node has no anchor, alias or custom tag, and records an error if it has
+// one. Volume files need none of these. An alias can hide the origin of a value, and can make a
+// small file expand to a huge one.
 func (d *decoder) plain(n *yaml.Node) bool {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		d.fail(n, noAnchors)
@@ -53,8 +54,8 @@ func (d *decoder) plain(n *yaml.Node) bool {
 	return true
 }
 
-// mapping reads each field of n with its function. Messages use the second argument as
-// the name of the mapping. A field without a value counts as left out.
+// mapping reads each field of n with its function in known. The second argument is the name of the
+// mapping in error messages. A field with the value null counts as omitted.
 func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
 	return d.pairs(n, what, func(key, value *yaml.Node) {
 		read, ok := known[key.Value]
@@ -69,8 +70,8 @@ func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
 	})
 }
 
-// some is like mapping, but ignores unknown fields. It is for files from programs, which differ
-// between versions.
+// some is like mapping, but ignores unknown fields. It reads files that other programs wrote,
+// because their fields differ between versions.
 func (d *decoder) some(n *yaml.Node, what string, known fields) bool {
 	return d.pairs(n, what, func(key, value *yaml.Node) {
 		if read, ok := known[key.Value]; ok && !isNull(value) && d.plain(value) {
@@ -79,7 +80,8 @@ func (d *decoder) some(n *yaml.Node, what string, known fields) bool {
 	})
 }
 
-// pairs calls each for the keys and values of a mapping. Keys must be texts, and must differ.
+// pairs calls each for every key of a mapping with its value. It reports keys that are not texts,
+// and repeated keys.
 func (d *decoder) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node)) bool {
 	if !d.plain(n) {
 		return false
@@ -112,7 +114,7 @@ func (d *decoder) pairs(n *yaml.Node, what string, each func(key, value *yaml.No
 	return true
 }
 
-// list calls each for the items of a list.
+// list calls each for every item of a list.
 func (d *decoder) list(n *yaml.Node, what string, each func(*yaml.Node)) {
 	if n.Kind != yaml.SequenceNode {
 		d.fail(n, "%s must be a list, not %s", what, kind(n))
@@ -126,8 +128,8 @@ func (d *decoder) list(n *yaml.Node, what string, each func(*yaml.Node)) {
 	}
 }
 
-// text reads a string that is not empty. It refuses numbers and booleans instead of converting
-// them, because 0755 and yes would not arrive as written.
+// text reads a string that is not empty. It refuses numbers and booleans, because a conversion
+// would change values such as 0755 or yes.
 func (d *decoder) text(n *yaml.Node, what string) string {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
 		hint := ""
@@ -145,8 +147,8 @@ func (d *decoder) text(n *yaml.Node, what string) string {
 	return n.Value
 }
 
-// texts reads a mapping of texts to texts, such as parameters. Values may be empty, and no message
-// repeats them.
+// texts reads a mapping of texts to texts, such as parameters. Values may be empty. Error messages
+// never repeat a value.
 func (d *decoder) texts(n *yaml.Node, what string) map[string]string {
 	out := map[string]string{}
 	d.pairs(n, what, func(key, value *yaml.Node) {

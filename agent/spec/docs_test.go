@@ -9,7 +9,8 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// TestDocumentedFilesParse checks that the volume files in the documentation parse unchanged.
+// TestDocumentedFilesParse checks that Parse accepts the volume files in the documentation
+// unchanged.
 func TestDocumentedFilesParse(t *testing.T) {
 	var text []byte
 	for _, page := range []string{"volume-files.md", "from-swarm.md"} {

@@ -17,15 +17,15 @@ type Error struct {
 	Message string
 }
 
-// Error returns "file:line:column: message", as compilers do.
+// Error returns "file:line:column: message", in the form of compiler messages.
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
 }
 
-// Errors are all mistakes of a file in the order in which they were found.
+// Errors are all mistakes of a file, in the order in which the decoder found them.
 type Errors []*Error
 
-// Error returns one mistake per line.
+// Error returns all mistakes, one on each line.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, one := range e {
@@ -57,8 +57,9 @@ var (
 	yamlAnchor = regexp.MustCompile(`^unknown anchor '.*' referenced$`)
 )
 
-// syntax reports an error of the YAML parser. One of the parser's messages repeats the input, and
-// is replaced: a password that starts with "*" is parsed as an alias.
+// syntax records an error of the YAML parser. It replaces the one parser message that repeats the
+// input. Such a message could reveal a password: the parser reads a text that starts with "*" as an
+// alias.
 func (d *decoder) syntax(err error) {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 0 // the default is the first line
@@ -81,8 +82,8 @@ func (d *decoder) syntax(err error) {
 	d.failAt(min(line, d.lines), 1, "%s", message)
 }
 
-// countsFromZero recognises the messages of the YAML parser's second stage. They call the first
-// line of a file line 0, or name no line at all.
+// countsFromZero recognizes the messages of the YAML parser's second stage. In these messages the
+// first line of a file is line 0, or the line is missing.
 func countsFromZero(message string) bool {
 	rest, ok := strings.CutPrefix(message, "did not find expected ")
 	if !ok {

@@ -8,12 +8,12 @@ var example string
 //go:embed example.hcl
 var exampleHCL string
 
-// Example returns a commented volume file that parses. The bundled plugin can create its volume
-// unchanged.
+// Example returns a commented volume file that Parse accepts. The bundled plugin can create its
+// volume unchanged.
 func Example() string { return example }
 
 // ExampleIn returns the example in a format. JSON has no comments, so the example in JSON lacks the
-// fields that are commented out in the others.
+// fields that the other examples show in comments.
 func ExampleIn(format string) (string, error) {
 	switch format {
 	case FormatHCL:

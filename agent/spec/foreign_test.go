@@ -48,10 +48,10 @@ func pvWant() spec.Document {
 		},
 		From: spec.Kubernetes, Driver: "ebs.csi.aws.com",
 		Warnings: []string{
-			"the Kubernetes cluster must not use it any more: end whatever uses it there through the claim shop/data before it is claimed here",
-			"its reclaim policy in the cluster is Delete, so that the data is destroyed there when its claim is deleted: first set it to Retain in the cluster. Here it is registered with reclaim: retain",
-			"it needs Secrets of the cluster, which cannot be read here: nodeStageSecretRef (shop/luks). Put what they hold under secrets: export the volume to a file, add them, and register that file",
-			"its nodeAffinity is not read: see that this host can reach the storage",
+			"the Kubernetes cluster must stop using the volume: end the users of the claim shop/data before you claim the volume here",
+			"its reclaim policy in the cluster is Delete, so the cluster destroys the data when its claim is deleted: first set the policy to Retain in the cluster. This agent registers the volume with reclaim: retain",
+			"the volume needs Secrets of the cluster, which the agent cannot read: nodeStageSecretRef (shop/luks). Export the volume to a file, add the values of these Secrets under secrets, and register that file",
+			"the agent ignores its nodeAffinity: check that this host can reach the storage",
 		},
 	}
 }
@@ -69,7 +69,7 @@ func TestReadPersistentVolume(t *testing.T) {
 
 const minimalPV = `{"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "b"}, "spec": {"csi": {"driver": "d", "volumeHandle": "h"}}}`
 
-// TestReadMixed checks that one file may contain documents of all formats.
+// TestReadMixed checks that one file may contain documents in all formats.
 func TestReadMixed(t *testing.T) {
 	for name, file := range map[string]string{
 		"documents":  "id: a\nplugin_id: p\n---\n" + minimalPV + "\n---\n" + nomadMinimal,
@@ -91,7 +91,7 @@ func TestReadMixed(t *testing.T) {
 	}
 }
 
-// TestPersistentVolumeModes checks how the access modes of Kubernetes are converted.
+// TestPersistentVolumeModes checks the conversion of the access modes of Kubernetes.
 func TestPersistentVolumeModes(t *testing.T) {
 	for in, want := range map[string]string{
 		"accessModes: [ReadWriteOnce]":               "single-node-writer/file-system",
@@ -123,7 +123,7 @@ func TestPersistentVolumeModes(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("%s: got %q, want %q", in, got, want)
 		}
-		if w := docs[0].Warnings; len(w) != 1 || !strings.HasPrefix(w[0], "the Kubernetes cluster must not use it any more") {
+		if w := docs[0].Warnings; len(w) != 1 || !strings.HasPrefix(w[0], "the Kubernetes cluster must stop using the volume") {
 			t.Errorf("%s: warnings %q", in, w)
 		}
 	}
@@ -153,9 +153,9 @@ func TestPersistentVolumeSizes(t *testing.T) {
 func TestForeignMistakes(t *testing.T) {
 	pvWith := func(old, with string) string { return strings.Replace(pv, old, with, 1) }
 	for _, tt := range []struct{ name, file, want string }{
-		{"another kind", "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: a}", `f:1:1: a PersistentVolumeClaim of Kubernetes is no volume: of its objects a PersistentVolume can be read, and nothing else may stand in the file`},
-		{"another kind in a list", "kind: List\nitems:\n- {kind: StorageClass}", `f:3:3: a StorageClass of Kubernetes is no volume: of its objects a PersistentVolume can be read, and nothing else may stand in the file`},
-		{"no kind", "apiVersion: v1\nid: a", `f:1:1: "kind" is missing: of Kubernetes a PersistentVolume can be read`},
+		{"another kind", "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: a}", `f:1:1: a Kubernetes PersistentVolumeClaim is not a volume: remove it from the file; only PersistentVolumes can be read`},
+		{"another kind in a list", "kind: List\nitems:\n- {kind: StorageClass}", `f:3:3: a Kubernetes StorageClass is not a volume: remove it from the file; only PersistentVolumes can be read`},
+		{"no kind", "apiVersion: v1\nid: a", `f:1:1: "kind" is missing: only a PersistentVolume of Kubernetes can be read`},
 		{"another source", "kind: PersistentVolume\nmetadata: {name: a}\nspec: {nfs: {server: x}}", `f:1:1: the PersistentVolume has the source nfs; only csi can be used here`},
 		{"no source", "kind: PersistentVolume\nmetadata: {name: a}\nspec: {}", `f:1:1: "spec.csi" is missing: only a PersistentVolume with that source can be used here`},
 		{"no name", "kind: PersistentVolume\nspec: {csi: {driver: d, volumeHandle: h}}", `f:1:1: "metadata.name" is missing: it becomes the volume's id`},
@@ -164,7 +164,7 @@ func TestForeignMistakes(t *testing.T) {
 		{"unknown mode", pvWith("ReadOnlyMany", "ReadOnlyManny"), `f:9:32: unknown access mode "ReadOnlyManny" (did you mean "ReadOnlyMany"?); it is one of ReadWriteOnce, ReadOnlyMany, ReadWriteMany, ReadWriteOncePod`},
 		{"read only of text", pvWith("fsType: xfs", "readOnly: 'true'"), `f:15:15: readOnly must be true or false, not a text`},
 		{"version", pvWith("apiVersion: v1", "apiVersion: v2"), `f:1:13: unknown apiVersion "v2" (did you mean "v1"?); it is one of v1`},
-		{"a listing of Nomad", `[{"ID": "a", "PluginID": "p", "ExternalID": "x", "CurrentReaders": 0}]`, `f:1:9: this is a line of Nomad's listing, which leaves much out: give the output of nomad volume status -json ID for each volume`},
+		{"a listing of Nomad", `[{"ID": "a", "PluginID": "p", "ExternalID": "x", "CurrentReaders": 0}]`, `f:1:9: this is an entry of a list of Nomad, which omits fields: use the output of nomad volume status -json ID for each volume`},
 		{"a host volume of Nomad", `{"ID": "a", "HostPath": "/x", "Parameters": {}}`, `f:1:8: "PluginID" is missing: only the output of nomad volume status -json ID for a CSI volume can be used here`},
 		{"bad mode of Nomad", strings.Replace(nomadStatus, "multi-node-reader-only", "many", 1), `f:24:20: unknown AccessMode "many"; it is one of single-node-reader-only, single-node-writer, single-node-single-writer, single-node-multi-writer, multi-node-reader-only, multi-node-single-writer, multi-node-multi-writer`},
 		{"bad size of Nomad", strings.Replace(nomadStatus, `Min": 10737418240`, `Min": "10GiB"`, 1), `f:29:27: RequestedCapacityMin must be a number of bytes`},
@@ -230,10 +230,10 @@ func TestReadNomadStatus(t *testing.T) {
 		},
 		Line: 14, From: spec.Nomad, Driver: "ebs.csi.aws.com", FlagsHidden: true,
 		Warnings: []string{
-			"Nomad must release it first: nomad volume deregister ebs_prod_db1. Allocations that claim it there: 22222222, 9c2d8a3b (job web)",
-			"Nomad does not show its secrets (key): export the volume to a file, add them, and register that file",
-			"Nomad does not show its mount flags: they are left out",
-			"where Nomad found it reachable is not read: see that this host can reach the storage",
+			"first deregister the volume in Nomad: nomad volume deregister ebs_prod_db1. Allocations that claim the volume in Nomad: 22222222, 9c2d8a3b (job web)",
+			"Nomad does not show the volume's secrets (key): export the volume to a file, add the secrets, and register that file",
+			"Nomad does not show the volume's mount flags: they are omitted here",
+			"the agent ignores the volume's topology in Nomad: check that this host can reach the storage",
 		},
 	}}
 	docs, err := spec.Read("stdin", []byte(nomadStatus))
@@ -249,7 +249,7 @@ func TestReadNomadStatus(t *testing.T) {
 	}
 }
 
-// FuzzRead is like FuzzParse, but also covers foreign formats.
+// FuzzRead is like FuzzParse, but also covers the foreign formats.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{pv, minimalPV, nomadStatus, nomadMinimal, "kind: [a]", "kind: PersistentVolume\nspec: a", "{\"ID\": []} {}", "{\"ID\": {\"a\": 1}}", "kind: List\nitems: {a: b}", "kind: List\nitems: [[a]]"} {
 		f.Add([]byte(seed))

@@ -18,7 +18,8 @@ const (
 	FormatHCL  = "hcl"
 )
 
-// Ending returns the format for the ending of a file's name, or "" for an unknown ending.
+// Ending returns the format of a file according to the ending of its name. It returns "" for an
+// unknown ending.
 func Ending(name string) string {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".hcl":
@@ -32,9 +33,9 @@ func Ending(name string) string {
 	return ""
 }
 
-// formatOf returns the format of a file. The file's ending decides. If the ending is unknown, as
-// for stdin, the content tells HCL from YAML, which includes JSON. HCL begins with "name =" or
-// "name {", and no volume in YAML or JSON does.
+// formatOf returns the format of a file. If the ending of the name is unknown, as for stdin,
+// formatOf examines the content. HCL begins with "name =" or "name {", which no volume in YAML or
+// JSON does. JSON counts as YAML.
 func formatOf(name string, data []byte) string {
 	if f := Ending(name); f != "" {
 		return f
@@ -47,7 +48,7 @@ func formatOf(name string, data []byte) string {
 
 var hclBegin = regexp.MustCompile(`^(?:[A-Za-z_][A-Za-z0-9_.-]*|"[^"\n]*")[ \t]*(?:=|(?:"[^"\n]*"[ \t]*)*\{)`)
 
-// afterComments skips blanks and HCL comments.
+// afterComments returns the text after leading blanks and HCL comments.
 func afterComments(data []byte) []byte {
 	for {
 		data = bytes.TrimLeft(data, " \t\r\n")
@@ -71,19 +72,19 @@ func afterComments(data []byte) []byte {
 	}
 }
 
-// jsonValue is one of several JSON values in a file. line counts the lines before it, and column
-// counts the characters before it in its first line.
+// jsonValue is one of several JSON values in a file. The field line counts the lines before the
+// value. The field column counts the characters before it in its first line.
 type jsonValue struct {
 	text         []byte
 	line, column int
 }
 
-// jsonValues splits the concatenated output of several runs of a program. It returns nil if any
-// part of it is not JSON.
+// jsonValues splits a file into its JSON values, such as the concatenated output of several runs of
+// a program. It returns nil if any part of the file is not JSON.
 func jsonValues(data []byte) []jsonValue {
 	var values []jsonValue
 	dec := json.NewDecoder(bytes.NewReader(data))
-	seen, line, begin := 0, 0, 0 // lines are counted up to seen, and the last one starts at begin
+	seen, line, begin := 0, 0, 0 // line counts the lines up to seen; the last of them starts at begin
 	for dec.More() {
 		var raw json.RawMessage
 		if dec.Decode(&raw) != nil {
@@ -101,7 +102,7 @@ func jsonValues(data []byte) []jsonValue {
 	return values
 }
 
-// shift moves the positions of a text's nodes to their place in the file.
+// shift adds the position of a text within its file to the positions of the text's nodes.
 func shift(n *yaml.Node, line, column int) {
 	if line == 0 && column == 0 {
 		return

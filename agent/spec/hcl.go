@@ -12,20 +12,20 @@ import (
 // maxDepth is the maximum nesting of values in HCL.
 const maxDepth = 32
 
-// hclParser turns HCL into the same tree that JSON with these fields gives. A block becomes a
-// mapping. Several blocks with one of the names in [repeated] become a list of mappings.
+// hclParser converts HCL to the same tree as JSON with the same fields. A block becomes a mapping.
+// Several blocks with one of the names in [repeated] become a list of mappings.
 //
 // Nomad reads volume specifications by the rules of HCL 1. Names in blocks may have quotes or
 // contain dots. A block may end on the line that opens it, with any content. Blocks and attributes
-// are interchangeable. The grammar of HCL 2 refuses all of that, so only its lexer is used. The
-// lexer's messages are not used, because they may repeat a secret.
+// are interchangeable. The grammar of HCL 2 refuses all of this, so hclParser only uses the lexer
+// of HCL 2. It ignores the lexer's error messages, because they may repeat a secret.
 type hclParser struct {
 	d      *decoder
-	tokens hclsyntax.Tokens // without comments; the last one is the end of the file
+	tokens hclsyntax.Tokens // the remaining tokens without comments; the last is the end of the file
 	failed bool
 }
 
-// repeated are the blocks that may occur several times.
+// repeated lists the names of blocks that may occur several times.
 var repeated = []string{"capability", "topology"}
 
 // hcl parses a file in HCL. It returns nil after a syntax error.
@@ -50,7 +50,7 @@ func (d *decoder) hcl(data []byte) *yaml.Node {
 	case len(root.Content) > 0:
 		root.Line, root.Column = root.Content[0].Line, root.Content[0].Column
 	default:
-		d.failAt(1, 1, "the file holds no volume")
+		d.failAt(1, 1, "the file contains no volume")
 		return nil
 	}
 
@@ -59,7 +59,7 @@ func (d *decoder) hcl(data []byte) *yaml.Node {
 
 func (p *hclParser) peek() hclsyntax.Token { return p.tokens[0] }
 
-// next takes a token. The token for the end of the file is never removed.
+// next removes and returns the next token. It never removes the token for the end of the file.
 func (p *hclParser) next() hclsyntax.Token {
 	t := p.tokens[0]
 	if t.Type != hclsyntax.TokenEOF {
@@ -74,7 +74,7 @@ func (p *hclParser) skip(types ...hclsyntax.TokenType) {
 	}
 }
 
-// fail reports the first mistake and ends the parsing. The position of anything after it would be
+// fail records the first mistake and stops the parser. The position of any later mistake would be
 // uncertain.
 func (p *hclParser) fail(at hclsyntax.Token, format string, args ...any) {
 	if !p.failed {
@@ -87,7 +87,7 @@ func node(at hclsyntax.Token, kind yaml.Kind, tag, value string) *yaml.Node {
 	return &yaml.Node{Kind: kind, Tag: tag, Value: value, Line: at.Range.Start.Line, Column: at.Range.Start.Column}
 }
 
-// object parses names with values up to the token end, which it takes.
+// object parses names with their values until it reaches the token end. It also removes that token.
 func (p *hclParser) object(open hclsyntax.Token, end hclsyntax.TokenType, depth int) *yaml.Node {
 	n := node(open, yaml.MappingNode, "!!map", "")
 	for {
@@ -117,7 +117,8 @@ func (p *hclParser) object(open hclsyntax.Token, end hclsyntax.TokenType, depth 
 	}
 }
 
-// add adds a field. Several blocks with a name in repeated become a list.
+// add adds a field to a mapping. If the name is in [repeated], add collects several blocks in a
+// list.
 func add(n, key, value *yaml.Node) {
 	if value.Kind == yaml.MappingNode && slices.Contains(repeated, key.Value) {
 		for i := 0; i < len(n.Content); i += 2 {
@@ -141,7 +142,7 @@ func add(n, key, value *yaml.Node) {
 	n.Content = append(n.Content, key, value)
 }
 
-// key parses a name: one in quotes, or words with dots between them.
+// key parses a name: a quoted text, or words that are joined by dots.
 func (p *hclParser) key(t, open hclsyntax.Token) *yaml.Node {
 	switch t.Type {
 	case hclsyntax.TokenOQuote:
@@ -187,7 +188,8 @@ func (p *hclParser) setting(key *yaml.Node, depth int) *yaml.Node {
 	return nil
 }
 
-// afterLabel returns the type of the token after a text or a word.
+// afterLabel skips a possible block label, which begins with t, and returns the type of the next
+// token.
 func (p *hclParser) afterLabel(t hclsyntax.Token) hclsyntax.TokenType {
 	if t.Type == hclsyntax.TokenOQuote {
 		p.skip(hclsyntax.TokenQuotedLit)
@@ -199,7 +201,7 @@ func (p *hclParser) afterLabel(t hclsyntax.Token) hclsyntax.TokenType {
 // value parses a value that begins with the token t.
 func (p *hclParser) value(t hclsyntax.Token, depth int) *yaml.Node {
 	if depth++; depth > maxDepth {
-		p.fail(t, "values lie more than %d deep in each other", maxDepth)
+		p.fail(t, "values are nested more than %d levels deep", maxDepth)
 		return nil
 	}
 
@@ -222,8 +224,8 @@ func (p *hclParser) value(t hclsyntax.Token, depth int) *yaml.Node {
 	return nil
 }
 
-// word parses the words true, false and null. Its errors repeat no other word, because it may be a
-// secret without quotes.
+// word parses the words true, false and null. Its error messages repeat no other word, because the
+// word may be a secret without quotes.
 func (p *hclParser) word(t hclsyntax.Token) *yaml.Node {
 	switch word := string(t.Bytes); {
 	case p.peek().Type == hclsyntax.TokenOParen:

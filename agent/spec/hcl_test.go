@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// nomadSpec is a volume specification with everything that Nomad's own examples contain: blocks on
-// one line, names in quotes, commas, and attributes in place of blocks.
+// nomadSpec is a volume specification that uses all syntax of Nomad's own examples. It has blocks
+// on one line, names in quotes, commas, and attributes instead of blocks.
 const nomadSpec = `
 # as nomad volume init writes it
 id        = "ebs_prod_db1"
@@ -98,7 +98,8 @@ func TestParseHCL(t *testing.T) {
 	}
 }
 
-// TestFormatByContent checks that the content tells HCL from YAML if the file's ending does not.
+// TestFormatByContent checks that formatOf recognizes HCL and YAML by the content if the file's
+// ending is unknown.
 func TestFormatByContent(t *testing.T) {
 	for file, isHCL := range map[string]bool{
 		"id = \"a\"\nplugin_id = \"p\"":                         true,
@@ -126,7 +127,7 @@ func TestFormatByContent(t *testing.T) {
 	}
 }
 
-// told returns an error's text with the same file name for all files.
+// told returns the text of an error, with the same file name for all files.
 func told(err error) string {
 	if err == nil {
 		return ""
@@ -134,8 +135,8 @@ func told(err error) string {
 	return strings.ReplaceAll(err.Error(), "stdin:", "x.hcl:")
 }
 
-// TestParseNomadSpecificationInJSON reads JSON that was written for Nomad, with lists in place of
-// blocks.
+// TestParseNomadSpecificationInJSON checks that Parse reads JSON that was written for Nomad, with
+// lists instead of blocks.
 func TestParseNomadSpecificationInJSON(t *testing.T) {
 	check(t, `{
   "id": "a", "plugin_id": "p", "type": "csi",
@@ -173,29 +174,29 @@ func TestHCLMistakes(t *testing.T) {
 		{"size without a unit", ok + "capacity_min = 10", `v.hcl:3:16: capacity_min: bad size "10": a unit is needed, as in 10GiB`},
 		{"variable", "id = var.name", `v.hcl:1:6: a text needs quotes, and variables are not supported: write the value itself`},
 		{"function", ok + "name = upper(\"x\")", `v.hcl:3:8: functions are not supported: write the value itself`},
-		{"template", "é = 1\nid = \"é${name}\"", `v.hcl:2:8: templates are not supported: write the value itself, or $${ and %%{ for what only looks like one`},
-		{"template in lines", ok + "name = <<X\na ${b}\nX\n", `v.hcl:4:3: templates are not supported: write the value itself, or $${ and %%{ for what only looks like one`},
+		{"template", "é = 1\nid = \"é${name}\"", `v.hcl:2:8: templates are not supported: write the value itself, or $${ and %%{ for a literal ${ and %{`},
+		{"template in lines", ok + "name = <<X\na ${b}\nX\n", `v.hcl:4:3: templates are not supported: write the value itself, or $${ and %%{ for a literal ${ and %{`},
 		{"sum", ok + "name = 1 + 2", `v.hcl:3:10: a new line or a comma is expected here`},
-		{"negative", ok + "capacity_min = -1", `v.hcl:3:16: nothing here is negative`},
+		{"negative", ok + "capacity_min = -1", `v.hcl:3:16: negative numbers are not allowed here`},
 		{"label", ok + "capability \"x\" {}", `v.hcl:3:12: block "capability" takes no label`},
 		{"no equals", "id \"a\"", `v.hcl:1:4: "=" or "{" after "id" is expected here`},
-		{"colon", "id: \"a\"", `v.hcl:1:3: a colon stands where "=" or "{" after "id" is expected; HCL has "=" before values`},
+		{"colon", "id: \"a\"", `v.hcl:1:3: unexpected colon: "=" or "{" after "id" is expected here, and HCL has "=" before values`},
 		{"no value", "id =\nplugin_id = \"p\"", `v.hcl:1:5: the line ends where a value is expected`},
 		{"ends early", "id =", `v.hcl:1:5: the file ends where a value is expected`},
 		{"not closed", ok + "mount_options {\n  fs_type = \"a\"\n", `v.hcl:3:15: this brace is not closed`},
 		{"list not closed", ok + "mount_options { mount_flags = [\"a\",\n", `v.hcl:3:31: this bracket is not closed`},
 		{"text not closed", "id = \"a\nplugin_id = \"p\"", `v.hcl:1:6: this text is not closed in its line`},
 		{"lines not closed", "id = <<X\nabc\n", `v.hcl:1:6: this text is not closed`},
-		{"closed twice", ok + "context {}\n}\n", `v.hcl:4:1: a brace closes here what no brace opened, or before a name`},
+		{"closed twice", ok + "context {}\n}\n", `v.hcl:4:1: unexpected closing brace: a name is expected here`},
 		{"two in a line", "id = \"a\" plugin_id = \"p\"", `v.hcl:1:10: a new line or a comma is expected here`},
-		{"single quotes", "id = 'a'", `v.hcl:1:6: texts are in double quotes`},
+		{"single quotes", "id = 'a'", `v.hcl:1:6: a text must be in double quotes`},
 		{"bad escape", `id = "a\qb"`, `v.hcl:1:7: an escape in this text is none of \n, \r, \t, \", \\, \uXXXX, \UXXXXXXXX`},
 		{"surrogate", `id = "\ud800"`, `v.hcl:1:7: an escape in this text is none of \n, \r, \t, \", \\, \uXXXX, \UXXXXXXXX`},
 		{"not UTF-8", "id = \xff", `v.hcl:1:6: the file is not UTF-8`},
-		{"nothing", "# empty\n", `v.hcl:1:1: the file holds no volume`},
+		{"nothing", "# empty\n", `v.hcl:1:1: the file contains no volume`},
 		{"a list", "[]", `v.hcl:1:1: a name is expected here`},
-		{"deep", "a = " + strings.Repeat("[", 100000), `v.hcl:1:37: values lie more than 32 deep in each other`},
-		{"deep blocks", strings.Repeat("a {\n", 100000), `v.hcl:33:3: values lie more than 32 deep in each other`},
+		{"deep", "a = " + strings.Repeat("[", 100000), `v.hcl:1:37: values are nested more than 32 levels deep`},
+		{"deep blocks", strings.Repeat("a {\n", 100000), `v.hcl:33:3: values are nested more than 32 levels deep`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := spec.Parse("v.hcl", []byte(tt.file))

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// unexpected reports a token where want is expected. It describes only the kind of the token,
-// because the token may be part of a secret.
+// unexpected records an error for a token at a place where the grammar requires want. The message
+// describes only the kind of the token, because the token may be part of a secret.
 func (p *hclParser) unexpected(t, open hclsyntax.Token, want string) {
 	switch t.Type {
 	case hclsyntax.TokenEOF:
@@ -22,26 +22,27 @@ func (p *hclParser) unexpected(t, open hclsyntax.Token, want string) {
 			p.fail(t, "the file ends where %s is expected", want)
 		}
 	case hclsyntax.TokenCBrace:
-		p.fail(t, "a brace closes here what no brace opened, or before %s", want)
+		p.fail(t, "unexpected closing brace: %s is expected here", want)
 	case hclsyntax.TokenBadUTF8:
 		p.fail(t, "the file is not UTF-8")
 	case hclsyntax.TokenApostrophe, hclsyntax.TokenBacktick:
-		p.fail(t, "texts are in double quotes")
+		p.fail(t, "a text must be in double quotes")
 	case hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
-		p.fail(t, "templates are not supported: write the value itself, or $${ and %%%%{ for what only looks like one")
+		p.fail(t, "templates are not supported: write the value itself, or $${ and %%%%{ for a literal ${ and %%{")
 	case hclsyntax.TokenNewline:
 		p.fail(t, "the line ends where %s is expected", want)
 	case hclsyntax.TokenColon:
-		p.fail(t, `a colon stands where %s is expected; HCL has "=" before values`, want)
+		p.fail(t, `unexpected colon: %s is expected here, and HCL has "=" before values`, want)
 	case hclsyntax.TokenMinus:
-		p.fail(t, "nothing here is negative")
+		p.fail(t, "negative numbers are not allowed here")
 	default:
 		p.fail(t, "%s is expected here", want)
 	}
 }
 
-// quoted reads a text in quotes, after its first quote. It decodes the escapes itself: the parser
-// of HCL would also normalise Unicode characters, and an external id must not change.
+// quoted reads a text in quotes; the opening quote has already been read. It decodes the escapes
+// itself. The HCL parser would also normalize Unicode characters, but an external id must not
+// change.
 func (p *hclParser) quoted(open hclsyntax.Token) *yaml.Node {
 	var b strings.Builder
 	for {
@@ -63,7 +64,8 @@ func (p *hclParser) quoted(open hclsyntax.Token) *yaml.Node {
 	}
 }
 
-// unescape appends a text to b with its escapes decoded. It reports whether all escapes are valid.
+// unescape decodes the escapes of a text and appends the result to b. It reports whether all
+// escapes are valid.
 func unescape(b *strings.Builder, s string) bool {
 	for s != "" {
 		i := strings.IndexAny(s, `\$%`)
@@ -111,8 +113,8 @@ func unescape(b *strings.Builder, s string) bool {
 
 var escapes = map[byte]byte{'n': '\n', 'r': '\r', 't': '\t', '"': '"', '\\': '\\'}
 
-// heredoc reads a text of several lines, after its first line. With "<<-", it removes the indent
-// that all lines share.
+// heredoc reads a heredoc, a text of several lines; the opening token has already been read. With
+// "<<-", it removes the indent that all lines share.
 func (p *hclParser) heredoc(open hclsyntax.Token) *yaml.Node {
 	var b strings.Builder
 	for {

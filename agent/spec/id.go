@@ -15,19 +15,20 @@ const MaxID = 128
 
 var pluginID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
 
-// CheckVolumeID refuses a text that cannot be a volume's id. An id is 1 to 128 bytes of printable
-// text without "/". It is neither "." nor "..".
+// CheckVolumeID returns an error if a text is not a valid volume id. An id has 1 to 128 bytes of
+// printable text without "/". It is neither "." nor "..".
 func CheckVolumeID(id string) error { return checkID("volume id", id) }
 
-// CheckAlloc refuses a text that cannot be an alloc's id. The rules are those of volume ids.
+// CheckAlloc returns an error if a text is not a valid alloc id. The rules are the same as for
+// volume ids.
 func CheckAlloc(id string) error { return checkID("alloc", id) }
 
-// CheckSnapshotName refuses a text that cannot be a snapshot's name. The rules are those of volume
-// ids.
+// CheckSnapshotName returns an error if a text is not a valid snapshot name. The rules are the same
+// as for volume ids.
 func CheckSnapshotName(name string) error { return checkID("snapshot name", name) }
 
-// CheckPluginID refuses a text that cannot be a plugin's id. An id is 1 to 48 letters, digits, ".",
-// "_" and "-".
+// CheckPluginID returns an error if a text is not a valid plugin id. An id has 1 to 48 letters,
+// digits, ".", "_" and "-". It is neither "." nor "..".
 func CheckPluginID(id string) error {
 	switch {
 	case id == "":
@@ -72,7 +73,7 @@ func printable(s string) bool {
 	return true
 }
 
-// quote quotes a text for a message, and shortens a long one.
+// quote quotes a text for a message. It shortens a long text.
 func quote(s string) string { return strconv.Quote(shortened(s)) }
 
 func shortened(s string) string {

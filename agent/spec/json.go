@@ -8,9 +8,9 @@ import (
 	"unicode/utf16"
 )
 
-// fromJSON prepares a JSON file for the YAML parser, which lacks two of JSON's escapes: "\/" and
-// surrogate pairs. fromJSON writes them in another way. Line numbers stay the same. A text that is
-// not JSON is returned unchanged.
+// fromJSON prepares a JSON file for the YAML parser. That parser does not support two of JSON's
+// escapes, "\/" and surrogate pairs, so fromJSON replaces them. Line numbers stay the same.
+// fromJSON returns a text that is not JSON unchanged.
 func fromJSON(data []byte) []byte {
 	if !bytes.ContainsRune(data, '\\') || !json.Valid(data) {
 		return data
@@ -43,7 +43,7 @@ func fromJSON(data []byte) []byte {
 	return out
 }
 
-// escaped decodes the "\uXXXX" at i, or returns 0 if there is none.
+// escaped decodes the escape "\uXXXX" at index i. It returns 0 if there is no such escape.
 func escaped(data []byte, i int) rune {
 	if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
 		return 0

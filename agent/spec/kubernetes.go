@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kubernetes decodes a Kubernetes object: a PersistentVolume, or a list of them as kubectl prints
-// it.
+// kubernetes decodes a Kubernetes object: a PersistentVolume, or a list of PersistentVolumes as
+// kubectl prints it.
 func (d *decoder) kubernetes(n *yaml.Node) {
 	kindOf := ""
 	var items *yaml.Node
@@ -28,9 +28,9 @@ func (d *decoder) kubernetes(n *yaml.Node) {
 			d.list(items, "items", d.entry)
 		}
 	case kindOf == "":
-		d.fail(n, `"kind" is missing: of Kubernetes a PersistentVolume can be read`)
+		d.fail(n, `"kind" is missing: only a PersistentVolume of Kubernetes can be read`)
 	default:
-		d.fail(n, "a %s of Kubernetes is no volume: of its objects a PersistentVolume can be read, and nothing else may stand in the file", shortened(kindOf))
+		d.fail(n, "a Kubernetes %s is not a volume: remove it from the file; only PersistentVolumes can be read", shortened(kindOf))
 	}
 }
 
@@ -48,9 +48,9 @@ type persistentVolume struct {
 	otherSources              []string
 }
 
-// persistentVolume decodes a PersistentVolume with a csi source. It ignores the cluster's own
-// bookkeeping. It adds a warning for each field that changes how the volume is used here, or that
-// lets the cluster still change or delete it.
+// persistentVolume decodes a PersistentVolume with a csi source. It ignores fields that only matter
+// to the cluster. It adds a warning for each field that changes the use of the volume on this host.
+// It also warns if the cluster can still change or delete the volume.
 func (d *decoder) persistentVolume(n *yaml.Node) located {
 	var v persistentVolume
 	ignored := func(*yaml.Node) {}
@@ -92,7 +92,7 @@ func (d *decoder) persistentVolume(n *yaml.Node) located {
 	return located{Document: doc, at: v.name}
 }
 
-// pvSources are the sources of a PersistentVolume other than csi.
+// pvSources lists the sources of a PersistentVolume other than csi.
 var pvSources = []string{
 	"awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "fc", "flexVolume", "flocker", "gcePersistentDisk", "glusterfs",
 	"hostPath", "iscsi", "local", "nfs", "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume",
@@ -191,8 +191,8 @@ func (d *decoder) quantity(n *yaml.Node) int64 {
 	return size
 }
 
-// pvAccess maps the access modes of Kubernetes to those of this agent: for writing, and for reading
-// if csi.readOnly is set.
+// pvAccess maps the access modes of Kubernetes to those of the agent. The mode reading applies if
+// csi.readOnly is set, and the mode writing otherwise.
 var pvAccess = map[string]struct{ writing, reading string }{
 	"ReadWriteOnce":    {"single-node-writer", "single-node-reader-only"},
 	"ReadWriteOncePod": {"single-node-single-writer", "single-node-reader-only"},
@@ -230,30 +230,30 @@ func (d *decoder) pvCapabilities(v *persistentVolume) []api.Capability {
 	return caps
 }
 
-// warnings returns the tasks for a person.
+// warnings returns the tasks for the operator before a claim of the volume on this host.
 func (v *persistentVolume) warnings() []string {
-	user := "whatever uses it"
+	user := "its users"
 	if v.claimName != "" {
-		user = "whatever uses it there through the claim " + shortened(v.claimNamespace+"/"+v.claimName)
+		user = "the users of the claim " + shortened(v.claimNamespace+"/"+v.claimName)
 	}
 
-	said := []string{"the Kubernetes cluster must not use it any more: end " + user + " before it is claimed here"}
+	said := []string{"the Kubernetes cluster must stop using the volume: end " + user + " before you claim the volume here"}
 	if v.deletes {
-		said = append(said, "its reclaim policy in the cluster is Delete, so that the data is destroyed there when its claim is deleted: "+
-			"first set it to Retain in the cluster. Here it is registered with reclaim: retain")
+		said = append(said, "its reclaim policy in the cluster is Delete, so the cluster destroys the data when its claim is deleted: "+
+			"first set the policy to Retain in the cluster. This agent registers the volume with reclaim: retain")
 	}
 
 	if v.deleted {
-		said = append(said, "it is being deleted in the cluster")
+		said = append(said, "the cluster is deleting the volume")
 	}
 
 	if len(v.secrets) > 0 {
-		said = append(said, "it needs Secrets of the cluster, which cannot be read here: "+joined(v.secrets)+
-			". Put what they hold under secrets: export the volume to a file, add them, and register that file")
+		said = append(said, "the volume needs Secrets of the cluster, which the agent cannot read: "+joined(v.secrets)+
+			". Export the volume to a file, add the values of these Secrets under secrets, and register that file")
 	}
 
 	if v.affinity {
-		said = append(said, "its nodeAffinity is not read: see that this host can reach the storage")
+		said = append(said, "the agent ignores its nodeAffinity: check that this host can reach the storage")
 	}
 
 	return said

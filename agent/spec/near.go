@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Near returns the candidates that a person may have meant by word. A candidate matches if it
-// differs by up to two typing mistakes (one for short words), or if one is the beginning of the
-// other. The nearest come first, at most five.
+// Near returns up to five candidates that a user may have meant by word, the nearest first. A
+// candidate matches if it differs by at most two typing mistakes (one in short words). It also
+// matches if one of the words begins with the other.
 func Near(word string, candidates []string) []string {
 	type scored struct {
 		name string
@@ -47,7 +47,7 @@ func hasPrefix(s, prefix []rune) bool {
 	return len(s) >= len(prefix) && slices.Equal(s[:len(prefix)], prefix)
 }
 
-// allowed returns how many mistakes a word of this length may contain.
+// allowed returns the maximum number of typing mistakes in a word of this length.
 func allowed(length int) int {
 	if length <= 4 {
 		return 1
@@ -55,8 +55,9 @@ func allowed(length int) int {
 	return 2
 }
 
-// distance counts the insertions, deletions, replacements and swaps of neighbours that lead from a
-// to b. It does not compare texts that are much longer than an id.
+// distance counts the changes that convert a to b. A change inserts, deletes or replaces a
+// character, or swaps two adjacent ones. Texts that are much longer than an id are not compared,
+// and get a large distance.
 func distance(a, b []rune) int {
 	if len(a) > 2*MaxID || len(b) > 2*MaxID {
 		return 2 * MaxID

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// redacted replaces hidden values in Nomad's output.
+// redacted is the text by which Nomad replaces hidden values in its output.
 const redacted = "[REDACTED]"
 
 // nomadVolume holds the decoded fields of Nomad's output.
@@ -17,16 +17,16 @@ type nomadVolume struct {
 	spec             api.VolumeSpec
 	id               *yaml.Node
 	driver           string
-	access, attached string            // the modes in use
-	claims           []string          // ids of allocations
-	jobs             map[string]string // by allocation id
-	secrets          []string          // their names
-	hidden           bool              // mount flags are hidden
+	access, attached string            // the current modes
+	claims           []string          // the ids of the allocations that claim the volume
+	jobs             map[string]string // the jobs, by allocation id
+	secrets          []string          // the names of the secrets
+	hidden           bool              // whether Nomad hides mount flags
 	topologies       bool
 }
 
 // nomad decodes the output of "nomad volume status -json ID", which uses the names of Nomad's API.
-// A program wrote it, so unknown fields are ignored.
+// It ignores unknown fields, because the fields differ between versions of Nomad.
 func (d *decoder) nomad(n *yaml.Node) located {
 	v := nomadVolume{jobs: map[string]string{}}
 	claims := func(n *yaml.Node) {
@@ -71,7 +71,7 @@ func (d *decoder) nomad(n *yaml.Node) located {
 	}
 
 	if !slices.ContainsFunc([]string{"RequestedCapabilities", "Context", "Parameters"}, func(name string) bool { return mentions(n, name) }) {
-		d.fail(v.id, "this is a line of Nomad's listing, which leaves much out: give the output of nomad volume status -json ID for each volume")
+		d.fail(v.id, "this is an entry of a list of Nomad, which omits fields: use the output of nomad volume status -json ID for each volume")
 	}
 
 	d.nomadModes(&v)
@@ -97,7 +97,7 @@ func (d *decoder) maybe(n *yaml.Node, what string) string {
 	return d.text(n, what)
 }
 
-// bytes reads a number of bytes. 0 means none.
+// bytes reads a number of bytes. The value 0 means that no number was set.
 func (d *decoder) bytes(n *yaml.Node, what string) int64 {
 	size, err := strconv.ParseInt(n.Value, 10, 64)
 	if n.Kind != yaml.ScalarNode || err != nil || size < 0 {
@@ -122,7 +122,7 @@ func (d *decoder) nomadCapabilities(n *yaml.Node) []api.Capability {
 	return caps
 }
 
-// nomadModes sets the capabilities of a volume without any to the modes in use. Old versions of
+// nomadModes sets the capabilities of a volume that has none to the current modes. Old versions of
 // Nomad register volumes without capabilities.
 func (d *decoder) nomadModes(v *nomadVolume) {
 	if len(v.spec.Capabilities) > 0 {
@@ -183,8 +183,8 @@ func (d *decoder) nomadTopology(n *yaml.Node) *api.TopologyRequest {
 	return &t
 }
 
-// nomadAlloc records the job of an allocation. The list includes allocations that have ended, so an
-// entry does not count as a claim.
+// nomadAlloc records the job of an allocation. The list includes allocations that have ended, so
+// its entries do not count as claims.
 func (d *decoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
 	var id, job string
 	d.some(n, "an allocation", fields{
@@ -194,9 +194,9 @@ func (d *decoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
 	jobs[id] = job
 }
 
-// warnings returns the tasks for a person.
+// warnings returns the tasks for the operator before a claim of the volume on this host.
 func (v *nomadVolume) warnings() []string {
-	said := "Nomad must release it first: nomad volume deregister " + shortened(v.spec.ID)
+	said := "first deregister the volume in Nomad: nomad volume deregister " + shortened(v.spec.ID)
 	if len(v.claims) > 0 {
 		holders := map[string]bool{}
 		for _, id := range v.claims {
@@ -207,22 +207,22 @@ func (v *nomadVolume) warnings() []string {
 			holders[holder] = true
 		}
 
-		said += ". Allocations that claim it there: " + joined(slices.Sorted(maps.Keys(holders)))
+		said += ". Allocations that claim the volume in Nomad: " + joined(slices.Sorted(maps.Keys(holders)))
 	}
 
 	all := []string{said}
 	if len(v.secrets) > 0 {
-		all = append(all, "Nomad does not show its secrets ("+joined(v.secrets)+"): export the volume to a file, add them, and register that file")
+		all = append(all, "Nomad does not show the volume's secrets ("+joined(v.secrets)+"): export the volume to a file, add the secrets, and register that file")
 	} else {
-		all = append(all, "Nomad does not show secrets: if it has some, export the volume to a file, add them, and register that file")
+		all = append(all, "Nomad does not show secrets: if the volume has secrets, export it to a file, add them, and register that file")
 	}
 
 	if v.hidden {
-		all = append(all, "Nomad does not show its mount flags: they are left out")
+		all = append(all, "Nomad does not show the volume's mount flags: they are omitted here")
 	}
 
 	if v.topologies {
-		all = append(all, "where Nomad found it reachable is not read: see that this host can reach the storage")
+		all = append(all, "the agent ignores the volume's topology in Nomad: check that this host can reach the storage")
 	}
 
 	return all

@@ -10,11 +10,13 @@ import (
 //go:embed plugins/*.yaml
 var plugins embed.FS
 
-// generalPlugin is the name of the plugin file that shows all keys and is for no particular driver.
+// generalPlugin is the name of the example that shows all keys of a plugin file, and that is for no
+// particular driver.
 const generalPlugin = "example"
 
-// PluginExample returns a commented plugin file that an agent accepts unchanged. It is for the
-// published image of a known driver. Without a name, it shows all keys.
+// PluginExample returns a commented plugin file that an agent accepts unchanged. The file runs the
+// published image of a known driver. Without a name, PluginExample returns the file that shows all
+// keys.
 func PluginExample(name string) (text string, ok bool) {
 	if name == "" {
 		name = generalPlugin
@@ -25,7 +27,7 @@ func PluginExample(name string) (text string, ok bool) {
 	return string(raw), err == nil
 }
 
-// PluginExamples returns the names of the drivers with an example.
+// PluginExamples returns the names of the drivers for which there is an example.
 func PluginExamples() []string {
 	var names []string
 	files, _ := plugins.ReadDir("plugins") // the directory is part of the program
@@ -37,8 +39,8 @@ func PluginExamples() []string {
 	return names
 }
 
-// PluginSummary returns the purpose of an example's driver in one line. It is part of the first
-// line of the example.
+// PluginSummary returns the purpose of an example's driver in one line. It takes the text from the
+// first line of the example.
 func PluginSummary(name string) string {
 	text, _ := PluginExample(name)
 	line, _, _ := strings.Cut(text, "\n")

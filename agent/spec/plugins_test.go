@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// volumesIn returns the volume files in the comments of a plugin file.
+// volumesIn returns the volume files that the comments of a plugin file contain.
 func volumesIn(text string) (volumes []string) {
-	shows := false // a volume was announced
+	shows := false // whether a comment has announced a volume
 	volume := ""
 	for line := range strings.Lines(text) {
 		indented, isIndented := strings.CutPrefix(line, "#   ")
@@ -28,8 +28,8 @@ func volumesIn(text string) (volumes []string) {
 }
 
 // TestPluginExamples checks that each example has a summary, names an image with a tag, and shows
-// volume files that parse unchanged. The agent's own tests check that the agent accepts the
-// examples.
+// volume files that Parse accepts unchanged. The package agent/pluginfile checks that an agent
+// accepts the examples.
 func TestPluginExamples(t *testing.T) {
 	names := spec.PluginExamples()
 	for _, name := range []string{"nfs", "ebs", "s3", "cephfs", "rbd", "hostpath"} {

@@ -10,15 +10,15 @@ import (
 
 var quantityForm = regexp.MustCompile(`^\+?([0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?$`)
 
-// The units of Kubernetes, as exponents: powers of 2 for the binary ones, powers of 10 for the
-// decimal ones.
+// The units of Kubernetes, with the exponents of their factors. The base is 2 for the binary units,
+// and 10 for the decimal units.
 var (
 	quantityBinary  = map[string]uint{"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 	quantityDecimal = map[string]int{"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 )
 
-// parseQuantity parses a quantity as Kubernetes writes it ("10Gi", "1.5G", "1e9"). It returns
-// bytes, from 1 to 2^63-1. It rounds fractions of a byte up, as Kubernetes does.
+// parseQuantity parses a quantity in the format of Kubernetes ("10Gi", "1.5G", "1e9"). It returns
+// bytes, from 1 to 2^63-1. It rounds fractions of a byte up, like Kubernetes.
 func parseQuantity(s string) (int64, error) {
 	m := quantityForm.FindStringSubmatch(s)
 	if m == nil {

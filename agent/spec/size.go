@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// units are the accepted units. Storage vendors use both decimal and binary units, and only the
-// full names tell them apart.
+// units lists the accepted units. Storage vendors use both decimal and binary units, and only the
+// full names distinguish them.
 var units = []struct {
 	name  string
 	bytes int64

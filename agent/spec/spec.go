@@ -1,15 +1,15 @@
-// Package spec reads the volume files with which a person creates or registers volumes. It turns
-// them into [api.VolumeSpec] values, and reports every mistake with file, line and column. It also
-// writes such files.
+// Package spec reads the volume files with which an operator creates or registers volumes. It
+// converts them to [api.VolumeSpec] values, and reports every mistake with its file, line and
+// column. It also writes such files.
 //
-// A file is in YAML, in JSON or in HCL. The YAML parser also reads JSON, so that errors in JSON
-// have lines as well. HCL files have the form of Nomad's volume specification. YAML and JSON may
-// also hold volumes in foreign formats: PersistentVolumes of Kubernetes, and the output of "nomad
-// volume status -json". A file in YAML or JSON holds one volume, several documents, or a list. A
-// file in HCL holds one volume. All formats become the same tree, which one decoder reads.
+// A file is in YAML, JSON or HCL. The YAML parser also reads JSON, so that mistakes in JSON have a
+// line, too. HCL files have the form of Nomad's volume specification. YAML and JSON files may also
+// contain volumes in foreign formats: PersistentVolumes of Kubernetes, and the output of "nomad
+// volume status -json". A YAML or JSON file contains one volume, several documents, or a list. An
+// HCL file contains one volume. All formats become the same tree, which one decoder reads.
 //
-// The decoder is strict. An unknown field, a value of a wrong type and an anchor are errors. If a
-// field were silently ignored, the user would notice only when the data is not where it should be.
+// The decoder is strict: an unknown field, a value of a wrong type and an anchor are errors. If it
+// ignored a wrong field, the user would notice the mistake only when data is in the wrong place.
 package spec
 
 import (
@@ -21,13 +21,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// MaxFileSize is the largest volume file that is read, in bytes.
+// MaxFileSize is the maximum size of a volume file, in bytes.
 const MaxFileSize = 1 << 20
 
-// Origin is the system that describes a volume.
+// Origin is the system in whose format a document describes a volume.
 type Origin string
 
-// The origins. The zero value is a volume file for this agent, or one written for Nomad.
+// The origins. The zero value stands for a volume file for this agent, or one that was written for
+// Nomad.
 const (
 	Own        Origin = ""
 	Kubernetes Origin = "Kubernetes" // a PersistentVolume
@@ -38,23 +39,24 @@ const (
 type Document struct {
 	Spec api.VolumeSpec
 
-	// Line is the line of its id, from 1.
+	// Line is the line of the volume's id, from 1.
 	Line int
 	From Origin
 
-	// Driver is the CSI driver that the document names. A PersistentVolume names a driver instead
-	// of a plugin. It is empty if the document names no driver.
+	// Driver is the CSI driver that the document names, or empty. A PersistentVolume names a driver
+	// instead of a plugin.
 	Driver string
 
 	// FlagsHidden is set if the document hides mount flags.
 	FlagsHidden bool
 
-	// Warnings are tasks for a person before the volume is used here, one sentence each.
+	// Warnings are the tasks for the operator before a claim of the volume on this host, one
+	// sentence each.
 	Warnings []string
 }
 
-// Parse reads all volumes of a file for their creation. It refuses descriptions of volumes that
-// exist elsewhere. Otherwise it works as [Read].
+// Parse reads the volumes that a file asks to create. It works like [Read], but refuses
+// descriptions of volumes that already exist in another system.
 func Parse(name string, data []byte) ([]api.VolumeSpec, error) {
 	d := newDecoder(name, data)
 	for _, f := range d.read(data) {
@@ -76,9 +78,9 @@ func Parse(name string, data []byte) ([]api.VolumeSpec, error) {
 	return specs, nil
 }
 
-// Read reads all volumes of a file. Errors contain the name, and its ending decides the format
-// ([formatOf]). The error is an [Errors] with every mistake found. With an error, no volumes are
-// returned.
+// Read reads all volumes of a file. The ending of the name decides the format ([formatOf]). The
+// error is an [Errors] with every mistake, each with the name of the file. If there is an error,
+// Read returns no volumes.
 func Read(name string, data []byte) ([]Document, error) {
 	d := newDecoder(name, data)
 	d.read(data)
@@ -99,7 +101,7 @@ func newDecoder(name string, data []byte) *decoder {
 	return &decoder{file: name, lines: 1 + bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n"))}
 }
 
-// result returns the volumes, or the mistakes if there are any.
+// result returns the decoded volumes, or the mistakes if the file has any.
 func (d *decoder) result() ([]Document, error) {
 	if len(d.errs) > 0 {
 		return nil, d.errs
@@ -136,16 +138,16 @@ func (d *decoder) read(data []byte) []located {
 	}
 
 	if len(d.found) == 0 && len(d.errs) == 0 {
-		d.failAt(1, 1, "the file holds no volume")
+		d.failAt(1, 1, "the file contains no volume")
 	}
 
 	d.duplicateIDs()
 	return d.found
 }
 
-// documents decodes all YAML documents of a text. The text begins at this line and column of the
-// file, both from 0. It stops at a syntax error, because the position of anything after it would be
-// uncertain.
+// documents decodes all YAML documents of a text. The arguments line and column are the position of
+// the text in the file, both from 0. It stops at a syntax error, because the position of any later
+// mistake would be uncertain.
 func (d *decoder) documents(text []byte, line, column int) {
 	dec := yaml.NewDecoder(bytes.NewReader(fromJSON(text)))
 	for {
@@ -164,15 +166,15 @@ func (d *decoder) documents(text []byte, line, column int) {
 	}
 }
 
-// located is a volume with the node of its id.
+// located is a decoded volume with the node of its id.
 type located struct {
 	Document
 
 	at *yaml.Node
 }
 
-// document decodes one document: a volume, or a list of volumes. An empty document contains no
-// volume. A trailing "---" makes one.
+// document decodes one YAML document: a volume, or a list of volumes. It ignores an empty document,
+// such as the one that a trailing "---" begins.
 func (d *decoder) document(doc *yaml.Node) {
 	if len(doc.Content) == 0 {
 		return
@@ -192,7 +194,7 @@ func (d *decoder) document(doc *yaml.Node) {
 	}
 }
 
-// entry decodes a volume in any of the formats.
+// entry decodes one volume, in the format that its fields indicate.
 func (d *decoder) entry(n *yaml.Node) {
 	switch {
 	case given(n, "apiVersion"), given(n, "kind"):

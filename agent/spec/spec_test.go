@@ -152,7 +152,7 @@ func TestParseMistakes(t *testing.T) {
 		{"field twice", ok + "id: b", `volume.yaml:3:1: "id" is given twice, first in line 1`},
 		{"reclaim", ok + "reclaim: keep", `volume.yaml:3:10: unknown reclaim "keep"; it is one of retain, delete`},
 		{"type", ok + "type: host", `volume.yaml:3:7: unknown type "host"; it is one of csi`},
-		{"nothing", "# empty\n", `volume.yaml:1:1: the file holds no volume`},
+		{"nothing", "# empty\n", `volume.yaml:1:1: the file contains no volume`},
 		{"a text", "hello", `volume.yaml:1:1: a volume must be a mapping of names to values, not a text`},
 		{"anchor", "id: &x a\nplugin_id: *x", "volume.yaml:1:5: anchors and aliases are not supported\nvolume.yaml:2:12: anchors and aliases are not supported"},
 		{"tag", ok + "name: !!str 5", `volume.yaml:3:7: a tag is not supported here`},
@@ -186,7 +186,7 @@ func TestParseMistakes(t *testing.T) {
 	}
 }
 
-// TestParseSecret checks that a secret is a text or a reference.
+// TestParseSecret checks that Parse reads a secret as a text or as a reference.
 func TestParseSecret(t *testing.T) {
 	for text, want := range map[string]api.Secret{
 		"hunter2":               {Literal: api.NewLiteral("hunter2")},
@@ -206,8 +206,8 @@ func TestParseSecret(t *testing.T) {
 	}
 }
 
-// TestParseNeverRepeatsASecret checks that an invalid secret is refused at any place, and that no
-// error contains it.
+// TestParseNeverRepeatsASecret checks that Parse refuses an invalid secret at any place, and that
+// no error contains the secret.
 func TestParseNeverRepeatsASecret(t *testing.T) {
 	const refusal = "a secret is a text, in quotes"
 	for _, tt := range []struct{ name, secrets, want string }{
@@ -302,7 +302,7 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// FuzzParse checks that Parse returns for any file, that its specs obey the rules for ids and
+// FuzzParse checks that Parse returns for any file, that its specs satisfy the rules for ids and
 // modes, and that its errors have a position.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{

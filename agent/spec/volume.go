@@ -8,13 +8,13 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The default modes, for a volume whose file specifies none.
+// The modes of a volume whose file specifies no modes.
 const (
 	DefaultAccessMode     = "single-node-writer"
 	DefaultAttachmentMode = "file-system"
 )
 
-// AccessModes lists the access modes, the narrowest first.
+// AccessModes lists the access modes, with the most restrictive first.
 func AccessModes() []string {
 	return []string{
 		"single-node-reader-only", DefaultAccessMode, "single-node-single-writer", "single-node-multi-writer",
@@ -25,11 +25,11 @@ func AccessModes() []string {
 // AttachmentModes lists the attachment modes.
 func AttachmentModes() []string { return []string{DefaultAttachmentMode, "block-device"} }
 
-// places holds the nodes of fields that are checked against each other.
+// places holds the nodes of the fields that together checks against each other.
 type places struct{ id, snapshot, clone, smallest, largest, capabilities, capability *yaml.Node }
 
-// only returns the mapping of a list with a single mapping. JSON that was written for Nomad uses
-// such a list in place of a block.
+// only returns the single mapping of a list, or n itself if n is no such list. JSON that was
+// written for Nomad uses such a list instead of a block.
 func only(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.SequenceNode && len(n.Content) == 1 && n.Content[0].Kind == yaml.MappingNode {
 		return n.Content[0]
@@ -37,7 +37,7 @@ func only(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// listed turns a single block into a list.
+// listed puts a single block into a list. It returns other nodes unchanged.
 func listed(n *yaml.Node) *yaml.Node {
 	if n.Kind != yaml.MappingNode {
 		return n
@@ -68,8 +68,8 @@ func (d *decoder) volume(n *yaml.Node) located {
 		"context":          func(n *yaml.Node) { s.Context = d.texts(only(n), "context") },
 		"secrets":          func(n *yaml.Node) { s.Secrets = d.secrets(only(n)) },
 		"reclaim":          func(n *yaml.Node) { s.Reclaim = d.oneOf(n, "reclaim", []string{"retain", "delete"}) },
-		// These fields occur in files for Nomad: its name for capabilities, and two fields that are
-		// checked but not used.
+		// These fields occur in files for Nomad. The name capability is Nomad's name for
+		// capabilities. The fields namespace and type are checked but not used.
 		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },
 		"namespace":  func(n *yaml.Node) { d.text(n, "namespace") },
 		"type":       func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },
@@ -92,7 +92,7 @@ func (d *decoder) volume(n *yaml.Node) located {
 	return located{Document: Document{Spec: s}, at: at.id}
 }
 
-// together checks the fields that depend on each other.
+// together checks fields whose values depend on each other.
 func (d *decoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 	for _, name := range []string{"id", "plugin_id"} {
 		if !given(n, name) {
@@ -117,7 +117,7 @@ func (d *decoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 	}
 }
 
-// checked reads a text and reports the error of check.
+// checked reads a text, and records the error that check returns for it.
 func (d *decoder) checked(n *yaml.Node, what string, check func(string) error) string {
 	before := len(d.errs)
 	s := d.text(n, what)
@@ -181,8 +181,9 @@ func (d *decoder) mountOptions(n *yaml.Node) *api.MountOptions {
 	return &o
 }
 
-// block returns the value of a mapping's only field if the field has this name and is a block or a
-// list of blocks. Otherwise the mapping is a segment, and block returns nil.
+// block returns the value of a mapping's only field. The field must have the given name, and its
+// value must be a block or a list of blocks. Otherwise the mapping is a topology segment, and block
+// returns nil.
 func block(n *yaml.Node, name string) *yaml.Node {
 	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Content[0].Value != name || n.Content[1].Kind == yaml.ScalarNode {
 		return nil
@@ -219,8 +220,8 @@ func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
 	return &t
 }
 
-// noSecret is the message for every value that is neither a text nor a reference.
-const noSecret = "a secret is a text, in quotes if it looks like something else, or one of {file: PATH}, {credential: NAME}, {env: NAME}, {sealed: true}"
+// noSecret is the error message for every value that is neither a text nor a reference.
+const noSecret = "a secret is a text, in quotes if it looks like another type, or one of {file: PATH}, {credential: NAME}, {env: NAME}, {sealed: true}"
 
 func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
 	out := map[string]api.Secret{}
@@ -230,8 +231,8 @@ func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
 	return out
 }
 
-// secret reads a secret's value or reference. No message repeats any part of the node, because the
-// user may have written the value at any place in it.
+// secret reads the value of a secret, or the reference to it. No error message repeats any part of
+// the node, because the user may have put the secret's value in the wrong place.
 func (d *decoder) secret(n *yaml.Node) api.Secret {
 	var s api.Secret
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 {

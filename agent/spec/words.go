@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kind names a node's type for a person. It does not contain the value.
+// kind describes the type of a node for an error message. It never contains the node's value.
 func kind(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -34,7 +34,8 @@ func kind(n *yaml.Node) string {
 	return "something else"
 }
 
-// in says where a mistake is, for the end of a message. It omits the useless "in a volume".
+// in returns the part of an error message that names the place of a mistake, such as " in
+// metadata". It returns "" for "a volume", because " in a volume" would not help the user.
 func in(what string) string {
 	if what == "a volume" {
 		return ""
@@ -42,7 +43,7 @@ func in(what string) string {
 	return " in " + what
 }
 
-// meant suggests the nearest candidate.
+// meant returns the part of an error message that suggests the nearest candidate, or "".
 func meant(word string, candidates []string) string {
 	near := Near(word, candidates)
 	if len(near) == 0 {

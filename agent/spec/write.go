@@ -15,8 +15,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Write writes volumes to a file that [Parse] reads back. A file in HCL holds one volume; the other
-// formats hold any number. In JSON, one volume is an object, and any other number is a list.
+// Write writes volumes as a file that [Parse] can read. An HCL file contains one volume, and files
+// in the other formats contain any number. In JSON, a single volume is an object, and several
+// volumes are a list.
 func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 	trees := make([]*yaml.Node, len(specs))
 	for i, s := range specs {
@@ -34,7 +35,7 @@ func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 		return writeJSON(trees)
 	case FormatHCL:
 		if len(trees) != 1 {
-			return nil, errors.New("a file in HCL holds one volume")
+			return nil, errors.New("a file in HCL contains exactly one volume")
 		}
 		return writeHCL(trees[0]), nil
 	}
@@ -42,7 +43,7 @@ func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 	return nil, fmt.Errorf("unknown format %q of volume files", format)
 }
 
-// tree returns a volume as the fields of a file, in the order of the documentation.
+// tree converts a volume to the fields of a file, in the order of the documentation.
 func tree(s api.VolumeSpec) (*yaml.Node, error) {
 	n := mappingNode()
 	text := func(name, value string) {
@@ -118,8 +119,8 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 func mappingNode() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} }
 func listNode() *yaml.Node    { return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"} }
 
-// textNode returns a text. It forces double quotes, and thereby escapes, for characters outside
-// printable ASCII.
+// textNode returns a node for a text. If the text has characters other than printable ASCII,
+// textNode forces double quotes, so that the encoder writes escapes.
 func textNode(s string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	for _, r := range s {
@@ -171,7 +172,7 @@ func putSegments(n *yaml.Node, name string, topologies []map[string]string) {
 	put(n, name, list)
 }
 
-// secretNode returns a reference, with the fields that it has in JSON.
+// secretNode returns the node for a reference to a secret. The node has the same fields as in JSON.
 func secretNode(s api.Secret) (*yaml.Node, error) {
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -187,7 +188,7 @@ func secretNode(s api.Secret) (*yaml.Node, error) {
 	n.Style = yaml.FlowStyle
 
 	if values["sealed"] != nil {
-		n.LineComment = "# not shown: it is kept while the volume is registered, and must be given anew after that"
+		n.LineComment = "# not shown: the agent keeps it while the volume is registered; after that, set it again"
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -198,15 +199,15 @@ func secretNode(s api.Secret) (*yaml.Node, error) {
 		case isText && slices.Contains([]string{"file", "credential", "env"}, name):
 			put(n, name, textNode(text))
 		default:
-			return nil, errors.New("a secret that is no reference is not written to a file")
+			return nil, errors.New("cannot write a secret to a file: it is not a reference")
 		}
 	}
 
 	return n, nil
 }
 
-// FormatSize formats a number of bytes so that [ParseSize] returns the same number. It uses the
-// unit with the smallest whole number.
+// FormatSize formats a number of bytes so that [ParseSize] returns the same number. It chooses the
+// unit that gives the smallest whole number.
 func FormatSize(size int64) string {
 	best, name := size, "B"
 	for _, u := range units {
@@ -220,7 +221,7 @@ func FormatSize(size int64) string {
 func writeYAML(trees []*yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
 	if len(trees) == 0 {
-		return nil, nil // an encoder that has written nothing cannot be closed
+		return nil, nil // Close of an encoder without output fails
 	}
 
 	enc := yaml.NewEncoder(&b)
@@ -249,7 +250,7 @@ func writeJSON(trees []*yaml.Node) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// jsonNode writes a node with its fields in their order.
+// jsonNode writes a node as JSON, and keeps the order of its fields.
 func jsonNode(b *bytes.Buffer, n *yaml.Node) {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -282,8 +283,8 @@ func jsonNode(b *bytes.Buffer, n *yaml.Node) {
 	}
 }
 
-// jsonText writes a text, and escapes the characters that are not printable. The YAML parser
-// refuses some characters that JSON allows.
+// jsonText writes a text as JSON. It escapes the characters that are not printable, because the
+// YAML parser refuses some characters that JSON allows.
 func jsonText(b *bytes.Buffer, s string) {
 	b.WriteByte('"')
 	for _, r := range s {

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestWriteReadsBack checks that Parse returns the written volumes, in all formats.
+// TestWriteReadsBack checks that Parse reads written volumes without a change, in all formats.
 func TestWriteReadsBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		specs := rapid.SliceOfNDistinct(rapid.Custom(drawSpec), 1, 3, func(s api.VolumeSpec) string { return s.ID }).Draw(t, "specs")
@@ -34,7 +34,7 @@ func TestWriteReadsBack(t *testing.T) {
 	})
 }
 
-// drawSpec draws a spec that Parse may return.
+// drawSpec draws a random spec that Parse may return.
 func drawSpec(t *rapid.T) api.VolumeSpec {
 	text := rapid.OneOf(
 		rapid.SampledFrom([]string{"a", "yes", "5", "1e3", "~", "null", "a: b", "#x", "${x}", "%{y}", "$${", "$", "\\", "\"", "'", "a\nb", "\tx ", "- a", "[a", "{a}", "é", "e\u0301", "\u2028", "😀", "\u0000", "\u0085", "\ufeff", "2020-01-01", "0x1", "*a", "&a", "!a", "<<", "=", "id = \"a\"", "a {"}),
@@ -87,7 +87,7 @@ func drawSpec(t *rapid.T) api.VolumeSpec {
 	return normal(s)
 }
 
-// normal returns a spec as Parse returns it, with nil for empty maps and lists.
+// normal returns a spec in the form that Parse returns, with nil instead of empty maps and lists.
 func normal(s api.VolumeSpec) api.VolumeSpec {
 	for _, m := range []*map[string]string{&s.Parameters, &s.Mutable, &s.Context} {
 		if len(*m) == 0 {
@@ -189,18 +189,18 @@ reclaim = "delete"
 			t.Errorf("%s: %v\n%s", format, err, got)
 		}
 	}
-	for format, want := range map[string]string{spec.FormatHCL: "holds one volume", "toml": "unknown format"} {
+	for format, want := range map[string]string{spec.FormatHCL: "exactly one volume", "toml": "unknown format"} {
 		if _, err := spec.Write(format, []api.VolumeSpec{s, s}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("two volumes as %s: %v", format, err)
 		}
 	}
 }
 
-// TestWriteSecrets checks that a file never contains a secret's value, but tells that the agent has
-// one.
+// TestWriteSecrets checks that a written file never contains a secret's value, but shows that the
+// agent has one.
 func TestWriteSecrets(t *testing.T) {
 	s := api.VolumeSpec{ID: "a", PluginID: "p", Secrets: map[string]api.Secret{"key": {Sealed: true}}}
-	const comment = " # not shown: it is kept while the volume is registered, and must be given anew after that\n"
+	const comment = " # not shown: the agent keeps it while the volume is registered; after that, set it again\n"
 	for format, want := range map[string]string{spec.FormatYAML: "  key: {sealed: true}" + comment, spec.FormatHCL: "  key = { sealed = true }" + comment, spec.FormatJSON: "\"sealed\": true\n"} {
 		got, err := spec.Write(format, []api.VolumeSpec{s})
 		if err != nil || !strings.Contains(string(got), want) {
@@ -209,7 +209,7 @@ func TestWriteSecrets(t *testing.T) {
 	}
 	s.Secrets["key"] = api.Secret{Literal: api.NewLiteral("hunter2")}
 	got, err := spec.Write(spec.FormatYAML, []api.VolumeSpec{s})
-	if got != nil || err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "no reference") {
+	if got != nil || err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "not a reference") {
 		t.Errorf("%v\n%s", err, got)
 	}
 }

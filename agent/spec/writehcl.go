@@ -11,8 +11,8 @@ import (
 )
 
 // writeHCL writes a volume in the form of Nomad's specification. It uses only syntax that HCL 1 and
-// 2 share. A block cannot contain names that are no identifiers, so they go into the value of an
-// attribute.
+// HCL 2 share. If a name is not an HCL identifier, a block cannot contain it, so writeHCL writes an
+// attribute instead.
 func writeHCL(volume *yaml.Node) []byte {
 	var w hclWriter
 	for i := 0; i < len(volume.Content); i += 2 {
@@ -120,8 +120,8 @@ func hclValue(n *yaml.Node) string {
 	return hclQuote(n.Value)
 }
 
-// hclQuote quotes a text. It writes the start of a template ("${" or "%{") as a numeric escape. HCL
-// 1 has no other escape for it, and reads this one in the same way.
+// hclQuote quotes a text. It writes the start of a template ("${" or "%{") as a numeric escape. No
+// other escape for it has the same meaning in HCL 1 and HCL 2.
 func hclQuote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Names on the bus; see org.freedesktop.systemd1(5).
+// The names of systemd on D-Bus (org.freedesktop.systemd1(5)).
 const (
 	systemdName  = "org.freedesktop.systemd1"
 	managerPath  = dbus.ObjectPath("/org/freedesktop/systemd1")
@@ -25,34 +25,34 @@ const (
 	busIface     = "org.freedesktop.DBus"
 )
 
-// answerWithin bounds each query to the bus, and each connection attempt.
+// answerWithin is the time limit of each query, and of each attempt to connect.
 const answerWithin = 2 * time.Second
 
-// jobWithin bounds the answer to a request for a job. The answer may have to wait for a manager
-// that reloads.
+// jobWithin is the time limit for the answer to a request for a job. While the service manager
+// reloads, it answers later than usual.
 const jobWithin = 10 * time.Second
 
 // Options configures a Bus.
 type Options struct {
 	Log hclog.Logger // nil: no log
-	// Dial connects to the bus of systemd; nil means the system bus.
+	// Dial connects to systemd's bus. If Dial is nil, the Bus uses the system bus.
 	Dial func(...dbus.ConnOption) (*dbus.Conn, error)
 }
 
-// Bus is a connection to systemd. It connects when it is first needed, and again after the
-// connection was lost. Its methods are safe for concurrent use.
+// Bus is a connection to systemd. It connects at the first request, and reconnects at the next
+// request after it lost the connection. Several goroutines may call its methods at the same time.
 type Bus struct {
 	log  hclog.Logger
 	dial func(...dbus.ConnOption) (*dbus.Conn, error)
 	life context.Context // the context of all connections
 	end  context.CancelFunc
 
-	dialing chan struct{} // holds one token, held while connecting
+	dialing chan struct{} // full while an attempt to connect runs
 	wg      sync.WaitGroup
 
 	mu      sync.Mutex
-	conn    *dbus.Conn // nil while there is none
-	epoch   uint64     // number of connections so far
+	conn    *dbus.Conn // nil while the Bus is not connected
+	epoch   uint64     // the number of connections so far
 	watches map[*Watch]struct{}
 	jobs    jobs
 }
@@ -78,21 +78,21 @@ func New(o Options) *Bus {
 	return b
 }
 
-// Close closes the connection. Units that were started keep running.
+// Close closes the connection. The started units keep running.
 func (b *Bus) Close() {
 	b.end()
 	b.wg.Wait()
 }
 
-// Connected reports whether there is a connection, so that signals arrive.
+// Connected reports whether the Bus is connected, and therefore receives signals.
 func (b *Bus) Connected() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.conn != nil
 }
 
-// Connect makes the connection if there is none, and returns its number. If the number differs from
-// an earlier one, changes may have been missed in between.
+// Connect connects if the Bus is not connected, and returns the number of the connection. If the
+// number has changed since an earlier call, the Bus may have missed changes in between.
 func (b *Bus) Connect(ctx context.Context) (epoch uint64, err error) {
 	if _, err := b.connect(ctx); err != nil {
 		return 0, err
@@ -104,7 +104,7 @@ func (b *Bus) Connect(ctx context.Context) (epoch uint64, err error) {
 	return b.epoch, nil
 }
 
-// connect returns the connection, and makes it if there is none.
+// connect returns the current connection, or makes a new one.
 func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -123,8 +123,8 @@ func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 		return conn, nil
 	}
 
-	// An attempt to connect cannot be cancelled while it blocks on the socket. The next caller then
-	// waits for its end.
+	// An attempt to connect cannot be cancelled while it blocks on the socket. In that case the
+	// next caller waits for the end of the attempt.
 	type result struct {
 		conn *dbus.Conn
 		err  error
@@ -145,7 +145,7 @@ func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 	}
 }
 
-// begin connects, subscribes to signals, and starts to listen to them.
+// begin connects, subscribes to signals, and starts to process them.
 func (b *Bus) begin() (*dbus.Conn, error) {
 	ctx, cancel := context.WithCancel(b.life)
 	limit := time.AfterFunc(answerWithin, cancel)
@@ -163,7 +163,7 @@ func (b *Bus) begin() (*dbus.Conn, error) {
 	}
 	if !limit.Stop() {
 		cancel()
-		return nil, errors.New("cannot connect to the system bus: it took too long")
+		return nil, errors.New("cannot connect to the system bus: timed out")
 	}
 
 	b.mu.Lock()
@@ -184,7 +184,7 @@ func (b *Bus) begin() (*dbus.Conn, error) {
 	return conn, nil
 }
 
-// subscribe requests the signals about changed units and ended jobs.
+// subscribe requests the signals about changed units, ended jobs, and a restart of systemd.
 func subscribe(ctx context.Context, conn *dbus.Conn) error {
 	for _, match := range [][]dbus.MatchOption{
 		{
@@ -224,7 +224,7 @@ func (b *Bus) listen(conn *dbus.Conn, signals <-chan *dbus.Signal) {
 	for s := range signals {
 		name, back := b.note(s)
 		if back {
-			// systemd was re-executed: the new process may not know this subscription.
+			// systemd was re-executed, and the new process may not know this subscription.
 			ctx, cancel := context.WithTimeout(conn.Context(), answerWithin)
 			if err := manager(ctx, conn, "Subscribe").Err; err != nil {
 				b.log.Debug("cannot subscribe again", "error", err)
@@ -241,8 +241,8 @@ func (b *Bus) listen(conn *dbus.Conn, signals <-chan *dbus.Signal) {
 	}
 }
 
-// note returns the unit that a signal names, and stores the result of a job. back reports whether
-// systemd came back.
+// note returns the name of the unit that a signal is about, and stores the result of a job. The
+// result back reports whether systemd has returned after a restart.
 func (b *Bus) note(s *dbus.Signal) (name string, back bool) {
 	arg := func(i int) string {
 		if i >= len(s.Body) {
@@ -279,8 +279,8 @@ func (b *Bus) note(s *dbus.Signal) (name string, back bool) {
 	return "", false
 }
 
-// unescape turns the last part of a unit's object path into the unit's name. systemd writes every
-// byte except letters and digits as _ and two hex digits.
+// unescape converts the last part of a unit's object path to the unit's name. systemd encodes every
+// byte except letters and digits as "_" and two hex digits.
 func unescape(label string) string {
 	var b strings.Builder
 	for i := 0; i < len(label); i++ {
@@ -298,19 +298,19 @@ func unescape(label string) string {
 	return b.String()
 }
 
-// isError reports whether systemd answered with the error of this name.
+// isError reports whether systemd answered with the D-Bus error of the given name.
 func isError(err error, name string) bool {
 	var e dbus.Error
 	return errors.As(err, &e) && e.Name == name
 }
 
-// IsInvalid reports whether systemd rejects a unit's name as invalid.
+// IsInvalid reports whether systemd refused a unit's name as invalid.
 func IsInvalid(err error) bool {
 	return isError(err, busIface+".Error.InvalidArgs")
 }
 
-// IsAnswer reports whether an error is systemd's own answer. In that case systemd did not do the
-// requested action. Otherwise it is unknown whether it did.
+// IsAnswer reports whether an error is an answer of systemd. If it is, systemd did not do the
+// requested action. Otherwise it is unknown whether systemd did it.
 func IsAnswer(err error) bool {
 	var e dbus.Error
 	return errors.As(err, &e) && !strings.HasPrefix(e.Name, busIface+".Error.NoReply") && !strings.HasPrefix(e.Name, busIface+".Error.Timeout")

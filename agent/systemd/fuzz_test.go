@@ -6,14 +6,14 @@ import (
 	"testing"
 )
 
-// FuzzUnescape checks that unescape recovers the name of a unit from the object path that systemd
-// makes of it.
+// FuzzUnescape checks that unescape recovers the name of a unit from its object path, as systemd
+// encodes it.
 func FuzzUnescape(f *testing.F) {
 	for _, name := range []string{"web.service", "a_b-c@1.service", `srv-my\x20data.mount`, "1.scope", "_", "_2", "_2e", "é.service", "\xff"} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		_ = unescape(name) // it must return for any input
+		_ = unescape(name) // unescape must return for any input
 		var path strings.Builder
 		for i := range len(name) {
 			c := name[i]

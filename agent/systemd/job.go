@@ -9,21 +9,22 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// JobDone is the result of a job that succeeded. Other results are failed, canceled, timeout,
-// dependency and skipped.
+// JobDone is the result of a job that succeeded. The other results are failed, canceled, timeout,
+// dependency and skipped (org.freedesktop.systemd1(5)).
 const JobDone = "done"
 
-// errLost ends a wait for a job if the connection was lost before its result arrived.
+// errLost is the error of a caller that waits for a job when the connection is lost.
 var errLost = errors.New("the connection to the system bus was lost")
 
-// jobs holds the jobs whose results callers wait for.
+// jobs tracks the jobs whose results callers need.
 type jobs struct {
-	asking int                             // calls whose answer, which names the job, has not arrived yet
-	early  map[dbus.ObjectPath]string      // results that arrived before that answer
-	waits  map[dbus.ObjectPath]chan string // closed if the connection is lost
+	asking int                             // the number of requests for a job that systemd has not answered yet
+	early  map[dbus.ObjectPath]string      // results that arrived before the answer that names the job
+	waits  map[dbus.ObjectPath]chan string // one channel for each caller; closed if the connection is lost
 }
 
-// ended stores the result of a job.
+// ended passes the result of a job to the caller that waits for it. If the caller does not know its
+// job yet, ended stores the result.
 func (j *jobs) ended(job dbus.ObjectPath, result string) {
 	if ch, ok := j.waits[job]; ok {
 		ch <- result
@@ -33,7 +34,7 @@ func (j *jobs) ended(job dbus.ObjectPath, result string) {
 	}
 }
 
-// lost ends all waits after the connection was lost.
+// lost ends all waits when the connection is lost.
 func (j *jobs) lost() {
 	for job, ch := range j.waits {
 		close(ch)
@@ -41,12 +42,12 @@ func (j *jobs) lost() {
 	}
 }
 
-// Start starts a unit and waits for the job's result.
+// Start starts a unit and waits for the result of the job.
 func (b *Bus) Start(ctx context.Context, name string) (result string, err error) {
 	return b.job(ctx, "start unit "+name, "StartUnit", name, "replace")
 }
 
-// Stop stops a unit and waits for its end. A unit that is not loaded counts as stopped.
+// Stop stops a unit and waits until it has stopped. A unit that is not loaded counts as stopped.
 func (b *Bus) Stop(ctx context.Context, name string) error {
 	_, err := b.job(ctx, "stop unit "+name, "StopUnit", name, "replace")
 	if isError(err, systemdName+".NoSuchUnit") {
@@ -61,22 +62,22 @@ type Transient struct {
 	Description string
 	Slice       string
 	Argv        []string // the first is an absolute path
-	// Stdin and Output become the standard input and output of the process. systemd keeps them open
+	// Stdin and Output become the standard input and output of the process. systemd keeps both open
 	// while the unit runs.
 	Stdin, Output *os.File
 	Errors        *os.File // standard error; nil means Output
 	OOMScore      int
 	NoFile        uint64 // hard limit of open files; 0 means systemd's default
 	Core          uint64 // hard limit of core dumps, in bytes; the soft limit is 0, because plugins hold secrets
-	// Command marks a command that ends soon by itself. systemd does not judge its exit status, and
-	// writes neither the status nor the start to the journal.
+	// Command marks a command that ends soon by itself. systemd then treats every exit status as
+	// success, and writes neither the status nor the start to the journal.
 	Command bool
 }
 
-// statuses is systemd's type for SuccessExitStatus=.
+// statuses is the D-Bus type of the property SuccessExitStatus.
 type statuses struct{ Exits, Signals []int32 }
 
-// anyStatus returns all statuses with which a process can exit.
+// anyStatus returns all exit statuses of a process.
 func anyStatus() statuses {
 	all := statuses{Signals: []int32{}}
 	for status := range int32(256) {
@@ -87,10 +88,11 @@ func anyStatus() statuses {
 
 const warning = 4 // LOG_WARNING of syslog(3)
 
-// usualNoFile is the soft limit of open files: select(2) cannot handle more.
+// usualNoFile is the soft limit of open files. A higher limit would break programs that use
+// select(2), which cannot handle more.
 const usualNoFile = 1024
 
-// command is systemd's type for ExecStart=.
+// command is the D-Bus type of the property ExecStart.
 type command struct {
 	Path   string
 	Argv   []string
@@ -107,10 +109,10 @@ type auxiliary struct {
 	Props []property
 }
 
-// StartTransient starts a service in a slice, and waits until its command is executed. As long as
-// the slice stays, no shutdown, isolation or stop of another unit ends the service. The service
-// stays loaded, with its result, as long as the connection lives or until Unref. After that systemd
-// forgets it by itself.
+// StartTransient starts a service in a slice, and waits until systemd has executed its command.
+// While the slice exists, no shutdown, isolation or stop of another unit ends the service. The
+// service stays loaded, with its result, until the connection ends or the caller calls Unref. After
+// that, systemd unloads the service when it has ended.
 func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, err error) {
 	errs := t.Errors
 	if errs == nil {
@@ -120,13 +122,13 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 	props := []property{
 		{"Description", dbus.MakeVariant(t.Description)},
 		{"Slice", dbus.MakeVariant(t.Slice)},
-		// exec: the job fails if the command cannot be executed.
+		// With the type exec, the job fails if systemd cannot execute the command.
 		{"Type", dbus.MakeVariant("exec")},
 		{"ExecStart", dbus.MakeVariant([]command{{t.Argv[0], t.Argv, false}})},
 		{"StandardInputFileDescriptor", dbus.MakeVariant(dbus.UnixFD(t.Stdin.Fd()))},
 		{"StandardOutputFileDescriptor", dbus.MakeVariant(dbus.UnixFD(t.Output.Fd()))},
 		{"StandardErrorFileDescriptor", dbus.MakeVariant(dbus.UnixFD(errs.Fd()))},
-		// Processes that the main process leaves may serve a mount.
+		// A process that outlives the main process may serve a mount, so systemd must not kill it.
 		{"KillMode", dbus.MakeVariant("process")},
 		{"SendSIGKILL", dbus.MakeVariant(false)},
 		{"OOMPolicy", dbus.MakeVariant("continue")},
@@ -139,7 +141,8 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 		{"OOMScoreAdjust", dbus.MakeVariant(int32(t.OOMScore))},
 	}
 
-	// While a limit is not set yet, either property sets both, so the hard limit comes first.
+	// The first property of a limit sets both the hard and the soft limit, so the hard limit must
+	// come first.
 	props = append(props, property{"LimitCORE", dbus.MakeVariant(t.Core)}, property{"LimitCORESoft", dbus.MakeVariant(uint64(0))})
 	if t.Command {
 		props = append(props, property{"SuccessExitStatus", dbus.MakeVariant(anyStatus())}, property{"LogLevelMax", dbus.MakeVariant(int32(warning))})
@@ -152,24 +155,24 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 	return b.job(ctx, "start service "+t.Name, "StartTransientUnit", t.Name, "fail", props, []auxiliary{})
 }
 
-// Ref keeps a unit loaded, with its result, as StartTransient does. It reports whether the unit
-// exists.
+// Ref keeps a unit loaded, with its result, until Unref or the end of the connection. It reports
+// whether the unit exists.
 func (b *Bus) Ref(ctx context.Context, name string) (bool, error) {
 	err := b.call(ctx, "RefUnit", name)
 	if isError(err, systemdName+".NoSuchUnit") {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("cannot have systemd keep unit %q: %w", name, err)
+		return false, fmt.Errorf("cannot keep unit %q loaded: %w", name, err)
 	}
 
 	return true, nil
 }
 
-// Unref undoes Ref.
+// Unref undoes Ref, so that systemd can unload the unit.
 func (b *Bus) Unref(ctx context.Context, name string) error {
 	if err := b.call(ctx, "UnrefUnit", name); err != nil {
-		return fmt.Errorf("cannot have systemd forget unit %q: %w", name, err)
+		return fmt.Errorf("cannot let systemd unload unit %q: %w", name, err)
 	}
 	return nil
 }
@@ -186,7 +189,7 @@ func (b *Bus) call(ctx context.Context, method, name string) error {
 	return manager(ctx, conn, method, name).Err
 }
 
-// job calls a method that makes a job, and waits for the job's result or for the end of ctx.
+// job calls a method that creates a job. It waits until the job has a result or ctx ends.
 func (b *Bus) job(ctx context.Context, what, method string, args ...any) (string, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -230,8 +233,8 @@ func (b *Bus) job(ctx context.Context, what, method string, args ...any) (string
 	}
 }
 
-// jobMade returns the result of a job that was just made, if it has arrived. Otherwise it returns a
-// channel for the result.
+// jobMade returns the result of a job that systemd has just created, if the result has already
+// arrived. Otherwise it returns a channel for the result.
 func (b *Bus) jobMade(conn *dbus.Conn, job dbus.ObjectPath, failed error) (result string, wait chan string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -8,15 +8,15 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Settings holds the settings from a unit's files.
+// Settings holds settings from the files of a unit.
 type Settings struct {
 	Load      string   // LoadState: loaded, not-found, masked …
 	FileState string   // UnitFileState: enabled, disabled, static …; empty if the unit has no file
-	Before    []string // units that start after it and stop before it
+	Before    []string // the units that start after this unit and stop before it
 	After     []string
 }
 
-// Settings returns the settings of a unit. It loads the unit if it is not loaded.
+// Settings returns the settings of a unit. systemd loads the unit if it is not loaded.
 func (b *Bus) Settings(ctx context.Context, name string) (Settings, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -46,8 +46,8 @@ func texts(v dbus.Variant) []string {
 	return list
 }
 
-// OwnUnit returns the service that contains this process, according to its cgroup. It is empty if
-// there is none.
+// OwnUnit returns the name of the service that runs this process, according to the process's
+// cgroup. It is empty if no service runs the process.
 func OwnUnit() string {
 	if !InService() {
 		return ""

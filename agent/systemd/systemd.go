@@ -1,16 +1,16 @@
-// Package systemd talks to the system's service manager over D-Bus. It reads the states of units,
-// reports their changes, and starts and stops them. It makes no decisions.
+// Package systemd talks to systemd over D-Bus. It reads the states of units, reports their changes,
+// and starts and stops units. It makes no decisions.
 //
-//	systemd.go   whether there is a systemd, and whether it runs this process
-//	bus.go       the connection, made when it is first needed, and its signals
+//	systemd.go   checks whether the host runs systemd, and whether systemd runs this process
+//	bus.go       connects when necessary, and receives signals
 //	watch.go     reports changes of units
 //	unit.go      reads the state of a unit
 //	order.go     reads the settings of a unit
-//	job.go       starting and stopping, with the result
+//	job.go       starts and stops units, and waits for the results
 //
-// A signal only says that something changed, and the new state is then queried. Every query is
-// bounded. If there is no answer, the state is unknown: a unit never counts as gone for lack of an
-// answer.
+// A signal only tells that a unit has changed; callers then query the new state. Every query has a
+// time limit. Without an answer, the state is unknown: a unit never counts as gone because systemd
+// does not answer.
 package systemd
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// ErrNone says that this host was not booted with systemd.
+// ErrNone is returned on a host that was not booted with systemd.
 var ErrNone = errors.New("this host was not booted with systemd")
 
 // Booted reports whether the host was booted with systemd (sd_booted(3)).
@@ -31,9 +31,9 @@ func Booted() bool {
 	return err == nil && info.IsDir()
 }
 
-// InService reports whether this process belongs to a service: it is in the cgroup of a service,
-// and has the mark that systemd gives to each invocation. A shell that inherited the mark is in the
-// cgroup of a session.
+// InService reports whether systemd runs this process as part of a service. Two conditions must
+// hold. The process is in the cgroup of a service, and has the variable INVOCATION_ID. The variable
+// alone is not enough: a shell can inherit it, but a shell is in the cgroup of a session.
 func InService() bool {
 	if !Booted() || os.Getenv("INVOCATION_ID") == "" {
 		return false
@@ -42,8 +42,8 @@ func InService() bool {
 	return err == nil && serviceOf(groups) != ""
 }
 
-// serviceOf returns the service whose cgroup contains a process, according to systemd's
-// hierarchies. It is empty if there is none.
+// serviceOf returns the name of the service that a process with these cgroups belongs to. It is
+// empty if the process belongs to no service.
 func serviceOf(groups []proc.Cgroup) string {
 	for _, g := range groups {
 		if g.Systemd() && strings.HasSuffix(g.Path, ".service") {

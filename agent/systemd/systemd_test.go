@@ -21,7 +21,7 @@ const (
 	unitAt      = dbus.ObjectPath("/org/freedesktop/systemd1/unit/a_2eservice")
 )
 
-// manager imitates the part of systemd that these tests need, on its own bus.
+// manager is a fake of the part of systemd that these tests need. It has a bus of its own.
 type manager struct {
 	t       *testing.T
 	address string
@@ -29,10 +29,10 @@ type manager struct {
 
 	mu     sync.Mutex
 	next   uint32
-	start  func(job dbus.ObjectPath) *dbus.Error // called for each start; may fail it
+	start  func(job dbus.ObjectPath) *dbus.Error // called for each start; an error makes the start fail
 	props  map[string]dbus.Variant
 	asked  int
-	change func() // called before the second query of the unit is answered
+	change func() // called before the answer to the second query of the unit
 }
 
 func newManager(t *testing.T) *manager {
@@ -52,7 +52,7 @@ func newManager(t *testing.T) *manager {
 		if err := daemon.Process.Kill(); err != nil {
 			t.Error(err)
 		}
-		_ = daemon.Wait() // killed
+		_ = daemon.Wait() // the daemon was killed, so Wait returns an error
 	})
 	for end := time.Now().Add(60 * time.Second); m.conn == nil; {
 		conn, err := dbus.Connect(m.address)
@@ -63,7 +63,7 @@ func newManager(t *testing.T) *manager {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	t.Cleanup(func() { _ = m.conn.Close() }) // it may be closed
+	t.Cleanup(func() { _ = m.conn.Close() }) // a test may have closed it
 	for _, err := range []error{
 		m.conn.ExportMethodTable(map[string]any{
 			"Subscribe": func() *dbus.Error { return nil }, "StartUnit": m.Start, "StopUnit": m.Start,
@@ -87,7 +87,7 @@ func (m *manager) bus() *systemd.Bus {
 	return b
 }
 
-// Start returns a new job.
+// Start creates a job and returns it.
 func (m *manager) Start(_, _ string) (dbus.ObjectPath, *dbus.Error) {
 	m.mu.Lock()
 	m.next++
@@ -96,28 +96,28 @@ func (m *manager) Start(_, _ string) (dbus.ObjectPath, *dbus.Error) {
 	return job, start(job)
 }
 
-// starts sets the function that is called for each start.
+// starts sets the function that the manager calls for each start.
 func (m *manager) starts(start func(job dbus.ObjectPath) *dbus.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.start = start
 }
 
-// is sets the properties of the unit.
+// is sets the properties that the manager reports for the unit.
 func (m *manager) is(props map[string]dbus.Variant) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.props = props
 }
 
-// removed sends the signal with the result of a job.
+// removed sends the signal JobRemoved with the result of a job.
 func (m *manager) removed(job dbus.ObjectPath, result string) {
 	if err := m.conn.Emit(managerAt, managerName+".JobRemoved", uint32(1), job, "a.service", result); err != nil {
 		m.t.Error(err)
 	}
 }
 
-// GetAll returns the properties of the unit and of the service together.
+// GetAll returns the properties of the unit and of the service in one map.
 func (m *manager) GetAll(string) (map[string]dbus.Variant, *dbus.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,8 +128,8 @@ func (m *manager) GetAll(string) (map[string]dbus.Variant, *dbus.Error) {
 	return m.props, nil
 }
 
-// The result of a job is received whether it arrives before the answer that names the job or long
-// after it. Results of other jobs are ignored.
+// TestJobResult checks that Start returns the result of its job, whether the result arrives before
+// the answer that names the job or long after it. Results of other jobs must be ignored.
 func TestJobResult(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
@@ -151,8 +151,8 @@ func TestJobResult(t *testing.T) {
 	}
 }
 
-// The wait for a job ends with its context, with a refusal, and with the connection. Only a refusal
-// counts as an answer.
+// TestJobWithoutResult checks that the wait for a job ends when its context ends, systemd refuses
+// the job, or the connection is lost. Only a refusal counts as an answer of systemd.
 func TestJobWithoutResult(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
@@ -180,7 +180,8 @@ func TestJobWithoutResult(t *testing.T) {
 	}
 }
 
-// The state of a service describes one moment, although it takes several queries.
+// TestServiceOfOneMoment checks that the state of a service is consistent, even if the unit changes
+// between the queries.
 func TestServiceOfOneMoment(t *testing.T) {
 	m := newManager(t)
 	state := func(active string, pid uint32) map[string]dbus.Variant {
@@ -200,7 +201,8 @@ func TestServiceOfOneMoment(t *testing.T) {
 	}
 }
 
-// A unit that is down can be distinguished from one that systemd has not begun to start.
+// TestServiceQueued checks that the state distinguishes a unit that is down from a unit that
+// systemd has queued to start.
 func TestServiceQueued(t *testing.T) {
 	type job struct {
 		ID   uint32
@@ -218,8 +220,8 @@ func TestServiceQueued(t *testing.T) {
 	}
 }
 
-// A host is going down as soon as systemd has a job for it. Without an answer the result is an
-// error.
+// TestGoesDown checks that a host counts as shutting down as soon as systemd has a job for the
+// shutdown. Without an answer, GoesDown must return an error.
 func TestGoesDown(t *testing.T) {
 	type job struct {
 		ID   uint32
@@ -245,7 +247,8 @@ func TestGoesDown(t *testing.T) {
 	}
 }
 
-// A watch reports changes of its own unit only, and a lost connection.
+// TestWatch checks that a Watch reports changes of its own unit, ignores other units, and reports a
+// lost connection.
 func TestWatch(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
@@ -268,7 +271,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// On a host that was not booted with systemd, the error is ErrNone.
+// TestNone checks that the error is ErrNone on a host that was not booted with systemd.
 func TestNone(t *testing.T) {
 	if systemd.Booted() {
 		t.Skip("this host was booted with systemd")

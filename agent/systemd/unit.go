@@ -9,45 +9,44 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Unit is the state of a unit as systemd reports it. The zero value stands for a unit that is not
-// loaded.
+// Unit is the state of a unit, as systemd reports it. A unit that is not loaded has the zero value.
 type Unit struct {
-	ID         string // its real name, which may differ from the name in the query
+	ID         string // the primary name, which may differ from the queried name
 	Invocation string
 	Load       string // LoadState: loaded, not-found, masked, bad-setting …
 	Active     string // ActiveState: active, activating, inactive …
 	Sub        string // SubState
 	MainPID    int
-	Queued     bool // systemd has a job for it, which may not have begun
+	Queued     bool // whether systemd has a job for the unit, even if the job has not begun
 }
 
-// Restarting reports whether systemd is about to restart the unit by itself.
+// Restarting reports whether systemd is about to restart the unit automatically.
 func (u Unit) Restarting() bool {
 	return u.Active == "activating" && (u.Sub == "auto-restart" || u.Sub == "auto-restart-queued")
 }
 
-// Down reports whether no process of the unit runs, and systemd does not start one.
+// Down reports whether the unit has no running process, and systemd is not starting the unit.
 func (u Unit) Down() bool {
 	return u.Active == "" || u.Active == "inactive" || u.Active == "failed"
 }
 
-// Over reports whether all processes of the invocation have ended. That includes a unit that waits
-// for an automatic restart, because the restart is a new invocation.
+// Over reports whether all processes of the unit's current invocation have ended. It is true for a
+// unit that waits for an automatic restart, because the restart is a new invocation.
 func (u Unit) Over() bool { return u.Down() || u.Restarting() }
 
-// Service is the state of a service as systemd reports it.
+// Service is the state of a service, as systemd reports it.
 type Service struct {
 	Unit
 	Type     string // simple, notify, forking …
 	Result   string // success, exit-code, signal, start-limit-hit …
 	Restarts int    // automatic restarts by systemd since the last explicit start
-	// The main process that runs now, or ran last.
+	// The fields below describe the main process that is running, or that ran last.
 	ExecPID    int
 	ExecCode   int // one of CLD_*: 1 exited, 2 killed, 3 dumped core; 0 while it runs
 	ExecStatus int // exit status or signal
 }
 
-// Unit returns the state of a unit that may not be loaded.
+// Unit returns the state of a unit. If the unit is not loaded, it returns the zero value.
 func (b *Bus) Unit(ctx context.Context, name string) (Unit, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -73,15 +72,16 @@ func (b *Bus) Unit(ctx context.Context, name string) (Unit, error) {
 	return u, err
 }
 
-// GoesDown reports whether the host is going down. Power-off, reboot and halt all go through
-// shutdown.target (systemd.special(7)). systemd has a job for it from the first moment.
+// GoesDown reports whether the host is shutting down. Power-off, reboot and halt all activate
+// shutdown.target (systemd.special(7)). systemd queues the job for it as soon as the shutdown
+// begins.
 func (b *Bus) GoesDown(ctx context.Context) (bool, error) {
 	u, err := b.Unit(ctx, "shutdown.target")
 	return u.Queued || u.Active == "active" || u.Active == "activating", err
 }
 
-// Service returns the state of a service. If the service is not loaded, load decides: either
-// Service loads it, or returns the zero value.
+// Service returns the state of a service. If the service is not loaded, the argument load decides:
+// Service either loads it or returns the zero value.
 func (b *Bus) Service(ctx context.Context, name string, load bool) (Service, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -101,8 +101,9 @@ func (b *Bus) Service(ctx context.Context, name string, load bool) (Service, err
 		return Service{}, err
 	}
 
-	// The two queries happen at different moments. Their answers count if the unit was the same
-	// before and after the query of the service.
+	// The properties of the unit and of the service need separate queries, and the state may change
+	// between them. Service therefore repeats the queries until the unit is the same before and
+	// after the query of the service.
 	u, err := unit(ctx, object, name)
 	for err == nil {
 		var props map[string]dbus.Variant
@@ -119,7 +120,7 @@ func (b *Bus) Service(ctx context.Context, name string, load bool) (Service, err
 	return Service{}, err
 }
 
-// service reads the properties that services have.
+// service adds the properties that only services have to the state of a unit.
 func service(u Unit, props map[string]dbus.Variant) Service {
 	u.MainPID = number(props["MainPID"])
 	return Service{
@@ -128,7 +129,7 @@ func service(u Unit, props map[string]dbus.Variant) Service {
 	}
 }
 
-// object returns the bus object of a unit; nil if the unit is not loaded.
+// object returns the D-Bus object of a unit. It returns nil if the unit is not loaded.
 func (b *Bus) object(ctx context.Context, conn *dbus.Conn, how, name string) (dbus.BusObject, error) {
 	var path dbus.ObjectPath
 	err := manager(ctx, conn, how, name).Store(&path)
@@ -142,7 +143,7 @@ func (b *Bus) object(ctx context.Context, conn *dbus.Conn, how, name string) (db
 	return conn.Object(systemdName, path), nil
 }
 
-// unit reads the properties that all kinds of units have.
+// unit reads the properties that units of all types have.
 func unit(ctx context.Context, object dbus.BusObject, name string) (Unit, error) {
 	var props map[string]dbus.Variant
 	if err := object.CallWithContext(ctx, propsIface+".GetAll", 0, unitIface).Store(&props); err != nil {
@@ -160,7 +161,7 @@ func unit(ctx context.Context, object dbus.BusObject, name string) (Unit, error)
 	}
 
 	if u.ID == "" || u.Active == "" {
-		return Unit{}, fmt.Errorf("cannot ask systemd about unit %q: the answer has no state", name)
+		return Unit{}, fmt.Errorf("cannot ask systemd about unit %q: the answer contains no state", name)
 	}
 
 	return u, nil

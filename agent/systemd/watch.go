@@ -7,19 +7,19 @@ import (
 
 // Watch reports changes of units.
 type Watch struct {
-	// C receives one message after one or more changes; Take returns the changed units.
+	// C receives one message after one or more changes. Take then returns the changed units.
 	C    chan struct{}
 	b    *Bus
 	name string // empty: all units
 
-	// The fields below are guarded by Bus.mu.
+	// Bus.mu guards the fields below.
 	names map[string]bool
 	all   bool
 }
 
-// Watch reports changes of one unit, or of all units if name is empty. It reports from now on, as
-// long as there is a connection. A lost connection, or a systemd that was re-executed, counts as a
-// change of all units.
+// Watch returns a Watch that reports changes of one unit, or of all units if name is empty. It
+// reports changes from now on, while the Bus is connected. If the Bus loses the connection or
+// systemd is re-executed, the Watch reports a change of all units.
 func (b *Bus) Watch(name string) *Watch {
 	w := &Watch{C: make(chan struct{}, 1), b: b, name: name, names: map[string]bool{}}
 	b.mu.Lock()
@@ -36,7 +36,7 @@ func (w *Watch) Close() {
 	delete(w.b.watches, w)
 }
 
-// Take returns the units that changed since the last call. all reports that any unit may have
+// Take returns the units that have changed since the last call. If all is set, any unit may have
 // changed.
 func (w *Watch) Take() (names []string, all bool) {
 	w.b.mu.Lock()
@@ -48,7 +48,7 @@ func (w *Watch) Take() (names []string, all bool) {
 	return names, all
 }
 
-// tell informs the watches of one unit, or all watches if name is empty. The caller holds b.mu.
+// tell informs the watches of one unit, or all watches if name is empty. The caller must hold b.mu.
 func (b *Bus) tell(name string) {
 	for w := range b.watches {
 		if name != "" && w.name != "" && w.name != name {

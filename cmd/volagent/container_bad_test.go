@@ -276,7 +276,7 @@ func TestDockerHangs(t *testing.T) {
 	h.volctl("plugin", "stop", "rec", "--timeout", "90s")
 	h.await("its end", func() bool { return ended(pid) })
 	h.volctl("plugin", "start", "rec", "--no-wait")
-	h.says(api.PluginBackingOff, "has not ended within", "hangs")
+	h.says(api.PluginBackingOff, "did not end within", "hangs")
 	h.volctl("plugin", "start", "rec", "--no-wait")
 	h.says(api.PluginStarting)
 	began = time.Now()

@@ -315,7 +315,7 @@ func TestRuntimeEndsUntold(t *testing.T) {
 			s.reaped()
 			s.clean()
 		} else {
-			s.logs("podman itself, which has it mounted 1x for no container (podman volume unmount " + data + ")")
+			s.logs("podman itself, which counts it as mounted 1x without a container (podman volume unmount " + data + ")")
 		}
 		s.box.must(t, "start", a)
 		s.holds(data + " " + name + " mounted " + name + " 1")

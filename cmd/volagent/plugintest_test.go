@@ -110,16 +110,16 @@ func TestPluginTest(t *testing.T) {
 		odd  map[string]string
 		said map[string]string // part of the check's explanation
 	}{
-		{name: "a good one", flags: []string{"--kill"}, said: map[string]string{"kill-mounted": "lives on"}},
+		{name: "a good one", flags: []string{"--kill"}, said: map[string]string{"kill-mounted": "survives"}},
 		{name: "capabilities that nobody has heard of", tune: func(_ *testing.T, c *csitest.Config) { c.UnknownCapabilities = true },
-			said: map[string]string{"capabilities": "not known to this agent"}},
+			said: map[string]string{"capabilities": "unknown to this agent"}},
 		{name: "every id exists", tune: func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true },
 			odd: map[string]string{"unknown-publish": copes}},
 		{name: "no stage", tune: func(_ *testing.T, c *csitest.Config) { c.Stage = false }},
 		{name: "neither attach nor stage nor stats", tune: func(_ *testing.T, c *csitest.Config) { c.Attach, c.Stage, c.Stats = false, false, false }},
 		{name: "ids like paths", tune: func(_ *testing.T, c *csitest.Config) { c.IDPrefix = "/pool/a/" }},
 		{name: "FUSE in its own process", tune: func(_ *testing.T, c *csitest.Config) { c.Fuse = true }, flags: []string{"--kill"},
-			odd: map[string]string{"kill-mounted": copes}, said: map[string]string{"mounted": "fuse", "kill-mounted": "dies with the process"}},
+			odd: map[string]string{"kill-mounted": copes}, said: map[string]string{"mounted": "fuse", "kill-mounted": "ends with the process"}},
 		{name: "its own socket stands in its way", tune: func(_ *testing.T, c *csitest.Config) { c.OldSocket = true }, flags: []string{"--kill"}},
 
 		{name: "stage: dead", tune: always(csitest.Fault{Method: st, Twist: csitest.Dead}), odd: map[string]string{"stage": broken}},
@@ -145,7 +145,7 @@ func TestPluginTest(t *testing.T) {
 			odd: map[string]string{"publish": copes, "mounted": copes, "unknown-publish": copes, "late-mount": copes}},
 		{name: "publish answers OK and does nothing", tune: always(csitest.Fault{Method: pub, Effect: csitest.EffectNone}), odd: map[string]string{"publish": copes, "mounted": broken}},
 		{name: "stage answers OK and does nothing", tune: always(csitest.Fault{Method: st, Effect: csitest.EffectNone}), odd: map[string]string{"source": broken}},
-		{name: "a stage takes its time", tune: always(csitest.Fault{Method: st, Delay: 300 * time.Millisecond}), said: map[string]string{"given-up-stage": "a mount came"}},
+		{name: "a stage takes its time", tune: always(csitest.Fault{Method: st, Delay: 300 * time.Millisecond}), said: map[string]string{"given-up-stage": "a mount appeared"}},
 		{name: "unpublish says Internal and did it", tune: always(csitest.Fault{Method: unpub, Effect: csitest.EffectDone, Code: codes.Internal}),
 			odd: map[string]string{"unpublish": copes, "unpublish-again": copes, "unpublish-never": copes, "unknown-unpublish": copes, "given-up-publish": copes}},
 		{name: "unstage says Internal and did it", tune: always(csitest.Fault{Method: unst, Effect: csitest.EffectDone, Code: codes.Internal}),
@@ -159,7 +159,7 @@ func TestPluginTest(t *testing.T) {
 			h := tested(t, "10s", tt.tune)
 			got, r := h.vet(tt.flags...)
 			// On a busy machine a call may be given up before it was sent.
-			for again := 0; again < 5 && tt.said["given-up-stage"] != "" && strings.HasPrefix(got.check("given-up-stage").Said, "given up after"); again++ {
+			for again := 0; again < 5 && tt.said["given-up-stage"] != "" && strings.HasPrefix(got.check("given-up-stage").Said, "the call was given up after"); again++ {
 				got, r = h.vet(tt.flags...)
 			}
 			want := maps.Clone(tt.odd)
@@ -222,7 +222,7 @@ func TestPluginTestBeside(t *testing.T) {
 	h.register("data", "single-node-writer")
 	log := h.writer(h.volctl("volume", "claim", "data", "--alloc", "a"))
 	mounts, claims, was := h.mounts(), h.volctl("claim", "list", "-o", "json"), size(log)
-	if r := h.try("plugin", "test", "rec", "--kill"); r.code != 4 || !strings.Contains(r.err, `"data" is in use`) {
+	if r := h.try("plugin", "test", "rec", "--kill"); r.code != 4 || !strings.Contains(r.err, `volume "data" uses it`) {
 		t.Errorf("exit %d: %s", r.code, r.err)
 	}
 	if got, r := h.vet(); r.code != 0 {
@@ -243,7 +243,7 @@ func TestPluginTestBeside(t *testing.T) {
 	if calls := all.Of("ext/data").Mutating().Methods(); !slices.Equal(calls, []string{cp, st, pub}) {
 		t.Errorf("the calls for the volume in use are %q", calls)
 	}
-	if r := h.try("plugin", "test", "rec", "--external-id", "ext/data"); r.code != 4 || !strings.Contains(r.err, `is volume "data"`) {
+	if r := h.try("plugin", "test", "rec", "--external-id", "ext/data"); r.code != 4 || !strings.Contains(r.err, `the registered volume "data"`) {
 		t.Errorf("exit %d: %s", r.code, r.err)
 	}
 }
@@ -349,7 +349,7 @@ func TestPluginTestInterrupted(t *testing.T) {
 	cmd.Env = h.env
 	h.must(cmd.Start())
 	h.await("the volume to be mounted", func() bool { return strings.Contains(h.mounts(), "/per-alloc/") })
-	if r := h.try("plugin", "test", "rec"); r.code != 4 || !strings.Contains(r.err, "is being tested already") {
+	if r := h.try("plugin", "test", "rec"); r.code != 4 || !strings.Contains(r.err, "is already running") {
 		t.Errorf("a second test: exit %d: %s", r.code, r.err)
 	}
 	if r := h.try("plugin", "stop", "rec"); r.code != 4 || !strings.Contains(r.err, "volagent-test-") {
@@ -418,7 +418,7 @@ func TestPluginTestRefused(t *testing.T) {
 		{[]string{"rec", "--secret", "a=hush"}, 2, "a secret itself is refused"},
 		{[]string{"rec", "--access-mode", "none"}, 2, "unknown access mode"},
 		{[]string{"local", "--param", "type=none"}, 2, "--param"},
-		{[]string{"local", "--timeout", "300ms"}, 5, "was not over"},
+		{[]string{"local", "--timeout", "300ms"}, 5, "did not end within"},
 	} {
 		r := h.try(append([]string{"plugin", "test"}, tt.args...)...)
 		if r.code != tt.code || !strings.Contains(r.err, tt.said) || strings.Contains(r.err, "hush") {
