@@ -22,9 +22,8 @@ down /srv/down csi _netdev,nofail,timeout=3s 0 0
 `
 
 // TestBootMounts checks the volumes that systemd mounts at boot: by fstab, by units that volctl
-// wrote, and on demand. systemd must mount a volume before it starts the services that need the
-// volume. A volume that cannot be mounted produces one line in the journal and does not delay the
-// boot.
+// wrote, and on demand. Each volume must be mounted before systemd starts the services that need
+// it. A volume that cannot be mounted produces one line in the journal and does not delay the boot.
 func TestBootMounts(t *testing.T) {
 	t.Parallel()
 	g := bootable(t, "dpkg -i /root/1.deb")
