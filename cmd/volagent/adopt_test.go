@@ -233,7 +233,7 @@ func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	if now := h.mounts(); now != mounts {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
-	// The agent makes the missing undo calls for the claim whose mounts are gone.
+	// The agent still makes the undo calls for the claim whose mounts are gone.
 	h.volctl("wait", "--volume", "gone", "--for", "free", "--timeout", "20s")
 	if got := h.claims(); !slices.Equal(got, []string{"there x adopted"}) {
 		t.Errorf("claims are %q", got)

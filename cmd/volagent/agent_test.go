@@ -269,8 +269,8 @@ func TestStopWithHungPlugin(t *testing.T) {
 	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
 }
 
-// TestReaders checks that a user without root rights whom the socket's mode admits can read the
-// state but not change it. It also checks that such a user can read the files of a volume.
+// TestReaders checks a user other than root whom the socket's mode admits. The user can read the
+// state but not change it. The user can also read the files of a volume.
 func TestReaders(t *testing.T) {
 	h := newHost(t)
 	h.start("local")

@@ -63,7 +63,7 @@ func (c *chaos) until(ctx context.Context, s *chaosStorage, what string, try fun
 	err := try()
 	for err != nil && rest(ctx, 100*time.Millisecond) && !c.t.Failed() {
 		if now := try(); ctx.Err() == nil {
-			err = now // an error that the end of the context causes would hide the reason
+			err = now // an error from the end of ctx would hide the reason
 		}
 	}
 	if err != nil {

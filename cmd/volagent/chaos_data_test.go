@@ -77,7 +77,8 @@ func (l *ledger) end(writer string, seq uint64, err error) {
 	}
 }
 
-// holds returns an error unless the bytes that were read match an acceptable write of this writer.
+// holds returns an error unless got is the last acknowledged write of this writer, or a later
+// write.
 func (l *ledger) holds(storage, writer string, got []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

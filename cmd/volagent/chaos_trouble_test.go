@@ -171,7 +171,8 @@ func (c *chaos) killPlugin(id string) error {
 	return nil
 }
 
-// startedBelow returns the plugin processes that have a socket below dir and words in its path.
+// startedBelow returns the pids of plugin processes whose socket is below dir. The socket's path
+// must also contain words.
 func startedBelow(dir, words string) (pids []int) {
 	environs, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is valid
 	for _, path := range environs {

@@ -130,8 +130,8 @@ fi`, gate, pluginImage, image, filepath.Join(h.dir, "args")))
 	h.box.must(t, "rmi", "-f", image)
 }
 
-// containerFileGone checks when the agent removes the container of a plugin whose file is gone. The
-// agent keeps the container until the last claim is detached.
+// containerFileGone removes the file of a plugin that runs in a container. The agent keeps the
+// container until the last claim is detached, and then removes it.
 func containerFileGone(t *testing.T, h contained) {
 	h.writeContainer(h.recorder(nil))
 	h.start("rec")

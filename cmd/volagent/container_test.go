@@ -95,7 +95,8 @@ func (h contained) place() string { return filepath.Join(h.dir, "d", "plugins", 
 // container is the "container" section of a plugin file.
 type container = map[string]any
 
-// writeContainer writes the plugin file with the given container section and more keys and values.
+// writeContainer writes the plugin file with the given container section. The argument more
+// contains additional keys and values.
 func (h contained) writeContainer(c container, more ...any) {
 	h.t.Helper()
 	c["runtime"] = h.box.name

@@ -26,9 +26,9 @@ func (h *host) forgetCopies() {
 	}
 }
 
-// copyNow restarts the agent, so that the agent makes an automatic copy, and waits until the copy
-// satisfies is. The restart is necessary because a running agent makes no new copy while its last
-// one is recent.
+// copyNow restarts the agent, so that the agent makes an automatic copy. It waits until the
+// function is accepts the copy. The restart is necessary because a running agent makes no new copy
+// while its last one is recent.
 func (h *host) copyNow(is func(statedb.Snapshot) bool) {
 	h.t.Helper()
 	h.must(h.signal(syscall.SIGTERM))
@@ -40,9 +40,9 @@ func (h *host) copyNow(is func(statedb.Snapshot) bool) {
 	})
 }
 
-// TestLostTakesCopy checks that an agent whose state is lost restores it from the last automatic
-// copy. The agent restores unclaimed volumes, plugins that were registered at run time, and pending
-// calls. It restores only the claims that a mount or a note proves. It sends
+// TestLostTakesCopy checks that an agent that lost its state restores the state from the last
+// automatic copy. The agent restores unclaimed volumes, plugins that were registered at run time,
+// and pending calls. It restores only the claims that a mount or a note proves. It sends
 // ControllerUnpublishVolume for storage that may still be connected.
 func TestLostTakesCopy(t *testing.T) {
 	t.Parallel()

@@ -152,7 +152,7 @@ func TestCrashStart(t *testing.T) {
 	count.scenarios.Add(1)
 	start := func(t *testing.T, at int) (h *crashHost, points []string) {
 		h = newCrashHost(t, nil)
-		h.slow = true // the next agent cannot find the plugin by its socket yet
+		h.slow = true // the plugin starts so slowly that the next agent cannot find it by its socket yet
 		h.writePlugin(crashDeadline)
 		h.order(order{At: at, Agent: true})
 		h.launch(true)

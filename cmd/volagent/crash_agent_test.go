@@ -30,8 +30,8 @@ import (
 // seams set.
 const crashEnv = "VOLAGENT_TEST_CRASH"
 
-// order is the content of the file "order" in that directory. It tells the agent at which point to
-// die. Without this file the agent does not count points.
+// order is the content of the file "order" in the directory that crashEnv names. It tells the agent
+// at which point to die. Without this file the agent does not count points.
 type order struct {
 	Run     int  // a new number resets the count of points
 	At      int  // the point at which to die, from 1; with 0 the agent only counts

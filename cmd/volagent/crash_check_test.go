@@ -329,7 +329,7 @@ func (h *crashHost) finish() {
 	records, debts := h.records()
 	for _, d := range debts {
 		r := d.Whole()
-		r.Node.Watches = nil // the test accepts watches, see below
+		r.Node.Watches = nil // watches do not count, because they only wait for late effects
 		if r.Held() {
 			h.t.Errorf("still owed: %+v", r)
 		}

@@ -46,7 +46,7 @@ const patience = 100 * time.Second
 
 func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	t.Helper()
-	// The topology makes a difference visible: a resumed create must request the topology of the
+	// With a topology the test detects a resumed create that does not request the topology of the
 	// first attempt.
 	placed := func(c *csitest.Config) {
 		c.Topology = map[string]string{"zone": "a"}

@@ -12,14 +12,14 @@ import (
 type scenario struct {
 	name string
 	tune func(*csitest.Config)
-	// before prepares the host for the request, while no process dies. Volume "data" already exists
-	// and contains a file.
+	// before prepares the host for the request. No process dies during this preparation. Volume
+	// "data" already exists and contains a file.
 	before func(*crashHost)
 	act    func(*crashHost) error
 	done   func(*crashHost) bool
-	// binding is the number of the commit, from 1, that makes the request binding. If the agent
-	// dies later, it completes the request after the restart. If the agent dies earlier, the
-	// request has no effect. If binding is greater than 1, the client must repeat the request.
+	// binding is the number, from 1, of the commit that makes the request binding. If the agent
+	// dies after this commit, the next agent completes the request. If the agent dies before it,
+	// the request has no effect. If binding is greater than 1, the client must repeat the request.
 	binding int
 	// again is the error code for a repeated request that is already complete.
 	again api.Code

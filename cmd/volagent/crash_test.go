@@ -99,7 +99,7 @@ func (s scenario) rand(purpose string) *rand.Rand {
 	return rand.New(rand.NewPCG(*crashSeed, name.Sum64()))
 }
 
-// prepare returns a host on which act is the next step. Its agent executes the orders of the test.
+// prepare returns a host that is ready for act. The host's agent executes the orders of the test.
 func (s scenario) prepare(t *testing.T) *crashHost {
 	t.Helper()
 	h := newCrashHost(t, s.tune)
@@ -247,7 +247,7 @@ func (s scenario) repeat(h *crashHost, isDone bool) {
 	}
 }
 
-// outcome checks the state after act is complete, whether or not a process died.
+// outcome checks the state after the completion of act, whether or not a process died.
 func (s scenario) outcome(h *crashHost, kept string, pid int) {
 	h.t.Helper()
 	if s.after != nil {

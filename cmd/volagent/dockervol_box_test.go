@@ -116,7 +116,7 @@ func (r *box) knowing(t testing.TB, driver, sock string) *box {
 	return own
 }
 
-// create creates a volume by a command of the runtime.
+// create creates a volume with a command of the runtime.
 func (s served) create(name string, opts ...string) (string, error) {
 	args := []string{"volume", "create", "--driver", s.driver}
 	for _, o := range opts {

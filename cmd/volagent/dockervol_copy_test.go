@@ -143,7 +143,7 @@ func (s served) grows(name string) {
 	}
 }
 
-// copying starts docker cp out of a container and returns after the copy has started. The copy then
+// copying starts docker cp from a container and returns after the copy has started. The copy then
 // blocks on a full pipe until the test calls finish.
 func (s served) copying(name, path string) (finish func()) {
 	s.t.Helper()

@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// TestRuntimeCreates checks that the runtime's options decide whether a volume is created or
-// adopted. The runtime reports wrong options in its answer, and a failed create leaves no volume.
+// TestRuntimeCreates checks that the options of the runtime's command decide whether the agent
+// creates a volume or uses a registered one. The runtime reports wrong options in its answer, and a
+// failed create leaves no volume.
 func TestRuntimeCreates(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -42,8 +43,8 @@ func TestRuntimeCreates(t *testing.T) {
 			t.Errorf("no call: %d %v", code, answer)
 		}
 
-		// Adopt the volume under another name, and create a volume with a plugin. Only the option
-		// reclaim=delete deletes the data.
+		// Use the registered volume under another name, and create a volume with a plugin. Only the
+		// option reclaim=delete deletes the data.
 		if out, err = s.create(s.unique("other"), "device="+a); err != nil {
 			t.Fatal(out)
 		}

@@ -96,8 +96,8 @@ func (e *everyRPC) take(args ...string) string {
 	return e.volctl(args...)
 }
 
-// expand expands a volume in use. The bundled driver expands an unused volume instead, because some
-// hosts cannot grow its file system in use. That file system grows at the next mount.
+// expand expands a volume in use. For the bundled driver it expands an unused volume, because some
+// hosts cannot grow the driver's file systems in use. That file system grows at the next mount.
 func (e *everyRPC) expand() {
 	e.t.Helper()
 	if e.plugin != "local" {

@@ -296,8 +296,8 @@ func (h *host) files(pattern string) (text string) {
 	return text
 }
 
-// TestRepeatedFailure checks that a repeated failure produces only one event. A step that the
-// agent's end interrupted is not a failure.
+// TestRepeatedFailure checks that a repeated failure produces only one event. A step that was
+// interrupted by the end of the agent does not count as a failure.
 func TestRepeatedFailure(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "15s", nil)
@@ -375,7 +375,7 @@ func TestCreateInHand(t *testing.T) {
 }
 
 // TestStatusWithHungPlugin checks that every status command answers although the plugin hangs.
-// Before that, the status shows how full a volume is.
+// While the plugin still answers, the status also shows how full a volume is.
 func TestStatusWithHungPlugin(t *testing.T) {
 	h := newRecorded(t, "60s", nil)
 	h.register("data", "single-node-writer")

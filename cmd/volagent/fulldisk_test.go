@@ -17,8 +17,8 @@ import (
 )
 
 // TestFullDisk checks a data dir without free space. The agent refuses a claim with a helpful error
-// and sends no CSI call for it. Mounted volumes stay mounted. A restart of the agent does not
-// change this behavior. Once there is space again, claims succeed without another command.
+// and sends no CSI call for it. Mounted volumes stay mounted. The agent behaves in the same way
+// after a restart. Once there is space again, claims succeed without another command.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

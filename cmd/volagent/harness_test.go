@@ -96,8 +96,8 @@ func run(m *testing.M) (code int) {
 			return fail(fmt.Errorf("cannot build: %w\n%s", err, out))
 		}
 	}
-	// Parallel tests spend most of their time waiting. A flag on the command line overrides this
-	// value.
+	// Run six tests in parallel, because they spend most of their time waiting. A flag on the
+	// command line overrides this number.
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		return fail(err)
 	}
@@ -341,7 +341,8 @@ func (h *host) pluginPID(id string) int {
 }
 
 // close stops the agent and the plugins, and removes all mounts and directories of the host. A test
-// must assert the state of its mounts itself, because close unmounts them without a failure.
+// must assert the state of its mounts itself, because close removes leftover mounts without failing
+// the test.
 func (h *host) close() {
 	raw, err := os.ReadFile(h.log.Name())
 	h.must(err)

@@ -69,8 +69,8 @@ func BenchmarkLoadLatency(b *testing.B) {
 	}
 }
 
-// over compares a median with its limit. The limit is the plugin's own time, the time of the given
-// number of commits, and 1 ms.
+// over compares a median with its limit. The limit is the sum of the plugin's own time, the time of
+// the given number of commits, and 1 ms.
 func over(b *testing.B, title string, took, direct, commit samples, commits int) {
 	own := took.median() - direct.median() - time.Duration(commits)*commit.median()
 	b.Logf("%s: own time %s", title, own)

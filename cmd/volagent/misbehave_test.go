@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// Each test in this file has a plugin that misbehaves in a way that was observed in a real plugin.
+// Each test in this file uses a plugin that misbehaves in a way that was observed in a real plugin.
 // Each test asserts that the agent followed the rules of CSI (see kept) and that no leftovers
 // remain (see over).
 
@@ -210,8 +210,8 @@ func TestTimeoutIsNoFailure(t *testing.T) {
 }
 
 // TestUnstageGoesOn checks an unstage that exceeds its deadline and continues in the plugin. When
-// it completes, it removes the staging mount of that moment. Therefore the next claim must wait
-// until the unstage has ended.
+// the unstage completes, it removes the staging mount that exists at that moment. Therefore the
+// next claim must wait until the unstage has ended.
 func TestUnstageGoesOn(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "3s", func(c *csitest.Config) { c.Attach = false })

@@ -424,8 +424,8 @@ func mountBusy(h mountRig) {
 	s.kill()
 }
 
-// mountKilled kills or terminates a mount helper while the plugin is slow. No claim and no mount
-// may remain.
+// mountKilled ends a mount helper with SIGKILL or SIGTERM while the plugin is slow. No claim and no
+// mount may remain.
 func mountKilled(h mountRig) {
 	dir := h.at("killed")
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// mountAt creates an own directory and claims a volume with it for the alloc "m". The mount owns
-// the claim, and the process pid is the requester of the claim.
+// mountAt creates a directory and claims a volume for the alloc "m", with this directory as the
+// claim's own directory. The mount owns the claim, and pid is the process that requests it.
 func (h recorded) mountAt(id string, pid int, change func(*api.ClaimRequest)) (at string, err error) {
 	h.t.Helper()
 	at = filepath.Join(h.dir, "at-"+id)

@@ -82,7 +82,7 @@ echo "$*" >>/run/docker-args
 	p.untouched("volumes of docker's")
 }
 
-// later waits until cond returns true. It waits longer than await, because the agent makes these
+// later waits until cond returns true. It waits longer than await, because the agent makes some
 // checks only every half minute.
 func (p *packageGuest) later(what string, cond func() bool) {
 	p.t.Helper()

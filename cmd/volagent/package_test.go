@@ -178,7 +178,7 @@ func testPackageFiles(t *testing.T, paths map[string]string) {
 		if strip := strings.NewReplacer("\n", ""); strip.Replace(scripts["rpm"]) != strip.Replace(scripts["deb"]) {
 			t.Errorf("the scripts of the rpm are\n%s\nand those of the deb\n%s", scripts["rpm"], scripts["deb"])
 		}
-		if bad := query("--qf", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"); strings.Count(bad, "cn /etc/") != 2 { // config, noreplace
+		if bad := query("--qf", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"); strings.Count(bad, "cn /etc/") != 2 { // "cn" stands for config and noreplace
 			t.Errorf("the flags of the rpm's files:\n%s", bad)
 		}
 	} else {
@@ -495,7 +495,7 @@ func (p *packageGuest) testRemove() {
 	for _, v := range []string{"dir", "image", "fusevol"} {
 		p.run("volctl", "volume", "detach", v, "a")
 	}
-	// A volume that systemd mounted by /etc/fstab counts as in use.
+	// A volume that systemd mounted because of /etc/fstab counts as in use.
 	if r := p.try("dpkg", "-r", "volagent"); r.code == 0 || !strings.Contains(r.err, `volume "line" is claimed by "srv-line.mount"`) || strings.Contains(r.err, "fusevol") {
 		p.t.Errorf("removal under a mount of /etc/fstab: exit %d\n%s%s", r.code, r.out, r.err)
 	}

@@ -53,7 +53,7 @@ func (p *packageGuest) testUses() {
 }
 
 // testScraped checks metrics_address in the packaged service. The restrictions of the service do
-// not allow the agent to open such a socket itself. If the agent cannot serve the metrics, the
+// not allow the agent itself to open a TCP socket. If the agent cannot serve the metrics, the
 // status shows the reason.
 func (p *packageGuest) testScraped() {
 	good := p.run("cat", "/etc/volagent/volagent.yaml")

@@ -233,8 +233,9 @@ func TestHolderIsNamed(t *testing.T) {
 	h.over("data")
 }
 
-// TestPlanted checks that a detach keeps foreign files and mounts in the agent's directories. The
-// foreign files lie under a target and a staging path, and a foreign mount lies beside them.
+// TestPlanted checks that a detach does not remove foreign files and mounts in the agent's
+// directories. The foreign files lie under a target and a staging path, and a foreign mount lies
+// beside them.
 func TestPlanted(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// Each test in this file has a plugin with a permanent property that a real plugin has.
+// Each test in this file uses a plugin with a permanent property of a real plugin.
 
 // unmount unmounts a path that must be mounted. It unmounts lazily, because the agent may have the
 // path open for a check.

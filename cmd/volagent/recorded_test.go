@@ -158,7 +158,7 @@ func TestRestart(t *testing.T) {
 	claims, mounts, pid, mark := h.volctl("claim", "list", "-o", "json"), h.mounts(), h.pluginPID("rec"), h.mark()
 	for round := range 5 {
 		if round == 4 {
-			h.must(h.signal(syscall.SIGTERM)) // the agent exits with 0 and leaves the same state
+			h.must(h.signal(syscall.SIGTERM)) // a normal exit leaves the same state as a kill
 		} else {
 			h.kill()
 		}

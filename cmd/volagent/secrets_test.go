@@ -305,7 +305,8 @@ func TestSealingKey(t *testing.T) {
 		t.Error("a key file was made beside the credential")
 	}
 
-	// A volume file can keep a sealed value only if the record has one.
+	// With "sealed: true" a volume file keeps the sealed value of the record. The agent refuses the
+	// file if the record has no such value.
 	h.volctl("volume", "register", h.file("external_id: x\nreclaim: delete\nsecrets: {word: {sealed: true}}\n"))
 	mark = h.mark()
 	h.lives()

@@ -206,7 +206,8 @@ func TestPluginVolumes(t *testing.T) {
 	if some := list("--limit", "3"); !slices.Equal(some, all[:3]) || h.count(mark, csitest.ListVolumes) != 2 {
 		t.Errorf("three are %q, by %d calls", some, h.count(mark, csitest.ListVolumes))
 	}
-	// If the plugin rejects a page token with ABORTED, the agent starts the list again.
+	// If the plugin rejects a page token with ABORTED, the agent requests the list again from the
+	// first page.
 	h.fault(csitest.Fault{Method: csitest.ListVolumes, Skip: 2, Code: codes.Aborted})
 	mark = h.mark()
 	if again := list(); !slices.Equal(again, all) || h.count(mark, csitest.ListVolumes) != 6 {
@@ -271,7 +272,7 @@ func TestVolumeHealth(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, health)
 		}
 	}
-	h.volctl("volume", "claim", "data") // works as before
+	h.volctl("volume", "claim", "data") // a claim works as before
 	h.volctl("volume", "detach", "data", "manual")
 	if left := h.metrics(); strings.Contains(left, `by="node",plugin="rec"`) || strings.Contains(left, "volagent_volume_bytes{") {
 		t.Errorf("the mount is gone, and what was said of it is not:\n%s", left)

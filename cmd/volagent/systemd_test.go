@@ -219,7 +219,7 @@ func (g *guest) testExec() {
 
 // testKilledInStart kills the agent while it starts a service. The next agent must find this
 // service and must not start a second one. The kills happen at different times, so that the first
-// agent has recorded more or less about the start.
+// agent has completed a different part of the start each time.
 func (g *guest) testKilledInStart() {
 	g.run("mkdir", "-p", "/run/systemd/system/volagent.service.d")
 	g.write("run/systemd/system/volagent.service.d/soon.conf", "[Service]\nRestartSec=50ms\n")

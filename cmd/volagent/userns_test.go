@@ -14,7 +14,7 @@ import (
 // --userns-remap=nobody and podman's --userns=auto need them.
 const remapped = "nobody:200000:65536\nnogroup:200000:65536\ncontainers:300000:1000000\n"
 
-// giveSubIDs mounts a file with these ids over the host's /etc/subuid and /etc/subgid.
+// giveSubIDs mounts a file with the ids of remapped over the host's /etc/subuid and /etc/subgid.
 var giveSubIDs = sync.OnceValue(func() error {
 	file := filepath.Join(binDir, "subids")
 	if err := os.WriteFile(file, []byte(remapped), 0o644); err != nil {

@@ -212,13 +212,13 @@ func TestDetachPending(t *testing.T) {
 		pending(h)
 		h.volctl("volume", "detach", "data", "a")
 		h.exits(0, " free ", "volume", "list")
-		// A stop of the agent with SIGTERM must not change this.
+		// After a normal stop the next agent knows that no call was sent, so the detach completes.
 		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 		h.must(h.signal(syscall.SIGTERM))
 		h.start()
 		h.volctl("volume", "detach", "data", "a")
 		h.expect(0)
-		// After a crash, the agent may have sent a call.
+		// After a crash the next agent does not know whether a call was sent.
 		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 		h.kill()
 		h.start()
@@ -368,7 +368,7 @@ func TestLateUndo(t *testing.T) {
 		t.Errorf("the mount was taken away:\n%s", h.mounts())
 	}
 
-	// After a normal stop the next agent does not wait.
+	// After a normal stop the next agent does not wait for late effects.
 	h.volctl("volume", "detach", "data", "a")
 	h.must(h.signal(syscall.SIGTERM))
 	h.start("rec")
