@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// notes returns the names of the notes from which the agent can adopt claims.
+// notes returns the file names of all claim notes on the host. The agent can adopt these claims.
 func (h *host) notes() []string {
 	h.t.Helper()
 	found, err := filepath.Glob(filepath.Join(h.dir, "d", "csi", "*", "meta", "*"))
@@ -30,14 +30,14 @@ func (h *host) notes() []string {
 	return found
 }
 
-// decode runs volctl with -o json and decodes its output.
+// decode runs volctl with -o json and returns the decoded output.
 func decode[T any](h *host, args ...string) (v T) {
 	h.t.Helper()
 	h.must(json.Unmarshal([]byte(h.volctl(append(args, "-o", "json")...)), &v))
 	return v
 }
 
-// claims returns all claims as "volume alloc note", sorted.
+// claims returns all claims as "volume alloc remark", sorted.
 func (h *host) claims() (got []string) {
 	h.t.Helper()
 	for _, c := range decode[[]api.Claim](h, "claim", "list") {
@@ -47,9 +47,9 @@ func (h *host) claims() (got []string) {
 	return got
 }
 
-// TestDamagedDatabase checks that losing the state database loses no data. With a damaged database
-// the agent starts, unmounts nothing and sends no call. It keeps the damaged file, finds the
-// plugin's process again, and adopts the mounted claims.
+// TestDamagedDatabase checks that an agent with a damaged state database loses no data. The agent
+// starts, unmounts nothing and sends no CSI call. It keeps the damaged file, finds the running
+// plugin process, and adopts the mounted claims.
 func TestDamagedDatabase(t *testing.T) {
 	t.Parallel()
 	page := os.Getpagesize()
@@ -88,7 +88,7 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 		raw = damage(raw)
 		h.must(os.WriteFile(db, raw, 0o600))
 	}
-	h.flags = []string{"--node-id"} // leave out --node-id, so that the agent would use the host's name
+	h.flags = []string{"--node-id"} // without --node-id the agent would use the host name
 	h.start("rec")
 
 	h.expect(since)
@@ -115,7 +115,7 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 	}
 	h.saysLost(kept)
 
-	// Another restart changes nothing. Claims end in order, by detach.
+	// A second restart changes nothing. A detach still ends an adopted claim.
 	h.must(h.signal(syscall.SIGTERM))
 	h.start("rec")
 	h.expect(since)
@@ -135,8 +135,8 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 	h.volctl("volume", "detach", "shared", "rw", "--no-wait")
 }
 
-// TestKilledWhileAdopting kills an agent before or after the commit in which it adopts claims. The
-// next agent must find and adopt all of them.
+// TestKilledWhileAdopting kills an agent before or after the commit in which the agent adopts
+// claims. The next agent must find and adopt all of these claims.
 func TestKilledWhileAdopting(t *testing.T) {
 	for at, when := range []string{1: "before the commit", 2: "after it"} {
 		if when == "" {
@@ -176,7 +176,8 @@ func TestKilledWhileAdopting(t *testing.T) {
 	}
 }
 
-// saysLost asserts that node status, the health API and volume status report the loss.
+// saysLost asserts that `volctl node status`, the health API and `volctl volume status` report the
+// lost database.
 func (h *host) saysLost(kept []string) {
 	h.t.Helper()
 	screen := h.volctl("node", "status")
@@ -202,8 +203,8 @@ func (h *host) saysLost(kept []string) {
 }
 
 // TestAdoptsOnlyWhatIsThere checks three cases. If the mounts of a claim are gone, the agent adopts
-// its volume but not the claim. A mount without a note stays untouched and blocks new claims. A
-// note that makes no sense stays in its place.
+// the volume but not the claim. A mount without a note stays untouched and blocks new claims. A
+// note that the agent cannot read stays in its directory.
 func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -230,7 +231,7 @@ func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	if now := h.mounts(); now != mounts {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
-	// The agent undoes the remaining calls for the claim whose mounts are gone.
+	// The agent still makes the undo calls for the claim whose mounts are gone.
 	h.volctl("wait", "--volume", "gone", "--for", "free", "--timeout", "20s")
 	if got := h.claims(); !slices.Equal(got, []string{"there x adopted"}) {
 		t.Errorf("claims are %q", got)
@@ -249,8 +250,8 @@ func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	h.volctl("volume", "detach", "there", "x")
 }
 
-// TestAdoptsWhatHangs checks that the agent adopts a mount that does not answer, because it
-// identifies the mount by the mount table.
+// TestAdoptsWhatHangs checks that the agent adopts a mount whose file system does not answer. The
+// agent needs only the mount table to identify the mount.
 func TestAdoptsWhatHangs(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("a", "multi-node-multi-writer")
@@ -258,7 +259,8 @@ func TestAdoptsWhatHangs(t *testing.T) {
 	h.volctl("volume", "claim", "a", "--alloc", "y")
 	h.kill()
 	since := h.mark()
-	// Replace the target's mount by a FUSE file system without a server, in the note too.
+	// Replace the target's mount by a FUSE file system without a server. Change the note to
+	// describe this file system.
 	h.must(syscall.Unmount(target, 0))
 	fuse, err := syscall.Open("/dev/fuse", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	h.must(err)
@@ -286,8 +288,9 @@ func TestAdoptsWhatHangs(t *testing.T) {
 	h.must(errors.Join(syscall.Close(fuse), syscall.Unmount(target, 0)))
 }
 
-// TestLostElsewhere checks an agent that sees other mounts than the notes of this boot describe. It
-// adopts nothing and sends no call. A later agent that sees the right mounts adopts the claims.
+// TestLostElsewhere starts an agent in a mount namespace without the mounts that the notes
+// describe. The agent adopts nothing and sends no CSI call. A later agent that sees these mounts
+// adopts the claims.
 func TestLostElsewhere(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("a", "single-node-writer")
@@ -319,8 +322,8 @@ func TestLostElsewhere(t *testing.T) {
 	h.volctl("volume", "detach", "a")
 }
 
-// TestRefusedDatabase checks that the agent refuses a database that is not damaged but unusable,
-// such as one of a newer release. The file stays unchanged.
+// TestRefusedDatabase checks that the agent refuses to start with a database that is intact but
+// unusable, such as the database of a newer release. The agent does not change the file.
 func TestRefusedDatabase(t *testing.T) {
 	h := newHost(t)
 	h.start("local")
@@ -357,8 +360,7 @@ func TestRefusedDatabase(t *testing.T) {
 	}
 }
 
-// bump changes the schema number in a database file to one of a newer release. In the file, a value
-// follows its key.
+// bump sets the schema number in a database file to the number of a newer release.
 func bump(path string) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// refuse starts an agent that must fail to start, and returns its output.
+// refuse starts an agent that must fail to start. It returns the agent's output.
 func (h *host) refuse(more ...string) string {
 	h.t.Helper()
 	cmd := exec.Command(filepath.Join(binDir, "volagent"), append(h.args(), more...)...)
@@ -28,8 +28,8 @@ func (h *host) refuse(more ...string) string {
 	return string(out)
 }
 
-// TestNotify checks that the agent notifies systemd when it is ready, when it reloads, and when it
-// stops, and that it sends watchdog messages.
+// TestNotify checks that the agent notifies systemd when the agent is ready, reloads and stops. It
+// also checks that the agent sends watchdog messages.
 func TestNotify(t *testing.T) {
 	h := newHost(t)
 	at := &net.UnixAddr{Name: filepath.Join(h.dir, "notify"), Net: "unixgram"}
@@ -62,8 +62,8 @@ func TestNotify(t *testing.T) {
 	expect("STOPPING=1")
 }
 
-// TestReload checks that SIGHUP applies the log level and new plugin files, and that a bad
-// configuration changes nothing.
+// TestReload checks that SIGHUP applies a new log level and new plugin files. A reload with an
+// invalid configuration changes nothing.
 func TestReload(t *testing.T) {
 	h := newHost(t)
 	config := filepath.Join(h.dir, "volagent.yaml")
@@ -75,7 +75,7 @@ func TestReload(t *testing.T) {
 		}
 	}
 	level := func(l string) { h.must(os.WriteFile(config, []byte("log_level: "+l+"\n"), 0o644)) }
-	h.flags = []string{"--log-level"} // the file sets the level
+	h.flags = []string{"--log-level"} // the configuration file sets the level
 	level("info")
 	h.start("local")
 	h.volctl("volume", "create", "a", "--plugin", "local")
@@ -100,7 +100,7 @@ func TestReload(t *testing.T) {
 	h.volctl("volume", "claim", "a")
 }
 
-// TestPluginFilesAreNoticed checks that the agent notices changed plugin files without a signal.
+// TestPluginFilesAreNoticed checks that the agent applies changed plugin files without a signal.
 func TestPluginFilesAreNoticed(t *testing.T) {
 	h := newHost(t)
 	h.start()
@@ -115,8 +115,8 @@ func TestPluginFilesAreNoticed(t *testing.T) {
 	h.await("its end", func() bool { return !listed("x")() })
 }
 
-// TestIdentity checks that the node id stays the one of the first start. Neither the node id nor
-// the data dir may change while there is a claim.
+// TestIdentity checks that the agent keeps the node id of its first start. While a claim exists,
+// the agent refuses another node id and another data dir.
 func TestIdentity(t *testing.T) {
 	h := newHost(t)
 	h.start("local")
@@ -163,8 +163,8 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// TestOtherNamespace checks an agent that does not see the mounts of the previous agent. It sends
-// no call, reports the other mount namespace, and still answers requests.
+// TestOtherNamespace starts an agent in a mount namespace without the previous agent's mounts. The
+// agent sends no CSI call, reports the other mount namespace, and still answers requests.
 func TestOtherNamespace(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -192,8 +192,8 @@ func TestOtherNamespace(t *testing.T) {
 	h.allGone()
 }
 
-// TestBothKilled kills the agent and the plugin at once. The next agent starts the plugin again and
-// leaves its mounts untouched.
+// TestBothKilled kills the agent and the plugin at the same time. The next agent restarts the
+// plugin and leaves the plugin's mounts untouched.
 func TestBothKilled(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -214,8 +214,8 @@ func TestBothKilled(t *testing.T) {
 	h.await("the writer to go on", func() bool { return size(file) > was })
 }
 
-// TestReboot checks that the agent mounts every claim again by itself after a reboot. Each claim
-// keeps its path, and there is no second ControllerPublishVolume.
+// TestReboot checks that the agent mounts every claim again after a reboot without any command.
+// Each claim keeps its path, and the agent does not repeat ControllerPublishVolume.
 func TestReboot(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-multi-writer")
@@ -246,8 +246,8 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// TestStopWithHungPlugin checks that a hung plugin does not delay the agent's exit. The claim
-// remains, and the next agent completes it.
+// TestStopWithHungPlugin checks that the agent exits in time while a plugin hangs. The claim
+// remains in the database, and the next agent mounts its volume.
 func TestStopWithHungPlugin(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", nil)
@@ -261,7 +261,7 @@ func TestStopWithHungPlugin(t *testing.T) {
 	select {
 	case err := <-ended:
 		h.must(err)
-	case <-time.After(40 * time.Second): // the promise is 10 s, but this host may be busy
+	case <-time.After(40 * time.Second): // the agent promises 10 s, but this host may be busy
 		t.Fatal("the agent did not end within 40 s")
 	}
 	h.must(h.cfg.Faults().Clear())
@@ -269,8 +269,8 @@ func TestStopWithHungPlugin(t *testing.T) {
 	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
 }
 
-// TestReaders checks that users whom the socket's mode admits may read but not change anything. It
-// also checks that an unprivileged user can reach a volume's files.
+// TestReaders checks a user other than root whom the socket's mode admits. The user can read the
+// state but not change it. The user can also read the files of a volume.
 func TestReaders(t *testing.T) {
 	h := newHost(t)
 	h.start("local")
@@ -284,7 +284,7 @@ func TestReaders(t *testing.T) {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Env = h.env
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		out, _ := cmd.CombinedOutput() // the exit code is enough
+		out, _ := cmd.CombinedOutput() // the exit code tells whether the command failed
 		return string(out), cmd.ProcessState.ExitCode()
 	}
 	volctl := filepath.Join(binDir, "volctl")

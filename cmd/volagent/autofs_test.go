@@ -19,20 +19,22 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// autofsDir is an environment variable. It makes the test binary serve the named directory on
-// demand, as systemd does for an automount unit. A process that walks there waits until the server
-// answers the request. Only processes in the server's process group do not wait.
+// autofsDir is the name of an environment variable. If it is set, the test binary serves the
+// directory in its value on demand, as systemd does for an automount unit. A process that enters
+// the directory waits until the server answers the kernel's request. Only processes in the server's
+// process group do not wait.
 const autofsDir = "VOLAGENT_TEST_AUTOFS"
 
-// The constants describe the kernel's requests and their answers, see linux/auto_fs.h.
+// These constants describe the kernel's requests and the server's answers. See linux/auto_fs.h.
 const (
 	autofsReady   = 0x9360
 	autofsPacket  = 304 // size of struct autofs_v5_packet on 64-bit systems, in bytes
 	autofsTokenAt = 8
 )
 
-// serveAutofs prints "serving". For each request it prints "asked FD", where FD is a descriptor of
-// the directory. It answers the request when it reads a line from its standard input.
+// serveAutofs serves the directory and prints "serving". For each request it prints "asked FD",
+// where FD is a descriptor of the directory. It answers the request when it reads a line from its
+// standard input.
 func serveAutofs(dir string) int {
 	err := func() error {
 		var pipe [2]int
@@ -78,7 +80,7 @@ func serveAutofs(dir string) int {
 	return 0
 }
 
-// automount is a directory at which a volume is mounted on demand.
+// automount is a directory on which a volume is mounted on demand.
 type automount struct {
 	t    *testing.T
 	dir  string
@@ -120,7 +122,8 @@ func (a *automount) line() string {
 	return strings.TrimSpace(line)
 }
 
-// asked waits for a request. It returns the directory, opened through the server's descriptor.
+// asked waits for the kernel's next request. It returns the directory, opened through the server's
+// descriptor.
 func (a *automount) asked() *os.File {
 	a.t.Helper()
 	fd, err := strconv.Atoi(strings.TrimPrefix(a.line(), "asked "))
@@ -134,7 +137,7 @@ func (a *automount) asked() *os.File {
 	return dir
 }
 
-// answer tells the server to answer the request: the directory is mounted.
+// answer makes the server tell the kernel that the directory is mounted.
 func (a *automount) answer() {
 	if _, err := io.WriteString(a.tell, "\n"); err != nil {
 		a.t.Error(err)
@@ -143,14 +146,14 @@ func (a *automount) answer() {
 
 func (a *automount) stop() {
 	_ = a.cmd.Process.Kill()
-	_ = a.cmd.Wait() // it was killed
+	_ = a.cmd.Wait() // the process was killed
 	for syscall.Unmount(a.dir, syscall.MNT_DETACH) == nil {
 	}
 }
 
-// TestAutomount mounts a volume at an autofs directory while the process that walked there waits.
-// The agent must not walk there itself, because it would wait as well. It unmounts only its own
-// mount, never the autofs mount. It can also mount the volume again by itself.
+// TestAutomount mounts a volume on an autofs directory while a process waits for this mount. The
+// agent must not enter the directory, because it would wait too. The agent unmounts only its own
+// mount, never the autofs mount. It also remounts the volume without a request.
 func TestAutomount(t *testing.T) {
 	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	h.register("data", "single-node-writer")
@@ -174,7 +177,7 @@ func TestAutomount(t *testing.T) {
 		walked := walk()
 		dir := auto.asked()
 		fd := int(dir.Fd())
-		for range 2 { // the second call finds it mounted
+		for range 2 { // the second call finds the volume mounted
 			if _, err := h.mountAt("data", auto.cmd.Process.Pid, func(r *api.ClaimRequest) { r.AtFD = &fd }); err != nil {
 				t.Fatal(err)
 			}
@@ -214,7 +217,7 @@ func TestAutomount(t *testing.T) {
 	}
 }
 
-// lastLine returns the last line of the mount table for a directory.
+// lastLine returns the last line of the mount table for the given directory.
 func lastLine(h recorded, at string) (last string) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	h.must(err)

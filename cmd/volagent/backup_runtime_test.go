@@ -8,10 +8,10 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestRestoreRuntime checks that a restore brings back docker's volume names, and the containers
-// that refer to them, together with the claim that these containers share. A container that was
-// started after the backup keeps its reference too. On another host no container can refer to the
-// names.
+// TestRestoreRuntime checks that a restore recreates docker's volume names, the references of
+// containers to these names, and the claim that the containers share. A container that was started
+// after the backup keeps its reference too. On another host, a restore recreates no names, because
+// no container there can refer to them.
 func TestRestoreRuntime(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, &box{name: "docker"}) // the test needs no docker daemon
@@ -42,7 +42,7 @@ func TestRestoreRuntime(t *testing.T) {
 	if _, out := s.restored(0, file); out["docker data"] != api.OutcomePresent {
 		t.Errorf("the second time: %v", out)
 	}
-	call("Unmount", "data", "c1", nil) // c2 still uses the volume, although no list shows it
+	call("Unmount", "data", "c1", nil) // c2 still uses the volume, although no list shows c2
 	s.holds("data docker mounted docker 1")
 	if got := fmt.Sprint(call("Mount", "data", "c3", nil)["Mountpoint"]); got != path {
 		t.Errorf("mounted at %s, and was at %s", got, path)

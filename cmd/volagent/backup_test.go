@@ -27,7 +27,8 @@ func (h *host) backup() string {
 	return file
 }
 
-// restored restores a file and returns the outcome for each item.
+// restored restores the state from a file. It returns the answer and the outcome for each restored
+// item.
 func (h *host) restored(code int, file string, args ...string) (r api.Restore, outcomes map[string]string) {
 	h.t.Helper()
 	res := h.exits(code, "", append([]string{"state", "restore", file, "-o", "json"}, args...)...)
@@ -39,7 +40,7 @@ func (h *host) restored(code int, file string, args ...string) (r api.Restore, o
 	return r, outcomes
 }
 
-// lose kills the agent and removes its state and its notes. The mounts stay.
+// lose kills the agent and removes its state and its notes. The mounts remain.
 func (h *host) lose() {
 	h.t.Helper()
 	h.kill()
@@ -51,9 +52,9 @@ func (h *host) lose() {
 	h.forgetCopies()
 }
 
-// TestRestoreHere checks that an agent that lost its state restores its own backup. Mounted volumes
-// stay mounted and are not mounted again. Claims whose owners have ended are detached. The plugin
-// receives the sealed secrets. A second restore changes nothing.
+// TestRestoreHere checks that an agent that lost its state can restore its own backup. Mounted
+// volumes stay mounted and are not mounted again. The agent detaches claims whose owners have
+// ended. The plugin receives the sealed secrets. A second restore changes nothing.
 func TestRestoreHere(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -72,7 +73,7 @@ func TestRestoreHere(t *testing.T) {
 	raw, err := os.ReadFile(file)
 	h.must(err)
 	hunt(t, "the backup", string(raw))
-	h.volctl("volume", "detach", "back") // this happens after the backup
+	h.volctl("volume", "detach", "back") // the backup still contains this claim
 	before, mounts := h.claims(), h.mounts()
 	h.lose()
 	past.kill()
@@ -124,8 +125,9 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
-// TestRestoreElsewhere checks that another host restores only the registrations and reports the
-// claims that it drops. A sealed secret is of no use there until the host has the key.
+// TestRestoreElsewhere checks that a restore on another host restores only the registrations and
+// reports each claim that it drops. That host cannot read a sealed secret without the key of the
+// first host.
 func TestRestoreElsewhere(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -136,7 +138,7 @@ func TestRestoreElsewhere(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--alloc", "web")
 	plugin := filepath.Join(h.dir, "more.yaml")
 	h.must(os.WriteFile(plugin, []byte("id: more\nsocket: /run/nothing-here.sock\n"), 0o600))
-	h.try("plugin", "register", plugin, "--timeout", "1s") // the registration stays although the plugin is not ready
+	h.try("plugin", "register", plugin, "--timeout", "1s") // the registration remains although the plugin is not ready
 	file := h.backup()
 
 	o := newRecorded(t, "10s", nil)
@@ -196,7 +198,7 @@ func TestRestoreElsewhere(t *testing.T) {
 }
 
 // TestRestoreOtherDataDir checks that a restore to another data dir restores no claims, even if the
-// host has the same name. The mounts are below the original data dir.
+// node id is the same. The mounts are below the first data dir.
 func TestRestoreOtherDataDir(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -214,8 +216,8 @@ func TestRestoreOtherDataDir(t *testing.T) {
 	h.volctl("volume", "detach", "data")
 }
 
-// TestRestoreKilled kills an agent at different moments of a restore. The restore must be complete
-// or absent.
+// TestRestoreKilled kills an agent at different moments of a restore. Afterwards the database must
+// contain either all restored items or none.
 func TestRestoreKilled(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -229,7 +231,7 @@ func TestRestoreKilled(t *testing.T) {
 		h.lose()
 		h.start("rec")
 		done := h.background("state", "restore", file)
-		time.Sleep(time.Duration(i) * 8 * time.Millisecond) // some of the kills come before the commit, some after it
+		time.Sleep(time.Duration(i) * 8 * time.Millisecond) // some kills happen before the commit, some after it
 		h.kill()
 		<-done
 		h.start("rec")
@@ -246,8 +248,8 @@ func TestRestoreKilled(t *testing.T) {
 	h.allGone()
 }
 
-// TestRestoreForeign checks that the agent recognizes a foreign mount at the path of a restored
-// claim, because it is not the recorded mount. The agent neither uses nor unmounts it.
+// TestRestoreForeign mounts a foreign file system at the path of a restored claim. The agent
+// recognizes that this mount is not the recorded one, and neither uses nor unmounts it.
 func TestRestoreForeign(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -277,7 +279,7 @@ func TestRestoreForeign(t *testing.T) {
 }
 
 // TestBackupRefuses checks that a backup overwrites no file and leaves no partial file. The agent
-// refuses to restore a file that is not a backup, and then changes nothing.
+// refuses to restore a file that is not a backup, and changes nothing.
 func TestBackupRefuses(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -309,15 +311,15 @@ func TestBackupRefuses(t *testing.T) {
 	h.must(err)
 	left = slices.DeleteFunc(left, func(path string) bool { return strings.HasPrefix(filepath.Base(path), "state.copy-") })
 	if len(left) > 0 {
-		t.Errorf("left: %q", left) // The automatic copies of the state may be there.
+		t.Errorf("left: %q", left) // the list may contain the agent's automatic copies of the state
 	}
 	if list := h.volctl("volume", "list", "-q"); list != "data" {
 		t.Errorf("volumes are %q", list)
 	}
 }
 
-// TestBackupFullDisk checks that a backup fails if the data dir has no room for a copy, and that
-// the agent continues to work.
+// TestBackupFullDisk checks that a backup fails if the data dir has no space for a copy. The agent
+// continues to work.
 func TestBackupFullDisk(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -340,8 +342,7 @@ func TestBackupFullDisk(t *testing.T) {
 }
 
 // TestRestoreDebt checks that a restore also restores the pending calls of a forced deregister. The
-// agent makes them as it would have without the loss, unless another volume on this host uses the
-// same storage by now.
+// agent makes these calls unless another volume on this host uses the same storage by then.
 func TestRestoreDebt(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

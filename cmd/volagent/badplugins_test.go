@@ -13,17 +13,17 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// badPlugin is a plugin that the agent cannot use, with the status that it must show.
+// badPlugin describes a plugin that the agent cannot use, and the status that the agent must show.
 type badPlugin struct {
-	file   string // name of the plugin file without ".yaml"; also the id unless the text sets one
-	text   string // content of the file; {dir} is the host's directory
-	shown  string // the id in the list, if it differs
+	file   string // name of the plugin file without ".yaml"; also the plugin id unless the text sets one
+	text   string // content of the file; {dir} stands for the host's directory
+	shown  string // the plugin id in the list, if it differs from the file name
 	states []string
-	says   string // the expected status; {dir} as above
+	says   string // the expected status; {dir} stands for the host's directory
 }
 
-// badPlugins lists mistakes in plugin files and in the programs and sockets that they name. A
-// plugin that fails repeatedly is either being started or waiting for its next start.
+// badPlugins lists mistakes in plugin files and in the programs and sockets that these files name.
+// The agent retries a plugin that fails, so its status is either "starting" or "backing off".
 var badPlugins = []badPlugin{
 	{"missing", "exec: {command: [/no/such/plugin]}", "", again, `cannot run "/no/such/plugin": no such file or directory`},
 	{"nowhere", "exec: {command: [no-such-plugin]}", "", again, `cannot run "no-such-plugin": executable file not found in $PATH`},
@@ -45,8 +45,8 @@ var (
 	failed = []string{api.PluginFailed}
 )
 
-// TestBadPlugins checks that each unusable plugin shows the reason in its status, and that the
-// agent and the other plugins continue to work.
+// TestBadPlugins checks that the status of each unusable plugin shows the reason. The agent and the
+// other plugins continue to work.
 func TestBadPlugins(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// fstab is the /etc/fstab of the guest in TestBootMounts. It has good and bad lines.
+// fstab is the content of /etc/fstab in the guest of TestBootMounts. It contains valid and invalid
+// lines.
 const fstab = `data /srv/data csi _netdev,nofail 0 0
 soon /srv/soon csi _netdev,nofail 0 0
 bare /srv/bare csi nofail 0 0
@@ -20,14 +21,14 @@ full /srv/full csi _netdev,nofail 0 0
 down /srv/down csi _netdev,nofail,timeout=3s 0 0
 `
 
-// TestBootMounts checks that volumes are mounted at boot by fstab, by units that volctl wrote, and
-// on demand. They must be mounted before the services that need them start. A volume that cannot be
-// mounted produces one line in the journal and does not delay the boot.
+// TestBootMounts checks the volumes that systemd mounts at boot: by fstab, by units that volctl
+// wrote, and on demand. Each volume must be mounted before systemd starts the services that need
+// it. A volume that cannot be mounted produces one line in the journal and does not delay the boot.
 func TestBootMounts(t *testing.T) {
 	t.Parallel()
 	g := bootable(t, "dpkg -i /root/1.deb")
 	g.command("cmd", true)
-	// The first plugin starts slowly, the second is not installed yet.
+	// The first plugin starts slowly. The second plugin is not installed yet.
 	_, env := g.csi("slow", false)
 	g.put("etc/volagent/plugins.d/slow.yaml", fmt.Sprintf("id: slow\nexec:\n  command: [sh, -c, 'sleep 4; exec /usr/bin/csitest']\n  env:\n    CSITEST_CONFIG: '%s'\n", env))
 	_, env = g.csi("away", false)
@@ -73,7 +74,7 @@ func TestBootMounts(t *testing.T) {
 	}
 }
 
-// mounted reports whether a volume is mounted at its directory.
+// mounted reports whether a volume is mounted on its directory below /srv.
 func (g *guest) mounted(id string) bool {
 	g.t.Helper()
 	claimed := strings.Fields(g.run("volctl", "claim", "list", "--volume", id, "-o", "go-template={{range .}}{{.alloc}} {{.state}} {{.at}} {{end}}"))
@@ -86,8 +87,8 @@ func (g *guest) mounted(id string) bool {
 	return is
 }
 
-// testBootMounts checks that every good line is mounted and that the writers write only to volumes.
-// Each mistake must produce exactly one line in the journal.
+// testBootMounts checks that the volume of every valid line is mounted, and that the writers write
+// only to volumes. Each mistake must produce exactly one line in the journal.
 func (g *guest) testBootMounts() {
 	if state := g.boot(); state != "degraded" {
 		g.t.Errorf("the guest is %s", state)
@@ -129,7 +130,7 @@ func (g *guest) testBootMounts() {
 	}
 }
 
-// testAutomount checks that a volume is mounted when a process accesses its directory.
+// testAutomount checks that systemd mounts a volume when a process accesses the volume's directory.
 func (g *guest) testAutomount() {
 	if g.mounted("auto") {
 		g.t.Error("it is mounted already")
@@ -145,11 +146,11 @@ func (g *guest) testAutomount() {
 	}
 }
 
-// testPluginComes checks that a mount that failed for lack of its plugin succeeds once the plugin
-// is installed.
+// testPluginComes checks that a mount that failed because its plugin was missing succeeds once the
+// plugin is installed.
 func (g *guest) testPluginComes() {
 	g.must(os.Symlink("csitest", filepath.Join(g.root, "usr/bin/away")))
-	g.run("volctl", "plugin", "start", "away") // now, instead of after the restart delay
+	g.run("volctl", "plugin", "start", "away") // do not wait for the restart delay
 	g.ready("away")
 	g.run("systemctl", "start", "srv-down.mount")
 	if !g.mounted("down") {
@@ -159,8 +160,8 @@ func (g *guest) testPluginComes() {
 	g.run("volctl", "wait", "--volume", "down", "--for", "free", "--timeout", "60s")
 }
 
-// testBootDown checks that writers stop before their volumes are unmounted, and that all volumes
-// are unmounted before the agent stops.
+// testBootDown checks that systemd stops each writer before it unmounts the writer's volume. It
+// also checks that systemd unmounts all volumes before it stops the agent.
 func (g *guest) testBootDown() {
 	g.down()
 	for _, id := range []string{"data", "gen"} {
@@ -174,8 +175,8 @@ func (g *guest) testBootDown() {
 	}
 }
 
-// testSlowAgent checks that the boot waits for an agent that starts slowly, and that the last data
-// written before the shutdown is there.
+// testSlowAgent checks that the boot waits for an agent that starts slowly. The volumes must
+// contain the data that the writers wrote last before the shutdown.
 func (g *guest) testSlowAgent() {
 	g.put("etc/systemd/system/volagent.service.d/slow.conf", "[Service]\nExecStartPre=/bin/sleep 5\n")
 	g.put("etc/fstab", "data /srv/data csi _netdev,nofail 0 0\n")
@@ -194,8 +195,8 @@ func (g *guest) testSlowAgent() {
 	g.run("systemctl", "daemon-reload")
 }
 
-// testMistake makes a mistake in the configuration. A reload fails and changes nothing. After a
-// restart every request reports the mistake, although systemd still listens on the socket.
+// testMistake puts a mistake into the configuration file. A reload fails and changes nothing. After
+// a restart every request reports the mistake, because systemd still listens on the socket.
 func (g *guest) testMistake() {
 	const path = "/etc/volagent/volagent.yaml"
 	good := g.run("cat", path)
@@ -239,8 +240,8 @@ func (g *guest) testSocket() {
 	if kind := g.run("stat", "-c", "%a %G", "/run/volagent/volagent.sock"); kind != "660 volusers" {
 		g.t.Errorf("the socket is %s", kind)
 	}
-	// If the configuration names another socket than systemd's, the agent logs a warning and opens
-	// its own socket.
+	// If the configuration names a different socket than systemd's, the agent logs a warning and
+	// opens the configured socket.
 	g.write("etc/volagent/volagent.yaml", "socket: /run/volagent/other.sock\n")
 	g.run("systemctl", "restart", "volagent")
 	g.run("volctl", "--socket", "/run/volagent/other.sock", "plugin", "list")

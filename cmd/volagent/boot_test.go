@@ -15,10 +15,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// These tests boot a guest with the agent installed, power it off, and boot it again. In between
-// they read the results from its disk.
+// These tests boot a guest on which the agent is installed, shut it down, and boot it again.
+// Between the boots the tests read the results from the guest's disk.
 
-// put writes a file of a guest that is powered off.
+// put writes a file to the disk of a guest that is not running.
 func (g *guest) put(path, text string) {
 	g.t.Helper()
 	path = filepath.Join(g.tree, path)
@@ -26,7 +26,7 @@ func (g *guest) put(path, text string) {
 	g.must(os.WriteFile(path, []byte(text), 0o644))
 }
 
-// enable makes a target want a unit of the guest.
+// enable makes a systemd target of the guest start the given unit.
 func (g *guest) enable(unit, target string) {
 	g.t.Helper()
 	dir := filepath.Join(g.tree, "etc/systemd/system", target+".wants")
@@ -36,12 +36,12 @@ func (g *guest) enable(unit, target string) {
 
 var made struct {
 	sync.Mutex
-	packages map[string]string // paths by package format
+	packages map[string]string // paths of the packages, by package format
 	plugin   string
 }
 
-// installable returns the packages for guests, which are built once, and csitest as a program that
-// guests can run.
+// installable returns the paths of the built packages and of csitest, a plugin that guests can run.
+// It builds them only once.
 func installable(t testing.TB) (packages map[string]string, plugin string) {
 	t.Helper()
 	m := &made
@@ -57,7 +57,7 @@ func installable(t testing.TB) (packages map[string]string, plugin string) {
 	return m.packages, m.plugin
 }
 
-// have copies a program or a package to a guest that is powered off.
+// have copies a program or a package to the disk of a guest that is not running.
 func (g *guest) have(path, from string) {
 	g.t.Helper()
 	raw, err := os.ReadFile(from)
@@ -65,8 +65,8 @@ func (g *guest) have(path, from string) {
 	g.must(os.WriteFile(filepath.Join(g.tree, path), raw, 0o755))
 }
 
-// bootable returns a guest that has a journal on disk and the package. The given script installs
-// the package in the guest's tree while systemd is not running there.
+// bootable returns a guest that keeps its journal on disk and has a copy of the Debian package. The
+// given script installs the package before the guest boots.
 func bootable(t testing.TB, script string) *guest {
 	t.Helper()
 	g := newTree(t)
@@ -83,8 +83,8 @@ func bootable(t testing.TB, script string) *guest {
 	return g
 }
 
-// csi returns the configuration of a plugin of the guest, and the value of CSITEST_CONFIG in the
-// environment of its process.
+// csi returns the configuration of a plugin in the guest. It also returns the value of
+// CSITEST_CONFIG for the environment of the plugin's process.
 func (g *guest) csi(id string, fuse bool) (c csitest.Config, env string) {
 	g.t.Helper()
 	c = csitest.Config{Base: "/var/lib/" + id, DriverName: id + ".example.com", AnyVolume: true, Stage: true, Fuse: fuse}
@@ -93,15 +93,15 @@ func (g *guest) csi(id string, fuse bool) (c csitest.Config, env string) {
 	return c, strings.TrimPrefix(all[0], "CSITEST_CONFIG=")
 }
 
-// command gives the guest a plugin that the agent runs as a process.
+// command installs a plugin in the guest that the agent runs as a process.
 func (g *guest) command(id string, fuse bool) {
 	g.t.Helper()
 	_, env := g.csi(id, fuse)
 	g.put("etc/volagent/plugins.d/"+id+".yaml", fmt.Sprintf("id: %s\nexec:\n  command: [/usr/bin/csitest]\n  env:\n    CSITEST_CONFIG: '%s'\n", id, env))
 }
 
-// calls returns the calls that a plugin of a guest received. The guest may be running or powered
-// off.
+// calls returns the calls that a plugin of the guest received. It reads them from the guest's disk,
+// so the guest need not run.
 func (g *guest) calls(id string) csitest.Calls {
 	g.t.Helper()
 	calls, err := csitest.ReadJournal(filepath.Join(g.tree, "var/lib", id, "journal.jsonl"))
@@ -109,12 +109,13 @@ func (g *guest) calls(id string) csitest.Calls {
 	return calls
 }
 
-// faults returns the control file that makes calls to a plugin of the guest fail.
+// faults returns the control file of a plugin in the guest. Faults in this file make calls to the
+// plugin fail.
 func (g *guest) faults(id string) csitest.Control {
 	return csitest.Control{Path: filepath.Join(g.tree, "var/lib", id, "control.json")}
 }
 
-// register registers a volume.
+// register registers a volume of the given plugin in the guest.
 func (g *guest) register(plugin, volume string) {
 	g.t.Helper()
 	file := "/root/" + volume + ".yaml"
@@ -122,15 +123,15 @@ func (g *guest) register(plugin, volume string) {
 	g.run("volctl", "volume", "register", file)
 }
 
-// comes waits until a volume is mounted, and returns the content of a file on it.
+// comes waits until a volume is mounted. It returns the content of the given file on the volume.
 func (g *guest) comes(volume, file string) string {
 	g.t.Helper()
 	g.run("volctl", "wait", "--volume", volume, "--for", "mounted", "--timeout", "60s")
 	return g.run("cat", g.run("volctl", "volume", "status", volume, "-o", "go-template={{range .claims}}{{.path}}{{end}}")+"/"+file)
 }
 
-// when returns the time of the only message of the last boot that matches words, in seconds on the
-// monotonic clock.
+// when returns the time of the only message of the last boot that matches the pattern in words. The
+// time is in seconds on the monotonic clock.
 func (g *guest) when(words string) float64 {
 	g.t.Helper()
 	var at []float64
@@ -151,7 +152,7 @@ func (g *guest) when(words string) float64 {
 	return at[0]
 }
 
-// inOrder asserts that messages of the last boot appeared in the given order.
+// inOrder asserts that the journal of the last boot contains the given messages in this order.
 func (g *guest) inOrder(words ...string) {
 	g.t.Helper()
 	last := 0.0
@@ -164,8 +165,8 @@ func (g *guest) inOrder(words ...string) {
 	}
 }
 
-// lastWords returns a service unit that writes to a file until it is stopped, and then writes a
-// last line after half a second.
+// lastWords returns a service unit that writes lines to a file until systemd stops it. The service
+// then waits for half a second and writes a last line.
 func lastWords(file, more string) string {
 	return fmt.Sprintf(`[Unit]
 Description=Writer of %[1]s
@@ -175,10 +176,10 @@ ExecStart=/bin/sh -c 'trap "sleep 0.5; echo bye >>%[1]s; exit 0" TERM; while :; 
 `, file, more)
 }
 
-// TestHostGoesDown checks the order of a shutdown. Consumers stop first, then the volumes leave the
-// host while their plugins still run, and the plugins stop last. A volume that hangs or is busy
-// does not delay the others. After the next boot, claims without an owner are mounted again, and
-// claims with an owner have ended.
+// TestHostGoesDown checks the order of a shutdown. First systemd stops the services that use
+// volumes. Then the agent unmounts the volumes while their plugins still run, and the plugins stop
+// last. A volume that hangs or is busy does not delay the others. After the next boot the agent
+// mounts claims without an owner again, and claims with an owner have ended.
 func TestHostGoesDown(t *testing.T) {
 	t.Parallel()
 	g := bootable(t, `mkdir -p /root/src/bin && cd /root/src && dpkg-deb -x /root/1.deb x && mv x/usr/bin/* bin/
@@ -224,7 +225,7 @@ func TestHostGoesDown(t *testing.T) {
 	}
 }
 
-// readme returns the block of commands in the README that begins with the given text.
+// readme returns the command block of README.md that starts with the given text.
 func readme(t testing.TB, begin string) string {
 	t.Helper()
 	raw, err := os.ReadFile("../../README.md")
@@ -239,8 +240,8 @@ func readme(t testing.TB, begin string) string {
 	return begin + block
 }
 
-// testByHand checks that the README's commands for removal by hand remove everything that its
-// commands for installation installed.
+// testByHand runs the README's commands for manual removal. It checks that they remove everything
+// that the README's installation commands installed.
 func (g *guest) testByHand(volumes map[string]string) {
 	g.boot()
 	for id := range volumes {
@@ -254,7 +255,8 @@ func (g *guest) testByHand(volumes map[string]string) {
 	g.down()
 }
 
-// inPart runs a part of a test that boots the guest again.
+// inPart runs one part of a test that boots the guest several times. If the part fails, inPart logs
+// the guest's journal.
 func (g *guest) inPart(t testing.TB, run func(*guest)) {
 	part := g.on(t)
 	defer func() {
@@ -266,7 +268,7 @@ func (g *guest) inPart(t testing.TB, run func(*guest)) {
 	g.leader, g.root, g.halt = part.leader, part.root, part.halt
 }
 
-// testDown shuts the guest down without any fault.
+// testDown shuts the guest down without a fault.
 func (g *guest) testDown(volumes map[string]string) {
 	for id := range volumes {
 		g.await("the writer to write to "+id, func() bool { return strings.Contains(g.run("cat", "/srv/"+id+"/log"), "on") })
@@ -300,8 +302,8 @@ func (g *guest) testDown(volumes map[string]string) {
 	}
 }
 
-// testDownStuck shuts the guest down while one volume hangs in its plugin and another is in use by
-// a process that systemd does not stop. All other volumes must leave the host as usual.
+// testDownStuck shuts the guest down while one volume hangs in its plugin. A process that systemd
+// does not stop uses another volume. The agent must unmount all other volumes as usual.
 func (g *guest) testDownStuck() {
 	marks := map[string]int64{}
 	for _, id := range []string{"cmd", "unit", "slow"} {
@@ -334,14 +336,14 @@ func (g *guest) testDownStuck() {
 	}
 }
 
-// testDownKilled checks that the next agent repairs the state that an agent leaves when it is
-// killed during the shutdown.
+// testDownKilled kills the agent during the shutdown. It checks that the next agent repairs the
+// resulting state.
 func (g *guest) testDownKilled(volumes map[string]string) {
 	_, err := g.faults("slow").Add(csitest.Fault{Method: "NodeUnpublishVolume", Volume: "ext-stuck", Hang: true})
 	g.must(err)
 	mark := g.calls("cmd").Mark()
-	// Kill the agent once the first volume has left the host. systemd is stopping the unit then, so
-	// it does not start the agent again.
+	// Kill the agent after it has unmounted the first volume. systemd is already stopping the unit
+	// then, so systemd does not restart the agent.
 	g.run("systemd-run", "--quiet", "--unit=killer", "--property=DefaultDependencies=no", "sh", "-c",
 		`until journalctl --boot -q -u volagent -o cat | grep -q "this host is going down; volumes"; do sleep 0.05; done; sleep 0.3; systemctl kill --kill-whom=main -s KILL volagent.service; echo killed`)
 	g.down()

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// startBox starts a docker daemon for this run. The agent is its volume plugin.
+// startBox starts a docker daemon for this run. The daemon uses the agent as a volume plugin.
 func (c *chaos) startBox() {
 	c.t.Helper()
 	c.must(showPlugins())
@@ -23,7 +23,7 @@ func (c *chaos) startBox() {
 	c.env = append(c.env, c.box.env...)
 }
 
-// killBox kills dockerd and its containerd processes, and starts dockerd again.
+// killBox kills dockerd and its containerd processes, and then restarts dockerd.
 func (c *chaos) killBox() error {
 	if c.box == nil {
 		return nil
@@ -33,10 +33,10 @@ func (c *chaos) killBox() error {
 	if err := c.box.daemon.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	_ = c.box.daemon.Wait() // it was killed
+	_ = c.box.daemon.Wait() // the daemon was killed
 	c.count.add("dockerd kills")
 	for _, pid := range processesOf(c.box.dir) {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+		_ = syscall.Kill(pid, syscall.SIGKILL) // the process may have ended
 	}
 	if err := c.box.startDaemon(); err != nil {
 		return fmt.Errorf("dockerd does not start again: %w", err)
@@ -44,7 +44,7 @@ func (c *chaos) killBox() error {
 	return nil
 }
 
-// processesOf returns the containerd processes of a box. Their arguments name its directory.
+// processesOf returns the containerd processes whose arguments contain the directory dir.
 func processesOf(dir string) (pids []int) {
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
 	for _, line := range lines {
@@ -58,20 +58,20 @@ func processesOf(dir string) (pids []int) {
 	return pids
 }
 
-// docker runs a docker command. It waits while killBox restarts dockerd.
+// docker runs a docker command. While killBox restarts dockerd, the command waits.
 func (k *chaosClient) docker(args ...string) (string, error) {
 	k.boxMu.RLock()
 	defer k.boxMu.RUnlock()
 	return k.box.run(args...)
 }
 
-// runContainer starts a container with one of the served volumes. If the client already has a
+// runContainer starts a container that uses one of the served volumes. If the client already has a
 // container, that container writes again.
 func (k *chaosClient) runContainer(_ context.Context, dice *rand.Rand) error {
 	if k.box == nil {
 		return nil
 	}
-	s := k.served[dice.IntN(len(k.served)-1)] // the last one is not a file system
+	s := k.served[dice.IntN(len(k.served)-1)] // the last volume is not a file system
 	if k.holding == "" {
 		k.names++
 		name := fmt.Sprintf("%s-%d.%s", k.name, k.names, k.driver)
@@ -86,13 +86,13 @@ func (k *chaosClient) runContainer(_ context.Context, dice *rand.Rand) error {
 	return k.writeInside(k.holding, k.inside)
 }
 
-// asRefused returns an error of the container runtime as an API error. Regardless of the reason,
-// the container has not written anything.
+// asRefused returns a failure of the container runtime as an API error. After such a failure the
+// container has written nothing.
 func (k *chaosClient) asRefused(out string) error {
 	return &api.Error{Code: "refused by the runtime", Message: out}
 }
 
-// writeInside makes a process in the container write, sync, and rename a file.
+// writeInside makes a process in the container write, sync and rename a file on the volume.
 func (k *chaosClient) writeInside(name string, s *chaosStorage) error {
 	writer := "box-" + k.name
 	seq, _ := s.ledger.begin(writer)
@@ -111,7 +111,7 @@ func (k *chaosClient) writeInside(name string, s *chaosStorage) error {
 	return nil
 }
 
-// stopContainer removes the client's container.
+// stopContainer removes the client's container, if it has one.
 func (k *chaosClient) stopContainer(context.Context) error {
 	if k.holding == "" {
 		return nil

@@ -21,11 +21,11 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// encoded returns b as text that a container's shell can decode.
+// encoded returns b as base64 text, which a container's shell can decode.
 func encoded(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
-// settleDown removes all faults and reads all acknowledged data. It then detaches and removes
-// everything, and asserts that nothing remains on the host.
+// settleDown removes all faults and reads back all acknowledged data. Then it detaches all claims,
+// removes all volumes, and asserts that no leftover remains on the host.
 func (c *chaos) settleDown() {
 	c.t.Helper()
 	patience := chaosSettles
@@ -58,12 +58,12 @@ func (c *chaos) settleDown() {
 	c.checkRules(0)
 }
 
-// until repeats try until it returns no error.
+// until calls try repeatedly until it returns no error.
 func (c *chaos) until(ctx context.Context, s *chaosStorage, what string, try func() error) {
 	err := try()
 	for err != nil && rest(ctx, 100*time.Millisecond) && !c.t.Failed() {
 		if now := try(); ctx.Err() == nil {
-			err = now // an error caused by the end of the context says nothing
+			err = now // an error from the end of ctx would hide the reason
 		}
 	}
 	if err != nil {
@@ -71,17 +71,17 @@ func (c *chaos) until(ctx context.Context, s *chaosStorage, what string, try fun
 	}
 }
 
-// unmountEverything unmounts the volumes in the clients' own directories. A mount may have appeared
-// there after its client had given up.
+// unmountEverything unmounts the volumes on the clients' own directories. The agent may have
+// mounted a volume there after the client gave up waiting.
 func (c *chaos) unmountEverything() {
 	points, err := filepath.Glob(filepath.Join(c.dir, "at", "*"))
 	c.must(err)
 	for _, dir := range points {
-		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) // most directories are not mounted
+		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) // most of these directories have no mount
 	}
 }
 
-// detachEverything ends all remaining claims.
+// detachEverything detaches all remaining claims.
 func (c *chaos) detachEverything(ctx context.Context) {
 	c.until(ctx, nil, "the end of all claims", func() error {
 		c.unmountEverything()
@@ -103,7 +103,7 @@ func (c *chaos) detachEverything(ctx context.Context) {
 	})
 }
 
-// readBack compares the content of a volume with the acknowledged writes.
+// readBack compares the content of a volume with the acknowledged writes to it.
 func (c *chaos) readBack(ctx context.Context, s *chaosStorage) {
 	writers := s.ledger.writers()
 	if len(writers) == 0 || s.doomed.Load() || c.t.Failed() {
@@ -117,7 +117,7 @@ func (c *chaos) readBack(ctx context.Context, s *chaosStorage) {
 		}
 		claim, err := c.api.ClaimVolume(ctx, s.now(), "reader", api.ClaimRequest{}, 10*time.Second)
 		if codeOf(err) == api.CodeNotFound && s.isPrivate() {
-			s.rename("") // a deregister succeeded, and its answer was lost
+			s.rename("") // a deregister succeeded, but its answer was lost
 		}
 		if err != nil {
 			return err
@@ -135,7 +135,7 @@ func (c *chaos) readBack(ctx context.Context, s *chaosStorage) {
 	})
 }
 
-// removeEverything deregisters the registered volumes and deletes the created ones.
+// removeEverything deregisters the registered volumes and deletes the created volumes.
 func (c *chaos) removeEverything(ctx context.Context) {
 	c.until(ctx, nil, "the end of all volumes", func() error {
 		vols, err := c.api.Volumes(ctx)
@@ -157,7 +157,7 @@ func (c *chaos) removeEverything(ctx context.Context) {
 	})
 }
 
-// forgetSnapshots forgets the snapshots that clients began and did not see complete.
+// forgetSnapshots makes the agent forget snapshots that a client started and never saw complete.
 func (c *chaos) forgetSnapshots(ctx context.Context) error {
 	all, err := c.api.Snapshots(ctx, apiclient.SnapshotFilter{Pending: true})
 	if err != nil {
@@ -172,8 +172,8 @@ func (c *chaos) forgetSnapshots(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// destroy deletes a volume. If no create was seen to succeed, destroy first repeats the create, so
-// that the agent knows the volume to delete.
+// destroy deletes a volume. If no create succeeded as far as the agent knows, destroy repeats the
+// create first, so that the agent learns the volume's external id.
 func (c *chaos) destroy(ctx context.Context, id string) error {
 	_, err := c.api.DeleteVolume(ctx, id, "")
 	if err == nil || codeOf(err) == api.CodeNotFound {
@@ -190,7 +190,8 @@ func (c *chaos) destroy(ctx context.Context, id string) error {
 	return err
 }
 
-// leftOnHost returns an error that names all leftovers: mounted, attached, immutable or pending.
+// leftOnHost returns an error that names all leftovers on the host. Leftovers are mounts, attached
+// storage, immutable directories and pending calls.
 func (c *chaos) leftOnHost(ctx context.Context) error {
 	node, err := c.api.Node(ctx)
 	if err != nil {
@@ -216,7 +217,7 @@ func (c *chaos) leftOnHost(ctx context.Context) error {
 	return errors.Join(err, c.leftBelow(left))
 }
 
-// attached returns the volumes of "rec" whose storage is still connected to this host.
+// attached returns the volumes of the plugin "rec" whose storage is still connected to this host.
 func (c *chaos) attached() (left []string, err error) {
 	calls, err := csitest.ReadJournal(c.cfg.JournalPath())
 	if err != nil {
@@ -239,7 +240,8 @@ func (c *chaos) attached() (left []string, err error) {
 	return left, nil
 }
 
-// leftBelow adds directories, loop devices and immutable directories to the leftovers.
+// leftBelow returns an error that names the given leftovers. It adds leftover directories, loop
+// devices and immutable directories below the run's directory.
 func (c *chaos) leftBelow(left []string) error {
 	names, err := filepath.Glob(filepath.Join(c.dir, "d", "csi", "*", "*", "*"))
 	if err != nil {

@@ -15,17 +15,17 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// chaosClient sends one request after the other. No other client ends its claims.
+// chaosClient is a client that sends one request at a time. No other client ends its claims.
 type chaosClient struct {
 	*chaos
 	name    string
 	plan    *planner[clientKind]
-	held    map[*chaosStorage]*opened // by storage, for the client's claims
-	private *chaosStorage             // for steps that must not collide with other clients
+	held    map[*chaosStorage]*opened // the volumes that this client has claimed
+	private *chaosStorage             // a volume that only this client uses
 	made    []*chaosStorage           // volumes that this client created
-	names   int                       // counts the names that it has used
-	holding string                    // the name of its container, or ""
-	inside  *chaosStorage             // the volume in the container
+	names   int                       // number of volume names that this client has used
+	holding string                    // name of this client's container, or ""
+	inside  *chaosStorage             // the volume that the container uses
 }
 
 func newChaosClient(c *chaos, n int) *chaosClient {
@@ -36,7 +36,7 @@ func newChaosClient(c *chaos, n int) *chaosClient {
 	return k
 }
 
-// run takes the steps of the plan until ctx ends, and then closes all open files.
+// run executes the steps of the plan until ctx ends, and then closes all open files.
 func (k *chaosClient) run(ctx context.Context) {
 	defer k.letGo()
 	if err := k.registerAs(ctx, k.private, "p-"+k.name); err != nil && ctx.Err() == nil {
@@ -54,14 +54,15 @@ func (k *chaosClient) run(ctx context.Context) {
 	}
 }
 
-// letGo closes all open files, so that the volumes can be unmounted.
+// letGo closes all files that this client has open, so that the agent can unmount the volumes.
 func (k *chaosClient) letGo() {
 	for _, o := range k.held {
 		o.close()
 	}
 }
 
-// outcome names the kind of an error. Every answer for which the API has a code is acceptable.
+// outcome returns a name for the kind of an error. The run accepts every error that has an API
+// code.
 func outcome(err error) string {
 	var e *api.Error
 	switch {
@@ -74,7 +75,7 @@ func outcome(err error) string {
 	}
 }
 
-// take runs one step.
+// take executes one step of the plan.
 func (k *chaosClient) take(ctx context.Context, s step[clientKind]) error {
 	switch s.kind {
 	case doClaim:
@@ -108,14 +109,15 @@ func (k *chaosClient) take(ctx context.Context, s step[clientKind]) error {
 	}
 }
 
-// some picks a volume that the client may claim.
+// some picks one of the volumes that this client may claim.
 func (k *chaosClient) some(dice *rand.Rand) *chaosStorage {
 	all := append(append(append([]*chaosStorage{}, k.shared...), k.served...), k.made...)
 	all = append(all, k.private)
 	return all[dice.IntN(len(all))]
 }
 
-// patient picks the timeout of a request: usually some seconds, sometimes less than half a second.
+// patient picks the timeout of a request. It is usually some seconds, and for one request in four
+// at most half a second.
 func patient(dice *rand.Rand) time.Duration {
 	if dice.IntN(4) == 0 {
 		return time.Duration(1+dice.IntN(500)) * time.Millisecond
@@ -123,8 +125,8 @@ func patient(dice *rand.Rand) time.Duration {
 	return time.Duration(2+dice.IntN(10)) * time.Second
 }
 
-// claimSome claims a volume and writes to it. If the client has the volume already, claimSome only
-// writes.
+// claimSome claims a volume and writes to it. If the client has already claimed the volume,
+// claimSome only writes.
 func (k *chaosClient) claimSome(ctx context.Context, dice *rand.Rand) error {
 	s := k.some(dice)
 	if o := k.held[s]; o != nil {
@@ -138,7 +140,7 @@ func (k *chaosClient) claimSome(ctx context.Context, dice *rand.Rand) error {
 	return k.use(o)
 }
 
-// claim claims a volume and opens it. It checks that the opened file is on the right volume.
+// claim claims a volume and opens it. It checks that the open file belongs to the claimed volume.
 func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, wait time.Duration) (*opened, error) {
 	id, drains := s.now(), k.drains.Load()
 	if id == "" {
@@ -147,7 +149,7 @@ func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, 
 	c, err := k.api.ClaimVolume(ctx, id, alloc, api.ClaimRequest{}, wait)
 	s.log("%s claimed %q for %s: %v", k.name, id, alloc, err)
 	if codeOf(err) == api.CodeNotFound && s.isPrivate() {
-		s.rename("") // a deregister succeeded, and its answer was lost
+		s.rename("") // a deregister succeeded, but its answer was lost
 	}
 	if err != nil {
 		return nil, err
@@ -162,15 +164,15 @@ func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, 
 	case err == nil:
 		return o, nil
 	case k.drains.Load() != drains, k.draining.Load() > 0:
-		return nil, err // a drain detached it again
+		return nil, err // a drain has already detached the claim
 	default:
 		k.fail(s, "%s has claimed volume %q, and cannot use it: %v", alloc, id, err)
 		return nil, err
 	}
 }
 
-// use verifies the client's earlier writes and writes again. Acknowledged data must be on storage
-// that is connected to the host.
+// use verifies the client's earlier writes and writes again. The storage must still be connected to
+// the host when it has acknowledged the write.
 func (k *chaosClient) use(o *opened) error {
 	if err := o.verify(k.name); err != nil {
 		k.fail(o.s, "%s reads: %v", k.name, err)
@@ -185,24 +187,24 @@ func (k *chaosClient) use(o *opened) error {
 	return nil
 }
 
-// mustBeAttached fails the run if storage in use is not connected to the host.
+// mustBeAttached fails the run if the storage of an open volume is not connected to the host.
 func (k *chaosClient) mustBeAttached(o *opened) {
 	if ok, err := k.isAttached(o.s); err != nil || !ok {
 		k.fail(o.s, "%s has a write acknowledged by storage that is detached (%v)", k.name, err)
 	}
 }
 
-// detachSome detaches one of the client's claims.
+// detachSome detaches a volume that this client has claimed.
 func (k *chaosClient) detachSome(ctx context.Context, dice *rand.Rand) error {
 	s := k.some(dice)
-	for one := range k.held { // take any of the held volumes
+	for one := range k.held { // pick any of the claimed volumes
 		s = one
 		break
 	}
 	return k.detach(ctx, s, k.name, apiclient.DetachOptions{Wait: patient(dice)})
 }
 
-// detach closes the volume and then ends the claim.
+// detach closes the volume and then detaches the claim.
 func (k *chaosClient) detach(ctx context.Context, s *chaosStorage, alloc string, how apiclient.DetachOptions) error {
 	if o := k.held[s]; o != nil && alloc == k.name {
 		k.mustBeAttached(o)
@@ -214,8 +216,8 @@ func (k *chaosClient) detach(ctx context.Context, s *chaosStorage, alloc string,
 	return err
 }
 
-// verifyAll reads back the client's writes on all volumes that it holds, and fails if anything
-// differs.
+// verifyAll reads back the client's writes on all volumes that it has claimed. It fails the run if
+// any data differs.
 func (k *chaosClient) verifyAll() error {
 	for _, o := range k.held {
 		if err := o.verify(k.name); err != nil {
@@ -227,7 +229,8 @@ func (k *chaosClient) verifyAll() error {
 	return nil
 }
 
-// mountSome mounts a file system volume as fstab does, writes to it, and unmounts it.
+// mountSome mounts a file system volume with `volctl mount`, as fstab does. It writes to the volume
+// and unmounts it.
 func (k *chaosClient) mountSome(dice *rand.Rand) error {
 	s := k.some(dice)
 	if s.raw || k.held[s] != nil {
@@ -262,7 +265,7 @@ func (k *chaosClient) mountSome(dice *rand.Rand) error {
 	return nil
 }
 
-// look makes one of the requests that show the state.
+// look sends a random request that reads the state.
 func (k *chaosClient) look(ctx context.Context, dice *rand.Rand) error {
 	var err error
 	switch dice.IntN(4) {
@@ -278,7 +281,7 @@ func (k *chaosClient) look(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// drain drains the host for a moment.
+// drain drains the host and undrains it a moment later.
 func (k *chaosClient) drain(ctx context.Context) error {
 	k.drains.Add(1)
 	k.draining.Add(1)

@@ -17,21 +17,21 @@ import (
 	"time"
 )
 
-// ledger records all writes to one storage volume, by writer. It also records which writes were
-// acknowledged.
+// ledger records all writes to one storage volume. It also records the acknowledgements of the
+// storage.
 type ledger struct {
 	mu      sync.Mutex
 	raw     bool
-	entries map[string]*ledgerEntry // by writer
+	entries map[string]*ledgerEntry // keyed by the writer's name
 }
 
 // ledgerEntry describes the writes of one writer. Each write has a sequence number. This number and
-// the names of storage and writer determine its bytes.
+// the names of the storage and the writer determine the written bytes.
 type ledgerEntry struct {
-	slot    int    // region of a raw volume
-	acked   uint64 // last write that was acknowledged; 0 is none
-	last    uint64 // last write that was begun
-	unknown bool   // the last write failed, so a raw region may hold anything
+	slot    int    // index of the writer's region on a raw volume
+	acked   uint64 // number of the last acknowledged write, or 0
+	last    uint64 // number of the last write that was started
+	unknown bool   // the last write failed, so the content of a raw region is unknown
 }
 
 const (
@@ -39,21 +39,21 @@ const (
 	rawSlots  = 40
 )
 
-// pattern returns the content of a write: its number, its bytes, and a checksum of both.
+// pattern returns the content of a write: its sequence number, pseudo-random bytes, and a checksum.
 func pattern(storage, writer string, seq uint64, size int) []byte {
 	sum := crc32.ChecksumIEEE([]byte(storage + "\x00" + writer))
 	dice := rand.NewChaCha8([32]byte{byte(seq), byte(seq >> 8), byte(seq >> 16), byte(sum), byte(sum >> 8), byte(sum >> 16), byte(sum >> 24)})
 	b := make([]byte, size)
-	_, _ = dice.Read(b) // never fails
+	_, _ = dice.Read(b) // Read never fails
 	binary.LittleEndian.PutUint64(b, seq)
 	binary.LittleEndian.PutUint32(b[size-4:], crc32.ChecksumIEEE(b[:size-4]))
 	return b
 }
 
-// patternSize returns the size of a file, which varies with the number of the write.
+// patternSize returns the size of a file, which depends on the sequence number of the write.
 func patternSize(seq uint64) int { return 512 + int(seq*7919%30000) }
 
-// begin returns the number and the slot of a writer's next write.
+// begin starts a write. It returns the sequence number of the write and the slot of the writer.
 func (l *ledger) begin(writer string) (seq uint64, slot int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,8 @@ func (l *ledger) end(writer string, seq uint64, err error) {
 	}
 }
 
-// holds compares the bytes that were read with the writer's writes.
+// holds returns an error unless got is the last acknowledged write of this writer, or a later
+// write.
 func (l *ledger) holds(storage, writer string, got []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,15 +110,15 @@ func (l *ledger) writers() (all []string) {
 	return all
 }
 
-// opened is a volume that a client has open: its root directory or its device. It stays open, as it
-// would in a process of the client.
+// opened is a volume whose root directory or device a client has open. The file stays open, as it
+// would in a client's process.
 type opened struct {
 	s    *chaosStorage
 	path string
 	file *os.File
 }
 
-// openClaimed opens the path of a claim.
+// openClaimed opens the path at which a claimed volume is available.
 func openClaimed(s *chaosStorage, path string) (*opened, error) {
 	flags := os.O_RDONLY | syscall.O_DIRECTORY
 	if s.raw {
@@ -130,14 +131,14 @@ func openClaimed(s *chaosStorage, path string) (*opened, error) {
 	return &opened{s: s, path: path, file: f}, nil
 }
 
-func (o *opened) close() { _ = o.file.Close() } // all writes were synced
+func (o *opened) close() { _ = o.file.Close() } // all writes are already synced
 
-// at returns a path to a file in the volume that leads through the open directory.
+// at returns a path to a file in the volume. The path goes through the open directory.
 func (o *opened) at(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/self/fd/%d", o.file.Fd()), name)
 }
 
-// write writes a pattern. A write is acknowledged once the storage has synced it.
+// write writes the next pattern of a writer. The storage acknowledges a write by a successful sync.
 func (o *opened) write(writer string) error {
 	seq, slot := o.s.ledger.begin(writer)
 	var err error
@@ -172,7 +173,7 @@ func (o *opened) writeFile(writer string, b []byte) error {
 	return os.Rename(next, o.at(writer))
 }
 
-// verify reads back the data of the given writers.
+// verify reads back and checks the data of the given writers.
 func (o *opened) verify(writers ...string) error {
 	var errs []error
 	for _, w := range writers {
@@ -189,7 +190,7 @@ func (o *opened) read(writer string) ([]byte, error) {
 	if !o.s.raw {
 		b, err := os.ReadFile(o.at(writer))
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, nil // the ledger decides whether it must exist
+			return nil, nil // the ledger decides whether the file must exist
 		}
 		return b, err
 	}
@@ -204,20 +205,20 @@ func (o *opened) read(writer string) ([]byte, error) {
 	return b, err
 }
 
-// chaosStorage is one storage volume. The id under which it is registered may change.
+// chaosStorage is one storage volume. The volume id under which it is registered may change.
 type chaosStorage struct {
-	name   string // external id at the plugin "rec"; the volume id elsewhere
+	name   string // external id for the plugin "rec", volume id for other plugins
 	plugin string
 	raw    bool
 	ledger ledger
-	doomed atomic.Bool // a client began to delete it
+	doomed atomic.Bool // a client has started to delete this volume
 
 	mu      sync.Mutex
-	id      string // the current volume id, or "" if it is not registered
+	id      string // the current volume id, or "" if the volume is not registered
 	history []string
 }
 
-// privatePrefix is the start of the names of the clients' own volumes.
+// privatePrefix is the prefix of the external ids of private volumes, which only one client uses.
 const privatePrefix = "ext/p-"
 
 func newStorage(name, plugin string, raw bool) *chaosStorage {
@@ -239,7 +240,7 @@ func (s *chaosStorage) rename(id string) {
 // isPrivate reports whether only one client registers and deregisters this volume.
 func (s *chaosStorage) isPrivate() bool { return strings.HasPrefix(s.name, privatePrefix) }
 
-// log adds a line to the volume's history and keeps the last 400 lines.
+// log appends a line to the volume's history and keeps the last 400 lines.
 func (s *chaosStorage) log(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

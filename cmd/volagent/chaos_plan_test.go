@@ -8,36 +8,35 @@ import (
 	"time"
 )
 
-// A chaos plan lists the requests of each client and the faults between them. It depends only on
-// random numbers: the same seed gives the same plan. The scheduler decides how the steps of
-// different clients interleave. A seed that found a defect may therefore need several runs to find
-// it again.
+// A chaos plan lists the requests of each client and the faults that happen meanwhile. The same
+// seed always produces the same plan. The scheduler still decides how the steps of different
+// clients interleave. Therefore a seed that found a defect may need several runs to reproduce it.
 
-// clientKind is the kind of a client's request.
+// clientKind is a kind of client request.
 type clientKind string
 
-// The requests of clients.
+// These are the kinds of client requests.
 
 const (
-	doClaim    clientKind = "claim"    // claim a volume, or write to it if the client has it
-	doDetach   clientKind = "detach"   // end a claim
+	doClaim    clientKind = "claim"    // claim a volume, or write to it if it is already claimed
+	doDetach   clientKind = "detach"   // detach a claim
 	doVerify   clientKind = "verify"   // read back all writes
 	doMount    clientKind = "mount"    // volctl mount, write, volctl umount
-	doCreate   clientKind = "create"   // create a volume of the client's own
-	doDelete   clientKind = "delete"   // delete such a volume
-	doExpand   clientKind = "expand"   // expand such a volume
+	doCreate   clientKind = "create"   // create a volume that only this client changes
+	doDelete   clientKind = "delete"   // delete a volume that this client created
+	doExpand   clientKind = "expand"   // expand a volume that this client created
 	doSnapshot clientKind = "snapshot" // create a snapshot and delete it
-	doBounce   clientKind = "bounce"   // detach while an undoing call is slow, and claim again
+	doBounce   clientKind = "bounce"   // detach while an undo call is slow, and claim again
 	doForce    clientKind = "force"    // deregister --force while the volume is busy, and register it again
 	doLazy     clientKind = "lazy"     // detach --without-plugin
 	doDrain    clientKind = "drain"    // drain and undrain
-	doRun      clientKind = "run"      // run a container with a volume
+	doRun      clientKind = "run"      // run a container that uses a volume
 	doStop     clientKind = "stop"     // remove the container
-	doLook     clientKind = "look"     // status, doctor, list
+	doLook     clientKind = "look"     // read the node status, the doctor's findings or the volumes
 )
 
-// clientWeights sets the frequency of each request. Rows that are not bounded are left out of the
-// short run in `make test`, for the given reason.
+// clientWeights sets the frequency of each kind of request. The short run in `make test` omits rows
+// that are not bounded. The column reason explains why.
 var clientWeights = []struct {
 	kind    clientKind
 	weight  int
@@ -61,21 +60,21 @@ var clientWeights = []struct {
 	{doLook, 4, true, ""},
 }
 
-// trouble is a fault that happens beside the clients' requests.
+// trouble is a kind of fault that the run causes while clients send requests.
 type trouble string
 
-// The kinds of trouble.
+// These are the kinds of faults.
 const (
 	killAgent  trouble = "kill agent"
 	stopAgent  trouble = "stop agent"
 	killRec    trouble = "kill rec"
 	killLocal  trouble = "kill local"
 	killDocker trouble = "kill dockerd"
-	callFails  trouble = "error"        // the call has no effect
-	callLies   trouble = "error, done"  // the call has its effect
-	callSlow   trouble = "slow"         // the answer comes within the deadline
-	callLate   trouble = "late"         // the answer comes after the deadline, with the effect
-	callHangs  trouble = "hung"         // the call has no effect
+	callFails  trouble = "error"        // the call fails and has no effect
+	callLies   trouble = "error, done"  // the call fails after its effect
+	callSlow   trouble = "slow"         // the answer arrives before the deadline
+	callLate   trouble = "late"         // the answer and the effect come after the deadline
+	callHangs  trouble = "hung"         // the call never answers and has no effect
 	diesAtCall trouble = "dies at call" // the agent or the plugin dies before or after the effect
 )
 
@@ -98,27 +97,27 @@ var troubleWeights = []struct {
 	{diesAtCall, 5, true, ""},
 }
 
-// step is one step of a plan. Its dice determine all its other details.
+// step is one step of a plan. Its dice determine all other details of the step.
 type step[K ~string] struct {
 	kind  K
 	dice  *rand.Rand
-	pause time.Duration // before this step
+	pause time.Duration // wait before this step
 }
 
-// planner produces the steps of one client, or the troubles.
+// planner produces the steps of one client, or the faults of a run.
 type planner[K ~string] struct {
 	dice  *rand.Rand
-	kinds []K // each kind appears as often as its weight
+	kinds []K // contains each kind as often as its weight says
 	pause time.Duration
 }
 
-// newPlanner returns the plan of stream number n.
+// newPlanner returns the planner for stream n of the given seed.
 func newPlanner[K ~string](seed, n uint64, pause time.Duration, kinds []K) *planner[K] {
 	return &planner[K]{dice: rand.New(rand.NewPCG(seed, n)), kinds: kinds, pause: pause}
 }
 
-// next returns the next step. Each step has dice of its own. A step that takes more numbers than
-// before therefore does not change the later steps.
+// next returns the next step. Each step has its own dice, so the random numbers that one step uses
+// do not change the later steps.
 func (p *planner[K]) next() step[K] {
 	return step[K]{
 		kind:  p.kinds[p.dice.IntN(len(p.kinds))],
@@ -127,8 +126,8 @@ func (p *planner[K]) next() step[K] {
 	}
 }
 
-// clientKinds returns the requests to choose from: those of the short run, all of them, or only the
-// named ones.
+// clientKinds returns the kinds of requests from which a planner may choose. These are the kinds of
+// the short run, all kinds, or only the named kinds.
 func clientKinds(all bool, only string) (kinds []clientKind) {
 	for _, row := range clientWeights {
 		if chosen(string(row.kind), all || row.bounded, only) {
@@ -140,7 +139,8 @@ func clientKinds(all bool, only string) (kinds []clientKind) {
 	return kinds
 }
 
-// troubleKinds returns the kinds of trouble to choose from, as clientKinds does.
+// troubleKinds returns the kinds of faults from which a planner may choose. It selects them as
+// clientKinds does.
 func troubleKinds(all bool, only string) (kinds []trouble) {
 	for _, row := range troubleWeights {
 		if chosen(string(row.kind), all || row.bounded, only) {
@@ -164,8 +164,8 @@ func chosen(kind string, by bool, only string) bool {
 	return false
 }
 
-// TestChaosPlan checks that a plan depends only on its seed and its stream, and that it contains
-// every kind.
+// TestChaosPlan checks that a plan depends only on its seed and its stream. It also checks that a
+// plan contains every kind.
 func TestChaosPlan(t *testing.T) {
 	t.Parallel()
 	words := func(seed, stream uint64) string {

@@ -44,7 +44,7 @@ func (c *chaos) prepareVolumes() {
 	}
 }
 
-// create creates a volume of the client's own. A client has at most three.
+// create creates a volume for this client. A client keeps at most three such volumes.
 func (k *chaosClient) create(ctx context.Context, dice *rand.Rand) error {
 	if len(k.made) >= 3 {
 		return k.remove(ctx, dice)
@@ -68,7 +68,7 @@ func (k *chaosClient) create(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// remove deletes a volume that the client created, with all its data.
+// remove deletes a volume that this client created, with all data.
 func (k *chaosClient) remove(ctx context.Context, dice *rand.Rand) error {
 	if len(k.made) == 0 {
 		return nil
@@ -89,7 +89,7 @@ func (k *chaosClient) remove(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// change expands a volume of the client's own, or takes a snapshot of it.
+// change expands a volume that this client created, or takes a snapshot of it.
 func (k *chaosClient) change(ctx context.Context, t step[clientKind]) error {
 	if len(k.made) == 0 {
 		return nil
@@ -113,8 +113,8 @@ func (k *chaosClient) change(ctx context.Context, t step[clientKind]) error {
 	return err
 }
 
-// bounce detaches the client's own volume while one of the undoing calls is slow or late, and
-// claims it again meanwhile. Sometimes it also kills the agent in between.
+// bounce detaches the client's private volume while an undo call is slow or late. It claims the
+// volume again before the call ends. Sometimes it kills the agent between the two requests.
 func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	s := k.private
 	o, err := k.claimPrivate(ctx, dice)
@@ -151,7 +151,7 @@ func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	return k.giveBack(ctx, s, again, err)
 }
 
-// claimPrivate claims the client's own volume and writes to it.
+// claimPrivate claims the client's private volume and writes to it.
 func (k *chaosClient) claimPrivate(ctx context.Context, dice *rand.Rand) (*opened, error) {
 	s := k.private
 	if o := k.held[s]; o != nil {
@@ -170,7 +170,8 @@ func (k *chaosClient) claimPrivate(ctx context.Context, dice *rand.Rand) (*opene
 	return o, k.use(o)
 }
 
-// useFor writes repeatedly for a while, because a late effect may take the storage away.
+// useFor writes to a volume repeatedly for the duration d, because a late effect of an earlier call
+// may disconnect the storage.
 func (k *chaosClient) useFor(ctx context.Context, o *opened, d time.Duration) error {
 	for end := time.Now().Add(d); ; {
 		if err := k.use(o); err != nil {
@@ -182,7 +183,7 @@ func (k *chaosClient) useFor(ctx context.Context, o *opened, d time.Duration) er
 	}
 }
 
-// giveBack detaches an alloc. It returns the first error of the step.
+// giveBack detaches the claim of an alloc. It returns the first error of the step.
 func (k *chaosClient) giveBack(ctx context.Context, s *chaosStorage, alloc string, first error) error {
 	err := k.api.DetachClaim(ctx, s.now(), alloc, apiclient.DetachOptions{Wait: 5 * time.Second})
 	s.log("%s detached %q from %s: %v", k.name, s.now(), alloc, err)
@@ -192,7 +193,7 @@ func (k *chaosClient) giveBack(ctx context.Context, s *chaosStorage, alloc strin
 	return err
 }
 
-// agentDies kills the agent after a delay.
+// agentDies kills the agent after the given delay.
 func (k *chaosClient) agentDies(ctx context.Context, after time.Duration) {
 	if !slices.Contains(troubleKinds(k.all, *chaosTrouble), killAgent) || !rest(ctx, after) {
 		return
@@ -200,8 +201,8 @@ func (k *chaosClient) agentDies(ctx context.Context, after time.Duration) {
 	k.agent.kill(syscall.SIGKILL)
 }
 
-// lazy detaches the client's own volume without the plugin. Sometimes a file stays open, and the
-// client continues to write through it.
+// lazy detaches the client's private volume without the plugin. Sometimes a file stays open, and
+// the client continues to write to it.
 func (k *chaosClient) lazy(ctx context.Context, dice *rand.Rand) error {
 	o, err := k.claimPrivate(ctx, dice)
 	if err != nil {
@@ -221,15 +222,15 @@ func (k *chaosClient) lazy(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// force removes the record of the client's own volume while a process uses it. It then registers
-// the storage again, under the same id or another one.
+// force deregisters the client's private volume by force while a process uses the volume. It then
+// registers the storage again, under the same volume id or a new one.
 func (k *chaosClient) force(ctx context.Context, dice *rand.Rand) error {
 	s := k.private
 	o, err := k.claimPrivate(ctx, dice)
 	if err != nil {
 		return err
 	}
-	delete(k.held, s) // the claim ends, and the file stays open
+	delete(k.held, s) // the claim ends, but the file stays open
 	defer o.close()
 	was := s.now()
 	how := apiclient.DetachOptions{Wait: time.Duration(dice.IntN(800)) * time.Millisecond}
@@ -266,7 +267,7 @@ func (k *chaosClient) force(ctx context.Context, dice *rand.Rand) error {
 	return k.useWhileForced(o, err)
 }
 
-// useWhileForced writes through the file that stayed open. The acknowledged data must be there
+// useWhileForced writes to the file that stayed open. The acknowledged data must still exist
 // afterwards.
 func (k *chaosClient) useWhileForced(o *opened, first error) error {
 	if err := k.use(o); err != nil {

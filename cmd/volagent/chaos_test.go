@@ -20,7 +20,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// Flags of the chaos run.
+// These flags control the chaos run.
 var (
 	chaosSeed    = flag.Uint64("chaos.seed", 1, "the chaos run's random numbers come from this seed")
 	chaosFor     = flag.Duration("chaos.for", 0, "run chaos for so long, with everything; 0 is the short run with the steps marked as bounded")
@@ -34,27 +34,27 @@ const (
 	chaosShort    = 12 * time.Second
 	chaosDeadline = 3 * time.Second // for each call to the plugin "rec"
 	chaosLocal    = 5 * time.Second // for each call to the bundled driver
-	chaosSettles  = 2 * time.Minute // time limit for the end of the run, once there are no more faults
-	chaosForgets  = 8 * time.Minute // additional time for references of containers whose end was missed
+	chaosSettles  = 2 * time.Minute // time limit for settleDown, after all faults are removed
+	chaosForgets  = 8 * time.Minute // additional time for references of containers whose end the agent missed
 )
 
-// chaos is one run. It has an agent, two plugins, a container runtime, clients, and faults.
+// chaos is one run with an agent, two plugins, a container runtime, clients and faults.
 type chaos struct {
 	recorded
 	api    *apiclient.Client
 	seed   uint64
-	all    bool // nothing is left out
+	all    bool // the run includes all kinds of steps
 	count  tally
-	shared []*chaosStorage // shared by all clients
-	served []*chaosStorage // shared by all clients and by containers
+	shared []*chaosStorage // volumes that all clients share
+	served []*chaosStorage // volumes that all clients and their containers share
 	mu     sync.Mutex
 	others []*chaosStorage // volumes that clients created
 	agent  agentKeeper
-	box    *box         // nil without containers
+	box    *box         // nil in a run without containers
 	boxMu  sync.RWMutex // held for writing while dockerd restarts
-	driver string       // the name of the agent's volume plugin in docker
-	drains atomic.Int64 // drains that have begun
-	// draining counts the drains that have not ended.
+	driver string       // name of the agent's volume plugin in docker
+	drains atomic.Int64 // number of drains that have started
+	// draining counts the drains that are still in progress.
 	draining atomic.Int64
 
 	failOnce sync.Once
@@ -76,7 +76,7 @@ func (c *tally) add(what string) {
 	c.n[what]++
 }
 
-// String returns one line for each counted event.
+// String returns one line for each event that was counted.
 func (c *tally) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,9 +88,10 @@ func (c *tally) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// TestChaos makes clients send all kinds of requests at once, while the agent, plugins and runtime
-// are killed and calls fail. At the end no acknowledged byte may differ, the plugin's journal must
-// show no broken rule, and nothing may remain on the host.
+// TestChaos makes clients send all kinds of requests concurrently. Meanwhile it kills the agent,
+// the plugins and the container runtime, and makes CSI calls fail. At the end all acknowledged data
+// must be intact, the plugin's journal must show no violation of CSI, and the host must have no
+// leftovers.
 func TestChaos(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes too long under the race detector")
@@ -140,13 +141,13 @@ func newChaos(t *testing.T) *chaos {
 	return c
 }
 
-// wants reports whether the run includes requests of this kind.
+// wants reports whether the run includes this kind of request.
 func (c *chaos) wants(kind clientKind) bool {
 	return slices.Contains(clientKinds(c.all, *chaosOnly), kind)
 }
 
-// fail ends the run with a failure. It prints the seed and, if a volume is given, the history of
-// the volume.
+// fail ends the run with a failure. It prints the seed and, if s is not nil, the history of that
+// volume.
 func (c *chaos) fail(s *chaosStorage, format string, args ...any) {
 	c.failOnce.Do(func() {
 		c.t.Errorf("seed %d: %s", c.seed, fmt.Sprintf(format, args...))
@@ -157,7 +158,7 @@ func (c *chaos) fail(s *chaosStorage, format string, args ...any) {
 	})
 }
 
-// callsOf returns the last calls for a volume.
+// callsOf returns the last 60 calls that changed the given volume.
 func (c *chaos) callsOf(name string) string {
 	j, err := csitest.LoadJournal(c.cfg.JournalPath())
 	if err != nil {
@@ -171,16 +172,16 @@ func (c *chaos) callsOf(name string) string {
 	return b.String()
 }
 
-// watchRules checks the plugin's journal during the run, so that the run ends soon after a rule is
-// broken.
+// watchRules checks the plugin's journal every second, so that the run ends soon after a violation
+// of CSI.
 func (c *chaos) watchRules(ctx context.Context) {
 	for from := int64(0); rest(ctx, time.Second); {
 		from = c.checkRules(from)
 	}
 }
 
-// checkRules fails the run if the journal shows a broken rule. It returns the offset up to which it
-// has read.
+// checkRules fails the run if the plugin's journal shows a violation of CSI. It returns the offset
+// up to which it has read the journal.
 func (c *chaos) checkRules(from int64) int64 {
 	broken, next, err := csitest.ViolationsSince(c.cfg.JournalPath(), from)
 	if err != nil {
@@ -192,8 +193,8 @@ func (c *chaos) checkRules(from int64) int64 {
 	return next
 }
 
-// storage returns the storage of that name. If the run does not know the name, it returns a new
-// storage, so that callsOf can show the calls for it.
+// storage returns the storage with the given name. For an unknown name it returns a new storage, so
+// that callsOf can show the calls for it.
 func (c *chaos) storage(name string) *chaosStorage {
 	for _, s := range c.everything() {
 		if s.name == name {
@@ -203,14 +204,14 @@ func (c *chaos) storage(name string) *chaosStorage {
 	return newStorage(name, "rec", false)
 }
 
-// everything returns all storage volumes that the run knows.
+// everything returns all storage volumes of the run.
 func (c *chaos) everything() []*chaosStorage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Concat(c.shared, c.served, c.others)
 }
 
-// keep adds a volume that a client created. forget removes it.
+// keep adds a volume that a client created to the run. forget removes it from the run.
 func (c *chaos) keep(s *chaosStorage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,7 +224,7 @@ func (c *chaos) forget(s *chaosStorage) {
 	c.others = slices.DeleteFunc(c.others, func(o *chaosStorage) bool { return o == s })
 }
 
-// rest waits, and reports whether the run continues.
+// rest waits for the duration d. It reports whether the run continues.
 func rest(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -235,8 +236,8 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// isAttached reports whether the storage of a volume of "rec" is really connected to the host,
-// regardless of the agent's record.
+// isAttached reports whether the storage of a volume is really connected to the host. It asks the
+// plugin "rec", not the agent.
 func (c *chaos) isAttached(s *chaosStorage) (bool, error) {
 	if s.plugin != "rec" {
 		return true, nil
@@ -244,7 +245,7 @@ func (c *chaos) isAttached(s *chaosStorage) (bool, error) {
 	return csitest.Attached(c.cfg, s.name)
 }
 
-// same returns an error unless the opened file is on the expected volume.
+// same returns an error unless the open file belongs to the expected volume.
 func (c *chaos) same(o *opened) error {
 	if o.s.plugin != "rec" || o.s.raw {
 		return nil
@@ -273,7 +274,7 @@ func (c *chaos) same(o *opened) error {
 	return nil
 }
 
-// registerAs registers a storage volume of "rec" under an id.
+// registerAs registers a storage volume of the plugin "rec" under the given volume id.
 func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) error {
 	spec := spec(id, s.name)
 	if s.raw {
@@ -285,7 +286,7 @@ func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) erro
 		s.rename(id)
 		return nil
 	}
-	// An earlier registration may have succeeded without an answer.
+	// An earlier registration may have succeeded although its answer was lost.
 	all, listed := c.api.Volumes(ctx)
 	for _, v := range all {
 		if listed == nil && v.Spec.ExternalID == s.name {
@@ -296,13 +297,13 @@ func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) erro
 	return err
 }
 
-// atDir returns the directory at which a client mounts volumes.
+// atDir creates and returns the directory on which a client mounts volumes.
 func (c *chaos) atDir(client string) (string, error) {
 	dir := filepath.Join(c.dir, "at", client)
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// shortLog searches the whole log of the agent for crashes and data races, and then keeps only its
+// shortLog searches the agent's log for crashes and data races. Then it truncates the log to its
 // last lines.
 func (c *chaos) shortLog() {
 	raw, err := os.ReadFile(c.log.Name())

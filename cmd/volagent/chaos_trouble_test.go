@@ -20,18 +20,18 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// agentKeeper starts the agent again whenever it has ended.
+// agentKeeper restarts the agent whenever the agent has ended.
 type agentKeeper struct {
 	c        *chaos
 	mu       sync.Mutex
 	cmd      *exec.Cmd
 	since    time.Time
-	told     bool // it was told to end by SIGTERM
+	told     bool // the agent received SIGTERM
 	stopping bool
 	ended    chan struct{} // closed when the last agent has ended
 }
 
-// start starts the first agent, and waits until both plugins are ready.
+// start starts the first agent and waits until both plugins are ready.
 func (k *agentKeeper) start(c *chaos) {
 	k.c, k.ended = c, make(chan struct{})
 	k.c.must(k.launch())
@@ -52,7 +52,7 @@ func (k *agentKeeper) launch() error {
 	return k.cmd.Start()
 }
 
-// keep starts agents until stop is called.
+// keep restarts the agent until a caller calls stop.
 func (k *agentKeeper) keep() {
 	defer close(k.ended)
 	for {
@@ -77,7 +77,7 @@ func (k *agentKeeper) keep() {
 	}
 }
 
-// recovers counts an agent that answers again, with its plugin ready.
+// recovers waits for a restarted agent whose plugin is ready, and counts it.
 func (k *agentKeeper) recovers() {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -89,10 +89,10 @@ func (k *agentKeeper) recovers() {
 	}
 }
 
-// agentLives is the minimum lifetime of an agent, so that each agent does some work.
+// agentLives is the minimum lifetime of an agent. Each agent must live long enough to do some work.
 const agentLives = 4 * time.Second
 
-// kill kills the agent unless it was just started. keep then starts another one.
+// kill kills the agent unless the agent is younger than agentLives. keep then starts another agent.
 func (k *agentKeeper) kill(with syscall.Signal) {
 	k.mu.Lock()
 	young := time.Since(k.since) < agentLives
@@ -107,10 +107,10 @@ func (k *agentKeeper) signal(sig syscall.Signal) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.told = k.told || sig == syscall.SIGTERM
-	_ = k.cmd.Process.Signal(sig) // it may have ended
+	_ = k.cmd.Process.Signal(sig) // the process may have ended
 }
 
-// stop stops the agent and ends the restarts.
+// stop stops the agent and prevents further restarts.
 func (k *agentKeeper) stop() {
 	k.mu.Lock()
 	k.stopping = true
@@ -142,7 +142,7 @@ func (c *chaos) makeTrouble(ctx context.Context) {
 	}
 }
 
-// trouble causes one fault. It returns the ids of faults that wait for a call.
+// trouble causes one fault. It returns the ids of the faults that take effect at a later call.
 func (c *chaos) trouble(ctx context.Context, s step[trouble]) ([]string, error) {
 	switch s.kind {
 	case killAgent:
@@ -161,7 +161,7 @@ func (c *chaos) trouble(ctx context.Context, s step[trouble]) ([]string, error) 
 	return nil, nil
 }
 
-// killPlugin kills the process of a plugin, if it has one.
+// killPlugin kills all processes of a plugin.
 func (c *chaos) killPlugin(id string) error {
 	for _, pid := range startedBelow(c.dir, "/plugins/"+id+"/") {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
@@ -171,8 +171,8 @@ func (c *chaos) killPlugin(id string) error {
 	return nil
 }
 
-// startedBelow returns the plugin processes whose socket is below dir and whose socket path
-// contains words.
+// startedBelow returns the pids of plugin processes whose socket is below dir. The socket's path
+// must also contain words.
 func startedBelow(dir, words string) (pids []int) {
 	environs, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is valid
 	for _, path := range environs {
@@ -192,15 +192,15 @@ func startedBelow(dir, words string) (pids []int) {
 }
 
 // undoing lists the calls that unmount and disconnect a volume. making lists the calls that connect
-// and mount it. storing lists the calls that change the storage.
+// and mount a volume. storing lists the calls that change the storage.
 var (
 	undoing = []string{csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish}
 	making  = []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish}
 	storing = []string{csitest.CreateVolume, csitest.DeleteVolume, csitest.ControllerExpand, csitest.NodeExpand, csitest.CreateSnapshot, csitest.DeleteSnapshot}
 )
 
-// someCall picks one of the calls. If the flag -chaos.calls is set, it picks one of that list
-// instead.
+// someCall picks one of the given calls. If the flag -chaos.calls is set, it picks one of the calls
+// in that flag.
 func someCall(dice *rand.Rand, calls []string) string {
 	if *chaosCalls != "" {
 		calls = strings.Split(*chaosCalls, ",")
@@ -208,7 +208,7 @@ func someCall(dice *rand.Rand, calls []string) string {
 	return calls[dice.IntN(len(calls))]
 }
 
-// fault makes the next call of some kind fail.
+// fault makes the next call of a random method fail, hang or take longer.
 func (c *chaos) fault(ctx context.Context, s step[trouble]) ([]string, error) {
 	f := csitest.Fault{Method: someCall(s.dice, slices.Concat(undoing, undoing, making, storing))}
 	failure := []codes.Code{codes.Internal, codes.Unavailable, codes.Aborted, codes.Unknown}[s.dice.IntN(4)]
@@ -241,13 +241,13 @@ func (c *chaos) fault(ctx context.Context, s step[trouble]) ([]string, error) {
 	return ids, err
 }
 
-// fraction returns a random duration between two shares of the deadline.
+// fraction returns a random duration between two fractions of the deadline.
 func fraction(dice *rand.Rand, least, most float64) time.Duration {
 	return time.Duration(float64(chaosDeadline) * (least + dice.Float64()*(most-least)))
 }
 
-// late sets up a call that exceeds the deadline and takes effect later, but within the time for
-// which a caller must wait.
+// late makes a call answer after the deadline, with a late effect. The effect still comes within
+// the time for which the agent must wait.
 func late(f *csitest.Fault, dice *rand.Rand) {
 	f.Delay, f.Bounded = fraction(dice, 1.05, 1.85), true
 	f.Outlives = f.Method == csitest.ControllerPublish || f.Method == csitest.ControllerUnpublish

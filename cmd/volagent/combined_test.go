@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// loseDB kills the agent and starts another one without its state database.
+// loseDB kills the agent and starts another agent without the state database.
 func (h *apart) loseDB() {
 	h.t.Helper()
 	h.kill()
@@ -23,7 +23,8 @@ func (h *apart) loseDB() {
 	h.start()
 }
 
-// free waits until the agent has freed a volume, and asserts that no mount, claim or note remains.
+// free waits until the agent no longer uses a volume. It asserts that no mount, claim or note
+// remains.
 func (h *apart) free(id string) {
 	h.t.Helper()
 	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
@@ -32,8 +33,8 @@ func (h *apart) free(id string) {
 	}
 }
 
-// TestAdoptedWayOut checks that the agent adopts an owned claim without its owner. The owner's end
-// then has no effect, and the claim can be detached without the plugin.
+// TestAdoptedWayOut checks that the agent adopts a claim without its owner. The end of the owner
+// then has no effect. The operator can detach the adopted claim without the plugin.
 func TestAdoptedWayOut(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -67,9 +68,9 @@ func TestAdoptedWayOut(t *testing.T) {
 	h.free("data")
 }
 
-// TestOwnerEndsWithoutPlugin ends an owner while the plugin is down. The agent's detach waits for
-// the plugin, but a person can detach without it. A request that waits for the holder gets the
-// volume next.
+// TestOwnerEndsWithoutPlugin ends the owner of a claim while the plugin is down. The agent's own
+// detach waits for the plugin, but an operator can detach without the plugin. Then the agent grants
+// the volume to the claim request that was waiting.
 func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -85,7 +86,7 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	})
 	waits := h.background("volume", "claim", "data", "--alloc", "b", "--timeout", "70s")
 	h.exits(4, "stands, and is tried again", "volume", "detach", "data", "a", "--without-plugin")
-	// Stop the agent in order, in the middle of the detach.
+	// Stop the agent with SIGTERM in the middle of the detach.
 	h.must(h.signal(syscall.SIGTERM))
 	h.start()
 	h.exits(4, "tried again", "volume", "detach", "data", "a", "--without-plugin")
@@ -99,8 +100,8 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	h.free("data")
 }
 
-// TestForgetThenLose checks that notes do not bring back claims of a volume that was deregistered
-// by force.
+// TestForgetThenLose deregisters a volume by force and then removes the state database. The agent
+// must not adopt claims of this volume from notes.
 func TestForgetThenLose(t *testing.T) {
 	t.Parallel()
 	for _, forget := range []string{"", "--forget"} {
@@ -142,7 +143,7 @@ func TestForgetThenLose(t *testing.T) {
 	}
 }
 
-// TestManyOwned checks that the agent detaches all claims when their common owner ends.
+// TestManyOwned checks that the agent detaches all claims of an owner when this owner ends.
 func TestManyOwned(t *testing.T) {
 	const n = 100
 	h := newRecorded(t, "10s", nil)
@@ -168,8 +169,8 @@ func TestManyOwned(t *testing.T) {
 	}
 }
 
-// TestLazyThenKilled checks an agent that dies after a lazy unmount and before it records this
-// unmount. The missing mount does not prove that no process uses the volume.
+// TestLazyThenKilled kills the agent after a lazy unmount and before the agent records this
+// unmount. The next agent must not conclude from the missing mount that no process uses the volume.
 func TestLazyThenKilled(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "1s", func(c *csitest.Config) { c.Attach = true })
@@ -190,8 +191,8 @@ func TestLazyThenKilled(t *testing.T) {
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }
 
-// TestInspectInDoubt checks that inspect explains a mount that a call with an unknown result made.
-// The explanation comes from the record of a volume, or from the pending calls of a forced
+// TestInspectInDoubt checks that `inspect` explains a mount that a call with an unknown result
+// made. The explanation comes from the volume's record or from the pending calls of a forced
 // deregister.
 func TestInspectInDoubt(t *testing.T) {
 	t.Parallel()
@@ -220,9 +221,9 @@ func TestInspectInDoubt(t *testing.T) {
 	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
 }
 
-// TestOwnerEndsOnFullDisk checks that the agent retries a detach until it can store it, and logs
-// the failure only once. Until then the volume stays as it is. Requests with force or without the
-// plugin cannot change it either.
+// TestOwnerEndsOnFullDisk ends an owner while the state disk is full. The agent retries the detach
+// until it can store it, and logs the failure only once. Until then the volume does not change,
+// even by requests with force or without the plugin.
 func TestOwnerEndsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -261,9 +262,9 @@ func TestOwnerEndsOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestShutdown stops the agent in order and simulates a reboot. The agent mounts the claimed volume
-// again at once, although it had given up an undoing call. Nothing on this host remains of the
-// volume that was deregistered by force.
+// TestShutdown stops the agent with SIGTERM and simulates a reboot. The agent mounts the claimed
+// volume again at once, although it had given up an undo call. No leftover of the volume that was
+// deregistered by force remains.
 func TestShutdown(t *testing.T) {
 	boot := fakeBoots(t)
 	h := newApart(t, "2m", nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestContainerBad checks that each mistake is reported with its reason and a fix. Once the mistake
-// is corrected, the plugin becomes ready without another command.
+// TestContainerBad checks that the agent reports each mistake with its reason and a fix. Once the
+// mistake is corrected, the plugin becomes ready without a further command.
 func TestContainerBad(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		r := newBox(t, name)
@@ -77,7 +77,7 @@ func containerNoRuntime(t *testing.T, h contained) {
 	h.start("rec")
 }
 
-// containerNoImage checks that the plugin starts by itself once the missing image exists.
+// containerNoImage checks that the agent starts the plugin once the missing image exists.
 func containerNoImage(t *testing.T, h contained) {
 	image := "localhost/late-" + filepath.Base(h.dir) + ":1"
 	c := h.recorder(nil)
@@ -90,12 +90,12 @@ func containerNoImage(t *testing.T, h contained) {
 	h.box.must(t, "rmi", "-f", image)
 }
 
-// containerPull checks that a slow pull shows in the status, and ends when the plugin or the agent
-// is stopped.
+// containerPull checks that the plugin's status shows a slow pull. The agent aborts the pull when
+// the plugin or the agent is stopped.
 func containerPull(t *testing.T, h contained) {
 	image := "localhost/pulled-" + filepath.Base(h.dir) + ":1"
 	gate := filepath.Join(h.dir, "gate")
-	// There is no registry, so this script acts as a slow pull.
+	// The test has no image registry, so this script simulates a slow pull.
 	args := h.recordArgs(fmt.Sprintf(`if [ "$1" = pull ]; then
 trap 'echo pull ended >> %[4]s; exit 1' TERM
 echo pull began >> %[4]s
@@ -130,8 +130,8 @@ fi`, gate, pluginImage, image, filepath.Join(h.dir, "args")))
 	h.box.must(t, "rmi", "-f", image)
 }
 
-// containerFileGone checks that the agent removes the container once the plugin's file and the last
-// claimed volume are gone.
+// containerFileGone removes the file of a plugin that runs in a container. The agent keeps the
+// container until the last claim is detached, and then removes it.
 func containerFileGone(t *testing.T, h contained) {
 	h.writeContainer(h.recorder(nil))
 	h.start("rec")
@@ -148,7 +148,7 @@ func containerFileGone(t *testing.T, h contained) {
 }
 
 // containerAgentDies kills the agent after the runtime created a container and before the agent
-// learns of it. The next agent must find this container and create no second one.
+// learns of the container. The next agent must find this container and create no second one.
 func containerAgentDies(t *testing.T, h contained) {
 	once := filepath.Join(h.dir, "once")
 	h.recordArgs(fmt.Sprintf(`if [ "$1" = run ] && mkdir %s 2>/dev/null; then
@@ -168,8 +168,8 @@ fi`, once, h.box.name))
 	}
 }
 
-// containerRecordLost checks that the agent recognizes a container by its labels when the record is
-// lost. It replaces a container that was created from another definition.
+// containerRecordLost checks that the agent recognizes a container by its labels when the state
+// database is lost. The agent replaces a container that it created from another definition.
 func containerRecordLost(t *testing.T, h contained) {
 	lose := func() {
 		h.kill()
@@ -195,7 +195,8 @@ func containerRecordLost(t *testing.T, h contained) {
 	}
 }
 
-// containerNameTaken checks that the agent leaves a foreign container of the same name alone.
+// containerNameTaken creates a foreign container with the name that the agent wants to use. The
+// agent must not touch this container.
 func containerNameTaken(t *testing.T, h contained) {
 	h.writeContainer(h.recorder(nil))
 	h.start("rec")
@@ -209,8 +210,8 @@ func containerNameTaken(t *testing.T, h contained) {
 	h.volctl("plugin", "start", "rec")
 }
 
-// containerNotShared checks that the agent does not start the container if its mounts would be
-// invisible to the host.
+// containerNotShared checks that the agent does not start the container if the host could not see
+// the container's mounts.
 func containerNotShared(t *testing.T, h contained) {
 	dir := filepath.Join(h.dir, "d")
 	h.must(syscall.Mount("", dir, "", syscall.MS_PRIVATE, ""))
@@ -224,8 +225,8 @@ func containerNotShared(t *testing.T, h contained) {
 	h.says(api.PluginReady)
 }
 
-// TestDockerDown checks that the status names a docker daemon that is down. The daemon takes its
-// containers down, and the plugin comes back with the daemon.
+// TestDockerDown checks that the plugin's status names a docker daemon that is down. The plugin's
+// container stops with the daemon, and the plugin becomes ready again when the daemon is back.
 func TestDockerDown(t *testing.T) {
 	t.Parallel()
 	b := ownBox(t, &box{name: "docker"})
@@ -243,8 +244,8 @@ func TestDockerDown(t *testing.T) {
 	h.only()
 }
 
-// TestDockerHangs checks that a docker daemon that hangs blocks no request and does not harm a
-// running plugin. The plugin can still be stopped.
+// TestDockerHangs checks that a hung docker daemon blocks no request and does not disturb a running
+// plugin. The operator can still stop the plugin.
 func TestDockerHangs(t *testing.T) {
 	t.Parallel()
 	b := ownBox(t, &box{name: "docker"})

@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// contained is a host whose plugin "rec" is a container.
+// contained is a host on which the plugin "rec" runs in a container.
 type contained struct {
 	recorded
 	box *box
@@ -47,8 +47,8 @@ func newContained(t testing.TB, b *box) contained {
 	return h.contain(b)
 }
 
-// contain prepares a host for plugins in containers. The agent uses the tests' own runtime, and its
-// mounts are shared.
+// contain prepares a host for plugins in containers. The agent uses the container runtime of the
+// tests, and the data dir is a shared mount.
 func (r recorded) contain(b *box) contained {
 	r.t.Helper()
 	h := contained{r, b}
@@ -72,7 +72,7 @@ func (r recorded) contain(b *box) contained {
 	return h
 }
 
-// containerWay returns a function that runs the plugin in a container.
+// containerWay returns a function that prepares a host to run the plugin in a container.
 func containerWay(name string) func(recorded) {
 	return func(r recorded) {
 		h := r.contain(newBox(r.t, name))
@@ -80,7 +80,7 @@ func containerWay(name string) func(recorded) {
 	}
 }
 
-// share makes the data dir a shared mount, which is the default for all mounts on most hosts.
+// share makes the data dir a shared mount. On most hosts all mounts are shared.
 func (h *host) share() {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "d")
@@ -89,13 +89,14 @@ func (h *host) share() {
 	h.must(syscall.Mount("", dir, "", syscall.MS_SHARED, ""))
 }
 
-// place returns the plugin's own directory.
+// place returns the directory that the agent keeps for the plugin "rec".
 func (h contained) place() string { return filepath.Join(h.dir, "d", "plugins", "rec") }
 
 // container is the "container" section of a plugin file.
 type container = map[string]any
 
-// writeContainer writes the plugin file.
+// writeContainer writes the plugin file with the given container section. The argument more
+// contains additional keys and values.
 func (h contained) writeContainer(c container, more ...any) {
 	h.t.Helper()
 	c["runtime"] = h.box.name
@@ -110,7 +111,8 @@ func (h contained) writeContainer(c container, more ...any) {
 	h.must(os.Rename(name+".new", name))
 }
 
-// recorder returns the container of the recording plugin, with additional variables.
+// recorder returns a container section for the recording plugin with additional environment
+// variables.
 func (h contained) recorder(env map[string]any) container {
 	h.t.Helper()
 	vars, err := h.cfg.Environment()
@@ -126,18 +128,18 @@ func (h contained) recorder(env map[string]any) container {
 	return container{"image": pluginImage, "env": all, "mounts": []string{h.cfg.Base + ":" + h.cfg.Base}}
 }
 
-// shell returns a container that runs a script.
+// shell returns a container section that runs a shell script.
 func (h contained) shell(script string) container {
 	return container{"image": shellImage, "args": []string{script}}
 }
 
-// containers returns the ids of this host's containers, running or not.
+// containers returns the ids of this host's containers, whether they are running or not.
 func (h contained) containers() []string {
 	h.t.Helper()
 	return strings.Fields(h.box.must(h.t, "ps", "-aq", "--no-trunc", "--filter", "label=volagent.dir="+h.place()))
 }
 
-// only returns the id of this host's only container.
+// only returns the id of this host's container. It fails the test unless there is exactly one.
 func (h contained) only() string {
 	h.t.Helper()
 	all := h.containers()
@@ -155,7 +157,7 @@ func (h contained) plugin() *api.Plugin {
 	return p
 }
 
-// says waits until the plugin has the state and its reason contains the words.
+// says waits until the plugin has the given state and its reason contains the given words.
 func (h contained) says(state string, words ...string) {
 	h.t.Helper()
 	var p *api.Plugin
@@ -168,8 +170,9 @@ func (h contained) says(state string, words ...string) {
 	h.t.Fatalf("the plugin is %s: %q; want %s: %q", p.State, p.Reason, state, words)
 }
 
-// recordArgs puts a script before the real program of the runtime in PATH. The script records its
-// arguments in a file and runs the given commands first. recordArgs returns the name of that file.
+// recordArgs puts a script into PATH in place of the runtime's program. The script appends its
+// arguments to a file, runs the shell commands in first, and then runs the program. recordArgs
+// returns the name of the file.
 func (h contained) recordArgs(first string) (notes string) {
 	h.t.Helper()
 	program, err := exec.LookPath(h.box.name)
@@ -182,7 +185,7 @@ func (h contained) recordArgs(first string) (notes string) {
 	return notes
 }
 
-// setPath replaces the agent's PATH.
+// setPath sets PATH in the agent's environment.
 func (h contained) setPath(path string) {
 	for i, v := range h.env {
 		if strings.HasPrefix(v, "PATH=") {
@@ -191,9 +194,9 @@ func (h contained) setPath(path string) {
 	}
 }
 
-// TestContainer covers the life of a plugin in a container. The container outlives the agent,
-// starts again after a kill, and can be stopped and started. The plugin's secret reaches only the
-// container.
+// TestContainer checks the life of a plugin in a container. The container outlives the agent,
+// restarts after a kill, and can be stopped and started. Only the container sees the plugin's
+// secret.
 func TestContainer(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		const planted = "pl4nt3d-c0nt41n3r"
@@ -225,7 +228,7 @@ func TestContainer(t *testing.T) {
 			h.expect(mark)
 		}
 
-		// Another program kills the container.
+		// Kill the container without the agent.
 		h.box.must(t, "kill", id)
 		h.await("another container", func() bool { p := h.plugin(); return p.State == api.PluginReady && p.PID != pid })
 		p := h.plugin()
@@ -240,7 +243,7 @@ func TestContainer(t *testing.T) {
 		}) {
 			t.Error("no event tells of the kill")
 		}
-		h.box.must(t, "rm", "-f", h.only()) // a removal must have the same effect
+		h.box.must(t, "rm", "-f", h.only()) // removing the container must have the same effect
 		h.await("another container", func() bool { q := h.plugin(); return q.State == api.PluginReady && q.PID != p.PID })
 		h.only()
 
@@ -272,9 +275,9 @@ func TestContainer(t *testing.T) {
 	})
 }
 
-// TestContainerLogs: the plugin's log has all lines of the container in order, also those that
-// it wrote while there was no agent, and the last one. Lines come twice only after a kill of
-// the agent.
+// TestContainerLogs checks that the plugin's log has all lines of the container in their order.
+// This includes the last line and the lines that the container wrote while no agent was running. A
+// line appears twice only after a kill of the agent.
 func TestContainerLogs(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		h := newContained(t, newBox(t, name))
@@ -303,11 +306,11 @@ func TestContainerLogs(t *testing.T) {
 		n, twice := 1, 0
 		for _, l := range got[:last] {
 			if l == "token ***" {
-				continue // It went another way, and may have been faster.
+				continue // a line of stderr may overtake lines of stdout
 			}
 			number, err := strconv.Atoi(strings.TrimPrefix(l, "line "))
 			if err == nil && number < n && twice < 3 {
-				n, twice = number, twice+1 // A killed agent had copied lines and not recorded that.
+				n, twice = number, twice+1 // the killed agent had copied these lines without recording that
 			}
 			if number != n {
 				t.Fatalf("after line %d comes %q", n-1, l)

@@ -8,8 +8,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestPluginControl restarts a plugin under a claim, which keeps its mounts. It also stops the
-// plugin, which stays stopped until it is started, even if the agent is killed.
+// TestPluginControl restarts a plugin whose volume is claimed, and checks that the mounts remain.
+// It also stops the plugin. A stopped plugin stays stopped until an operator starts it, even if the
+// agent is killed.
 func TestPluginControl(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -45,8 +46,8 @@ func TestPluginControl(t *testing.T) {
 	h.expect(mark)
 }
 
-// TestPluginStopped checks that a plugin that was stopped on request stays stopped, even after a
-// kill of the agent and a reload.
+// TestPluginStopped checks that a plugin that an operator stopped stays stopped after a kill of the
+// agent and after a reload.
 func TestPluginStopped(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -83,5 +84,5 @@ func TestPluginStopped(t *testing.T) {
 			t.Errorf("no event says %q:\n%s", want, events)
 		}
 	}
-	h.exits(0, `started plugin "rec"`, "plugin", "start", "rec") // it runs already
+	h.exits(0, `started plugin "rec"`, "plugin", "start", "rec") // the plugin is already running
 }

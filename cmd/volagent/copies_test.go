@@ -26,8 +26,9 @@ func (h *host) forgetCopies() {
 	}
 }
 
-// copyNow restarts the agent so that it makes an automatic copy. A running agent makes none while
-// its last copy is recent.
+// copyNow restarts the agent, so that the agent makes an automatic copy. It waits until the
+// function is accepts the copy. The restart is necessary because a running agent makes no new copy
+// while its last one is recent.
 func (h *host) copyNow(is func(statedb.View) bool) {
 	h.t.Helper()
 	h.must(h.signal(syscall.SIGTERM))
@@ -39,10 +40,10 @@ func (h *host) copyNow(is func(statedb.View) bool) {
 	})
 }
 
-// TestLostTakesCopy checks that an agent restores lost state from the last automatic copy. It
-// restores free volumes, plugins that were registered at run time, and pending calls. It restores
-// only those claims that a mount or a note proves. For storage that may still be connected it sends
-// ControllerUnpublishVolume.
+// TestLostTakesCopy checks that an agent that lost its state restores the state from the last
+// automatic copy. The agent restores unclaimed volumes, plugins that were registered at run time,
+// and pending calls. It restores only the claims that a mount or a note proves. It sends
+// ControllerUnpublishVolume for storage that may still be connected.
 func TestLostTakesCopy(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -54,7 +55,7 @@ func TestLostTakesCopy(t *testing.T) {
 	}
 	late := filepath.Join(h.dir, "late.yaml")
 	h.must(os.WriteFile(late, []byte("id: late\nsocket: "+filepath.Join(h.dir, "none.sock")+"\n"), 0o600))
-	h.try("plugin", "register", late, "--timeout", "1s") // the registration stays although the plugin is not ready
+	h.try("plugin", "register", late, "--timeout", "1s") // the registration remains although the plugin is not ready
 	h.volctl("plugin", "stop", "rec", "--force")
 	h.volctl("volume", "detach", "forced", "x", "--without-plugin")
 	h.volctl("volume", "deregister", "forced", "-force", "-y")
@@ -62,7 +63,7 @@ func TestLostTakesCopy(t *testing.T) {
 	h.copyNow(func(snap statedb.View) bool {
 		return len(snap.Volumes()) == 4 && len(statedb.Leftovers.All(snap)) == 1 && len(statedb.Registered.All(snap)) == 1
 	})
-	h.volctl("volume", "detach", "ended", "x", "--without-plugin") // this happens after the copy
+	h.volctl("volume", "detach", "ended", "x", "--without-plugin") // the copy still contains this claim
 
 	h.kill()
 	since := h.mark()
@@ -74,7 +75,8 @@ func TestLostTakesCopy(t *testing.T) {
 	if got, want := h.volctl("volume", "list", "-q"), "ended\nfree\nheld\nlast"; got != want {
 		t.Errorf("volumes are %q, want %q", got, want)
 	}
-	// One claim is adopted. The other one is on its way out, as after a detach.
+	// The agent has adopted one claim. It is still unmounting the volume of the other claim, as
+	// after a detach.
 	if got, want := h.claims(), []string{"ended x plugin unavailable", "held x adopted, plugin unavailable"}; !slices.Equal(got, want) {
 		t.Errorf("claims are %q, want %q", got, want)
 	}
@@ -84,8 +86,8 @@ func TestLostTakesCopy(t *testing.T) {
 	h.says("deregistered by force", "node", "status")
 	h.expect(since)
 
-	// The plugin was stopped on purpose, so it stays stopped. Once it runs again, the agent makes
-	// the pending calls and disconnects storage that may still be connected.
+	// The operator stopped the plugin, so it stays stopped. Once it runs again, the agent makes the
+	// pending calls and disconnects storage that may still be connected.
 	h.volctl("plugin", "start", "rec")
 	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
 	for _, id := range []string{"free", "ended", "last"} {
@@ -103,16 +105,16 @@ func TestLostTakesCopy(t *testing.T) {
 	}
 }
 
-// TestLostCopyKeepsAway checks that the agent leaves out a volume of the copy if an unexplained
-// mount exists for it. Otherwise the agent would undo uncertain steps while some process still uses
-// that mount.
+// TestLostCopyKeepsAway checks that the agent does not restore a volume of the copy if an
+// unexplained mount exists for that volume. Otherwise the agent would undo uncertain steps while a
+// process still uses that mount.
 func TestLostCopyKeepsAway(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
 	h.copyNow(func(snap statedb.View) bool { return len(snap.Volumes()) == 1 })
 	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
-	target := h.volctl("volume", "claim", "data", "--alloc", "x") // this happens after the copy
+	target := h.volctl("volume", "claim", "data", "--alloc", "x") // the copy does not contain this claim
 	staged := decode[api.Volume](h.host, "volume", "status", "data").StagingPath
 	h.kill()
 	since, mounts := h.mark(), h.mounts()

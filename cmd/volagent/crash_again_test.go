@@ -11,7 +11,7 @@ import (
 )
 
 // TestCrashTwice kills the agent, and then kills the next agent during its recovery. With
-// -crash.full it tries every point of the recovery.
+// -crash.full it kills the next agent at every point of the recovery.
 func TestCrashTwice(t *testing.T) {
 	var count crashCount
 	count.report(t)
@@ -39,7 +39,8 @@ func TestCrashTwice(t *testing.T) {
 	}
 }
 
-// firsts returns the points for the first death: all of them, or three.
+// firsts returns the points at which the first agent dies. These are all points with -crash.full,
+// and otherwise three random points.
 func (s scenario) firsts(n int) []int {
 	all := s.rand("first").Perm(n)
 	if !*crashFull {
@@ -52,9 +53,9 @@ func (s scenario) firsts(n int) []int {
 	return all
 }
 
-// twice runs the scenario up to a point, kills the agent, and kills the next agent at a point of
-// its recovery. In every second case it also kills the plugin. It returns false if the recovery
-// ended before that point.
+// twice kills the first agent at one point of the scenario and the next agent at a point of its
+// recovery. In every second case it also kills the plugin. It returns false if the recovery ended
+// before the second point.
 func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (reached bool) {
 	t.Run(fmt.Sprintf("again at %d", second), func(t *testing.T) {
 		h := s.prepare(t)
@@ -99,8 +100,8 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 	return reached && !t.Failed()
 }
 
-// diesOrSettles waits for one of two results. It returns true if the agent killed itself, and false
-// if the state agrees.
+// diesOrSettles waits for one of two events. It returns true if the agent killed itself, and false
+// if the agent recovered and its state is consistent.
 func (h *crashHost) diesOrSettles(o order) bool {
 	h.t.Helper()
 	cmd := h.cmd
@@ -114,8 +115,8 @@ func (h *crashHost) diesOrSettles(o order) bool {
 		default:
 		}
 		if agrees() {
-			// Let the built agent complete the test. This agent may still commit something that no
-			// request waits for, and may die at that commit.
+			// Kill this agent, and let the built agent complete the test. This agent may still
+			// commit a change that no request waits for, and may die at that commit.
 			err := cmd.Process.Kill()
 			<-ended
 			h.cmd = nil
@@ -124,7 +125,8 @@ func (h *crashHost) diesOrSettles(o order) bool {
 			}
 			h.must(err)
 			if len(h.points()) >= o.At {
-				// The agent had begun to obey, and may have been killed before the plugin.
+				// The agent had started to execute the order. It may have been killed before it
+				// killed the plugin.
 				if o.Plugin == 0 {
 					return true
 				}
@@ -141,15 +143,16 @@ func (h *crashHost) diesOrSettles(o order) bool {
 	return false
 }
 
-// TestCrashStart kills the agent at each commit of its first start, while it starts its plugin. At
-// the end exactly one plugin process must run, which was started once.
+// TestCrashStart kills the agent at each commit of its first start, while the agent starts its
+// plugin. Afterwards exactly one plugin process must run, and the plugin must have been started
+// only once.
 func TestCrashStart(t *testing.T) {
 	var count crashCount
 	count.report(t)
 	count.scenarios.Add(1)
 	start := func(t *testing.T, at int) (h *crashHost, points []string) {
 		h = newCrashHost(t, nil)
-		h.slow = true // the next agent cannot find the plugin by its socket yet
+		h.slow = true // the plugin starts so slowly that the next agent cannot find it by its socket yet
 		h.writePlugin(crashDeadline)
 		h.order(order{At: at, Agent: true})
 		h.launch(true)

@@ -25,32 +25,33 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// crashEnv names the directory through which a test controls an agent that dies at a given point.
-// Such an agent is this test binary. It runs the same code as volagent, with both seams set.
+// crashEnv is the environment variable with the directory through which a test controls a crashing
+// agent. The crashing agent is this test binary. It runs the same code as volagent, with both test
+// seams set.
 const crashEnv = "VOLAGENT_TEST_CRASH"
 
-// order is the content of the file "order" in that directory, which tells the agent what to do.
-// Without that file, the agent does not count points.
+// order is the content of the file "order" in the directory that crashEnv names. It tells the agent
+// at which point to die. Without this file the agent does not count points.
 type order struct {
-	Run     int  // a new number restarts the count
-	At      int  // the point to die at, from 1; 0 only counts
-	Agent   bool // the agent dies
-	Plugin  int  // pid of a process to kill before the agent dies
-	Commits bool // only commits are points
-	// PowerOf is a file system to shut down before any process dies. If Later is set, the shutdown
-	// comes that long after the point, and the agent continues until then.
+	Run     int  // a new number resets the count of points
+	At      int  // the point at which to die, from 1; with 0 the agent only counts
+	Agent   bool // whether the agent dies
+	Plugin  int  // pid of a process that the agent kills before it dies
+	Commits bool // count only commits as points
+	// PowerOf is a file system that the agent shuts down before any process dies. If Later is set,
+	// the agent first continues for that time after the point.
 	PowerOf string
 	Later   time.Duration
 }
 
-// These constants shut a file system down and lose all unsynced data. They are EXT4_IOC_SHUTDOWN
-// and EXT4_GOING_FLAGS_NOLOGFLUSH of the kernel's fs/ext4/ext4.h.
+// These constants make the kernel shut down an ext4 file system and lose all unsynced data. They
+// are EXT4_IOC_SHUTDOWN and EXT4_GOING_FLAGS_NOLOGFLUSH in the kernel's fs/ext4/ext4.h.
 const (
 	ioctlShutdown = 0x8004587d
 	noLogFlush    = 2
 )
 
-// crasher counts points and dies at one of them.
+// crasher counts the points that the agent reaches, and kills the agent at one of them.
 type crasher struct {
 	dir string
 
@@ -59,7 +60,7 @@ type crasher struct {
 	n    int
 }
 
-// crashMain is the main function of the agent that dies.
+// crashMain is the main function of the crashing agent.
 func crashMain(dir string) int {
 	c := &crasher{dir: dir}
 	return agent.Main(os.Args[1:], os.Stdout, os.Stderr, agent.Seams{Tap: c.commit, Interceptor: c.call})
@@ -70,8 +71,8 @@ func (c *crasher) commit(p statedb.Point) {
 	c.point(when+" commit", true)
 }
 
-// call makes each call two points. It leaves out the calls that query a plugin's identity and
-// capabilities, because their number depends on how fast the plugin starts.
+// call counts one point before each CSI call and one point after it. It ignores calls that query a
+// plugin's identity and capabilities, because their number depends on how fast the plugin starts.
 func (c *crasher) call(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	name := path.Base(method)
 	if !csitest.Mutates(name) && name != csitest.ValidateCapabilities {
@@ -83,8 +84,8 @@ func (c *crasher) call(ctx context.Context, method string, req, resp any, cc *gr
 	return err
 }
 
-// point counts one point, records it, and obeys the order. It holds the lock, so no other goroutine
-// passes a point meanwhile.
+// point counts and records one point, and executes the order if this is the point to die at. It
+// holds the lock meanwhile, so that no other goroutine reaches a point.
 func (c *crasher) point(name string, commit bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +142,7 @@ func (o order) obey() error {
 	return nil
 }
 
-// killed kills a process and returns when it is dead.
+// killed kills a process and returns after the process has died.
 func killed(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("cannot kill the plugin: %w", err)
@@ -152,7 +153,7 @@ func killed(pid int) error {
 	return nil
 }
 
-// ended reports whether a process is gone or a zombie.
+// ended reports whether a process is gone or is a zombie.
 func ended(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(stat, []byte(") Z "))
@@ -177,7 +178,7 @@ func readOrder(dir string) (o order, ok bool, err error) {
 	return o, err == nil, err
 }
 
-// give puts an order into effect.
+// give writes the order to the directory, so that the agent reads it.
 func (o order) give(dir string) error {
 	raw, err := json.Marshal(o)
 	if err != nil {
@@ -190,7 +191,7 @@ func (o order) give(dir string) error {
 	return os.Rename(next, filepath.Join(dir, "order"))
 }
 
-// pointsOf returns the points that the agent passed under an order.
+// pointsOf returns the points that the agent reached in the given run.
 func pointsOf(dir string, run int) ([]string, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, "points-"+strconv.Itoa(run)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -199,7 +200,7 @@ func pointsOf(dir string, run int) ([]string, error) {
 	return slices.Collect(lines(string(raw))), err
 }
 
-// lines iterates over the lines of a text, without their line ends.
+// lines iterates over the lines of a text without their newlines.
 func lines(s string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for line := range strings.Lines(s) {

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// TestCrashBoot kills the agent at each point of its first start after a boot, while it mounts all
-// claims again one after the other. No claim may be lost.
+// TestCrashBoot kills the agent at each point of its first start after a boot. During this start
+// the agent mounts all claims again, one after the other. No claim may be lost.
 func TestCrashBoot(t *testing.T) {
 	var count crashCount
 	count.report(t)
@@ -34,7 +34,8 @@ func TestCrashBoot(t *testing.T) {
 	}
 }
 
-// crashBoot returns false if the start ended before that point.
+// crashBoot kills the agent at the given point of its first start after a boot. It returns false if
+// the start ended before that point.
 func (s scenario) crashBoot(t *testing.T, at int, boot func(*testing.T), count *crashCount) (reached bool) {
 	t.Run(fmt.Sprintf("at %d", at), func(t *testing.T) {
 		h := s.prepare(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// settle waits until the state agrees. It fails the test with the difference if this takes too
-// long.
+// settle waits until agree finds no difference. After the time limit it fails the test with the
+// difference.
 func (h *crashHost) settle() {
 	h.t.Helper()
 	end := time.Now().Add(patience)
@@ -37,7 +37,8 @@ func (h *crashHost) settle() {
 }
 
 // agree compares the agent's answers with five sources: the mount table, the directories, the
-// plugin's attachments, the calls that the plugin received, and the files in the volumes.
+// plugin's attachments, the calls that the plugin received, and the files in the volumes. It
+// returns an error that describes the first difference.
 func (h *crashHost) agree() error {
 	ctx, cancel := h.ctx()
 	defer cancel()
@@ -70,7 +71,8 @@ func (h *crashHost) agree() error {
 	return nil
 }
 
-// wanted collects the state that must exist according to the agent.
+// wanted collects the mounts, files and attachments that must exist according to the agent's
+// answers.
 type wanted struct {
 	h                             *crashHost
 	mounts, below, attached, view []string
@@ -131,15 +133,15 @@ func (w *wanted) add(v api.Volume) error {
 	return nil
 }
 
-// dirs returns the files and directories that must exist below the csi directory, including the
-// notes of claims.
+// dirs returns the files and directories that must exist below the csi directory. The files include
+// the notes of claims.
 func (w *wanted) dirs() []string {
 	slices.Sort(w.below)
 	return slices.Compact(w.below)
 }
 
-// holds checks that a directory contains the file of a volume with its original content, if seed
-// wrote one.
+// holds returns an error unless a directory contains the original file of a volume. It checks only
+// volumes in which seed wrote a file.
 func (h *crashHost) holds(dir, id string) error {
 	if !h.seeded[id] {
 		return nil
@@ -154,7 +156,8 @@ func (h *crashHost) holds(dir, id string) error {
 	return nil
 }
 
-// usable checks that an alloc can use its volume as promised.
+// usable returns an error unless the claim's alloc can use the volume in the way that the claim
+// allows.
 func (h *crashHost) usable(c api.Claim) error {
 	if err := h.holds(c.Path, c.Volume); err != nil {
 		return err
@@ -170,8 +173,9 @@ func (h *crashHost) usable(c api.Claim) error {
 	return nil
 }
 
-// reachable checks the access rights of a claim's target. Other users can reach the target only
-// where they need it, and the nosuid and nodev options keep its files from giving them rights.
+// reachable checks the access rights of a claim's target. Other users can reach the target only if
+// the alloc needs that. The mount options nosuid and nodev must be set, so that files in the volume
+// give such users no additional rights.
 func (h *crashHost) reachable(c api.Claim) error {
 	modes := map[string]os.FileMode{filepath.Dir(c.Target): 0o711, filepath.Join(h.dir, "d/csi/rec/staging"): 0o700}
 	if c.At != "" {
@@ -191,8 +195,8 @@ func (h *crashHost) reachable(c api.Claim) error {
 	return nil
 }
 
-// mountPoints returns the mount points below the host's directory, once for each mount. It leaves
-// out the data dir itself.
+// mountPoints returns the mount points below the host's directory, one for each mount. The list
+// excludes the data dir.
 func (h *crashHost) mountPoints() []string {
 	var all []string
 	for line := range lines(h.mounts()) {
@@ -204,15 +208,15 @@ func (h *crashHost) mountPoints() []string {
 	return all
 }
 
-// leftDirs returns everything below the directories of the plugin's staging and target paths,
-// except the content of mounts.
+// leftDirs returns all files and directories below the csi directory, without the content of
+// mounts.
 func (h *crashHost) leftDirs() []string {
 	var all []string
 	root := filepath.Join(h.dir, "d", "csi")
 	mounts := h.mountPoints()
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // removed meanwhile
+			return nil // another process removed the path meanwhile
 		}
 		if err != nil {
 			return err
@@ -249,8 +253,8 @@ func (h *crashHost) attachments() []string {
 	return all
 }
 
-// pluginView returns, from the journal, each effect that the plugin was told to make and not to
-// undo. A question mark follows an effect whose call did not succeed.
+// pluginView returns the effects that the plugin's journal shows as made and not undone. A question
+// mark marks an effect whose call did not succeed.
 func (h *crashHost) pluginView() []string {
 	j, err := csitest.LoadJournal(h.cfg.JournalPath())
 	h.must(err)
@@ -265,7 +269,7 @@ func (h *crashHost) pluginView() []string {
 		case makes && c.OK():
 			view[what] = ""
 		case makes && view[what] == "" && has(view, what):
-			// An earlier call already made the effect, and this failure does not undo it.
+			// An earlier call already made the effect, and this failed call does not undo it.
 		case makes:
 			view[what] = "?"
 		case c.OK(), c.Ended() && !c.Late && (c.Code == "NotFound" || c.Method == csitest.NodeUnpublish && !c.Mounted):
@@ -280,7 +284,7 @@ func (h *crashHost) pluginView() []string {
 	return all
 }
 
-// atMost fails the test if the same call for the same object was made more than n times.
+// atMost fails the test if the plugin received the same call for the same object more than n times.
 func (h *crashHost) atMost(n int, since int64) {
 	h.t.Helper()
 	type call struct{ method, what string }
@@ -295,7 +299,8 @@ func (h *crashHost) atMost(n int, since int64) {
 
 func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
 
-// thing names the effect that a call makes or undoes.
+// thing returns a name for the effect of a call. It also reports whether the call makes or undoes
+// this effect.
 func thing(c csitest.Call) (what string, makes bool) {
 	switch c.Method {
 	case csitest.ControllerPublish, csitest.ControllerUnpublish:
@@ -309,8 +314,8 @@ func thing(c csitest.Call) (what string, makes bool) {
 	}
 }
 
-// finish detaches all claims and stops the agent in order. It then checks that the records contain
-// no pending call and no held volume.
+// finish detaches all claims and stops the agent with SIGTERM. It then checks that the state
+// database contains no pending call and no volume that the node still uses.
 func (h *crashHost) finish() {
 	h.t.Helper()
 	for _, c := range h.claimList() {
@@ -324,7 +329,7 @@ func (h *crashHost) finish() {
 	records, debts := h.records()
 	for _, d := range debts {
 		r := d.Whole()
-		r.Node.Watches = nil // see below
+		r.Node.Watches = nil // watches do not count, because they only wait for late effects
 		if r.Held() {
 			h.t.Errorf("still owed: %+v", r)
 		}

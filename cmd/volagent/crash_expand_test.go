@@ -17,8 +17,8 @@ func growing(tune func(*csitest.Config)) func(*csitest.Config) {
 	}
 }
 
-// expanding returns a scenario of an expansion, with or without claims. Once its intent is stored,
-// the agent completes the expansion by itself and mounts nothing again.
+// expanding returns a scenario in which a volume, claimed or not, is expanded. After the intent is
+// stored, the agent completes the expansion without another request and without a remount.
 func expanding(name string, tune func(*csitest.Config), held ...string) scenario {
 	return scenario{
 		name: name, tune: growing(tune), binding: 1, keeps: held,
@@ -31,7 +31,7 @@ func expanding(name string, tune func(*csitest.Config), held ...string) scenario
 		},
 		done: func(h *crashHost) bool { return h.volume("data").Capacity == grownTo },
 		after: func(h *crashHost) {
-			if len(held) == 0 { // the volume may already have the same size
+			if len(held) == 0 { // the volume may already have the new size
 				h.must(h.claim("late", api.ClaimRequest{}))
 			}
 			ctx, cancel := h.ctx()
@@ -44,7 +44,7 @@ func expanding(name string, tune func(*csitest.Config), held ...string) scenario
 	}
 }
 
-// expandingClaimed returns a scenario in which another alloc mounts the volume during the
+// expandingClaimed returns a scenario in which another alloc claims the volume during the
 // expansion.
 func expandingClaimed(name string, tune func(*csitest.Config)) scenario {
 	s := expanding(name, tune)

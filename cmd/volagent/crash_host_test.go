@@ -21,31 +21,33 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// crashHost is a host whose agent or plugin dies on order.
+// crashHost is a host whose agent or plugin dies at a point that the test orders.
 type crashHost struct {
 	recorded
 	api *apiclient.Client
-	// orders is the directory for the agent's orders. runs counts the orders.
+	// orders is the directory through which the test gives orders to the agent. runs is the number
+	// of orders.
 	orders string
 	runs   int
-	binds  string // directory for the mount points of users
-	starts int    // expected number of the plugin's starts
+	binds  string // directory for the claims' own directories
+	starts int    // number of plugin starts that the test expects
 	seeded map[string]bool
-	// orphans: the plugin may have volumes without a record.
+	// orphans allows volumes of the plugin that have no record in the agent.
 	orphans bool
-	holder  *sleeper // a process in a volume
+	holder  *sleeper // a process that uses a volume
 }
 
-// crashDeadline limits each call to the plugin. After its start, the agent waits this long for late
-// effects of earlier calls.
+// crashDeadline is the timeout of each call to the plugin. After its start the agent waits this
+// long for late effects of earlier calls.
 const crashDeadline = "1s"
 
-// patience is the time limit of every wait.
+// patience is the time limit of every wait in the crash tests.
 const patience = 100 * time.Second
 
 func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	t.Helper()
-	// A resumed create must repeat the topology of the first attempt.
+	// With a topology the test detects a resumed create that does not request the topology of the
+	// first attempt.
 	placed := func(c *csitest.Config) {
 		c.Topology = map[string]string{"zone": "a"}
 		if tune != nil {
@@ -58,7 +60,7 @@ func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	h.orders, h.binds = filepath.Join(h.dir, "o"), filepath.Join(h.dir, "at")
 	h.must(os.Mkdir(h.orders, 0o700))
 	h.must(os.Mkdir(h.binds, 0o755))
-	// Disable the bundled driver, which would only be one more process to start.
+	// Disable the bundled driver, because the tests do not need its process.
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "local.yaml"), []byte("id: local\nsocket: "+h.dir+"/none.sock\n"), 0o644))
 	return h
 }
@@ -67,8 +69,8 @@ func (h *crashHost) ctx() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 2*patience)
 }
 
-// launch starts the agent: with obeys the one that dies at the point that the test chose, otherwise
-// the built program.
+// launch starts an agent. If obeys is set, it starts the crashing agent, and otherwise the built
+// program.
 func (h *crashHost) launch(obeys bool) {
 	h.t.Helper()
 	program, env := filepath.Join(binDir, "volagent"), h.env
@@ -83,7 +85,7 @@ func (h *crashHost) launch(obeys bool) {
 }
 
 // up waits until the agent answers and the plugin is ready. It returns an error if the agent ends
-// before.
+// first.
 func (h *crashHost) up() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -101,7 +103,7 @@ func (h *crashHost) up() error {
 	}
 }
 
-// order tells the agent where to die. The numbers of the points start again at 1.
+// order tells the agent where to die. The agent counts points from 1 again.
 func (h *crashHost) order(o order) {
 	h.t.Helper()
 	h.runs++
@@ -109,7 +111,7 @@ func (h *crashHost) order(o order) {
 	h.must(o.give(h.orders))
 }
 
-// onDisk reports whether the database alone has all the data that it has together with its log.
+// onDisk reports whether the database file without its log contains all committed changes.
 func (h *crashHost) onDisk() bool {
 	h.t.Helper()
 	path := filepath.Join(h.dir, "d", "state.db")
@@ -122,7 +124,7 @@ func (h *crashHost) onDisk() bool {
 	h.must(os.WriteFile(alone, raw, 0o600))
 	synced, _, err := statedb.Inspect(alone)
 	if err != nil {
-		return false // it was copied during a commit
+		return false // the file was copied during a commit
 	}
 	told, _, err := statedb.Inspect(path)
 	if err != nil {
@@ -150,7 +152,7 @@ func (h *crashHost) points() []string {
 	return ps
 }
 
-// dead waits until the agent has killed itself.
+// dead waits until the agent has killed itself, and reports whether it did so in time.
 func (h *crashHost) dead() bool {
 	h.t.Helper()
 	ended := waited(h.cmd)
@@ -170,17 +172,18 @@ func (h *crashHost) dead() bool {
 	}
 }
 
-// waited returns a channel that is closed when a process has ended.
+// waited returns a channel that is closed when the process has ended.
 func waited(cmd *exec.Cmd) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // the process state shows how it ended
+		_ = cmd.Wait() // the process state shows how the process ended
 	}()
 	return ended
 }
 
-// records returns the stored records and pending calls. No agent may be running.
+// records returns the stored records and pending calls. It opens the database itself, so the agent
+// must not run.
 func (h *crashHost) records() (all []volume.Record, debts []statedb.Leftover) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, "d", "state.db")
@@ -230,7 +233,7 @@ func (h *crashHost) remove(id string) error {
 	return err
 }
 
-// spec returns a volume that any alloc of this host may claim.
+// spec returns the specification of a volume that several allocs of this host may claim.
 func spec(id, external string) api.VolumeSpec {
 	return api.VolumeSpec{
 		ID: id, PluginID: "rec", ExternalID: external,
@@ -255,7 +258,7 @@ func (h *crashHost) create(id string) error {
 	return err
 }
 
-// seed writes a file into a volume and detaches the volume.
+// seed writes a file to a volume and leaves the volume unclaimed.
 func (h *crashHost) seed(id string) {
 	h.t.Helper()
 	h.must(h.claimOf(id, "seed", api.ClaimRequest{}))
@@ -273,7 +276,7 @@ func (h *crashHost) wantPath(id, alloc, at string) string {
 	return filepath.Join(h.dir, "d/csi/rec/per-alloc", alloc, id)
 }
 
-// at creates a mount point for a user and returns its path.
+// at creates an own directory for a claim and returns its path.
 func (h *crashHost) at(name string) string {
 	dir := filepath.Join(h.binds, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -282,7 +285,7 @@ func (h *crashHost) at(name string) string {
 	return dir
 }
 
-// pluginStarts returns how often the plugin was started.
+// pluginStarts returns the number of times that the plugin was started.
 func (h *crashHost) pluginStarts() int {
 	h.t.Helper()
 	j, err := csitest.LoadJournal(h.cfg.JournalPath())
@@ -290,7 +293,7 @@ func (h *crashHost) pluginStarts() int {
 	return j.Starts
 }
 
-// volume returns a volume as the API shows it, or nil if it does not exist.
+// volume returns a volume from the API, or nil if the volume does not exist.
 func (h *crashHost) volume(id string) *api.Volume {
 	h.t.Helper()
 	ctx, cancel := h.ctx()
@@ -316,7 +319,8 @@ func (h *crashHost) claimed(alloc string) bool {
 	return true
 }
 
-// mountsOf returns the mounts of some allocs, with their mount ids.
+// mountsOf returns the lines of the mount table for the given allocs. The lines contain the mount
+// ids, so a new mount makes a difference.
 func (h *crashHost) mountsOf(allocs []string) string {
 	var out []string
 	for line := range lines(h.mounts()) {
@@ -329,7 +333,7 @@ func (h *crashHost) mountsOf(allocs []string) string {
 	return strings.Join(out, "\n")
 }
 
-// stored returns the directories of the plugin's volumes, by volume id.
+// stored returns the directory of each volume in the plugin's storage, by volume id.
 func (h *crashHost) stored() map[string]string {
 	h.t.Helper()
 	all := map[string]string{}

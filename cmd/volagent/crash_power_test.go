@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// TestCrashPower cuts the power at each commit and, with -crash.full, at each call. The file system
-// of the data dir loses all unsynced data, and all processes and mounts end. After the boot every
-// acknowledged change is still there, and the agent mounts the claims again by itself. Each request
-// is either complete or has no effect. The volumes themselves are on another file system, as real
-// storage would be.
+// TestCrashPower cuts the power at each commit and, with -crash.full, at each CSI call. The file
+// system of the data dir loses all unsynced data, and all processes and mounts end. After the boot
+// every acknowledged change must exist, and each other request is either complete or has no effect.
+// The agent mounts the claims again without a request. The volumes are on another file system, as
+// with real storage.
 func TestCrashPower(t *testing.T) {
 	var count crashCount
 	count.report(t)
 	boot := fakeBoots(t)
 	for _, s := range scenarios() {
 		if s.commits || !*crashFull && !s.every {
-			continue // a forced deregister needs its mount and the process that uses it
+			continue // a forced deregister needs its mount and the process that uses the mount
 		}
 		s.commits = !*crashFull
 		t.Run(s.name, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestCrashPower(t *testing.T) {
 			for i, name := range points {
 				t.Run(fmt.Sprintf("at %d %s", i+1, name), func(t *testing.T) { s.powerCut(t, i+1, 0, boot, &count) })
 				if name == "before commit" && (*crashFull || i == 0) {
-					// The delay is about as long as a commit.
+					// The power fails at a random moment of the commit or shortly after it.
 					later := time.Duration(r.IntN(1500)+1) * time.Microsecond
 					t.Run(fmt.Sprintf("%s after %d", later, i+1), func(t *testing.T) { s.powerCut(t, i+1, later, boot, &count) })
 				}
@@ -44,7 +44,8 @@ func TestCrashPower(t *testing.T) {
 	}
 }
 
-// fakeBoots returns a function that shows a new boot id in this mount namespace at each call.
+// fakeBoots returns a function that simulates a boot. Each call gives this mount namespace a new
+// boot id.
 func fakeBoots(t *testing.T) (next func(*testing.T)) {
 	t.Helper()
 	const bootID = "/proc/sys/kernel/random/boot_id"
@@ -69,8 +70,8 @@ func fakeBoots(t *testing.T) (next func(*testing.T)) {
 	return next
 }
 
-// powerCut runs the scenario up to a point and cuts the power then, or a little later. It then
-// boots and checks that the agent recovers.
+// powerCut cuts the power at a point of the scenario or a little later. It then simulates the boot
+// and checks that the agent recovers.
 func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(*testing.T), count *crashCount) {
 	h := newCrashHost(t, s.tune)
 	h.orphans = s.orphans
@@ -113,7 +114,7 @@ func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(
 	s.outcome(h, h.mountsOf(s.keeps), h.pluginPID("rec"))
 }
 
-// makeDisk gives the data dir a file system of its own.
+// makeDisk puts the data dir on its own ext4 file system.
 func (h *crashHost) makeDisk() {
 	h.t.Helper()
 	image := filepath.Join(h.dir, "disk")
@@ -136,8 +137,8 @@ func (h *crashHost) run(argv ...string) {
 	}
 }
 
-// unmountAll unmounts everything below the host's directory, newest mount first. It retries because
-// a killed process may keep a file open for a moment.
+// unmountAll unmounts all mounts below the host's directory, the newest mount first. It retries
+// because a killed process may keep a file open for a moment.
 func (h *crashHost) unmountAll() {
 	h.t.Helper()
 	for _, line := range slices.Backward(slices.Collect(lines(h.mounts()))) {

@@ -8,32 +8,33 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// scenario is one request to an agent that may die during it.
+// scenario describes one request during which the agent may die.
 type scenario struct {
 	name string
 	tune func(*csitest.Config)
-	// before prepares the request. Nothing dies yet. Volume "data" exists and has a file.
+	// before prepares the host for the request. No process dies during this preparation. Volume
+	// "data" already exists and contains a file.
 	before func(*crashHost)
 	act    func(*crashHost) error
 	done   func(*crashHost) bool
-	// binding is the number, from 1, of the commit after which the request takes effect even if the
-	// agent dies. If the agent dies before it, the request has no effect after the restart. If
-	// binding is more than 1, the client must repeat the request.
+	// binding is the number, from 1, of the commit that makes the request binding. If the agent
+	// dies after this commit, the next agent completes the request. If the agent dies before it,
+	// the request has no effect. If binding is greater than 1, the client must repeat the request.
 	binding int
-	// again is the answer to a repeated request that was already complete.
+	// again is the error code for a repeated request that is already complete.
 	again api.Code
-	// keeps lists allocs whose mounts must stay untouched.
+	// keeps lists the allocs whose mounts must not change.
 	keeps []string
-	// commits: only commits are points, because the calls come at unpredictable times.
+	// commits excludes CSI calls from the points, because they happen at unpredictable times.
 	commits bool
-	// atOnce: the request takes one commit, and one call before it that changes nothing.
+	// atOnce marks a request that makes only one commit, after one CSI call that changes nothing.
 	atOnce bool
-	// rough: the state does not agree until the request is repeated.
+	// rough marks a scenario whose state is inconsistent until the request is repeated.
 	rough bool
 	// after cleans up after act.
 	after   func(*crashHost)
 	orphans bool // the plugin may have a volume that the agent does not know
-	every   bool // try each point, even without -crash.full
+	every   bool // kill the agent at every point, even without -crash.full
 }
 
 var (
@@ -49,7 +50,7 @@ func scenarios() []scenario {
 	return append(all, volumeScenarios()...)
 }
 
-// claiming returns a scenario of a claim.
+// claiming returns a scenario in which an alloc claims a volume.
 func claiming(name string, tune func(*csitest.Config), req func(*crashHost) api.ClaimRequest, held ...string) scenario {
 	return scenario{
 		name: name, tune: tune, binding: 1, keeps: held,
@@ -63,7 +64,7 @@ func plain(*crashHost) api.ClaimRequest    { return api.ClaimRequest{} }
 func readOnly(*crashHost) api.ClaimRequest { return api.ClaimRequest{ReadOnly: true} }
 func bound(h *crashHost) api.ClaimRequest  { return api.ClaimRequest{At: h.at("a")} }
 
-// claims claims volume "data" for some allocs.
+// claims claims volume "data" for each of the given allocs.
 func (h *crashHost) claims(allocs []string) {
 	h.t.Helper()
 	for _, a := range allocs {
@@ -88,8 +89,9 @@ func claimScenarios() []scenario {
 	}
 }
 
-// upgraded returns a scenario of a claim while a changed plugin starts. The plugin now needs
-// ControllerPublish and staging. The agent must store its choice of sides before the first call.
+// upgraded returns a scenario in which an alloc claims a volume while a changed plugin starts. The
+// plugin now needs ControllerPublish and staging. The agent must store its choice of sides before
+// the first call.
 func upgraded() scenario {
 	s := claiming("claim, plugin upgraded", withNeither, plain)
 	s.before = func(h *crashHost) {
@@ -116,7 +118,7 @@ func upgraded() scenario {
 	return s
 }
 
-// detaching returns a scenario of a detach.
+// detaching returns a scenario in which an alloc's claim is detached.
 func detaching(name string, tune func(*csitest.Config), req func(*crashHost) api.ClaimRequest, kept ...string) scenario {
 	return scenario{
 		name: name, tune: tune, binding: 1, keeps: kept, again: api.CodeNotFound,
@@ -181,8 +183,8 @@ func volumeScenarios() []scenario {
 }
 
 // forced returns a scenario of a forced deregister. The last claim cannot be detached, because a
-// process uses the mount. The deregister unmounts nothing, and the agent undoes everything later by
-// itself. Then the volume is registered again.
+// process uses the mount. The deregister unmounts nothing, and the agent makes the pending calls
+// later. Then the volume is registered again.
 func forced() scenario {
 	return scenario{
 		name: "deregister -force", binding: 1, again: api.CodeNotFound, commits: true, rough: true,
@@ -199,7 +201,8 @@ func forced() scenario {
 	}
 }
 
-// stuckRelease leaves a claim that cannot be detached, because a process uses its mount.
+// stuckRelease creates a claim and detaches it. The detach cannot complete, because a process uses
+// the claim's mount.
 func stuckRelease(h *crashHost) {
 	h.t.Helper()
 	h.must(h.claim("a", api.ClaimRequest{}))
@@ -207,16 +210,16 @@ func stuckRelease(h *crashHost) {
 	ctx, cancel := h.ctx()
 	defer cancel()
 	h.must(h.api.DetachClaim(ctx, "data", "a", noWait))
-	// Wait for a long retry delay, so that no retry commits anything during the scenario.
+	// Wait for a long retry delay, so that no retry commits a change during the scenario.
 	h.await("the release to be stuck, and not to be tried again soon", func() bool {
 		at := h.volume("data").Attempt
 		return at != nil && at.Tries > 2
 	})
 }
 
-// claimedAgain returns a scenario of a claim after a forced deregister of storage in use. The
-// storage is registered again. The new claim is detached before the agent has made the pending
-// calls, so no call is made for it.
+// claimedAgain returns a scenario with a new claim on storage that was deregistered by force while
+// in use and then registered again. The new claim is detached before the agent has made the pending
+// calls, so the agent sends no CSI call for the new claim.
 func claimedAgain() scenario {
 	return scenario{
 		name: "claim after deregister -force", binding: 1, commits: true, rough: true,

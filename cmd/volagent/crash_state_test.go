@@ -11,12 +11,13 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// stateScenarios returns the scenarios that concern the whole host.
+// stateScenarios returns the scenarios that affect the whole host.
 func stateScenarios() []scenario {
 	return []scenario{draining(), restoring("restore"), restoring("restore with a claim", "a")}
 }
 
-// draining takes two commits. The first stops new claims, and the second detaches the claim.
+// draining returns a scenario of a drain. A drain needs two commits: the first one stops new
+// claims, and the second one detaches the claim.
 func draining() scenario {
 	return scenario{
 		name: "drain", binding: 2,
@@ -40,8 +41,9 @@ func draining() scenario {
 	}
 }
 
-// restoring returns a scenario of a restore of volume "data" and the claims of some allocs. Both
-// were removed from the host in order before.
+// restoring returns a scenario in which a backup is restored. The backup contains volume "data" and
+// claims of the given allocs. After the backup, the test detaches the claims and deregisters the
+// volume.
 func restoring(name string, held ...string) scenario {
 	file := func(h *crashHost) string { return filepath.Join(h.dir, "backup") }
 	return scenario{

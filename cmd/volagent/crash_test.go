@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// Flags of the crash matrix.
+// These flags control the crash tests.
 var (
 	crashFull = flag.Bool("crash.full", false, "try every point of every scenario, with each victim")
 	crashSeed = flag.Uint64("crash.seed", 1, "choose points at random from this seed, where not all are tried")
@@ -32,7 +32,7 @@ var victims = []victim{
 	{name: "both", agent: true, plugin: true},
 }
 
-// crashCount counts the work of a matrix.
+// crashCount counts the scenarios, points, kills and recoveries of a crash test.
 type crashCount struct{ scenarios, points, kills, plugins, recoveries atomic.Int64 }
 
 func (c *crashCount) report(t *testing.T) {
@@ -45,8 +45,9 @@ func (c *crashCount) report(t *testing.T) {
 
 // TestCrash kills the agent, a plugin, or both, before and after each commit of the state database
 // and each call to the plugin. Then it starts an agent on the same data dir. If only the plugin
-// died, the running agent starts it again. Without further requests everything must agree: records,
-// mount table, directories, the calls to the plugin, its attachments, and the files in the volumes.
+// died, the running agent restarts it. Without further requests the state must become consistent:
+// the records, the mount table, the directories, the calls to the plugin, the plugin's attachments,
+// and the files in the volumes.
 func TestCrash(t *testing.T) {
 	var count crashCount
 	count.report(t)
@@ -68,9 +69,9 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// chosen returns the points to try, numbered from 1. These are all points with -crash.full, and for
-// the agent's death also if every is set. Otherwise these are two points for the agent's death, and
-// one for each other victim.
+// chosen returns the points at which the victim dies, numbered from 1. With -crash.full it returns
+// all points. It also returns all points if only the agent dies and every is set. Otherwise it
+// returns two random points for the agent, and one for each other victim.
 func (s scenario) chosen(v victim, n int) []int {
 	all := make([]int, n)
 	for i := range all {
@@ -90,14 +91,15 @@ func (s scenario) chosen(v victim, n int) []int {
 	return all[:some]
 }
 
-// rand returns the same random numbers for the same seed, scenario and purpose.
+// rand returns a random number generator that depends only on the seed, the scenario and the
+// purpose.
 func (s scenario) rand(purpose string) *rand.Rand {
 	name := fnv.New64a()
-	_, _ = name.Write([]byte(s.name + "\x00" + purpose)) // never fails
+	_, _ = name.Write([]byte(s.name + "\x00" + purpose)) // Write never fails
 	return rand.New(rand.NewPCG(*crashSeed, name.Sum64()))
 }
 
-// prepare returns a host on which act is the next step. Its agent obeys orders.
+// prepare returns a host that is ready for act. The host's agent executes the orders of the test.
 func (s scenario) prepare(t *testing.T) *crashHost {
 	t.Helper()
 	h := newCrashHost(t, s.tune)
@@ -115,11 +117,12 @@ func (s scenario) begin(h *crashHost) {
 	if s.before != nil {
 		s.before(h)
 	}
-	// Wait for the commit that no request waits for, so that it does not count as a point of act.
+	// Wait for the commit that no request waits for, so that this commit does not count as a point
+	// of act.
 	h.await("all that was told to be on disk", h.onDisk)
 }
 
-// count runs the scenario to its end and returns all points that it passed.
+// count runs the scenario without a death and returns all points that the agent reached.
 func (s scenario) count(t *testing.T) (points []string) {
 	t.Helper()
 	t.Run("nobody dies", func(t *testing.T) {
@@ -146,9 +149,9 @@ func (s scenario) count(t *testing.T) (points []string) {
 	return points
 }
 
-// inOrder compares the points of an undisturbed run with the promised order of commits and calls.
-// The intent is on disk before the first call. The proof of unmount is on disk before
-// ControllerUnpublishVolume. The result is committed at once after the last call.
+// inOrder checks the order of commits and CSI calls in a run without a death. The agent must store
+// the intent before the first call. It must store the proof of unmount before
+// ControllerUnpublishVolume. It must commit the result immediately after the last call.
 func (s scenario) inOrder(t *testing.T, points []string) {
 	t.Helper()
 	if s.atOnce {
@@ -171,7 +174,8 @@ func (s scenario) inOrder(t *testing.T, points []string) {
 	}
 }
 
-// crash runs the scenario up to a point, kills the victim, and checks that everything recovers.
+// crash runs the scenario up to a point, kills the victim, and checks that the agent recovers
+// completely.
 func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 	h := s.prepare(t)
 	kept, pid := h.mountsOf(s.keeps), h.pluginPID("rec")
@@ -192,7 +196,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		h.records()
 		h.launch(false)
 	} else {
-		// A commit that no request waits for comes after the answer.
+		// A commit that no request waits for may come after the answer.
 		h.await("the point", func() bool { return len(h.points()) >= at })
 	}
 	points := h.points()
@@ -212,7 +216,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		t.Errorf("it is done: %v; points: %q", isDone, points)
 	}
 	if v.agent && !v.plugin && !s.commits {
-		h.atMost(2, mark) // once before and once after the death
+		h.atMost(2, mark) // once before the death and once after it
 	}
 	s.repeat(h, isDone)
 	if v.plugin {
@@ -221,7 +225,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 	s.outcome(h, kept, pid)
 }
 
-// committed counts the completed commits among some points.
+// committed returns the number of completed commits among the given points.
 func committed(points []string) (n int) {
 	for _, p := range points {
 		if p == "after commit" {
@@ -231,7 +235,7 @@ func committed(points []string) (n int) {
 	return n
 }
 
-// repeat sends the interrupted request again.
+// repeat sends the interrupted request again and checks the answer.
 func (s scenario) repeat(h *crashHost, isDone bool) {
 	h.t.Helper()
 	err := s.act(h)
@@ -243,7 +247,7 @@ func (s scenario) repeat(h *crashHost, isDone bool) {
 	}
 }
 
-// outcome checks the state after act is complete, with or without interruptions.
+// outcome checks the state after the completion of act, whether or not a process died.
 func (s scenario) outcome(h *crashHost, kept string, pid int) {
 	h.t.Helper()
 	if s.after != nil {

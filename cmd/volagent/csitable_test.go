@@ -19,12 +19,12 @@ const tree = "../.." // the project's root, relative to this package
 
 // tableRow is one row of a table in docs/CSI.md.
 type tableRow struct {
-	name, secrets string // secrets is set for calls only
+	name, secrets string // only rows of calls have secrets
 	used, bundled bool
 	tests         []string
 }
 
-// csiTables reads docs/CSI.md and returns its rows by the heading above their table.
+// csiTables returns the table rows of docs/CSI.md by the heading above each table.
 func csiTables(t *testing.T) map[string][]tableRow {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(tree, "docs/CSI.md"))
@@ -66,7 +66,8 @@ func yesNo(t *testing.T, cell, line string) bool {
 	return cell == "yes"
 }
 
-// usedCalls returns the calls that the agent sends to any plugin, or to the bundled driver.
+// usedCalls returns the calls that the agent sends. If bundled is set, it returns only those that
+// the bundled driver answers.
 func usedCalls(t *testing.T, bundled bool) []string {
 	t.Helper()
 	tables := csiTables(t)
@@ -81,7 +82,7 @@ func usedCalls(t *testing.T, bundled bool) []string {
 	return slices.Sorted(slices.Values(names))
 }
 
-// specServices returns the services of the CSI specification.
+// specServices returns the services of the CSI specification by name.
 func specServices() map[string]grpc.ServiceDesc {
 	return map[string]grpc.ServiceDesc{
 		"Identity": csi.Identity_ServiceDesc, "Controller": csi.Controller_ServiceDesc, "GroupController": csi.GroupController_ServiceDesc,
@@ -89,7 +90,8 @@ func specServices() map[string]grpc.ServiceDesc {
 	}
 }
 
-// specCapabilities holds the capabilities of the CSI specification, by the heading of their table.
+// specCapabilities contains the capabilities of the CSI specification. Its keys are the headings of
+// the tables in docs/CSI.md.
 var specCapabilities = map[string]map[int32]string{
 	"Of the plugin": csi.PluginCapability_Service_Type_name, "Volume expansion": csi.PluginCapability_VolumeExpansion_Type_name,
 	"Of the controller": csi.ControllerServiceCapability_RPC_Type_name, "Of the group controller": csi.GroupControllerServiceCapability_RPC_Type_name,
@@ -97,9 +99,9 @@ var specCapabilities = map[string]map[int32]string{
 }
 
 // TestCSITable compares docs/CSI.md with the code. The page must list everything in the
-// specification exactly once. Code outside the client must send exactly the calls that the page
-// marks as sent. The bundled driver must have exactly the calls that the page says it receives. All
-// tests that the page names must exist, and each used row must name one.
+// specification exactly once. The code outside the CSI client must send exactly the calls that the
+// page marks as sent. The bundled driver must implement exactly the calls that the page assigns to
+// it. All tests that the page names must exist, and each used row must name a test.
 func TestCSITable(t *testing.T) {
 	tables, known, sent, bundled := csiTables(t), knownTests(t), sentCalls(t), bundledCalls(t)
 	want := map[string][]string{}
@@ -157,7 +159,7 @@ func hasSecrets(service, method string) bool {
 	return m != nil && m.Input().Fields().ByName("secrets") != nil
 }
 
-// goFiles calls do for each Go file below some directories of the project, without test files.
+// goFiles calls do for each Go file below the given directories of the project, except test files.
 func goFiles(t *testing.T, do func(path string), dirs ...string) {
 	t.Helper()
 	eachFile(t, func(path string) {
@@ -184,7 +186,7 @@ func eachFile(t *testing.T, do func(path string), dirs ...string) {
 
 var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
-// knownTests returns all tests, as "directory.TestName".
+// knownTests returns all tests of the project as "directory.TestName".
 func knownTests(t *testing.T) map[string]bool {
 	t.Helper()
 	known := map[string]bool{}
@@ -227,11 +229,11 @@ var (
 	anyCall      = regexp.MustCompile(`\w\.(\w+)\(`)
 )
 
-// sentCalls returns the calls that the code sends, each with a file that sends it. A call is sent
-// if code outside the client calls the client's method for it by name.
+// sentCalls returns the calls that the code sends, each with a file that sends it. A call counts as
+// sent if code outside the CSI client calls the client's method for it.
 func sentCalls(t *testing.T) map[string]string {
 	t.Helper()
-	by, inner := map[string][]string{}, map[string][]string{} // both by client method: CSI calls in it, and other methods that it calls
+	by, inner := map[string][]string{}, map[string][]string{} // maps client methods to their CSI calls, and to the other client methods that they call
 	code := func(path string, do func(line string)) {
 		t.Helper()
 		raw, err := os.ReadFile(path)

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// TestRuntimeReboot cuts the power while two containers share a volume and a third one uses
-// another. At the next boot the runtime starts one of the containers again, which finds its data.
-// The volume that no running container uses keeps no claim. Docker runs with live-restore, so the
-// agent must not mistake containers of the earlier boot for running ones. Both runtimes share the
-// boots, because the agent takes a while to be sure that no container remains.
+// TestRuntimeReboot cuts the power while two containers share one volume and a third container uses
+// another volume. At the next boot the runtime restarts one container, which must find its data.
+// The volume without a running container must lose its claim. Docker runs with live-restore, so the
+// agent must not mistake containers of the earlier boot for running ones. Both runtimes are tested
+// in the same boots, because the agent needs minutes to be sure that no container remains.
 func TestRuntimeReboot(t *testing.T) {
 	boot := fakeBoots(t)
 	var hosts []served
@@ -62,8 +62,8 @@ func TestRuntimeReboot(t *testing.T) {
 	}
 }
 
-// both returns the claims while two containers share one volume and a third uses another. Podman's
-// references do not count containers.
+// both returns the expected claims while two containers share one volume and a third container uses
+// another volume. Podman has only one reference for all containers of a volume.
 func (s served) both() []string {
 	name, two := s.box.name, 1
 	if name == "docker" {
@@ -72,8 +72,9 @@ func (s served) both() []string {
 	return []string{fmt.Sprintf("data %s mounted %s %d", name, name, two), fmt.Sprintf("own %s mounted %s 1", name, name)}
 }
 
-// powerCut ends all processes and mounts, and removes everything that is kept in memory. This
-// includes the agent, the plugins, the runtime with its helpers, and the containers.
+// powerCut simulates a power cut. It kills all processes, removes all mounts, and removes all files
+// that a host keeps in memory. The processes are the agent, the plugins, the runtime with its
+// helpers, and the containers.
 func (s served) powerCut(containers ...string) {
 	s.t.Helper()
 	var pids []int
@@ -85,8 +86,8 @@ func (s served) powerCut(containers ...string) {
 		pids = append(pids, pid)
 	}
 	s.kill()
-	// Stop all processes before killing them. Otherwise one could see the end of another, and
-	// report it or start it again.
+	// Stop all processes before killing them. Otherwise one process could see the end of another
+	// process, and report it or restart that process.
 	pids = slices.Concat(processesNaming(s.t, s.box.dir), pids)
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
 		for _, pid := range pids {
@@ -96,7 +97,7 @@ func (s served) powerCut(containers ...string) {
 		}
 	}
 	if s.box.daemon != nil {
-		_ = s.box.daemon.Wait() // it was killed
+		_ = s.box.daemon.Wait() // the daemon was killed
 		s.box.daemon = nil
 	}
 	s.await("the end of all", func() bool { return !slices.ContainsFunc(pids, func(pid int) bool { return !ended(pid) }) })

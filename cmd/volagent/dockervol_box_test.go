@@ -21,8 +21,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// dockerPlugins is the directory in which docker looks for plugins. The tests mount a directory of
-// their own over the host's.
+// dockerPlugins is the directory in which docker searches for plugins. The tests mount their own
+// directory over the host's directory.
 const dockerPlugins = "/run/docker/plugins"
 
 var (
@@ -30,7 +30,7 @@ var (
 	pluginsShown bool
 )
 
-// showPlugins creates the tests' plugin directory, once.
+// showPlugins mounts the tests' own plugin directory, unless it is already mounted.
 func showPlugins() error {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()
@@ -45,7 +45,7 @@ func showPlugins() error {
 	return os.Mkdir(dockerPlugins, 0o755)
 }
 
-// hidePlugins undoes showPlugins.
+// hidePlugins unmounts the directory that showPlugins mounted.
 func hidePlugins() error {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()
@@ -63,7 +63,7 @@ type served struct {
 	driver string // name of the agent's plugin in the runtime
 }
 
-// newServed starts an agent beside a runtime.
+// newServed starts an agent that serves volumes to the given runtime.
 func newServed(t testing.TB, b *box) served {
 	t.Helper()
 	s := served{host: newHost(t)}
@@ -90,8 +90,8 @@ func newServed(t testing.TB, b *box) served {
 
 func (s served) pluginSocket() string { return filepath.Join(dockerPlugins, s.driver+".sock") }
 
-// knowing returns the runtime with a volume plugin. Docker finds the plugin by itself, and podman
-// needs it in its configuration.
+// knowing returns the runtime with the agent as its volume plugin. Docker finds the plugin in its
+// plugin directory. Podman needs the plugin in its configuration.
 func (r *box) knowing(t testing.TB, driver, sock string) *box {
 	t.Helper()
 	if r.name == "docker" {
@@ -116,7 +116,7 @@ func (r *box) knowing(t testing.TB, driver, sock string) *box {
 	return own
 }
 
-// create creates a volume through the runtime.
+// create creates a volume with a command of the runtime.
 func (s served) create(name string, opts ...string) (string, error) {
 	args := []string{"volume", "create", "--driver", s.driver}
 	for _, o := range opts {
@@ -125,7 +125,7 @@ func (s served) create(name string, opts ...string) (string, error) {
 	return s.box.run(append(args, name)...)
 }
 
-// run starts a container that sleeps, with volumes in the form of the -v option.
+// run starts a container that sleeps. Each volume has the form of the -v option.
 func (s served) run(name string, volumes ...string) {
 	s.t.Helper()
 	s.box.must(s.t, s.runArgs(name, volumes...)...)
@@ -146,7 +146,7 @@ func (s served) sh(name, words string) string {
 	return s.box.must(s.t, "exec", name, "/bin/busybox", "sh", "-c", words)
 }
 
-// claims returns all claims, as "volume alloc state owner references".
+// claims returns all claims as "volume alloc state runtime references".
 func (s served) claims() (out []string) {
 	s.t.Helper()
 	var claims []api.Claim
@@ -160,7 +160,7 @@ func (s served) claims() (out []string) {
 	return out
 }
 
-// holds waits until exactly these claims exist.
+// holds waits until exactly the given claims exist.
 func (s served) holds(want ...string) {
 	s.t.Helper()
 	var got []string
@@ -170,14 +170,14 @@ func (s served) holds(want ...string) {
 	})
 }
 
-// clean waits until no claim and no mount remains.
+// clean waits until the host has no claim and no mount.
 func (s served) clean() {
 	s.t.Helper()
 	s.holds()
 	s.await("the mounts to go", func() bool { return s.mounts() == "" })
 }
 
-// says asserts that the runtime refused a command with all these words.
+// says asserts that a command of the runtime failed and that its output contains all given words.
 func (s served) says(out string, err error, words ...string) {
 	s.t.Helper()
 	if err == nil {
@@ -190,7 +190,7 @@ func (s served) says(out string, err error, words ...string) {
 	}
 }
 
-// call sends a request of the plugin protocol, as docker does.
+// call sends a request of docker's volume plugin protocol to the agent, as docker does.
 func (s served) call(method string, q map[string]any) (code int, answer map[string]any) {
 	s.t.Helper()
 	raw, err := json.Marshal(q)
@@ -209,7 +209,7 @@ func (s served) call(method string, q map[string]any) (code int, answer map[stri
 	return resp.StatusCode, answer
 }
 
-// inspect returns the runtime's view of a volume.
+// inspect returns the information that the runtime has about a volume.
 func (s served) inspect(name string) (v struct {
 	Mountpoint string
 	Status     map[string]any

@@ -11,9 +11,10 @@ import (
 	"testing"
 )
 
-// TestRuntimeCopy checks docker cp. It mounts the volume of a running container once more and then
-// undoes that one Mount. The container writes all the time and must keep its volume. This must also
-// hold if the agent is killed during the copy, when only the count on disk remains.
+// TestRuntimeCopy checks docker cp from a running container. Docker mounts the container's volume
+// once more for the copy, and unmounts it once afterwards. The container writes continuously and
+// must keep its volume. It must also keep the volume if the agent is killed during the copy and has
+// only the count on disk.
 func TestRuntimeCopy(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -34,7 +35,7 @@ func TestRuntimeCopy(t *testing.T) {
 		t.Errorf("copied out: %q, %v", raw, err)
 	}
 
-	// The copy keeps its Mount while the agent is killed and started again.
+	// The copy still uses the volume while the agent is killed and restarted.
 	s.sh(a, "/bin/busybox dd if=/dev/zero of=/data/big bs=1M count=16 2>&1")
 	finish := s.copying(a, "/data/big")
 	s.kill()
@@ -50,9 +51,9 @@ func TestRuntimeCopy(t *testing.T) {
 	s.box.must(t, "volume", "rm", data)
 }
 
-// TestRuntimeCountsWrong checks wrong counts, as a killed agent may leave them. A count that is too
-// low takes no volume from a running container. A count that is too high keeps no claim after the
-// container has ended.
+// TestRuntimeCountsWrong checks wrong reference counts, which a killed agent may leave. If the
+// count is too low, a running container must keep its volume. If the count is too high, the claim
+// must still end with the container.
 func TestRuntimeCountsWrong(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -69,7 +70,7 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	s.holds(low + " docker mounted docker 1")
 	s.grows(a)
 
-	// Kill the agent while docker waits for the answer to its Mount.
+	// Kill the agent while docker waits for the answer to a Mount request.
 	plugin := s.pluginPID("local")
 	s.must(syscall.Kill(plugin, syscall.SIGSTOP))
 	var out string
@@ -99,7 +100,8 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	s.box.must(t, "volume", "rm", low, high)
 }
 
-// ref returns the stored id of docker's reference to a volume, if there is exactly one.
+// ref returns the stored id of docker's reference to a volume. It returns "" unless there is
+// exactly one reference.
 func (s served) ref(name string) string {
 	s.t.Helper()
 	out, _ := s.host.inspect("--json")
@@ -118,7 +120,7 @@ func (s served) ref(name string) string {
 	return ""
 }
 
-// writing starts a container that appends to a file of its volume all the time.
+// writing starts a container that continuously appends to a file of its volume.
 func (s served) writing(name, data string) {
 	s.t.Helper()
 	args := s.runArgs(name, data+":/data")
@@ -128,7 +130,7 @@ func (s served) writing(name, data string) {
 	s.grows(name)
 }
 
-// grows waits until the file of a writing container has grown.
+// grows waits until the file that the container writes has grown.
 func (s served) grows(name string) {
 	s.t.Helper()
 	size := func() string {
@@ -141,8 +143,8 @@ func (s served) grows(name string) {
 	}
 }
 
-// copying starts docker cp out of a container. It returns once the copy has begun. The copy then
-// blocks on a full pipe until finish is called.
+// copying starts docker cp from a container and returns after the copy has started. The copy then
+// blocks on a full pipe until the test calls finish.
 func (s served) copying(name, path string) (finish func()) {
 	s.t.Helper()
 	cmd := s.box.command("cp", name+":"+path, "-")

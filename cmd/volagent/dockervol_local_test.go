@@ -9,8 +9,8 @@ import (
 )
 
 // TestRuntimeLocalVolume checks the case that docker cannot reach the agent. Docker then creates a
-// local volume on the host's disk under the name of an agent's volume. The doctor must find it.
-// Once the local volume is removed, the name refers to the agent's volume again.
+// local volume on the host's disk under the name of an agent's volume. The doctor must find this
+// volume. After the local volume is removed, the name refers to the agent's volume again.
 func TestRuntimeLocalVolume(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -50,9 +50,9 @@ func TestRuntimeLocalVolume(t *testing.T) {
 	s.box.must(t, "volume", "rm", data)
 }
 
-// TestRuntimeKilledInGet kills the agent during a Get request. Docker repeats the request without a
-// name to the next agent. Docker must not take the answer as "no such volume", because it would
-// then create a volume on the host's disk.
+// TestRuntimeKilledInGet kills the agent during a Get request. Docker repeats the request to the
+// next agent, but without the volume name. Docker must not understand the answer as "no such
+// volume", because docker would then create a volume on the host's disk.
 func TestRuntimeKilledInGet(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -60,12 +60,12 @@ func TestRuntimeKilledInGet(t *testing.T) {
 	if out, err := s.create(data, "plugin=local"); err != nil {
 		t.Fatal(out)
 	}
-	s.kill() // this closes docker's idle connections, so that its next call opens a new one
+	s.kill() // this closes docker's idle connections, so that docker opens a new one
 	s.start("local")
 	before := s.connections()
 	stopped := s.cmd.Process
 	s.must(stopped.Signal(syscall.SIGSTOP))
-	t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // it may have ended
+	t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // the process may have ended
 	var out string
 	ended := make(chan error, 1)
 	go func() {
@@ -87,8 +87,8 @@ func TestRuntimeKilledInGet(t *testing.T) {
 	s.box.must(t, "volume", "rm", data)
 }
 
-// connections counts the connections on the plugin's socket, accepted or not, and the listening
-// socket itself. The kernel shows the socket under the temporary path beside it at which the agent
+// connections returns the number of connections on the plugin's socket, accepted or not, plus one
+// for the listening socket. The kernel lists the socket under the temporary path at which the agent
 // created it.
 func (s served) connections() int {
 	s.t.Helper()

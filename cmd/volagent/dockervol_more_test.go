@@ -15,8 +15,9 @@ import (
 	"time"
 )
 
-// TestRuntimeCreates checks that volumes are created and adopted according to the options. Wrong
-// options are reported in the runtime's answer and leave nothing on the host.
+// TestRuntimeCreates checks that the options of the runtime's command decide whether the agent
+// creates a volume or uses a registered one. The runtime reports wrong options in its answer, and a
+// failed create leaves no volume.
 func TestRuntimeCreates(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -42,8 +43,8 @@ func TestRuntimeCreates(t *testing.T) {
 			t.Errorf("no call: %d %v", code, answer)
 		}
 
-		// Use another name, and create a volume with a plugin. Only reclaim=delete deletes the
-		// data.
+		// Use the registered volume under another name, and create a volume with a plugin. Only the
+		// option reclaim=delete deletes the data.
 		if out, err = s.create(s.unique("other"), "device="+a); err != nil {
 			t.Fatal(out)
 		}
@@ -64,8 +65,8 @@ func TestRuntimeCreates(t *testing.T) {
 	})
 }
 
-// TestRuntimePluginDown checks a container that is started while the plugin is down. It fails with
-// the reason before the runtime's own timeout, and leaves nothing on the host.
+// TestRuntimePluginDown starts a container while the plugin is down. The start fails with the
+// reason before the runtime's own timeout, and leaves no claim and no mount.
 func TestRuntimePluginDown(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -87,8 +88,8 @@ func TestRuntimePluginDown(t *testing.T) {
 	})
 }
 
-// TestRuntimeEnds checks a container that is killed, and a reference for which the runtime knows no
-// container.
+// TestRuntimeEnds checks that a claim ends when its container is killed. It also checks a reference
+// for which the runtime has no container.
 func TestRuntimeEnds(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -118,7 +119,8 @@ func TestRuntimeEnds(t *testing.T) {
 	})
 }
 
-// reaped waits until the claims of ended containers are gone. This can take minutes.
+// reaped waits until exactly the given claims remain. The agent may need minutes to detach the
+// claims of ended containers.
 func (s served) reaped(want ...string) {
 	s.t.Helper()
 	for end := time.Now().Add(300 * time.Second); strings.Join(s.claims(), ",") != strings.Join(want, ","); time.Sleep(200 * time.Millisecond) {
@@ -128,9 +130,9 @@ func (s served) reaped(want ...string) {
 	}
 }
 
-// TestRuntimeDaemonKilled kills dockerd. With live-restore its containers continue to run, and
-// their volumes are unmounted when they end. Without live-restore the containers end, and nothing
-// remains of them.
+// TestRuntimeDaemonKilled kills dockerd. With live-restore the containers continue to run, and the
+// agent unmounts their volumes when they end. Without live-restore the containers end, and no claim
+// and no mount remains.
 func TestRuntimeDaemonKilled(t *testing.T) {
 	t.Parallel()
 	for _, live := range []bool{true, false} {
@@ -146,7 +148,7 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 			s.sh("ca", "echo on > /data/f")
 			s.holds("data docker mounted docker 2")
 			s.must(b.daemon.Process.Kill())
-			_ = b.daemon.Wait() // it was killed
+			_ = b.daemon.Wait() // the daemon was killed
 			b.daemon = nil
 			s.must(b.startDaemon())
 			if !live {
@@ -174,8 +176,8 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 	}
 }
 
-// TestRuntimeExclusive checks that with the option exclusive each container has a claim of its own.
-// The volume's access mode decides whether several claims can exist at a time.
+// TestRuntimeExclusive checks that the option exclusive gives each container its own claim. The
+// volume's access mode decides whether several claims can exist at the same time.
 func TestRuntimeExclusive(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -204,7 +206,7 @@ func TestRuntimeExclusive(t *testing.T) {
 	s.box.must(t, "volume", "rm", one, many)
 }
 
-// TestRuntimeSocket checks that the socket belongs to root, and that the agent refuses other users
+// TestRuntimeSocket checks that the plugin socket belongs to root. The agent refuses other users
 // even if the socket's mode admits them.
 func TestRuntimeSocket(t *testing.T) {
 	t.Parallel()
@@ -231,12 +233,12 @@ func TestRuntimeSocket(t *testing.T) {
 	}
 }
 
-// asNobody sends a request from a thread without rights, whose user id is 65534.
+// asNobody sends a request with the user id 65534, which has no rights.
 func (s served) asNobody(request string) (answer string) {
 	s.t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // it is never unlocked, so the thread ends with the goroutine
+		runtime.LockOSThread() // the thread stays locked, so it ends with the goroutine
 		if _, _, no := syscall.RawSyscall(syscall.SYS_SETRESUID, 65534, 65534, 65534); no != 0 {
 			done <- no
 			return
@@ -257,8 +259,8 @@ func (s served) asNobody(request string) (answer string) {
 	return answer
 }
 
-// TestRuntimeDeadlock checks the warning for a plugin that docker runs and that docker's own
-// volumes need.
+// TestRuntimeDeadlock checks the warning about a plugin that runs in a docker container and serves
+// volumes to docker.
 func TestRuntimeDeadlock(t *testing.T) {
 	t.Parallel()
 	h := newContained(t, newBox(t, "docker"))
@@ -288,9 +290,10 @@ func TestRuntimeDeadlock(t *testing.T) {
 	}
 }
 
-// TestRuntimeEndsUntold ends a container while no agent runs, so the agent misses the end. Docker's
-// claim ends all the same. Podman's count is then one too high, so podman would not call the agent
-// for the next container. Podman's claim therefore stays until podman counts again.
+// TestRuntimeEndsUntold ends a container while no agent runs, so the agent misses the end. The
+// claim of a docker container ends nevertheless. Podman's own count is then too high by one, so
+// podman would not call the agent for the next container. Therefore podman's claim remains until
+// podman's count is correct again.
 func TestRuntimeEndsUntold(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -305,7 +308,7 @@ func TestRuntimeEndsUntold(t *testing.T) {
 			t.Fatal("no process watches over the container, so nothing shows when its end is dealt with")
 		}
 		s.kill()
-		_, _ = s.box.run("kill", a) // it may report that the volume could not be unmounted
+		_, _ = s.box.run("kill", a) // the command may report that the volume could not be unmounted
 		s.await("its end", func() bool {
 			return s.box.must(t, "inspect", "--format", "{{.State.Running}}", a) == "false"
 		})
@@ -332,7 +335,7 @@ func TestRuntimeEndsUntold(t *testing.T) {
 	})
 }
 
-// processesNaming returns the processes that have a word in their arguments.
+// processesNaming returns the processes whose arguments contain the given word.
 func processesNaming(t testing.TB, word string) (pids []int) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -353,7 +356,7 @@ func processesNaming(t testing.TB, word string) (pids []int) {
 	return pids
 }
 
-// logs waits until the agent's log contains words.
+// logs waits until the agent's log contains the given words.
 func (s served) logs(words string) {
 	s.t.Helper()
 	for end := time.Now().Add(300 * time.Second); ; time.Sleep(200 * time.Millisecond) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestRuntimeShares checks two containers that share a volume by one claim. One of them has
+// TestRuntimeShares checks that two containers share a volume by one claim, one of them with
 // read-only access. The claim ends with the last container.
 func TestRuntimeShares(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
@@ -59,8 +59,8 @@ func TestRuntimeShares(t *testing.T) {
 	})
 }
 
-// TestRuntimeAgentKilled kills the agent while containers run. The containers continue to run, and
-// the claim ends when they end later.
+// TestRuntimeAgentKilled kills the agent while a container runs. The container continues to run.
+// The claim ends when the container ends.
 func TestRuntimeAgentKilled(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// doctor returns the findings of volctl doctor in the guest, except those about the state of
-// plugins.
+// doctor runs volctl doctor in the guest and returns the ids of its findings. It omits findings
+// about the state of plugins.
 func (g *guest) doctor() (ids []string) {
 	g.t.Helper()
 	r := g.try("volctl", "doctor", "-o", "json")
@@ -18,7 +18,7 @@ func (g *guest) doctor() (ids []string) {
 		g.t.Fatalf("exit %d, %v: %s%s", r.code, err, r.out, r.err)
 	}
 	for _, f := range d.Findings {
-		// Loop devices belong to the whole machine, so those of other tests show here.
+		// Guests see all loop devices of the machine, including those of other tests.
 		if f.Kind != "plugin-restarts" && f.Kind != "plugin-down" && f.Kind != "device-orphan" {
 			ids = append(ids, f.ID)
 		}
@@ -42,7 +42,8 @@ func (g *guest) testDoctor() {
 	if got := g.doctor(); len(got) != 0 {
 		g.t.Errorf("still found %q", got)
 	}
-	// This mount unit starts too early. Its volume, its directory and the mount helper are missing.
+	// This mount unit starts too early. Its volume, its directory and the mount helper do not
+	// exist.
 	g.write("/etc/systemd/system/srv-x.mount", "[Mount]\nWhat=nosuch\nWhere=/srv/x\nType=csi\nOptions=_netdev\n")
 	if got, want := g.doctor(), []string{"fstab-dir:/srv/x", "fstab-volume:/srv/x", "host-helper:mount.csi", "unit-order:/srv/x"}; !slices.Equal(got, want) {
 		g.t.Errorf("found %q, want %q", got, want)
@@ -53,7 +54,7 @@ func (g *guest) testDoctor() {
 		g.t.Errorf("with no agent: exit %d, %s%s", r.code, r.out, r.err)
 	}
 	g.run("systemctl", "start", "volagent.service")
-	g.run("systemctl", "disable", "volagent.service") // the other parts of the test need it disabled
+	g.run("systemctl", "disable", "volagent.service") // the other parts of the test need the unit disabled
 	for _, unit := range []string{"csi-again", "csi-fuse", "csi-once"} {
 		g.run("rm", "-r", "/etc/systemd/system/"+unit+".service.d")
 	}

@@ -24,15 +24,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// examined holds the findings of volctl doctor. It omits the finding that the agent is in another
-// mount namespace than process 1, because this is true in all tests here.
+// examined contains the findings of volctl doctor. It omits the finding that the agent is in
+// another mount namespace than process 1, because all these tests produce that finding.
 type examined struct {
 	t testing.TB
 	api.Doctor
 	Fixed []api.DoctorFixed `json:"fixed"`
 }
 
-// doctor runs volctl doctor, which exits with 1 if it has any findings.
+// doctor runs volctl doctor and returns its findings. The command must exit with 1 if there are any
+// findings.
 func (h *host) doctor(args ...string) examined {
 	h.t.Helper()
 	r := h.try(append([]string{"doctor", "-o", "json"}, args...)...)
@@ -53,7 +54,7 @@ func (d examined) ids() (ids []string) {
 	return ids
 }
 
-// only asserts that exactly these findings exist.
+// only asserts that exactly the given findings exist and that each finding is complete.
 func (d examined) only(want ...string) {
 	d.t.Helper()
 	slices.Sort(want)
@@ -77,7 +78,7 @@ func (d examined) finding(id string) api.DoctorFinding {
 	return d.Findings[i]
 }
 
-// newPatient returns a host with an fstab and mount units of its own.
+// newPatient returns a host with its own fstab and its own mount units.
 func newPatient(t *testing.T) recorded {
 	t.Helper()
 	h := prepared(t, "10s", nil)
@@ -86,8 +87,8 @@ func newPatient(t *testing.T) recorded {
 	return h
 }
 
-// TestDoctorLeftovers checks that doctor finds mounts, files and directories without a record.
-// --fix removes empty directories. It keeps everything that contains data or is mounted.
+// TestDoctorLeftovers checks that doctor finds mounts, files and directories without a record. The
+// option --fix removes empty directories and keeps mounts and directories with data.
 func TestDoctorLeftovers(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -150,7 +151,7 @@ func TestDoctorLeftovers(t *testing.T) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
-	// The agent refuses all fixes beyond these.
+	// The agent reports that it cannot fix a finding, or that a finding no longer exists.
 	fixed := h.fix("mount-unexplained:"+at("staging", "foreign"), "leftover-data:"+at("per-alloc", "kept", "data"), "leftover-empty:"+at("per-alloc", "kept", "data"), "leftover-empty:/")
 	for i, want := range []string{api.FixLeft, api.FixLeft, api.FixGone, api.FixGone} {
 		if fixed[i].Outcome != want {
@@ -167,7 +168,7 @@ func TestDoctorLeftovers(t *testing.T) {
 	h.over("data")
 }
 
-// fix asks the agent to fix findings.
+// fix requests a fix of the findings with the given ids through the API.
 func (h *host) fix(ids ...string) []api.DoctorFixed {
 	h.t.Helper()
 	fixed, err := apiclient.New(h.socket()).DoctorFix(h.t.Context(), ids)
@@ -176,8 +177,8 @@ func (h *host) fix(ids ...string) []api.DoctorFixed {
 }
 
 // TestDoctorMounts checks that doctor finds mounts that are missing, dead, hung or replaced. It
-// also finds data that was written where a mount is missing. The option --fix makes the agent mount
-// again where this is possible.
+// also finds data that a process wrote where a mount is missing. The option --fix makes the agent
+// repair the mounts where possible.
 func TestDoctorMounts(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -188,7 +189,8 @@ func TestDoctorMounts(t *testing.T) {
 	h.volctl("volume", "claim", "served", "--alloc", "a")
 	h.doctor().only()
 
-	// Unmount behind the agent's back. The stopped plugin cannot mount the volume again.
+	// Unmount the target without the agent. The agent cannot mount the volume again, because the
+	// plugin is stopped.
 	h.volctl("plugin", "stop", "rec", "--force")
 	unmount(t, target)
 	lost := filepath.Join(target, "lost")
@@ -206,7 +208,7 @@ func TestDoctorMounts(t *testing.T) {
 	h.volctl("plugin", "start", "rec")
 	h.await("the mount", func() bool { return len(h.doctor("--fix", "-y").ids()) == 0 })
 
-	// Mount another file system in its place.
+	// Replace the mount by another file system.
 	h.frozen(func() {
 		unmount(t, target)
 		h.must(syscall.Mount("tmpfs", target, "tmpfs", 0, "size=1m"))
@@ -216,7 +218,7 @@ func TestDoctorMounts(t *testing.T) {
 	unmount(t, target)
 	h.await("the repair", func() bool { return len(h.doctor("--fix", "-y").ids()) == 0 })
 
-	// Now test a FUSE file system.
+	// Stop the server of a FUSE file system.
 	staged := h.stagingPath("served")
 	h.signalDaemons(syscall.SIGSTOP)
 	d = h.doctor()
@@ -239,8 +241,9 @@ func TestDoctorMounts(t *testing.T) {
 	h.over("served")
 }
 
-// TestDoctorVolumes checks two kinds of findings. For a stuck detach and for pending calls, --fix
-// retries. For notes that do not match the records, --fix rewrites them.
+// TestDoctorVolumes checks findings about a stuck detach, pending calls and notes. The option --fix
+// makes the agent retry the detach and the calls. It also rewrites notes that do not match the
+// records.
 func TestDoctorVolumes(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -306,8 +309,8 @@ func TestDoctorPlugins(t *testing.T) {
 	h.over("data")
 }
 
-// TestDoctorTable checks the findings about lines of fstab and about mount units, with and without
-// a running agent.
+// TestDoctorTable checks the findings about fstab lines and mount units, with and without a running
+// agent.
 func TestDoctorTable(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -334,7 +337,7 @@ func TestDoctorTable(t *testing.T) {
 	}
 	d := h.doctor()
 	helper := slices.IndexFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })
-	if _, err := os.Stat("/sbin/mount.csi"); (helper < 0) != (err == nil) { // an installed helper may be of another version
+	if _, err := os.Stat("/sbin/mount.csi"); (helper < 0) != (err == nil) { // an installed helper may have another version
 		t.Errorf("the mount helper: %v, %v", d.ids(), err)
 	}
 	d.Findings = slices.DeleteFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })
@@ -351,8 +354,9 @@ func TestDoctorTable(t *testing.T) {
 	alone.only(append(slices.Clone(table), "agent-down:"+h.socket())...)
 }
 
-// TestDoctorWell runs on a host with a process 1 of its own. There doctor has no findings and exits
-// with 0. An agent in another mount namespace than process 1 is a finding.
+// TestDoctorWell runs doctor in a pid and mount namespace with its own process 1. On this healthy
+// host doctor has no findings and exits with 0. Then it reports an agent that runs in another mount
+// namespace than process 1.
 func TestDoctorWell(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -379,8 +383,8 @@ volctl doctor -q || echo "exit $?"
 	}
 }
 
-// TestDoctorFIFO checks that a FIFO in the place of a note blocks neither doctor nor the end and
-// the start of the agent.
+// TestDoctorFIFO puts a FIFO in the place of a note. The FIFO must not block doctor, the agent's
+// exit or the agent's start.
 func TestDoctorFIFO(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -396,8 +400,8 @@ func TestDoctorFIFO(t *testing.T) {
 	h.doctor().only()
 }
 
-// TestDoctorBusy checks that doctor has no false findings while volumes are claimed and detached
-// all the time.
+// TestDoctorBusy checks that doctor has no false findings while clients continuously claim and
+// detach volumes.
 func TestDoctorBusy(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)

@@ -15,7 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// drained drains the host within a deadline and returns the volumes and mounts that are in the way.
+// drained drains the host with a deadline. It returns the answer, which lists the volumes and
+// mounts that prevent the drain.
 func (h *host) drained(code int, deadline string) (d api.Drain) {
 	h.t.Helper()
 	r := h.exits(code, "", "node", "drain", "--deadline", deadline, "-o", "json")
@@ -26,9 +27,9 @@ func (h *host) drained(code int, deadline string) (d api.Drain) {
 	return d
 }
 
-// TestDrain checks that a drain refuses new claims and detaches claims without a living owner. It
-// names the remaining claims, and ends when they are gone. A killed agent continues the drain after
-// its restart.
+// TestDrain checks that a drain refuses new claims and detaches claims without a living owner. The
+// drain reports the remaining claims and ends when they have ended. After a kill, the restarted
+// agent continues the drain.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -72,7 +73,7 @@ func TestDrain(t *testing.T) {
 	check("after a crash")
 	h.must(h.signal(syscall.SIGTERM))
 	h.start("rec")
-	h.register("new", "single-node-writer") // registering volumes is still allowed
+	h.register("new", "single-node-writer") // a drain still allows registrations
 	r := h.exits(5, "1 claim held by what runs", "node", "drain", "--deadline", "100ms")
 	if !strings.Contains(r.err, "to be stopped by you:") || !strings.Contains(r.out, fmt.Sprintf("→ kill %d", s.pid())) {
 		t.Errorf("a person is told:\n%s%s", r.out, r.err)
@@ -97,9 +98,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainPluginDown checks that a drain lists the volumes that wait for their plugin, and for each
-// the command that works without the plugin. It also checks that the host does not count as safe to
-// power off while calls are pending.
+// TestDrainPluginDown checks that a drain lists the volumes that wait for their plugin, each with
+// the command that works without the plugin. While calls are pending, the host is not safe to power
+// off.
 func TestDrainPluginDown(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -129,8 +130,8 @@ func TestDrainPluginDown(t *testing.T) {
 	h.allGone()
 }
 
-// TestDrainKilled checks that an agent that is killed during a drain continues the drain after its
-// restart, and that the waiting command continues too.
+// TestDrainKilled kills the agent during a drain. The restarted agent must continue the drain, and
+// the waiting command must continue too.
 func TestDrainKilled(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", nil)
@@ -147,7 +148,7 @@ func TestDrainKilled(t *testing.T) {
 	h.must(h.cfg.Faults().Clear())
 	h.start("rec")
 	r := <-done
-	if r.code == 7 { // it was killed before the first answer
+	if r.code == 7 { // the agent was killed before its first answer
 		r = h.try("node", "drain", "--deadline", "90s")
 	}
 	if r.code != 0 || r.out != "safe to power off\n" {
@@ -156,8 +157,8 @@ func TestDrainKilled(t *testing.T) {
 	h.allGone()
 }
 
-// TestDrainHeld checks that a drain names the process that keeps a mount busy. With an unexplained
-// mount the host is not safe to power off.
+// TestDrainHeld checks that a drain names the process that keeps a mount busy. While an unexplained
+// mount exists, the host is not safe to power off.
 func TestDrainHeld(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -183,8 +184,8 @@ func TestDrainHeld(t *testing.T) {
 	}
 }
 
-// TestDrainEnded checks that a command that waits for a drain reports that the drain was ended by
-// an undrain.
+// TestDrainEnded checks a command that waits for a drain while another command undrains the host.
+// The waiting command must report this.
 func TestDrainEnded(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -193,9 +194,10 @@ func TestDrainEnded(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--owner", s.owner())
 	done := h.background("node", "drain")
 	h.await("the drain has begun", func() bool { return strings.Contains(h.volctl("events"), "node-draining") })
-	time.Sleep(100 * time.Millisecond) // so that the drain waits, in most cases
+	time.Sleep(100 * time.Millisecond) // in most cases the drain is waiting by then
 	h.volctl("node", "undrain")
-	// If the undrain came before the wait, the host is drained again, which is correct too.
+	// If undrain came before the wait, the waiting command drains the host again, which is correct
+	// too.
 	h.await("the end of the drain", func() bool {
 		select {
 		case r := <-done:

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// TestOtherDataDir changes the agent's data dir to an empty one while volumes are mounted. The
-// agent reports this in status, doctor and inspect. It starts no plugin, and creates nothing
-// through the plugins of the original data dir. The change takes effect once the original data dir
-// has no mounted volumes and no running plugins.
+// TestOtherDataDir starts the agent with an empty data dir while volumes are mounted below the
+// first one. The agent reports this in status, doctor and inspect. It starts no plugin, and creates
+// no volume through the plugins of the first data dir. The agent uses the new data dir once the
+// first one has no mounted volumes and no running plugins.
 func TestOtherDataDir(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -59,8 +59,8 @@ func TestOtherDataDir(t *testing.T) {
 	}
 }
 
-// TestOtherDataDirUnnoted checks an agent that left no record of its data dir in the runtime dir.
-// The next agent recognizes the plugin by the log file that it writes to.
+// TestOtherDataDirUnnoted removes the file in the runtime dir that names the data dir. The agent
+// with the new data dir recognizes the running plugin by the plugin's log file.
 func TestOtherDataDirUnnoted(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// everyRPC runs the life of a volume through volctl, in an order that works. It takes a step if
-// docs/CSI.md marks one of the step's calls as sent. With the bundled driver, the page must also
-// say that this driver answers the call.
+// everyRPC sends the commands for the complete life of a volume through volctl. It runs a step if
+// docs/CSI.md marks one of the step's calls as sent. For the bundled driver, the page must also say
+// that the driver answers the call.
 type everyRPC struct {
 	*host
 	plugin   string
@@ -35,7 +35,7 @@ var rpcSteps = []rpcStep{
 	{[]string{"CreateVolume"}, func(e *everyRPC) {
 		args := []string{"volume", "create", "data", "--plugin", e.plugin, "--size", "64MiB"}
 		if e.plugin == "local" {
-			args = append(args, "--param", "type=directory") // of the two types, this one has quotas
+			args = append(args, "--param", "type=directory") // only volumes of this type have quotas
 		}
 		e.volctl(args...)
 	}},
@@ -52,7 +52,7 @@ var rpcSteps = []rpcStep{
 	{[]string{"ControllerExpandVolume", "NodeExpandVolume"}, func(e *everyRPC) { e.expand() }},
 	{[]string{"ControllerModifyVolume"}, func(e *everyRPC) { e.volctl("volume", "modify", "data", e.modify) }},
 	{[]string{"CreateSnapshot"}, func(e *everyRPC) { e.snapshot = e.take("create", "data", "one") }},
-	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // the previous step already waits until the snapshot is ready, and the delete step looks it up
+	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // the previous step waits until the snapshot is ready, and the delete step reads it
 	{[]string{"ListSnapshots"}, func(e *everyRPC) { e.says(e.snapshot, "volume", "snapshot", "list", "--plugin", e.plugin, "-q") }},
 	{[]string{"DeleteSnapshot"}, func(e *everyRPC) { e.volctl("volume", "snapshot", "delete", e.plugin, e.snapshot, "-y") }},
 	{[]string{"CreateVolumeGroupSnapshot"}, func(e *everyRPC) { e.group = e.take("group", "create", "two", "data") }},
@@ -63,8 +63,8 @@ var rpcSteps = []rpcStep{
 	{[]string{"DeleteVolume"}, func(e *everyRPC) { e.volctl("volume", "delete", "data", "-y", "--confirm=data") }},
 }
 
-// registerAnew deregisters the volume and registers it again as storage that the agent does not
-// know.
+// registerAnew deregisters the volume and registers it again, so that the agent must validate
+// storage that it did not create.
 func (e *everyRPC) registerAnew() {
 	e.t.Helper()
 	external := e.volctl("volume", "status", "data", "-o", "go-template={{.spec.external_id}}")
@@ -74,8 +74,8 @@ func (e *everyRPC) registerAnew() {
 	e.volctl("volume", "register", file)
 }
 
-// context returns the volume context that the plugin gave with the volume. The recording plugin
-// checks it.
+// context returns the volume context that the recording plugin gave to the volume. The plugin
+// checks that the agent returns this context.
 func (e *everyRPC) context() string {
 	if e.plugin == "rec" {
 		return "csitest/name: " + "data"
@@ -85,8 +85,8 @@ func (e *everyRPC) context() string {
 
 func (e *everyRPC) claim() { e.volctl("volume", "claim", "data", "--alloc", "a", "--owner", "none") }
 
-// take makes a snapshot of a volume in use. The bundled driver needs consistency=per-file for this,
-// because a directory's files may change during the copy.
+// take takes a snapshot of a volume in use. The bundled driver then requires consistency=per-file,
+// because processes may change a directory's files during the copy.
 func (e *everyRPC) take(args ...string) string {
 	e.t.Helper()
 	args = append([]string{"volume", "snapshot"}, append(args, "-q")...)
@@ -96,8 +96,8 @@ func (e *everyRPC) take(args ...string) string {
 	return e.volctl(args...)
 }
 
-// expand expands a volume in use. With the bundled driver it expands an unused volume, whose file
-// system grows when it is mounted again, because some hosts cannot expand it earlier.
+// expand expands a volume in use. For the bundled driver it expands an unused volume, because some
+// hosts cannot grow the driver's file systems in use. That file system grows at the next mount.
 func (e *everyRPC) expand() {
 	e.t.Helper()
 	if e.plugin != "local" {
@@ -111,7 +111,7 @@ func (e *everyRPC) expand() {
 	e.volctl("volume", "delete", "image", "-y")
 }
 
-// says fails the test unless volctl prints a word.
+// says fails the test unless the output of volctl contains the given word.
 func (e *everyRPC) says(word string, args ...string) {
 	e.t.Helper()
 	if out := e.volctl(args...); word == "" || !strings.Contains(out, word) {
@@ -119,7 +119,8 @@ func (e *everyRPC) says(word string, args ...string) {
 	}
 }
 
-// run takes the steps that make the given calls. It fails the test for a call without a step.
+// run runs each step that makes one of the given calls. It fails the test for a call that no step
+// makes.
 func (e *everyRPC) run(calls []string) {
 	e.t.Helper()
 	left := slices.Clone(calls)
@@ -134,7 +135,7 @@ func (e *everyRPC) run(calls []string) {
 	}
 }
 
-// compare fails the test unless exactly the expected calls were answered with OK.
+// compare fails the test unless the plugin answered exactly the expected calls with OK.
 func (e *everyRPC) compare(got, want []string) {
 	e.t.Helper()
 	slices.Sort(got)
@@ -151,8 +152,8 @@ func (e *everyRPC) compare(got, want []string) {
 	}
 }
 
-// TestEveryRPC checks that commands send each call that docs/CSI.md marks as sent, and no other
-// call. Each call must be answered with OK and break no rule of CSI.
+// TestEveryRPC checks that the commands send each call that docs/CSI.md marks as sent, and no other
+// call. The plugin must answer each call with OK, and the calls must not violate CSI.
 func TestEveryRPC(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "60s", func(c *csitest.Config) {
@@ -178,7 +179,8 @@ func TestEveryRPC(t *testing.T) {
 
 var okCalls = regexp.MustCompile(`(?m)^volagent_plugin_rpc_duration_seconds_count{code="OK",method="(\w+)",plugin="local"}|^(volagent_plugin_probe_duration_seconds_count){code="OK",plugin="local"}`)
 
-// TestEveryRPCBundled is TestEveryRPC with the bundled driver. It counts the calls by the metrics.
+// TestEveryRPCBundled does the same as TestEveryRPC with the bundled driver. It takes the calls
+// from the agent's metrics.
 func TestEveryRPCBundled(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -16,16 +16,17 @@ func (h *host) usable(path string) uint64 {
 	return st.Blocks * uint64(st.Bsize) >> 20
 }
 
-// TestExpandLocal checks that an image of the bundled driver grows while a process uses it. An
-// image that is not mounted grows at its next claim.
+// TestExpandLocal checks that an image volume of the bundled driver grows while a process uses it.
+// An unmounted image grows at its next claim.
 func TestExpandLocal(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	// After a crash of the agent, an interrupted expansion waits for one deadline, so keep the
-	// deadline short.
+	// After a crash of the agent, an interrupted expansion waits for the deadline of the earlier
+	// call. Keep this deadline short.
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "local.yaml"), []byte("id: local\nbuiltin: local\ntimeouts: {node: 10s, controller: 10s}\n"), 0o644))
 	h.start("local")
-	// xfs is needed here: ext4 needs a capability for this that test machines may lack.
+	// This test needs xfs, because growing ext4 in use needs a capability that test machines may
+	// lack.
 	h.volctl("volume", "create", "data", "--plugin", "local", "--size", "320MiB", "--param", "type=image", "--fs-type", "xfs")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a")
 	h.must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))

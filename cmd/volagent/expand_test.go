@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// newGrowing returns a host with a recording plugin that expands volumes, and volume "data".
+// newGrowing returns a host with volume "data" and a recording plugin that can expand it.
 func newGrowing(t *testing.T, tune func(*csitest.Config)) recorded {
 	t.Helper()
 	h := newRecorded(t, "20s", growing(tune))
@@ -20,13 +20,13 @@ func newGrowing(t *testing.T, tune func(*csitest.Config)) recorded {
 	return h
 }
 
-// total returns the size that the plugin reports for a mounted volume, in bytes.
+// total returns the size that the plugin reports for volume "data", in bytes.
 func (h recorded) total() string {
 	h.t.Helper()
 	return h.volctl("volume", "stats", "data", "-o", "go-template={{.bytes_total}}")
 }
 
-// TestExpandMounted checks that a volume grows while it is in use, without being mounted again.
+// TestExpandMounted checks that a volume grows while a claim uses it, without a remount.
 func TestExpandMounted(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, nil)
@@ -61,8 +61,9 @@ func TestExpandMounted(t *testing.T) {
 	}
 }
 
-// TestExpandUnmounted checks the expansion of a volume that is not mounted. It completes before the
-// next claim gets its path, even if the agent restarts in between.
+// TestExpandUnmounted checks the expansion of a volume that is not mounted. The expansion is
+// complete before the next claim gets its path, even if the agent restarts between the two
+// requests.
 func TestExpandUnmounted(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -102,7 +103,7 @@ func TestExpandUnmounted(t *testing.T) {
 }
 
 // TestExpandOffline checks a plugin that expands only unused volumes. The agent sends the call once
-// the volume is not in use. A claim in between waits for the end of the expansion.
+// no claim uses the volume. A new claim waits until the expansion is complete.
 func TestExpandOffline(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
@@ -128,8 +129,8 @@ func TestExpandOffline(t *testing.T) {
 	h.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodeExpand, csitest.NodePublish)
 }
 
-// TestExpandRefused checks that the plugin's final error is shown, and that no step remains
-// incomplete.
+// TestExpandRefused checks an expansion that the plugin refuses with a final error. The command
+// shows the error, and the agent leaves no step incomplete.
 func TestExpandRefused(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Storage = 16 << 20 })
@@ -151,7 +152,7 @@ func TestExpandRefused(t *testing.T) {
 		t.Errorf("then it is %s", got)
 	}
 
-	// A volume that cannot be expanded is still mounted.
+	// The agent still mounts a volume whose expansion failed.
 	h.volctl("volume", "detach", "data", "--all")
 	h.volctl("volume", "expand", "data", "12MiB")
 	h.fault(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "no"})
@@ -161,8 +162,8 @@ func TestExpandRefused(t *testing.T) {
 	}
 }
 
-// TestExpandTimesOut checks that a command whose timeout ends reports this, and that the expansion
-// continues.
+// TestExpandTimesOut checks that a command reports its timeout, and that the agent continues the
+// expansion.
 func TestExpandTimesOut(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, nil)
@@ -178,8 +179,8 @@ func TestExpandTimesOut(t *testing.T) {
 	}
 }
 
-// TestExpandWithdrawn checks that an expansion that never succeeds can be withdrawn, and that a
-// claim that waited for it then continues.
+// TestExpandWithdrawn checks that an operator can withdraw an expansion that never succeeds. A
+// claim that waited for the expansion then continues.
 func TestExpandWithdrawn(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
@@ -204,8 +205,8 @@ func TestExpandWithdrawn(t *testing.T) {
 	}
 }
 
-// TestExpandCannot checks that the agent refuses an expansion that the plugin does not support
-// before it stores anything.
+// TestExpandCannot checks that the agent refuses an expansion that the plugin does not support. The
+// agent stores nothing about it.
 func TestExpandCannot(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "20s", nil)
@@ -216,8 +217,8 @@ func TestExpandCannot(t *testing.T) {
 	}
 }
 
-// TestExpandByFile checks that a larger capacity_min in a volume file has the same effect as the
-// command.
+// TestExpandByFile checks that a larger capacity_min in a volume file expands the volume as the
+// command does.
 func TestExpandByFile(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "20s", growing(nil))
@@ -244,8 +245,8 @@ func TestExpandByFile(t *testing.T) {
 	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand)
 }
 
-// TestExpandGoesOn checks that the next agent continues an expansion during which an agent died, by
-// itself, whether or not the volume is mounted.
+// TestExpandGoesOn kills the agent during an expansion of a mounted or unmounted volume. The next
+// agent must continue the expansion without another request.
 func TestExpandGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{csitest.ControllerExpand, csitest.NodeExpand} {

@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// status is a volume's status in JSON, limited to the fields that the tests need.
+// status contains the fields of a volume's JSON status that the tests need.
 type status struct {
 	State, Summary string
 	DataSafe       string `json:"data_safe"`
@@ -38,7 +38,7 @@ func (h *host) status(id string) status {
 	return decode[status](h, "volume", "status", id)
 }
 
-// happened returns the events in their JSON form.
+// happened returns the events that volctl events prints as JSON.
 func (h *host) happened(args ...string) (evs []happening) {
 	h.t.Helper()
 	for line := range strings.Lines(h.volctl(append([]string{"events", "-o", "json"}, args...)...)) {
@@ -55,7 +55,7 @@ type happening struct {
 	Volume, Alloc, Plugin, Type, Step, Message string
 }
 
-// types returns the types of events, in order.
+// types returns the types of the given events in their order.
 func types(evs []happening) (all []string) {
 	for _, e := range evs {
 		all = append(all, e.Type)
@@ -63,8 +63,8 @@ func types(evs []happening) (all []string) {
 	return all
 }
 
-// TestBusyUnmount checks the status of a detach that a process blocks. It shows the step, the
-// outcome, the message, the number of tries, the process, and a fix. The fix must work.
+// TestBusyUnmount checks the status of a detach that a process blocks. The status shows the step,
+// the outcome, the message, the number of tries, the process, and a fix. The fix must work.
 func TestBusyUnmount(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -118,8 +118,8 @@ func TestBusyUnmount(t *testing.T) {
 	h.allGone()
 }
 
-// TestPluginLog checks that the error of a claim and the status quote the last lines of the
-// plugin's log. The quotes must not contain secrets that any agent gave to the plugin.
+// TestPluginLog checks that a failed claim and the status quote the last lines of the plugin's log.
+// The quoted lines must not contain a secret that this agent or an earlier one sent to the plugin.
 func TestPluginLog(t *testing.T) {
 	const planted = "pl4nt3d-in-the-l0g"
 	h := newRecorded(t, "10s", nil)
@@ -138,7 +138,7 @@ func TestPluginLog(t *testing.T) {
 	h.must(log.Close())
 
 	h.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "bad disk", Times: -1})
-	status := h.volctl("plugin", "status", "rec", "-o", "json") // before any call of this agent
+	status := h.volctl("plugin", "status", "rec", "-o", "json") // this agent has not made a call yet
 	r := h.try("volume", "claim", "data", "--alloc", "a", "-o", "json")
 	var e struct {
 		Error struct {
@@ -179,8 +179,8 @@ func TestPluginLog(t *testing.T) {
 	h.volctl("volume", "detach", "data", "--all")
 }
 
-// TestEvents checks that every transition produces a numbered event, in order. The events survive
-// kill -9 and a clean stop.
+// TestEvents checks that every transition produces a numbered event, and that the numbers follow
+// the order of the transitions. The events survive a SIGKILL and a normal stop of the agent.
 func TestEvents(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -237,8 +237,8 @@ func TestEvents(t *testing.T) {
 	h.volctl("volume", "detach", "other", "a")
 }
 
-// TestFollowEvents checks that a follower gets the last events and then each new one, without those
-// of other volumes.
+// TestFollowEvents checks that `volctl events -f` prints the last events of a volume and then each
+// new one. It prints no events of other volumes.
 func TestFollowEvents(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -283,7 +283,7 @@ func TestFollowEvents(t *testing.T) {
 	h.volctl("volume", "detach", "other", "a")
 }
 
-// files returns the content of all files that match a pattern.
+// files returns the concatenated content of all files that match a pattern.
 func (h *host) files(pattern string) (text string) {
 	h.t.Helper()
 	names, err := filepath.Glob(filepath.Join(h.dir, pattern))
@@ -296,8 +296,8 @@ func (h *host) files(pattern string) (text string) {
 	return text
 }
 
-// TestRepeatedFailure checks that a repeated failure produces one event. A step that was
-// interrupted by the agent's end is not a failure.
+// TestRepeatedFailure checks that a repeated failure produces only one event. A step that was
+// interrupted by the end of the agent does not count as a failure.
 func TestRepeatedFailure(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "15s", nil)
@@ -322,7 +322,7 @@ func TestRepeatedFailure(t *testing.T) {
 	}
 	h.must(h.cfg.Faults().Clear())
 	h.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent tries this at once
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent makes the next try at once
 	calls := h.calls(0).Count(csitest.NodeStage)
 	h.await("the call", func() bool { return h.status("data").Attempt.Running && h.calls(0).Count(csitest.NodeStage) >= calls })
 	h.must(h.signal(syscall.SIGTERM))
@@ -335,8 +335,9 @@ func TestRepeatedFailure(t *testing.T) {
 	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "100s")
 }
 
-// TestCreateInHand checks that a running create is not stuck. An interrupted create is stuck, and
-// the status shows how to complete it. The same holds for a delete.
+// TestCreateInHand checks that the status does not show a running create as stuck. It shows an
+// interrupted create as stuck, together with the command that completes it. A delete must behave in
+// the same way.
 func TestCreateInHand(t *testing.T) {
 	h := newRecorded(t, "60s", nil)
 	run := func(args ...string) *exec.Cmd {
@@ -374,7 +375,7 @@ func TestCreateInHand(t *testing.T) {
 }
 
 // TestStatusWithHungPlugin checks that every status command answers although the plugin hangs.
-// While the plugin answers, the status also shows how full a volume is.
+// While the plugin still answers, the status also shows how full a volume is.
 func TestStatusWithHungPlugin(t *testing.T) {
 	h := newRecorded(t, "60s", nil)
 	h.register("data", "single-node-writer")

@@ -9,7 +9,7 @@ import (
 )
 
 // TestRegisterFormats registers volumes of the bundled driver from HCL, from a PersistentVolume and
-// from Nomad's output. Each volume must have its data when it is claimed.
+// from Nomad's output. Each volume must contain its data at the next claim.
 func TestRegisterFormats(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -63,14 +63,15 @@ spec:
 		}
 		h.volctl("volume", "detach", id)
 	}
-	// A file in any format cannot register the same storage under another id.
+	// A file in any format must not register the same storage under a second volume id.
 	h.exits(4, `is registered as volume "pv" already`, "volume", "validate", file("twice.hcl", "id = \"twice\"\nplugin_id = \"local\"\nexternal_id = %q\n", external["pv"]))
 	h.exits(4, `cannot change name of volume "hcl" from "hcl" to "other"`, "volume", "register", file("name.hcl", "id = \"hcl\"\nname = \"other\"\nplugin_id = \"local\"\n"))
 	h.exits(3, `no plugin is the driver "ebs.csi.aws.com"; there are "local" (local.csi.volagent)`, "volume", "register",
 		file("ebs.yaml", "kind: PersistentVolume\nmetadata: {name: ebs}\nspec: {csi: {driver: ebs.csi.aws.com, volumeHandle: x}}\n"))
 }
 
-// TestExport checks that the output of export registers the same volume, in every format.
+// TestExport checks that the exported text of a volume registers the same volume again, in every
+// format.
 func TestExport(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -111,8 +112,8 @@ reclaim: delete
 	h.volctl("volume", "detach", "full")
 }
 
-// TestCreateChangesNoVolume checks that create leaves an existing volume unchanged, with flags and
-// with a file. Only register changes it.
+// TestCreateChangesNoVolume checks that create with flags or with a file never changes an existing
+// volume. Only register changes it.
 func TestCreateChangesNoVolume(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

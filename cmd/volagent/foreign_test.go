@@ -11,9 +11,9 @@ import (
 )
 
 // TestDetachUnderForeignMount mounts another file system over a target or a staging path, and
-// detaches the volume with the plugin or without it. The plugin would unmount whichever mount is on
-// top, so the agent must not call it. The content of the other mount must survive. Once that mount
-// is gone, the detach completes by itself.
+// detaches the volume with or without the plugin. The plugin would unmount the top mount, which is
+// the foreign one, so the agent must not call the plugin. The content of the foreign mount must
+// survive. Once the foreign mount is gone, the agent completes the detach without another request.
 func TestDetachUnderForeignMount(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"target", "staging"} {
@@ -58,9 +58,9 @@ func TestDetachUnderForeignMount(t *testing.T) {
 	}
 }
 
-// TestForeignMountBeforePendingCall detaches a volume without its plugin. Before the plugin
-// returns, it mounts another file system at the former target or staging path. The agent must not
-// make the pending calls until that mount is gone.
+// TestForeignMountBeforePendingCall detaches a volume without its plugin. Before the plugin is
+// back, the test mounts another file system on the former target or staging path. The agent must
+// not make the pending calls until that mount is gone.
 func TestForeignMountBeforePendingCall(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"target", "staging"} {
@@ -79,7 +79,7 @@ func TestForeignMountBeforePendingCall(t *testing.T) {
 			planted := filepath.Join(at, "planted")
 			h.must(os.WriteFile(planted, []byte("theirs"), 0o644))
 
-			h.kill() // the next agent also knows that the mount is foreign
+			h.kill() // the next agent must also recognize the foreign mount
 			h.start()
 			h.startPlugin()
 			h.await("the foreign mount to be named", func() bool {
@@ -94,7 +94,7 @@ func TestForeignMountBeforePendingCall(t *testing.T) {
 	}
 }
 
-// TestDetachOfDoubleMount detaches a volume that its plugin mounted twice at the target. The agent
+// TestDetachOfDoubleMount detaches a volume that the plugin mounted twice on the target. The agent
 // unmounts both mounts, because both belong to the plugin.
 func TestDetachOfDoubleMount(t *testing.T) {
 	t.Parallel()

@@ -17,8 +17,8 @@ import (
 )
 
 // TestFullDisk checks a data dir without free space. The agent refuses a claim with a helpful error
-// and sends no call for it. Mounted volumes stay mounted. A restart of the agent changes none of
-// this. Once there is space again, everything works without another command.
+// and sends no CSI call for it. Mounted volumes stay mounted. The agent behaves in the same way
+// after a restart. Once there is space again, claims succeed without another command.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -31,7 +31,7 @@ func TestFullDisk(t *testing.T) {
 	h.start("rec")
 	h.register("small", "single-node-writer")
 	path := h.volctl("volume", "claim", "small")
-	// A record of this size does not fit into the free pages of the file.
+	// A record of this size does not fit into the free pages of the database file.
 	file := filepath.Join(h.dir, "large.yaml")
 	h.must(os.WriteFile(file, fmt.Appendf(nil, "id: large\nname: %q\nplugin_id: rec\nexternal_id: ext/large\n", strings.Repeat("x", 256<<10)), 0o644))
 	h.volctl("volume", "register", file)
@@ -85,8 +85,8 @@ func fill(path string) error {
 	return f.Close()
 }
 
-// failing makes system calls of the running agent on its state database fail. The returned function
-// ends this.
+// failing makes the given system call fail when the running agent uses it on the state database.
+// The returned function stops this.
 func (h *host) failing(call, errno string) (end func()) {
 	h.t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -96,8 +96,8 @@ func (h *host) failing(call, errno string) (end func()) {
 	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-P", filepath.Join(h.dir, "d", "state.db"),
 		"-e", "trace="+call, "-e", "inject="+call+":error="+errno, "-p", pid)
 	h.must(cmd.Start())
-	// traced reports whether all threads of the agent are traced (want is true), or none is (want
-	// is false).
+	// traced reports whether strace traces all threads of the agent (want is true), or none of them
+	// (want is false).
 	traced := func(want bool) bool {
 		tasks, err := filepath.Glob("/proc/" + pid + "/task/*/status")
 		h.must(err)
@@ -113,14 +113,14 @@ func (h *host) failing(call, errno string) (end func()) {
 	return func() {
 		h.t.Helper()
 		h.must(cmd.Process.Signal(syscall.SIGTERM))
-		_ = cmd.Wait() // it ends by the signal
+		_ = cmd.Wait() // the signal ends strace
 		h.await("strace is gone", func() bool { return traced(false) })
 	}
 }
 
-// TestFailingDisk checks claims and detaches while commits fail for any reason. None of them may be
-// half done, and all work again once commits succeed. A commit whose last sync failed may have
-// reached the file. After a restart it must not be there.
+// TestFailingDisk makes commits fail with different errors during claims and detaches. No claim or
+// detach may be half complete, and all requests succeed once commits succeed. A commit whose last
+// sync failed may have reached the file. After a restart the agent must not use such a commit.
 func TestFailingDisk(t *testing.T) {
 	t.Parallel()
 	for _, fault := range [][2]string{{"pwrite64", "ENOSPC"}, {"pwrite64", "EIO"}, {"fdatasync", "EIO"}} {

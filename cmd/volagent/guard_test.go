@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// guarded reports whether a directory has the immutable flag, and checks that a write to it fails
-// accordingly.
+// guarded reports whether a directory has the immutable flag. It also checks that a write to the
+// directory fails only with this flag.
 func (h recorded) guarded(dir string) bool {
 	h.t.Helper()
 	flags, err := dirFlags(dir, nil)
@@ -39,9 +39,10 @@ func (h recorded) at(name string) string {
 	return dir
 }
 
-// TestGuard checks that an own directory refuses writes while no volume is mounted on it. The guard
-// is not applied to a directory that has files, was immutable before, or was claimed with
-// --at-writable. The deregister of the last volume that used a directory restores its former state.
+// TestGuard checks that an own directory refuses writes while no volume is mounted on it. The agent
+// does not guard a directory that contains files, was immutable before, or was claimed with
+// --at-writable. The deregister of the last volume that used a directory restores the directory's
+// former flags.
 func TestGuard(t *testing.T) {
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
@@ -80,7 +81,7 @@ func TestGuard(t *testing.T) {
 	set(theirs, immutable)
 	use("data", theirs)
 
-	h.volctl("volume", "register", filepath.Join(h.dir, "data.yaml")) // this keeps the list of directories
+	h.volctl("volume", "register", filepath.Join(h.dir, "data.yaml")) // this keeps the record's list of guarded directories
 	use("more", at)
 	h.volctl("volume", "deregister", "data", "-y")
 	if !h.guarded(theirs) {
@@ -109,8 +110,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardAfterCrash checks that the record names a directory before the agent guards it. An agent
-// that dies in between therefore leaves no unrecorded guard.
+// TestGuardAfterCrash checks that the agent stores the name of a directory before it guards the
+// directory. Therefore an agent that dies between these steps leaves no guard without a record.
 func TestGuardAfterCrash(t *testing.T) {
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
@@ -138,7 +139,7 @@ func TestGuardAfterCrash(t *testing.T) {
 		t.Error("it can be written to")
 	}
 	for id, dir := range map[string]string{"data": at, "more": other} {
-		h.awaitFree(id) // a publish that was given up may still take effect
+		h.awaitFree(id) // a publish that the agent gave up may still take effect
 		h.volctl("volume", "deregister", id, "-y")
 		if h.guarded(dir) {
 			t.Errorf("%s stays immutable", dir)
@@ -146,8 +147,8 @@ func TestGuardAfterCrash(t *testing.T) {
 	}
 }
 
-// TestGuardRestored checks that a backup contains the guarded directories, including those of a
-// free volume.
+// TestGuardRestored checks that a backup contains the guarded directories, even those of an
+// unclaimed volume.
 func TestGuardRestored(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
@@ -167,9 +168,9 @@ func TestGuardRestored(t *testing.T) {
 	}
 }
 
-// TestDoctorGuards checks that doctor finds a guarded directory that no claim and no line in fstab
-// names. --fix makes it writable again. It leaves a directory alone that a claim or fstab names, or
-// on which something is mounted.
+// TestDoctorGuards checks that doctor finds a guarded directory that neither a claim nor fstab
+// names. The option --fix makes this directory writable again. It does not change a directory that
+// a claim or fstab names, or on which a file system is mounted.
 func TestDoctorGuards(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -205,8 +206,8 @@ func TestDoctorGuards(t *testing.T) {
 	h.doctor().none("guard-stale:" + stale)
 	h.doctor().finding("guard-stale:" + under)
 
-	// The record no longer names this directory. If another program makes it immutable now, the
-	// agent must leave it so.
+	// The record no longer names this directory. If another program makes the directory immutable
+	// now, the agent must not change the flag.
 	_, err := dirFlags(stale, func(flags uint32) uint32 { return flags | immutable })
 	h.must(err)
 	h.doctor("--fix", "-y").none("guard-stale:"+stale, "guard-stale:"+under)
@@ -222,7 +223,7 @@ func TestDoctorGuards(t *testing.T) {
 	}
 }
 
-// none asserts that there are no such findings.
+// none asserts that doctor has none of the given findings.
 func (d examined) none(ids ...string) {
 	d.t.Helper()
 	for _, id := range ids {
@@ -232,8 +233,9 @@ func (d examined) none(ids ...string) {
 	}
 }
 
-// TestGuardMoved checks that the agent finds a guarded directory after its parent was renamed, when
-// the volume is deregistered. A new directory at the old path gets a guard of its own.
+// TestGuardMoved renames the parent of a guarded directory. When the volume is deregistered, the
+// agent must find the renamed directory and remove its guard. A new directory at the old path gets
+// its own guard.
 func TestGuardMoved(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
@@ -260,8 +262,8 @@ func TestGuardMoved(t *testing.T) {
 	}
 }
 
-// TestGuardForced checks a volume that stays mounted after a forced deregister. Its directory stays
-// immutable until the agent has unmounted the volume, even if the agent restarts in between.
+// TestGuardForced checks a volume that stays mounted after a forced deregister. Its own directory
+// stays immutable until the agent has unmounted the volume, even if the agent restarts meanwhile.
 func TestGuardForced(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })

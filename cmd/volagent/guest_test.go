@@ -20,20 +20,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guest is a small Debian with its own systemd. It runs in a container on a copy in memory, so
-// nothing of it remains when the test ends or is killed.
+// guest is a small Debian with its own systemd, which runs in a container. Its disk is a copy in
+// memory, so no leftover remains when the test ends or is killed.
 type guest struct {
 	t      testing.TB
-	tree   string // its files while it is powered off
-	leader string // process id of its systemd
-	root   string // its files while it runs, including its mounts
-	halt   func() // removes the remains of a boot
+	tree   string // root of the guest's files while the guest is not running
+	leader string // process id of the guest's systemd
+	root   string // root of the guest's files and mounts while the guest is running
+	halt   func() // removes leftovers of a boot from the host
 }
 
-// noTree is the exit code of scripts/systemd-root when there is no network.
+// noTree is the exit code of scripts/systemd-root if there is no network.
 const noTree = 75
 
-// newGuest boots a guest with the agent's unit and the files that install puts into its tree.
+// newGuest boots a guest with the agent's unit. Before the boot, the function install adds files to
+// the guest's tree.
 func newGuest(t testing.TB, install func(tree string)) *guest {
 	t.Helper()
 	g := newTree(t)
@@ -67,8 +68,8 @@ func newTree(t testing.TB) *guest {
 	return g
 }
 
-// boot boots the guest and returns the state that systemd reports: "running", or "degraded" if a
-// unit failed.
+// boot boots the guest and returns the state that systemd reports. The state is "running", or
+// "degraded" if a unit failed.
 func (g *guest) boot() (state string) {
 	g.t.Helper()
 	dir := filepath.Dir(g.tree)
@@ -94,7 +95,7 @@ func (g *guest) boot() (state string) {
 	if g.leader = strings.TrimSpace(line); err != nil || g.leader == "" {
 		g.t.Fatalf("the guest does not boot: %v", err)
 	}
-	go func() { _, _ = io.Copy(io.Discard, stdout) }() // until the guest ends
+	go func() { _, _ = io.Copy(io.Discard, stdout) }() // the copy ends with the guest
 	g.root = "/proc/" + g.leader + "/root"
 	g.await("systemd", func() bool {
 		state = strings.TrimSpace(g.try("systemctl", "is-system-running", "--wait").out)
@@ -103,13 +104,13 @@ func (g *guest) boot() (state string) {
 	return state
 }
 
-// failed returns the failed units and the logged warnings.
+// failed returns the guest's failed units and logged warnings.
 func (g *guest) failed() string {
 	g.t.Helper()
 	return g.try("systemctl", "list-units", "--failed", "--no-pager", "--plain").out + g.try("journalctl", "--boot", "--no-pager", "-q", "-p", "warning").out
 }
 
-// down makes the guest power itself off, and waits for its end.
+// down makes the guest power off, and waits until it is off.
 func (g *guest) down() {
 	g.t.Helper()
 	g.run("systemctl", "--no-block", "poweroff")
@@ -124,7 +125,8 @@ func (g *guest) down() {
 	g.halt()
 }
 
-// journal returns the messages of all boots of the guest, one per line. It needs keepJournal.
+// journal returns the journal messages of all boots of the guest. The guest must have been prepared
+// with keepJournal.
 func (g *guest) journal(args ...string) string {
 	g.t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(g.tree, "var/log/journal/*"))
@@ -132,7 +134,7 @@ func (g *guest) journal(args ...string) string {
 	var all []byte
 	for _, dir := range dirs {
 		out, err := exec.Command("journalctl", append([]string{"--directory=" + dir, "--no-pager", "-q"}, args...)...).CombinedOutput()
-		if err != nil && len(out) > 0 { // without output there is no matching message
+		if err != nil && len(out) > 0 { // without output no message matches
 			g.t.Fatalf("journalctl: %v: %s", err, out)
 		}
 		all = append(all, out...)
@@ -140,7 +142,7 @@ func (g *guest) journal(args ...string) string {
 	return string(all)
 }
 
-// keepJournal makes a guest write its journal to its disk.
+// keepJournal makes a guest write its journal to disk.
 func keepJournal(t testing.TB, tree string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(tree, "var/log/journal"), 0o755); err != nil {
@@ -155,7 +157,8 @@ func (g *guest) must(err error) {
 	}
 }
 
-// overlay mounts a tree so that all changes to it stay in memory.
+// overlay mounts a copy of a tree that keeps all changes in memory. It returns the path of the
+// copy.
 func (g *guest) overlay(lower string) string {
 	g.t.Helper()
 	dir, err := os.MkdirTemp(binDir, "guest")
@@ -172,7 +175,7 @@ func (g *guest) overlay(lower string) string {
 	return tree
 }
 
-// try runs a command in the guest.
+// try runs a command in the guest and returns its result.
 func (g *guest) try(args ...string) result {
 	g.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -189,7 +192,7 @@ func (g *guest) try(args ...string) result {
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// run runs a command in the guest, which must succeed, and returns its output.
+// run runs a command in the guest and returns its output. The command must succeed.
 func (g *guest) run(args ...string) string {
 	g.t.Helper()
 	r := g.try(args...)
@@ -209,7 +212,7 @@ func (g *guest) await(what string, cond func() bool) {
 	}
 }
 
-// write writes a file of the guest.
+// write writes a file in the running guest.
 func (g *guest) write(path, text string) {
 	g.t.Helper()
 	g.must(os.WriteFile(filepath.Join(g.root, path), []byte(text), 0o644))
@@ -221,14 +224,14 @@ func (g *guest) plugin(id, field string) string {
 	return g.run("volctl", "plugin", "status", id, "-o", "go-template={{with ."+field+"}}{{.}}{{end}}")
 }
 
-// ready waits until a plugin is ready and returns its pid in the guest's pid namespace.
+// ready waits until a plugin is ready. It returns the plugin's pid in the guest's pid namespace.
 func (g *guest) ready(id string) string {
 	g.t.Helper()
 	g.run("volctl", "wait", "--plugin", id, "--timeout", "30s")
 	return g.plugin(id, "pid")
 }
 
-// cgroup returns the control group of a process.
+// cgroup returns the control group of a process in the guest.
 func (g *guest) cgroup(pid string) string {
 	g.t.Helper()
 	for line := range strings.Lines(g.run("cat", "/proc/"+pid+"/cgroup")) {
@@ -240,7 +243,8 @@ func (g *guest) cgroup(pid string) string {
 	return ""
 }
 
-// claim registers and claims a volume, and starts a service that writes to it.
+// claim registers and claims a volume. It starts a service that writes to the volume, and returns
+// this service.
 func (g *guest) claim(plugin, volume string) *scribe {
 	g.t.Helper()
 	file := "/root/" + volume + ".yaml"
@@ -250,7 +254,7 @@ func (g *guest) claim(plugin, volume string) *scribe {
 	return g.writes(volume, path)
 }
 
-// writes starts a service that writes to a volume.
+// writes starts a service that writes to a volume, and returns this service.
 func (g *guest) writes(volume, path string) *scribe {
 	g.t.Helper()
 	l := &scribe{g: g, unit: "writer-" + volume + ".service", file: path + "/log"}
@@ -260,7 +264,7 @@ func (g *guest) writes(volume, path string) *scribe {
 	return l
 }
 
-// scribe is a service that writes numbers to a volume, and ends when a write fails.
+// scribe is a service that writes numbers to a volume. It ends when a write fails.
 type scribe struct {
 	g          *guest
 	unit, file string
@@ -271,7 +275,7 @@ func (l *scribe) lines() []string {
 	return strings.Fields(l.g.run("cat", l.file))
 }
 
-// goesOn waits until the service has written more, and asserts that no line is missing.
+// goesOn waits until the service has written more numbers. It asserts that no number is missing.
 func (l *scribe) goesOn() {
 	l.g.t.Helper()
 	before := -1
@@ -293,11 +297,11 @@ func (l *scribe) goesOn() {
 	}
 }
 
-// built builds a program of this tree without a C library, so that it runs anywhere.
+// built builds a program of this project without cgo, so that it runs without a C library.
 func built(t testing.TB, to string, args ...string) {
 	t.Helper()
 	cmd := exec.Command("go", append(args, "-o", to)...)
-	if i := len(args) - 1; i > 0 { // the package comes last
+	if i := len(args) - 1; i > 0 { // the package is the last argument
 		cmd = exec.Command("go", append(append(append([]string{}, args[:i]...), "-o", to), args[i])...)
 	}
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

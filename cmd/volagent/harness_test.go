@@ -23,11 +23,11 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// binDir contains volagent and volctl, built from this tree.
+// binDir is the directory with volagent and volctl, both built from this tree.
 var binDir string
 
-// inside marks the child process that runs the tests in its own mount namespace, so that no mount
-// of a test can leak.
+// inside is set in the environment of the child process that runs the tests in its own mount
+// namespace. Mounts of a test therefore never remain on the host.
 const inside = "VOLAGENT_TEST_NAMESPACE"
 
 func TestMain(m *testing.M) {
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// reexec runs this binary again in a private mount namespace.
+// reexec runs this binary again in its own mount namespace.
 func reexec() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"=1")
@@ -67,7 +67,8 @@ func reexec() int {
 	return 0
 }
 
-// run builds the binaries, runs the tests, and checks that there are no leftovers.
+// run builds the programs, runs the tests, and checks that the tests leave no mounts, loop devices
+// or processes on the host.
 func run(m *testing.M) (code int) {
 	syscall.Umask(0o022) // some tests read files as another user
 	fail := func(err error) int {
@@ -95,7 +96,8 @@ func run(m *testing.M) (code int) {
 			return fail(fmt.Errorf("cannot build: %w\n%s", err, out))
 		}
 	}
-	// Parallel tests mostly wait. A flag on the command line takes precedence.
+	// Run six tests in parallel, because they spend most of their time waiting. A flag on the
+	// command line overrides this number.
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		return fail(err)
 	}
@@ -104,10 +106,11 @@ func run(m *testing.M) (code int) {
 	if err := stopBoxes(); err != nil {
 		return fail(fmt.Errorf("the container runtimes of the tests cannot be ended: %w", err))
 	}
-	// Remove the cgroups of plugins that ended without an agent, which the next agent would remove.
+	// Remove the cgroups of plugins that ended while no agent was running. On a real host the next
+	// agent removes them.
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-*")
 	for _, dir := range groups {
-		_ = os.Remove(dir) // the cgroups of others are in use
+		_ = os.Remove(dir) // the kernel keeps cgroups that are in use
 	}
 	after := leftovers()
 	for end := time.Now().Add(20 * time.Second); after != before && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -119,7 +122,8 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// leftovers returns the mounts, loop devices and processes that tests may leave.
+// leftovers returns the mounts, loop devices and processes that exist now. run compares the values
+// before and after the tests.
 func leftovers() string {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -131,7 +135,7 @@ func leftovers() string {
 	}
 	left := string(mounts) + strings.Join(processes(binDir), "\n")
 	for line := range strings.Lines(string(loops)) {
-		// Tests of other packages run at the same time, with their own loop devices.
+		// Tests of other packages run at the same time and have their own loop devices.
 		if slices.ContainsFunc(hostDirs, func(dir string) bool { return strings.HasPrefix(line, dir+"/") }) {
 			left += line
 		}
@@ -139,7 +143,7 @@ func leftovers() string {
 	return left
 }
 
-// processes returns the processes that run a program below dir.
+// processes returns the processes whose program is below dir.
 func processes(dir string) []string {
 	var found []string
 	exes, err := filepath.Glob("/proc/[0-9]*/exe")
@@ -154,13 +158,14 @@ func processes(dir string) []string {
 	return found
 }
 
-// hostDirs lists the directories of all hosts so far.
+// hostDirs contains the directories of all hosts that the tests have created.
 var (
 	hostDirs   []string
 	hostDirsMu sync.Mutex
 )
 
-// host is the simulated host of a test: directories, an agent, and its processes.
+// host is the simulated host of a test. It consists of directories, an agent, and the agent's
+// processes.
 type host struct {
 	t   testing.TB
 	dir string // short, because CSI paths below it must fit in 128 bytes
@@ -168,15 +173,15 @@ type host struct {
 	cmd *exec.Cmd
 	log *os.File
 
-	flags []string // flags of args to leave out, with their values
-	more  []string // arguments to add
-	wrap  []string // a program that runs the agent
+	flags []string // flags that args omits, with their values
+	more  []string // additional arguments of the agent
+	wrap  []string // a program with arguments that runs the agent
 
-	program string // the agent's binary; "" is the one of this tree
+	program string // path of the agent's binary, or "" for the one of this tree
 }
 
-// newHost creates the directories. At the end of the test it stops plugins that still run, and
-// unmounts all their mounts.
+// newHost creates the directories of a host. At the end of the test it stops running plugins and
+// unmounts all mounts.
 func newHost(t testing.TB) *host {
 	t.Helper()
 	h := &host{t: t}
@@ -201,8 +206,8 @@ func newHost(t testing.TB) *host {
 	return h
 }
 
-// randomWord returns a word that no test can mistake for its expected text in output that contains
-// a path. It has no vowels and no digits, so it is never an id of a test.
+// randomWord returns a word for the host's directory. The word has no vowels and no digits.
+// Therefore text that a test expects in output, such as an id, never appears in a path by accident.
 func randomWord() string {
 	const consonants = "bcdfghjklmnpqrstvwxz"
 	word := make([]byte, 6)
@@ -221,7 +226,8 @@ func (h *host) must(err error) {
 
 func (h *host) socket() string { return filepath.Join(h.dir, "run", "volagent.sock") }
 
-// args returns the flags that keep an agent within the host.
+// args returns the agent's flags. They keep all files and sockets of the agent in the host's
+// directory.
 func (h *host) args() []string {
 	args := []string{
 		"--config", filepath.Join(h.dir, "volagent.yaml"), "--data-dir", filepath.Join(h.dir, "d"),
@@ -236,7 +242,7 @@ func (h *host) args() []string {
 	return append(args, h.more...)
 }
 
-// start starts the agent, and waits until it answers and the given plugins are ready.
+// start starts the agent. It waits until the agent answers and the given plugins are ready.
 func (h *host) start(plugins ...string) {
 	h.t.Helper()
 	argv := append(slices.Clone(h.wrap), cmp.Or(h.program, filepath.Join(binDir, "volagent")))
@@ -250,7 +256,7 @@ func (h *host) start(plugins ...string) {
 	}
 }
 
-// signal sends a signal to the agent and waits for its end.
+// signal sends a signal to the agent and waits until the agent ends.
 func (h *host) signal(sig syscall.Signal) error {
 	h.t.Helper()
 	h.must(h.cmd.Process.Signal(sig))
@@ -267,13 +273,13 @@ func (h *host) kill() {
 	}
 }
 
-// result is the output and the exit code of volctl.
+// result is the output and the exit code of a command.
 type result struct {
 	out, err string
 	code     int
 }
 
-// try runs volctl.
+// try runs volctl and returns its result.
 func (h *host) try(args ...string) result {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
@@ -290,7 +296,7 @@ func (h *host) try(args ...string) result {
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// volctl runs volctl, which must succeed, and returns its output.
+// volctl runs volctl and returns its output. The command must succeed.
 func (h *host) volctl(args ...string) string {
 	h.t.Helper()
 	r := h.try(args...)
@@ -300,7 +306,7 @@ func (h *host) volctl(args ...string) string {
 	return strings.TrimSpace(r.out)
 }
 
-// await waits until a condition holds.
+// await waits until cond returns true, at most 100 seconds.
 func (h *host) await(what string, cond func() bool) {
 	h.t.Helper()
 	for end := time.Now().Add(100 * time.Second); !cond(); {
@@ -311,7 +317,7 @@ func (h *host) await(what string, cond func() bool) {
 	}
 }
 
-// mounts returns the lines of the mount table below the host's directory.
+// mounts returns the lines of the mount table for mounts below the host's directory.
 func (h *host) mounts() string {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	h.must(err)
@@ -324,7 +330,7 @@ func (h *host) mounts() string {
 	return strings.Join(lines, "")
 }
 
-// pluginPID returns the process id of a plugin, or 0 if it has none.
+// pluginPID returns the process id of a plugin, or 0 if the plugin has no process.
 func (h *host) pluginPID(id string) int {
 	h.t.Helper()
 	pid, err := strconv.Atoi(h.volctl("plugin", "status", id, "-o", "go-template={{.pid}}"))
@@ -334,8 +340,9 @@ func (h *host) pluginPID(id string) int {
 	return pid
 }
 
-// close removes the host: agent, plugins, mounts, and directories. TestMain would otherwise report
-// a mount that the test left. The test itself must assert everything that it is about.
+// close stops the agent and the plugins, and removes all mounts and directories of the host. A test
+// must assert the state of its mounts itself, because close removes leftover mounts without failing
+// the test.
 func (h *host) close() {
 	raw, err := os.ReadFile(h.log.Name())
 	h.must(err)
@@ -349,7 +356,7 @@ func (h *host) close() {
 	}
 	if h.cmd != nil {
 		h.must(h.cmd.Process.Kill())
-		_ = h.cmd.Wait() // it was killed
+		_ = h.cmd.Wait() // the agent was killed
 	}
 	h.checkDB()
 	h.stopPlugins()
@@ -360,7 +367,7 @@ func (h *host) close() {
 	h.must(os.RemoveAll(h.dir))
 }
 
-// checkDB checks that the state database is consistent.
+// checkDB asserts that the state database is consistent.
 func (h *host) checkDB() {
 	h.t.Helper()
 	path := filepath.Join(h.dir, "d", "state.db")
@@ -369,17 +376,16 @@ func (h *host) checkDB() {
 	}
 }
 
-// stopPlugins kills all processes that were started with a socket of this host.
+// stopPlugins kills all plugin processes whose socket is below this host's directory.
 func (h *host) stopPlugins() {
 	for _, pid := range h.started() {
-		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have ended by itself
+		_ = syscall.Kill(pid, syscall.SIGCONT) // the process may have ended
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 		h.await("the plugin's end", func() bool { return ended(pid) })
 	}
 }
 
-// started returns the processes of this host's plugins whose environment contains all of the given
-// texts.
+// started returns the pids of this host's plugins whose environment contains all given texts.
 func (h *host) started(more ...string) (pids []int) {
 	h.t.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -397,7 +403,7 @@ func (h *host) started(more ...string) (pids []int) {
 	return pids
 }
 
-// unmountAll unmounts everything below the host's directory.
+// unmountAll unmounts all mounts below the host's directory.
 func (h *host) unmountAll() {
 	lines := strings.Split(strings.TrimSpace(h.mounts()), "\n")
 	for _, line := range slices.Backward(lines) {
@@ -407,8 +413,8 @@ func (h *host) unmountAll() {
 	}
 }
 
-// detachLoops detaches the loop devices on this host's files. A loop device whose file system was
-// just unmounted may detach itself meanwhile.
+// detachLoops detaches the loop devices whose files are below the host's directory. Some loop
+// devices detach themselves after the unmount of their file system.
 func (h *host) detachLoops() {
 	h.await("the loop devices to go", func() bool {
 		out, err := exec.Command("losetup", "-l", "-n", "-O", "NAME,BACK-FILE").Output()
@@ -417,7 +423,7 @@ func (h *host) detachLoops() {
 		for line := range strings.Lines(string(out)) {
 			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], h.dir+"/") {
 				none = false
-				_ = exec.Command("losetup", "-d", f[0]).Run() // the next round checks it
+				_ = exec.Command("losetup", "-d", f[0]).Run() // the next round checks the result
 			}
 		}
 		return none

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestIdlePlugin checks that a ready plugin with a mounted volume gets at most one probe per
+// TestIdlePlugin checks that a ready plugin with a mounted volume receives at most one probe per
 // interval, and no other call.
 func TestIdlePlugin(t *testing.T) {
 	t.Parallel()
@@ -34,8 +34,8 @@ func TestIdlePlugin(t *testing.T) {
 	}
 }
 
-// TestNeverReady checks a plugin that never opens its socket. From its second start on it is a
-// problem of the node, even while it is being started.
+// TestNeverReady checks a plugin that never opens its socket. After its first start has failed, the
+// node status reports the plugin as a problem, even during a later start.
 func TestNeverReady(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -48,9 +48,9 @@ func TestNeverReady(t *testing.T) {
 	h.exits(0, "it has not opened its socket", "plugin", "status", "mute")
 }
 
-// TestPluginAway checks a plugin that cannot start. A claim waits for its own timeout and then
+// TestPluginAway checks a plugin that cannot start. A claim waits until its own timeout and then
 // fails with the plugin's last output. Mounted volumes stay untouched. A detach waits, and
-// completes as soon as the plugin is back.
+// completes once the plugin is ready again.
 func TestPluginAway(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -83,7 +83,7 @@ func TestPluginAway(t *testing.T) {
 	h.expect(mark)
 
 	h.must(os.Remove(broken))
-	h.volctl("plugin", "start", "rec") // now, instead of after the restart delay
+	h.volctl("plugin", "start", "rec") // do not wait for the restart delay
 	if r := <-detached; r.code != 0 {
 		t.Errorf("the detach: exit %d, %s", r.code, r.err)
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// sleeper is a process that does nothing until it is killed.
+// sleeper is a process that only sleeps until it is killed.
 type sleeper struct {
 	cmd *exec.Cmd
 	t   testing.TB
 }
 
-// newSleeper starts a sleeper in a directory, which it keeps busy. "" is the directory of the
-// tests.
+// newSleeper starts a sleeper whose working directory is dir, so that the process keeps the mount
+// of dir busy. An empty dir means the directory of the tests.
 func newSleeper(t testing.TB, dir string) *sleeper {
 	t.Helper()
 	s := &sleeper{exec.Command("sleep", "1000"), t}
@@ -37,8 +37,7 @@ func newSleeper(t testing.TB, dir string) *sleeper {
 func (s *sleeper) pid() int      { return s.cmd.Process.Pid }
 func (s *sleeper) owner() string { return fmt.Sprintf("pid:%d", s.pid()) }
 
-// kill kills and reaps the sleeper, the first time that it is called. The sleeper must still be
-// running.
+// kill kills and reaps the sleeper, which must still be running. Further calls have no effect.
 func (s *sleeper) kill() {
 	s.t.Helper()
 	if s.cmd.ProcessState != nil {
@@ -60,7 +59,7 @@ func (h *host) allGone() {
 	}
 }
 
-// codeOf returns the API's code of an error. For any other error it returns the text of the error.
+// codeOf returns the API code of an error. For an error without a code it returns the error's text.
 func codeOf(err error) api.Code {
 	var e *api.Error
 	switch {
@@ -77,13 +76,13 @@ func codeOf(err error) api.Code {
 const immutable = 0x10
 
 // dirFlags returns the inode flags of a directory, see ioctl_iflags(2). If set is not nil, dirFlags
-// also changes them.
+// also replaces the flags by the result of set.
 func dirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only read
+	defer func() { _ = unix.Close(fd) }() // the directory was only read
 	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
 	if err != nil || set == nil {
 		return flags, err
@@ -91,8 +90,8 @@ func dirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	return flags, unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(set(flags)))
 }
 
-// unguardAll clears the immutable flag of all directories below the host's directory, so that they
-// can be removed.
+// unguardAll clears the immutable flag of all directories below the host's directory, so that the
+// test can remove them.
 func (h *host) unguardAll() {
 	h.must(filepath.WalkDir(h.dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// hint returns the hint in volctl's error output.
+// hint returns the hint in the error output of volctl.
 func (r result) hint() string {
 	for line := range strings.Lines(r.err) {
 		if hint, is := strings.CutPrefix(line, "hint: "); is {
@@ -18,8 +18,8 @@ func (r result) hint() string {
 	return ""
 }
 
-// follow runs the hint of a refusal in a shell, as a person would. The command must succeed, or be
-// refused with another hint, which follow runs in turn.
+// follow runs the hint of a refused command in a shell, as a user would. If the hint's command is
+// refused with another hint, follow runs that hint next, until a command succeeds.
 func (h *host) follow(r result) {
 	h.t.Helper()
 	seen := map[string]bool{}
@@ -33,18 +33,18 @@ func (h *host) follow(r result) {
 	}
 }
 
-// shell runs a command line.
+// shell runs a command line in a shell and returns its result.
 func (h *host) shell(line string) result {
 	h.t.Helper()
 	cmd := exec.Command("sh", "-c", line)
 	cmd.Env, cmd.Dir = h.env, h.dir
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run() // the exit code is enough
+	_ = cmd.Run() // the exit code tells whether the command failed
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// mustRefuse runs volctl, which must refuse.
+// mustRefuse runs volctl and returns its result. The command must fail.
 func (h *host) mustRefuse(args ...string) result {
 	h.t.Helper()
 	r := h.try(args...)
@@ -54,7 +54,8 @@ func (h *host) mustRefuse(args ...string) result {
 	return r
 }
 
-// TestHints checks that every suggested command works in the state in which it is suggested.
+// TestHints checks that every command that a hint suggests works in the state in which the hint
+// appears.
 func TestHints(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -62,14 +63,14 @@ func TestHints(t *testing.T) {
 	dir := filepath.Join(h.dir, "srv")
 	h.must(os.Mkdir(dir, 0o755))
 
-	// A mount owns the claim, so the hint must unmount it first.
+	// A mount owns the claim, so the hint must unmount the volume first.
 	for _, args := range [][]string{{"volume", "deregister", "data", "-y"}, {"volume", "detach", "data", "--all"}, {"volume", "claim", "data", "--alloc", "b", "--timeout", "1s"}} {
 		h.volctl("mount", "data", dir)
 		h.follow(h.mustRefuse(args...))
 		h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
 	}
 
-	// A drain names the command that unmounts the volume.
+	// A drain prints the command that unmounts the volume.
 	h.volctl("mount", "data", dir)
 	drained := h.try("node", "drain", "--deadline", "1s")
 	if want := "volctl umount " + dir; !strings.Contains(drained.out+drained.err, want) {
@@ -80,7 +81,7 @@ func TestHints(t *testing.T) {
 	}
 	h.volctl("node", "undrain")
 
-	// The agent notices a file in the plugin directory by itself.
+	// The agent notices a new file in the plugin directory without a command.
 	made := h.shell("volctl plugin init nfs plugins.d/nfs.yaml")
 	_, next, ok := strings.Cut(made.out, "then: ")
 	if r := h.shell(next); made.code != 0 || !ok || r.code != 0 {
@@ -94,7 +95,7 @@ func TestHints(t *testing.T) {
 	h.follow(h.mustRefuse("wait", "--plugin", "x", "--timeout", "3s"))
 	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "x.yaml")))
 
-	// The socket is not that of this host's service, so the hint must not suggest systemctl.
+	// This socket does not belong to the host's service, so the hint must not suggest systemctl.
 	if hint := h.mustRefuse("volume", "list", "--socket", "/nosuch.sock").hint(); strings.Contains(hint, "systemctl") || !strings.Contains(hint, "--socket") {
 		t.Errorf("hint: %s", hint)
 	}

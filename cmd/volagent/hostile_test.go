@@ -12,14 +12,14 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// background runs volctl in the background and returns a channel for its result.
+// background runs volctl in the background. It returns a channel that receives the result.
 func (h *host) background(args ...string) <-chan result {
 	done := make(chan result, 1)
 	go func() { done <- h.try(args...) }()
 	return done
 }
 
-// registerAs registers storage under an id.
+// registerAs registers storage with the given external id under a volume id.
 func (h recorded) registerAs(id, external string) result {
 	h.t.Helper()
 	file := filepath.Join(h.dir, id+".yaml")
@@ -27,8 +27,8 @@ func (h recorded) registerAs(id, external string) result {
 	return h.try("volume", "register", file)
 }
 
-// TestIDGivenAway checks a call that is still in flight for a volume after a forced deregister. Its
-// result must not affect another volume that got the same id.
+// TestIDGivenAway checks a call that is still in progress for a volume after a forced deregister.
+// The result of this call must not affect a new volume with the same volume id.
 func TestIDGivenAway(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "4s", nil)
@@ -55,8 +55,8 @@ func TestIDGivenAway(t *testing.T) {
 	}
 }
 
-// TestOneDirectory makes two claims with the same own directory at once. One of them must be
-// refused, and no leftover may remain there.
+// TestOneDirectory makes two claims with the same own directory at the same time. The agent must
+// refuse one of them, and the directory must contain no leftover.
 func TestOneDirectory(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("one", "single-node-writer")
@@ -82,8 +82,8 @@ func TestOneDirectory(t *testing.T) {
 	}
 }
 
-// TestMountPoints checks that a claim cannot use a directory behind a symbolic link, or a directory
-// of the agent, as its own directory.
+// TestMountPoints checks which own directories the agent refuses, such as directories behind a
+// symbolic link and the agent's own directories.
 func TestMountPoints(t *testing.T) {
 	h := newHost(t)
 	h.start("local")
@@ -110,7 +110,7 @@ func TestMountPoints(t *testing.T) {
 	}
 }
 
-// TestSocketFile checks that the agent does not replace a file that is not a socket by its socket.
+// TestSocketFile checks that the agent does not replace a regular file by its socket.
 func TestSocketFile(t *testing.T) {
 	h := newHost(t)
 	h.must(os.WriteFile(h.socket(), []byte("mine"), 0o600))
@@ -122,8 +122,8 @@ func TestSocketFile(t *testing.T) {
 	}
 }
 
-// TestSecretGone checks that a detach works without a secret that its calls do not carry, and waits
-// for a secret that they do.
+// TestSecretGone removes a secret before a detach. The detach works if its calls do not contain the
+// secret. Otherwise it waits until the secret is back.
 func TestSecretGone(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -140,11 +140,11 @@ func TestSecretGone(t *testing.T) {
 	}
 	h.allGone()
 	h.must(os.Rename(secret+".away", secret))
-	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s") // without another command
+	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s") // the detach completes without another command
 }
 
-// TestTwoWait checks two requests that wait for the same claim. When the first one times out, the
-// second one keeps the claim.
+// TestTwoWait checks two requests that wait for the same claim. When the first request times out,
+// the claim of the second request remains.
 func TestTwoWait(t *testing.T) {
 	h := newRecorded(t, "30s", nil)
 	h.register("data", "single-node-writer")
@@ -161,7 +161,8 @@ func TestTwoWait(t *testing.T) {
 	}
 }
 
-// TestInterrupted checks that the agent withdraws a claim when the waiting client disconnects.
+// TestInterrupted checks that the agent withdraws a claim if the client that waits for it
+// disconnects.
 func TestInterrupted(t *testing.T) {
 	h := newRecorded(t, "30s", nil)
 	h.register("data", "single-node-writer")

@@ -18,12 +18,12 @@ func (h *host) inspect(more ...string) (string, int) {
 	cmd.Env = h.env
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	_ = cmd.Run() // the exit code is enough
+	_ = cmd.Run() // the exit code tells whether the command failed
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// TestInspect checks that inspect compares records with mounts while no agent runs, and changes
-// neither.
+// TestInspect checks that inspect compares records with mounts while no agent runs, and that it
+// changes neither.
 func TestInspect(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-multi-writer")
@@ -58,8 +58,8 @@ func TestInspect(t *testing.T) {
 		t.Errorf("exit %d, %+v", code, in)
 	}
 
-	// A killed agent may leave the mount with which it tests a plugin's mount propagation. This is
-	// not a finding.
+	// A killed agent may leave its canary mount, with which it tests mount propagation. This mount
+	// is not a finding.
 	canary := filepath.Join(h.dir, "d", "csi", "rec", "staging", ".canary")
 	h.must(os.MkdirAll(canary, 0o700))
 	h.must(syscall.Mount("volagent-canary", canary, "tmpfs", 0, ""))
@@ -75,7 +75,7 @@ func TestInspect(t *testing.T) {
 	says(1, other+"  missing", planted+" is mounted (tmpfs), and no record explains it", "2 findings")
 	h.must(syscall.Unmount(planted, 0))
 
-	// With a damaged file, inspect still shows the mounts.
+	// Although the database is damaged, inspect must still show the mounts.
 	if after, err := os.ReadFile(db); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("the database was changed: %v", err)
 	}

@@ -26,18 +26,18 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// The value of loadRole in the environment selects the role of this binary.
+// The environment variable that loadRole names selects the role of a child process of this binary.
 const (
 	loadRole   = "VOLAGENT_LOAD_ROLE"
 	rolePlugin = "plugin"
 	roleAgent  = "agent"
 
 	loadPluginConfig = "VOLAGENT_LOAD_PLUGIN"  // JSON of loadPlugin
-	loadCommitDelay  = "VOLAGENT_LOAD_COMMIT"  // additional delay of each commit of roleAgent
+	loadCommitDelay  = "VOLAGENT_LOAD_COMMIT"  // delay that roleAgent adds to each commit
 	loadProfile      = "VOLAGENT_LOAD_PROFILE" // file for the CPU profile of roleAgent
 )
 
-// loadChild runs a child process of the load tool.
+// loadChild runs a child process of the load tests in the given role.
 func loadChild(role string) int {
 	var err error
 	switch role {
@@ -53,8 +53,7 @@ func loadChild(role string) int {
 	return 0
 }
 
-// tappedAgent is the agent with a slow disk or with a profile. Its commits are counted from
-// outside, as those of the built agent are.
+// tappedAgent runs the agent with delayed commits or with a CPU profile.
 func tappedAgent() int {
 	var seams agent.Seams
 	if raw := os.Getenv(loadCommitDelay); raw != "" {
@@ -84,16 +83,16 @@ func tappedAgent() int {
 	return agent.Main(os.Args[1:], os.Stdout, os.Stderr, seams)
 }
 
-// loadPlugin is a minimal CSI plugin. It bind-mounts one directory at staging paths, and the
-// staging paths at targets. It sleeps for the configured time and counts its calls. It writes no
-// log, so that the measurement covers only the caller. It ends with the process Parent.
+// loadPlugin is a minimal CSI plugin. It bind-mounts one directory on staging paths, and the
+// staging paths on targets. It delays and counts its calls. It writes no log, so that a benchmark
+// measures only the caller. It exits when its parent process ends.
 type loadPlugin struct {
-	Source string        // directory to mount
-	Delay  time.Duration // of each call that changes something
-	Attach bool          // whether the controller needs ControllerPublish
+	Source string        // directory that the plugin mounts
+	Delay  time.Duration // delay of each call that changes state
+	Attach bool          // whether the plugin requires ControllerPublish
 	Parent int
 
-	counts sync.Map // method → *atomic.Int64
+	counts sync.Map // maps each method to an *atomic.Int64
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
 	csi.UnimplementedNodeServer
@@ -158,7 +157,7 @@ func (p *loadPlugin) count(ctx context.Context, req any, info *grpc.UnaryServerI
 	return do(ctx, req)
 }
 
-// GetPluginInfo returns the number of calls of each method in its manifest.
+// GetPluginInfo returns the number of calls of each method in the manifest of its response.
 func (p *loadPlugin) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
 	resp := &csi.GetPluginInfoResponse{Name: "load.example.com", VendorVersion: "1", Manifest: map[string]string{}}
 	p.counts.Range(func(method, n any) bool {

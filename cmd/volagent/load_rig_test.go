@@ -28,20 +28,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// rig is a host under load. The built agent has one process of the load plugin, and the rig calls
-// another one directly. Both can therefore be measured in turns.
+// rig is a host for benchmarks with two processes of the load plugin. The agent calls one process,
+// and the rig calls the other one directly. Therefore a benchmark can alternate between both and
+// compare them.
 type rig struct {
 	*host
 	api    *apiclient.Client
 	plugin *loadPlugin
 	direct caller
-	ref    *statedb.DB // on the agent's file system, to time a commit
-	tapped []string    // environment of a tapped agent; nil runs the built one
+	ref    *statedb.DB // on the agent's file system, to measure the time of a commit
+	tapped []string    // environment of a tapped agent; nil runs the built agent
 }
 
 const loadWait = 2 * time.Minute
 
-// newRig creates the directories and starts the direct plugin. It does not start the agent.
+// newRig creates the host and starts the process of the load plugin that the rig calls directly. It
+// does not start the agent.
 func newRig(b *testing.B, p *loadPlugin) *rig {
 	b.Helper()
 	r := &rig{host: newHost(b), plugin: p}
@@ -59,7 +61,8 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 		name, value, _ := strings.Cut(kv, "=")
 		env += fmt.Sprintf("    %s: %q\n", name, value)
 	}
-	// Allow one call in flight for each caller, because the direct plugin has no limit.
+	// Do not limit the number of concurrent calls, because the rig's direct calls have no limit
+	// either.
 	file := fmt.Sprintf("id: load\nmax_in_flight: 1000\nexec:\n  command: [%q]\n  env:\n%s", self, env)
 	r.must(os.WriteFile(filepath.Join(r.dir, "plugins.d", "load.yaml"), []byte(file), 0o644))
 
@@ -70,7 +73,7 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 	r.must(cmd.Start())
 	b.Cleanup(func() {
 		_ = cmd.Process.Kill() // Wait follows
-		_ = cmd.Wait()         // it was killed
+		_ = cmd.Wait()         // the process was killed
 	})
 	r.await("the direct plugin", func() bool { _, err := os.Stat(socket); return err == nil })
 	r.direct = dialLoad(b, socket)
@@ -82,14 +85,15 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 	return r
 }
 
-// loadOn is an environment variable that selects the place of the agent's files. With "disk", all
-// files are on the file system of /tmp. With "memory", none are, for a disk that is too slow to
-// measure anything else. By default only the state database is on disk.
+// loadOn is an environment variable that selects the place of the agent's files. By default only
+// the state database is on disk, on the file system of /tmp. The value "disk" puts all files on
+// disk. The value "memory" puts all files in memory, for machines whose disk is too slow for the
+// benchmark.
 const loadOn = "VOLAGENT_LOAD_ON"
 
-// mountRoots puts the directories that are created and removed for each claim on a tmpfs. For half
-// a minute ext4 does not reuse a freed inode and searches for another one. After some thousand
-// claims, this search takes longer than everything else.
+// mountRoots mounts a tmpfs on the directories in which each claim creates and removes directories.
+// For half a minute ext4 does not reuse a freed inode and searches for another one. After some
+// thousand claims this search would dominate the measured time.
 func (r *rig) mountRoots() {
 	r.t.Helper()
 	dirs := []string{"d/csi", "x"}
@@ -107,7 +111,7 @@ func (r *rig) mountRoots() {
 	}
 }
 
-// spawn starts the agent and returns at once.
+// spawn starts the agent and does not wait until the agent is ready.
 func (r *rig) spawn() {
 	r.t.Helper()
 	program, env := filepath.Join(binDir, "volagent"), r.env
@@ -119,7 +123,7 @@ func (r *rig) spawn() {
 	r.must(r.cmd.Start())
 }
 
-// answers waits for the agent's first answer.
+// answers waits until the agent answers a request.
 func (r *rig) answers() {
 	r.t.Helper()
 	for end := time.Now().Add(loadWait); ; time.Sleep(time.Millisecond) {
@@ -141,7 +145,7 @@ func (r *rig) startReady() {
 	r.must(err)
 }
 
-// end stops the agent as a service manager does.
+// end stops the agent with SIGTERM, as a service manager does.
 func (r *rig) end() {
 	r.t.Helper()
 	r.must(r.signal(syscall.SIGTERM))
@@ -149,8 +153,8 @@ func (r *rig) end() {
 
 func loadID(i int) string { return fmt.Sprintf("v%05d", i) }
 
-// register registers n volumes, and creates the directories that the direct driver needs for as
-// many volumes.
+// register registers n volumes. It also creates the directories that n volumes need for direct
+// calls.
 func (r *rig) register(n int) {
 	r.t.Helper()
 	r.drive(n, 32, func(i int) error {
@@ -165,7 +169,7 @@ func (r *rig) register(n int) {
 	})
 }
 
-// drive calls do n times, with atOnce calls at a time, and returns the total time.
+// drive calls do n times with atOnce concurrent calls. It returns the total time.
 func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
 	r.t.Helper()
 	var next atomic.Int64
@@ -202,7 +206,7 @@ func (r *rig) directPath(kind string, i int) string {
 	return filepath.Join(r.dir, "x", kind, loadID(i), "m")
 }
 
-// directClaim makes only the CSI calls that a claim needs.
+// directClaim makes the CSI calls of a claim directly, without the agent.
 func (r *rig) directClaim(i int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), loadWait)
 	defer cancel()
@@ -245,7 +249,7 @@ func (r *rig) directRelease(i int) error {
 	return err
 }
 
-// commitOnce commits the same data as a claim, in a database beside the agent's.
+// commitOnce commits the same data as a claim does, to the rig's own database.
 func (r *rig) commitOnce(int) error {
 	return r.ref.Update(context.Background(), func(tx *statedb.Tx) error {
 		rec, _ := tx.Volume("ref")
@@ -257,8 +261,8 @@ func (r *rig) commitOnce(int) error {
 	})
 }
 
-// commits returns the number of transactions in the agent's database. This is the newer of the two
-// transaction ids in bbolt's meta pages.
+// commits returns the number of committed transactions in the agent's database. This number is the
+// larger of the two transaction ids in bbolt's meta pages.
 func (r *rig) commits() uint64 {
 	r.t.Helper()
 	f, err := os.Open(filepath.Join(r.dir, "d", "state.db"))
@@ -268,7 +272,7 @@ func (r *rig) commits() uint64 {
 	raw := make([]byte, 2*page)
 	_, err = f.ReadAt(raw, 0)
 	r.must(err)
-	const txid = 16 + 48 // offset behind the page header and the preceding fields of the meta page
+	const txid = 16 + 48 // offset after the page header and the preceding fields of the meta page
 	return max(binary.NativeEndian.Uint64(raw[txid:]), binary.NativeEndian.Uint64(raw[page+txid:]))
 }
 
@@ -292,7 +296,7 @@ func dialLoad(tb testing.TB, socket string) caller {
 	return caller{csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)}
 }
 
-// calls returns how many calls the agent's plugin has received so far, by method.
+// calls returns the number of calls that the agent's plugin has received, by method.
 func (r *rig) calls() map[string]int {
 	r.t.Helper()
 	resp, err := dialLoad(r.t, filepath.Join(r.dir, "run", "plugins", "load", "csi.sock")).
@@ -306,8 +310,8 @@ func (r *rig) calls() map[string]int {
 	return calls
 }
 
-// since counts the calls between two results of calls. mutating counts those that change something.
-// all counts every call except the query itself.
+// since returns the number of calls between two results of calls. mutating counts only the calls
+// that change state. all counts every call except the last query.
 func since(now, was map[string]int) (mutating, all int) {
 	for method, n := range now {
 		all += n - was[method]
@@ -318,8 +322,8 @@ func since(now, was map[string]int) (mutating, all int) {
 	return mutating, all - 1
 }
 
-// memory is the agent's memory use in KiB. Anon is its own memory, File is mapped files (program
-// and database), and Peak is the maximum of both together.
+// memory is the agent's memory use in KiB. Anon is anonymous memory, File is mapped files (the
+// program and the database), and Peak is the maximum of their sum.
 type memory struct{ Anon, File, Peak int }
 
 func (r *rig) memory() memory {
@@ -345,7 +349,7 @@ func (r *rig) memory() memory {
 	return m
 }
 
-// cpu returns the processor time that the agent has used so far.
+// cpu returns the processor time that the agent has used.
 func (r *rig) cpu() time.Duration {
 	r.t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
@@ -359,8 +363,8 @@ func (r *rig) cpu() time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
 }
 
-// goroutines stops the agent by SIGQUIT, which makes Go's runtime print all goroutines, and counts
-// them.
+// goroutines stops the agent with SIGQUIT, which makes Go's runtime print all goroutines. It
+// returns the number of printed goroutines.
 func (r *rig) goroutines() int {
 	r.t.Helper()
 	before, err := os.ReadFile(r.log.Name())
@@ -377,12 +381,13 @@ func (r *rig) goroutines() int {
 	return n
 }
 
-// verdicts is an environment variable. It names a file that collects the results of the list of
-// performance goals.
+// verdicts is an environment variable. It names a file to which the benchmarks append their results
+// for the performance goals.
 const verdicts = "VOLAGENT_BENCH_VERDICTS"
 
-// verdict reports the result for one performance goal. The argument short is the factor by which
-// the result misses the goal. At most 1 is a pass, and more than 2 is a gross miss.
+// verdict reports the result for one performance goal. The argument short is the measured value
+// divided by the limit of the goal. A value of at most 1 is a pass, and a value over 2 is a gross
+// miss.
 func verdict(tb testing.TB, what string, short float64, format string, args ...any) {
 	tb.Helper()
 	word := "PASS"

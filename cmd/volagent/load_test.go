@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// samples are durations of one kind of operation.
+// samples contains the measured durations of one kind of operation.
 type samples []time.Duration
 
 func (s *samples) time(r *rig, what func(int) error, i int) {
@@ -26,8 +26,8 @@ func (s samples) median() time.Duration { return s.at(0.5) }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// BenchmarkLoadLatency claims and detaches one volume at a time. In turns it makes the same CSI
-// calls directly, and commits of the same size. It reports medians.
+// BenchmarkLoadLatency claims and detaches one volume at a time. It alternates these requests with
+// the same CSI calls made directly, and with commits of the same size. It reports the medians.
 func BenchmarkLoadLatency(b *testing.B) {
 	for _, attach := range []bool{false, true} {
 		b.Run(fmt.Sprintf("attach=%v", attach), func(b *testing.B) {
@@ -69,8 +69,8 @@ func BenchmarkLoadLatency(b *testing.B) {
 	}
 }
 
-// over compares a median with its limit: the plugin's own time, the given number of commits, and 1
-// ms.
+// over compares a median with its limit. The limit is the sum of the plugin's own time, the time of
+// the given number of commits, and 1 ms.
 func over(b *testing.B, title string, took, direct, commit samples, commits int) {
 	own := took.median() - direct.median() - time.Duration(commits)*commit.median()
 	b.Logf("%s: own time %s", title, own)
@@ -79,7 +79,7 @@ func over(b *testing.B, title string, took, direct, commit samples, commits int)
 
 func round(d time.Duration) time.Duration { return d.Round(time.Microsecond) }
 
-// oncePer checks that each call was made exactly once per claim.
+// oncePer checks that the agent made each CSI call exactly once per claim.
 func (r *rig) oncePer(claims int, was map[string]int, title string) {
 	r.t.Helper()
 	now, short, words := r.calls(), 0.0, ""
@@ -96,8 +96,8 @@ func (r *rig) oncePer(claims int, was map[string]int, title string) {
 	verdict(r.t, title+", calls of a kind a volume", short, "%d claims,%s exactly once", claims, words)
 }
 
-// BenchmarkLoadThroughput claims and detaches many volumes, with several requests at a time. In
-// turns it makes the same calls directly.
+// BenchmarkLoadThroughput claims and detaches many volumes with concurrent requests. It alternates
+// these requests with the same CSI calls made directly.
 func BenchmarkLoadThroughput(b *testing.B) {
 	for _, delay := range []time.Duration{10 * time.Millisecond, 0} {
 		for _, atOnce := range []int{1, 8, 32, 128} {
@@ -109,7 +109,7 @@ func BenchmarkLoadThroughput(b *testing.B) {
 					n = max(8*atOnce, 512)
 				}
 				r.register(n)
-				r.turns(b, n, atOnce, 1) // this warms up connections and caches
+				r.turns(b, n, atOnce, 1) // this fills connections and caches before the measurement
 				was, commits := r.calls(), r.commits()
 				b.ResetTimer()
 				cpu := r.cpu()
@@ -145,7 +145,7 @@ func share(b *testing.B, title string, got, direct float64) {
 	verdict(b, title, 0.8/(got/direct), "%.0f/s, %.0f %% of the plugin driven directly (%.0f/s), at least 80 %%", got, 100*got/direct, direct)
 }
 
-// times are the total times of turns.
+// times contains the total times of the measured turns.
 type times struct {
 	claim, release, dClaim, dRelease time.Duration
 	claimCommits                     uint64
@@ -164,7 +164,7 @@ func (r *rig) turns(b *testing.B, n, atOnce, rounds int) (t times) {
 	return t
 }
 
-// BenchmarkLoadSlowDisk delays each commit by 10 ms, so that claims must share commits.
+// BenchmarkLoadSlowDisk delays each commit by 10 ms, so that concurrent claims must share commits.
 func BenchmarkLoadSlowDisk(b *testing.B) {
 	const atOnce, n, rounds = 128, 512, 4
 	r := newRig(b, &loadPlugin{})
@@ -184,7 +184,8 @@ func BenchmarkLoadSlowDisk(b *testing.B) {
 	r.end()
 }
 
-// BenchmarkLoadRestart kills the agent while claims exist, and starts it again.
+// BenchmarkLoadRestart kills the agent while claims exist, and measures the start of the next
+// agent.
 func BenchmarkLoadRestart(b *testing.B) {
 	for _, n := range []int{100, 1000, 10000} {
 		b.Run(fmt.Sprintf("claims=%d", n), func(b *testing.B) {
@@ -232,8 +233,8 @@ func BenchmarkLoadRestart(b *testing.B) {
 	}
 }
 
-// verified waits until the node's status reports that all claims are mounted. The status checks
-// every mount.
+// verified waits until the node status reports that all n claims are mounted. The agent checks
+// every mount for this status.
 func (r *rig) verified(n int) {
 	r.t.Helper()
 	r.await("all claims to be mounted", func() bool {
@@ -243,8 +244,8 @@ func (r *rig) verified(n int) {
 	})
 }
 
-// settled returns the memory use of an idle agent, after Go's runtime has returned the memory that
-// it used before.
+// settled returns the smallest memory use of an idle agent in 12 seconds. In this time Go's runtime
+// returns unused memory to the kernel.
 func (r *rig) settled() memory {
 	r.t.Helper()
 	least := r.memory()
@@ -257,7 +258,8 @@ func (r *rig) settled() memory {
 	return least
 }
 
-// BenchmarkLoadIdle measures the cost of volumes without claims.
+// BenchmarkLoadIdle measures the memory, the open files and the goroutines of an agent whose
+// volumes have no claims.
 func BenchmarkLoadIdle(b *testing.B) {
 	for _, n := range []int{0, 10000} {
 		b.Run(fmt.Sprintf("volumes=%d", n), func(b *testing.B) {

@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// BenchmarkLoadOneVolume claims and detaches one volume while other allocs hold 2, and then 3 000,
-// claims of it. It compares the agent's processor time. The cost of a claim must not grow with the
-// number of settled claims.
+// BenchmarkLoadOneVolume claims and detaches one volume while other allocs have 2, and then 3 000,
+// claims of the same volume. It compares the processor time that the agent needs. The cost of a
+// claim must not grow with the number of existing claims.
 func BenchmarkLoadOneVolume(b *testing.B) {
 	const few, many, rounds = 2, 3000, 150
 	r := newRig(b, &loadPlugin{})
@@ -36,7 +36,7 @@ func BenchmarkLoadOneVolume(b *testing.B) {
 		r.drive(level-held, 8, func(i int) error { return claim(fmt.Sprintf("holder-%d", held+i)) })
 		held = level
 		r.must(claim("one"))
-		r.must(release("one")) // this warms up connections and caches
+		r.must(release("one")) // this fills connections and caches before the measurement
 		before := r.cpu()
 		for range rounds * b.N {
 			r.must(claim("one"))

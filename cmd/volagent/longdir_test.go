@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// longDir returns a host whose data dir has a path of about 600 bytes.
+// longDir returns a host whose data dir has a path of about 600 bytes, and the path.
 func longDir(t *testing.T) (h recorded, data string) {
 	t.Helper()
 	h = prepared(t, "10s", func(c *csitest.Config) { c.LongPaths = true })
@@ -21,8 +21,9 @@ func longDir(t *testing.T) (h recorded, data string) {
 	return h, data
 }
 
-// The function keeps checks that data survives: it claims a volume, writes a file and kills the
-// agent. Then it reads the file at the same path and, after a detach, at the path of the next claim.
+// keeps checks that data survives a kill of the agent and a detach. It claims a volume, writes a
+// file and kills the agent. Then it reads the file at the same path and, after a detach, at the
+// path of the next claim.
 func (h recorded) keeps(id, data string) {
 	h.t.Helper()
 	path := h.volctl("volume", "claim", id, "--alloc", strings.Repeat("a", 60), "--timeout", "60s")
@@ -48,8 +49,8 @@ func (h recorded) keeps(id, data string) {
 	h.volctl("volume", "detach", id, "--all", "--timeout", "60s")
 }
 
-// TestLongDataDir checks the whole life of volumes with paths much longer than the 128 bytes that
-// CSI requires plugins to accept. Each start of the agent logs one warning about this.
+// TestLongDataDir claims and uses volumes at paths much longer than the 128 bytes that CSI requires
+// plugins to accept. Each start of the agent logs one warning about the length.
 func TestLongDataDir(t *testing.T) {
 	t.Parallel()
 	h, data := longDir(t)

@@ -12,12 +12,12 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestFusePlugin checks a plugin that serves FUSE itself, so its mounts die with its process. After
-// a kill of the plugin, or of the plugin and the agent, the volume is mounted again. The claims
-// keep their paths and their data. For this the agent unpublishes all claims, unstages the volume,
-// and then stages and publishes it again. A dead mount with an open file cannot be unmounted. An
-// event then names the process, and the repair continues once the file is closed. The next agent
-// knows the new mounts at once.
+// TestFusePlugin checks a plugin that serves FUSE file systems itself, so its mounts die with its
+// process. After a kill of the plugin, or of the plugin and the agent, the agent repairs the
+// volume. It unpublishes all claims, unstages the volume, and then stages and publishes it again.
+// The claims keep their paths and their data. The agent cannot unmount a dead mount while a process
+// has a file open on it. An event then names the process, and the repair continues once the process
+// closes the file. The next agent recognizes the new mounts at once.
 func TestFusePlugin(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
@@ -32,7 +32,7 @@ func TestFusePlugin(t *testing.T) {
 	h.must(os.WriteFile(files[0], []byte("kept"), 0o644))
 	h.exits(4, `in use, by "data"; 2 claims have FUSE mounts, which break if`, "plugin", "restart", "rec")
 	killed := func() { h.must(syscall.Kill(h.pluginPID("rec"), syscall.SIGKILL)) }
-	mounted := func() { // and are reported as mounted
+	mounted := func() { // the agent also reports the claims as mounted
 		t.Helper()
 		for _, file := range files {
 			h.await("the data to be back", func() bool {
@@ -66,7 +66,7 @@ func TestFusePlugin(t *testing.T) {
 	h.await("the events to say who is in the way", func() bool {
 		return strings.Contains(h.volctl("events", "--volume", "data"), fmt.Sprintf("device or resource busy, held by pid %d", os.Getpid()))
 	})
-	_ = held.Close() // the flush fails, because no process serves it
+	_ = held.Close() // the flush fails, because no process serves the file system
 	mounted()
 
 	log, mounts, mark := h.writer(filepath.Dir(files[0])), h.mounts(), h.mark()
@@ -81,16 +81,16 @@ func TestFusePlugin(t *testing.T) {
 	}
 }
 
-// TestAnotherServer checks a plugin that was started by a process which keeps running. When the
-// plugin dies and that process starts it again, this counts as a restart. The agent checks the
-// plugin's volumes and repairs mounts that died with it.
+// TestAnotherServer checks a plugin that a wrapper process starts. The plugin dies, and the wrapper
+// starts it again. The agent counts this as a restart, checks the plugin's volumes, and repairs
+// mounts that died with the plugin.
 func TestAnotherServer(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	self, err := os.Executable()
 	h.must(err)
 	script := filepath.Join(h.dir, "plugin")
-	h.must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755)) // twice, the second time in place of the shell
+	h.must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755)) // the second start replaces the shell
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), []byte(strings.ReplaceAll(h.files("plugins.d/rec.yaml"), self, script)), 0o644))
 	h.start("rec")
 	h.register("data", "single-node-writer")

@@ -1,5 +1,5 @@
-// Command volagent is the per-host agent that serves CSI volumes to a host
-// without an orchestrator.
+// Command volagent is the agent that serves CSI volumes to a host without an orchestrator. It runs
+// once on each host.
 package main
 
 import (

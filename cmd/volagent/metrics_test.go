@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// metrics scrapes the agent.
+// metrics returns the metrics that the agent serves.
 func (h *host) metrics() string {
 	h.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -38,7 +38,7 @@ func (h *host) metrics() string {
 	return string(all)
 }
 
-// expectMetrics asserts that a scrape contains all the lines.
+// expectMetrics asserts that the agent's metrics contain all given lines.
 func (h *host) expectMetrics(lines ...string) {
 	h.t.Helper()
 	got := h.metrics()
@@ -49,14 +49,14 @@ func (h *host) expectMetrics(lines ...string) {
 	}
 }
 
-// TestMetrics checks the metrics about an agent and its plugin. A scrape sends no call to the
-// plugin.
+// TestMetrics checks the metrics about an agent and its plugin. A request for metrics must not
+// cause a call to the plugin.
 func TestMetrics(t *testing.T) {
 	h := newRecorded(t, "30s", nil)
 	h.register("data", "single-node-writer")
 	h.fault(csitest.Fault{Method: csitest.NodePublish, Code: codes.ResourceExhausted})
 	h.volctl("volume", "claim", "data", "--alloc", "a")
-	// No call is sent from here on, because the next probe comes in half a minute.
+	// From here on the agent sends no call, because its next probe is due in half a minute.
 	before, err := csitest.ReadJournal(h.cfg.JournalPath())
 	h.must(err)
 	for range 5 {
@@ -93,11 +93,11 @@ func TestMetrics(t *testing.T) {
 	h.await("its series to go", func() bool { return !strings.Contains(h.metrics(), `plugin="rec"`) })
 }
 
-// scrapedAt matches the TCP address of the metrics in the agent's log.
+// scrapedAt matches the log line with the TCP address of the metrics.
 var scrapedAt = regexp.MustCompile(`reaches the address: address=(\S+)`)
 
-// TestMetricsAddress checks that metrics, and nothing else, are available over TCP. While another
-// program uses the port, the agent reports this and continues to serve volumes.
+// TestMetricsAddress checks that the TCP address serves only metrics. While another program uses
+// the port, the agent reports this and continues to serve volumes.
 func TestMetricsAddress(t *testing.T) {
 	h := newHost(t)
 	config := filepath.Join(h.dir, "volagent.yaml")
@@ -142,7 +142,7 @@ func TestMetricsAddress(t *testing.T) {
 		}
 	}
 
-	// Even after this agent is killed, the next one serves the metrics.
+	// After a kill of this agent, the next agent must serve the metrics.
 	h.kill()
 	h.must(os.WriteFile(config, []byte("metrics_address: 127.0.0.1:0\n"), 0o644))
 	h.start()
@@ -160,7 +160,7 @@ func TestMetricsAddress(t *testing.T) {
 	h.volctl("volume", "delete", "data", "-y")
 }
 
-// checkConfig returns the output of check-config.
+// checkConfig runs volagent check-config, which must succeed, and returns its output.
 func (h *host) checkConfig() string {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), filepath.Join(binDir, "volagent"), "--config", filepath.Join(h.dir, "volagent.yaml"), "check-config")

@@ -16,11 +16,11 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// Each test in this file has a plugin that misbehaves in a way that was seen in a real plugin. Each
-// test asserts that the agent followed the rules of CSI (see kept), and that no leftovers remain at
-// the end (see over).
+// Each test in this file uses a plugin that misbehaves in a way that was observed in a real plugin.
+// Each test asserts that the agent followed the rules of CSI (see kept) and that no leftovers
+// remain (see over).
 
-// Short names for the calls in the life of a volume.
+// These are short names for the calls in the life of a volume.
 const (
 	cp    = csitest.ControllerPublish
 	st    = csitest.NodeStage
@@ -41,7 +41,8 @@ func early(t *testing.T, c *csitest.Config, faults ...csitest.Fault) {
 	}
 }
 
-// registerWith registers volume "data" of the plugin with additional lines of YAML.
+// registerWith registers volume "data" of the plugin. The argument contains additional lines of
+// YAML.
 func (h recorded) registerWith(lines string) {
 	h.t.Helper()
 	file := filepath.Join(h.dir, "data.yaml")
@@ -49,9 +50,9 @@ func (h recorded) registerWith(lines string) {
 	h.volctl("volume", "register", file)
 }
 
-// over waits until the volume is free, and asserts that nothing of it remains on the host. It looks
-// for mounts, for directories, and for files that were written to the host's own disk because a
-// mount was missing.
+// over waits until the volume is free, and asserts that the host has no leftovers of it. Leftovers
+// are mounts, directories, and files that the plugin wrote to the host's own disk because a mount
+// was missing.
 func (h recorded) over(id string) {
 	h.t.Helper()
 	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
@@ -67,9 +68,9 @@ func (h recorded) over(id string) {
 	}))
 }
 
-// lives claims volume "data", writes a file, and detaches it. It checks that the next claim has the
-// file. All of this must work although the plugin misbehaves. It returns the path of the second
-// claim.
+// lives claims volume "data", writes a file, detaches the volume, and claims it again. It checks
+// that the second claim finds the file. It returns the path of the second claim. All steps must
+// succeed although the plugin misbehaves.
 func (h recorded) lives(flags ...string) string {
 	h.t.Helper()
 	path := h.volctl(append([]string{"volume", "claim", "data", "--alloc", "a", "--timeout", "60s"}, flags...)...)
@@ -85,8 +86,8 @@ func (h recorded) lives(flags ...string) string {
 	return path
 }
 
-// TestMisbehaving makes one call of a plugin, or all calls of a kind, misbehave. The claim must
-// succeed all the same, with exactly the given calls.
+// TestMisbehaving makes one call of a plugin, or all calls of one method, misbehave. The claim must
+// still succeed, and the agent must make exactly the listed calls.
 func TestMisbehaving(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -132,7 +133,7 @@ func TestMisbehaving(t *testing.T) {
 }
 
 // TestNothingUsable checks a plugin that never makes a usable mount. The claim must fail with the
-// reason, print no path, and leave nothing on the host.
+// reason, print no path, and leave no mount or directory on the host.
 func TestNothingUsable(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -165,8 +166,8 @@ func TestNothingUsable(t *testing.T) {
 	}
 }
 
-// TestLatePublish checks a mount that appears after a publish and its unpublish have both answered
-// OK. The agent must notice and unpublish it.
+// TestLatePublish checks a mount that appears after a publish and its unpublish have both returned
+// OK. The agent must notice the mount and unpublish it.
 func TestLatePublish(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "5s", nil)
@@ -182,8 +183,9 @@ func TestLatePublish(t *testing.T) {
 	}
 }
 
-// TestTimeoutIsNoFailure checks a plugin that exceeds the deadline of a call and then succeeds. The
-// agent undoes the call with exactly one unpublish, if the volume was staged, and one unstage.
+// TestTimeoutIsNoFailure checks a call that exceeds its deadline and then succeeds in the plugin.
+// The agent undoes the call with exactly one unstage. If the late call was the publish, the agent
+// first sends exactly one unpublish.
 func TestTimeoutIsNoFailure(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{st, pub} {
@@ -207,9 +209,9 @@ func TestTimeoutIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestUnstageGoesOn checks an unstage that exceeds its deadline and continues in the plugin. It
-// would remove any staging mount that exists when it completes. The next claim must wait for its
-// end.
+// TestUnstageGoesOn checks an unstage that exceeds its deadline and continues in the plugin. When
+// the unstage completes, it removes the staging mount that exists at that moment. Therefore the
+// next claim must wait until the unstage has ended.
 func TestUnstageGoesOn(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "3s", func(c *csitest.Config) { c.Attach = false })
@@ -225,14 +227,14 @@ func TestUnstageGoesOn(t *testing.T) {
 	if got := strings.Count(h.mounts(), "\n"); got != 2 {
 		t.Errorf("the staging and the target are to be mounted:\n%s", h.mounts())
 	}
-	h.expect(mark, unpub, unst, unst, st, pub) // no repair was necessary
+	h.expect(mark, unpub, unst, unst, st, pub) // the agent made no repair
 	h.volctl("volume", "detach", "data", "b")
 	h.over("data")
 }
 
-// TestUnstageKills checks a plugin whose unstage succeeds while the volume is published, and breaks
-// the live targets. The agent must not send the unstage in that case, not even to repair a missing
-// staging mount while two claims use the volume.
+// TestUnstageKills checks a plugin that allows an unstage while the volume is published. This
+// unstage breaks the mounts of the targets. The agent must not send it in that state, not even to
+// repair a missing staging mount while two claims use the volume.
 func TestUnstageKills(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -257,13 +259,13 @@ func TestUnstageKills(t *testing.T) {
 	}
 }
 
-// stagingPath returns the staging path of a volume of the plugin.
+// stagingPath returns the staging path of a volume of the plugin "rec".
 func (h recorded) stagingPath(id string) string {
 	return filepath.Join(h.dir, "d", "csi", "rec", "staging", id)
 }
 
-// TestBlockReadOnly checks a plugin that ignores read-only for a block device. A remount cannot
-// make a device read-only, so the agent refuses the claim.
+// TestBlockReadOnly checks a plugin that ignores the read-only flag for a block device. The agent
+// refuses the claim, because a remount cannot make a device read-only.
 func TestBlockReadOnly(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", func(c *csitest.Config) { c.LoopDevices = true })
@@ -291,8 +293,8 @@ func TestBlockReadOnly(t *testing.T) {
 	h.over("data")
 }
 
-// TestStrangeIDs checks external ids that contain slashes, are absolute paths, or lead upwards.
-// They reach the plugin unchanged and never become part of a path.
+// TestStrangeIDs checks external ids that contain slashes, are absolute paths, or contain "..". The
+// plugin receives these ids unchanged, and the agent never uses them in a path.
 func TestStrangeIDs(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// mountRig is a host on which mount(8) finds mount.csi and umount.csi, and which has a libmount
-// table of its own. All of this disappears with the test's mounts.
+// mountRig is a host on which mount(8) finds mount.csi and umount.csi. The host has its own
+// libmount table. At the end of the test the helpers and the table disappear.
 type mountRig struct{ recorded }
 
 func newMountRig(t *testing.T) mountRig {
@@ -32,7 +32,7 @@ func newMountRig(t *testing.T) mountRig {
 	return h
 }
 
-// helpers puts the mount helpers into /usr/sbin of the tests' own mount namespace.
+// helpers puts the mount helpers into /usr/sbin of the tests' mount namespace.
 func helpers(t *testing.T) {
 	t.Helper()
 	must := func(err error) {
@@ -57,7 +57,7 @@ func helpers(t *testing.T) {
 		must(os.Symlink(filepath.Join(binDir, "volctl"), filepath.Join(dir, "upper", name)))
 	}
 	mount("overlay", "/usr/sbin", "overlay", fmt.Sprintf("lowerdir=/usr/sbin,upperdir=%[1]s/upper,workdir=%[1]s/work", dir))
-	// Use another libmount table than the host's.
+	// Do not use the libmount table of the real host.
 	if err := os.Mkdir("/run/mount", 0o755); err == nil {
 		t.Cleanup(func() { must(os.Remove("/run/mount")) })
 	} else if !errors.Is(err, os.ErrExist) {
@@ -71,11 +71,11 @@ func (h mountRig) at(name string) string {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, name)
 	h.must(os.MkdirAll(dir, 0o755))
-	h.t.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() }) // otherwise it cannot be removed
+	h.t.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() }) // the test cannot remove an immutable directory
 	return dir
 }
 
-// tool runs a program of the system.
+// tool runs a program of the system and returns its result.
 func (h mountRig) tool(name string, args ...string) result {
 	h.t.Helper()
 	return h.run(exec.Command(name, args...))
@@ -94,7 +94,7 @@ func (h mountRig) run(cmd *exec.Cmd) result {
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// ok asserts that a program succeeded without output on stderr.
+// ok asserts that a program succeeded without output on stderr. It returns the output on stdout.
 func (h mountRig) ok(r result) string {
 	h.t.Helper()
 	if r.code != 0 || r.err != "" {
@@ -103,7 +103,7 @@ func (h mountRig) ok(r result) string {
 	return strings.TrimSpace(r.out)
 }
 
-// says asserts the exit code of a failed program, and words on its stderr.
+// says asserts that a program ended with the given exit code and printed the given words on stderr.
 func (h mountRig) says(r result, code int, words ...string) {
 	h.t.Helper()
 	for _, w := range words {
@@ -117,7 +117,7 @@ func (h mountRig) says(r result, code int, words ...string) {
 	}
 }
 
-// mounted reports whether something is mounted at a directory.
+// mounted reports whether a file system is mounted on a directory.
 func (h mountRig) mounted(dir string) bool { return strings.Contains(h.mounts(), " "+dir+" ") }
 
 // state returns the state of a volume.
@@ -149,7 +149,8 @@ func TestMountHelper(t *testing.T) {
 	t.Run("no agent", h.within(mountNoAgent))
 }
 
-// within runs a part of a test. At the end of the part no volume may be mounted or claimed.
+// within returns a subtest that runs one part of a test. After the part, no volume may be mounted
+// or claimed.
 func (h mountRig) within(part func(h mountRig)) func(t *testing.T) {
 	return func(t *testing.T) {
 		outer := h.t
@@ -163,8 +164,8 @@ func (h mountRig) within(part func(h mountRig)) func(t *testing.T) {
 	}
 }
 
-// mountLife checks that the claim lives as long as its mount, however the mount ends. A second
-// writer is refused.
+// mountLife checks that a claim ends with its mount, no matter how the mount ends. Meanwhile the
+// agent refuses a second writer.
 func mountLife(h mountRig) {
 	dir, other := h.at("srv/data"), h.at("srv/other")
 	unit := strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-") + ".mount"
@@ -203,8 +204,8 @@ func mountLife(h mountRig) {
 		_ = os.Remove(dir + "/stray")
 	}
 
-	// An immutable directory still works as a mount point. If the volume is unmounted without the
-	// helper, or by a system call, the agent detaches the claim itself.
+	// An immutable directory still works as a mount point. If a user unmounts the volume without
+	// the helper or by a system call, the agent itself detaches the claim.
 	for _, unmount := range []func(){
 		func() { h.ok(h.tool("umount", "-i", dir)) },
 		func() { h.must(unix.Unmount(dir, 0)) },
@@ -221,7 +222,7 @@ func mountLife(h mountRig) {
 	}
 }
 
-// mountOptions checks that the system's own tools show the effect of each option.
+// mountOptions checks that the system's own tools show the effect of each mount option.
 func mountOptions(h mountRig) {
 	dir, file := h.at("opt"), filepath.Join(h.dir, "block")
 	h.must(os.WriteFile(file, nil, 0o600))
@@ -247,7 +248,7 @@ func mountOptions(h mountRig) {
 		h.t.Error("umount(8) does not know that it is of the network")
 	}
 
-	// A block device is mounted over a file.
+	// A block device needs a file as its mount point.
 	h.volctl("volume", "create", "disk", "--plugin", "local", "--size", "1MiB", "--param", "type=image", "--attachment-mode", "block-device")
 	h.ok(h.tool("mount", "-t", "csi", "disk", file))
 	if got := h.ok(h.tool("stat", "-c", "%F", file)); got != "block special file" {
@@ -262,8 +263,8 @@ func mountOptions(h mountRig) {
 	h.volctl("volume", "delete", "disk", "-y")
 }
 
-// mountFstab mounts lines of fstab: all lines at once, all lines again, and one line by its
-// directory.
+// mountFstab mounts the lines of an fstab file: all lines, all lines a second time, and one line by
+// its directory.
 func mountFstab(h mountRig) {
 	one, two := h.at("f/one"), h.at("f/two")
 	fstab := filepath.Join(h.dir, "fstab")
@@ -284,8 +285,8 @@ func mountFstab(h mountRig) {
 }
 
 // mountOnDemand checks an automount. A process that opens the directory waits until the volume is
-// mounted. Here mount and umount run in the process group of the automount's server, as under
-// systemd. They do not wait.
+// mounted. As under systemd, mount and umount run in the process group of the automount's server.
+// Processes in this group do not wait.
 func mountOnDemand(h mountRig) {
 	dir := h.at("demand")
 	auto := newAutomount(h.t.(*testing.T), dir)
@@ -310,7 +311,7 @@ func mountOnDemand(h mountRig) {
 	}
 }
 
-// among runs a program in the process group that serves an automount.
+// among runs a program in the process group of the automount's server.
 func (h mountRig) among(auto *automount, name string, args ...string) result {
 	h.t.Helper()
 	cmd := exec.Command(name, args...)
@@ -318,7 +319,7 @@ func (h mountRig) among(auto *automount, name string, args ...string) result {
 	return h.run(cmd)
 }
 
-// mountVolctl checks volctl mount and umount, with their exit codes.
+// mountVolctl checks volctl mount and volctl umount, with their exit codes.
 func mountVolctl(h mountRig) {
 	dir := h.at("hand")
 	if out := h.volctl("mount", "data", dir); !strings.HasPrefix(out, `mounted volume "data" at `+dir) {
@@ -341,8 +342,8 @@ func mountVolctl(h mountRig) {
 	h.volctl("volume", "detach", "data")
 }
 
-// mountRefused checks the exit code and the message for every bad input. Nothing may be mounted or
-// claimed afterwards.
+// mountRefused checks the exit code and the message for every invalid input. Afterwards no volume
+// may be mounted or claimed.
 func mountRefused(h mountRig) {
 	dir, full, taken := h.at("bad"), h.at("full"), h.at("taken")
 	h.must(os.WriteFile(full+"/entry", nil, 0o644))
@@ -386,10 +387,11 @@ func mountRefused(h mountRig) {
 	if _, err := os.Stat(full + "/entry"); err != nil {
 		h.t.Error(err)
 	}
-	h.must(os.WriteFile(full+"/more", nil, 0o644)) // the agent never made it immutable
+	h.must(os.WriteFile(full+"/more", nil, 0o644)) // the agent must not have made this directory immutable
 }
 
-// asNobody calls mount.csi as mount(8) does for a line with the option "user".
+// asNobody runs mount.csi as mount(8) does for a user without rights, if the fstab line has the
+// option "user".
 func (h mountRig) asNobody(args ...string) result {
 	h.t.Helper()
 	program := filepath.Join(h.dir, "mount.csi")
@@ -399,8 +401,8 @@ func (h mountRig) asNobody(args ...string) result {
 	return h.tool("setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", program}, args...)...)
 }
 
-// mountBusy checks that a mount in use is not unmounted and that the error names the process that
-// uses it. A lazy umount removes the mount all the same.
+// mountBusy checks that umount does not unmount a mount in use, and that the error names the
+// process that uses the mount. A lazy umount removes the mount nevertheless.
 func mountBusy(h mountRig) {
 	dir := h.at("busy")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
@@ -409,7 +411,7 @@ func mountBusy(h mountRig) {
 	holder := fmt.Sprintf(`target is busy, held by pid %d sleep, cwd "%s"`, s.pid(), dir)
 	h.says(h.tool("umount", dir), 32, "umount.csi: cannot unmount "+dir+": "+holder)
 	h.says(h.try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: end who uses it")
-	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // on top of the volume
+	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // this mount covers the volume
 	h.ok(h.tool("umount", "-i", dir))
 	if !h.mounted(dir) || h.state("data") != "mounted" {
 		h.t.Errorf("it is %s, mounted are:\n%s", h.state("data"), h.mounts())
@@ -422,8 +424,8 @@ func mountBusy(h mountRig) {
 	s.kill()
 }
 
-// mountKilled kills or terminates a mount helper while the plugin is slow. No claim and no mount
-// may remain.
+// mountKilled ends a mount helper with SIGKILL or SIGTERM while the plugin is slow. No claim and no
+// mount may remain.
 func mountKilled(h mountRig) {
 	dir := h.at("killed")
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
@@ -444,8 +446,8 @@ func mountKilled(h mountRig) {
 	}
 }
 
-// mountSlowRelease checks that umount unmounts the directory at once, however long the detach
-// takes.
+// mountSlowRelease checks that umount unmounts the directory immediately, even if the detach takes
+// long.
 func mountSlowRelease(h mountRig) {
 	dir := h.at("slow")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
@@ -456,8 +458,9 @@ func mountSlowRelease(h mountRig) {
 	}
 }
 
-// mountNoAgent checks the helpers without a running agent. If a line without _netdev would stop the
-// boot, the error says why. umount works, and the agent detaches the volume after its start.
+// mountNoAgent checks the helpers while no agent runs. If an fstab line without _netdev would stop
+// the boot, the error explains this. umount works without the agent, and the agent detaches the
+// claim after its start.
 func mountNoAgent(h mountRig) {
 	dir, gone := h.at("alone"), h.at("gone")
 	fstab := filepath.Join(h.dir, "fstab")

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// mountAt creates a directory and claims a volume there for the alloc "m". The mount owns the
-// claim, and the process pid requests it.
+// mountAt creates a directory and claims a volume for the alloc "m", with this directory as the
+// claim's own directory. The mount owns the claim, and pid is the process that requests it.
 func (h recorded) mountAt(id string, pid int, change func(*api.ClaimRequest)) (at string, err error) {
 	h.t.Helper()
 	at = filepath.Join(h.dir, "at-"+id)
@@ -42,9 +42,9 @@ func (h recorded) state(id string) string {
 	return h.volctl("claim", "list", "--volume", id, "-o", `go-template={{range .}}{{.state}} {{.owner.kind}}{{end}}`)
 }
 
-// TestMountOwner checks a claim that is owned by its mount. The claim survives the end of the
-// process that requested it, and a kill of the agent. An unmount by any program ends the claim,
-// even while no agent runs.
+// TestMountOwner checks a claim that its mount owns. The claim survives the end of the process that
+// requested it, and a kill of the agent. An unmount by any program ends the claim, even while no
+// agent runs.
 func TestMountOwner(t *testing.T) {
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
@@ -64,7 +64,7 @@ func TestMountOwner(t *testing.T) {
 		t.Errorf("a claim beside it: exit %d, %s", r.code, r.err)
 	}
 	mark := h.mark()
-	if _, err := h.mountAt("data", os.Getpid(), nil); err != nil { // any process may ask, because the mount exists
+	if _, err := h.mountAt("data", os.Getpid(), nil); err != nil { // any process may repeat the claim, because the mount exists
 		t.Errorf("the same again: %v", err)
 	}
 	h.kill()
@@ -92,8 +92,8 @@ func TestMountOwner(t *testing.T) {
 	h.allGone()
 }
 
-// TestMountOwnerBeforeTheMount checks that until the mount exists, the claim lives as long as the
-// process that requested it.
+// TestMountOwnerBeforeTheMount checks a claim whose mount does not exist yet. Until the mount
+// exists, the claim ends with the process that requested it.
 func TestMountOwnerBeforeTheMount(t *testing.T) {
 	h := newRecorded(t, "2s", func(c *csitest.Config) { c.Attach = false })
 	h.register("data", "single-node-writer")
@@ -119,8 +119,8 @@ func TestMountOwnerBeforeTheMount(t *testing.T) {
 	}
 }
 
-// TestMountOwnerRepaired checks that the agent's own unmounts and mounts do not end the claim. The
-// agent watches the new mount.
+// TestMountOwnerRepaired checks that the claim survives when the agent itself unmounts and mounts
+// the volume. The agent then watches the new mount.
 func TestMountOwnerRepaired(t *testing.T) {
 	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	h.register("data", "single-node-writer")
@@ -150,7 +150,7 @@ func TestMountOwnerRepaired(t *testing.T) {
 }
 
 // TestMountOwnerGivenUp checks a claim whose mount the agent cannot restore, because the plugin is
-// not running. There is no mount to unmount then, but volctl umount still ends the claim.
+// not running. volctl umount must end this claim although there is no mount.
 func TestMountOwnerGivenUp(t *testing.T) {
 	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	h.register("data", "single-node-writer")
@@ -158,7 +158,7 @@ func TestMountOwnerGivenUp(t *testing.T) {
 	h.must(err)
 	h.volctl("plugin", "stop", "rec", "--force")
 	h.await("the dead mount to be taken away", func() bool {
-		h.try("volume", "status", "data") // the status command makes the agent notice the dead mount
+		h.try("volume", "status", "data") // this command makes the agent notice the dead mount
 		return tableLine(t, at) == ""
 	})
 	if r := h.try("volume", "detach", "data"); r.code != 4 || !strings.Contains(r.err, "owned by the mount at "+at+", which is being made anew") ||
@@ -191,8 +191,8 @@ func tableLine(t *testing.T, at string) string {
 	return ""
 }
 
-// TestLentDirectory checks that a caller may lend an open descriptor of the claim's own directory,
-// but not of another directory. Invalid descriptors and options are refused with the reason.
+// TestLentDirectory checks that a caller may pass an open descriptor of the claim's own directory,
+// but not of another directory. The agent refuses invalid descriptors and options with the reason.
 func TestLentDirectory(t *testing.T) {
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	h.register("data", "single-node-writer")

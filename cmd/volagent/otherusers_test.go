@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// asNobody runs a program as a user without rights. It returns the output, and whether the program
-// succeeded.
+// asNobody runs a program as a user without rights. It returns the program's output and reports
+// whether the program succeeded.
 func (h *host) asNobody(args ...string) (string, bool) {
 	h.t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
@@ -46,8 +46,8 @@ func (h *host) optionsAt(path string) []string {
 	return nil
 }
 
-// plant writes a file and a set-user-ID program into a directory. Both belong to root and are
-// accessible to all users.
+// plant writes a file and a set-user-ID program into a directory. Both belong to root, and all
+// users may read the file and run the program.
 func (h *host) plant(dir string) {
 	h.t.Helper()
 	id, err := exec.LookPath("id")
@@ -71,7 +71,8 @@ func (h *host) reached() (paths []string) {
 	return paths
 }
 
-// mode returns the permissions of a directory below the mount root of a plugin.
+// mode returns the permissions of a directory below d/csi. The arguments are the elements of the
+// path.
 func (h *host) mode(parts ...string) os.FileMode {
 	h.t.Helper()
 	info, err := os.Stat(filepath.Join(append([]string{h.dir, "d/csi"}, parts...)...))
@@ -79,8 +80,9 @@ func (h *host) mode(parts ...string) os.FileMode {
 	return info.Mode().Perm()
 }
 
-// TestOtherUsers checks which mounts a user without rights can reach. These are only the targets of
-// claims without an own directory. The files of a volume give such a user no additional rights.
+// TestOtherUsers checks which mounts a user without rights can reach. The user may reach only the
+// targets of claims without an own directory. Files in a volume must not give the user additional
+// rights.
 func TestOtherUsers(t *testing.T) {
 	h := prepared(t, "10s", nil)
 	h.start("rec", "local")
@@ -130,7 +132,7 @@ func TestOtherUsers(t *testing.T) {
 				t.Errorf("the directory of an alloc without claims: %v", err)
 			}
 
-			// With suid and dev, a claim gets the mount without nosuid and nodev.
+			// A claim with the flags suid and dev gets a mount without nosuid and nodev.
 			path := h.volctl("volume", "claim", plugin, "--mount-flag", "suid", "--mount-flag", "dev")
 			if opts := h.optionsAt(path); slices.Contains(opts, "nosuid") || slices.Contains(opts, "nodev") {
 				t.Errorf("with suid and dev the target has the options %v", opts)
@@ -143,8 +145,8 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// TestOptionsOfTheTarget checks that the options for a claim's own directory also apply at its
-// target.
+// TestOptionsOfTheTarget checks that the mount options for a claim's own directory also apply to
+// the claim's target.
 func TestOptionsOfTheTarget(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -159,8 +161,8 @@ func TestOptionsOfTheTarget(t *testing.T) {
 	}
 }
 
-// TestModesAreRepaired checks that the next start corrects directory modes that an earlier release
-// left too open. Recorded paths stay in use.
+// TestModesAreRepaired checks that the next start corrects modes of directories that an earlier
+// release left too open. The claims keep their recorded paths.
 func TestModesAreRepaired(t *testing.T) {
 	h := prepared(t, "10s", nil)
 	h.start("rec", "local")

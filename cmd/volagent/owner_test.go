@@ -13,11 +13,12 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// soon is the time limit for ending the claim of an owner that has ended. The promise is 5 s, but
-// this host may be busy. The periodic pass for missed ends runs only every 30 s.
+// soon is the time limit for the end of a claim after its owner has ended. The agent promises 5 s,
+// but this host may be busy. The limit is less than 30 s, so that the reaper's periodic check
+// cannot hide a missed event.
 const soon = 20 * time.Second
 
-// awaitFree waits until a volume is free, and returns how long that took.
+// awaitFree waits until a volume is free. It returns the time that it waited.
 func (h recorded) awaitFree(id string) time.Duration {
 	h.t.Helper()
 	begun := time.Now()
@@ -25,9 +26,9 @@ func (h recorded) awaitFree(id string) time.Duration {
 	return time.Since(begun)
 }
 
-// TestOwnerEnds checks that a claim lives as long as its owner process. The agent undoes it within
-// 5 s of the owner's end, with one call of each kind. A second claim of the same process lives
-// equally long.
+// TestOwnerEnds checks that a claim ends with its owner process. The agent unmounts the volume
+// within 5 s of the owner's end, with one CSI call of each kind. A second claim of the same process
+// ends as well.
 func TestOwnerEnds(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -69,8 +70,8 @@ func TestOwnerEnds(t *testing.T) {
 	}
 }
 
-// TestOwnerEndsUnseen checks an owner that ends while no agent runs. The agent notices this at its
-// start and does not mount the volume again.
+// TestOwnerEndsUnseen checks an owner that ends while no agent runs. The agent notices the end at
+// its start and does not mount the volume again.
 func TestOwnerEndsUnseen(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -95,9 +96,10 @@ func TestOwnerEndsUnseen(t *testing.T) {
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
-// TestHolderLivesOrDies checks claims on a held volume. With a live holder they are refused at
-// once, and the error names the holder. With a dead holder they wait for the detach. This also
-// holds for the same alloc with another owner.
+// TestHolderLivesOrDies checks claims for a volume that another alloc has already claimed. If the
+// holder is alive, the agent refuses the claim at once, and the error names the holder. If the
+// holder is dead, the claim waits until the holder's claim is detached. The same alloc with another
+// owner must behave in the same way.
 func TestHolderLivesOrDies(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -121,7 +123,7 @@ func TestHolderLivesOrDies(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", next.owner())
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
 
-	// The same alloc claims again with a new owner.
+	// The same alloc claims the volume again with a new owner.
 	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: time.Second})
 	next.kill()
 	last := newSleeper(t, "")
@@ -133,7 +135,7 @@ func TestHolderLivesOrDies(t *testing.T) {
 		csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
 }
 
-// TestDetachOwned checks that only --force detaches a claim with a live owner.
+// TestDetachOwned checks that only --force detaches a claim whose owner is alive.
 func TestDetachOwned(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -154,8 +156,8 @@ func TestDetachOwned(t *testing.T) {
 	}
 }
 
-// TestDropAfterOwner checks that a forced deregister removes the claim of an ended owner although
-// its detach is stuck.
+// TestDropAfterOwner checks that a forced deregister removes the claim of an ended owner, even if
+// the detach of this claim is stuck.
 func TestDropAfterOwner(t *testing.T) {
 	h := newRecorded(t, "2s", nil)
 	h.register("data", "single-node-writer")
@@ -172,8 +174,8 @@ func TestDropAfterOwner(t *testing.T) {
 	h.must(h.cfg.Faults().Clear())
 }
 
-// TestDetachAndReaperAtOnce checks that a detach by a command and one by the reaper at the same
-// time make only one set of calls.
+// TestDetachAndReaperAtOnce detaches a claim by a command while the reaper detaches it. The agent
+// must make each CSI call only once.
 func TestDetachAndReaperAtOnce(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-multi-writer")
@@ -183,7 +185,7 @@ func TestDetachAndReaperAtOnce(t *testing.T) {
 		h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
 		mark := h.mark()
 		done := h.background("volume", "detach", "data", "web", "--force", "--ignore-not-found")
-		time.Sleep(time.Duration(i) * 2 * time.Millisecond) // so that either side comes first in some rounds
+		time.Sleep(time.Duration(i) * 2 * time.Millisecond) // vary the order of command and reaper
 		s.kill()
 		if r := <-done; r.code != 0 {
 			t.Fatalf("detach: exit %d, %s", r.code, r.err)
@@ -195,9 +197,9 @@ func TestDetachAndReaperAtOnce(t *testing.T) {
 	}
 }
 
-// TestNewBoot checks the start in a new boot, when nothing is mounted. Claims that are owned by
-// processes have ended and are detached, even if other processes have these pids now. The other
-// claims are mounted again.
+// TestNewBoot checks the agent's first start in a new boot, when no volume is mounted. The agent
+// detaches the claims of processes, because these processes have ended, even if other processes
+// have the same pids. The agent mounts the volumes of all other claims again.
 func TestNewBoot(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("mine", "single-node-writer")
@@ -236,7 +238,7 @@ func TestNewBoot(t *testing.T) {
 	if err := s.cmd.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Fatal("the process that has the pid now is gone: ", err)
 	}
-	// A new claim in this boot lives as long as its process.
+	// A new claim in this boot ends with its process.
 	h.volctl("volume", "claim", "mine", "--alloc", "web", "--owner", s.owner())
 	s.kill()
 	h.awaitFree("mine")

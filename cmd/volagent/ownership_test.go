@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// owned returns the owner, group and mode of a file, without following a link.
+// owned returns the owner, group and mode of a file. It does not follow a symbolic link.
 func (h *host) owned(path string) string {
 	h.t.Helper()
 	var st syscall.Stat_t
@@ -19,9 +19,10 @@ func (h *host) owned(path string) string {
 	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)
 }
 
-// TestOwnership checks the owner and mode of a volume's root. They are as the claim requests when
-// its path is printed, and again after the volume is mounted again. The files in the volume change
-// only with --recursive, and only if the root did not already have this owner and mode.
+// TestOwnership checks that the root of a volume has the owner and mode that the claim requests.
+// Both must be correct as soon as volctl prints the claim's path, and after every remount. The
+// agent changes the files in the volume only with --recursive, and only if the root has another
+// owner or mode.
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -40,7 +41,7 @@ func TestOwnership(t *testing.T) {
 	h.refuses(4, "with another uid, gid or mode", "volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "99")
 
 	h.must(os.WriteFile(filepath.Join(at, "file"), nil, 0o755))
-	h.must(os.Chown(at, 0, 77)) // for another group, the driver would change all files, as for a mount group
+	h.must(os.Chown(at, 0, 77)) // for another group the driver would change all files, as for a mount group
 	h.must(os.Chmod(at, 0o700))
 	h.must(syscall.Unmount(at, syscall.MNT_DETACH))
 	target := h.volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")
@@ -67,7 +68,8 @@ func TestOwnership(t *testing.T) {
 	}
 }
 
-// refuses asserts the exit code of a failed volctl command, and words in its error.
+// refuses asserts that a volctl command fails with the given exit code and the given words in its
+// error.
 func (h *host) refuses(code int, words string, args ...string) {
 	h.t.Helper()
 	if r := h.try(args...); r.code != code || !strings.Contains(r.err, words) {
@@ -75,8 +77,8 @@ func (h *host) refuses(code int, words string, args ...string) {
 	}
 }
 
-// TestOwnershipRefused checks requests that cannot be fulfilled. The agent refuses them before it
-// mounts anything, or fails with the kernel's error. No claim remains.
+// TestOwnershipRefused checks requests that the agent cannot fulfil. The agent refuses them before
+// it mounts the volume, or fails with the kernel's error. No claim remains.
 func TestOwnershipRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -105,9 +107,9 @@ func TestOwnershipRefused(t *testing.T) {
 	}
 }
 
-// TestMountGroup checks that a plugin with VOLUME_MOUNT_GROUP gets the group in every call that
-// carries the capability. The agent then does not change the group itself. Other plugins get no
-// group.
+// TestMountGroup checks that a plugin with VOLUME_MOUNT_GROUP receives the group in every call with
+// the volume's capability. The agent then does not change the group of the files itself. It sends
+// no group to other plugins.
 func TestMountGroup(t *testing.T) {
 	t.Parallel()
 	for _, able := range []bool{true, false} {
@@ -117,7 +119,7 @@ func TestMountGroup(t *testing.T) {
 		path := h.volctl("volume", "claim", "data", "--alloc", "a", "--gid", "77", "--mode", "0750")
 		told, group := "", "77"
 		if able {
-			told, group = "77", "0" // this plugin does nothing with it
+			told, group = "77", "0" // this plugin ignores the group
 		}
 		if got := h.owned(path); got != "0:"+group+" 0750" {
 			t.Errorf("a plugin that can: %t; %s has %s", able, path, got)
@@ -138,8 +140,8 @@ func TestMountGroup(t *testing.T) {
 	}
 }
 
-// TestSELinuxContext checks that a mount option with an SELinux label, including its commas,
-// reaches the plugin.
+// TestSELinuxContext checks that the plugin receives a mount option with an SELinux label
+// unchanged, including the commas in the label.
 func TestSELinuxContext(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", nil)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPackageVersion checks that dpkg sorts package versions in the order of their commits. The
-// versions come from the output of git describe.
+// TestPackageVersion checks that dpkg sorts the versions of packages by the order of their commits.
+// The script derives the versions from the output of git describe.
 func TestPackageVersion(t *testing.T) {
 	const function = `eval "$(sed -n '/^package_version()/,/^}/p' ../../scripts/package)"; SOURCE_DATE_EPOCH=$1; package_version "$2"`
 	last := ""
@@ -44,8 +44,9 @@ func TestPackageVersion(t *testing.T) {
 	}
 }
 
-// TestPackageGuards checks that a package removal records the guarded mount points, which a purge
-// must make writable again. It reads them from the output of `volagent inspect --json`.
+// TestPackageGuards checks the script that records guarded mount points when the package is
+// removed. A purge must make these mount points writable again. The script reads them from the
+// output of `volagent inspect --json`.
 func TestPackageGuards(t *testing.T) {
 	const printed = `{
   "volumes": [

@@ -18,8 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestPackage tests the deb on a host: install, upgrade, refused operations, remove, and purge. All
-// parts use the same guest, in this order.
+// TestPackage checks the Debian package: installation, upgrade, refused operations, removal and
+// purge. All parts use the same guest and run in this order.
 func TestPackage(t *testing.T) {
 	t.Parallel()
 	first, plugin := installable(t)
@@ -59,12 +59,12 @@ func TestPackage(t *testing.T) {
 		{"purge", (*packageGuest).testPurge},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { p.guest = g.on(t); part.run(p) }) {
-			return // the state that this part left would disturb the next
+			return // the result of this part would disturb the next part
 		}
 	}
 }
 
-// packaged builds packages of a version in a directory and returns their paths by format.
+// packaged builds packages of the given version in a directory. It returns their paths by format.
 func packaged(t testing.TB, dir, source, version string, umask int, formats ...string) map[string]string {
 	t.Helper()
 	cmd := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`umask %04o; exec "$0" "$@"`, umask), source + "/scripts/package", dir, version}, formats...)...)
@@ -83,8 +83,8 @@ func packaged(t testing.TB, dir, source, version string, umask int, formats ...s
 	return paths
 }
 
-// testReproducible checks that the same source produces the same bytes in another directory, with
-// other times and modes.
+// testReproducible checks that the same source produces the same packages in another directory,
+// with other file times and modes.
 func testReproducible(t *testing.T, first map[string]string) {
 	copied := t.TempDir()
 	entries, err := os.ReadDir("../..")
@@ -131,7 +131,7 @@ func sum(t *testing.T, path string) string {
 	return fmt.Sprintf("%x", sha256.Sum256(raw))
 }
 
-// packageFiles lists the files in both packages, with their modes.
+// packageFiles lists the files of both packages, with their modes.
 var packageFiles = map[string]string{
 	"/usr/bin/volagent":                                                "-rwxr-xr-x",
 	"/usr/bin/volctl":                                                  "-rwxr-xr-x",
@@ -158,9 +158,9 @@ var packageFiles = map[string]string{
 	"/usr/share/doc/volagent/examples/prometheus/volagent.rules.yaml":  "-rw-r--r--",
 }
 
-// testPackageFiles checks that both packages have the same files and the same scripts. All files
-// belong to root and have the time of the source. The packages keep configuration files that were
-// changed.
+// testPackageFiles checks that both packages contain the same files and scripts. All files belong
+// to root and have the time of the source. An upgrade keeps configuration files that the
+// administrator changed.
 func testPackageFiles(t *testing.T, paths map[string]string) {
 	listed := map[string]string{"deb": output(t, "dpkg-deb", "-c", paths["deb"])}
 	conffiles := map[string]string{"deb": output(t, "dpkg-deb", "-I", paths["deb"], "conffiles")}
@@ -178,14 +178,14 @@ func testPackageFiles(t *testing.T, paths map[string]string) {
 		if strip := strings.NewReplacer("\n", ""); strip.Replace(scripts["rpm"]) != strip.Replace(scripts["deb"]) {
 			t.Errorf("the scripts of the rpm are\n%s\nand those of the deb\n%s", scripts["rpm"], scripts["deb"])
 		}
-		if bad := query("--qf", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"); strings.Count(bad, "cn /etc/") != 2 { // config, noreplace
+		if bad := query("--qf", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"); strings.Count(bad, "cn /etc/") != 2 { // "cn" stands for config and noreplace
 			t.Errorf("the flags of the rpm's files:\n%s", bad)
 		}
 	} else {
 		t.Log("no rpm here; scripts/setup test installs it")
 	}
 	for format, list := range listed {
-		has := map[string]string{} // mode by name
+		has := map[string]string{} // mode by file name
 		for line := range strings.Lines(list) {
 			if !strings.Contains(line, " root/root ") || !strings.Contains(line, "2023") {
 				t.Errorf("%s: %s", format, line)
@@ -217,11 +217,12 @@ func output(t testing.TB, args ...string) string {
 	return string(out)
 }
 
-// packageGuest is the guest with the original state of its volumes.
+// packageGuest is the guest of TestPackage, with the expected processes, mounts and writers of its
+// volumes.
 type packageGuest struct {
 	*guest
 	writers []*scribe
-	plugins map[string]string // pids, by plugin
+	plugins map[string]string // process ids by plugin
 	mounts  string
 }
 
@@ -231,13 +232,14 @@ func (p *packageGuest) agentPID() string {
 	return p.run("systemctl", "show", "-p", "MainPID", "--value", "volagent")
 }
 
-// volumeMounts returns the mounts of volumes, as process 1 sees them.
+// volumeMounts returns the mounts of volumes in the mount table of process 1.
 func (p *packageGuest) volumeMounts() string {
 	p.t.Helper()
 	return p.run("grep", "-E", "/var/lib/volagent/csi/| /srv/line ", "/proc/1/mountinfo")
 }
 
-// untouched asserts that all plugins still run, all mounts are unchanged, and all writers continue.
+// untouched asserts that all plugin processes still run, all mounts are unchanged, and all writers
+// continue.
 func (p *packageGuest) untouched(after string) {
 	p.t.Helper()
 	for id, was := range p.plugins {
@@ -253,7 +255,7 @@ func (p *packageGuest) untouched(after string) {
 	}
 }
 
-// on returns the scribe for a part of the test.
+// on returns the scribe for use in another part of the test.
 func (l *scribe) on(g *guest) *scribe { return &scribe{g: g, unit: l.unit, file: l.file} }
 
 func (p *packageGuest) testInstall() {
@@ -280,7 +282,7 @@ func (p *packageGuest) testInstall() {
 				p.t.Errorf("the page of %s is\n%s", page, text)
 			}
 		}
-		// This page only names another page, which groff alone cannot find.
+		// This page only refers to another page, which groff alone cannot find.
 		pages = slices.DeleteFunc(pages, func(page string) bool { return filepath.Base(page) == "umount.csi.8.gz" })
 		said, err := exec.Command("sh", append([]string{"-c", `zcat "$@" | groff -man -Kutf8 -Tutf8 -ww -z`, "sh"}, pages...)...).CombinedOutput()
 		if err != nil || len(said) > 0 {
@@ -289,8 +291,9 @@ func (p *packageGuest) testInstall() {
 	}
 }
 
-// testSandbox checks that the agent is restricted and its plugins are not. All its mounts must
-// exist on the host: a directory, a disk image, and FUSE.
+// testSandbox checks that systemd restricts the agent but not its plugins. The mounts of a
+// directory, of a disk image and of a FUSE file system must all exist in the host's mount
+// namespace.
 func (p *packageGuest) testSandbox() {
 	env, err := csitest.Config{Base: "/var/lib/fuse", DriverName: "fuse.example.com", AnyVolume: true, Stage: true, Fuse: true}.Environment()
 	p.must(err)
@@ -335,8 +338,8 @@ func (p *packageGuest) restrictions(pid string) string {
 	return p.run("grep", "-E", "^(NoNewPrivs|Seccomp|CapBnd):", "/proc/"+pid+"/status")
 }
 
-// testOutside checks the commands of a container runtime that the agent runs. They inherit none of
-// the agent's restrictions, their output reaches the agent, and they end with the agent.
+// testOutside checks the commands of a container runtime that the agent runs. The commands do not
+// inherit the agent's restrictions, their output reaches the agent, and they end with the agent.
 func (p *packageGuest) testOutside() {
 	p.write("usr/bin/podman", `#!/bin/sh
 grep -E '^(NoNewPrivs|Seccomp|CapBnd):' /proc/self/status >/run/podman-status
@@ -369,10 +372,11 @@ esac
 	p.run("rm", "/usr/bin/podman")
 }
 
-// testUpgrade checks that an upgrade replaces the agent and touches nothing else.
+// testUpgrade checks that an upgrade replaces the agent and leaves plugins, mounts and writers
+// untouched.
 func (p *packageGuest) testUpgrade() {
 	was := p.agentPID()
-	p.run("dpkg", "--unpack", "/root/2.deb") // the power fails after the unpacking
+	p.run("dpkg", "--unpack", "/root/2.deb") // simulate a power failure after the unpacking
 	if pid := p.agentPID(); pid != was {
 		p.t.Errorf("half of an upgrade made process %s of %s", pid, was)
 	}
@@ -386,7 +390,7 @@ func (p *packageGuest) testUpgrade() {
 		}
 	}
 	p.untouched("an upgrade")
-	// The administrator has disabled the service before this downgrade.
+	// Disable the service, as an administrator may do, and then downgrade.
 	p.run("systemctl", "disable", "--now", "--quiet", "volagent.service")
 	p.run("dpkg", "-i", "/root/1.deb")
 	if r := p.try("systemctl", "is-enabled", "volagent.service"); strings.TrimSpace(r.out) != "disabled" || p.agentPID() != "0" {
@@ -397,7 +401,7 @@ func (p *packageGuest) testUpgrade() {
 		p.t.Errorf("after a downgrade version %q runs", v)
 	}
 	p.untouched("a downgrade with no agent")
-	// rpm runs the new package's script before those of the old one.
+	// rpm runs the script of the new package before the scripts of the old package.
 	was = p.agentPID()
 	for _, script := range []string{"postinst 2", "prerm 1", "postrm 1"} {
 		name, count, _ := strings.Cut(script, " ")
@@ -409,7 +413,7 @@ func (p *packageGuest) testUpgrade() {
 	p.untouched("rpm's upgrade")
 }
 
-// testBadConfig checks that an upgrade does not stop a running agent if the new one could not
+// testBadConfig checks that an upgrade does not stop the running agent if the new agent could not
 // start.
 func (p *packageGuest) testBadConfig() {
 	good, was := p.run("cat", "/etc/volagent/volagent.yaml"), p.agentPID()
@@ -418,7 +422,7 @@ func (p *packageGuest) testBadConfig() {
 	if r.code != 0 || !strings.Contains(r.err, `unknown key "no_such_key"`) || !strings.Contains(r.err, "systemctl restart volagent") || p.agentPID() != was {
 		p.t.Errorf("exit %d, process %s, which was %s\n%s%s", r.code, p.agentPID(), was, r.out, r.err)
 	}
-	// A bad configuration does not hide volumes from a removal either.
+	// A removal must find volumes in use even if the configuration is invalid.
 	if r := p.try("dpkg", "-r", "volagent"); r.code == 0 || !strings.Contains(r.err, `volume "line" is claimed by "srv-line.mount"`) {
 		p.t.Errorf("removal: exit %d\n%s%s", r.code, r.out, r.err)
 	}
@@ -427,7 +431,7 @@ func (p *packageGuest) testBadConfig() {
 }
 
 // testRefused checks that neither dpkg nor rpm removes the package while volumes are in use, even
-// if the agent does not run. Everything continues to run.
+// if the agent does not run. All processes continue to run.
 func (p *packageGuest) testRefused() {
 	was := p.agentPID()
 	refused := func(args ...string) {
@@ -442,7 +446,7 @@ func (p *packageGuest) testRefused() {
 	}
 	refused("dpkg", "-r", "volagent")
 	refused("dpkg", "-P", "volagent")
-	refused("sh", "/var/lib/dpkg/info/volagent.prerm", "0") // rpm calls the script in this way
+	refused("sh", "/var/lib/dpkg/info/volagent.prerm", "0") // rpm calls the script with this argument
 	if s := p.run("dpkg-query", "-W", "-f", "${Status}", "volagent"); s != "install ok installed" && s != "deinstall ok installed" && s != "purge ok installed" {
 		p.t.Errorf("the package is %q", s)
 	}
@@ -460,7 +464,7 @@ func (p *packageGuest) testRefused() {
 }
 
 // testForced checks that a forced removal removes only the agent. After a new installation the
-// agent finds everything unchanged.
+// agent finds all plugins and mounts unchanged.
 func (p *packageGuest) testForced() {
 	p.run("env", "VOLAGENT_FORCE_REMOVE=1", "dpkg", "-r", "volagent")
 	if pid := p.agentPID(); pid != "" && pid != "0" {
@@ -482,8 +486,8 @@ func (p *packageGuest) testForced() {
 	p.untouched("a new installation")
 }
 
-// testRemove checks that a removal without volumes in use stops all processes. The next
-// installation still knows all volumes.
+// testRemove checks that a removal without volumes in use stops all processes. After the next
+// installation the agent still knows all volumes.
 func (p *packageGuest) testRemove() {
 	for _, w := range p.writers {
 		p.run("systemctl", "stop", w.unit)
@@ -491,7 +495,7 @@ func (p *packageGuest) testRemove() {
 	for _, v := range []string{"dir", "image", "fusevol"} {
 		p.run("volctl", "volume", "detach", v, "a")
 	}
-	// A line in /etc/fstab counts as in use while it is mounted.
+	// A volume that systemd mounted because of /etc/fstab counts as in use.
 	if r := p.try("dpkg", "-r", "volagent"); r.code == 0 || !strings.Contains(r.err, `volume "line" is claimed by "srv-line.mount"`) || strings.Contains(r.err, "fusevol") {
 		p.t.Errorf("removal under a mount of /etc/fstab: exit %d\n%s%s", r.code, r.out, r.err)
 	}
@@ -504,7 +508,7 @@ func (p *packageGuest) testRemove() {
 	}
 	p.run("dpkg", "-i", "/root/2.deb")
 	p.run("systemctl", "is-enabled", "volagent.service")
-	for id := range p.plugins { // the removal did not stop them permanently
+	for id := range p.plugins { // after a new installation the plugins run again
 		p.ready(id)
 	}
 	if v := p.run("volctl", "volume", "list", "-q"); v != "dir\nfusevol\nimage\nline" {
@@ -526,10 +530,10 @@ func (p *packageGuest) gone() {
 	}
 }
 
-// testPurge checks that a purge removes the agent's own files, one by one, and keeps the data of
+// testPurge checks that a purge removes exactly the agent's own files and keeps the data of
 // volumes.
 func (p *packageGuest) testPurge() {
-	// The plugins must end even without an agent that could stop them.
+	// The plugins must end although no agent runs that could stop them.
 	p.run("sh", "-c", "systemctl stop volagent.service $(cd /usr/lib/systemd/system && ls | grep '^volagent.*[.]socket$')")
 	p.run("dpkg", "-r", "volagent")
 	p.run("mkdir", "-p", "/var/lib/volagent/csi/strange")

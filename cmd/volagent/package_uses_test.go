@@ -2,8 +2,8 @@ package main_test
 
 import "strings"
 
-// testUses checks that the packaged service has the capabilities, devices and system calls that
-// each of these operations needs.
+// testUses runs operations that need special capabilities, devices or system calls. It checks that
+// the restrictions of the packaged service allow all of them.
 func (p *packageGuest) testUses() {
 	create := func(id string, more ...string) {
 		p.t.Helper()
@@ -19,7 +19,8 @@ func (p *packageGuest) testUses() {
 	if s := p.run("sh", "-c", `echo words | dd of="$0" conv=notrunc 2>/dev/null && head -c 5 "$0"`, path); s != "words" {
 		p.t.Errorf("the block device reads %q", s)
 	}
-	// The error must name the process that has the device open, even if it belongs to another user.
+	// The error must name the process that has the device open, even if that process belongs to
+	// another user.
 	p.run("systemd-run", "--quiet", "--unit=opener", "sh", "-c", `exec 3<"$0"; exec sleep 7777`, path)
 	p.await("the holder", func() bool {
 		return p.try("sh", "-c", "ls -l /proc/$(systemctl show -p MainPID --value opener)/fd | grep /raw").code == 0
@@ -30,7 +31,7 @@ func (p *packageGuest) testUses() {
 	p.run("systemctl", "stop", "opener")
 	p.run("volctl", "wait", "--volume", "raw", "--for", "free", "--timeout", "60s")
 
-	// Only the test machine can restrict the driver here.
+	// Accept this one failure, because the test machine itself may withhold the capability.
 	if r := p.try("volctl", "volume", "expand", "image", "48MiB"); r.code != 0 && !strings.Contains(r.err, "the driver lacks CAP_SYS_RESOURCE") {
 		p.t.Errorf("expand: exit %d\n%s", r.code, r.err)
 	}
@@ -51,8 +52,9 @@ func (p *packageGuest) testUses() {
 	}
 }
 
-// testScraped checks metrics_address in the packaged service, whose restrictions do not let it open
-// such a socket itself. If the metrics cannot be served, the status shows the reason.
+// testScraped checks metrics_address in the packaged service. The restrictions of the service do
+// not allow the agent itself to open a TCP socket. If the agent cannot serve the metrics, the
+// status shows the reason.
 func (p *packageGuest) testScraped() {
 	good := p.run("cat", "/etc/volagent/volagent.yaml")
 	problems := func() string {

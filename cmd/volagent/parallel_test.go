@@ -19,13 +19,13 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// crowd is many clients of one agent. The plugin checks the rules of CSI.
+// crowd is a host with many clients of one agent. Its plugin checks the rules of CSI.
 type crowd struct {
 	recorded
 	*apiclient.Client
 }
 
-// aWhile is the time limit for everything that must happen, even on a busy host.
+// aWhile is the time limit for each expected event, long enough for a busy host.
 const aWhile = time.Minute
 
 func newCrowd(t *testing.T, deadline string) crowd {
@@ -36,7 +36,7 @@ func newCrowd(t *testing.T, deadline string) crowd {
 	return c
 }
 
-// together runs do n times at once, and returns the results.
+// together runs n calls of do concurrently and returns their results.
 func together(n int, do func(i int) error) []error {
 	var wg sync.WaitGroup
 	errs, begin := make([]error, n), make(chan struct{})
@@ -74,7 +74,7 @@ func (c crowd) only(errs []error, others ...api.Code) (good int) {
 	return good
 }
 
-// left asserts that the volumes become free, and that no claim or mount remains.
+// left asserts that the given volumes become free and that no claim or mount remains.
 func (c crowd) left(ids ...string) {
 	c.t.Helper()
 	for _, id := range ids {
@@ -86,7 +86,7 @@ func (c crowd) left(ids ...string) {
 	c.allGone()
 }
 
-// count asserts how often calls were made since a mark.
+// count asserts the number of calls of each method since a mark.
 func (c crowd) count(since int64, want map[string]int) {
 	c.t.Helper()
 	calls := c.calls(since)
@@ -97,8 +97,8 @@ func (c crowd) count(since int64, want map[string]int) {
 	}
 }
 
-// TestOneWinner makes 50 parallel claims of a volume that allows one writer per node. One claim
-// must succeed, and the errors of the others must name its alloc.
+// TestOneWinner makes 50 parallel claims for a volume that allows one writer per node. One claim
+// must succeed, and the errors of the other claims must name the successful alloc.
 func TestOneWinner(t *testing.T) {
 	c := newCrowd(t, "30s")
 	for _, mode := range []string{"single-node-writer", "single-node-single-writer"} {
@@ -123,8 +123,8 @@ func TestOneWinner(t *testing.T) {
 	}
 }
 
-// loop claims and detaches a volume several times. If this caller is the only one with the alloc,
-// it also writes to the mount. A shared claim could be detached by another caller at any time.
+// loop claims and detaches a volume several times. If alone is set, no other caller uses the alloc,
+// and loop also writes to the mount. Otherwise another caller could detach the claim at any time.
 func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
 	for range rounds {
 		claim, err := c.claim(id, alloc, api.ClaimRequest{})
@@ -141,7 +141,8 @@ func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
 	return nil
 }
 
-// written returns the number of files in a volume of the plugin.
+// written returns the number of files that clients wrote to a volume. It reads them from the
+// plugin's storage.
 func (c crowd) written(id string) int {
 	c.t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(c.cfg.Base, "volumes", "*"))
@@ -161,12 +162,12 @@ func (c crowd) written(id string) int {
 }
 
 // TestLoops runs 100 concurrent loops of claim and detach on one volume, some with the same alloc.
-// The agent must never publish the volume unstaged, unstage it while it is published, or have two
-// calls in flight.
+// The agent must never publish the unstaged volume, unstage the published volume, or make two calls
+// for the volume at the same time.
 func TestLoops(t *testing.T) {
 	c := newCrowd(t, "30s")
 	c.register("data", "single-node-multi-writer")
-	const loops, allocs, shared = 100, 80, 20 // the last 20 share their allocs with the first 20
+	const loops, allocs, shared = 100, 80, 20 // the last 20 loops use the allocs of the first 20
 	c.only(together(loops, func(i int) error {
 		return c.loop("data", fmt.Sprint("a", i%allocs), 3, i >= shared && i < allocs)
 	}))
@@ -176,8 +177,8 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestManyVolumes runs two loops on each of 32 volumes at once. Some calls fail, with or without
-// their effect.
+// TestManyVolumes runs two loops on each of 32 volumes concurrently. Some CSI calls fail, with or
+// without their effect.
 func TestManyVolumes(t *testing.T) {
 	const volumes, each = 32, 2
 	c := newCrowd(t, "3s") // the agent also waits this long for late effects
@@ -202,7 +203,8 @@ func TestManyVolumes(t *testing.T) {
 	}
 }
 
-// TestDetachedTwice checks that two simultaneous detaches of one claim make one set of calls.
+// TestDetachedTwice checks that two simultaneous detaches of one claim cause each CSI call only
+// once.
 func TestDetachedTwice(t *testing.T) {
 	const rounds = 10
 	c := newCrowd(t, "30s")
@@ -213,7 +215,7 @@ func TestDetachedTwice(t *testing.T) {
 	for range rounds {
 		_, err := c.claim("data", "a", api.ClaimRequest{})
 		c.must(err)
-		// The second detach finds no claim if the first one has already completed.
+		// The second detach finds no claim if the first detach is already complete.
 		if c.only(together(2, func(int) error { return c.detach("data", "a") }), api.CodeNotFound) == 0 {
 			t.Fatal("nobody detached it")
 		}
@@ -225,8 +227,8 @@ func TestDetachedTwice(t *testing.T) {
 	c.left("data")
 }
 
-// TestClaimedManyTimes checks simultaneous claims with the same volume and alloc. With the same
-// options they are one claim and get the same answer. With other options they are refused.
+// TestClaimedManyTimes makes simultaneous claims with the same volume and alloc. Requests with the
+// same terms share one claim and get the same answer. The agent refuses requests with other terms.
 func TestClaimedManyTimes(t *testing.T) {
 	c := newCrowd(t, "30s")
 	c.register("data", "single-node-multi-writer")
@@ -250,8 +252,9 @@ func TestClaimedManyTimes(t *testing.T) {
 	c.left("data")
 }
 
-// TestWithdrawnTogether checks many claims that wait for one stage. Some reach their timeout, and
-// some clients disconnect. The agent withdraws the claims of both. The other claims remain.
+// TestWithdrawnTogether checks many claims that wait for one NodeStageVolume. Some requests time
+// out, and some clients disconnect. The agent withdraws the claims of these clients and keeps all
+// other claims.
 func TestWithdrawnTogether(t *testing.T) {
 	const each = 10
 	c := newCrowd(t, "30s")

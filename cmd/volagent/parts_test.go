@@ -19,7 +19,7 @@ import (
 // process with its own journal.
 type inParts struct {
 	recorded
-	cfgs map[string]csitest.Config // by name of the part
+	cfgs map[string]csitest.Config // by part name
 }
 
 func newInParts(t *testing.T) inParts {
@@ -60,7 +60,7 @@ func newInParts(t *testing.T) inParts {
 	return h
 }
 
-// parts returns the plugin's parts by name.
+// parts returns the status of the plugin's parts by name.
 func (h inParts) parts() map[string]api.PluginPart {
 	h.t.Helper()
 	var p api.Plugin
@@ -76,7 +76,7 @@ func (h inParts) parts() map[string]api.PluginPart {
 	return all
 }
 
-// pids returns the process ids of the parts, by name.
+// pids returns the process ids of the parts by name.
 func (h inParts) pids() map[string]int {
 	h.t.Helper()
 	pids := map[string]int{}
@@ -86,7 +86,7 @@ func (h inParts) pids() map[string]int {
 	return pids
 }
 
-// made returns how often a part received a call.
+// made returns the number of calls of a method that a part received.
 func (h inParts) made(part, method string) int {
 	h.t.Helper()
 	calls, err := csitest.ReadJournal(h.cfgs[part].JournalPath())
@@ -94,7 +94,7 @@ func (h inParts) made(part, method string) int {
 	return calls.Mutating().Count(method)
 }
 
-// down stops a part. The returned function starts it again.
+// down stops a part. The returned function starts the part again.
 func (h inParts) down(part string) (up func()) {
 	h.t.Helper()
 	which := []string{"--type", "node"}
@@ -109,9 +109,9 @@ func (h inParts) down(part string) (up func()) {
 	return func() { h.t.Helper(); h.volctl(append([]string{"plugin", "start", "rec"}, which...)...) }
 }
 
-// TestPartsOfAPlugin checks that a plugin with a node part and two controllers continues to work
-// with the remaining parts. Killed controllers cost no claim. A step waits only for the part that
-// it calls. The next agent finds all three parts.
+// TestPartsOfAPlugin checks a plugin with a node part and two controllers. The plugin continues to
+// work with the parts that are running. Claims survive the kill of a controller. A step waits only
+// for the part that it calls. The next agent finds all three parts.
 func TestPartsOfAPlugin(t *testing.T) {
 	t.Parallel()
 	h := newInParts(t)
@@ -128,7 +128,8 @@ func TestPartsOfAPlugin(t *testing.T) {
 		t.Errorf("controller a attached %d volumes, b %d; they take turns", a, b)
 	}
 
-	// One controller is killed. The other one makes the call, and the killed one is started again.
+	// Kill one controller. The other controller makes the call, and the agent restarts the killed
+	// one.
 	pids := h.pids()
 	h.must(syscall.Kill(pids["a"], syscall.SIGKILL))
 	h.volctl("volume", "claim", "v3", "--alloc", "a")
@@ -137,7 +138,7 @@ func TestPartsOfAPlugin(t *testing.T) {
 		t.Errorf("processes %v, were %v", now, pids)
 	}
 
-	// No controller runs. A detach makes those calls that the node part can answer.
+	// Stop both controllers. A detach makes the calls that the node part can answer.
 	h.exits(4, `hint: volctl plugin restart rec --type controller -y`, "plugin", "restart", "rec", "--type", "controller")
 	h.exits(0, `restarted controller "a" of plugin "rec"`, "plugin", "restart", "rec", "--type", "controller", "--instance", "a")
 	upA, upB := h.down("a"), h.down("b")
@@ -155,7 +156,8 @@ func TestPartsOfAPlugin(t *testing.T) {
 	h.volctl("wait", "--volume", "v1", "--for", "free", "--timeout", "30s")
 	upB()
 
-	// The node part does not run. ControllerPublishVolume is still sent, and the mount waits.
+	// Stop the node part. The agent still sends ControllerPublishVolume, and the mount waits for
+	// the node part.
 	up := h.down("node")
 	attached := func() int {
 		return h.made("a", csitest.ControllerPublish) + h.made("b", csitest.ControllerPublish)
@@ -171,7 +173,7 @@ func TestPartsOfAPlugin(t *testing.T) {
 	h.volctl("wait", "--volume", "v4", "--for", "mounted", "--timeout", "30s")
 	h.volctl("wait", "--volume", "v2", "--for", "free", "--timeout", "30s")
 
-	// The node part is killed and started again, and a detach waits for it.
+	// Kill the node part. The agent restarts it, and a detach waits for it.
 	h.must(syscall.Kill(h.pids()["node"], syscall.SIGKILL))
 	h.volctl("volume", "detach", "v3", "a")
 	h.volctl("wait", "--plugin", "rec", "--timeout", "30s")
@@ -195,7 +197,7 @@ func TestPartsOfAPlugin(t *testing.T) {
 	}
 }
 
-// TestPartsStatus checks that the status shows each part's own properties.
+// TestPartsStatus checks that the status shows the properties of each part.
 func TestPartsStatus(t *testing.T) {
 	t.Parallel()
 	h := newInParts(t)

@@ -13,8 +13,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestPending checks the list of changes that were requested and not seen to complete. The node's
-// status and inspect show this list. A completed change disappears from the list.
+// TestPending checks the list of pending changes in the node status and in inspect. A pending
+// change was requested, but the agent has not seen it complete. A completed change disappears from
+// the list.
 func TestPending(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "20s", growing(func(c *csitest.Config) {
@@ -36,7 +37,7 @@ func TestPending(t *testing.T) {
 			var got struct{ Pending []api.PendingChange }
 			h.must(json.Unmarshal([]byte(text), &got))
 			for i := range got.Pending {
-				got.Pending[i].Since = time.Time{} // not comparable
+				got.Pending[i].Since = time.Time{} // the time differs in each run
 			}
 			if !slices.Equal(got.Pending, want) {
 				t.Errorf("%s has\n%+v, want\n%+v", whose, got.Pending, want)

@@ -19,7 +19,7 @@ func attaching(c *csitest.Config) {
 	c.Attach, c.Lists, c.PublishedNodes = true, true, true
 }
 
-// publishedOn returns the nodes on which a volume is published, as the plugin reports them.
+// publishedOn returns the nodes on which a volume is published according to the plugin.
 func (h recorded) publishedOn(external string) []string {
 	h.t.Helper()
 	var list []struct {
@@ -35,9 +35,9 @@ func (h recorded) publishedOn(external string) []string {
 	return nil
 }
 
-// TestForcedThenRegisteredAgain checks a forced deregister that leaves a mount in use. The same
-// storage is registered and claimed again, the agent dies, and the new claim is detached. The agent
-// must make no call for the new volume before the old mount is gone.
+// TestForcedThenRegisteredAgain checks a forced deregister that leaves a mount in use. The test
+// registers and claims the same storage again, kills the agent, and detaches the new claim. The
+// agent must make no call for the new volume before the old mount is gone.
 func TestForcedThenRegisteredAgain(t *testing.T) {
 	t.Parallel()
 	for name, lazy := range map[string]bool{"mounted": false, "unmounted lazily": true} {
@@ -74,7 +74,7 @@ func TestForcedThenRegisteredAgain(t *testing.T) {
 			}
 			user.kill()
 			if lazy {
-				return // a lazily unmounted volume is never proven unused
+				return // the agent cannot prove that a lazily unmounted volume is unused
 			}
 			h.await("what was left to be undone", func() bool { return !strings.Contains(h.volctl("node", "status"), "by force") })
 			calls := h.calls(mark).Methods()
@@ -88,7 +88,8 @@ func TestForcedThenRegisteredAgain(t *testing.T) {
 }
 
 // TestPublishDuringUnstage kills the agent during a slow NodeUnstageVolume while another claim
-// waits. The next agent must not publish on the staging mount that is being removed.
+// waits. This call will still remove the staging mount, so the next agent must not publish the
+// volume from that mount.
 func TestPublishDuringUnstage(t *testing.T) {
 	t.Parallel()
 	const slow = 3 * time.Second
@@ -114,7 +115,7 @@ func TestPublishDuringUnstage(t *testing.T) {
 }
 
 // TestLateDetach checks a ControllerUnpublishVolume that exceeds its deadline and takes effect
-// later. The next claim is mounted only when this late effect is no longer possible, whether or not
+// later. The agent mounts the next claim only when this late effect is no longer possible, even if
 // the agent or the plugin restarts.
 func TestLateDetach(t *testing.T) {
 	t.Parallel()
@@ -122,7 +123,7 @@ func TestLateDetach(t *testing.T) {
 	claim := func(t *testing.T, h *apart, since time.Time, least time.Duration) {
 		t.Helper()
 		path := h.volctl("volume", "claim", "data", "--alloc", "two")
-		if d := time.Since(since) + 200*time.Millisecond; d < least { // the test notices the call shortly after it began
+		if d := time.Since(since) + 200*time.Millisecond; d < least { // the test notices the call shortly after the call has started
 			t.Errorf("mounted %s after a detach of unknown outcome began, before %s", d, least)
 		}
 		if nodes := h.publishedOn("ext/data"); !slices.Equal(nodes, []string{"test-host"}) || !strings.Contains(h.mounts(), path) {
@@ -175,7 +176,7 @@ func TestLateDetach(t *testing.T) {
 }
 
 // TestLateAttach checks a ControllerPublishVolume that exceeds its deadline and takes effect after
-// its claim was detached. The claim may end only when the storage is certain to be disconnected.
+// its claim was detached. The claim may end only when the storage is certainly disconnected.
 func TestLateAttach(t *testing.T) {
 	t.Parallel()
 	const late = 3 * time.Second
@@ -211,14 +212,14 @@ func TestLateAttach(t *testing.T) {
 	}
 }
 
-// TestCreateAfterCrash kills the agent during a CreateVolume. The same create may continue only
-// when the first call can no longer be in progress, or when the plugin was restarted. Other volumes
-// need not wait.
+// TestCreateAfterCrash kills the agent during a CreateVolume. The next agent may repeat the call
+// only when the first call can no longer be in progress, or when the plugin was restarted. The
+// creation of other volumes need not wait.
 func TestCreateAfterCrash(t *testing.T) {
 	t.Parallel()
 	for name, restarted := range map[string]bool{"one deadline": false, "until the plugin is started again": true} {
 		t.Run(name, func(t *testing.T) {
-			deadline := 12 * time.Second // Longer than a restart of the agent takes on a busy machine.
+			deadline := 12 * time.Second // longer than a restart of the agent takes on a busy machine
 			if restarted {
 				deadline = time.Minute
 			}

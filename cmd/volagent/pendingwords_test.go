@@ -12,7 +12,8 @@ import (
 )
 
 // TestPendingCallFails checks a pending call that never succeeds although the plugin is ready.
-// Every screen must show the last attempt, the command that discards the call, and its consequence.
+// Every screen must show the last attempt, the command that discards the call, and the consequence
+// of that command.
 func TestPendingCallFails(t *testing.T) {
 	t.Parallel()
 	const try, giveUp, means = "NodeUnstageVolume: failed in the plugin: no such backend", "volctl volume deregister data --force --forget", "the plugin is then never told"
@@ -38,7 +39,8 @@ func TestPendingCallFails(t *testing.T) {
 	says("the volume's status", "volume", "status", "data")
 	says("the doctor", "doctor")
 
-	// The same storage under another id must wait for the pending calls of the forced deregister.
+	// The same storage under another volume id must wait for the pending calls of the forced
+	// deregister.
 	h.volctl("volume", "deregister", "data", "--force", "-y")
 	file := filepath.Join(h.dir, "again.yaml")
 	h.must(os.WriteFile(file, []byte("id: again\nplugin_id: rec\nexternal_id: ext/data\n"), 0o644))

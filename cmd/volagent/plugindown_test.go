@@ -13,7 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// atOnce runs volctl, which must fail with exit code 6 and the hint, without waiting for a plugin.
+// atOnce runs volctl and asserts that it fails without waiting for a plugin. The exit code must be
+// 6, and the error must contain the hint.
 func (h recorded) atOnce(hint string, args ...string) {
 	h.t.Helper()
 	begun := time.Now()
@@ -23,8 +24,9 @@ func (h recorded) atOnce(hint string, args ...string) {
 	}
 }
 
-// TestPluginStaysDown checks a plugin that does not become ready by itself. Requests that need it
-// are refused at once, with the command that fixes this. While a plugin restarts, a claim waits.
+// TestPluginStaysDown checks a plugin that does not become ready without the operator. The agent
+// refuses requests that need this plugin at once, and names the command that starts the plugin. A
+// claim waits only while a plugin restarts.
 func TestPluginStaysDown(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -43,7 +45,8 @@ func TestPluginStaysDown(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--timeout", "60s")
 	h.volctl("volume", "detach", "data")
 
-	// A plugin that was refused at its start has never reported its driver's name.
+	// The agent refuses this plugin at its start, so it does not know the name of the plugin's
+	// driver.
 	self, err := os.Executable()
 	h.must(err)
 	cfg := csitest.Config{Base: filepath.Join(h.dir, "q"), DriverName: "bad.example.com", NoController: true}
@@ -59,9 +62,9 @@ func TestPluginStaysDown(t *testing.T) {
 	h.atOnce("volctl plugin status bad", "volume", "validate", file)
 }
 
-// TestLimitsChange checks that the agent asks the node part for its limits again after a controller
-// reports that the host is full. A changed node id is reported, and volumes stay attached under the
-// old one.
+// TestLimitsChange checks that the agent requests the limits from the node part again after a
+// controller reports that the host is full. The agent reports a changed node id, and volumes stay
+// attached under the old node id.
 func TestLimitsChange(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.MaxVolumes = 3 })

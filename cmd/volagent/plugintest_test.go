@@ -19,7 +19,7 @@ import (
 )
 
 // tested returns a host with a plugin "rec" to test. It does not check the rules of CSI, because a
-// plugin test breaks some of them on purpose.
+// plugin test breaks some of these rules on purpose.
 func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config)) recorded {
 	t.Helper()
 	h := recorded{host: newHost(t)}
@@ -42,7 +42,7 @@ type pluginTest struct {
 	Summary *api.PluginTestSummary `json:"summary"`
 }
 
-// vet tests the plugin and returns the results.
+// vet runs volctl plugin test and returns the decoded output and the result of the command.
 func (h recorded) vet(flags ...string) (pluginTest, result) {
 	h.t.Helper()
 	r := h.try(append([]string{"plugin", "test", "rec", "-o", "json"}, flags...)...)
@@ -53,7 +53,7 @@ func (h recorded) vet(flags ...string) (pluginTest, result) {
 	return out, r
 }
 
-// odd returns the results that are neither OK nor skipped.
+// odd returns the results that are neither OK nor skipped, by check.
 func (p pluginTest) odd() map[string]string {
 	odd := map[string]string{}
 	for _, c := range p.Checks {
@@ -72,7 +72,7 @@ func (p pluginTest) check(id string) api.PluginCheck {
 	return p.Checks[i]
 }
 
-// nothingLeft asserts that plugin tests left no mounts, directories or volumes.
+// nothingLeft asserts that no mounts, directories or volumes of plugin tests remain.
 func (h recorded) nothingLeft() {
 	h.t.Helper()
 	h.allGone()
@@ -90,8 +90,8 @@ const (
 	broken = api.CheckBroken
 )
 
-// TestPluginTest checks that each plugin habit is found by the check for it. The verdict must match
-// the behaviour that the agent's own tests show for this habit.
+// TestPluginTest checks that the plugin test detects each known habit of plugins. Its verdict must
+// match the behaviour that the agent's own tests show for the habit.
 func TestPluginTest(t *testing.T) {
 	t.Parallel()
 	always := func(f csitest.Fault) func(*testing.T, *csitest.Config) {
@@ -104,9 +104,9 @@ func TestPluginTest(t *testing.T) {
 		name  string
 		tune  func(*testing.T, *csitest.Config)
 		flags []string
-		// odd lists the results that are not OK. It may omit publish-unstaged if the plugin stages,
-		// because the plugin binds any directory there. It may also omit the checks with calls that
-		// were given up.
+		// odd lists the expected results that are not OK. It may omit publish-unstaged if the
+		// plugin stages, because this plugin bind-mounts any directory. It may also omit the checks
+		// whose calls the test gave up.
 		odd  map[string]string
 		said map[string]string // part of the check's explanation
 	}{
@@ -137,7 +137,7 @@ func TestPluginTest(t *testing.T) {
 		{name: "argv", tune: always(csitest.Fault{Twist: csitest.Argv}), odd: map[string]string{"argv-path": copes}},
 		{name: "sharing", tune: always(csitest.Fault{Twist: csitest.Sharing}), odd: map[string]string{"stage": broken},
 			said: map[string]string{"stage": "is not in a shared mount"}},
-		{name: "served", tune: always(csitest.Fault{Method: st, Twist: csitest.Served}), // it serves only its root directory
+		{name: "served", tune: always(csitest.Fault{Method: st, Twist: csitest.Served}), // the file system serves only its root directory
 			odd: map[string]string{"write": broken, "stats": copes}, said: map[string]string{"mounted": "fuse"}},
 
 		{name: "read-only is ignored", tune: always(csitest.Fault{Method: pub, IgnoreReadOnly: true}), odd: map[string]string{"read-only": copes}},
@@ -158,7 +158,7 @@ func TestPluginTest(t *testing.T) {
 			t.Parallel()
 			h := tested(t, "10s", tt.tune)
 			got, r := h.vet(tt.flags...)
-			// On a busy machine a call may be given up before it was sent.
+			// On a busy machine the test may give up a call before it has sent the call.
 			for again := 0; again < 5 && tt.said["given-up-stage"] != "" && strings.HasPrefix(got.check("given-up-stage").Said, "the call was given up after"); again++ {
 				got, r = h.vet(tt.flags...)
 			}
@@ -166,7 +166,7 @@ func TestPluginTest(t *testing.T) {
 			if want == nil {
 				want = map[string]string{}
 			}
-			// On a busy machine the undoing call may overtake a call that was given up. This
+			// On a busy machine the undo call may overtake a call that the test gave up. This
 			// happens with every plugin that does not queue its calls.
 			for _, may := range []string{"publish-unstaged", "given-up-stage", "given-up-publish"} {
 				if got.check(may).Result == copes {
@@ -194,8 +194,8 @@ func TestPluginTest(t *testing.T) {
 	}
 }
 
-// TestPluginTestLocal checks that the bundled driver fails no check, with directories and with
-// images, and that its process may be killed.
+// TestPluginTestLocal checks that the bundled driver passes all checks with directories and with
+// images, and that the test may kill the driver's process.
 func TestPluginTestLocal(t *testing.T) {
 	t.Parallel()
 	h := recorded{host: newHost(t)}
@@ -214,8 +214,8 @@ func TestPluginTestLocal(t *testing.T) {
 	}
 }
 
-// TestPluginTestBeside checks that a plugin test does not disturb a volume in use. With such a
-// volume, --kill is refused.
+// TestPluginTestBeside checks that a plugin test does not disturb a volume in use. The agent
+// refuses --kill while the plugin has such a volume.
 func TestPluginTestBeside(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
@@ -248,15 +248,15 @@ func TestPluginTestBeside(t *testing.T) {
 	}
 }
 
-// TestPluginTestOwnVolume checks a test on a volume of the user. The test writes to the volume and
-// restores its content.
+// TestPluginTestOwnVolume runs a plugin test on a volume of the user. The test writes to the volume
+// and restores its content.
 func TestPluginTestOwnVolume(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) {
 		c.AnyVolume, c.WantSecrets, c.VolumeContext = true, map[string]string{"key": "s3cret"}, map[string]string{"pool": "a"}
 	})
 	h.must(os.WriteFile(filepath.Join(h.dir, "key"), []byte("s3cret\n"), 0o600))
-	// Write the user's own file.
+	// Write a file as the user of the volume.
 	h.registerWith("external_id: ext/data\ncontext: {pool: a}\nsecrets: {key: {file: " + h.dir + "/key}}\n")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a")
 	h.must(os.WriteFile(filepath.Join(path, "mine"), []byte("kept"), 0o644))
@@ -315,8 +315,8 @@ func TestPluginTestCutShort(t *testing.T) {
 	}
 }
 
-// TestPluginTestStopped checks that an agent stops in time during a plugin test. This agent or the
-// next one undoes the effects of the test.
+// TestPluginTestStopped checks that the agent stops in time during a plugin test. This agent or the
+// next agent undoes the effects of the test.
 func TestPluginTestStopped(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
@@ -339,8 +339,8 @@ func TestPluginTestStopped(t *testing.T) {
 	h.nothingLeft()
 }
 
-// TestPluginTestInterrupted checks that Ctrl-C ends a plugin test and that its effects are undone.
-// During a test a second test is refused, and the plugin counts as in use.
+// TestPluginTestInterrupted checks that Ctrl-C ends a plugin test and that the agent undoes the
+// test's effects. During a test the agent refuses a second test, and the plugin counts as in use.
 func TestPluginTestInterrupted(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
@@ -367,8 +367,8 @@ func TestPluginTestInterrupted(t *testing.T) {
 	h.volctl("plugin", "stop", "rec")
 }
 
-// TestPluginTestRegisteredMeanwhile checks that a volume that is being tested can be registered
-// only after the test has undone its effects.
+// TestPluginTestRegisteredMeanwhile registers a volume while a plugin test uses it. The agent
+// allows the registration only after the test has undone its effects.
 func TestPluginTestRegisteredMeanwhile(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
@@ -390,8 +390,8 @@ func TestPluginTestRegisteredMeanwhile(t *testing.T) {
 	h.exits(0, "registered", "volume", "register", file)
 }
 
-// TestPluginTestOutOfTime checks that a call that is interrupted by the end of the test is not held
-// against the plugin.
+// TestPluginTestOutOfTime checks that a call that the end of the test interrupts does not count as
+// a failure of the plugin.
 func TestPluginTestOutOfTime(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
@@ -403,7 +403,7 @@ func TestPluginTestOutOfTime(t *testing.T) {
 	h.nothingLeft()
 }
 
-// TestPluginTestRefused checks that impossible tests are refused at once.
+// TestPluginTestRefused checks that the agent refuses impossible tests at once.
 func TestPluginTestRefused(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.CreateDelete = false })
@@ -428,12 +428,12 @@ func TestPluginTestRefused(t *testing.T) {
 	h.allGone()
 }
 
-// TestPluginTestParts tests a plugin in parts. Each call must reach the right part, and --kill must
-// kill the node part.
+// TestPluginTestParts tests a plugin with several parts. Each call must reach the right part, and
+// --kill must kill the node part.
 func TestPluginTestParts(t *testing.T) {
 	t.Parallel()
 	h := newInParts(t)
-	clear(h.cfgs) // a plugin test breaks rules, so do not check the journals
+	clear(h.cfgs) // do not check the journals, because a plugin test breaks rules of CSI
 	pids := h.pids()
 	got, r := h.vet("--kill")
 	for check, result := range got.odd() {

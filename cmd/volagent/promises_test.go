@@ -15,13 +15,13 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// The tests in this file check promises of the project in situations in which other software is
-// known to harm its users.
+// The tests in this file check that the agent keeps its promises in situations in which other
+// software is known to damage data or to disturb its users.
 
 // daemons returns the FUSE daemons that serve this host's mounts.
 func (h recorded) daemons() []int { return h.started("CSITEST_FUSE_DAEMON=") }
 
-// signalDaemons sends a signal to all of them.
+// signalDaemons sends a signal to all FUSE daemons of this host.
 func (h recorded) signalDaemons(sig syscall.Signal) {
 	h.t.Helper()
 	pids := h.daemons()
@@ -33,14 +33,14 @@ func (h recorded) signalDaemons(sig syscall.Signal) {
 	}
 }
 
-// shows waits until the status of volume "data" contains some words.
+// shows waits until the status of volume "data" contains the given words.
 func (h recorded) shows(words string) {
 	h.t.Helper()
 	h.await("the status to say "+words, func() bool { return strings.Contains(h.volctl("volume", "status", "data"), words) })
 }
 
-// TestDeadMount checks that a volume whose FUSE daemon died is mounted again for both claims, at
-// their own paths. The agent first undoes all mounts, and then makes them again.
+// TestDeadMount kills the FUSE daemon of a volume with two claims. The agent unmounts all mounts of
+// the volume, and then mounts them again at the paths of both claims.
 func TestDeadMount(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -64,9 +64,9 @@ func TestDeadMount(t *testing.T) {
 	h.over("data")
 }
 
-// TestForeignMount mounts another file system in the place of the agent's mount. The agent
-// recognizes it as another device, and neither uses nor changes it, even after a restart and a new
-// claim. The status reports it. Once it is gone, the agent mounts the claim's volume again.
+// TestForeignMount replaces the agent's mount by another file system. The agent recognizes the
+// other device, and neither uses nor changes this mount, even after a restart and a new claim. The
+// status reports the mount. Once the mount is gone, the agent mounts the claim's volume again.
 func TestForeignMount(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"target", "staging"} {
@@ -108,10 +108,10 @@ func TestForeignMount(t *testing.T) {
 	}
 }
 
-// TestHungStorage checks a mount that does not answer. The agent reports it and leaves it alone. It
-// blocks nothing. Every status, even the first one, takes less than a second. Other volumes can be
-// claimed and detached, and the agent can stop and start. If the mount answers again, nothing has
-// changed. If it dies, the agent mounts the volume again.
+// TestHungStorage checks a mount that does not answer. The agent reports the mount and does not
+// touch it. Every status command takes less than a second. Clients can claim and detach other
+// volumes, and the agent can stop and start. If the mount answers again, the agent changes nothing.
+// If the mount dies, the agent mounts the volume again.
 func TestHungStorage(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -125,7 +125,7 @@ func TestHungStorage(t *testing.T) {
 		t.Helper()
 		from := time.Now()
 		out := h.volctl(args...)
-		// The promise is 1 s. The rest allows for a machine under load.
+		// The agent promises 1 s. The longer limit allows for a machine under load.
 		if took := time.Since(from); took > 4*time.Second {
 			t.Errorf("volctl %v took %s", args, took)
 		}
@@ -159,9 +159,9 @@ func TestHungStorage(t *testing.T) {
 	h.over("data")
 }
 
-// TestHungPublish checks a publish that answers OK but whose mount never answers. The claim fails
-// in time and prints no path. Other volumes are not affected. When the mount finally dies, the
-// agent unmounts it.
+// TestHungPublish checks a publish that returns OK but whose mount never answers. The claim fails
+// in time and prints no path. Other volumes are not affected. When the mount dies, the agent
+// unmounts it.
 func TestHungPublish(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", nil)
@@ -180,8 +180,8 @@ func TestHungPublish(t *testing.T) {
 }
 
 // TestPluginDown starts an agent whose plugin does not become ready. The claims stay mounted, and
-// the status says that the plugin is unavailable. The agent unmounts nothing, claims nothing again,
-// and does not disturb processes that use the volume.
+// the status shows that the plugin is unavailable. The agent unmounts nothing, mounts nothing
+// again, and does not disturb processes that use the volume.
 func TestPluginDown(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -211,8 +211,8 @@ func TestPluginDown(t *testing.T) {
 	h.expect(mark)
 }
 
-// TestHolderIsNamed checks that a refused claim names the holder of the volume, its age, and the
-// command that frees the volume. This command must work.
+// TestHolderIsNamed checks that the error of a refused claim names the holder of the volume, the
+// age of the holder's claim, and the command that frees the volume. This command must work.
 func TestHolderIsNamed(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -233,9 +233,9 @@ func TestHolderIsNamed(t *testing.T) {
 	h.over("data")
 }
 
-// TestPlanted checks that a detach leaves foreign files and mounts in the agent's directories
-// unchanged. These are files under a target and a staging path, written while nothing was mounted
-// there, and a mount with files beside them.
+// TestPlanted checks that a detach does not remove foreign files and mounts in the agent's
+// directories. The foreign files lie under a target and a staging path, and a foreign mount lies
+// beside them.
 func TestPlanted(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -243,7 +243,7 @@ func TestPlanted(t *testing.T) {
 	target := h.volctl("volume", "claim", "data", "--alloc", "a")
 	staging := h.stagingPath("data")
 	h.must(os.WriteFile(filepath.Join(target, "file"), []byte("kept"), 0o644))
-	// Unmount the volume for a moment, and write files beneath the mounts.
+	// Unmount the volume for a moment, and write files to the directories under the mounts.
 	planted := map[string]string{
 		filepath.Join(target, "under"): "under the target", filepath.Join(staging, "under"): "under the staging path",
 		filepath.Join(filepath.Dir(target), "beside"): "beside the target", filepath.Join(h.dir, "d/csi/rec/staging/beside/file"): "another's mount",
@@ -278,7 +278,8 @@ func TestPlanted(t *testing.T) {
 }
 
 // TestFailureIsExplained checks that the status of a failure shows the step, the call, the code,
-// and the plugin's message. It also shows the number of tries, the time of the next try, and a fix.
+// and the plugin's message. The status also shows the number of tries, the time of the next try,
+// and a fix.
 func TestFailureIsExplained(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", nil)

@@ -13,10 +13,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// Each test in this file has a plugin with a permanent property of some real plugin.
+// Each test in this file uses a plugin with a permanent property of a real plugin.
 
-// unmount unmounts a path that must be mounted. It works even while the agent has the path open for
-// a check.
+// unmount unmounts a path that must be mounted. It unmounts lazily, because the agent may have the
+// path open for a check.
 func unmount(t *testing.T, path string) {
 	t.Helper()
 	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
@@ -24,8 +24,8 @@ func unmount(t *testing.T, path string) {
 	}
 }
 
-// frozen runs do while the agent is stopped, so that the agent sees all of its effects or none.
-// This matters because the agent checks a volume once more after the last step.
+// frozen stops the agent while do runs, so that the agent sees either all effects of do or none.
+// Otherwise the agent could see a part of them when it checks the volume after its last step.
 func (h *host) frozen(do func()) {
 	h.t.Helper()
 	agent := h.cmd.Process
@@ -39,7 +39,7 @@ func (h *host) frozen(do func()) {
 	do()
 }
 
-// TestQuirks runs the whole life of a volume with plugins of many kinds.
+// TestQuirks claims, uses and detaches a volume with plugins of many kinds.
 func TestQuirks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -85,8 +85,8 @@ func TestQuirks(t *testing.T) {
 	}
 }
 
-// TestNoNodeService checks a plugin without a node service. A claim is refused with the reason, and
-// the controller receives no useless call.
+// TestNoNodeService checks a plugin without a node service. The agent refuses a claim with the
+// reason, and sends no useless call to the controller.
 func TestNoNodeService(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.NoNode = true })
@@ -100,8 +100,8 @@ func TestNoNodeService(t *testing.T) {
 	h.expect(mark)
 }
 
-// TestSecretsEverywhere checks a plugin that needs the volume's secrets with every call that can
-// carry them.
+// TestSecretsEverywhere checks a plugin that requires the volume's secrets in every call that has a
+// field for secrets.
 func TestSecretsEverywhere(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.WantSecrets = map[string]string{"user": "u", "key": "k"} })
@@ -109,11 +109,11 @@ func TestSecretsEverywhere(t *testing.T) {
 		h.must(os.WriteFile(filepath.Join(h.dir, name), []byte(name), 0o600))
 	}
 	h.registerWith("external_id: x\nsecrets:\n  user: {file: " + h.dir + "/u}\n  key: {file: " + h.dir + "/k}\n")
-	h.lives() // the plugin reports a call without them as a broken rule
+	h.lives() // the plugin reports a call without secrets as a violation
 }
 
 // TestOldSocket checks a plugin that cannot replace its socket file. After a kill the file remains
-// and refuses connections. The agent must remove it before it starts the plugin again.
+// and refuses connections. The agent must remove the file before it restarts the plugin.
 func TestOldSocket(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.OldSocket = true })
@@ -135,9 +135,9 @@ func TestOldSocket(t *testing.T) {
 	h.over("data")
 }
 
-// TestFuseDaemons checks FUSE daemons in the plugin's process group that serve the mounts. They
-// survive when the plugin dies and is started again, and when the agent stops, because the agent
-// never signals the whole group.
+// TestFuseDaemons checks FUSE daemons that serve mounts and belong to the plugin's process group.
+// The agent never signals the whole group, so the daemons survive a restart of the plugin and a
+// stop of the agent.
 func TestFuseDaemons(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -171,7 +171,7 @@ func TestFuseDaemons(t *testing.T) {
 }
 
 // TestSharedPropagation checks a plugin that needs shared mount propagation on the parent of the
-// staging path. With shared propagation the volume can be staged repeatedly. Without it the agent
+// staging path. With shared propagation the volume can be staged repeatedly. Otherwise the agent
 // logs the problem and its fix, and the claim fails with the plugin's error.
 func TestSharedPropagation(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,7 @@
 
 package main_test
 
-// raceDetector is true if the tests run under the race detector. The agent is then built with it
-// too, because its goroutines are the ones to check. volctl is not, because it is started often and
-// would become slow.
+// raceDetector is true if the tests run under the race detector. Then the tests also build the
+// agent with the race detector, because its goroutines need the check. They build volctl without
+// it, because volctl starts often and would become slow.
 const raceDetector = true

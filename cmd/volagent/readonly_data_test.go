@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestReadOnlyDataDir checks an agent that starts after a kill while the file system of its data
-// dir is read-only. It reports this, refuses claims, and can still detach mounted volumes.
+// TestReadOnlyDataDir starts an agent after a kill while the file system of its data dir is
+// read-only. The agent reports this and refuses claims, but can still detach mounted volumes.
 func TestReadOnlyDataDir(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
@@ -38,7 +38,7 @@ func TestReadOnlyDataDir(t *testing.T) {
 	path := h.volctl("volume", "claim", "a", "--alloc", "one")
 	h.volctl("volume", "claim", "a", "--alloc", "two")
 	h.kill()
-	run("mount", "-o", "remount,abort", data) // as after a disk error
+	run("mount", "-o", "remount,abort", data) // the kernel does the same after a disk error
 	if err := os.WriteFile(filepath.Join(data, "file"), nil, 0o600); !errors.Is(err, syscall.EROFS) {
 		t.Fatalf("the data dir can be written: %v", err)
 	}

@@ -25,8 +25,8 @@ type recorded struct {
 	slow bool // the plugin starts slowly
 }
 
-// newRecorded starts a host whose plugin "rec" needs ControllerPublish and staging. deadline limits
-// each call.
+// newRecorded starts a host whose plugin "rec" needs ControllerPublish and staging. deadline is the
+// timeout of each call.
 func newRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) recorded {
 	t.Helper()
 	h := prepared(t, deadline, tune)
@@ -34,7 +34,7 @@ func newRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) reco
 	return h
 }
 
-// prepared is like newRecorded, but does not start the agent.
+// prepared returns the same host as newRecorded, but does not start the agent.
 func prepared(t *testing.T, deadline string, tune func(*csitest.Config)) recorded {
 	t.Helper()
 	h := recorded{host: newHost(t)}
@@ -50,13 +50,13 @@ func prepared(t *testing.T, deadline string, tune func(*csitest.Config)) recorde
 	return h
 }
 
-// writePlugin writes the plugin file.
+// writePlugin writes the file of the plugin "rec".
 func (h recorded) writePlugin(deadline string) {
 	h.t.Helper()
 	self, err := os.Executable()
 	h.must(err)
 	if h.slow {
-		// Many real plugins also take a while until they serve.
+		// Many real plugins also need some time before they serve calls.
 		script := filepath.Join(h.dir, "slow")
 		h.must(os.WriteFile(script, []byte("#!/bin/sh\nsleep 0.2\nexec "+self+"\n"), 0o755))
 		self = script
@@ -68,7 +68,7 @@ func (h recorded) writePlugin(deadline string) {
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
 }
 
-// kept asserts that no rule of CSI was broken.
+// kept asserts that the plugin's journal shows no violation of CSI.
 func (h recorded) kept() {
 	j, err := csitest.LoadJournal(h.cfg.JournalPath())
 	if err != nil {
@@ -79,7 +79,7 @@ func (h recorded) kept() {
 	}
 }
 
-// calls returns the calls that change something, since a mark.
+// calls returns the state-changing calls that the plugin received since a mark.
 func (h recorded) calls(since int64) csitest.Calls {
 	h.t.Helper()
 	all, err := csitest.ReadJournal(h.cfg.JournalPath())
@@ -94,7 +94,7 @@ func (h recorded) mark() int64 {
 	return all.Mark()
 }
 
-// register registers an existing volume of the plugin.
+// register registers a volume that already exists in the plugin's storage.
 func (h recorded) register(id, mode string) {
 	h.t.Helper()
 	file := filepath.Join(h.dir, id+".yaml")
@@ -109,7 +109,7 @@ func (h recorded) fault(f ...csitest.Fault) {
 	h.must(err)
 }
 
-// expect asserts the exact calls since a mark, in order.
+// expect asserts that the plugin received exactly the given calls since a mark, in this order.
 func (h recorded) expect(since int64, want ...string) {
 	h.t.Helper()
 	if got := h.calls(since).Methods(); !slices.Equal(got, want) {
@@ -117,8 +117,8 @@ func (h recorded) expect(since int64, want ...string) {
 	}
 }
 
-// writer starts a process that appends to a file in dir through one open file until the test ends.
-// It returns the name of the file.
+// writer starts a process that appends to a file in dir until the test ends. The process keeps the
+// file open all the time. writer returns the name of the file.
 func (h recorded) writer(dir string) string {
 	h.t.Helper()
 	file := filepath.Join(dir, "log")
@@ -143,8 +143,8 @@ func size(file string) int64 {
 	return info.Size()
 }
 
-// TestRestart kills the agent several times while there are three claims and processes write. The
-// next agent finds the plugin, the claims and the mounts, and sends no call.
+// TestRestart kills the agent several times while there are three claims and processes write to the
+// volumes. The next agent finds the plugin, the claims and the mounts, and sends no call.
 func TestRestart(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("shared", "single-node-multi-writer")
@@ -158,7 +158,7 @@ func TestRestart(t *testing.T) {
 	claims, mounts, pid, mark := h.volctl("claim", "list", "-o", "json"), h.mounts(), h.pluginPID("rec"), h.mark()
 	for round := range 5 {
 		if round == 4 {
-			h.must(h.signal(syscall.SIGTERM)) // exits 0, and leaves the same state
+			h.must(h.signal(syscall.SIGTERM)) // a normal exit leaves the same state as a kill
 		} else {
 			h.kill()
 		}
@@ -184,7 +184,8 @@ func TestRestart(t *testing.T) {
 	h.expect(mark, csitest.NodeUnpublish)
 }
 
-// TestOrder checks that every call in the life of two claims is made exactly once and in order.
+// TestOrder checks that the agent makes every call in the life of two claims exactly once and in
+// the right order.
 func TestOrder(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-multi-writer")
@@ -204,8 +205,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestFaults claims a volume while the plugin misbehaves once. The claim must succeed all the same,
-// with exactly the given calls.
+// TestFaults claims a volume while the plugin misbehaves once. The claim must still succeed, and
+// the agent must make exactly the listed calls.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const (
@@ -253,8 +254,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFinalError checks a claim that can never succeed. It fails with the plugin's message, and the
-// agent withdraws it and undoes its calls.
+// TestFinalError checks a claim that can never succeed. The claim fails with the plugin's message.
+// The agent withdraws the claim and undoes its calls.
 func TestFinalError(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -269,7 +270,8 @@ func TestFinalError(t *testing.T) {
 	h.allGone()
 }
 
-// TestReadOnly checks that a read-only claim is not writable even if the plugin ignores read-only.
+// TestReadOnly checks that a read-only claim is not writable even if the plugin ignores the
+// read-only flag.
 func TestReadOnly(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -280,8 +282,9 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestStillMounted checks an unpublish that answers OK but leaves the mount. This is not a success.
-// The error names the process that holds the mount, and the claim remains until that process ends.
+// TestStillMounted checks an unpublish that returns OK but leaves the mount. The agent must not
+// treat this as a success. The error names the process that uses the mount, and the claim remains
+// until that process ends.
 func TestStillMounted(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -303,8 +306,8 @@ func TestStillMounted(t *testing.T) {
 	h.allGone()
 }
 
-// TestLateMount checks a stage that exceeds its deadline and mounts after the agent has undone it.
-// The agent must undo it again.
+// TestLateMount checks a stage that exceeds its deadline and mounts the volume after the agent has
+// sent the unstage. The agent must send the unstage again.
 func TestLateMount(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "6s", nil)
@@ -322,7 +325,8 @@ func TestLateMount(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// The first undoing removed the directory. Many plugins create it again for a late mount.
+	// The first unstage removed the directory. The test creates it again, as many plugins do before
+	// a late mount.
 	h.await("the staging path to go", func() bool { return os.Mkdir(filepath.Join(h.dir, "d/csi/rec/staging/data"), 0o711) == nil })
 	if _, err := csitest.AwaitCalls(ctx, h.cfg.JournalPath(), func(cs csitest.Calls) bool {
 		return cs.Since(mark).Count(csitest.NodeUnstage) == 2 && cs.Since(mark).Count(csitest.ControllerUnpublish) == 1
@@ -333,8 +337,8 @@ func TestLateMount(t *testing.T) {
 	h.allGone()
 }
 
-// TestKilledInACall kills the agent before and after the effect of each call of a claim and of its
-// detach. The next agent must complete the work.
+// TestKilledInACall kills the agent before or after the effect of each call of a claim and of its
+// detach. The next agent must complete the claim or the detach.
 func TestKilledInACall(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{

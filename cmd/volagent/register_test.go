@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// unfiled moves the file of plugin "rec" out of the plugin directory, and returns its new path.
+// unfiled moves the file of plugin "rec" out of the plugin directory and returns the new path.
 func (h recorded) unfiled() string {
 	h.t.Helper()
 	file := filepath.Join(h.dir, "rec.yaml")
@@ -20,8 +20,9 @@ func (h recorded) unfiled() string {
 	return file
 }
 
-// TestPluginRegister checks that a plugin registered at run time survives a kill of the agent as
-// the same process. It stays until it is deregistered, which is refused while the plugin is in use.
+// TestPluginRegister checks a plugin that was registered at run time. The plugin's process survives
+// a kill of the agent. The registration remains until the plugin is deregistered. The agent refuses
+// the deregister while the plugin is in use.
 func TestPluginRegister(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -52,7 +53,7 @@ func TestPluginRegister(t *testing.T) {
 	}
 	refused()
 	h.expect(mark)
-	h.must(os.Remove(file)) // the agent does not read it again
+	h.must(os.Remove(file)) // the agent does not read the file again
 	h.volctl("volume", "detach", "data", "a")
 
 	h.exits(3, `near: "rec"`, "plugin", "deregister", "recc")
@@ -110,8 +111,8 @@ func TestPluginDeregisterForced(t *testing.T) {
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
-// TestPluginRegisterBad checks that an invalid plugin file is refused with the number of the bad
-// line. A plugin that does not become ready stays registered.
+// TestPluginRegisterBad checks that the agent refuses an invalid plugin file and reports the number
+// of the bad line. A plugin that does not become ready stays registered.
 func TestPluginRegisterBad(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -148,15 +149,15 @@ func TestPluginRegisterBad(t *testing.T) {
 	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "late.yaml")))
 	h.volctl("plugin", "deregister", "bad")
 
-	// The bundled driver can be registered like any other plugin. After its deregister it has its
-	// default definition again.
+	// A user can register the bundled driver like any other plugin. After its deregister the
+	// bundled driver has its default definition again.
 	h.exits(0, `registered plugin "local"`, "plugin", "register", write("id: local\nbuiltin: local\nmax_in_flight: 3\n"))
 	h.exits(0, `deregistered plugin "local"`, "plugin", "deregister", "local")
 	h.exits(0, "ready", "plugin", "status", "local")
 }
 
-// TestPluginRegisterFullDisk checks that a plugin whose change cannot be stored is neither
-// registered nor deregistered.
+// TestPluginRegisterFullDisk checks that the agent neither registers nor deregisters a plugin if it
+// cannot store the change.
 func TestPluginRegisterFullDisk(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -185,8 +186,8 @@ func TestPluginRegisterFullDisk(t *testing.T) {
 	h.volctl("plugin", "deregister", "rec")
 }
 
-// TestPluginRegisterFailingSync checks a commit whose last sync failed, but which may have reached
-// the file. The refused change must not appear after a restart.
+// TestPluginRegisterFailingSync checks commits whose last sync fails after their data may have
+// reached the file. The agent refuses the changes, and they must have no effect after a restart.
 func TestPluginRegisterFailingSync(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -212,12 +213,12 @@ func TestPluginRegisterFailingSync(t *testing.T) {
 	h.volctl("plugin", "deregister", "rec")
 }
 
-// TestPluginInit checks that the agent accepts the plugin files that volctl writes. It pulls no
-// images for them.
+// TestPluginInit checks that the agent accepts the plugin files that volctl plugin init writes. The
+// agent pulls no images for them.
 func TestPluginInit(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.env = append(h.env, "PATH="+binDir) // without podman, so that this machine's own podman stays untouched
+	h.env = append(h.env, "PATH="+binDir) // a PATH without podman keeps this machine's own podman unused
 	h.start("local")
 	for _, id := range []string{"cephfs", "ebs", "efs", "gcepd", "hostpath", "nfs", "rbd", "s3", "smb"} {
 		file := filepath.Join(h.dir, id+".yaml")

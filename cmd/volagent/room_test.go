@@ -9,10 +9,11 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestMaxVolumes makes many claims at once through a plugin that allows two volumes per node. Two
-// claims succeed. The agent refuses the others before it sends a call, and the error names the
-// volumes that use the places. The next agent does the same. A volume that is already on the host
-// accepts more claims. When a volume leaves, its place is free again.
+// TestMaxVolumes makes many claims at the same time through a plugin that allows two volumes per
+// node. Two claims succeed. The agent refuses the other claims before it sends a call, and the
+// error names the two volumes on the host. The next agent refuses them too. A volume that is
+// already on the host accepts more claims. After a volume has left the host, another volume can use
+// its place.
 func TestMaxVolumes(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.MaxVolumes = 2 })

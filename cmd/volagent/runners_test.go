@@ -19,19 +19,20 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// way is one way to run a plugin.
+// way is one way to run a plugin, such as a command or a container.
 type way struct {
 	name string
 	// plugin is the id of the plugin.
 	plugin string
-	// prepare prepares the host for this way, before the agent starts.
+	// prepare prepares the host for this way. The test calls it before the agent starts.
 	prepare func(h recorded)
 }
 
-// TestRunners runs the same test with each way to run a plugin. All the while, a process writes to
-// one volume, and another volume is claimed and detached repeatedly. The agent is killed and
-// replaced by another version, and each agent takes over the running plugin. Then the plugin is
-// killed 50 times, and restarts each time. Its status and the events must show this.
+// TestRunners runs the same test with each way to run a plugin. During the test a process writes to
+// one volume, and a client repeatedly claims and detaches another volume. The test replaces the
+// agent by another version, and each agent must take over the running plugin. Then the test kills
+// the plugin 50 times, and the plugin restarts each time. The plugin's status and the events must
+// show this.
 func TestRunners(t *testing.T) {
 	for _, w := range []way{
 		{"exec", "rec", func(h recorded) { h.writePlugin(callTimeout) }},
@@ -47,18 +48,18 @@ func TestRunners(t *testing.T) {
 	}
 }
 
-// callTimeout is the time that a volume waits after the agent was killed during an unstage. Only
-// this limit tells the agent how long the plugin may still work on that call.
+// callTimeout is the timeout of each call to the plugin. After a kill during an unstage, the next
+// agent waits this long, because it cannot know earlier that the plugin has finished the call.
 const callTimeout = "5s"
 
-// writeFile writes a plugin file with one line that says how to run the plugin.
+// writeFile writes a plugin file. The line runner defines how the agent runs the plugin.
 func (h recorded) writeFile(id, runner string) {
 	h.t.Helper()
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", id+".yaml"), fmt.Appendf(nil, "id: %s\n%s\ntimeouts: {node: %s, controller: %s}\n",
 		id, runner, callTimeout, callTimeout), 0o644))
 }
 
-// kills is the number of times that a plugin is killed in a row.
+// kills is the number of times that a test kills a plugin in a row.
 const kills = 50
 
 func (w way) run(t *testing.T) {
@@ -145,7 +146,7 @@ func (w way) volume(h recorded, id string) {
 	h.register(id, "single-node-writer")
 }
 
-// serveSocket runs the plugin outside the agent, and starts it again whenever it ends.
+// serveSocket runs the plugin without the agent, and restarts it whenever it ends.
 func serveSocket(h recorded) {
 	socket := filepath.Join(h.dir, "csi.sock")
 	h.writeFile("rec", "socket: "+socket)
@@ -160,13 +161,13 @@ func serveSocket(h recorded) {
 			cmd := exec.CommandContext(ctx, self)
 			cmd.Env = append(append(os.Environ(), "CSI_ENDPOINT=unix://"+socket), env...)
 			cmd.Stderr = h.log
-			_ = cmd.Run() // it was killed
+			_ = cmd.Run() // the process was killed
 		}
 	})
 	h.t.Cleanup(func() { cancel(); over.Wait() })
 }
 
-// load claims and detaches one volume repeatedly.
+// load is a client that repeatedly claims and detaches one volume.
 type load struct {
 	h      *host
 	cycles atomic.Int64 // completed cycles
@@ -174,7 +175,7 @@ type load struct {
 	over   sync.WaitGroup
 }
 
-// churn starts a load, which ends with the test at the latest.
+// churn starts a load on a volume. The load ends with the test at the latest.
 func (h *host) churn(volume string) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{h: h, cancel: cancel}
@@ -189,7 +190,8 @@ func (h *host) churn(volume string) *load {
 	return l
 }
 
-// do runs one command. The only allowed failure is that no agent is running.
+// do runs one command and reports whether the command succeeded. The command may fail only because
+// no agent is running.
 func (l *load) do(ctx context.Context, args ...string) bool {
 	cmd := exec.Command(filepath.Join(binDir, "volctl"), append([]string{"volume"}, args...)...)
 	cmd.Env = l.h.env
@@ -226,7 +228,7 @@ func (h *host) mountsOf(volume string) string {
 
 const newerVersion = "99.0.0-test"
 
-// buildNewer builds volagent with another version number.
+// buildNewer builds volagent with another version number and returns the path of the program.
 var buildNewer = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(binDir, "newer", "volagent")
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X github.com/volagent/volagent/agent/api.Version="+newerVersion,
@@ -237,7 +239,7 @@ var buildNewer = sync.OnceValues(func() (string, error) {
 	return program, err
 })
 
-// newer returns the program of a volagent with another version number.
+// newer returns the path of a volagent program with another version number.
 func newer(t testing.TB) string {
 	t.Helper()
 	program, err := buildNewer()

@@ -20,20 +20,19 @@ import (
 	"time"
 )
 
-// The images that the tests build: the recording plugin, and a shell.
+// The tests build these images. One contains the recording plugin, and the other a shell.
 const (
 	pluginImage = "localhost/volagent-test-plugin:1"
 	shellImage  = "localhost/volagent-test-shell:1"
 )
 
-// box is a container runtime that belongs to the tests. It is podman with its own storage, or a
-// docker daemon in the mount namespace of the tests. It uses and changes nothing of the host's own
-// runtimes.
+// box is a container runtime that belongs to the tests: podman with its own storage, or a docker
+// daemon in the tests' mount namespace. It neither uses nor changes the host's own runtimes.
 type box struct {
 	name   string // "podman" or "docker"
 	dir    string
 	env    []string
-	plain  bool     // no plugin runs in it
+	plain  bool     // the box runs no plugin
 	more   []string // additional arguments of the daemon
 	daemon *exec.Cmd
 }
@@ -80,7 +79,7 @@ func ownBox(t testing.TB, r *box) *box {
 	return r
 }
 
-// makeBox starts a runtime and creates the images.
+// makeBox starts a runtime and creates the images of the tests.
 func makeBox(r *box) (_ *box, err error) {
 	if r.dir, err = os.MkdirTemp("", "vr"); err != nil {
 		return nil, err
@@ -90,8 +89,8 @@ func makeBox(r *box) (_ *box, err error) {
 			err = errors.Join(err, r.stop())
 		}
 	}()
-	// The root user of a container may be another user on the host, and must be able to enter the
-	// directory.
+	// The root user of a container may be another user on the host. That user must be able to enter
+	// the directory.
 	if err := errors.Join(os.Chmod(r.dir, 0o711), r.writeFiles()); err != nil {
 		return nil, err
 	}
@@ -115,7 +114,7 @@ func makeBox(r *box) (_ *box, err error) {
 		r.image(shellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`))
 }
 
-// staticSelf returns a version of this program that needs no shared library. If this program was
+// staticSelf returns the path of a test binary that needs no shared library. If this binary was
 // built with cgo, as for the race detector, staticSelf builds another one.
 func staticSelf() (string, error) {
 	self, err := os.Executable()
@@ -139,7 +138,8 @@ func staticSelf() (string, error) {
 	return static, nil
 }
 
-// writeFiles writes the configuration, which selects the OCI runtime and the directories.
+// writeFiles writes the runtime's configuration files, which select the OCI runtime and the
+// directories.
 func (r *box) writeFiles() error {
 	const conf = `[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
@@ -155,8 +155,8 @@ driver = "overlay"
 runroot = "%[1]s/run"
 graphroot = "%[1]s/data"
 `
-	// Docker gives a privileged container all capabilities that exist. On a machine where even root
-	// lacks CAP_SYS_RESOURCE, the container must run without it.
+	// Docker gives all existing capabilities to a privileged container. On a machine where even
+	// root lacks CAP_SYS_RESOURCE, the container must start without it.
 	const oci = `#!/bin/sh
 prev=
 for arg; do
@@ -191,10 +191,10 @@ func (r *box) startDaemon() error {
 		args = append(args, "--add-runtime", "less="+r.dir+"/oci", "--default-runtime", "less")
 	}
 	for end := time.Now().Add(200 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		// On a busy host, dockerd may give up waiting for its containerd and end.
+		// On a busy host, dockerd may end because its containerd did not start in time.
 		if r.daemon == nil || ended(r.daemon.Process.Pid) {
 			if r.daemon != nil {
-				_ = r.daemon.Wait() // its log shows the reason
+				_ = r.daemon.Wait() // the daemon's log shows the reason
 			}
 			if err := r.forgetContainerd(); err != nil {
 				return err
@@ -215,8 +215,8 @@ func (r *box) startDaemon() error {
 	}
 }
 
-// forgetContainerd removes the pid file of a killed containerd that is still a zombie. Otherwise
-// dockerd would take it for a running process.
+// forgetContainerd removes the pid file of a containerd that was killed and is still a zombie.
+// Otherwise dockerd would regard the zombie as a running process.
 func (r *box) forgetContainerd() error {
 	file := filepath.Join(r.dir, "exec", "containerd", "containerd.pid")
 	raw, err := os.ReadFile(file)
@@ -264,7 +264,7 @@ func (r *box) image(name, program, as, entrypoint string) error {
 	return nil
 }
 
-// writeTar writes the file tree of an image.
+// writeTar writes the file tree of an image with one program as a tar archive.
 func writeTar(to io.Writer, program, as string) error {
 	f, err := os.Open(program)
 	if err != nil {
@@ -295,8 +295,9 @@ func (r *box) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs a command and returns its output, and on failure also its errors. Warnings are not part
-// of a successful answer, because podman prints some while a volume plugin does not run.
+// run runs a command of the runtime and returns its standard output. If the command fails, run
+// appends the error output. It omits warnings of a successful command, because podman prints some
+// while a volume plugin does not run.
 func (r *box) run(args ...string) (string, error) {
 	var answer, said bytes.Buffer
 	cmd := r.command(args...)
@@ -308,7 +309,7 @@ func (r *box) run(args ...string) (string, error) {
 	return strings.TrimSpace(answer.String()), err
 }
 
-// must runs a command that must succeed.
+// must runs a command of the runtime and returns its output. The command must succeed.
 func (r *box) must(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := r.run(args...)
@@ -336,7 +337,7 @@ func (r *box) removeAll(filter ...string) error {
 func (r *box) stop() error {
 	var err error
 	if r.daemon != nil {
-		_ = r.daemon.Process.Signal(syscall.SIGCONT) // a failed test may have left it stopped
+		_ = r.daemon.Process.Signal(syscall.SIGCONT) // a failed test may have left the daemon stopped
 	}
 	if r.daemon != nil || r.name == "podman" {
 		err = r.removeAll()
@@ -344,7 +345,7 @@ func (r *box) stop() error {
 	return errors.Join(err, r.stopDaemon(), r.unmountAll(), os.RemoveAll(r.dir))
 }
 
-// unmountAll unmounts everything below the box's directory.
+// unmountAll unmounts all mounts below the box's directory.
 func (r *box) unmountAll() error {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	lines := strings.Split(string(raw), "\n")
@@ -363,7 +364,7 @@ func (r *box) stopDaemon() error {
 	}
 	err := r.daemon.Process.Signal(syscall.SIGTERM)
 	if err == nil {
-		_ = r.daemon.Wait() // it was told to end
+		_ = r.daemon.Wait() // the daemon received SIGTERM
 	}
 	r.daemon = nil
 	return err

@@ -12,8 +12,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestScripts runs the built binaries as a person would, one host for each
-// file of testdata/script. Beside testscript's own commands there are:
+// TestScripts runs the built binaries as a user would. Each file of testdata/script runs on its own
+// host. In addition to testscript's own commands, the scripts have these commands:
 //
 //	exits CODE PROGRAM ARG…   the program must end with that exit code
 //	agent kill|stop|start     kill -9 the agent, stop it cleanly, start it again

@@ -21,14 +21,14 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// plantedSecrets are the values of secrets, by name. The hunt functions must not find these values
-// anywhere.
+// plantedSecrets contains the values of the planted secrets by name. The hunt functions must not
+// find these values in any place.
 var plantedSecrets = map[string]string{
 	"literal": "pl4nt3d-l1t3r4l", "file": "pl4nt3d-f1l3", "credential": "pl4nt3d-cr3d", "env": "pl4nt3d-3nv",
 }
 
-// plantedHost returns a host with one secret of each kind and without an agent. It also returns the
-// lines of a volume file that refer to these secrets.
+// plantedHost returns a host with one secret of each kind. It does not start the agent. lines are
+// the lines of a volume file that refer to these secrets.
 func plantedHost(t *testing.T) (h recorded, lines string) {
 	t.Helper()
 	h = prepared(t, "10s", nil)
@@ -39,7 +39,7 @@ func plantedHost(t *testing.T) (h recorded, lines string) {
 	return h, "secrets:\n  literal: " + plantedSecrets["literal"] + "\n  file: {file: " + h.dir + "/secret}\n  credential: {credential: name}\n  env: {env: PLANTED}\n"
 }
 
-// file writes a volume file and returns its name.
+// file writes a volume file and returns its path.
 func (h recorded) file(lines string) string {
 	h.t.Helper()
 	name := filepath.Join(h.dir, "data.yaml")
@@ -47,8 +47,8 @@ func (h recorded) file(lines string) string {
 	return name
 }
 
-// gave asserts that every call of a method since a mark carried these secrets, and that there was
-// at least one call.
+// gave asserts that the plugin received at least one call of a method since a mark, and that every
+// such call contained exactly the given secrets.
 func (h recorded) gave(since int64, method string, want map[string]string) {
 	h.t.Helper()
 	all, err := csitest.ReadJournal(h.cfg.JournalPath())
@@ -88,7 +88,8 @@ func (h *host) get(path string) string {
 	return string(all)
 }
 
-// hunt searches a text for the planted secrets, both unchanged and in usual encodings.
+// hunt fails the test if a text contains a planted secret, either unchanged or in a common
+// encoding.
 func hunt(t testing.TB, where, text string) {
 	t.Helper()
 	for name, value := range plantedSecrets {
@@ -102,7 +103,7 @@ func hunt(t testing.TB, where, text string) {
 	}
 }
 
-// huntFiles searches all files of the agent and its log.
+// huntFiles searches all files of the agent, including its log, for the planted secrets.
 func (h recorded) huntFiles(when string) {
 	h.t.Helper()
 	for _, root := range []string{"d", "run", "agent.log", "plugins.d"} {
@@ -117,7 +118,7 @@ func (h recorded) huntFiles(when string) {
 	}
 }
 
-// huntAPI searches the answers of the API and the output of volctl.
+// huntAPI searches the answers of the API and the output of volctl for the planted secrets.
 func (h recorded) huntAPI(when string) {
 	h.t.Helper()
 	for _, path := range []string{
@@ -134,7 +135,7 @@ func (h recorded) huntAPI(when string) {
 	}
 }
 
-// huntProcesses searches the arguments of every process on this machine.
+// huntProcesses searches the arguments of all processes on this machine for the planted secrets.
 func (h recorded) huntProcesses(when string) {
 	h.t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -145,11 +146,11 @@ func (h recorded) huntProcesses(when string) {
 	}
 }
 
-// TestPlantedSecrets checks that the plugin gets a volume's secrets with the calls that need them,
-// and that no other place contains them. It searches the state database with its log and copies,
+// TestPlantedSecrets checks that the plugin receives a volume's secrets in the calls that need
+// them, and that they appear nowhere else. It searches the state database with its log and copies,
 // notes, the agent's log, events, answers of the API, arguments, metrics and core dumps. It
-// searches during normal operation, while the plugin repeats the secrets in its errors, and after a
-// crash and the loss of the database.
+// searches in normal operation, after the plugin has repeated the secrets in an error, and after a
+// crash with the loss of the database.
 func TestPlantedSecrets(t *testing.T) {
 	t.Parallel()
 	h, lines := plantedHost(t)
@@ -161,7 +162,7 @@ func TestPlantedSecrets(t *testing.T) {
 	said := h.volctl("volume", "validate", h.file(lines), "-o", "json")
 	mark := h.mark()
 	said += h.volctl("volume", "create", h.file(lines), "-o", "json")
-	said += h.volctl("volume", "register", h.file(lines)) // this changes nothing
+	said += h.volctl("volume", "register", h.file(lines)) // this registration changes nothing
 	h.gave(mark, csitest.CreateVolume, plantedSecrets)
 	said += h.volctl("volume", "claim", "data", "--alloc", "a", "-o", "json")
 	for _, method := range []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish} {
@@ -192,7 +193,7 @@ func TestPlantedSecrets(t *testing.T) {
 	h.huntAPI("repeated")
 	h.huntFiles("repeated")
 
-	// The agent dies by a signal that would dump core, and the database is lost.
+	// End the agent with a signal that normally dumps core, and remove the database.
 	pid := h.cmd.Process.Pid
 	h.must(h.cmd.Process.Signal(syscall.SIGABRT))
 	err := h.cmd.Wait()
@@ -207,16 +208,16 @@ func TestPlantedSecrets(t *testing.T) {
 	h.huntFiles("crashed")
 	mark = h.mark()
 	h.volctl("volume", "detach", "data", "b")
-	h.gave(mark, csitest.ControllerUnpublish, plantedSecrets) // the sealed values came from the note
+	h.gave(mark, csitest.ControllerUnpublish, plantedSecrets) // the agent took the sealed values from the note
 	mark = h.mark()
 	h.volctl("volume", "delete", "data", "-y", "--confirm=data")
 	h.gave(mark, csitest.DeleteVolume, plantedSecrets)
 	h.huntFiles("deleted")
 }
 
-// TestSecretRotation checks that a changed secret applies from the next call on. A step that failed
-// with the old value is retried as soon as the volume is registered again. This holds even if only
-// the content of the referenced file has changed.
+// TestSecretRotation checks that a changed secret applies to the next call. The agent retries a
+// step that failed with the old value as soon as a user registers the volume again. It must do so
+// even if only the content of the referenced file has changed.
 func TestSecretRotation(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -239,7 +240,7 @@ func TestSecretRotation(t *testing.T) {
 	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
 	h.gave(mark, csitest.NodeStage, map[string]string{"key": "old", "word": "second"})
 
-	// The new content of a file needs no register for the next call.
+	// New content of a secret's file applies to the next call without a registration.
 	mark = h.mark()
 	put("new")
 	h.volctl("volume", "detach", "data", "a")
@@ -259,9 +260,9 @@ func TestSecretRotation(t *testing.T) {
 	h.over("data")
 }
 
-// TestSealingKey checks that the sealing key is a file that only root can read, or a credential.
-// Without the key a sealed value cannot be used. The error says so, everything else works, and a
-// register seals the value again.
+// TestSealingKey checks that the sealing key is a credential or a file that only root can read.
+// Without the key the agent cannot use a sealed value. The error reports this, all other requests
+// work, and a new registration seals the value again.
 func TestSealingKey(t *testing.T) {
 	t.Parallel()
 	h, _ := plantedHost(t)
@@ -304,7 +305,8 @@ func TestSealingKey(t *testing.T) {
 		t.Error("a key file was made beside the credential")
 	}
 
-	// A volume file can keep a sealed value, but only where one exists.
+	// With "sealed: true" a volume file keeps the sealed value of the record. The agent refuses the
+	// file if the record has no such value.
 	h.volctl("volume", "register", h.file("external_id: x\nreclaim: delete\nsecrets: {word: {sealed: true}}\n"))
 	mark = h.mark()
 	h.lives()
@@ -315,8 +317,8 @@ func TestSealingKey(t *testing.T) {
 	}
 }
 
-// TestUnreadableSecret checks that an unreadable reference is reported with its target, before the
-// agent stores anything or calls the plugin.
+// TestUnreadableSecret checks a reference to a secret that the agent cannot read. The agent reports
+// the file, credential or variable, before it stores anything or calls the plugin.
 func TestUnreadableSecret(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

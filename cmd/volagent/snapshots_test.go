@@ -19,13 +19,13 @@ func snapshooter(c *csitest.Config) {
 	c.ReadyAfter, c.PageSize = 1, 2
 }
 
-// snapshots returns the ids that volctl lists.
+// snapshots returns the ids of a plugin's snapshots as volctl lists them.
 func (h *host) snapshots(plugin string) []string {
 	h.t.Helper()
 	return strings.Fields(h.volctl("volume", "snapshot", "list", "--plugin", plugin, "-q"))
 }
 
-// write writes a file into a volume. read reads that file.
+// write writes a text to a file of a volume. read returns the text of that file.
 func (h *host) write(volume, text string) {
 	h.t.Helper()
 	path := h.volctl("volume", "claim", volume, "--alloc", "w")
@@ -42,9 +42,9 @@ func (h *host) read(volume string) string {
 	return string(raw)
 }
 
-// TestSnapshots makes, lists, restores and deletes a snapshot, clones a volume, and makes, shows,
-// restores and deletes a group. The test runs with each method by which a plugin can report its
-// snapshots.
+// TestSnapshots creates, lists, restores and deletes a snapshot, and clones a volume. It also
+// creates, shows, restores and deletes a group of snapshots. The test runs once for each method by
+// which a plugin can report its snapshots.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()
 	for name, tune := range map[string]func(*csitest.Config){
@@ -65,7 +65,7 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// lifeOfSnapshots runs all these steps with one plugin.
+// lifeOfSnapshots runs all steps of TestSnapshots with one plugin.
 func (h *host) lifeOfSnapshots(plugin string, lists bool, params ...string) {
 	t := h.t
 	t.Helper()
@@ -123,8 +123,8 @@ func (h *host) lifeOfSnapshots(plugin string, lists bool, params ...string) {
 	}
 }
 
-// TestSnapshotAfterCrash kills the agent while it makes a snapshot. The next agent knows the
-// snapshot, and the same command continues it.
+// TestSnapshotAfterCrash kills the agent while it creates a snapshot. The next agent must know the
+// snapshot, and the same command must complete it.
 func TestSnapshotAfterCrash(t *testing.T) {
 	t.Parallel()
 	for _, moment := range []csitest.Moment{csitest.BeforeEffect, csitest.AfterEffect} {
@@ -136,7 +136,7 @@ func TestSnapshotAfterCrash(t *testing.T) {
 			if r.code != 7 || !strings.Contains(r.err, "to wait on: volctl volume snapshot create data nightly") {
 				t.Fatalf("while the agent is killed: %+v", r)
 			}
-			_ = h.cmd.Wait() // the plugin killed it
+			_ = h.cmd.Wait() // the plugin killed the agent
 			h.cmd = nil
 			h.start("rec")
 			list := h.volctl("volume", "snapshot", "list", "-o", "wide")
@@ -158,8 +158,8 @@ func TestSnapshotAfterCrash(t *testing.T) {
 	}
 }
 
-// TestSnapshotNotReady checks a snapshot that does not become ready. The command reports this, the
-// snapshot continues, and it can be deleted.
+// TestSnapshotNotReady checks a snapshot that does not become ready in time. The command reports
+// this. The plugin continues the snapshot, and the user can delete it.
 func TestSnapshotNotReady(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) {
@@ -188,8 +188,8 @@ func TestSnapshotNotReady(t *testing.T) {
 	}
 }
 
-// TestSnapshotRefused checks requests for missing capabilities and missing objects. They are
-// refused before anything is created, with the proper exit code.
+// TestSnapshotRefused checks requests that need a missing capability or a missing object. The agent
+// refuses them with the proper exit code before it creates anything.
 func TestSnapshotRefused(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", nil)
@@ -223,8 +223,8 @@ func TestSnapshotRefused(t *testing.T) {
 	}
 }
 
-// TestSourceIsMissing checks that a copy of a missing source fails with this reason and leaves
-// nothing.
+// TestSourceIsMissing checks that a copy of a missing source fails with this reason and leaves no
+// volume.
 func TestSourceIsMissing(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) {
@@ -242,8 +242,8 @@ func TestSourceIsMissing(t *testing.T) {
 	}
 }
 
-// TestCopyTakesLong checks a plugin that reports that it is still copying. The agent repeats the
-// request with the same name until the copy is complete, and shows the plugin's message meanwhile.
+// TestCopyTakesLong checks a plugin that answers that it is still copying. The agent repeats the
+// request with the same name until the copy is complete. Meanwhile it shows the plugin's message.
 func TestCopyTakesLong(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", snapshooter)
@@ -277,8 +277,8 @@ func TestCopyTakesLong(t *testing.T) {
 	}
 }
 
-// TestSnapshotSecrets checks that calls for a volume's snapshots carry the secrets of the volume.
-// Calls for snapshots without a volume on this host carry the secrets that the command names.
+// TestSnapshotSecrets checks the secrets in calls for snapshots. A call for a registered volume
+// contains the volume's secrets. Other calls contain the secrets that the command names.
 func TestSnapshotSecrets(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) {
@@ -302,8 +302,8 @@ func TestSnapshotSecrets(t *testing.T) {
 	}
 }
 
-// TestSnapshotsOfBundledDriver runs all these steps with the bundled driver, for directories and
-// for images.
+// TestSnapshotsOfBundledDriver runs all steps of TestSnapshots with the bundled driver, for
+// directories and for images.
 func TestSnapshotsOfBundledDriver(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"directory", "image"} {

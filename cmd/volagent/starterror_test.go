@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestStartError starts an agent with a mistake in its configuration, while the socket accepts
-// connections, as systemd's socket does. Every command must report the mistake and its place, and
-// none may wait for the agent.
+// TestStartError starts an agent with a mistake in its configuration. Meanwhile the socket accepts
+// connections, as systemd's socket does. Every command must report the mistake and its line, and no
+// command may wait for the agent.
 func TestStartError(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -31,7 +31,7 @@ func TestStartError(t *testing.T) {
 		if r.code != 7 || !strings.Contains(r.err, "the agent cannot start: ") || !strings.Contains(r.err, mistake) || !strings.Contains(r.err, `did you mean "log_level"?`) {
 			t.Errorf("volctl %v: exit %d\n%s", args, r.code, r.err)
 		}
-		// The promise is 2 s. The rest allows for a machine under load.
+		// The agent promises 2 s. The longer limit allows for a machine under load.
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("volctl %v took %s", args, took)
 		}
@@ -51,8 +51,8 @@ func TestStartError(t *testing.T) {
 	h.must(os.WriteFile(config, []byte("log_level: debug\n"), 0o600))
 	h.start()
 
-	// An agent that fails to start beside a running agent must not make commands report that the
-	// running one failed.
+	// An agent that fails to start while another agent is running must not make commands report
+	// that the running agent failed.
 	h.must(os.WriteFile(config, []byte("log_level: loud\n"), 0o600))
 	other := exec.Command(filepath.Join(binDir, "volagent"), append(h.args()[:2:2], "--runtime-dir", filepath.Join(h.dir, "run"))...)
 	if out, err := other.CombinedOutput(); err == nil || !strings.Contains(string(out), `volagent.yaml:1: log_level "loud" is not one of`) {
@@ -64,7 +64,7 @@ func TestStartError(t *testing.T) {
 	h.must(h.signal(syscall.SIGTERM))
 }
 
-// dies runs the agent, which must refuse its command line or configuration with these words.
+// dies asserts that the agent refuses its command line or configuration with the given words.
 func (h *host) dies(words string) {
 	h.t.Helper()
 	cmd := exec.Command(filepath.Join(binDir, "volagent"), h.args()...)

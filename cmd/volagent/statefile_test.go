@@ -18,8 +18,9 @@ func newFiled(t *testing.T) (h *host, db string) {
 	return h, filepath.Join(h.dir, "d", "state.db")
 }
 
-// TestStateRemoved removes the state database under a running agent. The agent writes it again with
-// the next change, a second agent is refused meanwhile, and the next start knows everything.
+// TestStateRemoved removes the state database while the agent runs. The agent writes the database
+// again with the next change. Meanwhile a second agent refuses to start. The next agent knows all
+// volumes and claims.
 func TestStateRemoved(t *testing.T) {
 	t.Parallel()
 	h, db := newFiled(t)
@@ -39,8 +40,9 @@ func TestStateRemoved(t *testing.T) {
 	h.volctl("volume", "detach", "b", "two")
 }
 
-// TestStateReplaced replaces the state database by another file. The agent sets that file aside and
-// refuses changes, and status, doctor and log report this. The next start knows everything.
+// TestStateReplaced replaces the state database by another file while the agent runs. The agent
+// sets that file aside and refuses changes. The status, the doctor and the log report this. The
+// next agent knows all volumes and claims.
 func TestStateReplaced(t *testing.T) {
 	t.Parallel()
 	h, db := newFiled(t)

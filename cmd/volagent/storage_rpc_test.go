@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// able configures a plugin with all optional queries and with ControllerModifyVolume.
+// able configures a plugin that supports all optional queries and ControllerModifyVolume.
 func able(c *csitest.Config) {
 	c.AnyVolume = false
 	c.Modify, c.Lists, c.Get, c.PublishedNodes = true, true, true, true
@@ -24,7 +24,7 @@ func able(c *csitest.Config) {
 	c.PageSize = 2
 }
 
-// count returns how often a call was made since a mark.
+// count returns the number of calls of a method since a mark.
 func (h recorded) count(since int64, method string) int {
 	h.t.Helper()
 	all, err := csitest.ReadJournal(h.cfg.JournalPath())
@@ -32,7 +32,7 @@ func (h recorded) count(since int64, method string) int {
 	return all.Since(since).Count(method)
 }
 
-// refused asserts that volctl fails with this exit code and these words.
+// refused asserts that volctl fails with the given exit code and the given words in its error.
 func (h *host) refused(code int, words string, args ...string) {
 	h.t.Helper()
 	if r := h.try(args...); r.code != code || !strings.Contains(r.err, words) {
@@ -40,7 +40,7 @@ func (h *host) refused(code int, words string, args ...string) {
 	}
 }
 
-// says asserts that the output of volctl contains words.
+// says asserts that the output of volctl contains the given words.
 func (h *host) says(words string, args ...string) {
 	h.t.Helper()
 	if out := h.volctl(args...); !strings.Contains(out, words) {
@@ -69,8 +69,9 @@ func (h recorded) mutable(id string) map[string]string {
 	return v.Spec.Mutable
 }
 
-// TestModifyVolume checks mutable parameters. They apply from the creation of the volume, can
-// change while it is in use, and are known after every kind of failure in between.
+// TestModifyVolume checks mutable parameters. They apply from the creation of the volume and can
+// change while the volume is in use. After every kind of failure the agent must know the current
+// values or report that they are uncertain.
 func TestModifyVolume(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", able)
@@ -92,7 +93,7 @@ func TestModifyVolume(t *testing.T) {
 	h.saysNot("not seen to end", "volume", "status", "data")
 	h.expect(mark, csitest.ControllerModify)
 
-	// Change them by a file, which can be validated first.
+	// Change the parameters by a file, after a validation of the file.
 	file := h.volumeFile("data", "id: data\nplugin_id: rec\nmutable_parameters: {iops: '300'}\n")
 	mark = h.mark()
 	h.refused(4, `mutable_parameters: {"iops":"200"} → {"iops":"300"}`, "volume", "validate", file)
@@ -101,14 +102,14 @@ func TestModifyVolume(t *testing.T) {
 	h.expect(mark, csitest.ControllerModify)
 	is("300")
 
-	// The plugin makes the change and does not answer in time.
+	// The plugin makes the change but does not answer in time.
 	h.fault(csitest.Fault{Method: csitest.ControllerModify, Delay: 5 * time.Second})
 	h.refused(5, `whether volume "data" was modified is not known`, "volume", "modify", "data", "iops=400")
 	h.says("modifying iops=400 was not seen to end", "volume", "status", "data")
 	h.volctl("volume", "modify", "data", "iops=400")
 	is("400")
 
-	// The agent dies between the effect and the answer.
+	// The agent dies after the effect and before the answer.
 	h.fault(csitest.Fault{Method: csitest.ControllerModify, KillCaller: csitest.AfterEffect})
 	if r := h.try("volume", "modify", "data", "iops=500"); r.code == 0 {
 		t.Error("the agent died, and yet it was modified")
@@ -126,8 +127,8 @@ func TestModifyVolume(t *testing.T) {
 	h.volctl("volume", "delete", "data", "-y")
 }
 
-// TestUnasked checks that the life of a volume sends no optional query, even to a plugin that could
-// answer it.
+// TestUnasked checks that ordinary commands send no optional query, even to a plugin that supports
+// it.
 func TestUnasked(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", able)
@@ -155,7 +156,8 @@ func TestUnasked(t *testing.T) {
 	}
 }
 
-// TestUnable checks that requests for missing capabilities are refused and never sent.
+// TestUnable checks that the agent refuses requests that need a missing capability, and sends no
+// call for them.
 func TestUnable(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) { c.Stats = false })
@@ -177,8 +179,8 @@ func TestUnable(t *testing.T) {
 	h.volctl("volume", "detach", "data", "manual")
 }
 
-// TestPluginVolumes lists the plugin's volumes page by page, and finds volumes that are no longer
-// registered on this host.
+// TestPluginVolumes lists the plugin's volumes page by page. The list contains volumes that are no
+// longer registered on this host.
 func TestPluginVolumes(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", able)
@@ -204,7 +206,8 @@ func TestPluginVolumes(t *testing.T) {
 	if some := list("--limit", "3"); !slices.Equal(some, all[:3]) || h.count(mark, csitest.ListVolumes) != 2 {
 		t.Errorf("three are %q, by %d calls", some, h.count(mark, csitest.ListVolumes))
 	}
-	// If the plugin no longer knows a page token, the listing starts again.
+	// If the plugin rejects a page token with ABORTED, the agent requests the list again from the
+	// first page.
 	h.fault(csitest.Fault{Method: csitest.ListVolumes, Skip: 2, Code: codes.Aborted})
 	mark = h.mark()
 	if again := list(); !slices.Equal(again, all) || h.count(mark, csitest.ListVolumes) != 6 {
@@ -213,21 +216,21 @@ func TestPluginVolumes(t *testing.T) {
 	h.fault(csitest.Fault{Method: csitest.ListVolumes, Twist: csitest.Endless, Times: -1})
 	h.refused(1, "does not end its answer to ListVolumes", "plugin", "volumes", "rec")
 
-	// Register a volume that was found. The plugin provides its context.
+	// Register a volume from the list. The plugin provides the volume context.
 	h.must(h.cfg.Faults().Clear())
 	mark = h.mark()
 	h.volctl("volume", "register", h.volumeFile("found", "id: found\nplugin_id: rec\nexternal_id: "+other[0]+"\n"))
 	if n := h.count(mark, csitest.ControllerGetVolume); n != 1 {
 		t.Errorf("%d calls of ControllerGetVolume", n)
 	}
-	h.volctl("volume", "claim", "found") // the plugin checks the context that it gave
+	h.volctl("volume", "claim", "found") // the plugin checks the context that it provided
 	h.volctl("volume", "detach", "found", "manual")
 	h.refused(3, "knows no volume", "volume", "register", h.volumeFile("none", "id: none\nplugin_id: rec\nexternal_id: nowhere\n"))
 	h.says("Available", "plugin", "capacity", "rec", "--access-mode", "single-node-writer")
 }
 
-// TestVolumeHealth checks that a problem that a plugin reports is shown in the status, kept for the
-// metrics, and changes no claim.
+// TestVolumeHealth checks a problem that a plugin reports about a volume. The status shows the
+// problem, the metrics count it, and no claim changes.
 func TestVolumeHealth(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", able)
@@ -269,7 +272,7 @@ func TestVolumeHealth(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, health)
 		}
 	}
-	h.volctl("volume", "claim", "data") // works as before
+	h.volctl("volume", "claim", "data") // a claim works as before
 	h.volctl("volume", "detach", "data", "manual")
 	if left := h.metrics(); strings.Contains(left, `by="node",plugin="rec"`) || strings.Contains(left, "volagent_volume_bytes{") {
 		t.Errorf("the mount is gone, and what was said of it is not:\n%s", left)
@@ -281,7 +284,7 @@ func TestVolumeHealth(t *testing.T) {
 }
 
 // TestHealthHangs checks that a plugin that does not answer health queries blocks neither a status
-// nor a detach.
+// command nor a detach.
 func TestHealthHangs(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "60s", able)
@@ -294,8 +297,8 @@ func TestHealthHangs(t *testing.T) {
 	h.allGone()
 }
 
-// TestTopology checks that a volume is created in the requested topology, and claimed only if this
-// host can reach it.
+// TestTopology checks that the plugin creates a volume in the requested topology. An alloc can
+// claim the volume only if this host can reach it.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) { c.AnyVolume, c.Topology = false, map[string]string{"zone": "a"} })
@@ -312,7 +315,7 @@ func TestTopology(t *testing.T) {
 }
 
 // TestCreateLeaves checks a create that timed out. The error names the storage that may exist and
-// the way to find it. A repeated create takes over that storage.
+// the command that finds it. A repeated create uses that storage.
 func TestCreateLeaves(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", able)
@@ -336,8 +339,8 @@ func TestCreateLeaves(t *testing.T) {
 	}
 }
 
-// TestStatsInterval checks that an agent with stats_interval regularly queries mounted volumes, and
-// only those.
+// TestStatsInterval checks that an agent with stats_interval regularly queries the statistics of
+// mounted volumes, and of no others.
 func TestStatsInterval(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "30s", able)

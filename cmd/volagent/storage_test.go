@@ -12,9 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestRegisterBesideDebt registers storage again, under the same or another id, while a pending
-// call of a forced deregister is in flight. The plugin must never see two calls for this storage at
-// once, which its own rules check.
+// TestRegisterBesideDebt registers storage again, under the same or another volume id, while a
+// pending call of a forced deregister is in progress. The plugin's own check asserts that it never
+// receives two calls for this storage at the same time.
 func TestRegisterBesideDebt(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"data", "other"} {
@@ -36,8 +36,9 @@ func TestRegisterBesideDebt(t *testing.T) {
 	}
 }
 
-// TestRegisterBesideHungDebt checks a plugin that hangs in a pending call. This must not block a
-// registration of the same storage, nor the detach of a claim that waits for the pending calls.
+// TestRegisterBesideHungDebt checks a plugin that hangs in a pending call. This call must not block
+// a registration of the same storage. It must not block the detach of a claim that waits for the
+// pending calls either.
 func TestRegisterBesideHungDebt(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2m", nil)
@@ -63,8 +64,8 @@ func TestRegisterBesideHungDebt(t *testing.T) {
 	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
 }
 
-// TestSecretOfDebt checks a secret that only pending calls of a forced deregister still need. It
-// must be hidden when the plugin's log is shown.
+// TestSecretOfDebt checks a secret that only the pending calls of a forced deregister still need.
+// The agent must mask this secret when it shows the plugin's log.
 func TestSecretOfDebt(t *testing.T) {
 	t.Parallel()
 	const planted = "pl4nt3d-f0r-a-debt"

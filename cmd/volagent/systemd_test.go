@@ -15,7 +15,7 @@ import (
 )
 
 // TestSystemd runs the agent as a service of a real systemd, with plugins as units and as commands.
-// All parts use the same guest, in this order.
+// All parts use the same guest and run in this order.
 func TestSystemd(t *testing.T) {
 	t.Parallel()
 	next := filepath.Join(t.TempDir(), "volagent")
@@ -45,25 +45,25 @@ func TestSystemd(t *testing.T) {
 		{"storm", (*guest).testStorm},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(g.on(t)) }) {
-			return // the state that this part left would disturb the next
+			return // the result of this part would disturb the next part
 		}
 	}
 }
 
-// on returns the guest for a part of the test.
+// on returns the guest for one part of the test.
 func (g *guest) on(t testing.TB) *guest {
 	part := *g
 	part.t = t
 	return &part
 }
 
-// runs is the number of plugin processes while each plugin runs once.
+// runs is the expected number of plugin processes when each plugin runs once.
 const runs = 5
 
-// theSecret is a secret that no user of the guest may read.
+// theSecret is a secret that no ordinary user of the guest may read.
 const theSecret = "s3cret-of-the-exec-plugin"
 
-// install puts units and plugin files into the tree.
+// install writes units and plugin files to the guest's tree.
 func install(t testing.TB, tree string) {
 	write := func(path, text string) {
 		t.Helper()
@@ -99,14 +99,13 @@ func install(t testing.TB, tree string) {
 	write("etc/volagent/plugins.d/cmd.yaml", fmt.Sprintf("id: cmd\nexec:\n  command: [/usr/bin/csitest, 'a $HOME %%i']\n  env:\n    CSITEST_CONFIG: '%s'\n    TOKEN: {file: /etc/token}\n",
 		strings.TrimPrefix(config("cmd", true), "CSITEST_CONFIG=")))
 	write("etc/token", theSecret)
-	// The command becomes the plugin, and leaves a child that serves nothing.
+	// The shell starts a child that serves nothing, and then becomes the plugin.
 	write("etc/volagent/plugins.d/brood.yaml", fmt.Sprintf("id: brood\nexec:\n  command: [sh, -c, 'sleep 7777 & exec /usr/bin/csitest']\n  env:\n    CSITEST_CONFIG: '%s'\n",
 		strings.TrimPrefix(config("brood", false), "CSITEST_CONFIG=")))
 }
 
-// testAgent checks that the plugins stay the same processes when the agent is killed, stopped or
-// replaced. Processes that write to the volumes must not be disturbed, even if the plugin itself
-// serves the mounts.
+// testAgent checks that the plugin processes survive when the agent is killed, stopped or replaced.
+// Processes that write to the volumes must continue, even if the plugin itself serves the mounts.
 func (g *guest) testAgent(next string) {
 	loads := []*scribe{}
 	pids := map[string]string{}
@@ -124,7 +123,7 @@ func (g *guest) testAgent(next string) {
 		for _, l := range loads {
 			l.goesOn()
 		}
-		if n := len(strings.Fields(g.run("pidof", "csitest"))); n != runs { // and each of them once
+		if n := len(strings.Fields(g.run("pidof", "csitest"))); n != runs { // each plugin runs only once
 			g.t.Errorf("after %s: %d plugins run", after, n)
 		}
 	}
@@ -147,7 +146,8 @@ func (g *guest) testAgent(next string) {
 		g.t.Errorf("after the upgrade version %q runs", v)
 	}
 	same("an upgrade")
-	// A drop-in may change how systemd stops the agent's own processes.
+	// A drop-in changes how systemd stops the agent's own processes. The plugins must survive
+	// nevertheless.
 	g.run("mkdir", "-p", "/run/systemd/system/volagent.service.d")
 	g.write("run/systemd/system/volagent.service.d/kill.conf", "[Service]\nKillMode=control-group\n")
 	g.run("systemctl", "daemon-reload")
@@ -163,8 +163,9 @@ func (g *guest) testAgent(next string) {
 	}
 }
 
-// testExec checks that a command runs as a service of its own. The properties of this service must
-// not reveal secrets, and the agent must supervise it like a forked process.
+// testExec checks that a plugin's command runs as its own systemd service. The properties of this
+// service must not reveal secrets. The agent must supervise the service like a process that it
+// started itself.
 func (g *guest) testExec() {
 	pid := g.ready("cmd")
 	group := g.cgroup(pid)
@@ -187,8 +188,8 @@ func (g *guest) testExec() {
 			g.t.Errorf("%v: exit %d: %s%s", args, r.code, r.out, r.err)
 		}
 	}
-	// The agent notices and reports the end of the plugin's process. The next process is another
-	// service.
+	// The agent notices and reports the end of the plugin's process. The next process runs in
+	// another service.
 	g.run("systemctl", "kill", "--kill-whom=main", "-s", "SEGV", unit)
 	g.await("another process", func() bool { now := g.plugin("cmd", "pid"); return now != "" && now != pid })
 	if exit := g.plugin("cmd", "last_exit"); !strings.Contains(exit, "SIGSEGV") && !strings.Contains(exit, "exited with status 2") {
@@ -204,7 +205,7 @@ func (g *guest) testExec() {
 	}
 	g.run("volctl", "plugin", "start", "cmd")
 
-	// A child that a plugin's process leaves may serve a mount, so it must survive.
+	// A child that the plugin's process leaves may serve a mount, so the child must survive.
 	pid = g.ready("brood")
 	group = g.cgroup(pid)
 	g.run("volctl", "plugin", "restart", "brood")
@@ -217,8 +218,8 @@ func (g *guest) testExec() {
 }
 
 // testKilledInStart kills the agent while it starts a service. The next agent must find this
-// service and must not start a second one. This must not depend on how much the first agent had
-// recorded.
+// service and must not start a second one. The kills happen at different times, so that the first
+// agent has completed a different part of the start each time.
 func (g *guest) testKilledInStart() {
 	g.run("mkdir", "-p", "/run/systemd/system/volagent.service.d")
 	g.write("run/systemd/system/volagent.service.d/soon.conf", "[Service]\nRestartSec=50ms\n")
@@ -238,9 +239,9 @@ func (g *guest) testKilledInStart() {
 	}
 }
 
-// testUnit checks plugins that are systemd units. The agent leaves restarts by systemd to systemd,
-// and starts units that systemd leaves down. It counts both as restarts. A stopped plugin stays
-// stopped, and a plugin restart is a new invocation of the unit.
+// testUnit checks plugins that are systemd units. If systemd restarts a unit, the agent does not
+// interfere. If systemd leaves a unit down, the agent starts it. The agent counts both as restarts.
+// A stopped plugin stays stopped, and a plugin restart is a new invocation of the unit.
 func (g *guest) testUnit() {
 	for id, words := range map[string]string{"again": "csi-again.service, for the 1st time", "once": "killed by signal 9 (SIGKILL)"} {
 		pid, restarts := g.ready(id), g.restarts(id)
@@ -280,7 +281,8 @@ func (g *guest) testUnit() {
 	}
 }
 
-// testMissed checks a unit that systemd has already restarted when the delayed agent checks it.
+// testMissed stops the agent while systemd restarts a unit. When the agent continues, it must
+// notice the restart.
 func (g *guest) testMissed() {
 	pid, restarts := g.plugin("again", "pid"), g.restarts("again")
 	g.run("systemctl", "kill", "--kill-whom=main", "-s", "STOP", "volagent")
@@ -304,11 +306,11 @@ func (g *guest) restarts(id string) int {
 	return n
 }
 
-// testBadUnits checks that each problem of a unit is reported with its fix.
+// testBadUnits checks that the agent reports each problem of a unit with its fix.
 func (g *guest) testBadUnits() {
 	g.run("systemctl", "mask", "csi-masked.service")
-	// Adding a plugin makes the agent retry the earlier ones. The unit that is repaired later comes
-	// last, because its retry delays are still short then.
+	// Each new plugin makes the agent retry the earlier ones. The unit that the test repairs later
+	// is the last one, so that its retry delays are still short then.
 	bad := []struct{ id, unit, words string }{
 		{"masked", "", "systemctl unmask csi-masked.service"},
 		{"oneshot", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n", "(Type=oneshot) has no main process"},
@@ -349,9 +351,9 @@ func (g *guest) testBadUnits() {
 	g.await("the last of them to go", func() bool { return g.try("volctl", "plugin", "status", "deaf").code != 0 })
 }
 
-// testStorm kills a unit's process fifty times in a row. systemd must restart it fifty times, and
-// the agent must count and report each restart. Processes that write to the volume must not be
-// disturbed.
+// testStorm kills a unit's process fifty times in a row. systemd must restart the process fifty
+// times, and the agent must count and report each restart. Processes that write to the volume must
+// continue.
 func (g *guest) testStorm() {
 	g.ready("again")
 	l, restarts := g.claim("again", "v-storm"), g.restarts("again")

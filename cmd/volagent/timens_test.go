@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestTimeNamespace checks an agent that starts in another time namespace. It must recognize that
-// the processes that own claims are alive, and so must the next agent outside of that namespace.
+// TestTimeNamespace starts an agent in another time namespace. The agent must recognize that the
+// processes that own claims are alive. The next agent, outside of that namespace, must recognize
+// this too.
 func TestTimeNamespace(t *testing.T) {
 	own, err := os.Readlink("/proc/self/ns/time")
 	if err != nil {

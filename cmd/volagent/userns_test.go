@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// remapped lists the host's ids for containers with their own user namespaces. They are for
-// docker's --userns-remap=nobody and for podman's --userns=auto.
+// remapped lists the host's subordinate ids for containers with their own user namespaces. docker's
+// --userns-remap=nobody and podman's --userns=auto need them.
 const remapped = "nobody:200000:65536\nnogroup:200000:65536\ncontainers:300000:1000000\n"
 
-// giveSubIDs mounts these ids over the host's /etc/subuid and /etc/subgid during the test.
+// giveSubIDs mounts a file with the ids of remapped over the host's /etc/subuid and /etc/subgid.
 var giveSubIDs = sync.OnceValue(func() error {
 	file := filepath.Join(binDir, "subids")
 	if err := os.WriteFile(file, []byte(remapped), 0o644); err != nil {
@@ -23,9 +23,9 @@ var giveSubIDs = sync.OnceValue(func() error {
 	return errors.Join(syscall.Mount(file, "/etc/subuid", "", syscall.MS_BIND, ""), syscall.Mount(file, "/etc/subgid", "", syscall.MS_BIND, ""))
 })
 
-// TestRuntimeUserNamespaces checks a container whose root is another user on the host. It must
-// reach its volume although that user cannot enter the directories above the target. It must also
-// reach the target of a claim that is passed to it.
+// TestRuntimeUserNamespaces checks a container whose root is another user on the host. The
+// container must reach its volume although that user cannot enter the directories above the target.
+// It must also reach the target of a claim that docker or podman bind-mounts into it.
 func TestRuntimeUserNamespaces(t *testing.T) {
 	if err := giveSubIDs(); err != nil {
 		t.Fatal(err)
@@ -82,10 +82,10 @@ func TestRuntimeUserNamespaces(t *testing.T) {
 	}
 }
 
-// rootsVolumes checks the root directory of a volume that is created for docker. It belongs to root
-// in docker's containers, as with docker's own volumes. A requested owner takes precedence, and an
-// owner that a container sets remains. A volume that existed before docker learned of it keeps its
-// owner.
+// rootsVolumes checks the owner of a volume's root directory if docker creates the volume. The
+// directory belongs to root in docker's containers, as with docker's own volumes. An owner that the
+// create command requests takes precedence. An owner that a container sets remains. A volume that
+// existed before docker used it keeps its owner.
 func (s served) rootsVolumes() {
 	const inside, outside = "200000:200000", "0:0"
 	old, name := s.unique("old"), s.unique("root")
@@ -124,7 +124,7 @@ func (s served) rootsVolumes() {
 		s.t.Errorf("no event says that the owner was refused:\n%s", got)
 	}
 
-	// Changes that a container makes to its volume remain after the volume is mounted again.
+	// Changes that a container makes to its volume survive a remount.
 	dir := volumes[1].name
 	s.sh(name, "/bin/busybox chown 7:8 /"+dir)
 	s.gone(name)
@@ -140,8 +140,8 @@ func (s served) rootsVolumes() {
 	}
 }
 
-// podmansRoot checks that podman itself gives a volume to root in the container if the U option
-// asks for it.
+// podmansRoot checks that podman itself gives a volume to root in the container if the volume has
+// the option U.
 func (s served) podmansRoot(userns []string) {
 	own, name := s.unique("own"), s.unique("root")
 	if out, err := s.create(own, "plugin=local"); err != nil {
@@ -156,7 +156,7 @@ func (s served) podmansRoot(userns []string) {
 	s.box.must(s.t, "volume", "rm", own)
 }
 
-// gone removes a container. It retries, because a mount namespace of another test may hold the
+// gone removes a container. It retries, because a mount namespace of another test may use the
 // mounts for a moment.
 func (s served) gone(name string) {
 	s.t.Helper()

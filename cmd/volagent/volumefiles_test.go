@@ -14,7 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// fileAtStart writes a volume file that the agent registers at its start.
+// fileAtStart writes a volume file to the directory that the agent reads at its start. It returns
+// the path of the file.
 func (h *host) fileAtStart(name, text string) string {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "volumes.d")
@@ -29,7 +30,7 @@ func (h *host) ids() []string {
 	return strings.Fields(h.volctl("volume", "list", "-q"))
 }
 
-// problem returns the problems of a subject in node status, or "" if there are none.
+// problem returns the problems of a subject in the node status, or "" if there are none.
 func (h *host) problem(subject string) (all string) {
 	h.t.Helper()
 	for _, p := range decode[api.Node](h, "node", "status").Problems {
@@ -40,7 +41,8 @@ func (h *host) problem(subject string) (all string) {
 	return all
 }
 
-// stored returns a volume's record from the state database. No agent may be running.
+// stored returns a volume's record from the state database. It reads the file, so the agent must
+// not run.
 func (h *host) stored(id string) volume.Record {
 	h.t.Helper()
 	snap, _, err := statedb.Inspect(filepath.Join(h.dir, "d", "state.db"))
@@ -52,9 +54,9 @@ func (h *host) stored(id string) volume.Record {
 	return r
 }
 
-// TestVolumeFiles checks that the files in volumes.d are registered at the agent's start. This
-// creates no storage, and an unchanged file writes nothing. A bad file does not prevent the
-// registration of the others.
+// TestVolumeFiles checks that the agent registers the volumes of the files in volumes.d at its
+// start. The registration creates no storage, and an unchanged file causes no write. An invalid
+// file does not prevent the registration of the other files.
 func TestVolumeFiles(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -102,7 +104,7 @@ func TestVolumeFiles(t *testing.T) {
 	h.volctl("volume", "detach", "a")
 	h.huntFiles("registered")
 
-	// An unchanged file is no change. A volume whose file was removed stays registered.
+	// An unchanged file causes no change. A volume whose file was removed stays registered.
 	h.must(h.signal(syscall.SIGTERM))
 	before := h.stored("a")
 	h.must(os.Remove(filepath.Join(h.dir, "volumes.d", "c.json")))
@@ -123,8 +125,9 @@ func TestVolumeFiles(t *testing.T) {
 	}
 }
 
-// TestVolumeFilesReload checks that SIGHUP reads the files again. New volumes are registered,
-// changes are merged or refused as by register, and volumes without a file stay registered.
+// TestVolumeFilesReload checks that the agent reads the files again at SIGHUP. It registers new
+// volumes. It merges or refuses changes as the register command does. Volumes without a file stay
+// registered.
 func TestVolumeFilesReload(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -169,8 +172,8 @@ func TestVolumeFilesReload(t *testing.T) {
 	h.volctl("volume", "deregister", "b")
 }
 
-// TestVolumeFilesPluginLate checks a volume whose plugin is not ready yet. The volume is registered
-// when the plugin becomes ready, and a claim waits for that.
+// TestVolumeFilesPluginLate checks a volume file whose plugin is not ready yet. The agent registers
+// the volume when the plugin becomes ready, and a claim waits for this registration.
 func TestVolumeFilesPluginLate(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)

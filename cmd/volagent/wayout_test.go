@@ -17,13 +17,14 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// apart is a host whose plugin runs outside the agent. A killed plugin is not started again.
+// apart is a host whose plugin runs outside the agent. The agent does not restart this plugin after
+// a kill.
 type apart struct {
 	recorded
 	plugin *exec.Cmd
 }
 
-// newApart starts the plugin and an agent that knows its socket.
+// newApart starts the plugin and an agent that knows the plugin's socket.
 func newApart(t *testing.T, deadline string, tune func(*csitest.Config)) *apart {
 	t.Helper()
 	h := &apart{recorded: recorded{host: newHost(t)}}
@@ -54,18 +55,18 @@ func (h *apart) startPlugin() {
 	h.must(h.plugin.Start())
 }
 
-// killPlugin kills the plugin and leaves it down.
+// killPlugin kills the plugin and does not restart it.
 func (h *apart) killPlugin() {
 	if h.plugin == nil {
 		return
 	}
 	h.must(h.plugin.Process.Kill())
-	_ = h.plugin.Wait() // it was killed
+	_ = h.plugin.Wait() // the process was killed
 	h.plugin = nil
-	_ = os.Remove(h.pluginSocket()) // the plugin may not have created it yet
+	_ = os.Remove(h.pluginSocket()) // the plugin may not have created its socket yet
 }
 
-// lose kills the plugin and waits until the agent notices.
+// lose kills the plugin and waits until the agent notices this.
 func (h *apart) lose() {
 	h.t.Helper()
 	h.killPlugin()
@@ -74,7 +75,7 @@ func (h *apart) lose() {
 	})
 }
 
-// exits asserts the exit code of volctl and words in its output.
+// exits asserts that volctl ends with the given exit code and prints the given words.
 func (h *host) exits(code int, words string, args ...string) result {
 	h.t.Helper()
 	r := h.try(args...)
@@ -84,8 +85,8 @@ func (h *host) exits(code int, words string, args ...string) result {
 	return r
 }
 
-// TestDetachWithoutPlugin checks that a detach does not need a working plugin. The agent makes the
-// skipped calls when the plugin is back, before it stages anything.
+// TestDetachWithoutPlugin checks that a detach does not need a working plugin. When the plugin is
+// back, the agent makes the skipped calls before it stages a volume.
 func TestDetachWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -108,7 +109,7 @@ func TestDetachWithoutPlugin(t *testing.T) {
 	h.exits(0, "pending calls (NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume)", "volume", "status", "data")
 	h.expect(mark)
 
-	// The calls stay pending after a crash of the agent too.
+	// The calls stay pending even after a crash of the agent.
 	h.kill()
 	h.start()
 	h.volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
@@ -122,8 +123,8 @@ func TestDetachWithoutPlugin(t *testing.T) {
 	}
 }
 
-// TestDetachBusy checks that a detach does not go further than its options allow. The error names
-// the process that holds the mount, and the option that goes further.
+// TestDetachBusy checks that a detach does not use more force than its option allows. The error
+// names the process that uses the mount, and the option that uses more force.
 func TestDetachBusy(t *testing.T) {
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
 	h.register("data", "single-node-writer")
@@ -151,7 +152,8 @@ func TestDetachBusy(t *testing.T) {
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }
 
-// TestDetachFromErrors checks a detach from a plugin that runs and answers only with errors.
+// TestDetachFromErrors detaches a volume without its plugin, because the running plugin answers
+// only with errors.
 func TestDetachFromErrors(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -163,7 +165,7 @@ func TestDetachFromErrors(t *testing.T) {
 	if m, n := h.mounts(), len(h.claims()); m != "" || n != 0 {
 		t.Errorf("%d claims, and these are mounted:\n%s", n, m)
 	}
-	// Once nothing is mounted, the agent ignores the plugin's error.
+	// Once no mount remains, the agent ignores the plugin's error.
 	h.await("the volume to be free", func() bool { return strings.Contains(h.volctl("volume", "list"), " free ") })
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
@@ -175,8 +177,8 @@ func (h *host) mkdir(name string) string {
 	return dir
 }
 
-// TestDetachBlock checks that a detach unmounts and removes the file on which a block device is
-// mounted, even while the plugin hangs.
+// TestDetachBlock checks a detach of a block device while its plugin hangs. The detach must unmount
+// the device and remove the file on which it was mounted.
 func TestDetachBlock(t *testing.T) {
 	h := newHost(t)
 	h.start("local")
@@ -210,13 +212,13 @@ func TestDetachPending(t *testing.T) {
 		pending(h)
 		h.volctl("volume", "detach", "data", "a")
 		h.exits(0, " free ", "volume", "list")
-		// The same holds after an orderly stop of the agent.
+		// After a normal stop the next agent knows that no call was sent, so the detach completes.
 		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 		h.must(h.signal(syscall.SIGTERM))
 		h.start()
 		h.volctl("volume", "detach", "data", "a")
 		h.expect(0)
-		// After a crash, a call may have been sent.
+		// After a crash the next agent does not know whether a call was sent.
 		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 		h.kill()
 		h.start()
@@ -263,8 +265,9 @@ func TestDetachPending(t *testing.T) {
 	})
 }
 
-// TestForcedDebt checks that the agent makes the pending calls of a forced deregister by itself
-// when the plugin is back. If the plugin never returns, --forget discards them.
+// TestForcedDebt checks that the agent makes the pending calls of a forced deregister without a
+// command when the plugin is back. If the plugin never returns, the option --forget discards these
+// calls.
 func TestForcedDebt(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", nil)
@@ -286,7 +289,7 @@ func TestForcedDebt(t *testing.T) {
 	if m := h.mounts(); m != mounts || strings.Count(m, "\n") != 2 {
 		t.Errorf("force changed the mounts:\n%s\nwere:\n%s", m, mounts)
 	}
-	// The same storage under the same id waits for the pending calls.
+	// A new registration of the same storage under the same volume id waits for the pending calls.
 	h.register("data", "single-node-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 	h.exits(0, "is undone first", "volume", "status", "data")
@@ -311,8 +314,8 @@ func TestForcedDebt(t *testing.T) {
 	}
 }
 
-// TestStatusWithPluginsDown checks that hung storage blocks nothing. If every plugin hangs and the
-// agent has just restarted, every status answers at once, and claims stay mounted.
+// TestStatusWithPluginsDown checks an agent that has just restarted while its plugin hangs. Every
+// status command answers at once, and claims stay mounted.
 func TestStatusWithPluginsDown(t *testing.T) {
 	h := newApart(t, "2m", nil)
 	h.register("data", "single-node-writer")
@@ -331,7 +334,7 @@ func TestStatusWithPluginsDown(t *testing.T) {
 		}
 	}
 	t.Logf("the slowest answer took %s", slowest)
-	if slowest > 5*time.Second { // the promise is 1 s on an otherwise idle machine
+	if slowest > 5*time.Second { // the agent promises 1 s on an idle machine
 		t.Errorf("the slowest answer took %s", slowest)
 	}
 	h.exits(0, "mounted, writable, plugin unavailable", "volume", "status", "data")
@@ -342,8 +345,8 @@ func TestStatusWithPluginsDown(t *testing.T) {
 	h.must(h.plugin.Process.Signal(syscall.SIGCONT))
 }
 
-// TestLateUndo kills the agent during a NodeUnpublish that unmounts only seconds later. A claim
-// that is made meanwhile must not be mounted before that.
+// TestLateUndo kills the agent during a NodeUnpublish that unmounts only seconds later. The agent
+// must not mount a new claim before this unmount.
 func TestLateUndo(t *testing.T) {
 	t.Parallel()
 	const late = 4 * time.Second
@@ -365,7 +368,7 @@ func TestLateUndo(t *testing.T) {
 		t.Errorf("the mount was taken away:\n%s", h.mounts())
 	}
 
-	// After an orderly stop the next agent does not wait.
+	// After a normal stop the next agent does not wait for late effects.
 	h.volctl("volume", "detach", "data", "a")
 	h.must(h.signal(syscall.SIGTERM))
 	h.start("rec")
