@@ -10,16 +10,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Create asks the plugin for storage and registers it. It never changes an existing volume. If the
-// volume exists and matches the request, Create returns it. If it differs, Create returns an
-// ErrRefused that names each difference. A create that was interrupted continues where it stopped,
-// because a plugin returns the same volume for the same name.
+// Create asks the plugin to create storage, and registers the storage as a volume. It never changes
+// an existing volume. If the volume exists and matches the request, Create returns it. If the
+// volume differs, Create returns an ErrRefused that names each difference. Create continues an
+// interrupted create, because a plugin returns the same volume for the same name.
 func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
 	return s.CreateWithin(ctx, spec, dry, 0)
 }
 
-// CreateWithin is Create, and repeats the call for up to wait while the plugin reports that it is
-// still working. With 0 it calls once.
+// CreateWithin does the same as Create. In addition, it repeats the call for the duration wait
+// while the plugin reports that it is still working. With a wait of 0, it calls the plugin once.
 func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error) {
 	if err := s.check(spec); err != nil {
 		return failed(err)
@@ -94,11 +94,11 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	}
 
 	s.say(r, "created", "created as %q of %s", r.Volume.ExternalID, spec.Driver)
-	s.wake(r.Volume) // a leftover record may be waiting for the plugin
+	s.wake(r.Volume) // a leftover record may be waiting for this plugin
 	return r, volume.Change{Outcome: volume.Created}, nil
 }
 
-// compare answers a request to create a volume that exists. It does not change the volume.
+// compare answers a request to create a volume that already exists. It changes nothing.
 func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record, volume.Change, error) {
 	v := r.Volume
 	if v.Provision == volume.Deleting {
@@ -119,16 +119,16 @@ func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record
 	return r, volume.Change{Outcome: volume.Unchanged}, nil
 }
 
-// deleting returns the error for an operation on a volume whose delete has not been seen to end.
+// deleting returns the error for an operation on a volume whose delete has not finished.
 func deleting(id string) error {
 	return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", id, volume.Deleting).
 		WithHint("%s", "run the same delete again to go on with it: "+volume.Command("volctl volume delete %s -y", id))
 }
 
-// intend stores that the plugin is about to create the volume, and in which topology. It reports
-// whether it resumes an earlier create whose end the agent has not seen. With begun set, this
-// request has stored the intent before. If the record is gone then, intend refuses instead of
-// storing it again.
+// intend stores the intent to create the volume, and the topology for the request. It reports
+// whether it resumes an earlier create that did not finish. The caller sets begun if this request
+// has stored the intent before. If the record is missing then, the volume was deregistered, and
+// intend refuses to store the intent again.
 func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.PluginInfo, begun bool) (intent volume.Volume, resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		old, ok := tx.Volume(spec.ID)
@@ -151,7 +151,7 @@ func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.Pl
 	return intent, resumed, err
 }
 
-// dropIntent deletes the record of a failed create, unless the record is no longer an intent.
+// dropIntent deletes the record of a failed create. It keeps the record if the volume now exists.
 func (s *Service) dropIntent(ctx context.Context, id string) error {
 	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if r, ok := tx.Volume(id); ok && r.Volume.Provision == volume.Provisioning {
@@ -161,7 +161,7 @@ func (s *Service) dropIntent(ctx context.Context, id string) error {
 	})
 }
 
-// creates refuses a volume that needs a capability the plugin does not have.
+// creates refuses a volume that needs a capability which the plugin does not have.
 func creates(v volume.Volume, info volume.PluginInfo) error {
 	switch {
 	case !info.Caps.CreateDelete:
@@ -186,9 +186,9 @@ func create(ctx context.Context, p Plugin, v volume.Volume, secrets volume.Secre
 	})
 }
 
-// notCreated drops the record if the plugin certainly made nothing. Otherwise it keeps the record
-// and reports the volume that may exist at the plugin. A refusal of this call proves nothing about
-// an earlier create whose end the agent has not seen.
+// notCreated deletes the record if the plugin certainly created nothing. Otherwise it keeps the
+// record and reports that the plugin may have a volume. A refusal of this call proves nothing about
+// an earlier create that did not finish.
 func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	certain := !errors.As(cause, &ce) || !ce.Uncertain()
@@ -214,8 +214,8 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 	return refusal(v.PluginID, cause)
 }
 
-// lookFor names the command that shows whether a create left a volume, if the plugin can list
-// volumes.
+// lookFor returns the command that lists the plugin's volumes, for the hint of a failed create. It
+// returns an empty text if the plugin cannot list volumes.
 func (s *Service) lookFor(pluginID string) string {
 	if !s.Plugins.View(pluginID).Info.Caps.List {
 		return ""
@@ -223,7 +223,7 @@ func (s *Service) lookFor(pluginID string) string {
 	return "look for it (" + volume.Command("volctl plugin volumes %s", pluginID) + ") and "
 }
 
-// unclear returns words as the error, together with the failed call.
+// unclear returns the error words together with the failed call, so that the caller sees both.
 func unclear(step volume.Kind, cause error, words *volume.Error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
@@ -232,7 +232,7 @@ func unclear(step volume.Kind, cause error, words *volume.Error) error {
 	return &volume.Awaited{Err: words, At: volume.Attempt{Action: volume.Action{Kind: step}, Err: ce, Tries: 1}}
 }
 
-// kindOf returns the sentinel for a failed call whose outcome is unknown.
+// kindOf returns the error kind of a failed call whose outcome is unknown.
 func kindOf(err error) error {
 	var ce *volume.CallError
 	switch {
@@ -251,8 +251,8 @@ func kindOf(err error) error {
 	}
 }
 
-// settle stores the volume that the plugin made. If the plugin returned a volume that is already
-// registered, settle drops the new record.
+// settle stores the volume that the plugin created. If the plugin returned a volume that is already
+// registered, settle deletes the new record.
 func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.CreateVolumeResult) (volume.Record, error) {
 	v.ExternalID, v.Capacity, v.Topologies = made.ExternalID, max(made.Capacity, 0), made.Topologies
 	if len(made.Context) > 0 {
@@ -285,7 +285,7 @@ func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.Creat
 	return r, err
 }
 
-// Delete destroys a volume's data. For a volume that this agent did not create, the caller must
+// Delete destroys the data of a volume. If this agent did not create the volume, the caller must
 // repeat the id in confirm.
 func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 	r, ok := s.Store.Volume(id)
@@ -305,7 +305,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot delete volumes", r.Volume.PluginID).
 			WithHint("volctl volume deregister %s", id)
 	}
-	if _, err := s.Secrets(r.Volume); err != nil { // fail now rather than with an intent on disk
+	if _, err := s.Secrets(r.Volume); err != nil { // fail before the agent stores an intent
 		return err
 	}
 
@@ -321,7 +321,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 	return nil
 }
 
-// delete stores the intent, calls the plugin, and deletes the record.
+// delete stores the intent to delete the volume, calls the plugin, and deletes the record.
 func (s *Service) delete(ctx context.Context, id string) error {
 	var v volume.Volume
 	resumed := false
@@ -387,8 +387,8 @@ func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
 	return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 }
 
-// notDeleted withdraws the intent if the plugin certainly deleted nothing. A refusal of this call
-// proves nothing about an earlier delete whose end the agent has not seen.
+// notDeleted takes back the intent if the plugin certainly deleted nothing. A refusal of this call
+// proves nothing about an earlier delete that did not finish.
 func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	if resumed || errors.As(cause, &ce) && ce.Uncertain() {

@@ -25,7 +25,8 @@ func TestCreate(t *testing.T) {
 	equal(t, "events", w.events, []string{`created data: created as "vol-1" of ebs.csi`})
 }
 
-// Create never changes an existing volume, even if the request differs from it.
+// TestCreateChangesNoVolume checks that Create does not change an existing volume, even if the
+// request differs from it.
 func TestCreateChangesNoVolume(t *testing.T) {
 	w := newWorld()
 	made := spec()
@@ -79,7 +80,7 @@ func TestCreateChangesNoVolume(t *testing.T) {
 	equal(t, "calls", w.calls, []string{"create data"})
 }
 
-// A dry run stores nothing and emits no event.
+// TestDryRun checks that a dry run stores nothing and emits no event.
 func TestDryRun(t *testing.T) {
 	w := newWorld()
 	if _, ch, err := w.service().Create(t.Context(), spec(), true); err != nil || ch.Outcome != volume.Created {
@@ -103,11 +104,11 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// A create that died after the call continues where it stopped: the same name returns the same
-// volume.
+// TestCreateResumes checks that a create continues after the agent died between the call and the
+// result. The plugin returns the same volume for the same name.
 func TestCreateResumes(t *testing.T) {
 	w := newWorld()
-	w.failAt = 2 // the intent is written, the result is not
+	w.failAt = 2 // the agent writes the intent, but fails to write the result
 	_, _, err := w.service().Create(t.Context(), spec(), false)
 	want(t, "the first", err, errDisk)
 	if got := w.volumes["data"].Volume; got.Provision != volume.Provisioning || got.ExternalID != "" {
@@ -140,7 +141,7 @@ func TestCreateResumes(t *testing.T) {
 	}
 }
 
-// anyPlugin knows every plugin.
+// anyPlugin is a plugin registry that knows every plugin id.
 type anyPlugin struct{ *world }
 
 func (p anyPlugin) View(string) volume.PluginView { return p.view }
@@ -180,7 +181,8 @@ func TestCreateFails(t *testing.T) {
 		if !tt.kept {
 			continue
 		}
-		// A claim must wait. A refusal of the next call proves nothing about the first one.
+		// A claim must wait. If the plugin refuses the next call, the first call may still have
+		// succeeded.
 		if _, err := volume.Admit(w.volumes["data"], volume.Request{Alloc: "web"}, volume.PluginInfo{}, w.volumes["data"].Volume.RegisteredAt); !errors.Is(err, volume.ErrRefused) {
 			t.Errorf("%s: a claim is told %v", tt.name, err)
 		}
@@ -226,7 +228,8 @@ func TestCreateRefused(t *testing.T) {
 	}
 }
 
-// If the caller's context ends during the call, the result is still stored.
+// TestCreateCancelled checks that the agent stores the result even if the context of the caller
+// ends during the call.
 func TestCreateCancelled(t *testing.T) {
 	w := newWorld()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -240,7 +243,8 @@ func TestCreateCancelled(t *testing.T) {
 	}
 }
 
-// The plugin may answer with a volume that is registered under another id.
+// TestCreateFindsRegistered checks a plugin that answers with a volume that is registered under
+// another id.
 func TestCreateFindsRegistered(t *testing.T) {
 	w := newWorld()
 	other := existing()
@@ -256,8 +260,8 @@ func TestCreateFindsRegistered(t *testing.T) {
 	}
 }
 
-// A volume may be deregistered or replaced while a call runs. The end of the call neither restores
-// nor overwrites it.
+// TestDeregisteredMeanwhile checks a volume that is deregistered or replaced while a call runs. The
+// end of the call must neither restore nor overwrite the record.
 func TestDeregisteredMeanwhile(t *testing.T) {
 	for what, meanwhile := range map[string]func(*world){
 		"deregistered": func(w *world) {

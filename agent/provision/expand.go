@@ -9,12 +9,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mergeWait is how long a registration waits for an expansion that it starts.
+// mergeWait limits how long a registration waits for an expansion that it starts.
 const mergeWait = 80 * time.Second
 
-// Expand makes a volume larger. It stores the intent first. The queue then makes the calls and
-// retries them, also when no caller waits. With a wait, Expand returns when the volume has its size
-// as far as is possible now, or when it certainly will not get it.
+// Expand makes a volume larger. It first stores the intent. The queue then calls the plugin and
+// retries until the expansion ends, even if the caller does not wait. With a wait, Expand returns
+// when every step that is possible now is done, or when the expansion has failed.
 func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
@@ -62,7 +62,7 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	if r, err = s.expanded(ctx, id, size, wait); err != nil {
 		return failed(err)
 	}
-	if r.Volume.Capacity < size { // only the node's part is missing, and the volume is not mounted
+	if r.Volume.Capacity < size { // only the node's step is missing, because the volume is not mounted
 		return r, volume.Change{Outcome: volume.Growing}, nil
 	}
 
@@ -74,8 +74,8 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	return r, volume.Change{Outcome: volume.Grown, Fields: []string{fmt.Sprintf("capacity: %s → %s", had, volume.Size(r.Volume.Capacity))}}, nil
 }
 
-// WithdrawExpansion gives up an expansion that does not succeed. It does not call the plugin and
-// works while the plugin is down.
+// WithdrawExpansion cancels an expansion that does not succeed. It does not call the plugin, so it
+// also works while the plugin is down.
 func (s *Service) WithdrawExpansion(ctx context.Context, id string) (r volume.Record, ch volume.Change, err error) {
 	ch = volume.Change{Outcome: volume.Unchanged}
 	err = s.Store.Update(ctx, func(tx Tx) error {
@@ -105,14 +105,14 @@ func (s *Service) WithdrawExpansion(ctx context.Context, id string) (r volume.Re
 	return r, ch, nil
 }
 
-// over reports whether an expansion is already done.
+// over reports whether the volume already has the requested size.
 func over(r volume.Record, size int64) bool {
 	done, err := volume.Expanded(r, size)
 	return done && err == nil
 }
 
-// expander returns the information about the plugin that expands a registered volume. If the size
-// does not change, it does not ask for it.
+// expander returns the information of the plugin that expands a registered volume. If the size does
+// not change, it returns an empty value without waiting for the plugin.
 func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry bool) (volume.PluginInfo, error) {
 	switch {
 	case size == 0:
@@ -124,7 +124,7 @@ func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry
 	}
 }
 
-// expanded waits until an expansion is done as far as is possible now.
+// expanded waits until every step of the expansion that is possible now is done.
 func (s *Service) expanded(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -155,7 +155,7 @@ func (s *Service) expanded(ctx context.Context, id string, size int64, wait time
 	}
 }
 
-// notExpanded words the plugin's final answer to an expansion.
+// notExpanded returns the error for an expansion that the plugin has finally rejected.
 func notExpanded(r volume.Record, size int64, cause error) error {
 	v := r.Volume
 	var ce *volume.CallError
@@ -179,7 +179,8 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 	return unclear(volume.Kind(ce.Step), cause, words)
 }
 
-// slow reports how far an expansion has come that did not end in time. The queue continues with it.
+// slow returns the error for an expansion that did not finish within the wait. It reports the
+// current step. The queue continues the expansion.
 func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
 	v, at := r.Volume, s.Queue.Attempt(r.Volume.ID, "")
 	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent goes on with it", v.ID, volume.Size(size), wait.Round(time.Millisecond)).

@@ -10,7 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A plugin that answers OK with a smaller size than requested has not expanded the volume.
+// TestExpandAnsweredWithLess checks that the agent does not accept OK with a smaller size than
+// requested as an expansion.
 func TestExpandAnsweredWithLess(t *testing.T) {
 	w := sized(t)
 	w.carriedOut(volume.Outcome{Capacity: 16})
@@ -25,7 +26,7 @@ func TestExpandAnsweredWithLess(t *testing.T) {
 	}
 }
 
-// A size that no volume can have is not stored.
+// TestCreateAnsweredWithNoSize checks that the agent does not store a size that no volume can have.
 func TestCreateAnsweredWithNoSize(t *testing.T) {
 	w := newWorld()
 	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
@@ -36,8 +37,9 @@ func TestCreateAnsweredWithNoSize(t *testing.T) {
 	}
 }
 
-// A volume may be deregistered while a snapshot is awaited, and its id may be registered for other
-// storage. The secrets of the new volume must not reach this plugin.
+// TestSnapshotOfAnotherMeanwhile checks a snapshot whose volume is deregistered during the wait.
+// The same id may then be registered for other storage. The agent must not send the secrets of the
+// new volume to the plugin of the snapshot.
 func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 	for name, change := range map[string]func(*camera){
 		"another storage": func(c *camera) {
@@ -56,7 +58,7 @@ func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 	}
 }
 
-// pageless returns a new token for every page, without end.
+// pageless is a plugin that returns a new token for every page, without end.
 type pageless struct {
 	*camera
 	n *int
@@ -69,7 +71,8 @@ func (p pageless) ListSnapshots(ctx context.Context, _ volume.ListSnapshotsReque
 	return volume.SnapshotPage{Next: strconv.Itoa(*p.n)}, ctx.Err()
 }
 
-// The agent gives up a listing that returns new pages without end.
+// TestSnapshotsOfEverNewPages checks that the agent gives up a listing that returns new pages
+// without end.
 func TestSnapshotsOfEverNewPages(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -80,7 +83,8 @@ func TestSnapshotsOfEverNewPages(t *testing.T) {
 	want(t, "ever new", err, nil, "there were 10000 pages")
 }
 
-// A create that waits for a copy does not restore its record after the record was dropped.
+// TestCreateDroppedMeanwhile checks a create whose record is deleted while the plugin copies data.
+// The create must not restore the record.
 func TestCreateDroppedMeanwhile(t *testing.T) {
 	c, asked := copies(t)
 	c.fails[volume.CreateVolume] = []error{refusal(volume.CreateVolume, "Aborted")}

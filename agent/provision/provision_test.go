@@ -40,7 +40,8 @@ func TestRegister(t *testing.T) {
 	want(t, "no plugin", err, volume.ErrNotFound, `no plugin "nfs"`)
 }
 
-// A volume under test cannot be registered, because the test would unmount it under its claims.
+// TestRegisterUnderTest checks that the agent refuses to register a volume that a plugin test uses.
+// The test would unmount the volume under its claims.
 func TestRegisterUnderTest(t *testing.T) {
 	w := newWorld()
 	w.tested = key("ebs.csi", "vol-9")
@@ -52,7 +53,8 @@ func TestRegisterUnderTest(t *testing.T) {
 	w.mustRegister(t, existing())
 }
 
-// Register asks the plugin whether the volume exists, but does not need the answer.
+// TestRegisterValidates checks that Register asks the plugin whether the volume exists. Register
+// also succeeds if the plugin cannot answer.
 func TestRegisterValidates(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -113,11 +115,12 @@ func TestDeregister(t *testing.T) {
 	}
 }
 
-// flags implements Guards with directories that refuse writes, and looks them up in the records.
+// flags implements Guards. It keeps the guarded directories in a map and finds their names in the
+// records.
 type flags struct {
 	w     *world
 	on    map[string]bool
-	after func() // runs after the first look
+	after func() // runs after the first lookup in the records
 }
 
 func (f *flags) Unguard(g volume.GuardedDir, id string) error {
@@ -135,8 +138,8 @@ func (f *flags) Unguard(g volume.GuardedDir, id string) error {
 	return nil
 }
 
-// TestDeregisterBoth checks that no directory stays guarded when two volumes that name it are
-// forgotten at the same time.
+// TestDeregisterBoth checks two volumes that name the same directory and are forgotten at the same
+// time. No directory may stay guarded.
 func TestDeregisterBoth(t *testing.T) {
 	w := newWorld()
 	for id, external := range map[string]string{"data": "vol-9", "more": "vol-8"} {
@@ -150,7 +153,7 @@ func TestDeregisterBoth(t *testing.T) {
 	f := &flags{w: w, on: map[string]bool{"/srv": true}}
 	s := w.service()
 	s.Guards = f
-	f.after = func() { // the other deregister still finds this volume's record
+	f.after = func() { // the other deregister still finds the record of this volume
 		if _, err := s.Deregister(t.Context(), "more", false); err != nil {
 			t.Error(err)
 		}
@@ -163,8 +166,8 @@ func TestDeregisterBoth(t *testing.T) {
 	}
 }
 
-// A forced deregister reports the leftovers and stores them in a record that the queue undoes. A
-// later register of the same storage gives its plugin and secrets to that record.
+// TestDebt checks that a forced deregister reports the leftovers and stores them in a leftover
+// record. A later register of the same storage gives its plugin and its secrets to that record.
 func TestDebt(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -195,7 +198,8 @@ func TestDebt(t *testing.T) {
 	err = w.service().Delete(t.Context(), "renamed", "renamed")
 	want(t, "deleted under what is left", err, volume.ErrRefused, `when "data" was deregistered by force`, "/t may still be mounted")
 
-	// A second forced deregister keeps the first leftover record, which contains all leftovers.
+	// A second forced deregister keeps the first leftover record, because it already contains all
+	// leftovers.
 	if _, err := w.service().Deregister(t.Context(), "renamed", true); err != nil || len(w.debts[key("ebs.csi", "vol-9")].Claims) != 1 {
 		t.Errorf("by force once more: %v, %+v", err, w.debts)
 	}
@@ -207,7 +211,8 @@ func TestDebt(t *testing.T) {
 	want(t, "forgotten again", err, volume.ErrNotFound, `no volume "data"`)
 }
 
-// If a create finds the storage of a leftover record, the leftovers are undone first.
+// TestDebtBeforeCreate checks a create that returns the storage of a leftover record. The agent
+// must undo the leftovers before it mounts the new volume.
 func TestDebtBeforeCreate(t *testing.T) {
 	w := newWorld()
 	w.mustCreate(t)
@@ -223,7 +228,8 @@ func TestDebtBeforeCreate(t *testing.T) {
 	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-1"), "data"})
 }
 
-// When the leftovers are forgotten, a volume that waits for them is woken.
+// TestForgetWakesWaiting checks that the queue wakes a volume that waits for leftovers when a user
+// forgets these leftovers.
 func TestForgetWakesWaiting(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -241,7 +247,8 @@ func TestForgetWakesWaiting(t *testing.T) {
 	}
 }
 
-// Forget deletes the volume and its leftover record together, but not while a claim is live.
+// TestForget checks that Forget deletes the volume together with its leftover record. It refuses a
+// volume that has a live claim.
 func TestForget(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -255,7 +262,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// After a create of unknown outcome, a forced deregister reports the volume that may exist.
+// TestForceOnIntent checks a forced deregister after a create of unknown outcome. It must report
+// the volume that may exist at the plugin.
 func TestForceOnIntent(t *testing.T) {
 	w := newWorld()
 	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
@@ -291,7 +299,8 @@ func TestDelete(t *testing.T) {
 	equal(t, "forgotten", w.forgot, []string{"data"})
 }
 
-// A volume that this agent did not create is destroyed only if the caller repeats its id.
+// TestDeleteRegistered checks that the agent destroys a volume that it did not create only if the
+// caller repeats the id.
 func TestDeleteRegistered(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -357,8 +366,8 @@ func TestStats(t *testing.T) {
 	want(t, "cannot", err, volume.ErrRefused, "does not tell how full")
 }
 
-// TestRegisterDash checks that a new id that begins with "-" is refused. A volume that an earlier
-// version of the agent stored under such an id can still be changed.
+// TestRegisterDash checks that the agent refuses a new id that begins with "-". A volume that an
+// earlier version of the agent stored under such an id can still be changed.
 func TestRegisterDash(t *testing.T) {
 	w := newWorld()
 	dash := existing()

@@ -13,7 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// reporting returns a world with a mounted volume, whose plugin can report everything.
+// reporting returns a world with a mounted volume. The plugin of this world supports every report
+// call.
 func reporting(t *testing.T) (*world, *provision.Service) {
 	t.Helper()
 	w := newWorld()
@@ -73,7 +74,7 @@ func TestReportGates(t *testing.T) {
 	equal(t, "calls", len(w.calls), 0)
 }
 
-// TestReportKept checks that an answer stays valid until a newer one replaces it, or until the
+// TestReportKept checks that an answer stays valid until a newer answer replaces it, or until the
 // mount that it describes is gone.
 func TestReportKept(t *testing.T) {
 	w, s := reporting(t)
@@ -97,7 +98,8 @@ func TestReportKept(t *testing.T) {
 	}
 	equal(t, "events", w.events, changed)
 
-	// The node does not answer, so its last answer stays valid and no event is emitted.
+	// The node service does not answer, so its last answer stays valid, and the agent emits no
+	// event.
 	w.onNode = func(context.Context) (volume.Health, error) {
 		return volume.Health{}, call("DeadlineExceeded", volume.RetryBackoff, false)
 	}
@@ -118,7 +120,7 @@ func TestReportKept(t *testing.T) {
 	}
 	equal(t, "the last event", w.events[len(w.events)-1], "health-changed data: the plugin's controller finds nothing wrong any more")
 
-	// The node's answer expires with the mount, and a later mount does not restore it.
+	// The answer of the node service expires with the mount. A later mount does not restore it.
 	calls := len(w.calls)
 	unmounted := volume.Record{Volume: w.volumes["data"].Volume, Node: volume.NodeSide{Seq: w.volumes["data"].Node.Seq}}
 	w.volumes["data"] = unmounted
@@ -129,7 +131,7 @@ func TestReportKept(t *testing.T) {
 	if last := s.LastReport(w.volumes["data"]); last.Stats != nil || last.Node != nil || last.Controller == nil {
 		t.Errorf("mounted again: %+v", last)
 	}
-	// Another volume under the same id does not inherit the report.
+	// A different volume under the same id does not inherit the report.
 	other := w.volumes["data"]
 	other.Volume.ExternalID = "vol-7"
 	if last := s.LastReport(other); last.Controller != nil {
@@ -138,7 +140,8 @@ func TestReportKept(t *testing.T) {
 	equal(t, "calls", len(w.calls), calls)
 }
 
-// TestReportForgotten checks that the report of a deleted or deregistered volume is dropped.
+// TestReportForgotten checks that the agent discards the report of a deleted or deregistered
+// volume.
 func TestReportForgotten(t *testing.T) {
 	for name, gone := range map[string]func(*provision.Service) error{
 		"deleted":      func(s *provision.Service) error { return s.Delete(t.Context(), "data", "data") },
@@ -160,8 +163,8 @@ func TestReportForgotten(t *testing.T) {
 	}
 }
 
-// TestOldCondition checks that the agent reads the condition of a volume from the stats and from
-// ControllerGetVolume of a driver from before CSI 1.13.
+// TestOldCondition checks drivers older than CSI 1.13. The agent reads the condition of a volume
+// from the stats and from ControllerGetVolume.
 func TestOldCondition(t *testing.T) {
 	w, s := reporting(t)
 	abnormal := &volume.Condition{Severity: volume.Abnormal, Message: "disk on fire"}
@@ -179,7 +182,8 @@ func TestOldCondition(t *testing.T) {
 		words = append(words, f.String())
 	}
 	equal(t, "findings", words, []string{"abnormal: disk on fire (node)", "abnormal: disk on fire (controller)"})
-	// A condition that is not advertised is ignored, because the field may have another meaning.
+	// The agent ignores a condition that the plugin does not advertise, because the field may have
+	// another meaning.
 	w, s = reporting(t)
 	w.view.Info.Caps = volume.Caps{Stats: true, Get: true}
 	w.stats = func() (volume.Stats, error) { return volume.Stats{Condition: abnormal}, nil }
@@ -192,8 +196,8 @@ func TestOldCondition(t *testing.T) {
 	}
 }
 
-// TestReportInTime checks that a report names calls that hang, or that wait for another call, when
-// its time is up.
+// TestReportInTime checks a report whose calls hang or wait for another call. After its time limit,
+// the report names these calls.
 func TestReportInTime(t *testing.T) {
 	w, s := reporting(t)
 	w.onNode = func(ctx context.Context) (volume.Health, error) {
@@ -217,7 +221,7 @@ func TestReportInTime(t *testing.T) {
 	}
 }
 
-// busyQueue is a queue in which another call never ends.
+// busyQueue is a queue in which another call runs forever.
 type busyQueue struct{ *world }
 
 func (busyQueue) Exclusive(ctx context.Context, _ string, _ func() error) error {
@@ -225,7 +229,8 @@ func (busyQueue) Exclusive(ctx context.Context, _ string, _ func() error) error 
 	return ctx.Err()
 }
 
-// TestRegisterLearns checks that Register stores the plugin's information about an existing volume.
+// TestRegisterLearns checks that Register stores the information that the plugin has about an
+// existing volume.
 func TestRegisterLearns(t *testing.T) {
 	zone := []map[string]string{{"zone": "b"}}
 	w := newWorld()
@@ -272,7 +277,7 @@ func TestRegisterLearns(t *testing.T) {
 	}
 }
 
-// listing makes the plugin list three pages of two volumes.
+// listing makes the plugin return three pages with two volumes each.
 func listing(w *world) {
 	w.view.Info.Caps.List = true
 	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
@@ -307,8 +312,8 @@ func TestList(t *testing.T) {
 	}
 	equal(t, "calls", w.calls, []string{"list ", "list p1", "list p2"})
 
-	// If the plugin no longer knows its token, the listing starts again once. Each volume is still
-	// reported once.
+	// If the plugin rejects a token that it issued, the listing starts again once. It still reports
+	// each volume only once.
 	whole, aborted := w.list, 0
 	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
 		if r.Token == "p2" && aborted < 1 {
@@ -335,7 +340,7 @@ func TestList(t *testing.T) {
 	equal(t, "calls", len(w.calls), 0)
 }
 
-// TestListEnds checks that the agent stops a listing without end.
+// TestListEnds checks that the agent stops a listing that never ends.
 func TestListEnds(t *testing.T) {
 	w := newWorld()
 	w.view.Info.Caps.List = true
@@ -394,7 +399,7 @@ func TestHealth(t *testing.T) {
 	w.backends = func() ([]volume.Condition, error) { return nil, call("Unavailable", volume.RetryBackoff, false) }
 	got, err = w.service().Health(t.Context(), "ebs")
 	if err != nil || len(got.Asked) != 1 || len(got.Silent) != 1 || !strings.HasPrefix(got.Silent[0], "CreateVolume: Unavailable") {
-		t.Errorf("%v, %+v", err, got) // call, which makes this error, always names CreateVolume
+		t.Errorf("%v, %+v", err, got) // the helper call always names CreateVolume in its error
 	}
 	equal(t, "calls", w.calls, []string{"storage health", "storage health", "list health ", "list health p", "storage health", "list health ", "list health p"})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// pauses are the waits before the agent asks a plugin again that is still working.
+// pauses are the pauses between two calls while the plugin is still working.
 var pauses = backoff.Delays{First: 500 * time.Millisecond, Last: 10 * time.Second}
 
 // pause waits for d, or until ctx ends.
@@ -31,13 +31,13 @@ func (s *Service) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// doing holds the progress of running snapshots, in words, by their keys.
+// doing holds a text about the progress of each running snapshot, by the key of its intent.
 type doing struct {
 	mu    sync.Mutex
 	words map[string]string
 }
 
-// tell stores the progress of a snapshot; empty words delete it.
+// tell stores the progress of a snapshot. Empty words delete the entry.
 func (s *Service) tell(key, words string) {
 	s.doing.mu.Lock()
 	defer s.doing.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *Service) told(key string) string {
 	return s.doing.words[key]
 }
 
-// ripen waits until a new snapshot can be used.
+// ripen waits until a new snapshot is ready to use.
 func (t *taking) ripen(ctx context.Context, got volume.GroupSnapshot) (volume.GroupSnapshot, error) {
 	for try := 1; !got.Ready; try++ {
 		if t.last == nil {
@@ -92,10 +92,10 @@ func (t *taking) gone(cause error) error {
 	return t.worded(cause, volume.Errorf(nil, "plugin %q has no %s %q any more: it failed there, or was deleted", t.intent.PluginID, t.noun(), t.intent.ID))
 }
 
-// look asks for the state of a snapshot, with the call that the plugin offers.
+// look asks the plugin for the state of a snapshot. It uses the best call that the plugin supports.
 func (t *taking) look(ctx context.Context, was volume.GroupSnapshot) (volume.GroupSnapshot, error) {
 	if !t.intent.Group && !t.caps.GetSnapshot && !t.caps.ListSnapshots {
-		return t.call(ctx) // a call with the same name returns the same snapshot and its present state
+		return t.call(ctx) // with the same name, the plugin returns the same snapshot and its present state
 	}
 
 	p, secrets, err := t.reach()
@@ -125,8 +125,8 @@ func (t *taking) look(ctx context.Context, was volume.GroupSnapshot) (volume.Gro
 	}
 }
 
-// late returns the error for a snapshot whose wait ran out. The plugin continues with a snapshot
-// that it has begun.
+// late returns the error for a snapshot that was not ready before the wait ended. The plugin
+// continues to work on a snapshot that it has begun.
 func (t *taking) late(ctx context.Context) error {
 	in := t.intent
 	switch {
@@ -142,7 +142,8 @@ func (t *taking) late(ctx context.Context) error {
 	}
 }
 
-// unclear returns an error which says that the intent is kept.
+// unclear returns an error with an unknown outcome. Its hint tells how to continue with the
+// snapshot or forget it.
 func (t *taking) unclear(cause error, message string) error {
 	kind := kindOf(cause)
 	var ce *volume.CallError
@@ -163,7 +164,7 @@ func (t *taking) worded(cause error, words *volume.Error) error {
 	return unclear(step, cause, words)
 }
 
-// notTaken forgets the intent if the plugin certainly made nothing. Otherwise it reports that a
+// notTaken deletes the intent if the plugin certainly made no snapshot. Otherwise it reports that a
 // snapshot may exist.
 func (t *taking) notTaken(ctx context.Context, cause error) error {
 	var ce *volume.CallError
@@ -188,8 +189,8 @@ func (t *taking) notTaken(ctx context.Context, cause error) error {
 	return cause
 }
 
-// answered puts a plugin's refusal of a snapshot into words. It returns nil if the error is not a
-// refusal.
+// answered returns the error for a snapshot request that the plugin rejects. It returns nil for all
+// other errors.
 func answered(pluginID string, ce *volume.CallError) *volume.Error {
 	switch ce.Code {
 	case "NotFound":

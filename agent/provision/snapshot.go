@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshotter makes the CSI calls for snapshots. Errors are *volume.CallError.
+// Snapshotter makes the CSI calls for snapshots. All its errors are of type *volume.CallError.
 type Snapshotter interface {
 	CreateSnapshot(context.Context, volume.SnapshotRequest) (volume.Snapshot, error)
 	DeleteSnapshot(context.Context, volume.SnapshotRef) error
@@ -23,22 +23,23 @@ type Snapshotter interface {
 	GetGroupSnapshot(context.Context, volume.GroupSnapshotRef) (volume.GroupSnapshot, error)
 }
 
-// SnapshotTx is the part of a store change that concerns snapshots.
+// SnapshotTx reads and changes the stored snapshot intents and snapshot names.
 type SnapshotTx interface {
 	Snapshot(key string) (volume.SnapshotIntent, bool)
 	PutSnapshot(volume.SnapshotIntent)
 	DeleteSnapshot(key string)
 
-	// SnapshotNames returns the stored names. They outlive the intents.
+	// SnapshotNames returns the stored names. A name stays stored after the agent has deleted the
+	// intent.
 	SnapshotNames() []volume.SnapshotName
 	PutSnapshotName(volume.SnapshotName)
 	DeleteSnapshotName(key string)
 }
 
-// Snapshot asks a plugin for a snapshot of a volume, or of a group of volumes. With a wait it
-// repeats the call while the plugin is still working, until the snapshot can be used. Without a
-// wait it calls once. The intent is on disk before the first call. It stays there until the agent
-// has seen that the snapshot is ready or certainly not made.
+// Snapshot asks a plugin for a snapshot of a volume, or of a group of volumes. With a wait, it
+// repeats the call while the plugin is still working, until the snapshot is ready to use. Without a
+// wait, it calls the plugin once. The agent stores the intent before the first call. It deletes the
+// intent when the snapshot is ready, or when the plugin certainly made none.
 func (s *Service) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error) {
 	t, err := s.taking(ctx, ask)
 	if err != nil {
@@ -61,7 +62,7 @@ func (s *Service) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait tim
 	}
 	switch {
 	case ctx.Err() != nil:
-		return volume.MadeSnapshot{}, ctx.Err() // the caller is gone; the intent stays
+		return volume.MadeSnapshot{}, ctx.Err() // the caller has cancelled the request; the intent stays
 	case err != nil:
 		t.event("snapshot-failed", "%v", err)
 		return volume.MadeSnapshot{}, err
@@ -79,7 +80,7 @@ func readiness(ready bool) string {
 	return "not ready yet"
 }
 
-// taking is one running request for a snapshot or a group of snapshots.
+// taking is one running request for a snapshot or for a group of snapshots.
 type taking struct {
 	s      *Service
 	intent volume.SnapshotIntent
@@ -87,15 +88,15 @@ type taking struct {
 	caps   volume.Caps
 	wait   time.Duration
 
-	// unsure means that an earlier call may have made the snapshot. A refusal of the next call does
-	// not disprove that.
+	// unsure is true if an earlier call may have made the snapshot. If the plugin refuses the next
+	// call, the snapshot may still exist.
 	unsure bool
-	last   error // of the last call
+	last   error // the error of the last call
 }
 
 func (t *taking) noun() string { return t.intent.Noun() }
 
-// again returns the command that continues with the snapshot.
+// again returns the command that continues with an unfinished snapshot.
 func (t *taking) again() string {
 	if !t.intent.Group {
 		return volume.Command("volctl volume snapshot create %s %s", t.intent.Volumes[0], t.intent.Name)
@@ -103,7 +104,7 @@ func (t *taking) again() string {
 	return volume.Command("volctl volume snapshot group create %s %s", t.intent.Name, t.intent.Volumes)
 }
 
-// taking checks a request as far as possible before anything is stored or called.
+// taking checks the request as far as possible before it stores an intent or calls the plugin.
 func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, error) {
 	if err := volume.CheckID("snapshot name", ask.Name); err != nil {
 		return nil, err
@@ -137,7 +138,7 @@ func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, 
 	return t, nil
 }
 
-// cannot returns an error if the plugin lacks the capability for snapshots or group snapshots.
+// cannot returns an error if the plugin cannot make snapshots, or group snapshots if group is set.
 func cannot(pluginID string, group bool, c volume.Caps) error {
 	switch {
 	case group && !c.GroupSnapshot:
@@ -149,7 +150,7 @@ func cannot(pluginID string, group bool, c volume.Caps) error {
 	return nil
 }
 
-// add adds a volume to the request.
+// add adds a volume to the request. It refuses a volume of another plugin.
 func (t *taking) add(v volume.Volume) error {
 	in := &t.intent
 	switch {
@@ -167,7 +168,8 @@ func (t *taking) add(v volume.Volume) error {
 	return nil
 }
 
-// intend stores the intent to make the snapshot, or finds the intent of an earlier request.
+// intend stores the intent to make the snapshot. If an earlier request has stored the same intent,
+// intend continues with that one.
 func (t *taking) intend(ctx context.Context) error {
 	return t.s.Store.Update(ctx, func(tx Tx) error {
 		for i, id := range t.intent.Volumes {
@@ -192,8 +194,8 @@ func (t *taking) intend(ctx context.Context) error {
 	})
 }
 
-// note stores the plugin's id of the snapshot under its name, so that users can give the name
-// instead. It deletes the intent if the snapshot is ready.
+// note stores the plugin's id of the snapshot together with its name, so that users can refer to
+// the snapshot by name. If the snapshot is ready, note deletes the intent.
 func (t *taking) note(ctx context.Context, got volume.GroupSnapshot) error {
 	return t.s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if got.ID != "" {
@@ -213,7 +215,7 @@ func (t *taking) note(ctx context.Context, got volume.GroupSnapshot) error {
 	})
 }
 
-// drop deletes an intent whose outcome is settled.
+// drop deletes the intent of a snapshot whose outcome is known.
 func (s *Service) drop(ctx context.Context, i volume.SnapshotIntent) error {
 	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if old, ok := tx.Snapshot(i.Key()); ok && old.Same(i) {
@@ -223,7 +225,7 @@ func (s *Service) drop(ctx context.Context, i volume.SnapshotIntent) error {
 	})
 }
 
-// take repeats the call while the plugin is still working, until it answers.
+// take repeats the call until the plugin has finished, the plugin refuses, or the wait ends.
 func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
 	for try := 1; ; try++ {
 		got, err := t.call(ctx)
@@ -238,7 +240,7 @@ func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
 		case !called && ctx.Err() != nil:
 			return got, t.late(ctx)
 		case called && t.wait == 0 && ce.Code == "Aborted":
-			return got, nil // the plugin is still working, and the caller does not wait
+			return got, nil // the plugin is still working, but the caller does not wait
 		case !called || t.wait == 0 || !atIt(ce):
 			return got, t.notTaken(ctx, err)
 		}
@@ -251,13 +253,13 @@ func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
 	}
 }
 
-// atIt reports whether a plugin may still be working on an earlier call, as far as its answer
-// tells.
+// atIt reports whether the error code means that the plugin may still be working on the call.
 func atIt(ce *volume.CallError) bool {
 	return ce.Code == "Aborted" || ce.Code == "DeadlineExceeded"
 }
 
-// call makes one call while no other call runs for any of the volumes.
+// call asks the plugin once for the snapshot. No other call for these volumes runs at the same
+// time.
 func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error) {
 	fn := func() error {
 		for i, id := range t.intent.Volumes {
@@ -292,20 +294,20 @@ func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error)
 	return got, err
 }
 
-// alone returns a snapshot as a group with one member.
+// alone returns a single snapshot in the form of a group with one member.
 func alone(one volume.Snapshot) volume.GroupSnapshot {
 	return volume.GroupSnapshot{ID: one.ID, Snapshots: []volume.Snapshot{one}, Created: one.Created, Ready: one.Ready}
 }
 
-// source returns the i-th volume. It reports whether the volume still has the storage that the
-// request began with.
+// source returns the i-th volume of the request. It reports false if the volume has been
+// deregistered or has other storage now.
 func (t *taking) source(i int) (v volume.Volume, ok bool) {
 	r, ok := t.s.Store.Volume(t.intent.Volumes[i])
 	return r.Volume, ok && r.Volume.Driver == t.intent.Driver && r.Volume.ExternalID == t.intent.Sources[i]
 }
 
-// reach returns the plugin and the secrets for a call. Secrets of the request override those of the
-// volumes.
+// reach returns the plugin and the secrets for a call. The secrets of the request override the
+// secrets of the volumes.
 func (t *taking) reach() (Plugin, volume.Secrets, error) {
 	p, all, err := t.s.reach(volume.Volume{PluginID: t.intent.PluginID, Secrets: t.ask.Secrets})
 	if err != nil {
@@ -316,7 +318,7 @@ func (t *taking) reach() (Plugin, volume.Secrets, error) {
 	for i := range t.intent.Volumes {
 		v, ok := t.source(i)
 		if !ok {
-			continue // the volume is gone, but its snapshot continues
+			continue // the volume was deregistered, but the plugin continues with its snapshot
 		}
 
 		v.Secrets = maps.Clone(v.Secrets)

@@ -12,8 +12,8 @@ import (
 
 const minute = time.Minute
 
-// The agent asks for a snapshot until it is ready, with the calls that the plugin offers and with
-// growing pauses. It then deletes the intent.
+// TestSnapshotRipens checks that the agent asks for a snapshot until it is ready. It uses the calls
+// that the plugin offers, with growing pauses, and then deletes the intent.
 func TestSnapshotRipens(t *testing.T) {
 	const create = "CreateSnapshot nightly of vol-9, 1 held, 1 secrets"
 	for _, tt := range []struct {
@@ -37,7 +37,7 @@ func TestSnapshotRipens(t *testing.T) {
 	}
 }
 
-// A second request with the same name returns the same snapshot.
+// TestSnapshotAgain checks that a second request with the same name returns the same snapshot.
 func TestSnapshotAgain(t *testing.T) {
 	c := newCamera(t, "get")
 	for range 2 {
@@ -47,7 +47,8 @@ func TestSnapshotAgain(t *testing.T) {
 	}
 }
 
-// Without a wait the plugin is asked once. The intent stays until the snapshot is seen to be ready.
+// TestSnapshotWithoutWait checks that the agent calls the plugin once if the caller does not wait.
+// The intent stays until the agent sees that the snapshot is ready.
 func TestSnapshotWithoutWait(t *testing.T) {
 	c := newCamera(t, "list")
 	c.ripe = 1
@@ -68,7 +69,8 @@ func TestSnapshotWithoutWait(t *testing.T) {
 	}
 }
 
-// A plugin that is still working is asked again, with the same name.
+// TestSnapshotPending checks that the agent repeats the call with the same name while the plugin is
+// still working.
 func TestSnapshotPending(t *testing.T) {
 	c := newCamera(t, "get")
 	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Aborted"), refusal(volume.CreateSnapshot, "DeadlineExceeded")}
@@ -85,7 +87,8 @@ func TestSnapshotPending(t *testing.T) {
 	equal(t, "what was told meanwhile", doing, []string{"CreateSnapshot: Aborted: no", "CreateSnapshot: DeadlineExceeded: no"})
 }
 
-// When the wait ends, the intent stays, and the error says that the plugin continues.
+// TestSnapshotLate checks that the intent stays when the wait ends. The error says that the plugin
+// continues.
 func TestSnapshotLate(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe, c.patience = 99, 3
@@ -117,7 +120,8 @@ func TestSnapshotLate(t *testing.T) {
 	}
 }
 
-// If the plugin refuses, no intent remains. After every other error the intent stays.
+// TestSnapshotFails checks that the agent deletes the intent if the plugin refuses. After every
+// other error, the intent stays.
 func TestSnapshotFails(t *testing.T) {
 	for code, tt := range map[string]struct {
 		kind  error
@@ -155,7 +159,8 @@ func TestSnapshotFails(t *testing.T) {
 	}
 }
 
-// A request that cannot succeed is refused before anything is called or stored.
+// TestSnapshotRefused checks that the agent refuses a request that cannot succeed, before it calls
+// the plugin or stores an intent.
 func TestSnapshotRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		caps  string
@@ -205,7 +210,8 @@ func (c *camera) provision(id string, p volume.Provision) {
 	c.volumes[id] = r
 }
 
-// A name is refused while an unfinished snapshot of another volume has it.
+// TestSnapshotNameInUse checks that the agent refuses a name that an unfinished snapshot of another
+// volume has.
 func TestSnapshotNameInUse(t *testing.T) {
 	c := newCamera(t)
 	c.ripe = 9
@@ -219,8 +225,9 @@ func TestSnapshotNameInUse(t *testing.T) {
 	want(t, "a name of another", err, volume.ErrRefused, `snapshot "nightly" of data was begun before`, "take another name")
 }
 
-// If the plugin loses a snapshot during the wait, the snapshot no longer exists. If the plugin
-// cannot be asked about it, its state is unknown.
+// TestSnapshotGone checks a plugin that loses a snapshot during the wait. The agent then reports
+// that the snapshot does not exist. If the plugin does not answer, the state of the snapshot is
+// unknown.
 func TestSnapshotGone(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe = 9
@@ -240,7 +247,7 @@ func TestSnapshotGone(t *testing.T) {
 	}
 }
 
-// If the caller goes away, the intent stays.
+// TestSnapshotInterrupted checks that the intent stays if the caller cancels the request.
 func TestSnapshotInterrupted(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe = 9
@@ -252,8 +259,8 @@ func TestSnapshotInterrupted(t *testing.T) {
 	}
 }
 
-// A group is made while no other call runs for its volumes, which are locked in order. Later calls
-// about the group name its members.
+// TestGroupSnapshot checks that the agent locks the volumes of a group in order, and runs no other
+// call for them meanwhile. Later calls about the group name its members.
 func TestGroupSnapshot(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	v := existing()

@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A listing goes through all pages, and starts over when the plugin no longer knows the token.
+// TestSnapshotsPaged checks that a listing reads all pages. It starts again when the plugin no
+// longer knows the token.
 func TestSnapshotsPaged(t *testing.T) {
 	c := newCamera(t, "list")
 	c.pages = [][]volume.Snapshot{{{ID: "s1"}, {ID: "s2"}}, {}, {{ID: "s3", Ready: true}}}
@@ -30,7 +31,8 @@ func TestSnapshotsPaged(t *testing.T) {
 	}
 }
 
-// A listing ends with an error if the plugin returns the same token again and again.
+// TestSnapshotsWithoutEnd checks that a listing fails if the plugin returns the same token again
+// and again.
 func TestSnapshotsWithoutEnd(t *testing.T) {
 	c := newCamera(t, "list")
 	s := c.service()
@@ -39,7 +41,8 @@ func TestSnapshotsWithoutEnd(t *testing.T) {
 	want(t, "endless", err, nil, `plugin "ebs" does not end its answer to ListSnapshots: the token "1" came twice`, "volctl plugin logs ebs")
 }
 
-// A plugin that cannot list is mentioned in the notes. The unfinished snapshots are still shown.
+// TestSnapshotsNotListed checks that a note names a plugin that cannot list snapshots. The listing
+// still shows the unfinished snapshots.
 func TestSnapshotsNotListed(t *testing.T) {
 	c := newCamera(t)
 	c.ripe = 9
@@ -80,7 +83,8 @@ func TestSnapshotsRefused(t *testing.T) {
 	}
 }
 
-// A group is finished when the listing shows each of its snapshots as ready.
+// TestGroupIsListed checks that a group is finished when the listing shows each of its snapshots as
+// ready.
 func TestGroupIsListed(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	v := existing()
@@ -121,7 +125,7 @@ func TestDeleteSnapshot(t *testing.T) {
 	}{
 		"FailedPrecondition": {volume.ErrRefused, `plugin "ebs" refuses it: no`},
 		"NotFound":           {volume.ErrNotFound, "knows nothing of it"},
-		"InvalidArgument":    {volume.ErrInvalid, "refuses it: no"}, // a member of a group
+		"InvalidArgument":    {volume.ErrInvalid, "refuses it: no"}, // the answer for a snapshot that is a member of a group
 		"DeadlineExceeded":   {volume.ErrTimeout, `whether snapshot "snap-1" is gone is not known`},
 		"Internal":           {nil, "volctl volume snapshot delete ebs snap-1 -y"},
 	} {
@@ -134,9 +138,9 @@ func TestDeleteSnapshot(t *testing.T) {
 	want(t, "no plugin", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrNotFound, `no plugin "nfs"`)
 }
 
-// CSI plugins report success for deleting an unknown snapshot. The agent therefore asks first if
-// the plugin can tell. If the agent itself remembers the snapshot, the delete succeeds and the
-// agent forgets it.
+// TestDeleteNone checks the delete of an unknown snapshot. CSI plugins report success for it, so
+// the agent first asks the plugin whether the snapshot exists. If the agent itself remembers the
+// snapshot, the delete succeeds and the agent forgets it.
 func TestDeleteNone(t *testing.T) {
 	c := newCamera(t, "get", "group")
 	at := volume.SnapshotAt{PluginID: "ebs", ID: "snap-7"}
@@ -157,8 +161,8 @@ func TestDeleteNone(t *testing.T) {
 	}
 }
 
-// The name of a snapshot without a known id is refused, because the delete would appear to succeed.
-// Once the id is known, the name stands for it.
+// TestDeleteByName checks that the agent refuses the name of a snapshot whose id it does not know.
+// Such a delete would appear to succeed. When the agent knows the id, the name is enough.
 func TestDeleteByName(t *testing.T) {
 	c := newCamera(t)
 	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Internal")}
@@ -188,8 +192,8 @@ func TestDeleteByName(t *testing.T) {
 	equal(t, "names", len(c.names), 0)
 }
 
-// A name can be given in place of an id everywhere. An id takes precedence over a name. If several
-// snapshots have the name, the error lists their ids.
+// TestSnapshotNames checks that a name works wherever an id works. If a text is both, the agent
+// uses it as an id. If several snapshots have the name, the error lists their ids.
 func TestSnapshotNames(t *testing.T) {
 	c := newCamera(t, "get")
 	if _, err := c.take(t, minute); err != nil {
@@ -224,8 +228,8 @@ func TestSnapshotNames(t *testing.T) {
 	}
 }
 
-// Some plugins need the members of a group. The agent finds them in the plugin's list, or else asks
-// without them.
+// TestDeleteGroup checks the delete of a group at a plugin that needs the members. The agent finds
+// the members in the plugin's list, or asks the plugin for the group.
 func TestDeleteGroup(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	c.pages = [][]volume.Snapshot{{{ID: "x"}, {ID: "m1", GroupID: "group-1"}}, {{ID: "m2", GroupID: "group-1"}}}

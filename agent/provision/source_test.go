@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// copies returns a camera whose plugin can clone, and the CreateVolume requests that it received.
+// copies returns a camera whose plugin can clone. It also returns the CreateVolume requests that
+// the plugin receives.
 func copies(t *testing.T) (c *camera, asked *[]volume.CreateVolumeRequest) {
 	t.Helper()
 	c, asked = newCamera(t, "get"), &[]volume.CreateVolumeRequest{}
@@ -34,8 +35,8 @@ func clone(of string) volume.Volume {
 	return v
 }
 
-// A clone may be named by its id on this host or at the plugin. The record keeps the id from the
-// file.
+// TestCloneOf checks that a file can name the clone source by its volume id on this host or by its
+// external id. The record keeps the id from the file.
 func TestCloneOf(t *testing.T) {
 	for of, want := range map[string]string{"source": "vol-9", "vol-9": "vol-9", "vol-unknown": "vol-unknown"} {
 		c, asked := copies(t)
@@ -49,7 +50,8 @@ func TestCloneOf(t *testing.T) {
 	}
 }
 
-// A volume that cannot be a source is refused before anything is called or stored.
+// TestSourceRefused checks that the agent refuses an unsuitable source before it calls the plugin
+// or stores an intent.
 func TestSourceRefused(t *testing.T) {
 	fromSnapshot := spec()
 	fromSnapshot.SnapshotID = "snap-1"
@@ -90,7 +92,8 @@ func TestSourceRefused(t *testing.T) {
 	want(t, "itself", err, volume.ErrInvalid, "cannot be a clone of itself")
 }
 
-// A snapshot that has become ready in the meantime is accepted, and its intent is deleted.
+// TestSourceIsReadyByNow checks that the agent accepts a snapshot that has become ready in the
+// meantime, and deletes its intent.
 func TestSourceIsReadyByNow(t *testing.T) {
 	c, _ := copies(t)
 	v := spec()
@@ -103,7 +106,8 @@ func TestSourceIsReadyByNow(t *testing.T) {
 	}
 }
 
-// A plugin that is copying is asked again until the time is over. After that, the intent stays.
+// TestCreateTakesLong checks that the agent repeats the create while the plugin copies data, until
+// the wait ends. The intent stays after the wait.
 func TestCreateTakesLong(t *testing.T) {
 	aborted, late := refusal(volume.CreateVolume, "Aborted"), refusal(volume.CreateVolume, "DeadlineExceeded")
 	c, asked := copies(t)
@@ -147,7 +151,7 @@ func TestCreateTakesLong(t *testing.T) {
 	}
 }
 
-// If the source does not exist, no intent remains.
+// TestSourceIsMissing checks that no intent remains if the source does not exist.
 func TestSourceIsMissing(t *testing.T) {
 	fromSnapshot := spec()
 	fromSnapshot.SnapshotID = "snap-1"

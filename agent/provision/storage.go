@@ -8,9 +8,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// learn asks the plugin about a volume that is about to be registered. It sets the size, the
-// topologies from which the volume can be reached and, if the file has none, the context. It
-// accepts the volume unchanged if the plugin is down or cannot answer.
+// learn asks the plugin about a volume before the volume is registered. It sets the size and the
+// topologies from which hosts can reach the volume. It sets the context only if the file has none.
+// If the plugin is down or does not answer, learn leaves the volume unchanged.
 func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(volume.ControllerGetVolume) || !view.Info.Caps.Get {
 		return nil
@@ -38,20 +38,22 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	return nil
 }
 
-// These limits bound a listing. A plugin that exceeds them is assumed to list without end.
+// These constants limit a listing. The agent gives up on a plugin that exceeds them, because the
+// list may never end.
 const (
 	pageSize = 100
 	maxPages = 10000
 )
 
-// endless returns the error for a listing that the agent gave up.
+// endless returns the error for a listing that never ends.
 func endless(pluginID string, step volume.Kind, why string) error {
 	return volume.Errorf(nil, "plugin %q does not end its answer to %s: %s", pluginID, step, why).WithHint("volctl plugin logs %s", pluginID)
 }
 
-// pages calls page for each page until the last one, or until page reports done. If the plugin no
-// longer knows its own token, pages starts again from the first page, once (CSI spec, ListVolumes
-// Errors, ListSnapshots Errors). The callback then sees the same entries a second time.
+// pages calls page for each page until the last one, or until page reports done. If the plugin
+// rejects a token that it issued, pages starts again from the first page, once. See the sections
+// "ListVolumes Errors" and "ListSnapshots Errors" of the CSI spec. After the restart, page sees the
+// same entries a second time.
 func pages(ctx context.Context, pluginID string, step volume.Kind, page func(token string) (next string, done bool, err error)) error {
 	token, again := "", false
 	seen := map[string]bool{}
@@ -78,9 +80,9 @@ func pages(ctx context.Context, pluginID string, step volume.Kind, page func(tok
 	return endless(pluginID, step, fmt.Sprintf("there were %d pages", maxPages))
 }
 
-// List calls each for the volumes that a plugin has, whether registered here or not, up to limit
-// (0: all). It reports whether there are more. It stops when ctx ends, and at the first error of
-// each.
+// List calls each for every volume of the plugin, including volumes that are not registered here.
+// It stops after limit volumes (0: no limit), when ctx ends, and at the first error of each. It
+// reports whether the plugin has more volumes.
 func (s *Service) List(ctx context.Context, pluginID string, limit int, each func(volume.StorageVolume) error) (more bool, err error) {
 	p, err := s.storage(ctx, pluginID, "list its volumes", func(c volume.Caps) bool { return c.List })
 	if err != nil {
@@ -116,7 +118,7 @@ func (s *Service) List(ctx context.Context, pluginID string, limit int, each fun
 	return more, err
 }
 
-// Capacity asks how much storage a plugin can still create.
+// Capacity asks the plugin how much more storage it can create.
 func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.CapacityRequest) (volume.CapacityResult, error) {
 	for _, c := range q.Capabilities {
 		if err := c.Check(); err != nil {
@@ -136,8 +138,8 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.Capaci
 	return out, refusal(pluginID, err)
 }
 
-// storage returns a plugin that is ready and has the capability that can checks. The error names
-// that capability with the words in the parameter.
+// storage waits until the plugin is ready and checks with can that the plugin has a capability. The
+// error names this capability with the text in the parameter what.
 func (s *Service) storage(ctx context.Context, pluginID, what string, can func(volume.Caps) bool) (Storage, error) {
 	info, err := s.ready(ctx, pluginID)
 	if err != nil {
