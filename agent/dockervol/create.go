@@ -9,14 +9,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Create gives a volume a name in a runtime. The volume is a registered one or, with the option
-// plugin, a new one. A second Create with the same arguments changes nothing.
+// Create gives a volume a name in a runtime. With the option plugin, it creates a new volume.
+// Otherwise it uses a registered volume. A second Create with the same arguments changes nothing.
 func (s *Service) Create(ctx context.Context, from Caller, name string, opts map[string]string) error {
 	runtime := from.Runtime
 	had, ok := s.Store.RuntimeVolume(runtime, name)
 	check := volume.CheckNewID
 	if ok {
-		check = volume.CheckID // an earlier release may have accepted the name
+		check = volume.CheckID // an earlier release may have accepted this name
 	}
 	if err := check("volume name", name); err != nil {
 		return err
@@ -43,8 +43,8 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 		return err
 	}
 	if created && runtime == volume.RuntimeDocker {
-		// The volume's root directory will belong to root in the containers, as in docker's own
-		// volumes. Podman changes the owner itself if it is asked to.
+		// Give the root directory of the volume to root in the containers, as docker does for its
+		// own volumes. Podman changes the owner itself if its user asks for that.
 		want.Own = want.Own.WithDefault(s.Remapped(from.PID))
 	}
 
@@ -81,7 +81,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	return err
 }
 
-// exists returns the error for a Create with other options for an existing name.
+// exists returns the error for a Create with an existing name and different options.
 func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
 	data := "its data stays"
 	if r, ok := s.Store.Volume(had.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
@@ -91,8 +91,8 @@ func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
 		WithHint("%s first; %s", volume.Command("%s volume rm %s", had.Runtime, had.Name), data)
 }
 
-// unique refuses a second name for a volume in the same runtime. Containers would share the claim
-// under one name and not under the other.
+// unique refuses a second name for the same volume in one runtime. Otherwise, only the containers
+// that use the same name would share a claim.
 func unique(tx Tx, want volume.RuntimeVolume) error {
 	for _, v := range tx.RuntimeVolumes() {
 		if v.Runtime == want.Runtime && v.VolumeID == want.VolumeID && v.Name != want.Name {
@@ -103,7 +103,7 @@ func unique(tx Tx, want volume.RuntimeVolume) error {
 	return nil
 }
 
-// provide makes sure that the volume exists. It reports whether it created the volume.
+// provide ensures that the volume exists. It reports whether it created the volume.
 func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o options) (created bool, err error) {
 	r, ok := s.Store.Volume(want.VolumeID)
 	switch {
@@ -127,8 +127,9 @@ func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o opti
 	}
 }
 
-// unknown returns the error for a volume that does not exist. The hint names a volume that the
-// caller may mean: Quadlet puts "systemd-" before the name, and compose the project's name.
+// unknown returns the error for a volume that does not exist. The hint names the volume that the
+// caller probably means: Quadlet adds the prefix "systemd-" to a name, and compose adds the name of
+// the project.
 func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 	err := volume.Errorf(volume.ErrNotFound, "no volume %q is registered", want.VolumeID)
 	if o.volume != "" {
@@ -156,7 +157,7 @@ func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 		"volctl volume register FILE", "volctl plugin list")
 }
 
-// names lists the references of a volume in docker's short form.
+// names lists the ids of the references in docker's short form.
 func names(refs []volume.RuntimeRef) string {
 	short := make([]string, 0, len(refs))
 	for _, r := range refs {

@@ -11,13 +11,13 @@ import (
 // settleWithin limits the commits that must happen even if the caller has disconnected.
 const settleWithin = 10 * time.Second
 
-// maxRef limits a runtime's id for a use of a volume, in bytes. The ids of docker and podman have
-// 64 bytes.
+// maxRef is the maximum length of a reference id, in bytes. The ids of docker and podman have 64
+// bytes.
 const maxRef = 256
 
-// Mount mounts a volume for a reference and returns the path. It answers before the runtime loses
-// its patience. If the volume is not mounted by then, it returns the reason and withdraws the
-// request. Another Mount for the same id gets the same answer and counts once more.
+// Mount mounts a volume for a reference and returns the path. It answers before the runtime times
+// out. If the volume is not mounted by then, Mount withdraws the request and returns the reason.
+// Another Mount for the same id returns the same path and increases the count of the reference.
 func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (string, error) {
 	switch {
 	case id == "":
@@ -36,7 +36,7 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	defer s.answered(v.Key(), id)
 	ref, _ := v.Ref(id)
 
-	// The time spent so far counts against the runtime's patience.
+	// The time that has passed counts against the timeout of the runtime.
 	wait := s.Patience(from.Runtime).Long - time.Since(began)
 	_, c, err := s.Claims.Claim(ctx, v.VolumeID, v.Request(ref.Alloc, of), max(wait, time.Second))
 	if err == nil {
@@ -54,11 +54,11 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	return "", err
 }
 
-// withdraw undoes a Mount that failed, because the runtime never sends an Unmount for it. If the
-// agent is stopping, the runtime sends the Mount again to the next agent, so the claim stays.
+// withdraw undoes a failed Mount, because the runtime sends no Unmount for it. If the agent is
+// stopping, the runtime repeats the Mount at the next agent, so the claim stays.
 func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVolume, id string, turn uint64, stopping bool) error {
 	uncount := func(v volume.RuntimeVolume) volume.RuntimeVolume {
-		// Podman's Mounts are not counted: a later one for the same id stands for all.
+		// Podman's Mounts are not counted: a later Mount for the same id replaces the earlier one.
 		if from.Runtime == volume.RuntimePodman && s.heard(v.Key(), id).turn != turn {
 			return v
 		}
@@ -79,8 +79,8 @@ func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVol
 	return err
 }
 
-// inHand counts a running Mount. The runtime is about to start a container, and until the container
-// shows, no reference counts as leaked.
+// inHand counts a running Mount. The runtime is about to start a container. Until the container
+// exists, no reference of this runtime counts as leaked.
 func (s *Service) inHand(runtime string) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,9 +97,9 @@ func (s *Service) inHand(runtime string) (done func()) {
 	}
 }
 
-// refer counts a Mount. The count is on disk before the agent makes the claim. If the agent does
-// not know a name that the runtime knows, the name stands for the volume with that id, because
-// podman never sends Create again.
+// refer increases the count of a reference, and stores the count before the agent makes the claim.
+// A name that the agent has lost stands for the volume with this id, because podman never repeats
+// Create.
 func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v volume.RuntimeVolume, of volume.Volume, turn uint64, err error) {
 	if _, ok := s.Store.RuntimeVolume(from.Runtime, name); !ok {
 		if err := s.Create(ctx, from, name, nil); err != nil {
@@ -134,8 +134,8 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 	return v, of, s.mounts(v.Key(), id), nil
 }
 
-// Unmount removes one Mount from the count of a reference. If no reference needs a claim
-// afterwards, the agent detaches the claim. The detach continues after the runtime's patience ends.
+// Unmount decreases the count of a reference. If no reference needs the claim afterwards, the agent
+// detaches it. If the volume is not unmounted before the runtime times out, the agent continues.
 func (s *Service) Unmount(ctx context.Context, from Caller, name, id string) error {
 	v, ok := s.Store.RuntimeVolume(from.Runtime, name)
 	if !ok {

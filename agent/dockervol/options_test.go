@@ -10,7 +10,7 @@ import (
 
 type opts = map[string]string
 
-// Options have the same meaning inside and outside of "o".
+// TestOptions checks that options have the same meaning inside and outside of "o".
 func TestOptions(t *testing.T) {
 	_, s := newWorld(t)
 	for name, c := range map[string]struct {
@@ -42,7 +42,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The error for an invalid option names the option and the valid alternative.
+// TestBadOptions checks that the error for an invalid option names the option and what is valid.
 func TestBadOptions(t *testing.T) {
 	_, s := newWorld(t)
 	for words, in := range map[string]opts{

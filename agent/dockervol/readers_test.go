@@ -6,7 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A volume that can only be read is claimed for reading, with or without "ro".
+// TestReadersOnly checks that a volume that can only be read is claimed for reading, with or
+// without "ro".
 func TestReadersOnly(t *testing.T) {
 	w, s := newWorld(t)
 	capability := func(modes ...volume.AccessMode) (all []volume.Capability) {

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// reapEvery is the interval between two looks for references whose containers are gone.
+	// reapEvery is the interval between two passes that search for leaked references.
 	reapEvery = 30 * time.Second
 
-	// youngest is the time since the last Mount after which a reference can be doubted. A runtime
-	// mounts a volume before it shows the container.
+	// youngest is the age at which a reference can count as leaked. It must be longer than the time
+	// between a Mount and the start of the container.
 	youngest = time.Minute
 
-	// agreeing is the number of consecutive looks that must find no use.
+	// agreeing is the number of consecutive passes that must find no use of the volume.
 	agreeing = 2
 
-	// askWithin limits one check of one volume.
+	// askWithin limits the check of one volume.
 	askWithin = 30 * time.Second
 )
 
-// Run looks for leaked references until ctx ends. A reference leaks if the runtime did not send an
-// Unmount for an ended container, for example because the runtime was killed.
+// Run searches for leaked references until ctx ends. A reference leaks if its container has ended
+// and the runtime sent no Unmount, for example because the runtime was killed.
 func (s *Service) Run(ctx context.Context) {
 	tick := time.NewTicker(reapEvery)
 	defer tick.Stop()
@@ -41,10 +41,10 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// Reap takes one look. It removes the references of a claim only if two conditions hold in two
-// consecutive looks. No other mount namespace has the mount, and the runtime itself knows no
-// container that uses the volume. If the answer to either question is missing, the references stay.
-// References that are mounted during the look stay too.
+// Reap runs one pass. It removes the references of a claim only if two consecutive passes find no
+// use of the volume. A pass finds no use if no other mount namespace contains the mount, and if the
+// runtime reports no container that uses the volume. If one of these answers is missing, the
+// references stay. References that a Mount touches during the pass also stay.
 func (s *Service) Reap(ctx context.Context) {
 	s.orphans(ctx)
 	volumes := s.Store.RuntimeVolumes()
@@ -81,7 +81,7 @@ func (s *Service) Reap(ctx context.Context) {
 	s.keepDoubts(doubts)
 }
 
-// allocs returns the allocs of a volume's references, each once.
+// allocs returns the allocs of the volume's references, without duplicates.
 func allocs(v volume.RuntimeVolume) []string {
 	var names []string
 	for _, r := range v.Refs {
@@ -91,8 +91,8 @@ func allocs(v volume.RuntimeVolume) []string {
 	return slices.Compact(names)
 }
 
-// stamp starts the age of references that this agent has not seen before. It runs before the first
-// question to a runtime, because an answer may take long.
+// stamp starts the age of references that this agent has not seen before. It runs before the pass
+// asks a runtime, because an answer may take long.
 func (s *Service) stamp(volumes []volume.RuntimeVolume) {
 	for _, v := range volumes {
 		for _, r := range v.Refs {
@@ -101,8 +101,8 @@ func (s *Service) stamp(volumes []volume.RuntimeVolume) {
 	}
 }
 
-// turns returns the last turn of each of an alloc's references, by id. It returns nil if it is too
-// early to doubt them.
+// turns returns the number of the last Mount for each reference of an alloc. It returns nil if a
+// reference is still too young.
 func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
 	s.mu.Lock()
 	starting := s.mounting[v.Runtime] > 0
@@ -128,8 +128,8 @@ func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 
 	return turns
 }
 
-// doubt checks whether containers use the claim of an alloc, and how many of its references they
-// explain.
+// doubt checks whether containers use the claim of an alloc. It also counts how many references of
+// the claim the containers explain.
 func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc string) Doubt {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
@@ -163,13 +163,13 @@ func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc strin
 	return d
 }
 
-// mine returns the paths that are not empty: the agent's own paths of a volume.
+// mine returns the paths that are not empty. The arguments are the agent's own paths of a volume.
 func mine(paths ...string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 }
 
-// reap removes the references of an alloc that existed when no container was seen to use them,
-// unless a Mount for them came since.
+// reap removes the references of an alloc that no container uses. It keeps a reference if a Mount
+// has used it since the check.
 func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, turns map[string]uint64) {
 	_, err := s.giveBack(ctx, v.Runtime, v.Name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		return v.Returning(func(r volume.RuntimeRef) bool {
@@ -192,8 +192,8 @@ func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string
 	})
 }
 
-// orphans detaches claims of runtimes that no reference needs. They exist if an agent died between
-// the two commits, or if the name was lost.
+// orphans detaches claims of runtimes that no reference needs. Such a claim remains if an agent
+// ended between its two commits, or if the name was lost.
 func (s *Service) orphans(ctx context.Context) {
 	for _, r := range s.Store.Volumes() {
 		for _, c := range r.Ordered() {
@@ -211,7 +211,7 @@ func (s *Service) orphans(ctx context.Context) {
 	}
 }
 
-// orphan checks a claim once more under the lock and detaches it.
+// orphan checks a claim again under the lock, and detaches it.
 func (s *Service) orphan(ctx context.Context, r volume.Record, c volume.Claim) error {
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(c.Owner.Runtime, c.Owner.Volume))
 	if err != nil {

@@ -89,8 +89,8 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// Docker repeats a call that was cut off without its content. The server must not send an answer
-// that docker would misread as one about its volume.
+// TestServerNameless checks a call that docker repeats without its content. The server must not
+// send an answer that docker would misread as one about its volume.
 func TestServerNameless(t *testing.T) {
 	w, s := newWorld(t, "data")
 	_, call := serving(t, s)
@@ -119,8 +119,8 @@ func TestServerNameless(t *testing.T) {
 	}
 }
 
-// A stopping agent closes the connection without an answer, and the runtime asks the next agent. It
-// must not answer that the mount failed.
+// TestServerStops checks that a stopping agent closes the connection without an answer, because the
+// runtime then asks the next agent. The agent must not answer that the mount failed.
 func TestServerStops(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -145,7 +145,7 @@ func TestServerStops(t *testing.T) {
 	w.want("claims", w.claims(), "data docker")
 }
 
-// TestRuntimeOf checks that the caller's program identifies the runtime.
+// TestRuntimeOf checks that the program of the caller identifies the runtime.
 func TestRuntimeOf(t *testing.T) {
 	for exe, want := range map[string]string{
 		"/usr/bin/podman": volume.RuntimePodman, "/usr/bin/podman (deleted)": volume.RuntimePodman, "/opt/podman-5.1": volume.RuntimePodman,
