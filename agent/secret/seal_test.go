@@ -14,8 +14,8 @@ import (
 
 type refs = map[string]volume.SecretRef
 
-// newSealer returns a sealer with an empty directory of credentials, and a counter of the key files
-// that it makes.
+// newSealer returns a sealer with an empty credentials directory. made counts the key files that it
+// creates.
 func newSealer(t *testing.T) (s *secret.Sealer, made *int) {
 	t.Helper()
 	made = new(int)
@@ -38,7 +38,7 @@ func seal(t *testing.T, s *secret.Sealer, id, value string, had refs) refs {
 	return out
 }
 
-// opened returns the secret of a volume, or the text of the error.
+// opened returns the value of the volume's secret, or the text of the error.
 func opened(s *secret.Sealer, id string, r refs) string {
 	got, err := secret.Resolver{Sealer: s}.Of(volume.Volume{ID: id, Secrets: r})
 	if err != nil {
@@ -92,7 +92,8 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// A sealed value cannot be used for another secret, and damage is detected.
+// TestSealedIsBound checks that a sealed value does not open for another secret, and that damage is
+// detected.
 func TestSealedIsBound(t *testing.T) {
 	s, _ := newSealer(t)
 	one := seal(t, s, "data", planted, nil)
@@ -135,7 +136,8 @@ func flip(b byte) string {
 	return "A"
 }
 
-// The key file is made once, readable only by its owner, and never without need.
+// TestKeyFile checks that the sealer creates the key file once, and only when it needs a key. Only
+// the owner can read the file.
 func TestKeyFile(t *testing.T) {
 	s, _ := newSealer(t)
 	s.Same("data", refs{"key": {Literal: volume.NewSecret(planted)}}, refs{"key": {Sealed: "v1.00000000.AAAA"}})
@@ -161,7 +163,7 @@ func TestKeyFile(t *testing.T) {
 		t.Errorf("beside the key: %v", names)
 	}
 
-	// If the key file is lost, Open does not make a new one, and the error says what to do.
+	// If the key file is lost, Open does not create a new one. The error tells what to do.
 	if err := os.Rename(s.KeyFile, s.KeyFile+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +182,8 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
-// A key that other users could read, or that is invalid, is refused. The error says what to do.
+// TestBadKeys checks that the sealer refuses an invalid key, and a key that other users can read.
+// The error tells what to do.
 func TestBadKeys(t *testing.T) {
 	for words, spoil := range map[string]func(s *secret.Sealer) error{
 		"chmod 600":             func(s *secret.Sealer) error { return os.Chmod(s.KeyFile, 0o640) },
@@ -229,8 +232,8 @@ func relink(path string) error {
 	return os.Symlink(path+".to", path)
 }
 
-// A credential takes precedence over the key file. The key file still opens the values that were
-// sealed with it. The next register seals them with the credential.
+// TestKeyCredential checks that the credential takes precedence over the key file. Values that the
+// key file sealed still open. The next register seals them with the credential.
 func TestKeyCredential(t *testing.T) {
 	s, made := newSealer(t)
 	old := seal(t, s, "data", planted, nil)
@@ -266,7 +269,7 @@ func TestKeyCredential(t *testing.T) {
 	mustSay(t, "what the key file sealed", opened(s, "data", old), "give the value again")
 }
 
-// Known returns the secrets that can be read, even if others cannot.
+// TestKnown checks that Known returns the readable secrets, even if it cannot read the others.
 func TestKnown(t *testing.T) {
 	s, _ := newSealer(t)
 	r := seal(t, s, "data", planted, nil)

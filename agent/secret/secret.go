@@ -1,6 +1,6 @@
-// Package secret reads the values of secret references when a call needs them, and not earlier. It
-// also seals secrets that are given as values. It caches neither values nor keys, and no error
-// repeats a value.
+// Package secret reads the values of secrets when a call needs them, and not earlier. It also
+// encrypts the values that volume files contain. It caches neither values nor keys, and none of its
+// errors contains a value.
 package secret
 
 import (
@@ -17,20 +17,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Resolver reads secrets. The zero value reads the process's own environment and credentials, and
-// cannot open sealed values.
+// Resolver reads secrets. The zero value reads the environment and the credentials of the process.
+// It cannot open sealed values.
 type Resolver struct {
-	// Credentials is the directory of the agent's systemd credentials; empty means
-	// $CREDENTIALS_DIRECTORY.
+	// Credentials is the directory of the agent's systemd credentials. If it is empty, the resolver
+	// uses $CREDENTIALS_DIRECTORY.
 	Credentials string
-	// Getenv returns the value of a variable; nil means os.LookupEnv.
+	// Getenv returns the value of an environment variable. If it is nil, the resolver uses
+	// os.LookupEnv.
 	Getenv func(string) (string, bool)
-	// Sealer opens sealed values.
+	// Sealer opens sealed values. If it is nil, the resolver refuses them.
 	Sealer *Sealer
 }
 
-// Of reads all secrets of a volume. The error names the secret, the volume and the reference, never
-// the content.
+// Of reads all secrets of a volume. The error names the secret, the volume and the reference, but
+// never contains a value.
 func (r Resolver) Of(v volume.Volume) (volume.Secrets, error) {
 	if len(v.Secrets) == 0 {
 		return nil, nil
@@ -48,7 +49,7 @@ func (r Resolver) Of(v volume.Volume) (volume.Secrets, error) {
 	return out, nil
 }
 
-// Known returns those secrets of a volume that can be read.
+// Known returns the secrets of a volume that it can read, and skips all others.
 func (r Resolver) Known(v volume.Volume) volume.Secrets {
 	out := volume.Secrets{}
 	for name, ref := range v.Secrets {
@@ -60,7 +61,8 @@ func (r Resolver) Known(v volume.Volume) volume.Secrets {
 	return out
 }
 
-// of names the volume in an error, if there is one.
+// of returns the part of an error that names the volume. It returns "" if the secret belongs to no
+// volume.
 func of(id string) string {
 	if id == "" {
 		return ""
@@ -82,8 +84,7 @@ func (r Resolver) one(id, name string, ref volume.SecretRef) (volume.Secret, err
 	}
 }
 
-// One reads a single reference. If a file ends with a newline, that one newline is not part of the
-// secret.
+// One reads the secret of a single reference. It removes one newline at the end of a file.
 func (r Resolver) One(ref volume.SecretRef) (volume.Secret, error) {
 	switch {
 	case ref.File != "":
@@ -132,7 +133,7 @@ func (r Resolver) credential(name string) (volume.Secret, error) {
 func read(path string) (volume.Secret, error) {
 	raw, err := untrusted.ReadFile(path, volume.MaxSecret)
 	var failed *fs.PathError
-	if err != nil && !errors.As(err, &failed) { // the error itself names no path
+	if err != nil && !errors.As(err, &failed) { // the error contains no path yet
 		err = fmt.Errorf("%s: %w", path, err)
 	}
 

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// planted is a value that no error may repeat.
+// planted is a secret value that no error may contain.
 const planted = "hunter2-planted"
 
 func write(t *testing.T, path, content string) string {
@@ -49,7 +49,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// A value that changes between two calls is read again: the resolver caches nothing.
+// TestNotCached checks that the resolver reads a value again for each call.
 func TestNotCached(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "key"), "one")
 	for _, want := range []string{"one", "two"} {
@@ -60,7 +60,8 @@ func TestNotCached(t *testing.T) {
 	}
 }
 
-// The defaults are the environment and the credentials of the process.
+// TestDefaults checks that the resolver uses the environment and the credentials of the process by
+// default.
 func TestDefaults(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "cred"), "from systemd")
