@@ -1,4 +1,5 @@
-// Package volumefiles registers the volumes that the files of a directory describe.
+// Package volumefiles registers the volumes that the files in one directory describe. It lets an
+// operator configure volumes without a command.
 package volumefiles
 
 import (
@@ -22,56 +23,57 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Options says where the files are and how the volumes are registered. All fields must be set.
+// Options configures Files. All fields must be set.
 type Options struct {
-	// Dir is the directory of the files.
+	// Dir is the directory that contains the volume files.
 	Dir string
 	// Register registers a volume.
 	Register func(ctx context.Context, v volume.Volume, dry bool) (volume.Record, volume.Change, error)
-	// Convert returns the volume that a file describes.
+	// Convert returns the volume that an entry of a file describes.
 	Convert func(api.VolumeSpec) volume.Volume
 	// View returns the state of a plugin.
 	View func(pluginID string) volume.PluginView
 	Log  hclog.Logger
 }
 
-// Files registers the volumes of the files in a directory, at the agent's start and at each
-// reload. It creates no storage. A volume whose file was removed stays registered.
+// Files registers the volumes that the files in a directory describe. It does so when the agent
+// starts and after each reload. It creates no storage. If a file is removed, its volume stays
+// registered.
 type Files struct {
 	o    Options
 	wake chan struct{}
 
 	mu      sync.Mutex
-	stale   bool // the files must be read again
+	stale   bool // Run must read the files again
 	read    bool
 	found   []*filed      // in the order of the files
-	changed chan struct{} // closed at the next change
+	changed chan struct{} // closed when the state of a volume changes
 }
 
-// filed is one volume of a file, or a file with a mistake.
+// filed is one volume in a file, or a mistake in a file.
 type filed struct {
 	file string
-	line int // 0 for a file as a whole
+	line int // 0 for the file as a whole
 	spec volume.Volume
-	done bool   // the volume is registered as in the file
-	bad  bool   // the file must be changed first
-	why  error  // why the volume is not registered
+	done bool   // the volume is registered as the file describes it
+	bad  bool   // only a change of the file can help
+	why  error  // the reason why the volume is not registered
 	said string // the last logged error
 }
 
-// filesAtOnce limits how many volumes are registered at the same time. fileWithin bounds each
-// registration, which may call a plugin.
+// filesAtOnce limits how many volumes are registered at the same time. fileWithin limits the
+// duration of one registration, which may call a plugin.
 const (
 	filesAtOnce = 32
 	fileWithin  = time.Minute
 )
 
-// New returns Files that have read nothing yet.
+// New returns a Files that has not read the directory yet.
 func New(o Options) *Files {
 	return &Files{o: o, wake: make(chan struct{}, 1), stale: true, changed: make(chan struct{})}
 }
 
-// Run registers volumes until ctx ends.
+// Run registers the volumes of the directory until ctx ends.
 func (f *Files) Run(ctx context.Context) {
 	for {
 		f.load()
@@ -92,16 +94,16 @@ func (f *Files) Reread() {
 	f.Retry()
 }
 
-// Retry makes Run try the unregistered volumes again.
+// Retry makes Run retry the volumes that are not registered yet.
 func (f *Files) Retry() {
 	select {
 	case f.wake <- struct{}{}:
-	default: // a pass is already pending
+	default: // Run already has a request
 	}
 }
 
-// load reads the directory, if a read was requested. It replaces the state of all volumes, except
-// the last logged error.
+// load reads the directory if Reread requested it. It replaces the state of all volumes and keeps
+// only the last logged errors.
 func (f *Files) load() {
 	f.mu.Lock()
 	stale := f.stale
@@ -139,7 +141,7 @@ func (f *Files) load() {
 
 func (v *filed) key() string { return v.place() + "\x00" + v.spec.ID }
 
-// place returns the file and line, for messages.
+// place returns the file and the line, for messages.
 func (v *filed) place() string {
 	if v.line == 0 {
 		return v.file
@@ -271,8 +273,8 @@ func (f *Files) Await(ctx context.Context, id string) error {
 	}
 }
 
-// readDir reads the volumes of a directory, in the order of its file names. A missing
-// directory has no volumes.
+// readDir reads the volumes of all files in a directory, sorted by file name. A missing directory
+// contains no volumes.
 func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*filed) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -295,8 +297,8 @@ func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*fil
 	return all
 }
 
-// second refuses a volume if an earlier file contains its id or its storage. Without this check the
-// result would be random, because the volumes are registered in parallel.
+// second refuses a volume if an earlier file contains the same id or the same storage. Volumes are
+// registered in parallel, so without this check, the result would be random.
 func (v *filed) second(first map[string]string) {
 	if v.bad {
 		return
@@ -317,7 +319,8 @@ func (v *filed) second(first map[string]string) {
 	first[storage] = v.place()
 }
 
-// isVolumeFile excludes the backup and temporary files of editors.
+// isVolumeFile reports whether name belongs to a volume file. It excludes the backup and temporary
+// files of editors.
 func isVolumeFile(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".json", ".hcl"}, filepath.Ext(name))
 }
