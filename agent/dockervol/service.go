@@ -25,8 +25,8 @@
 // If the agent is killed, a count may become wrong, because docker repeats the interrupted call.
 // After a repeated Mount, the count is too high. The reaper then removes the reference when no
 // container uses the volume. After a repeated Unmount, the count is too low. A claim therefore
-// stays while another mount namespace contains its mount. Until then, the reference is marked as
-// returned.
+// stays while another mount namespace contains its mount. During this time, its reference is marked
+// as returned.
 //
 // The agent must detach a claim without a reference. It makes and detaches a claim while it holds
 // the lock of the name. A Mount between the last Unmount and the detach therefore keeps the claim.

@@ -183,7 +183,8 @@ func (f *Files) pass(ctx context.Context) {
 	wg.Wait()
 }
 
-// one registers a volume, unless it would have to wait for the plugin.
+// one registers a volume. If the plugin is still starting for the first time, one returns an error
+// instead of waiting.
 func (f *Files) one(ctx context.Context, v *filed) error {
 	if p := f.o.View(v.spec.PluginID); p.Known && p.Info.Driver == "" && !p.Ready {
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q waits for plugin %q, which is %s", v.spec.ID, v.spec.PluginID, p.State).
@@ -197,7 +198,7 @@ func (f *Files) one(ctx context.Context, v *filed) error {
 	return err
 }
 
-// settle stores the result of a registration, and logs it if it changed.
+// settle stores the result of a registration. It logs the result if it has changed.
 func (f *Files) settle(v *filed, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,8 +218,8 @@ func (f *Files) settle(v *filed, err error) {
 	f.tell()
 }
 
-// Problems returns the files that an operator should look at. A volume that waits for a starting
-// plugin is not a problem.
+// Problems returns the files that an operator must check. A volume that waits for a starting plugin
+// is not a problem.
 func (f *Files) Problems() (all []api.Problem) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,8 +244,8 @@ func (f *Files) Problems() (all []api.Problem) {
 	return all
 }
 
-// Await waits until a volume in one of the files is registered. It returns the reason if the
-// registration fails, and nil if no file contains the volume.
+// Await waits until the volume with the given id is registered, if a file contains it. If the
+// registration fails, Await returns the reason. If no file contains the volume, Await returns nil.
 func (f *Files) Await(ctx context.Context, id string) error {
 	for {
 		f.mu.Lock()
