@@ -25,10 +25,10 @@ type Caller struct {
 func caller(p peer.Peer) (Caller, error) {
 	switch {
 	case !p.Known:
-		return Caller{}, volume.Errorf(volume.ErrRefused, "the kernel does not say who is calling")
+		return Caller{}, volume.Errorf(volume.ErrRefused, "the kernel does not identify the caller")
 	case p.UID != 0 && int(p.UID) != os.Geteuid():
 		return Caller{}, volume.Errorf(volume.ErrRefused, "uid %d may not use volumes of volagent; only root's docker and podman may", p.UID).
-			WithHint("run podman as root; a rootless one can use a directory that a volume is mounted at")
+			WithHint("run podman as root; rootless podman can use a directory at which a volume is mounted")
 	case p.PID <= 0:
 		return Caller{Runtime: volume.RuntimeDocker}, nil
 	}

@@ -28,7 +28,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	}
 	if o.excl && runtime == volume.RuntimePodman {
 		return volume.Errorf(volume.ErrInvalid, "exclusive is not possible with %s, which mounts a volume once for all its containers", runtime).
-			WithHint("leave it out, or have a volume for each container")
+			WithHint("leave it out, or use one volume for each container")
 	}
 	want := o.named(runtime, name)
 	want.CreatedAt = s.now()
@@ -49,7 +49,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	}
 
 	if r, ok := s.Store.Volume(want.VolumeID); ok && o.writable && want.ReadersOnly(r.Volume) {
-		return volume.Errorf(volume.ErrInvalid, "volume %q can only be read in the mode that is asked for, and rw contradicts that", want.VolumeID).
+		return volume.Errorf(volume.ErrInvalid, "volume %q permits only reading in the requested mode, which contradicts rw", want.VolumeID).
 			WithHint("leave rw out")
 	}
 	made := false
@@ -73,7 +73,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	if err == nil && made {
 		text := fmt.Sprintf("%s knows it as %q", runtime, name)
 		if want.Own.Default {
-			text += fmt.Sprintf("; its root is for %s:%s, which is root in the containers (userns-remap)", want.Own.UID, want.Own.GID)
+			text += fmt.Sprintf("; its root directory belongs to %s:%s, which is root in the containers (userns-remap)", want.Own.UID, want.Own.GID)
 		}
 		s.say(want, "runtime-created", text)
 	}
@@ -85,9 +85,9 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
 	data := "its data stays"
 	if r, ok := s.Store.Volume(had.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
-		data = "that destroys its data (reclaim: delete), unless the other runtime knows it too"
+		data = "that destroys its data (reclaim: delete), unless another runtime also has a name for it"
 	}
-	return volume.Errorf(volume.ErrRefused, "%s has volume %q already, with another %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
+	return volume.Errorf(volume.ErrRefused, "%s already has volume %q with a different %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
 		WithHint("%s first; %s", volume.Command("%s volume rm %s", had.Runtime, had.Name), data)
 }
 
@@ -96,7 +96,7 @@ func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
 func unique(tx Tx, want volume.RuntimeVolume) error {
 	for _, v := range tx.RuntimeVolumes() {
 		if v.Runtime == want.Runtime && v.VolumeID == want.VolumeID && v.Name != want.Name {
-			return volume.Errorf(volume.ErrRefused, "%s knows volume %q as %q already; a volume has one name there", v.Runtime, v.VolumeID, v.Name).
+			return volume.Errorf(volume.ErrRefused, "%s already knows volume %q as %q; a volume has only one name in a runtime", v.Runtime, v.VolumeID, v.Name).
 				WithHint("use that name (in a compose file, name: %s), or: %s", v.Name, volume.Command("%s volume rm %s", v.Runtime, v.Name))
 		}
 	}
@@ -120,7 +120,7 @@ func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o opti
 		_, change, err := s.Volumes.CreateWithin(ctx, o.spec(want.VolumeID), false, s.Patience(want.Runtime).Long)
 		return err == nil && change.Outcome == volume.Created, err
 	case ok:
-		return false, volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s did not end", want.VolumeID, r.Volume.Provision).
+		return false, volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s has not finished", want.VolumeID, r.Volume.Provision).
 			WithHint("volctl volume status %s", want.VolumeID)
 	default:
 		return false, s.unknown(want, o)
@@ -138,7 +138,7 @@ func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 
 	known := func(id string) bool { _, ok := s.Store.Volume(id); return ok }
 	if id, is := strings.CutPrefix(want.Name, "systemd-"); is && known(id) {
-		return err.WithHint("volume %q is: write VolumeName=%s into the .volume file", id, id)
+		return err.WithHint("volume %q is registered: write VolumeName=%s into the .volume file", id, id)
 	}
 
 	for rest := want.Name; ; {
@@ -147,13 +147,13 @@ func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 			break
 		}
 		if known(id) {
-			return err.WithHint("volume %q is: write name: %s below it in the compose file, which otherwise puts the project before it", id, id)
+			return err.WithHint("volume %q is registered: write name: %s below it in the compose file, because compose otherwise adds the project name", id, id)
 		}
 
 		rest = id
 	}
 
-	return err.WithHint("register it (%s), or have it made: -o plugin=local -o size=1GiB; plugins are listed by %s",
+	return err.WithHint("register it (%s), or create it: -o plugin=local -o size=1GiB; to list the plugins: %s",
 		"volctl volume register FILE", "volctl plugin list")
 }
 

@@ -15,11 +15,11 @@ func TestCreate(t *testing.T) {
 	ctx := t.Context()
 	must(t, s.Create(ctx, docker, "data", nil))
 	must(t, s.Create(ctx, docker, "data", opts{"volume": "data", "ro": "no"}))
-	says(t, s.Create(ctx, docker, "data", opts{"ro": "", "exclusive": ""}), `docker has volume "data" already, with another exclusive, ro`, "docker volume rm data first; its data stays")
-	says(t, s.Create(ctx, docker, "data", opts{"device": "other"}), "with another volume")
+	says(t, s.Create(ctx, docker, "data", opts{"ro": "", "exclusive": ""}), `docker already has volume "data" with a different exclusive, ro`, "docker volume rm data first; its data stays")
+	says(t, s.Create(ctx, docker, "data", opts{"device": "other"}), "with a different volume")
 
 	must(t, s.Create(ctx, docker, "mine", opts{"device": "other", "ro": ""}))
-	says(t, s.Create(ctx, docker, "yours", opts{"device": "other", "ro": ""}), `docker knows volume "other" as "mine" already`, "name: mine")
+	says(t, s.Create(ctx, docker, "yours", opts{"device": "other", "ro": ""}), `docker already knows volume "other" as "mine"`, "name: mine")
 	must(t, s.Create(ctx, podman, "yours", opts{"device": "other"})) // podman has its own names
 
 	must(t, s.Create(ctx, docker, "new", opts{"plugin": "p", "size": "1GiB", "param.a": "b", "reclaim": "delete"}))
@@ -69,7 +69,7 @@ func TestCreateForRemappedRoot(t *testing.T) {
 			must(t, s.Create(t.Context(), Caller{Runtime: tt.from.Runtime, PID: later.PID}, name, tt.opts))
 		}
 	}
-	says(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p", "uid": "200000"}), "with another uid")
+	says(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p", "uid": "200000"}), "with a different uid")
 
 	// After the name is removed, the volume counts as a volume that existed before.
 	must(t, s.Remove(t.Context(), "docker", "made"))
@@ -90,7 +90,7 @@ func TestCreateHints(t *testing.T) {
 		"systemd-nope":           {"volctl volume register FILE"},
 		"shop_data":              {"name: data below it in the compose file"},
 		"my_shop_b_c":            {"name: b_c below it"},
-		"half":                   {`volume "half" is not ready: creating did not end`},
+		"half":                   {`volume "half" is not ready: creating has not finished`},
 		"a/b":                    {`volume name "a/b" contains a slash`},
 		strings.Repeat("x", 200): {"has 200 bytes; at most 128 are allowed"},
 		"":                       {"volume name is missing"},

@@ -21,9 +21,9 @@ const maxRef = 256
 func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (string, error) {
 	switch {
 	case id == "":
-		return "", volume.Errorf(volume.ErrInvalid, "%s sent no id to mount volume %q for", from.Runtime, name)
+		return "", volume.Errorf(volume.ErrInvalid, "%s sent no id with the Mount of volume %q", from.Runtime, name)
 	case len(id) > maxRef:
-		return "", volume.Errorf(volume.ErrInvalid, "%s mounts volume %q for an id of %d bytes; at most %d are allowed", from.Runtime, name, len(id), maxRef)
+		return "", volume.Errorf(volume.ErrInvalid, "%s mounts volume %q with an id of %d bytes; the maximum is %d", from.Runtime, name, len(id), maxRef)
 	}
 
 	began := time.Now()
@@ -48,7 +48,7 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	defer cancel()
 
 	if failed := s.withdraw(ctx, from, v, id, turn, stopping); failed != nil {
-		s.Log.Warn("cannot withdraw a reference of a container that was not started; it is dropped once no container uses the volume",
+		s.Log.Warn("cannot remove the reference of a container that did not start; the agent removes it when no container uses the volume",
 			"runtime", from.Runtime, "volume", name, "error", failed)
 	}
 	return "", err

@@ -55,10 +55,10 @@ func (s *Service) parse(opts map[string]string) (options, error) {
 	case o.readOnly && (o.writable || denies(flat, "ro")):
 		return o, volume.Errorf(volume.ErrInvalid, "ro and rw contradict each other")
 	case o.plugin != "" && o.volume != "":
-		return o, volume.Errorf(volume.ErrInvalid, "volume and plugin exclude each other: one adopts a volume that is registered, the other makes one")
+		return o, volume.Errorf(volume.ErrInvalid, "volume and plugin exclude each other: volume uses a registered volume, and plugin creates a new one")
 	case o.plugin == "" && len(o.making) > 0:
-		return o, volume.Errorf(volume.ErrInvalid, "%s only count for a volume that is made here", strings.Join(o.making, ", ")).
-			WithHint("say by which plugin: -o plugin=NAME")
+		return o, volume.Errorf(volume.ErrInvalid, "%s apply only to a new volume", strings.Join(o.making, ", ")).
+			WithHint("give the plugin that creates it: -o plugin=NAME")
 	}
 
 	return o, o.own.Check()
@@ -114,7 +114,7 @@ func flatten(opts map[string]string) (map[string]string, error) {
 			case piece == "":
 				continue
 			case prefix != "" && !named, strings.EqualFold(key, "o"):
-				return nil, volume.Errorf(volume.ErrInvalid, "option %q holds %q, which is not name=value", name, piece)
+				return nil, volume.Errorf(volume.ErrInvalid, "option %q contains %q, which is not name=value", name, piece)
 			}
 			if err := add(prefix+key, v); err != nil {
 				return nil, err
@@ -138,7 +138,7 @@ func (s *Service) set(o *options, name, value string) (err error) {
 	switch name {
 	case "volume", "device":
 		if o.volume != "" && o.volume != value {
-			return volume.Errorf(volume.ErrInvalid, "volume and device mean the same, and are given as %q and %q", value, o.volume)
+			return volume.Errorf(volume.ErrInvalid, "volume and device are the same option, but have the values %q and %q", value, o.volume)
 		}
 
 		o.volume = value
@@ -189,7 +189,7 @@ func (s *Service) setMaking(o *options, name, value string) (err error) {
 		o.reclaim = value
 	default:
 		return volume.Errorf(volume.ErrInvalid, "unknown option %q", name).
-			WithHint("known are %s; a parameter of the plugin is param.%s", strings.Join(known, ", "), name)
+			WithHint("valid options: %s; a parameter of the plugin is param.%s", strings.Join(known, ", "), name)
 	}
 
 	return nil
@@ -203,7 +203,7 @@ func yes(name, value string) (bool, error) {
 	case "false", "no", "0":
 		return false, nil
 	default:
-		return false, volume.Errorf(volume.ErrInvalid, "option %q is true or false, not %q", name, value)
+		return false, volume.Errorf(volume.ErrInvalid, "option %q must be true or false, not %q", name, value)
 	}
 }
 

@@ -28,7 +28,7 @@ func TestReadersOnly(t *testing.T) {
 		"a writer":             {[]volume.AccessMode{volume.SingleNodeReaderOnly, volume.SingleNodeWriter}, opts{"rw": ""}, false, ""},
 		"none of the mode":     {[]volume.AccessMode{volume.SingleNodeWriter}, opts{"access_mode": "multi-node-reader-only"}, false, ""},
 		"writers, one reads":   {[]volume.AccessMode{volume.SingleNodeWriter}, opts{"ro": ""}, true, ""},
-		"rw, and only readers": {[]volume.AccessMode{volume.SingleNodeReaderOnly}, opts{"rw": ""}, false, "can only be read"},
+		"rw, and only readers": {[]volume.AccessMode{volume.SingleNodeReaderOnly}, opts{"rw": ""}, false, "permits only reading"},
 	} {
 		w.add(volume.Volume{ID: "data", PluginID: "p", Capabilities: capability(c.modes...)})
 		err := s.Create(t.Context(), docker, "data", c.opts)

@@ -139,8 +139,8 @@ func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc strin
 		holders, err := s.holders(ctx, r, r.Claims[alloc])
 		switch {
 		case err != nil:
-			d.Kept = fmt.Sprintf("cannot tell which mount namespaces show it: %v", err)
-			s.tell(v, "cannot tell whether containers use a volume, so its claim stays", "error", err)
+			d.Kept = fmt.Sprintf("cannot determine which mount namespaces contain its mount: %v", err)
+			s.tell(v, "cannot determine whether containers use a volume; its claim stays", "error", err)
 			return d
 		case len(holders) > 0:
 			s.Log.Trace("containers keep a volume", "runtime", v.Runtime, "volume", v.Name, "holders", holders)
@@ -151,11 +151,11 @@ func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc strin
 	using, err := s.Containers.Using(ctx, v.Runtime, v.Name)
 	switch {
 	case err != nil:
-		d.Kept = fmt.Sprintf("cannot tell which containers use it: %v", err)
-		s.tell(v, "cannot tell whether containers use a volume, so its claim stays", "error", err)
+		d.Kept = fmt.Sprintf("cannot determine which containers use it: %v", err)
+		s.tell(v, "cannot determine whether containers use a volume; its claim stays", "error", err)
 	case len(using) > 0:
-		d.Kept = strings.Join(using, ", ") + " may be about to use it"
-		s.tell(v, "no process has a volume, and its claim stays for what may be about to", "who", strings.Join(using, ", "))
+		d.Kept = strings.Join(using, ", ") + " may start to use it"
+		s.tell(v, "no process uses a volume, but its claim stays because containers may start to use it", "who", strings.Join(using, ", "))
 	default:
 		s.told.forget(v.Key())
 	}
@@ -179,7 +179,7 @@ func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string
 	})
 
 	if err != nil {
-		s.Log.Warn("cannot detach a volume whose containers are gone; the agent tries again", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
+		s.Log.Warn("cannot detach a volume whose containers are gone; the agent retries", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
 		return
 	}
 	if now, ok := s.Store.RuntimeVolume(v.Runtime, v.Name); ok && now.Claimed(alloc) {
@@ -205,7 +205,7 @@ func (s *Service) orphans(ctx context.Context) {
 				continue
 			}
 			if err := s.orphan(ctx, r, c); err != nil {
-				s.Log.Warn("cannot detach a volume that no container refers to; the agent tries again", "volume", r.Volume.ID, "alloc", c.Alloc, "error", err)
+				s.Log.Warn("cannot detach a volume that no container uses; the agent retries", "volume", r.Volume.ID, "alloc", c.Alloc, "error", err)
 			}
 		}
 	}
@@ -224,7 +224,7 @@ func (s *Service) orphan(ctx context.Context, r volume.Record, c volume.Claim) e
 	}
 	if holders, err := s.holders(ctx, r, c); err != nil || len(holders) > 0 {
 		lost := volume.RuntimeVolume{Runtime: c.Owner.Runtime, Name: c.Owner.Volume, VolumeID: r.Volume.ID}
-		s.tell(lost, "no container refers to a volume, and its claim stays as long as a mount namespace shows the mount", "who", strings.Join(holders, ", "), "error", err)
+		s.tell(lost, "no container refers to a volume, but its claim stays while a mount namespace contains its mount", "who", strings.Join(holders, ", "), "error", err)
 		return nil
 	}
 

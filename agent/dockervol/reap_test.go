@@ -184,11 +184,11 @@ func TestDoubts(t *testing.T) {
 	w.elsewhere = []string{"process 7"}
 	is("one in use", 2, "process 7")
 	w.elseIs = errors.New("busy")
-	is("no mount namespaces", 3, "cannot tell which mount namespaces show it: busy")
+	is("no mount namespaces", 3, "cannot determine which mount namespaces contain its mount: busy")
 	w.elseIs, w.elsewhere, w.usingIs = nil, nil, errors.New("no daemon")
-	is("no answer", 3, "cannot tell which containers use it: no daemon")
+	is("no answer", 3, "cannot determine which containers use it: no daemon")
 	w.usingIs, w.using = nil, []string{"web"}
-	is("a container that starts", 3, "web may be about to use it")
+	is("a container that starts", 3, "web may start to use it")
 	w.using = nil
 	is("nothing", 3, "")
 	s.Reap(t.Context())

@@ -54,7 +54,7 @@ func (s *Service) shown(ctx context.Context, v volume.RuntimeVolume) (keep []str
 }
 
 // returnedWords is the log message for a claim that stays although its count is 0.
-const returnedWords = "the runtime has given a volume back, and its claim stays as long as a mount namespace shows the mount"
+const returnedWords = "the runtime has unmounted a volume, but its claim stays while a mount namespace contains its mount"
 
 // holders describes the processes outside the host's mount namespace that use the mount of a claim.
 // It returns nothing for a claim that is being detached.

@@ -47,7 +47,7 @@ func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 // giveUpName removes a runtime's name of a volume. Without always, it does so only if another
 // runtime also has a name for the volume. It reports whether the name is gone.
 func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always bool) (gone bool, err error) {
-	message := v.Runtime + " gave up its name " + v.Name + " for it"
+	message := v.Runtime + " removed its name " + v.Name + " for it"
 	err = s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		gone = false
 		if now, ok := tx.RuntimeVolume(v.Runtime, v.Name); ok && len(now.Refs) > 0 {
@@ -59,7 +59,7 @@ func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always
 			return nil
 		}
 		if !always {
-			message += "; " + other.Runtime + " knows it too, so its data stays"
+			message += "; " + other.Runtime + " also has a name for it, so its data stays"
 		}
 		tx.DeleteRuntimeVolume(v.Runtime, v.Name)
 		gone = true

@@ -80,8 +80,8 @@ var nameless = map[string]error{
 var (
 	// errCutOff makes the server close the connection without an answer.
 	errCutOff   = errors.New("the request names no volume")
-	errRepeated = volume.Errorf(volume.ErrInvalid, "the request names no volume: docker repeated it without its content, because the agent ended during the first one").
-			WithHint("give the command again")
+	errRepeated = volume.Errorf(volume.ErrInvalid, "the request names no volume: docker repeated it without its content, because the agent ended during the first attempt").
+			WithHint("repeat the command")
 )
 
 // Server serves the volume plugin API on a socket.
@@ -143,7 +143,7 @@ func (v *Server) serve(w http.ResponseWriter, r *http.Request) {
 func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 	do, ok := calls[r.URL.Path]
 	if !ok || r.Method != http.MethodPost {
-		return nil, volume.Errorf(volume.ErrNotFound, "%s %s is no call of the volume plugin API", r.Method, r.URL.Path)
+		return nil, volume.Errorf(volume.ErrNotFound, "%s %s is not a call of the volume plugin API", r.Method, r.URL.Path)
 	}
 
 	from, err := caller(peer.Of(r.Context()))

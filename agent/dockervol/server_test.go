@@ -74,10 +74,10 @@ func TestServer(t *testing.T) {
 		{"VolumeDriver.Create", `{"Name":"data","More":{"a":[1]}} trailing`, 200, `{}`},
 		{"VolumeDriver.Create", `{"Name":"../data"}`, 500, ""},
 		{"VolumeDriver.Mount", `{"Name":"data","ID":"` + strings.Repeat("x", 300) + `"}`, 500,
-			`{"Err":"docker mounts volume \"data\" for an id of 300 bytes; at most 256 are allowed"}`},
+			`{"Err":"docker mounts volume \"data\" with an id of 300 bytes; the maximum is 256"}`},
 		{"VolumeDriver.List", `{"Name":"` + strings.Repeat("x", 2<<20) + `"}`, 500, `{"Err":"cannot read the request: http: request body too large"}`},
 		{"VolumeDriver.Mount", `{"Name":`, 500, `{"Err":"cannot read the request: unexpected EOF"}`},
-		{"NetworkDriver.GetCapabilities", "", 500, `{"Err":"POST /NetworkDriver.GetCapabilities is no call of the volume plugin API"}`},
+		{"NetworkDriver.GetCapabilities", "", 500, `{"Err":"POST /NetworkDriver.GetCapabilities is not a call of the volume plugin API"}`},
 	} {
 		code, answer, err := call(c.method, c.body)
 		must(t, err)
@@ -156,7 +156,7 @@ func TestRuntimeOf(t *testing.T) {
 		}
 	}
 	for want, p := range map[string]peer.Peer{
-		"does not say": {}, "uid 12345 may not use": {UID: 12345, Known: true, PID: 1}, "has ended (pid 4194305)": {Known: true, PID: 4194305},
+		"does not identify": {}, "uid 12345 may not use": {UID: 12345, Known: true, PID: 1}, "has ended (pid 4194305)": {Known: true, PID: 4194305},
 	} {
 		_, err := caller(p)
 		says(t, err, want)

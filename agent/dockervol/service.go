@@ -194,7 +194,7 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 	r, ok := s.Store.Volume(v.VolumeID)
 	if !ok {
 		view.Status["state"] = "deregistered"
-		view.Status["note"] = fmt.Sprintf("volagent knows no volume %q any more; %s", v.VolumeID, volume.Command("%s volume rm %s", v.Runtime, v.Name))
+		view.Status["note"] = fmt.Sprintf("volume %q is no longer registered; %s", v.VolumeID, volume.Command("%s volume rm %s", v.Runtime, v.Name))
 		return view
 	}
 
