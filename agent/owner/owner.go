@@ -229,11 +229,11 @@ func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, er
 		o = volume.Owner{Kind: volume.OwnerUnit, Unit: unit, Invocation: invocation, Boot: w.boot}
 	case volume.OwnerRuntime:
 		if o.Runtime == "" || o.Volume == "" { // a request over the API gives neither
-			return o, volume.Errorf(volume.ErrInvalid, "only the volume plugin of a container runtime makes claims that belong to the runtime").
+			return o, volume.Errorf(volume.ErrInvalid, "only the volume plugin of a container runtime can make claims that a runtime owns").
 				WithHint("docker run -v NAME:DIR")
 		}
 	default:
-		return o, volume.Errorf(volume.ErrInvalid, "unknown kind of owner %q; one of %s, %s, %s, %s", o.Kind, volume.OwnerPID, volume.OwnerUnit, volume.OwnerMount, volume.OwnerNone)
+		return o, volume.Errorf(volume.ErrInvalid, "unknown kind of owner %q; use one of %s, %s, %s, %s", o.Kind, volume.OwnerPID, volume.OwnerUnit, volume.OwnerMount, volume.OwnerNone)
 	}
 
 	w.Watch(o)

@@ -57,19 +57,19 @@ func command(pid int) string {
 // caller in a container may know the process by another pid.
 func resolve(pid int) (start uint64, err error) {
 	if pid <= 0 {
-		return 0, volume.Errorf(volume.ErrInvalid, "%d is no pid", pid)
+		return 0, volume.Errorf(volume.ErrInvalid, "%d is not a pid", pid)
 	}
 
 	st, err := proc.ReadStat(pid)
 	if none(err) || err == nil && st.Dead() {
-		return 0, volume.Errorf(volume.ErrRefused, "pid %d cannot own a claim: the agent sees no such process running", pid).
+		return 0, volume.Errorf(volume.ErrRefused, "pid %d cannot own a claim: the agent finds no running process with this pid", pid).
 			WithHint("name a process by its pid on the host, or claim with --owner none")
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot look at pid %d: %w", pid, err)
+		return 0, fmt.Errorf("cannot read the state of pid %d: %w", pid, err)
 	}
 	if leader := threadGroup(pid); leader != pid && leader != 0 {
-		return 0, volume.Errorf(volume.ErrInvalid, "%d is a thread of pid %d, and no process", pid, leader)
+		return 0, volume.Errorf(volume.ErrInvalid, "%d is a thread of pid %d, not a process", pid, leader)
 	}
 
 	return st.Start, nil

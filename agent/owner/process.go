@@ -114,7 +114,7 @@ func (p *processes) run() {
 	for {
 		n, err := unix.EpollWait(p.epoll, events, p.patience())
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			p.log.Error("processes that own claims are not watched any more; their ends are seen when the agent is started again", "error", err)
+			p.log.Error("cannot watch the processes that own claims; restart the agent to notice their ends", "error", err)
 			n = 0
 		}
 
@@ -219,7 +219,7 @@ func (p *processes) begin(proc process, w *watch) {
 
 	if !w.gone && w.fd < 0 && p.polled == 1 { // run is waiting without a limit
 		if err := p.poke(); err != nil {
-			p.log.Error("a process is not watched", "pid", proc.pid, "error", err)
+			p.log.Error("cannot watch a process that owns a claim; restart the agent to notice its end", "pid", proc.pid, "error", err)
 		}
 	}
 }
@@ -236,13 +236,13 @@ func (p *processes) describe(proc process, w *watch) {
 		return
 	}
 	if err != nil {
-		p.log.Debug("a process is polled", "pid", proc.pid, "error", err)
+		p.log.Debug("cannot watch a pidfd; the agent polls the process", "pid", proc.pid, "error", err)
 		return
 	}
 
 	p.last++
 	if err := p.add(fd, p.last); err != nil {
-		p.log.Debug("a process is polled", "pid", proc.pid, "error", err)
+		p.log.Debug("cannot watch a pidfd; the agent polls the process", "pid", proc.pid, "error", err)
 		_ = unix.Close(fd) // nothing uses the descriptor
 		return
 	}

@@ -189,15 +189,15 @@ func TestResolveProcess(t *testing.T) {
 		kind  error
 		words string
 	}{
-		{volume.Owner{Kind: volume.OwnerPID, PID: dead.Process.Pid}, volume.ErrRefused, "no such process"},
-		{volume.Owner{Kind: volume.OwnerPID, PID: zombie.Process.Pid}, volume.ErrRefused, "no such process"},
-		{volume.Owner{Kind: volume.OwnerPID}, volume.ErrInvalid, "0 is no pid"},
-		{volume.Owner{Kind: volume.OwnerPID, PID: -1}, volume.ErrInvalid, "-1 is no pid"},
+		{volume.Owner{Kind: volume.OwnerPID, PID: dead.Process.Pid}, volume.ErrRefused, "no running process"},
+		{volume.Owner{Kind: volume.OwnerPID, PID: zombie.Process.Pid}, volume.ErrRefused, "no running process"},
+		{volume.Owner{Kind: volume.OwnerPID}, volume.ErrInvalid, "0 is not a pid"},
+		{volume.Owner{Kind: volume.OwnerPID, PID: -1}, volume.ErrInvalid, "-1 is not a pid"},
 		{volume.Owner{Kind: volume.OwnerPID, PID: otherThread(t)}, volume.ErrInvalid, "is a thread of"},
 		{volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker"}, volume.ErrInvalid, "only the volume plugin of a container runtime"},
 		{volume.Owner{Kind: "host"}, volume.ErrInvalid, `unknown kind of owner "host"`},
-		{volume.Owner{Kind: volume.OwnerUnit}, volume.ErrInvalid, "no name of a unit"},
-		{volume.Owner{Kind: volume.OwnerUnit, Unit: "a.service", Invocation: "x"}, volume.ErrInvalid, "no invocation id"},
+		{volume.Owner{Kind: volume.OwnerUnit}, volume.ErrInvalid, "not a unit name"},
+		{volume.Owner{Kind: volume.OwnerUnit, Unit: "a.service", Invocation: "x"}, volume.ErrInvalid, "not an invocation id"},
 	} {
 		_, err := w.Resolve(t.Context(), tt.o)
 		if !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.words) {

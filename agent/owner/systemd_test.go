@@ -350,7 +350,7 @@ func TestBusComesBack(t *testing.T) {
 	a := resolvedUnit(t, w, "a.service")
 	b.stop()
 	await(t, "the loss of the bus", func() bool { return w.View(a).Life == volume.LifeUnknown })
-	if _, err := w.Resolve(t.Context(), ofUnit("b.service")); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "systemd cannot be asked") {
+	if _, err := w.Resolve(t.Context(), ofUnit("b.service")); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "systemd does not answer") {
 		t.Errorf("a unit that nobody answers for: %v", err)
 	}
 	ask := ofUnit("b.service")

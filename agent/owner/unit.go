@@ -117,10 +117,10 @@ func (u *units) connected(err error) {
 
 	switch {
 	case err == nil && u.failed != "":
-		u.log.Info("systemd can be asked about units again")
+		u.log.Info("systemd answers questions about units again")
 		u.failed = ""
 	case err != nil && u.failed != err.Error():
-		u.log.Warn("systemd cannot be asked about the units that own claims; the agent detaches none of them before it answers", "error", err)
+		u.log.Warn("cannot ask systemd about the units that own claims; the agent detaches none of these claims until systemd answers", "error", err)
 		u.failed = err.Error()
 	}
 }
@@ -241,21 +241,21 @@ func (u *units) mainPID(name string) int {
 // resolve accepts the invocation that the caller gives.
 func (u *units) resolve(ctx context.Context, name, invocation string) (unit, current string, err error) {
 	if name == "" || len(name) > 255 {
-		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no name of a unit", name)
+		return "", "", volume.Errorf(volume.ErrInvalid, "%q is not a unit name", name)
 	}
 	if invocation != "" && !isInvocation(invocation) {
-		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no invocation id: it has 32 hex digits", invocation)
+		return "", "", volume.Errorf(volume.ErrInvalid, "%q is not an invocation id, which has 32 hex digits", invocation)
 	}
 
 	s, err := u.ask(ctx, name)
 	switch {
 	case systemd.IsInvalid(err):
-		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no name of a unit: %v", name, err)
+		return "", "", volume.Errorf(volume.ErrInvalid, "%q is not a unit name: %v", name, err)
 	case err != nil && invocation != "":
 		return name, invocation, nil
 	case err != nil:
-		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: systemd cannot be asked about it: %v", name, err).
-			WithHint("claim with --owner none, and detach when it is no longer used")
+		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: systemd does not answer: %v", name, err).
+			WithHint("claim with --owner none, and detach the claim after use")
 	case s.ID == "":
 		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is not loaded", name).WithHint("%s", volume.Command("systemctl status %s", name))
 	case s.Over() || s.Active == "deactivating":
