@@ -439,7 +439,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: volume.Capability{Access: "exclusive"}}}, volume.ErrInvalid, `unknown access mode "exclusive"`},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: volume.Capability{Attachment: "tape"}}}, volume.ErrInvalid, `unknown attachment mode "tape"`},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: volume.Capability{Access: volume.MultiNodeMultiWriter}}}, volume.ErrRefused, "has no capability"},
-		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Owner: volume.Owner{Kind: "unit"}}}, volume.ErrInvalid, "claims cannot have owners here"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Owner: volume.Owner{Kind: "unit"}}}, volume.ErrInvalid, "does not support owners"},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "srv"}}, volume.ErrInvalid, "not an absolute path"},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "/var/lib/volagent"}}, volume.ErrInvalid, "the agent's own"},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "/var/lib/volagent/csi/x"}}, volume.ErrInvalid, "the agent's own"},

@@ -169,12 +169,12 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 // stays returns the error for a mount that the agent could not remove in the permitted way. The
 // hint names the next stronger command.
 func stays(id, alloc string, at *volume.Attempt) error {
-	err := volume.Errorf(volume.ErrRefused, "%s; the detach stays requested, and is tried again in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
+	err := volume.Errorf(volume.ErrRefused, "%s; the claim stays detaching, and the agent retries in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
 	next := at.Action.How.Stronger()
 	switch {
 	case at.Err.Remedy != "" && next != volume.WithPlugin:
 		further := volume.Command("volctl volume detach %s %s --without-plugin=%s", id, alloc, string(next))
-		return err.WithHint("%s; else: %s", at.Err.Remedy, further)
+		return err.WithHint("%s; if that fails: %s", at.Err.Remedy, further)
 	case next != volume.WithPlugin:
 		return err.WithHint("volctl volume detach %s %s --without-plugin=%s", id, alloc, string(next))
 	default:

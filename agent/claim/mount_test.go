@@ -86,9 +86,9 @@ func TestLend(t *testing.T) {
 		_, _, err := s.Claim(t.Context(), "data", q, d)
 		return err
 	}
-	want(t, claimed(s, volume.Request{Alloc: "web", AtFD: fd}, true), volume.ErrInvalid, "at_fd is good only")
-	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, false), volume.ErrInvalid, "at_fd is good only")
-	want(t, claimed(w.service(), volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, true), volume.ErrInvalid, "at_fd is good only")
+	want(t, claimed(s, volume.Request{Alloc: "web", AtFD: fd}, true), volume.ErrInvalid, "at_fd needs at")
+	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, false), volume.ErrInvalid, "at_fd needs at")
+	want(t, claimed(w.service(), volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, true), volume.ErrInvalid, "at_fd needs at")
 	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{AtFlags: "nosuid"}}, true), volume.ErrInvalid, "at_flags")
 	p.fail = errors.New("no such descriptor")
 	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, true), p.fail)

@@ -13,7 +13,7 @@ func (s *Service) resolve(ctx context.Context, req *volume.Request) (err error) 
 	if req.Owner.Kind == "" || req.Owner.Kind == volume.OwnerNone {
 		req.Owner = volume.Owner{Kind: volume.OwnerNone}
 	} else if s.Owners == nil {
-		return volume.Errorf(volume.ErrInvalid, "claims cannot have owners here")
+		return volume.Errorf(volume.ErrInvalid, "this agent does not support owners of claims")
 	} else if req.Owner, err = s.Owners.Resolve(ctx, req.Owner); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 	if released {
 		ended := " has ended"
 		if c.Keeper().ByMount() {
-			ended = " was taken away"
+			ended = " was unmounted"
 		}
 		s.say(id, c.Alloc, "owner-gone", c.Keeper().String()+ended)
 	}

@@ -23,7 +23,7 @@ func (s *Service) borrow(req request) (giveBack func(), err error) {
 	case req.AtFD == nil:
 		return func() {}, nil
 	case s.Places == nil || !req.Waits || req.At == "":
-		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is good only beside at, and for as long as the request waits")
+		return nil, volume.Errorf(volume.ErrInvalid, "at_fd needs at and a request that waits")
 	}
 
 	return s.Places.Lend(req.Volume, req.Alloc, req.At, *req.AtFD)
@@ -32,9 +32,9 @@ func (s *Service) borrow(req request) (giveBack func(), err error) {
 func (s *Service) checkAt(req *request) error {
 	switch {
 	case req.At == "" && req.Owner.Kind == volume.OwnerMount:
-		return volume.Errorf(volume.ErrInvalid, "a claim is owned by a mount only with the directory (at) that the mount is at")
+		return volume.Errorf(volume.ErrInvalid, "a claim that a mount owns needs the directory (at) of the mount")
 	case req.At == "" && req.AtFlags != "":
-		return volume.Errorf(volume.ErrInvalid, "mount options (at_flags) are for the directory (at) that the volume is to be bound at, and none was given")
+		return volume.Errorf(volume.ErrInvalid, "mount options (at_flags) need the directory (at) at which the volume is bound")
 	case req.At == "":
 		return nil
 	}

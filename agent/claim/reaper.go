@@ -142,7 +142,7 @@ func (r *Reaper) Pass(ctx context.Context) bool {
 	n := missed.Load()
 	// Log once, because a full disk can last for hours and make thousands of detaches fail.
 	if n > 0 && !r.missed {
-		r.log.Warn("cannot detach claims whose owners are gone; it is tried again until it can be done", "claims", n, "error", *last.Load())
+		r.log.Warn("cannot detach claims whose owners are gone; the agent keeps retrying", "claims", n, "error", *last.Load())
 	}
 	r.missed = n > 0
 	return n == 0

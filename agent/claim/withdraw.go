@@ -16,7 +16,7 @@ func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
 	defer cancel()
 
 	if _, err := s.endClaim(ctx, key.volume, key.alloc, key.seq, volume.WithPlugin); err != nil && !errors.Is(err, volume.ErrNotFound) {
-		return errors.Join(why, fmt.Errorf("and the claim could not be withdrawn: %w", err))
+		return errors.Join(why, fmt.Errorf("cannot withdraw the claim: %w", err))
 	}
 
 	s.say(key.volume, key.alloc, "claim-withdrawn", why.Error())
