@@ -9,7 +9,7 @@ import (
 )
 
 // atWork is the reason why the queue postpones a call that would change the storage of a volume.
-const atWork = "a call of the agent that died may still be at work on it"
+const atWork = "a call of the crashed agent may still be running"
 
 // suspect is a volume on which a call of a crashed agent may still be running.
 type suspect struct {
@@ -80,8 +80,8 @@ func (q *Queue) quiet(ctx context.Context, id string) error {
 		case <-time.After(min(quietEvery, time.Until(until)+time.Millisecond)):
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return volume.Errorf(volume.ErrTimeout, "nothing was asked of the plugin for volume %q: %s, at most until %s", id, atWork, until.Format(time.TimeOnly)).
-					WithHint("run the same again")
+				return volume.Errorf(volume.ErrTimeout, "cannot call the plugin for volume %q yet: %s, at most until %s", id, atWork, until.Format(time.TimeOnly)).
+					WithHint("repeat the command")
 			}
 
 			return ctx.Err()

@@ -219,7 +219,7 @@ func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	}
 
 	if d := obs.Plugin.Info.Driver; r.Leftover && d != "" && d != r.Volume.Driver {
-		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("it is driver %s now, and this is a volume of %s", d, r.Volume.Driver))
+		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("its driver is now %s, but the volume belongs to %s", d, r.Volume.Driver))
 	}
 
 	e.watched(obs, r, now)
@@ -317,7 +317,7 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 		}
 		if err != nil {
 			e.unsaved = e.unsaved || saving == volume.SaveFirst
-			q.o.Log.Error("a step was done but could not be saved; it is kept in memory and saved with the next change", "volume", id, "step", a.Kind, "error", err)
+			q.o.Log.Error("cannot save the result of a step; the agent keeps it in memory and saves it with the next change", "volume", id, "step", a.Kind, "error", err)
 		}
 	}
 
@@ -359,7 +359,7 @@ func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome
 	for i := range evs {
 		if evs[i].Type == "step-failed" {
 			evs[i].Type = "step-interrupted"
-			evs[i].Message = string(a.Kind) + " was broken off, because the agent is being stopped; the next one goes on with it"
+			evs[i].Message = string(a.Kind) + " was interrupted because the agent is stopping; the next agent process continues it"
 		}
 	}
 
