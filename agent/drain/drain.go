@@ -191,7 +191,7 @@ func (s *Service) detach(ctx context.Context) (failed []volume.Occupant) {
 }
 
 func notDetached(id, alloc string, err error) volume.Occupant {
-	o := volume.Occupant{Volume: id, Alloc: alloc, Message: fmt.Sprintf("its detach could not be stored: %v", err), Command: "volctl node status"}
+	o := volume.Occupant{Volume: id, Alloc: alloc, Message: fmt.Sprintf("cannot store its detach: %v", err), Command: "volctl node status"}
 	var e *volume.Error
 	if errors.As(err, &e) && e.Hint != "" {
 		o.Command = e.Hint
