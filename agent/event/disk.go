@@ -64,7 +64,7 @@ func (l line) event() Event {
 // directory.
 func openDisk(dir string, most int64, now time.Time) (*disk, uint64, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, 0, fmt.Errorf("cannot make the directory of events: %w", err)
+		return nil, 0, fmt.Errorf("cannot create the event directory: %w", err)
 	}
 
 	d := &disk{dir: dir, max: most}
@@ -91,7 +91,7 @@ func openDisk(dir string, most int64, now time.Time) (*disk, uint64, error) {
 func files(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the files of events: %w", err)
+		return nil, fmt.Errorf("cannot list the event files: %w", err)
 	}
 
 	var names []string
@@ -124,18 +124,18 @@ func lastSeq(path string) (last uint64, err error) {
 	const tail = 64 << 10 // larger than any line
 	f, err := untrusted.Open(path)
 	if err != nil {
-		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+		return 0, fmt.Errorf("cannot read the event files: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // the file was only read
 
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
-		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+		return 0, fmt.Errorf("cannot read the event files: %w", err)
 	}
 
 	data := make([]byte, min(end, tail))
 	if _, err := f.ReadAt(data, end-int64(len(data))); err != nil && !errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+		return 0, fmt.Errorf("cannot read the event files: %w", err)
 	}
 
 	for raw := range bytes.Lines(data) {
@@ -160,7 +160,7 @@ func lastSeq(path string) (last uint64, err error) {
 		})
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+		return 0, fmt.Errorf("cannot read the event files: %w", err)
 	}
 
 	return last, nil
@@ -237,13 +237,13 @@ func (d *disk) next(day string, now time.Time) error {
 		name = names[len(names)-1]
 		info, err := os.Stat(filepath.Join(d.dir, name))
 		if err != nil {
-			return fmt.Errorf("cannot open a file of events: %w", err)
+			return fmt.Errorf("cannot open an event file: %w", err)
 		}
 
 		if info.Size() >= d.max/parts {
 			var n int
 			if _, err := fmt.Sscanf(name[len(day):], ".%04d", &n); err != nil {
-				return fmt.Errorf("cannot tell the number of %s: %w", name, err)
+				return fmt.Errorf("cannot parse the number of event file %s: %w", name, err)
 			}
 			name = fileName(dayOf(name), n+1)
 		}
@@ -251,12 +251,12 @@ func (d *disk) next(day string, now time.Time) error {
 
 	f, err := os.OpenFile(filepath.Join(d.dir, name), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("cannot open a file of events: %w", err)
+		return fmt.Errorf("cannot open an event file: %w", err)
 	}
 
 	info, err := f.Stat()
 	if err != nil {
-		return errors.Join(fmt.Errorf("cannot open a file of events: %w", err), f.Close())
+		return errors.Join(fmt.Errorf("cannot open an event file: %w", err), f.Close())
 	}
 
 	d.f, d.name, d.size, d.torn = f, name, info.Size(), false
@@ -282,14 +282,14 @@ func (d *disk) prune(now time.Time) error {
 		path := filepath.Join(d.dir, names[i])
 		info, err := os.Stat(path)
 		if err != nil {
-			return fmt.Errorf("cannot look at the files of events: %w", err)
+			return fmt.Errorf("cannot read the size of an event file: %w", err)
 		}
 		// Leave room for the file that grows.
 		if total += info.Size(); dayOf(names[i]) >= oldest && total <= d.max-d.max/parts {
 			continue
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot remove old events: %w", err)
+			return fmt.Errorf("cannot delete an old event file: %w", err)
 		}
 	}
 
@@ -304,7 +304,7 @@ func (d *disk) close() error {
 	err := d.f.Close()
 	d.f = nil
 	if err != nil {
-		return fmt.Errorf("cannot close a file of events: %w", err)
+		return fmt.Errorf("cannot close an event file: %w", err)
 	}
 
 	return nil

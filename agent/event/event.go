@@ -88,7 +88,7 @@ func Open(o Options) *Log {
 
 	d, last, err := openDisk(o.Dir, o.MaxBytes, time.Now())
 	if err != nil {
-		o.Warn("events are kept in memory only", err)
+		o.Warn("cannot open the event files; the agent keeps events only in memory", err)
 		close(l.over)
 		return l
 	}
@@ -229,7 +229,7 @@ func (l *Log) write() {
 			err = errSlow
 		}
 		if err != nil && !failing {
-			l.o.Warn("events are lost: they cannot be written to files", err)
+			l.o.Warn("cannot write events to files; they are lost", err)
 		}
 
 		if len(evs) > 0 {
@@ -238,7 +238,7 @@ func (l *Log) write() {
 
 		if closed {
 			if err := l.disk.close(); err != nil && !failing {
-				l.o.Warn("events may be lost", err)
+				l.o.Warn("cannot close the event file; events may be lost", err)
 			}
 			return
 		}
