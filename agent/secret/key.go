@@ -37,7 +37,7 @@ type key struct {
 func derive(material []byte) (k key, err error) {
 	switch n := len(material); {
 	case n < minKey:
-		return k, fmt.Errorf("has %d bytes, and a key has %d to %d random ones", n, minKey, maxKey)
+		return k, fmt.Errorf("has %d bytes, but a key needs %d to %d random bytes", n, minKey, maxKey)
 	case n > maxKey:
 		return k, fmt.Errorf("has more than %d bytes, which is too long for a key", maxKey)
 	}
@@ -52,7 +52,7 @@ func derive(material []byte) (k key, err error) {
 }
 
 // errNoKey means that the credential or the key file does not exist.
-var errNoKey = errors.New("is not there")
+var errNoKey = errors.New("does not exist")
 
 // find returns the key with the given name. It first checks the credential. It then checks the key
 // file, because values may be older than the credential. The error explains why neither of them
@@ -104,7 +104,7 @@ func (s *Sealer) needed() (key, error) {
 		return k, err
 	}
 	if err := s.make(); err != nil {
-		return k, fmt.Errorf("cannot make key file %s: %w", s.KeyFile, err)
+		return k, fmt.Errorf("cannot create key file %s: %w", s.KeyFile, err)
 	}
 
 	return s.file()
@@ -151,7 +151,7 @@ func readKey(path string, private bool) (key, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return key{}, errNoKey
 	case errors.Is(err, syscall.ELOOP):
-		return key{}, errors.New("is a symbolic link, and must be the file itself")
+		return key{}, errors.New("is a symbolic link, but must be a regular file")
 	case err != nil:
 		return key{}, fmt.Errorf("cannot be read: %w", cause(err))
 	}
@@ -165,11 +165,11 @@ func readKey(path string, private bool) (key, error) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch mode := info.Mode(); {
 	case !mode.IsRegular():
-		return key{}, errors.New("is not a file")
+		return key{}, errors.New("is not a regular file")
 	case private && mode.Perm()&0o077 != 0:
-		return key{}, fmt.Errorf("has mode %04o: others may have read it. If nobody did: %s", mode.Perm(), volume.Command("chmod 600 %s", path))
+		return key{}, fmt.Errorf("has mode %04o, so other users may have read it; if none did: %s", mode.Perm(), volume.Command("chmod 600 %s", path))
 	case private && ok && int(st.Uid) != os.Geteuid():
-		return key{}, fmt.Errorf("belongs to user %d, and must be user %d's", st.Uid, os.Geteuid())
+		return key{}, fmt.Errorf("belongs to user %d, but must belong to user %d", st.Uid, os.Geteuid())
 	}
 
 	material, err := io.ReadAll(io.LimitReader(f, maxKey+1))

@@ -162,12 +162,12 @@ const again = "give the value again: register the volume's file with it"
 func (s *Sealer) Open(id, name, text string) (volume.Secret, error) {
 	wanted, sealed, ok := parse(text)
 	if !ok {
-		return volume.Secret{}, errors.New("what is stored is no sealed value; " + again)
+		return volume.Secret{}, errors.New("the stored text is not a sealed value; " + again)
 	}
 
 	k, err := s.find(wanted)
 	if err != nil {
-		return volume.Secret{}, fmt.Errorf("it is sealed with key %s, %w; bring that key back, or %s", wanted, err, again)
+		return volume.Secret{}, fmt.Errorf("it is sealed with key %s, %w; restore that key, or %s", wanted, err, again)
 	}
 
 	aead, err := chacha20poly1305.NewX(k.key)
@@ -177,7 +177,7 @@ func (s *Sealer) Open(id, name, text string) (volume.Secret, error) {
 
 	value, err := open(aead, sealed, about(id, name))
 	if err != nil {
-		return volume.Secret{}, errors.New("the sealed value is damaged, or another secret's; " + again)
+		return volume.Secret{}, errors.New("the sealed value is damaged or belongs to another secret; " + again)
 	}
 
 	return volume.NewSecret(string(value)), nil

@@ -191,7 +191,7 @@ func TestBadKeys(t *testing.T) {
 		"has 5 bytes":           func(s *secret.Sealer) error { return os.WriteFile(s.KeyFile, []byte("short"), 0o600) },
 		"too long for a key":    func(s *secret.Sealer) error { return os.WriteFile(s.KeyFile, make([]byte, 9999), 0o600) },
 		"is a symbolic link":    func(s *secret.Sealer) error { return relink(s.KeyFile) },
-		"is not a file":         func(s *secret.Sealer) error { return os.Mkdir(s.KeyFile+".d", 0o700) },
+		"is not a regular file": func(s *secret.Sealer) error { return os.Mkdir(s.KeyFile+".d", 0o700) },
 		"credential volagent.key h": func(s *secret.Sealer) error {
 			return os.WriteFile(filepath.Join(s.Credentials, secret.CredentialName), nil, 0o400)
 		},
@@ -201,7 +201,7 @@ func TestBadKeys(t *testing.T) {
 		if err := spoil(s); err != nil {
 			t.Fatal(err)
 		}
-		if words == "is not a file" {
+		if words == "is not a regular file" {
 			s.KeyFile += ".d"
 		}
 		_, err := s.Seal("data", refs{"key": {Literal: volume.NewSecret("wh1sper")}}, one)

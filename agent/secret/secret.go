@@ -76,7 +76,7 @@ func (r Resolver) one(id, name string, ref volume.SecretRef) (volume.Secret, err
 	case ref.Sealed != "" && r.Sealer != nil:
 		return r.Sealer.Open(id, name, ref.Sealed)
 	case ref.Sealed != "":
-		return volume.Secret{}, errors.New("it is sealed, and nothing here opens it")
+		return volume.Secret{}, errors.New("it is sealed, but this process cannot open sealed values")
 	case ref.Literal != (volume.Secret{}):
 		return ref.Literal, nil
 	default:
@@ -110,7 +110,7 @@ func (r Resolver) One(ref volume.SecretRef) (volume.Secret, error) {
 		return volume.NewSecret(v), nil
 
 	default:
-		return volume.Secret{}, errors.New("it names no source")
+		return volume.Secret{}, errors.New("the reference names no source")
 	}
 }
 
@@ -121,7 +121,7 @@ func (r Resolver) credential(name string) (volume.Secret, error) {
 	}
 
 	if dir == "" {
-		return volume.Secret{}, fmt.Errorf("credential %q: the agent was given no credentials by systemd", name)
+		return volume.Secret{}, fmt.Errorf("credential %q: systemd gave the agent no credentials", name)
 	}
 	if name != filepath.Base(name) || name == "." || name == ".." {
 		return volume.Secret{}, fmt.Errorf("credential %q is not a name", name)

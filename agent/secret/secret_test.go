@@ -88,7 +88,7 @@ func TestUnreadable(t *testing.T) {
 		ref   volume.SecretRef
 		words string
 	}{
-		{given, volume.SecretRef{}, "it names no source"},
+		{given, volume.SecretRef{}, "the reference names no source"},
 		{given, volume.SecretRef{File: "key"}, `file "key" is not an absolute path`},
 		{given, volume.SecretRef{File: filepath.Join(dir, "none")}, "no such file"},
 		{given, volume.SecretRef{File: dir}, "not a regular file"},
@@ -100,9 +100,9 @@ func TestUnreadable(t *testing.T) {
 		{given, volume.SecretRef{Credential: ".."}, "is not a name"},
 		{given, volume.SecretRef{Credential: "/etc/passwd"}, "is not a name"},
 		{given, volume.SecretRef{Credential: "none"}, "no such file"},
-		{secret.Resolver{}, volume.SecretRef{Credential: "cred"}, "was given no credentials by systemd"},
+		{secret.Resolver{}, volume.SecretRef{Credential: "cred"}, "systemd gave the agent no credentials"},
 		{given, volume.SecretRef{Env: "KEY"}, "environment has no KEY"},
-		{given, volume.SecretRef{Sealed: "v1.x.y"}, "nothing here opens it"},
+		{given, volume.SecretRef{Sealed: "v1.x.y"}, "cannot open sealed values"},
 	} {
 		got, err := tt.r.Of(volume.Volume{ID: "data", Secrets: map[string]volume.SecretRef{"password": tt.ref}})
 		if err == nil || !strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), `cannot read secret "password" of volume "data": `) || got != nil {
