@@ -107,7 +107,7 @@ func (n *Notebook) Settle(was volume.Record, allocs []string) bool {
 		}
 
 		if err != nil {
-			n.o.Log.Warn("cannot keep a note of what is mounted; it would be missed only if the state database was lost", "error", err)
+			n.o.Log.Warn("cannot update the notes of a volume; the agent retries with its next note", "error", err)
 			n.setFailed(was)
 			return false
 		}
