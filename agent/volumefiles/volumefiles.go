@@ -209,10 +209,10 @@ func (f *Files) settle(v *filed, err error) {
 		words = err.Error()
 	}
 	if v.said != words && words != "" {
-		f.o.Log.Warn("a volume file is not in force", "at", v.place(), "error", words)
+		f.o.Log.Warn("cannot apply a volume file", "at", v.place(), "error", words)
 	}
 	if v.said != "" && words == "" {
-		f.o.Log.Info("a volume file is in force now", "at", v.place(), "volume", v.spec.ID)
+		f.o.Log.Info("applied a volume file", "at", v.place(), "volume", v.spec.ID)
 	}
 	v.said = words
 	f.tell()
@@ -269,7 +269,7 @@ func (f *Files) Await(ctx context.Context, id string) error {
 			if v.why != nil {
 				return fmt.Errorf("%s: %w", v.place(), v.why)
 			}
-			return volume.Errorf(volume.ErrTimeout, "volume %q is not registered yet: the volume files are being read", id).WithHint("volctl volume list")
+			return volume.Errorf(volume.ErrTimeout, "volume %q is not registered yet: the agent is still reading the volume files", id).WithHint("volctl volume list")
 		}
 	}
 }
@@ -307,13 +307,13 @@ func (v *filed) second(first map[string]string) {
 
 	id, storage := "id\x00"+v.spec.ID, v.spec.PluginID+"\x00"+v.spec.ExternalID
 	if other, twice := first[id]; twice {
-		v.bad, v.why = true, fmt.Errorf("volume %q stands in %s already", v.spec.ID, other)
+		v.bad, v.why = true, fmt.Errorf("volume %q is already in %s", v.spec.ID, other)
 		return
 	}
 
 	first[id] = v.place()
 	if other, twice := first[storage]; twice && v.spec.ExternalID != "" {
-		v.bad, v.why = true, fmt.Errorf("external_id %q of plugin %q stands in %s already; one storage volume has one id", v.spec.ExternalID, v.spec.PluginID, other)
+		v.bad, v.why = true, fmt.Errorf("external_id %q of plugin %q is already in %s; one storage volume has one id", v.spec.ExternalID, v.spec.PluginID, other)
 		return
 	}
 
@@ -349,7 +349,7 @@ func readFile(path string, convert func(api.VolumeSpec) volume.Volume) []*filed 
 	for _, d := range docs {
 		v := &filed{file: path, line: d.Line, spec: convert(d.Spec)}
 		if d.From != spec.Own {
-			v.bad, v.why = true, fmt.Errorf("volume %q is described for %s: register it with volctl volume register, and export it to this file: volctl volume export", d.Spec.ID, cmp.Or(string(d.From), "others"))
+			v.bad, v.why = true, fmt.Errorf("volume %q is in the format of %s; register it with volctl volume register, then export it to this file with volctl volume export", d.Spec.ID, cmp.Or(string(d.From), "others"))
 		}
 		all = append(all, v)
 	}

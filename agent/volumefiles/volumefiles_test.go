@@ -96,7 +96,7 @@ func TestFiles(t *testing.T) {
 	for _, p := range f.Problems() {
 		problems[filepath.Base(p.Subject)] = p.Message + " | " + p.Command
 	}
-	for name, want := range map[string]string{"b.yaml": `volume "data" stands in ` + dir + "/a.yaml", "c.yaml": "not here | elsewhere", "e.yaml": "line "} {
+	for name, want := range map[string]string{"b.yaml": `volume "data" is already in ` + dir + "/a.yaml", "c.yaml": "not here | elsewhere", "e.yaml": "line "} {
 		if !strings.Contains(problems[name], want) {
 			t.Errorf("%s: %q, want %q", name, problems[name], want)
 		}
