@@ -113,7 +113,7 @@ func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record
 	request.Secrets = s.Seal.Equal(v.ID, request.Secrets, v.Secrets)
 	if differences := v.Differences(request); len(differences) > 0 {
 		return failed(volume.Errorf(volume.ErrRefused, "volume %q exists and differs from the request: %s", v.ID, strings.Join(differences, "; ")).
-			WithHint("%s", "to change the volume, edit what this command prints and register it: "+volume.Command("volctl volume export %s", v.ID)))
+			WithHint("%s", "to change the volume, edit the output of this command and register it: "+volume.Command("volctl volume export %s", v.ID)))
 	}
 
 	return r, volume.Change{Outcome: volume.Unchanged}, nil
@@ -121,8 +121,8 @@ func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record
 
 // deleting returns the error for an operation on a volume whose delete has not finished.
 func deleting(id string) error {
-	return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", id, volume.Deleting).
-		WithHint("%s", "run the same delete again to go on with it: "+volume.Command("volctl volume delete %s -y", id))
+	return volume.Errorf(volume.ErrRefused, "volume %q: %s has not finished", id, volume.Deleting).
+		WithHint("%s", "repeat the delete: "+volume.Command("volctl volume delete %s -y", id))
 }
 
 // intend stores the intent to create the volume, and the topology for the request. It reports
@@ -134,12 +134,12 @@ func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.Pl
 		old, ok := tx.Volume(spec.ID)
 		switch v := old.Volume; {
 		case begun && !ok:
-			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; plugin %q may have one named %q", spec.ID, spec.PluginID, spec.Name)
+			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; plugin %q may have a volume named %q", spec.ID, spec.PluginID, spec.Name)
 		case ok && v.Provision != volume.Provisioning:
 			return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", spec.ID)
 		case ok && (v.Name != spec.Name || v.PluginID != spec.PluginID):
-			return volume.Errorf(volume.ErrRefused, "an earlier create of volume %q by plugin %q under the name %q was not seen to end", spec.ID, v.PluginID, v.Name).
-				WithHint("go on with it as it was, or drop it: %s", volume.Command("volctl volume deregister %s -force", spec.ID))
+			return volume.Errorf(volume.ErrRefused, "an earlier create of volume %q by plugin %q under the name %q has not finished", spec.ID, v.PluginID, v.Name).
+				WithHint("repeat the create with the earlier values, or discard it: %s", volume.Command("volctl volume deregister %s -force", spec.ID))
 		}
 
 		resumed, intent = ok, spec
@@ -168,10 +168,10 @@ func creates(v volume.Volume, info volume.PluginInfo) error {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", v.PluginID).
 			WithHint("create it with the storage system's own tools, then: volctl volume register FILE")
 	case len(v.Mutable) > 0 && !info.Caps.Modify:
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes, so volume %q can have no mutable_parameters", v.PluginID, v.ID).
-			WithHint("give them as parameters, if the plugin knows them so")
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes, so volume %q cannot have mutable_parameters", v.PluginID, v.ID).
+			WithHint("give them as parameters, if the plugin accepts them there")
 	case v.Topology.Given() && !info.Caps.Topology:
-		return volume.Errorf(volume.ErrRefused, "plugin %q knows no topology, so volume %q can have no topology_request", v.PluginID, v.ID).
+		return volume.Errorf(volume.ErrRefused, "plugin %q does not support topology, so volume %q cannot have a topology_request", v.PluginID, v.ID).
 			WithHint("volctl plugin status %s", v.PluginID)
 	}
 
@@ -200,8 +200,8 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 
 		return unclear(volume.CreateVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
-			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept; plugin %q may have one named %q", cause, whose, v.ID, v.PluginID, v.Name),
-			Hint:    "run the same create again to go on with it, or " + s.lookFor(v.PluginID) + "drop it: " + volume.Command("volctl volume deregister %s -force", v.ID),
+			Message: fmt.Sprintf("%v; it is unknown whether %s made volume %q. The agent keeps the intent, because plugin %q may have a volume named %q", cause, whose, v.ID, v.PluginID, v.Name),
+			Hint:    "repeat the create, or " + s.lookFor(v.PluginID) + "discard it: " + volume.Command("volctl volume deregister %s -force", v.ID),
 		})
 	}
 	if err := s.dropIntent(ctx, v.ID); err != nil {
@@ -220,7 +220,7 @@ func (s *Service) lookFor(pluginID string) string {
 	if !s.Plugins.View(pluginID).Info.Caps.List {
 		return ""
 	}
-	return "look for it (" + volume.Command("volctl plugin volumes %s", pluginID) + ") and "
+	return "check for the volume (" + volume.Command("volctl plugin volumes %s", pluginID) + ") and "
 }
 
 // unclear returns the error words together with the failed call, so that the caller sees both.
@@ -264,7 +264,7 @@ func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.Creat
 
 	err := s.Store.Update(ctx, func(tx Tx) error {
 		if old, ok := tx.Volume(v.ID); !ok || old.Volume.Provision != volume.Provisioning {
-			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; the plugin made it as external_id %q", v.ID, v.ExternalID).
+			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; the plugin created its storage as external_id %q", v.ID, v.ExternalID).
 				WithHint("register it with that external_id: volctl volume register FILE")
 		}
 		if err := unique(tx, v); err != nil {
@@ -293,7 +293,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 		return unknown(id)
 	}
 	if !r.Volume.Created && confirm != id {
-		return volume.Errorf(volume.ErrRefused, "volume %q was registered, not created here; its data is destroyed only if it is named once more", id).
+		return volume.Errorf(volume.ErrRefused, "this agent did not create volume %q; to destroy its data, repeat the id", id).
 			WithHint("volctl volume delete %s -y --confirm=%s", id, id)
 	}
 
@@ -338,14 +338,14 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		if debt, ok := tx.Leftover(r.Volume.Driver, r.Volume.ExternalID); ok && r.Volume.ExternalID != "" {
 			left := strings.Join(Behind(debt), "; ")
 			if left == "" {
-				left = "a call of unknown outcome may still have an effect, which is waited for"
+				left = "the agent waits for a possible late effect of a call"
 			}
-			return volume.Errorf(volume.ErrRefused, "what was left of volume %q when %q was deregistered by force is not undone yet: %s",
+			return volume.Errorf(volume.ErrRefused, "cannot delete volume %q: leftovers of the forced deregister of %q still exist: %s",
 				id, debt.Volume.ID, left).WithHint("volctl node status")
 		}
 		if r.Volume.Provision == volume.Provisioning {
-			return volume.Errorf(volume.ErrRefused, "volume %q was never seen to be created, so its external id is not known", id).
-				WithHint("run the create again first, or drop the record: %s", volume.Command("volctl volume deregister %s -force", id))
+			return volume.Errorf(volume.ErrRefused, "the create of volume %q has not finished, so its external id is unknown", id).
+				WithHint("repeat the create first, or discard the record: %s", volume.Command("volctl volume deregister %s -force", id))
 		}
 
 		r.Volume.Provision = volume.Deleting
@@ -394,8 +394,8 @@ func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, 
 	if resumed || errors.As(cause, &ce) && ce.Uncertain() {
 		return unclear(volume.DeleteVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
-			Message: fmt.Sprintf("%v; whether the data of volume %q is gone is not known", cause, v.ID),
-			Hint:    "run the same delete again to go on with it: " + volume.Command("volctl volume delete %s -y", v.ID),
+			Message: fmt.Sprintf("%v; it is unknown whether the data of volume %q still exists", cause, v.ID),
+			Hint:    "repeat the delete: " + volume.Command("volctl volume delete %s -y", v.ID),
 		})
 	}
 

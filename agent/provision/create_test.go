@@ -134,7 +134,7 @@ func TestCreateResumes(t *testing.T) {
 		s := w.service()
 		s.Plugins = anyPlugin{w}
 		_, _, err := s.Create(t.Context(), v, false)
-		want(t, what, err, volume.ErrRefused, `"data"`, "was not seen to end")
+		want(t, what, err, volume.ErrRefused, `"data"`, "has not finished")
 		if got := w.volumes["data"].Volume; got.Name != "data" || got.PluginID != "ebs" {
 			t.Errorf("%s: the intent became %+v", what, got)
 		}
@@ -154,16 +154,16 @@ func TestCreateFails(t *testing.T) {
 		kind  error
 		words []string
 	}{
-		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"whether the plugin made", "is not known", "the intent is kept", "hint: run the same create again", "deregister data -force"}},
-		{"a lost connection", call("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"is not known"}},
-		{"an internal error", call("Internal", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
-		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
+		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"it is unknown", "whether the plugin made", "keeps the intent", "hint: repeat the create", "deregister data -force"}},
+		{"a lost connection", call("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"it is unknown"}},
+		{"an internal error", call("Internal", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
+		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
 		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{"refuses", "no"}},
 		{"a capacity that cannot be", call("OutOfRange", volume.RetryChange, true), false, volume.ErrInvalid, nil},
 		{"no room", call("ResourceExhausted", volume.RetryBackoff, true), false, nil, []string{"ResourceExhausted"}},
 		{"a name with other arguments", call("AlreadyExists", volume.RetryChange, true), false, nil, []string{"AlreadyExists"}},
 		{"secrets that are refused", call("Unauthenticated", volume.RetryChange, true), false, nil, nil},
-		{"a refusal that came too late", call("InvalidArgument", volume.RetryChange, false), true, nil, []string{"is not known"}},
+		{"a refusal that came too late", call("InvalidArgument", volume.RetryChange, false), true, nil, []string{"it is unknown"}},
 	} {
 		w := newWorld()
 		good := w.create
@@ -254,7 +254,7 @@ func TestCreateFindsRegistered(t *testing.T) {
 		return volume.CreateVolumeResult{ExternalID: "vol-9"}, nil
 	}
 	_, _, err := w.service().Create(t.Context(), spec(), false)
-	want(t, "create", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is registered as volume "first" already`)
+	want(t, "create", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is already registered as volume "first"`)
 	if _, there := w.volumes["data"]; there || len(w.volumes) != 1 {
 		t.Errorf("left: %+v", w.volumes)
 	}

@@ -69,7 +69,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 	msg := "deregistered"
 	switch {
 	case forget:
-		msg = "given up for good"
+		msg = "deregistered by force, leftovers discarded"
 	case force:
 		msg += " by force"
 	}
@@ -93,7 +93,7 @@ func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error)
 	debt := volume.LeftoverOf(r) // a call may still be running, and its effect is also a leftover
 	left = Behind(debt)
 	if want := r.Volume.Expansion.Want; want > 0 {
-		left = append(left, fmt.Sprintf("plugin %q may have expanded external_id %q to %s, or do so yet", r.Volume.PluginID, r.Volume.ExternalID, volume.Size(want)))
+		left = append(left, fmt.Sprintf("plugin %q may have expanded external_id %q to %s, or may still do so", r.Volume.PluginID, r.Volume.ExternalID, volume.Size(want)))
 	}
 	tx.DeleteVolume(id)
 	if _, ok := tx.Leftover(r.Volume.Driver, r.Volume.ExternalID); r.Held() && r.Volume.ExternalID != "" && !ok && !forget {
@@ -113,7 +113,7 @@ func mayDrop(r volume.Record, force bool) error {
 		return err
 	}
 	if r.Volume.Provision != volume.Provisioned {
-		return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", r.Volume.ID, r.Volume.Provision).
+		return volume.Errorf(volume.ErrRefused, "volume %q: %s has not finished", r.Volume.ID, r.Volume.Provision).
 			WithHint("volctl volume deregister %s -force", r.Volume.ID)
 	}
 
@@ -155,7 +155,7 @@ func (s *Service) unguardLast(gone volume.Record) (left []string) {
 func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
 	for _, dir := range r.AllGuards() {
 		if err := s.Guards.Unguard(dir, but); err != nil {
-			left = append(left, fmt.Sprintf("%v; it stays immutable until: %s", err, volume.Command("chattr -i %s", dir.Path)))
+			left = append(left, fmt.Sprintf("%v; the directory stays immutable until: %s", err, volume.Command("chattr -i %s", dir.Path)))
 		}
 	}
 
@@ -170,8 +170,8 @@ func unless(known bool, err error, tx Tx, id string) error {
 	}
 
 	for _, d := range leftovers(tx, id) {
-		return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered by force already; plugin %q is still to undo what it left: %s",
-			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see how that stands: volctl node status; to give it up: %s", volume.Command("volctl volume deregister %s --force --forget", id))
+		return volume.Errorf(volume.ErrNotFound, "volume %q was already deregistered by force; plugin %q must still undo its leftovers: %s",
+			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see the leftovers: volctl node status; to discard them: %s", volume.Command("volctl volume deregister %s --force --forget", id))
 	}
 
 	return unknown(id)
@@ -229,7 +229,7 @@ func (s *Service) Stats(ctx context.Context, id string) (volume.Report, error) {
 		return volume.Report{}, err
 	}
 	if !info.Caps.Stats {
-		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q does not tell how full a volume is", r.Volume.PluginID)
+		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q does not report the usage of volumes", r.Volume.PluginID)
 	}
 
 	p, err := s.Plugins.Reporter(r.Volume.PluginID)
@@ -266,6 +266,6 @@ func measurable(r volume.Record) error {
 	if _, _, mounted := whereMounted(r); mounted {
 		return nil
 	}
-	return volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so there is nobody to ask how full it is", r.Volume.ID).
+	return volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so its usage cannot be measured", r.Volume.ID).
 		WithHint("volctl volume claim %s", r.Volume.ID)
 }

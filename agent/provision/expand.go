@@ -53,7 +53,7 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	}
 
 	if begun {
-		s.say(r, "expand-begun", "to be expanded to %s", volume.Size(size))
+		s.say(r, "expand-begun", "expanding to %s", volume.Size(size))
 	}
 	s.Queue.Wake(id)
 	if wait <= 0 {
@@ -165,7 +165,7 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 
 	words := &volume.Error{Message: fmt.Sprintf("plugin %q does not expand volume %q to %s: %s", v.PluginID, v.ID, volume.Size(size), ce.Message)}
 	if v.Expansion.Node > 0 {
-		words.Message = fmt.Sprintf("the storage of volume %q has %s, but what is on it was not expanded: %v", v.ID, volume.Size(v.Capacity), ce)
+		words.Message = fmt.Sprintf("the storage of volume %q has %s, but the node did not complete the expansion: %v", v.ID, volume.Size(v.Capacity), ce)
 		words.Hint = volume.Command("volctl volume status %s", v.ID)
 	}
 
@@ -183,13 +183,13 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 // current step. The queue continues the expansion.
 func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
 	v, at := r.Volume, s.Queue.Attempt(r.Volume.ID, "")
-	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent goes on with it", v.ID, volume.Size(size), wait.Round(time.Millisecond)).
-		WithHint("run the same again to wait for it, or see how far it is: %s", volume.Command("volctl volume status %s", v.ID))
+	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent continues", v.ID, volume.Size(size), wait.Round(time.Millisecond)).
+		WithHint("to wait for it, repeat the command; to see its progress: %s", volume.Command("volctl volume status %s", v.ID))
 	switch p := s.Plugins.View(v.PluginID); {
 	case at != nil && at.Err != nil:
-		known := "it is tried again"
+		known := "the agent retries"
 		if at.Err.Unknown() {
-			known = "whether that had an effect is not known, and it is tried again"
+			known = "it is unknown whether that had an effect, and the agent retries"
 		}
 		words.Message += fmt.Sprintf(": %v; %s", at.Err, known)
 		return &volume.Awaited{Err: words, At: *at}

@@ -44,7 +44,7 @@ func TestExpand(t *testing.T) {
 			t.Errorf("to %d, which it has: %v, %+v", size, err, ch)
 		}
 	}
-	equal(t, "events", w.events, []string{"expand-begun data: to be expanded to 20B"})
+	equal(t, "events", w.events, []string{"expand-begun data: expanding to 20B"})
 	equal(t, "calls", len(w.calls), 0) // the queue calls the plugin, not Expand
 }
 
@@ -64,7 +64,7 @@ func TestExpandWithdrawn(t *testing.T) {
 	}
 	_, _, err = w.service().WithdrawExpansion(t.Context(), "nosuch")
 	want(t, "unknown", err, volume.ErrNotFound, `no volume "nosuch"`)
-	equal(t, "events", w.events, []string{"expand-begun data: to be expanded to 20B", "expand-withdrawn data: expansion: 20B → none"})
+	equal(t, "events", w.events, []string{"expand-begun data: expanding to 20B", "expand-withdrawn data: expansion: 20B → none"})
 	equal(t, "woken", w.woken, []string{"data", "data"})
 }
 
@@ -151,8 +151,8 @@ func TestExpandTimesOut(t *testing.T) {
 	w := sized(t)
 	w.attempt = &volume.Attempt{Action: volume.Action{Kind: volume.ControllerExpand}, Err: call("DeadlineExceeded", volume.RetryBackoff, false), Tries: 2}
 	_, _, err := w.service().Expand(t.Context(), "data", 20, time.Millisecond)
-	want(t, "timeout", err, volume.ErrTimeout, `volume "data" was not expanded to 20B within 1ms; the agent goes on with it`,
-		"DeadlineExceeded", "whether that had an effect is not known", "hint: run the same again")
+	want(t, "timeout", err, volume.ErrTimeout, `volume "data" was not expanded to 20B within 1ms; the agent continues`,
+		"DeadlineExceeded", "unknown whether that had an effect", "hint: to wait for it, repeat the command")
 	w.attempt = &volume.Attempt{Action: volume.Action{Kind: volume.Wait, Cause: volume.CausePlugin, Reason: "no controller"}}
 	_, _, err = w.service().Expand(t.Context(), "data", 20, time.Millisecond)
 	want(t, "no plugin", err, volume.ErrPluginUnavailable, "no controller")

@@ -23,7 +23,7 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 		return out, err
 	}
 	if !info.Caps.StorageHealth && !info.Caps.ListHealth {
-		return out, volume.Errorf(volume.ErrRefused, "plugin %q cannot tell how its storage is", pluginID).WithHint("volctl plugin status %s", pluginID)
+		return out, volume.Errorf(volume.ErrRefused, "plugin %q cannot report the health of its storage", pluginID).WithHint("volctl plugin status %s", pluginID)
 	}
 
 	p, err := s.Plugins.Reporter(pluginID)

@@ -53,7 +53,7 @@ func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 		c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Aborted")}
 		c.planted = func() { change(c) }
 		_, err := c.take(t, time.Minute)
-		want(t, name, err, volume.ErrRefused, `volume "data" was deregistered meanwhile`, "is not known, so the intent is kept")
+		want(t, name, err, volume.ErrRefused, `volume "data" was deregistered meanwhile`, "so the agent keeps the intent")
 		equal(t, name+": calls", c.calls, []string{"CreateSnapshot nightly of vol-9, 1 held, 1 secrets"})
 	}
 }
@@ -80,7 +80,7 @@ func TestSnapshotsOfEverNewPages(t *testing.T) {
 	s := c.service()
 	s.Plugins = pageless{c, &n}
 	_, err := s.Snapshots(ctx, volume.SnapshotsAsk{PluginID: "ebs"})
-	want(t, "ever new", err, nil, "there were 10000 pages")
+	want(t, "ever new", err, nil, "it returned 10000 pages")
 }
 
 // TestCreateDroppedMeanwhile checks a create whose record is deleted while the plugin copies data.
@@ -95,7 +95,7 @@ func TestCreateDroppedMeanwhile(t *testing.T) {
 		}
 	}
 	_, _, err := c.service().CreateWithin(t.Context(), v, false, time.Minute)
-	want(t, "dropped", err, volume.ErrRefused, "was deregistered meanwhile", "may have one named")
+	want(t, "dropped", err, volume.ErrRefused, "was deregistered meanwhile", "may have a volume named")
 	if _, ok := c.volumes[v.ID]; ok || len(*asked) != 1 {
 		t.Errorf("it is back: %v, after %d calls", ok, len(*asked))
 	}

@@ -24,7 +24,7 @@ type Storage interface {
 // does not know which values apply. The caller then repeats the same Modify.
 func (s *Service) Modify(ctx context.Context, id string, asked map[string]string) (volume.Record, volume.Change, error) {
 	if len(asked) == 0 {
-		return failed(volume.Errorf(volume.ErrInvalid, "no parameter is given that volume %q is to have", id))
+		return failed(volume.Errorf(volume.ErrInvalid, "no parameter to modify is given for volume %q", id))
 	}
 	if err := (volume.Volume{ID: id, Mutable: asked}).CheckMutable(); err != nil {
 		return failed(err)
@@ -56,7 +56,7 @@ func (s *Service) Modify(ctx context.Context, id string, asked map[string]string
 // canModify refuses a modify that cannot succeed. It runs before the agent stores an intent.
 func (s *Service) canModify(ctx context.Context, v volume.Volume) error {
 	if v.Provision != volume.Provisioned {
-		return volume.Errorf(volume.ErrRefused, "volume %q cannot be modified: %s was begun and has not been seen to end", v.ID, v.Provision).
+		return volume.Errorf(volume.ErrRefused, "cannot modify volume %q: %s has not finished", v.ID, v.Provision).
 			WithHint("volctl volume status %s", v.ID)
 	}
 
@@ -135,7 +135,7 @@ func (s *Service) changeVolume(ctx context.Context, v volume.Volume, change func
 			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile", v.ID)
 		}
 		if r.Volume.Provision != volume.Provisioned {
-			return volume.Errorf(volume.ErrRefused, "volume %q cannot be modified: %s was begun meanwhile", v.ID, r.Volume.Provision)
+			return volume.Errorf(volume.ErrRefused, "cannot modify volume %q: %s has begun meanwhile", v.ID, r.Volume.Provision)
 		}
 
 		r.Volume = change(r.Volume)
@@ -153,8 +153,8 @@ func (s *Service) notModified(ctx context.Context, before volume.Volume, wanted 
 	if errors.As(cause, &ce) && ce.Uncertain() {
 		return unclear(volume.ControllerModify, cause, &volume.Error{
 			Kind:    kindOf(cause),
-			Message: fmt.Sprintf("%v; whether volume %q was modified is not known", cause, before.ID),
-			Hint:    "run the same again to go on with it: " + volume.Modify(before.ID, pairs(wanted)...),
+			Message: fmt.Sprintf("%v; it is unknown whether volume %q was modified", cause, before.ID),
+			Hint:    "repeat the modify: " + volume.Modify(before.ID, pairs(wanted)...),
 		})
 	}
 
@@ -190,5 +190,5 @@ func refusal(pluginID string, cause error) error {
 		return cause
 	}
 
-	return volume.Errorf(kind, "plugin %q refuses it: %s", pluginID, ce.Message)
+	return volume.Errorf(kind, "plugin %q refuses the request: %s", pluginID, ce.Message)
 }

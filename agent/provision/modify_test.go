@@ -64,7 +64,7 @@ func TestModifyRefused(t *testing.T) {
 		kind   error
 		words  string
 	}{
-		{"nothing", nil, nil, volume.ErrInvalid, "no parameter is given"},
+		{"nothing", nil, nil, volume.ErrInvalid, "no parameter to modify is given"},
 		{"no name", nil, set("", "x"), volume.ErrInvalid, "has no name"},
 		{"no volume", func(w *world) { delete(w.volumes, "data") }, set("iops", "1"), volume.ErrNotFound, `no volume "data"`},
 		{"it cannot", func(w *world) { w.view.Info.Caps.Modify = false }, set("iops", "1"), volume.ErrRefused, `plugin "ebs" cannot modify volumes`},
@@ -75,7 +75,7 @@ func TestModifyRefused(t *testing.T) {
 			r := w.volumes["data"]
 			r.Volume.Provision = volume.Deleting
 			w.volumes["data"] = r
-		}, set("iops", "1"), volume.ErrRefused, "deleting was begun and has not been seen to end"},
+		}, set("iops", "1"), volume.ErrRefused, "deleting has not finished"},
 	} {
 		w := mutable(t)
 		if tt.change != nil {
@@ -100,12 +100,12 @@ func TestModifyFails(t *testing.T) {
 		kind  error
 		words []string
 	}{
-		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{`plugin "ebs" refuses it: no`}},
-		{"in use", call("FailedPrecondition", volume.RetryBackoff, true), false, volume.ErrRefused, []string{"refuses it: no"}},
+		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{`plugin "ebs" refuses the request: no`}},
+		{"in use", call("FailedPrecondition", volume.RetryBackoff, true), false, volume.ErrRefused, []string{"refuses the request: no"}},
 		{"it is gone", call("NotFound", volume.RetryBackoff, true), false, nil, []string{"NotFound"}},
-		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"is not known", "hint: run the same again to go on with it: volctl volume modify data iops=200"}},
-		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
-		{"another call is pending", call("Aborted", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
+		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"it is unknown", "hint: repeat the modify: volctl volume modify data iops=200"}},
+		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
+		{"another call is pending", call("Aborted", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
 	} {
 		w := mutable(t)
 		w.modify = func(volume.ModifyRequest) error { return tt.err }
@@ -197,7 +197,7 @@ func TestRegisterModifies(t *testing.T) {
 	// The plugin refuses the modify, so the agent applies no other part of the file.
 	w.modify = func(volume.ModifyRequest) error { return call("InvalidArgument", volume.RetryChange, true) }
 	_, err := again(false)
-	want(t, "refused", err, volume.ErrInvalid, "refuses it: no")
+	want(t, "refused", err, volume.ErrInvalid, "refuses the request: no")
 	if v := w.volumes["data"].Volume; v.Reclaim != "" || v.Modifying != nil {
 		t.Errorf("left: %+v", v)
 	}
@@ -232,7 +232,7 @@ func TestCreateBeyondThePlugin(t *testing.T) {
 		words  string
 	}{
 		"mutable parameters": {func(v *volume.Volume) { v.Mutable = set("iops", "1") }, `plugin "ebs" cannot modify volumes`},
-		"a topology":         {func(v *volume.Volume) { v.Topology.Required = []map[string]string{{"zone": "a"}} }, `plugin "ebs" knows no topology`},
+		"a topology":         {func(v *volume.Volume) { v.Topology.Required = []map[string]string{{"zone": "a"}} }, `plugin "ebs" does not support topology`},
 	} {
 		w, v := newWorld(), spec()
 		tt.change(&v)

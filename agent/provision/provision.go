@@ -149,7 +149,7 @@ const awaitPlugin = 30 * time.Second
 // the plugin is down, plugin returns the report from an earlier start.
 func (s *Service) plugin(ctx context.Context, id string) (volume.PluginInfo, error) {
 	if s.Halt != "" {
-		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", id, s.Halt)
+		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
 	}
 
 	v := s.Plugins.View(id)
@@ -166,7 +166,7 @@ func (s *Service) plugin(ctx context.Context, id string) (volume.PluginInfo, err
 // ready waits until the plugin is ready, and returns what the plugin reports about itself.
 func (s *Service) ready(ctx context.Context, id string) (volume.PluginInfo, error) {
 	if s.Halt != "" {
-		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", id, s.Halt)
+		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
 	}
 	if !s.Plugins.View(id).Known {
 		return volume.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
@@ -300,12 +300,12 @@ func (s *Service) lend(tx Tx, v volume.Volume) (err error) {
 // uses.
 func unique(tx Tx, v volume.Volume) error {
 	if other, ok := tx.VolumeOf(v.Driver, v.ExternalID); ok && other != v.ID {
-		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is registered as volume %q already; one storage volume has one id",
+		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is already registered as volume %q; one storage volume has one id",
 			v.ExternalID, v.Driver, other).WithHint("volctl volume status %s", other)
 	}
 	// The test undoes all its calls when it ends, and would unmount the volume under its claims.
 	if plugin, ok := tx.TestOf(v.Driver, v.ExternalID); ok {
-		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is in a test of plugin %q; it can be registered when that is over and undone",
+		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is in a test of plugin %q; register it after the test has ended",
 			v.ExternalID, v.Driver, plugin).WithHint("volctl events --since 10m")
 	}
 
@@ -383,7 +383,7 @@ func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 	case !errors.As(err, &ce):
 		return err
 	case ce.Code == "NotFound":
-		return volume.Errorf(volume.ErrNotFound, "plugin %q knows no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
+		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
 	case ce.Code == "InvalidArgument" || ce.Code == volume.CodeUnverified:
 		return volume.Errorf(volume.ErrRefused, "plugin %q does not offer volume %q with these capabilities: %s", v.PluginID, v.ExternalID, ce.Message)
 	}

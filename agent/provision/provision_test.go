@@ -30,7 +30,7 @@ func TestRegister(t *testing.T) {
 	other := existing()
 	other.ID = "other"
 	_, _, err = w.service().Register(t.Context(), other, false)
-	want(t, "a second id", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is registered as volume "data" already`, "hint: volctl volume status data")
+	want(t, "a second id", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is already registered as volume "data"`, "hint: volctl volume status data")
 	fresh := spec()
 	fresh.ID = "fresh"
 	_, _, err = w.service().Register(t.Context(), fresh, false)
@@ -65,7 +65,7 @@ func TestRegisterValidates(t *testing.T) {
 	}{
 		{"it is there", false, nil, nil, ""},
 		{"the plugin is down", true, nil, nil, ""},
-		{"it is not there", false, call("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `knows no volume "vol-9"`},
+		{"it is not there", false, call("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `has no volume "vol-9"`},
 		{"not with these capabilities", false, call("InvalidArgument", volume.RetryChange, true), volume.ErrRefused, "does not offer"},
 		{"the answer is not the question", false, call(volume.CodeUnverified, volume.RetryChange, true), volume.ErrRefused, "does not offer"},
 		{"it cannot tell", false, call("Unimplemented", volume.RetryNever, true), nil, ""},
@@ -182,7 +182,7 @@ func TestDebt(t *testing.T) {
 		t.Errorf("volumes %+v, debts %+v, woken %q", w.volumes, w.debts, w.woken)
 	}
 	_, err = w.service().Deregister(t.Context(), "data", true)
-	want(t, "deregistered again", err, volume.ErrNotFound, "was deregistered by force already", "/t may still be mounted", "-force --forget")
+	want(t, "deregistered again", err, volume.ErrNotFound, "was already deregistered by force", "/t may still be mounted", "-force --forget")
 
 	again := existing()
 	again.ID = "renamed"
@@ -196,7 +196,7 @@ func TestDebt(t *testing.T) {
 	}
 	equal(t, "woken", w.woken, []string{debt.Key(), "renamed"})
 	err = w.service().Delete(t.Context(), "renamed", "renamed")
-	want(t, "deleted under what is left", err, volume.ErrRefused, `when "data" was deregistered by force`, "/t may still be mounted")
+	want(t, "deleted under what is left", err, volume.ErrRefused, `the forced deregister of "data"`, "/t may still be mounted")
 
 	// A second forced deregister keeps the first leftover record, because it already contains all
 	// leftovers.
@@ -273,9 +273,9 @@ func TestForceOnIntent(t *testing.T) {
 		t.Fatal("it did not fail")
 	}
 	_, err := w.service().Deregister(t.Context(), "data", false)
-	want(t, "without force", err, volume.ErrRefused, "creating was begun and has not been seen to end", "-force")
+	want(t, "without force", err, volume.ErrRefused, "creating has not finished", "-force")
 	err = w.service().Delete(t.Context(), "data", "")
-	want(t, "delete", err, volume.ErrRefused, "was never seen to be created")
+	want(t, "delete", err, volume.ErrRefused, "has not finished")
 	left, err := w.service().Deregister(t.Context(), "data", true)
 	if err != nil || len(left) != 1 || left[0] != `plugin "ebs" may have made a volume named "data"` {
 		t.Errorf("%v, %q", err, left)
@@ -306,7 +306,7 @@ func TestDeleteRegistered(t *testing.T) {
 	w.mustRegister(t, existing())
 	for _, confirm := range []string{"", "yes", "Data", "vol-9"} {
 		err := w.service().Delete(t.Context(), "data", confirm)
-		want(t, confirm, err, volume.ErrRefused, "registered, not created here", "--confirm=data")
+		want(t, confirm, err, volume.ErrRefused, "this agent did not create", "--confirm=data")
 	}
 	w.view.Info.Caps.CreateDelete = false
 	want(t, "cannot", w.service().Delete(t.Context(), "data", "data"), volume.ErrRefused, "cannot delete volumes")
@@ -326,8 +326,8 @@ func TestDeleteFails(t *testing.T) {
 		word string
 	}{
 		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), volume.Deleting, volume.ErrTimeout, "whether the data"},
-		{"an internal error", call("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "is not known"},
-		{"in use, or with snapshots", call("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, volume.ErrRefused, `plugin "ebs" refuses it: no`},
+		{"an internal error", call("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "it is unknown"},
+		{"in use, or with snapshots", call("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, volume.ErrRefused, `plugin "ebs" refuses the request: no`},
 	} {
 		w := newWorld()
 		w.mustCreate(t)
@@ -363,7 +363,7 @@ func TestStats(t *testing.T) {
 	equal(t, "call", w.calls[len(w.calls)-1], "stats vol-9 /t")
 	w.view.Info.Caps.Stats = false
 	_, err = w.service().Stats(t.Context(), "data")
-	want(t, "cannot", err, volume.ErrRefused, "does not tell how full")
+	want(t, "cannot", err, volume.ErrRefused, "does not report the usage")
 }
 
 // TestRegisterDash checks that the agent refuses a new id that begins with "-". A volume that an

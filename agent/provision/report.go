@@ -114,7 +114,7 @@ func (s *Service) Report(ctx context.Context, id string, within time.Duration, s
 		return volume.Report{}, unknown(id)
 	}
 	if s.Halt != "" {
-		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", r.Volume.PluginID, s.Halt)
+		return volume.Report{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", r.Volume.PluginID, s.Halt)
 	}
 
 	if within <= 0 || within > reportWithin {
@@ -137,7 +137,7 @@ func (s *Service) Report(ctx context.Context, id string, within time.Duration, s
 	case outer.Err() != nil:
 		return now, outer.Err()
 	case errors.Is(err, context.DeadlineExceeded):
-		now.Silent = append(now.Silent, "nothing was asked: another call for the volume has not ended")
+		now.Silent = append(now.Silent, "no call was made: another call for the volume is still running")
 	case err != nil:
 		return now, err
 	}
@@ -279,7 +279,7 @@ func (s *Service) keep(r volume.Record, now volume.Report) volume.Report {
 		switch {
 		case side.is.Same(side.was):
 		case side.is == nil || len(side.is.Found) == 0:
-			s.say(r, "health-changed", "the plugin's %s finds nothing wrong any more", side.by)
+			s.say(r, "health-changed", "the plugin's %s no longer finds a problem", side.by)
 		default:
 			for _, c := range side.is.Found {
 				s.say(r, "health-changed", "the plugin's %s finds: %s", side.by, c)

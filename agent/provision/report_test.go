@@ -118,7 +118,7 @@ func TestReportKept(t *testing.T) {
 	if got, err = s.Report(t.Context(), "data", 0, false); err != nil || len(got.Findings()) != 1 {
 		t.Errorf("%v, %+v", err, got)
 	}
-	equal(t, "the last event", w.events[len(w.events)-1], "health-changed data: the plugin's controller finds nothing wrong any more")
+	equal(t, "the last event", w.events[len(w.events)-1], "health-changed data: the plugin's controller no longer finds a problem")
 
 	// The answer of the node service expires with the mount. A later mount does not restore it.
 	calls := len(w.calls)
@@ -213,7 +213,7 @@ func TestReportInTime(t *testing.T) {
 	if err != nil || got.Stats == nil {
 		t.Errorf("behind another call: %v, %+v", err, got)
 	}
-	equal(t, "silent", got.Silent, []string{"nothing was asked: another call for the volume has not ended"})
+	equal(t, "silent", got.Silent, []string{"no call was made: another call for the volume is still running"})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Report(ctx, "data", 0, false); !errors.Is(err, context.Canceled) {
@@ -349,20 +349,20 @@ func TestListEnds(t *testing.T) {
 		return volume.VolumePage{Next: "again"}, nil
 	}
 	_, err := w.service().List(t.Context(), "ebs", 0, none)
-	want(t, "the same token", err, nil, "does not end its answer to ListVolumes", `"again" came twice`)
+	want(t, "the same token", err, nil, "returns an endless list for ListVolumes", `token "again" twice`)
 	equal(t, "calls", len(w.calls), 2)
 	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
 		return volume.VolumePage{Next: map[string]string{"": "a", "a": "b", "b": "a"}[r.Token]}, nil
 	}
 	_, err = w.service().List(t.Context(), "ebs", 0, none)
-	want(t, "a loop", err, nil, `"a" came twice`)
+	want(t, "a loop", err, nil, `token "a" twice`)
 	n := 0
 	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
 		n++
 		return volume.VolumePage{Next: fmt.Sprint(n)}, nil
 	}
 	_, err = w.service().List(t.Context(), "ebs", 0, none)
-	want(t, "tokens without end", err, nil, "there were 10000 pages")
+	want(t, "tokens without end", err, nil, "it returned 10000 pages")
 	ctx, cancel := context.WithCancel(t.Context())
 	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
 		cancel()
@@ -377,7 +377,7 @@ func TestListEnds(t *testing.T) {
 func TestHealth(t *testing.T) {
 	w := newWorld()
 	_, err := w.service().Health(t.Context(), "ebs")
-	want(t, "cannot", err, volume.ErrRefused, "cannot tell how its storage is")
+	want(t, "cannot", err, volume.ErrRefused, "cannot report the health of its storage")
 	w.backends = func() ([]volume.Condition, error) { return []volume.Condition{{Severity: volume.Degraded}}, nil }
 	w.unwell = func(r volume.ListHealthRequest) (volume.HealthPage, error) {
 		bad := []volume.Condition{{Severity: volume.DataLoss}}
@@ -410,9 +410,9 @@ func TestCapacity(t *testing.T) {
 		_, err := w.service().Capacity(t.Context(), "ebs", q)
 		return err
 	}
-	want(t, "cannot", ask(volume.CapacityRequest{}), volume.ErrRefused, "cannot tell how much it can create")
+	want(t, "cannot", ask(volume.CapacityRequest{}), volume.ErrRefused, "cannot report its capacity")
 	w.view.Info.Caps.Capacity = true
-	want(t, "no topology", ask(volume.CapacityRequest{Topology: set("zone", "a")}), volume.ErrRefused, "knows no topology")
+	want(t, "no topology", ask(volume.CapacityRequest{Topology: set("zone", "a")}), volume.ErrRefused, "does not support topology")
 	want(t, "no such mode", ask(volume.CapacityRequest{Capabilities: []volume.Capability{{Access: "all"}}}), volume.ErrInvalid, "all")
 	if err := ask(volume.CapacityRequest{}); err != nil {
 		t.Error(err)

@@ -77,7 +77,7 @@ func (t *taking) ripen(ctx context.Context, got volume.GroupSnapshot) (volume.Gr
 		case called && ce.Code == "NotFound":
 			return got, errors.Join(t.gone(err), t.s.drop(ctx, t.intent))
 		case called && ce.Final(), !called && !errors.Is(err, volume.ErrPluginUnavailable):
-			return got, t.unclear(err, fmt.Sprintf("%v; whether %s %q, which is %q, is ready is not known", err, t.noun(), t.intent.Name, got.ID))
+			return got, t.unclear(err, fmt.Sprintf("%v; it is unknown whether %s %q (id %q) is ready", err, t.noun(), t.intent.Name, got.ID))
 		default:
 			t.last = err
 			t.s.tell(t.intent.Key(), err.Error())
@@ -89,7 +89,7 @@ func (t *taking) ripen(ctx context.Context, got volume.GroupSnapshot) (volume.Gr
 
 // gone returns the error for a snapshot that its plugin no longer has.
 func (t *taking) gone(cause error) error {
-	return t.worded(cause, volume.Errorf(nil, "plugin %q has no %s %q any more: it failed there, or was deleted", t.intent.PluginID, t.noun(), t.intent.ID))
+	return t.worded(cause, volume.Errorf(nil, "plugin %q no longer has %s %q: it failed there or was deleted", t.intent.PluginID, t.noun(), t.intent.ID))
 }
 
 // look asks the plugin for the state of a snapshot. It uses the best call that the plugin supports.
@@ -131,13 +131,13 @@ func (t *taking) late(ctx context.Context) error {
 	in := t.intent
 	switch {
 	case in.ID != "":
-		return t.worded(t.last, volume.Errorf(volume.ErrTimeout, "%s %q, which is %q at plugin %q, is not ready after %s; it goes on there",
-			t.noun(), in.Name, in.ID, in.PluginID, t.wait).WithHint("to see how far it is: %s; to wait on: %s", volume.Command("volctl volume snapshot list --plugin %s", in.PluginID), t.again()))
+		return t.worded(t.last, volume.Errorf(volume.ErrTimeout, "%s %q (id %q at plugin %q) is not ready after %s; the plugin continues",
+			t.noun(), in.Name, in.ID, in.PluginID, t.wait).WithHint("to see its progress: %s; to wait for it: %s", volume.Command("volctl volume snapshot list --plugin %s", in.PluginID), t.again()))
 	case t.unsure:
-		return t.unclear(t.last, fmt.Sprintf("after %s plugin %q has not said that %s %q is made; it may still be at it, so the intent is kept",
+		return t.unclear(t.last, fmt.Sprintf("after %s, plugin %q has not confirmed %s %q; it may still be working, so the agent keeps the intent",
 			t.wait, in.PluginID, t.noun(), in.Name))
 	default:
-		return errors.Join(volume.Errorf(volume.ErrTimeout, "%s %q was not begun within %s: another call for the volume is in flight", t.noun(), in.Name, t.wait).
+		return errors.Join(volume.Errorf(volume.ErrTimeout, "%s %q was not begun within %s: another call for the volume is running", t.noun(), in.Name, t.wait).
 			WithHint("volctl volume status %s", in.Volumes[0]), t.s.drop(ctx, in))
 	}
 }
@@ -152,8 +152,8 @@ func (t *taking) unclear(cause error, message string) error {
 	}
 
 	return t.worded(cause, volume.Errorf(kind, "%s", message).
-		WithHint("%s", "run the same again to go on with it: "+t.again()+
-			"; or have it forgotten: "+volume.Command("volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
+		WithHint("%s", "repeat the command to continue: "+t.again()+
+			"; to forget the intent: "+volume.Command("volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
 }
 
 func (t *taking) worded(cause error, words *volume.Error) error {
@@ -174,7 +174,7 @@ func (t *taking) notTaken(ctx context.Context, cause error) error {
 		if !called || !ce.Uncertain() {
 			whose = "an earlier call"
 		}
-		return t.unclear(cause, fmt.Sprintf("%v; whether %s made %s %q is not known, so the intent is kept", cause, whose, t.noun(), t.intent.Name))
+		return t.unclear(cause, fmt.Sprintf("%v; it is unknown whether %s made %s %q, so the agent keeps the intent", cause, whose, t.noun(), t.intent.Name))
 	}
 	if err := t.s.drop(ctx, t.intent); err != nil {
 		return errors.Join(cause, err)
@@ -194,15 +194,15 @@ func (t *taking) notTaken(ctx context.Context, cause error) error {
 func answered(pluginID string, ce *volume.CallError) *volume.Error {
 	switch ce.Code {
 	case "NotFound":
-		return volume.Errorf(volume.ErrNotFound, "plugin %q knows nothing of it: %s", pluginID, ce.Message)
+		return volume.Errorf(volume.ErrNotFound, "plugin %q reports \"not found\": %s", pluginID, ce.Message)
 	case "FailedPrecondition", "ResourceExhausted", "AlreadyExists":
-		return volume.Errorf(volume.ErrRefused, "plugin %q refuses it: %s", pluginID, ce.Message)
+		return volume.Errorf(volume.ErrRefused, "plugin %q refuses the request: %s", pluginID, ce.Message)
 	case "Unimplemented":
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot do it: %s", pluginID, ce.Message)
+		return volume.Errorf(volume.ErrRefused, "plugin %q does not support the request: %s", pluginID, ce.Message)
 	case "InvalidArgument", "OutOfRange":
-		return volume.Errorf(volume.ErrInvalid, "plugin %q refuses it: %s", pluginID, ce.Message)
+		return volume.Errorf(volume.ErrInvalid, "plugin %q refuses the request: %s", pluginID, ce.Message)
 	case "PermissionDenied", "Unauthenticated":
-		return volume.Errorf(volume.ErrRefused, "plugin %q refuses it: %s", pluginID, ce.Message).WithHint("give the secrets that it needs: --secret KEY=file:PATH")
+		return volume.Errorf(volume.ErrRefused, "plugin %q refuses the request: %s", pluginID, ce.Message).WithHint("give the secrets that the plugin needs: --secret KEY=file:PATH")
 	}
 
 	return nil

@@ -67,7 +67,7 @@ func (s *Service) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait tim
 		t.event("snapshot-failed", "%v", err)
 		return volume.MadeSnapshot{}, err
 	case got.ID != "":
-		t.event("snapshot-created", "%s %q is %q, %s", t.noun(), t.intent.Name, got.ID, readiness(got.Ready))
+		t.event("snapshot-created", "%s %q has id %q and is %s", t.noun(), t.intent.Name, got.ID, readiness(got.Ready))
 	}
 
 	return volume.MadeSnapshot{Intent: t.intent, GroupSnapshot: got}, nil
@@ -112,7 +112,7 @@ func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, 
 
 	ids := slices.Compact(slices.Sorted(slices.Values(ask.Volumes)))
 	if len(ids) == 0 || !ask.Group && len(ids) > 1 {
-		return nil, volume.Errorf(volume.ErrInvalid, "a snapshot is of one volume, a group of at least one, not of %d", len(ids))
+		return nil, volume.Errorf(volume.ErrInvalid, "a snapshot needs one volume, and a group needs at least one; %d are given", len(ids))
 	}
 
 	t := &taking{s: s, ask: ask, intent: volume.SnapshotIntent{Name: ask.Name, Group: ask.Group, Volumes: ids, Since: time.Now().UTC()}}
@@ -142,9 +142,9 @@ func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, 
 func cannot(pluginID string, group bool, c volume.Caps) error {
 	switch {
 	case group && !c.GroupSnapshot:
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot groups", pluginID).WithHint("volctl plugin status %s", pluginID)
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot make group snapshots", pluginID).WithHint("volctl plugin status %s", pluginID)
 	case !group && !c.Snapshot:
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot", pluginID).WithHint("volctl plugin status %s", pluginID)
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot make snapshots", pluginID).WithHint("volctl plugin status %s", pluginID)
 	}
 
 	return nil
@@ -155,7 +155,7 @@ func (t *taking) add(v volume.Volume) error {
 	in := &t.intent
 	switch {
 	case v.Provision != volume.Provisioned:
-		return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", v.ID, v.Provision).
+		return volume.Errorf(volume.ErrRefused, "volume %q: %s has not finished", v.ID, v.Provision).
 			WithHint("volctl volume status %s", v.ID)
 	case in.PluginID == "":
 		in.PluginID, in.Driver = v.PluginID, v.Driver
@@ -181,8 +181,8 @@ func (t *taking) intend(ctx context.Context) error {
 
 		old, ok := tx.Snapshot(t.intent.Key())
 		if ok && !old.Same(t.intent) {
-			return volume.Errorf(volume.ErrRefused, "%s %q of %s was begun before, and has not been seen to be finished",
-				t.noun(), old.Name, strings.Join(old.Volumes, ", ")).WithHint("take another name, or see: %s", volume.Command("volctl volume snapshot list --plugin %s", old.PluginID))
+			return volume.Errorf(volume.ErrRefused, "an earlier %s %q of %s has not finished",
+				t.noun(), old.Name, strings.Join(old.Volumes, ", ")).WithHint("use another name, or check the earlier one: %s", volume.Command("volctl volume snapshot list --plugin %s", old.PluginID))
 		}
 		if t.unsure = ok; ok {
 			t.intent = old
@@ -330,7 +330,7 @@ func (t *taking) reach() (Plugin, volume.Secrets, error) {
 
 		for name, value := range own {
 			if other, ok := all[name]; ok && other.Reveal() != value.Reveal() {
-				return nil, nil, volume.Errorf(volume.ErrInvalid, "the volumes have different secrets %q: say which the group is to be made with", name).
+				return nil, nil, volume.Errorf(volume.ErrInvalid, "the volumes have different secrets %q: give the secret for the group", name).
 					WithHint("--secret %s=file:PATH", name)
 			}
 

@@ -116,8 +116,8 @@ func (s *Service) unnamed(ref volume.SnapshotAt) error {
 			continue
 		}
 		t := taking{intent: i}
-		return volume.Errorf(volume.ErrRefused, "%q is the name of a %s that plugin %q has not given an id yet, so it cannot be deleted", ref.ID, ref.Noun(), ref.PluginID).
-			WithHint("%s", "to learn its id: "+t.again()+"; to have it forgotten, whether it is there or not: "+volume.Command("volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
+		return volume.Errorf(volume.ErrRefused, "cannot delete %q: it is the name of a %s without a known id at plugin %q", ref.ID, ref.Noun(), ref.PluginID).
+			WithHint("%s", "to get its id: "+t.again()+"; to forget the name: "+volume.Command("volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
 	}
 
 	return nil
@@ -143,7 +143,7 @@ func (s *Service) ForgetSnapshot(ctx context.Context, ref volume.SnapshotAt) (le
 	}
 
 	if len(left) == 0 {
-		return nil, volume.Errorf(volume.ErrNotFound, "no snapshot %q of plugin %q is being made, as far as this agent knows", ref.ID, ref.PluginID).
+		return nil, volume.Errorf(volume.ErrNotFound, "the agent has no unfinished snapshot %q of plugin %q", ref.ID, ref.PluginID).
 			WithHint("volctl volume snapshot list --plugin %s", ref.PluginID)
 	}
 
@@ -184,8 +184,8 @@ func notGone(ref volume.SnapshotAt, cause error) error {
 		kind = volume.ErrTimeout
 	}
 
-	return unclear(step, cause, volume.Errorf(kind, "%v; whether %s %q is gone is not known", cause, ref.Noun(), ref.ID).
-		WithHint("%s", "run the same again to go on with it: "+again))
+	return unclear(step, cause, volume.Errorf(kind, "%v; it is unknown whether %s %q still exists", cause, ref.Noun(), ref.ID).
+		WithHint("%s", "repeat the delete: "+again))
 }
 
 // members returns the ids of the snapshots in a group, because some plugins need these ids in calls
@@ -214,8 +214,8 @@ func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo,
 	var ce *volume.CallError
 	switch {
 	case errors.As(err, &ce) && ce.Code == "InvalidArgument":
-		return nil, unclear(volume.GetGroupSnapshot, err, volume.Errorf(volume.ErrInvalid, "plugin %q has to be told which snapshots belong to it: %s", ref.PluginID, ce.Message).
-			WithHint("name them after the id of the group"))
+		return nil, unclear(volume.GetGroupSnapshot, err, volume.Errorf(volume.ErrInvalid, "plugin %q needs the snapshots of the group: %s", ref.PluginID, ce.Message).
+			WithHint("give their ids after the id of the group"))
 	case errors.As(err, &ce) && ce.Code == "NotFound":
 		return nil, none(ref)
 	}

@@ -42,7 +42,7 @@ func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volum
 				out.Notes = append(out.Notes, view.Lacks(id, volume.ListSnapshots)+", so its snapshots are not shown")
 			default:
 				if err := s.listOne(ctx, volume.Volume{PluginID: id}, &out); err != nil {
-					out.Notes = append(out.Notes, fmt.Sprintf("plugin %q was asked in vain: %v", id, err))
+					out.Notes = append(out.Notes, fmt.Sprintf("plugin %q did not list its snapshots: %v", id, err))
 				}
 			}
 		}
@@ -72,7 +72,7 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 	if info.Caps.ListSnapshots {
 		all, err = allSnapshots(ctx, v.PluginID, p, volume.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
 	} else {
-		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots: only those are shown that have not been seen to be finished", v.PluginID))
+		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots, so only unfinished ones are shown", v.PluginID))
 		all = s.looked(ctx, p, info, v, secrets)
 	}
 
@@ -155,7 +155,7 @@ func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snap
 		switch {
 		case ready && s.drop(ctx, i) == nil:
 			t := taking{s: s, intent: i}
-			t.event("snapshot-created", "%s %q is %q, ready", t.noun(), i.Name, i.ID)
+			t.event("snapshot-created", "%s %q has id %q and is ready", t.noun(), i.Name, i.ID)
 		case i.Group || len(shown) == 0:
 			out.Pending = append(out.Pending, volume.PendingSnapshot{SnapshotIntent: i, Doing: s.told(i.Key())})
 		}

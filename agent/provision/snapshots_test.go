@@ -38,7 +38,7 @@ func TestSnapshotsWithoutEnd(t *testing.T) {
 	s := c.service()
 	s.Plugins = endless{c}
 	_, err := s.Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
-	want(t, "endless", err, nil, `plugin "ebs" does not end its answer to ListSnapshots: the token "1" came twice`, "volctl plugin logs ebs")
+	want(t, "endless", err, nil, `plugin "ebs" returns an endless list for ListSnapshots: it returned token "1" twice`, "volctl plugin logs ebs")
 }
 
 // TestSnapshotsNotListed checks that a note names a plugin that cannot list snapshots. The listing
@@ -54,7 +54,7 @@ func TestSnapshotsNotListed(t *testing.T) {
 	if err != nil || len(list.Listed) != 0 || len(list.Pending) != 1 || list.Pending[0].ID != "snap-1" || len(c.calls) != 0 {
 		t.Errorf("%v, %+v, %q", err, list, c.calls)
 	}
-	equal(t, "notes", list.Notes, []string{`plugin "ebs" cannot list its snapshots: only those are shown that have not been seen to be finished`})
+	equal(t, "notes", list.Notes, []string{`plugin "ebs" cannot list its snapshots, so only unfinished ones are shown`})
 
 	c.view.Info.Caps.GetSnapshot, c.ripe = true, 0
 	if list, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"}); err != nil || len(list.Listed) != 1 || !list.Listed[0].Ready || len(c.snapshots) != 0 {
@@ -71,7 +71,7 @@ func TestSnapshotsNotListed(t *testing.T) {
 func TestSnapshotsRefused(t *testing.T) {
 	c := newCamera(t, "none")
 	_, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
-	want(t, "it cannot", err, volume.ErrRefused, `plugin "ebs" cannot snapshot`)
+	want(t, "it cannot", err, volume.ErrRefused, `plugin "ebs" cannot make snapshots`)
 	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "nfs"})
 	want(t, "no plugin", err, volume.ErrNotFound, `no plugin "nfs"`)
 	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{VolumeID: "gone"})
@@ -123,17 +123,17 @@ func TestDeleteSnapshot(t *testing.T) {
 		kind  error
 		words string
 	}{
-		"FailedPrecondition": {volume.ErrRefused, `plugin "ebs" refuses it: no`},
-		"NotFound":           {volume.ErrNotFound, "knows nothing of it"},
-		"InvalidArgument":    {volume.ErrInvalid, "refuses it: no"}, // the answer for a snapshot that is a member of a group
-		"DeadlineExceeded":   {volume.ErrTimeout, `whether snapshot "snap-1" is gone is not known`},
+		"FailedPrecondition": {volume.ErrRefused, `plugin "ebs" refuses the request: no`},
+		"NotFound":           {volume.ErrNotFound, "not found"},
+		"InvalidArgument":    {volume.ErrInvalid, "refuses the request: no"}, // the answer for a snapshot that is a member of a group
+		"DeadlineExceeded":   {volume.ErrTimeout, `unknown whether snapshot "snap-1" still exists`},
 		"Internal":           {nil, "volctl volume snapshot delete ebs snap-1 -y"},
 	} {
 		c.fails[volume.DeleteSnapshot] = []error{refusal(volume.DeleteSnapshot, code)}
 		want(t, code, c.service().DeleteSnapshot(t.Context(), at, minute), tt.kind, tt.words)
 	}
 	c.view.Info.Caps.Snapshot = false
-	want(t, "it cannot", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrRefused, `plugin "ebs" cannot snapshot`)
+	want(t, "it cannot", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrRefused, `plugin "ebs" cannot make snapshots`)
 	at.PluginID = "nfs"
 	want(t, "no plugin", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrNotFound, `no plugin "nfs"`)
 }
@@ -167,11 +167,11 @@ func TestDeleteByName(t *testing.T) {
 	c := newCamera(t)
 	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Internal")}
 	_, err := c.take(t, 0)
-	want(t, "uncertain", err, nil, "is not known")
+	want(t, "uncertain", err, nil, "it is unknown")
 	at := volume.SnapshotAt{PluginID: "ebs", ID: "nightly"}
 	c.calls = nil
-	want(t, "no id yet", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrRefused, `"nightly" is the name of a snapshot that plugin "ebs" has not given an id yet`,
-		"to learn its id: volctl volume snapshot create data nightly", "volctl volume snapshot delete ebs nightly --forget")
+	want(t, "no id yet", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrRefused, `cannot delete "nightly": it is the name of a snapshot without a known id at plugin "ebs"`,
+		"to get its id: volctl volume snapshot create data nightly", "volctl volume snapshot delete ebs nightly --forget")
 	c.ripe = 9
 	if _, err := c.take(t, 0); err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestDeleteByName(t *testing.T) {
 	}
 	equal(t, "left", left, []string{`plugin "ebs" has "snap-1"`})
 	_, err = c.service().ForgetSnapshot(t.Context(), at)
-	want(t, "twice", err, volume.ErrNotFound, `no snapshot "nightly" of plugin "ebs" is being made`)
+	want(t, "twice", err, volume.ErrNotFound, `no unfinished snapshot "nightly" of plugin "ebs"`)
 
 	c.calls = nil
 	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
@@ -246,7 +246,7 @@ func TestDeleteGroup(t *testing.T) {
 		"GetVolumeGroupSnapshot group-1[], 0 held, 0 secrets", "DeleteVolumeGroupSnapshot group-1[m1 m2], 0 held, 0 secrets",
 	})
 	c.fails[volume.GetGroupSnapshot] = []error{refusal(volume.GetGroupSnapshot, "InvalidArgument")}
-	want(t, "it must be told", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrInvalid, "has to be told which snapshots belong to it", "name them")
+	want(t, "it must be told", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrInvalid, "needs the snapshots of the group", "give their ids")
 	at.Members, c.calls = []string{"m9"}, nil
 	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
 		t.Error(err)
@@ -258,5 +258,5 @@ func TestDeleteGroup(t *testing.T) {
 	}
 	c.fails[volume.GetGroupSnapshot] = []error{refusal(volume.GetGroupSnapshot, "NotFound")}
 	_, err = c.service().GroupSnapshot(t.Context(), at)
-	want(t, "no group", err, volume.ErrNotFound, "knows nothing of it")
+	want(t, "no group", err, volume.ErrNotFound, "not found")
 }

@@ -24,7 +24,7 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info volume.Plugi
 
 	switch {
 	case v.SnapshotID != "" && !info.Caps.Snapshot:
-		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot, so volume %q cannot be made from a snapshot", v.PluginID, v.ID).
+		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot make snapshots, so it cannot create volume %q from a snapshot", v.PluginID, v.ID).
 			WithHint("volctl plugin status %s", v.PluginID)
 	case v.SnapshotID != "":
 		if v.SnapshotID, err = s.sourceSnapshot(ctx, v, info); err != nil {
@@ -54,9 +54,9 @@ func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info volume.
 	case of.ID == v.ID:
 		return "", volume.Errorf(volume.ErrInvalid, "volume %q cannot be a clone of itself", v.ID)
 	case of.Driver != info.Driver:
-		return "", volume.Errorf(volume.ErrRefused, "volume %q is of plugin %q, and plugin %q clones its own volumes alone", of.ID, of.PluginID, v.PluginID)
+		return "", volume.Errorf(volume.ErrRefused, "volume %q belongs to plugin %q, but plugin %q can clone only its own volumes", of.ID, of.PluginID, v.PluginID)
 	case of.Provision != volume.Provisioned:
-		return "", volume.Errorf(volume.ErrRefused, "volume %q cannot be cloned: %s was begun and has not been seen to end", of.ID, of.Provision).
+		return "", volume.Errorf(volume.ErrRefused, "cannot clone volume %q: %s has not finished", of.ID, of.Provision).
 			WithHint("volctl volume status %s", of.ID)
 	case !resumed && !v.Topology.Given():
 		return of.ExternalID, of.CheckCloneSource(info)

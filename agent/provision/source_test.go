@@ -62,13 +62,13 @@ func TestSourceRefused(t *testing.T) {
 		words string
 	}{
 		"it cannot clone":    {clone("source"), func(c *camera) { c.view.Info.Caps.Clone = false }, volume.ErrRefused, `plugin "ebs" cannot clone volumes`},
-		"it cannot snapshot": {fromSnapshot, func(c *camera) { c.view.Info.Caps.Snapshot = false }, volume.ErrRefused, `plugin "ebs" cannot snapshot`},
+		"it cannot snapshot": {fromSnapshot, func(c *camera) { c.view.Info.Caps.Snapshot = false }, volume.ErrRefused, `plugin "ebs" cannot make snapshots`},
 		"of another driver": {clone("source"), func(c *camera) {
 			r := c.volumes["source"]
 			r.Volume.Driver, r.Volume.PluginID = "nfs.csi", "nfs"
 			c.volumes["source"] = r
-		}, volume.ErrRefused, `volume "source" is of plugin "nfs", and plugin "ebs" clones its own`},
-		"being deleted": {clone("source"), func(c *camera) { c.provision("source", volume.Deleting) }, volume.ErrRefused, `volume "source" cannot be cloned`},
+		}, volume.ErrRefused, `volume "source" belongs to plugin "nfs", but plugin "ebs" can clone only its own`},
+		"being deleted": {clone("source"), func(c *camera) { c.provision("source", volume.Deleting) }, volume.ErrRefused, `cannot clone volume "source"`},
 		"not ready": {fromSnapshot, func(c *camera) {
 			i := volume.SnapshotIntent{PluginID: "ebs", Driver: "ebs.csi", Name: "n", ID: "snap-1", Volumes: []string{"source"}, Sources: []string{"vol-9"}}
 			c.snapshots[i.Key()] = i
@@ -119,7 +119,7 @@ func TestCreateTakesLong(t *testing.T) {
 	c, asked = copies(t)
 	c.fails[volume.CreateVolume], c.patience = []error{aborted, aborted, aborted}, 2
 	_, _, err := c.service().CreateWithin(t.Context(), clone("source"), false, minute)
-	want(t, "too late", err, volume.ErrTimeout, "after 1m0s: CreateVolume: Aborted: no", "the intent is kept", "run the same create again")
+	want(t, "too late", err, volume.ErrTimeout, "after 1m0s: CreateVolume: Aborted: no", "keeps the intent", "repeat the create")
 	if r := c.volumes["data"]; r.Volume.Provision != volume.Provisioning || len(*asked) != 2 {
 		t.Errorf("%+v after %d calls", r.Volume, len(*asked))
 	}

@@ -25,7 +25,7 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	var ce *volume.CallError
 	switch {
 	case errors.As(err, &ce) && ce.Code == "NotFound":
-		return volume.Errorf(volume.ErrNotFound, "plugin %q knows no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
+		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
 	case err != nil || got.ExternalID != v.ExternalID:
 		return ctx.Err()
 	}
@@ -47,7 +47,7 @@ const (
 
 // endless returns the error for a listing that never ends.
 func endless(pluginID string, step volume.Kind, why string) error {
-	return volume.Errorf(nil, "plugin %q does not end its answer to %s: %s", pluginID, step, why).WithHint("volctl plugin logs %s", pluginID)
+	return volume.Errorf(nil, "plugin %q returns an endless list for %s: %s", pluginID, step, why).WithHint("volctl plugin logs %s", pluginID)
 }
 
 // pages calls page for each page until the last one, or until page reports done. If the plugin
@@ -68,7 +68,7 @@ func pages(ctx context.Context, pluginID string, step volume.Kind, page func(tok
 		case err != nil || done || next == "":
 			return err
 		case seen[next]:
-			return endless(pluginID, step, fmt.Sprintf("the token %.40q came twice", next))
+			return endless(pluginID, step, fmt.Sprintf("it returned token %.40q twice", next))
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
@@ -77,7 +77,7 @@ func pages(ctx context.Context, pluginID string, step volume.Kind, page func(tok
 		token = next
 	}
 
-	return endless(pluginID, step, fmt.Sprintf("there were %d pages", maxPages))
+	return endless(pluginID, step, fmt.Sprintf("it returned %d pages", maxPages))
 }
 
 // List calls each for every volume of the plugin, including volumes that are not registered here.
@@ -126,12 +126,12 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.Capaci
 		}
 	}
 
-	p, err := s.storage(ctx, pluginID, "tell how much it can create", func(c volume.Caps) bool { return c.Capacity })
+	p, err := s.storage(ctx, pluginID, "report its capacity", func(c volume.Caps) bool { return c.Capacity })
 	if err != nil {
 		return volume.CapacityResult{}, err
 	}
 	if len(q.Topology) > 0 && !s.Plugins.View(pluginID).Info.Caps.Topology {
-		return volume.CapacityResult{}, volume.Errorf(volume.ErrRefused, "plugin %q knows no topology", pluginID)
+		return volume.CapacityResult{}, volume.Errorf(volume.ErrRefused, "plugin %q does not support topology", pluginID)
 	}
 
 	out, err := p.GetCapacity(ctx, q)
