@@ -58,7 +58,7 @@ type Paths interface {
 	TargetPath(pluginID, alloc, id string, private bool) string
 }
 
-// Owners finds the owners of claims, watches them and reports which of them have ended.
+// Owners finds the owners of claims, watches them and reports their ends.
 type Owners interface {
 	volume.Owners
 	// Resolve completes the owner that a caller named, or refuses it.

@@ -42,7 +42,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestBadOptions checks that the error for an invalid option names the option and what is valid.
+// TestBadOptions checks that the error for an invalid option names the option and the valid values.
 func TestBadOptions(t *testing.T) {
 	_, s := newWorld(t)
 	for words, in := range map[string]opts{

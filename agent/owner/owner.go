@@ -98,7 +98,7 @@ func (w *Watcher) Close() error {
 }
 
 // Ended returns a channel that receives a value after a watched owner has ended. One value may
-// announce the end of several owners. Gone reports which of them have ended.
+// announce the end of several owners. The receiver asks Gone about each owner.
 func (w *Watcher) Ended() <-chan struct{} { return w.ended }
 
 func (w *Watcher) tell() {

@@ -121,10 +121,9 @@ func mayDrop(r volume.Record, force bool) error {
 }
 
 // unguard makes the own directories of a volume writable before the agent forgets the volume. If
-// the agent then keeps the volume, the record still names the directories, and the next mount
-// guards them again. unguard skips a volume that may still have mounts on this host, because the
-// leftover record names its directories. It returns a description of each directory that stays
-// immutable.
+// the agent then keeps the volume, the next mount guards the directories again. A volume that may
+// still have mounts on this host keeps its guards, because its leftover record names the
+// directories. The result describes each directory that stays immutable.
 func (s *Service) unguard(id string, may func(volume.Record) error) (left []string) {
 	r, ok := s.Store.Volume(id)
 	if !ok || s.Guards == nil || r.Held() || may(volume.Past(r, s.Owners)) != nil {

@@ -145,8 +145,8 @@ type Service struct {
 // awaitPlugin limits how long a request waits for a plugin that is starting.
 const awaitPlugin = 30 * time.Second
 
-// plugin checks that the plugin is configured, and returns what the plugin reports about itself. If
-// the plugin is down, plugin returns the report from an earlier start.
+// plugin checks that the plugin is configured, and returns its name, version and capabilities. If
+// the plugin is down, plugin returns the values from an earlier start.
 func (s *Service) plugin(ctx context.Context, id string) (volume.PluginInfo, error) {
 	if s.Halt != "" {
 		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
@@ -163,7 +163,7 @@ func (s *Service) plugin(ctx context.Context, id string) (volume.PluginInfo, err
 	return s.ready(ctx, id)
 }
 
-// ready waits until the plugin is ready, and returns what the plugin reports about itself.
+// ready waits until the plugin is ready, and returns its name, version and capabilities.
 func (s *Service) ready(ctx context.Context, id string) (volume.PluginInfo, error) {
 	if s.Halt != "" {
 		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)

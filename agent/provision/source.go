@@ -11,9 +11,9 @@ import (
 
 // source returns the plugin's id of the snapshot or volume from which the plugin fills a new
 // volume. A volume file may give a snapshot by its name, and a clone source by its volume id on
-// this host. source refuses requests that the plugin cannot fulfil, before the agent stores an
-// intent. For a resumed create, it does not check again whether this host reaches the clone source.
-// The plugin has already received that request.
+// this host. Requests that the plugin cannot fulfil are refused here, before the agent stores an
+// intent. For a resumed create, source does not check again whether this host reaches the clone
+// source. The plugin has already received that request.
 func (s *Service) source(ctx context.Context, v volume.Volume, info volume.PluginInfo, resumed bool) (snapshot, clone string, err error) {
 	if err := creates(v, info); err != nil {
 		return "", "", err

@@ -139,7 +139,7 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.Capaci
 }
 
 // storage waits until the plugin is ready and checks with can that the plugin has a capability. The
-// error names this capability with the text in the parameter what.
+// text what names this capability in the error.
 func (s *Service) storage(ctx context.Context, pluginID, what string, can func(volume.Caps) bool) (Storage, error) {
 	info, err := s.ready(ctx, pluginID)
 	if err != nil {

@@ -30,7 +30,7 @@ const defaultDeadline = 2 * time.Minute
 type entry struct {
 	sem     chan struct{}  // held by the goroutine that may make calls for the volume
 	unsaved bool           // a step should be on disk but is not; only for the holder of sem
-	last    volume.Glimpse // what the last step observed at its path; only for the holder of sem
+	last    volume.Glimpse // the observation of the last step at its path; only for the holder of sem
 	lastAt  time.Time
 	// misplaced contains the claims whose mounts were missing or wrong in the last observation of
 	// the whole volume. Only the holder of sem uses it.

@@ -104,8 +104,8 @@ func debtOf(r volume.Record) string {
 	return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)
 }
 
-// owed describes the pending calls for the storage of a volume. The queue calls owed and View while
-// it holds its own lock.
+// owed describes the calls that are still pending for the storage of a volume. The queue holds its
+// own lock when it calls owed and View.
 func (s session) owed(v volume.Volume) string {
 	if _, ok := s.Volume(debtOf(volume.Record{Volume: v})); ok {
 		return "a debt comes first"

@@ -183,10 +183,10 @@ func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a 
 }
 
 // building reports whether a step builds on the recorded results of earlier steps. Such a step
-// waits until these results are on disk. After a crash, the next agent must know three facts:
-// whether a new mount replaced the recorded mount, whether the agent is unmounting a wanted mount,
-// and whether the volume is still attached. If a claim is detached, its record already announces
-// the unmount, so the agent need not save it first.
+// waits until these results are on disk. The next agent needs them after a crash. They tell whether
+// a new mount replaced the recorded mount, whether a wanted mount is being unmounted, and whether
+// the volume is attached. If a claim is detached, its record already announces the unmount, so the
+// agent need not save it first.
 func building(r volume.Record, a volume.Action) bool {
 	switch a.Kind {
 	case volume.NodeUnpublish:
