@@ -198,7 +198,7 @@ func Behind(r volume.Record) []string {
 		add("%s may still be mounted (staged)", r.Node.StagingPath)
 	}
 	for _, d := range r.Node.PendingCalls {
-		add("plugin %q was not told: %s %s", r.Volume.PluginID, d.Kind, d.Path)
+		add("pending call to plugin %q: %s %s", r.Volume.PluginID, d.Kind, d.Path)
 	}
 	if r.Node.Attached != volume.Absent {
 		add("external_id %q may still be attached to node %q", r.Volume.ExternalID, r.Node.NodeID)

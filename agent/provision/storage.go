@@ -138,8 +138,8 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.Capaci
 	return out, refusal(pluginID, err)
 }
 
-// storage waits until the plugin is ready and checks with can that the plugin has a capability. The
-// text what names this capability in the error.
+// storage waits until the plugin is ready and checks with can that the plugin has a capability. If
+// the capability is missing, the error names it with the given text.
 func (s *Service) storage(ctx context.Context, pluginID, what string, can func(volume.Caps) bool) (Storage, error) {
 	info, err := s.ready(ctx, pluginID)
 	if err != nil {

@@ -105,7 +105,7 @@ func debtOf(r volume.Record) string {
 }
 
 // owed describes the calls that are still pending for the storage of a volume. The queue holds its
-// own lock when it calls owed and View.
+// own lock when it calls this method or View.
 func (s session) owed(v volume.Volume) string {
 	if _, ok := s.Volume(debtOf(volume.Record{Volume: v})); ok {
 		return "a debt comes first"

@@ -88,7 +88,7 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	// Stop the agent in order, in the middle of the detach.
 	h.must(h.signal(syscall.SIGTERM))
 	h.start()
-	h.exits(4, "tried again", "volume", "detach", "data", "a", "--without-plugin")
+	h.exits(4, "the agent retries", "volume", "detach", "data", "a", "--without-plugin")
 	sit.kill()
 	h.volctl("volume", "detach", "data", "a", "--without-plugin", "--timeout", "30s")
 	h.startPlugin()
