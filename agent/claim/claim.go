@@ -114,7 +114,7 @@ type waitKey struct {
 }
 
 // waiters counts the calls that wait for one claim. made is true if one of these calls made the
-// claim. Such a claim is detached if all calls time out.
+// claim. If all calls time out, the service detaches a claim that they made.
 type waiters struct {
 	n    int
 	made bool
@@ -184,7 +184,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	return r, c, err
 }
 
-// join counts one more call that waits for the claim.
+// join adds a call to the count of calls that wait for the claim.
 func (s *Service) join(key waitKey, made bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,9 +202,9 @@ func (s *Service) join(key waitKey, made bool) {
 	w.made = w.made || made
 }
 
-// leave counts one call less. It reports whether the caller must detach the claim. That is so if
-// the wait of this call failed, no other call waits for the claim, and one of the calls made the
-// claim.
+// leave removes one call from the count of waiting calls. It reports whether the caller must detach
+// the claim. The claim must be detached if the wait of this call failed, no other call waits for
+// the claim, and one of the calls made it.
 func (s *Service) leave(key waitKey, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,7 +221,7 @@ func (s *Service) leave(key waitKey, err error) bool {
 }
 
 // checkAlloc refuses an alloc id that the agent cannot store. An alloc that already has a claim on
-// the volume keeps its id, even if the agent no longer accepts such an id for a new claim.
+// the volume keeps its id. The agent may no longer accept such an id for a new claim.
 func (s *Service) checkAlloc(req *request) error {
 	if r, ok := s.Store.Volume(req.Volume); ok {
 		if _, has := r.Claims[req.Alloc]; has {

@@ -25,8 +25,8 @@ func (s *Service) resolve(ctx context.Context, req *volume.Request) (err error) 
 	return nil
 }
 
-// recheck checks the owners of all claims that must stay mounted. It reports whether it found such
-// an owner.
+// recheck checks the owners of all claims that are not being detached. It reports whether any of
+// these claims has an owner.
 func (s *Service) recheck(ctx context.Context, r volume.Record) bool {
 	var owners []volume.Owner
 	for _, c := range r.Ordered() {
@@ -54,7 +54,7 @@ func (s *Service) reapAll(ctx context.Context, id string) {
 	}
 }
 
-// past reports whether the owner of the claim has ended, and the claim has not been detached yet.
+// past reports whether the owner of the claim has ended and the claim must still be detached.
 func (s *Service) past(c volume.Claim) bool {
 	return s.Owners != nil && c.Wanted && c.Owner.Mortal() && s.Owners.Gone(c.Keeper())
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// watched adds the methods of claim.Watcher to people.
+// watched adds the methods of claim.Watcher to the fake type people.
 type watched struct {
 	*people
 	ended chan struct{}

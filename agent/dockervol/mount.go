@@ -98,8 +98,8 @@ func (s *Service) inHand(runtime string) (done func()) {
 }
 
 // refer increases the count of a reference, and stores the count before the agent makes the claim.
-// A name that the agent has lost stands for the volume with this id, because podman never repeats
-// Create.
+// If the agent does not know the name, refer creates it, for the volume whose id is that name. This
+// helps podman, which never repeats Create.
 func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v volume.RuntimeVolume, of volume.Volume, turn uint64, err error) {
 	if _, ok := s.Store.RuntimeVolume(from.Runtime, name); !ok {
 		if err := s.Create(ctx, from, name, nil); err != nil {

@@ -137,8 +137,8 @@ func TestDiskFull(t *testing.T) {
 	w.want("claims", w.claims(), "data docker")
 }
 
-// TestMountForgotten checks a name that podman knows and the agent has lost. The name then stands
-// for the volume with this id.
+// TestMountForgotten checks a name that podman knows and the agent has lost. The agent then mounts
+// the volume whose id is that name.
 func TestMountForgotten(t *testing.T) {
 	w, s := newWorld(t, "data")
 	if path, err := s.Mount(t.Context(), podman, "data", "constant"); err != nil || path != "/t/podman/data" {

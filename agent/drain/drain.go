@@ -1,6 +1,6 @@
 // Package drain empties the host, for example before maintenance. While the host is draining, the
 // agent admits no claim. The package detaches each claim that has no owner or whose owner has
-// ended. It reports all other claims, each with the command that ends its owner.
+// ended. For every other claim, it reports the command that ends the owner.
 package drain
 
 import (
@@ -52,7 +52,7 @@ type Service struct {
 	Owners Owners
 
 	// Strays returns mounts and devices on the host that no record contains. The agent cannot undo
-	// them by itself.
+	// them.
 	Strays func() []volume.Occupant
 	Events func(...volume.Event)
 

@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/untrusted"
 )
 
-// These constants limit the number and the size of the files.
+// keepDays, maxTotal and parts limit the age, the number and the size of the files.
 const (
 	keepDays = 7
 	maxTotal = 64 << 20 // bytes of all files; the oldest files are deleted first

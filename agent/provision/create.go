@@ -387,8 +387,8 @@ func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
 	return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 }
 
-// notDeleted takes back the intent if the plugin certainly deleted nothing. A refusal of this call
-// proves nothing about an earlier delete that did not finish.
+// notDeleted withdraws the intent to delete if the plugin certainly deleted nothing. A refusal of
+// this call proves nothing about an earlier delete that did not finish.
 func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	if resumed || errors.As(cause, &ce) && ce.Uncertain() {

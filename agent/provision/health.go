@@ -7,7 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These constants limit the duration and the size of a health report.
+// healthWithin limits the duration of a health report. maxUnwell limits the number of volumes in
+// it.
 const (
 	healthWithin = 10 * time.Second
 	maxUnwell    = 1000

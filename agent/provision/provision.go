@@ -109,7 +109,7 @@ type Seal interface {
 	// older key sealed. It replaces each literal that has the same value by the sealed value. It
 	// seals nothing.
 	Equal(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef
-	// Move takes values that were sealed for the volume from, and seals them for the volume to.
+	// Move re-encrypts sealed values of the volume from for the volume to.
 	Move(refs map[string]volume.SecretRef, from, to string) (map[string]volume.SecretRef, error)
 }
 

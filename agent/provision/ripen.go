@@ -92,7 +92,8 @@ func (t *taking) gone(cause error) error {
 	return t.worded(cause, volume.Errorf(nil, "plugin %q no longer has %s %q: it failed there or was deleted", t.intent.PluginID, t.noun(), t.intent.ID))
 }
 
-// look asks the plugin for the state of a snapshot. It uses the best call that the plugin supports.
+// look asks the plugin for the state of a snapshot. If the plugin has no call for this, look
+// repeats the create call, which also returns the state.
 func (t *taking) look(ctx context.Context, was volume.GroupSnapshot) (volume.GroupSnapshot, error) {
 	if !t.intent.Group && !t.caps.GetSnapshot && !t.caps.ListSnapshots {
 		return t.call(ctx) // with the same name, the plugin returns the same snapshot and its present state
@@ -142,8 +143,8 @@ func (t *taking) late(ctx context.Context) error {
 	}
 }
 
-// unclear returns an error with an unknown outcome. Its hint tells how to continue with the
-// snapshot or forget it.
+// unclear returns an error with an unknown outcome. Its hint names the commands that continue with
+// the snapshot or forget it.
 func (t *taking) unclear(cause error, message string) error {
 	kind := kindOf(cause)
 	var ce *volume.CallError

@@ -253,7 +253,7 @@ func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
 	}
 }
 
-// atIt reports whether the error code means that the plugin may still be working on the call.
+// atIt reports whether the plugin may still be working on the failed call.
 func atIt(ce *volume.CallError) bool {
 	return ce.Code == "Aborted" || ce.Code == "DeadlineExceeded"
 }

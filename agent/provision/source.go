@@ -123,8 +123,8 @@ func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
 }
 
 // creating makes the call that creates a volume. While the plugin reports that it is still working,
-// for example on a copy, creating repeats the call under the same name. Between two calls, the
-// plugin is free for calls for other volumes.
+// for example on a copy, creating repeats the call under the same name. Calls for other volumes do
+// not wait for this call.
 func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Duration, call func() error) error {
 	for try := 1; ; try++ {
 		err := s.Queue.Call(ctx, v.ID, volume.CreateVolume, call)

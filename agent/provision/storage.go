@@ -38,8 +38,8 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	return nil
 }
 
-// These constants limit a listing. The agent gives up on a plugin that exceeds them, because the
-// list may never end.
+// pageSize and maxPages limit a listing. The agent gives up on a plugin that returns more pages,
+// because its list may never end.
 const (
 	pageSize = 100
 	maxPages = 10000

@@ -63,7 +63,7 @@ const (
 	lied              // OK, but no effect
 )
 
-// A call takes callTime. Its deadline is callLimit.
+// callTime is the duration of a call. callLimit is its deadline.
 const (
 	callTime  = 20 * time.Millisecond
 	callLimit = 2 * time.Second
