@@ -31,8 +31,8 @@ func TestSnapshotCreate(t *testing.T) {
 	f.on["POST /v1/snapshots"] = answers(api.Snapshot{State: api.SnapshotUnknown})
 	expect(t, r.volctl("volume", "snapshot", "create", "data", "n", "--no-wait"), 0, "snapshot \"n\" of volume \"data\" is unknown: not known yet\n", "not ready yet")
 
-	f.on["POST /v1/snapshots"] = refuses(api.Error{Code: api.CodeRefused, Message: `plugin "ebs" cannot snapshot`})
-	expect(t, r.volctl("volume", "snapshot", "create", "data"), 4, "", `cannot make a snapshot of volume "data": plugin "ebs" cannot snapshot`)
+	f.on["POST /v1/snapshots"] = refuses(api.Error{Code: api.CodeRefused, Message: `plugin "ebs" cannot make snapshots`})
+	expect(t, r.volctl("volume", "snapshot", "create", "data"), 4, "", `cannot make a snapshot of volume "data": plugin "ebs" cannot make snapshots`)
 	f.on["POST /v1/snapshots"] = refuses(api.Error{Code: api.CodeNotFound, Message: "no volume"})
 	expect(t, r.volctl("volume", "snapshot", "create", "dat"), 3, "", `near: "data"`)
 }

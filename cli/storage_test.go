@@ -39,7 +39,7 @@ func unwell() *fake {
 {"end":{"more":true}}
 `))
 	f.on["GET /v1/plugins/nfs/volumes"] = answers(raw(`{"volume":{"external_id":"a"}}
-{"error":{"code":"failed","message":"plugin \"nfs\" does not end its answer to ListVolumes: the token \"x\" came twice","hint":"volctl plugin logs nfs"}}
+{"error":{"code":"failed","message":"plugin \"nfs\" returns an endless list for ListVolumes: it returned token \"x\" twice","hint":"volctl plugin logs nfs"}}
 `))
 	f.on["GET /v1/plugins/rbd/volumes"] = answers(raw(`{"volume":{"external_id":"a"}}` + "\n"))
 	f.on["POST /v1/plugins/ebs/capacity"] = answers(api.Capacity{Available: 5 << 40, Largest: new(int64(1 << 40)), Smallest: new(int64(1 << 20))})

@@ -1,6 +1,6 @@
-// Package claim admits and detaches claims. A request is validated, decided, stored, handed to the
-// queue, and awaited. The domain (volmgr/volume) makes the decisions. The queue (agent/reconcile)
-// carries them out.
+// Package claim admits and detaches claims. It checks a request, lets the domain (volmgr/volume)
+// decide, and stores the decision. It then wakes the queue (agent/reconcile), which mounts or
+// unmounts the volume, and waits for the result.
 package claim
 
 import (
@@ -15,59 +15,60 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Store holds the records.
+// Store reads and changes the stored volume records.
 type Store interface {
 	Volume(id string) (volume.Record, bool)
-	// Change runs fn on a volume's record and waits until the result is on disk. It returns
-	// ErrNotFound if there is no such volume. The second result of fn reports whether fn changed
-	// the record; an unchanged record is not written.
+	// Change runs fn on the record of a volume and waits until the result is on disk. It returns
+	// ErrNotFound if no volume has this id. The second result of fn reports whether fn changed the
+	// record. Change does not write an unchanged record.
 	Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
-	// Detach is Change for the end of a claim. If the data dir is read-only, Detach keeps the
-	// result in memory and returns no error.
+	// Detach does the same as Change, for the end of a claim. If the data dir is read-only, Detach
+	// keeps the result in memory and returns no error.
 	Detach(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
-	// Draining reports whether the host is being drained. The answer is exact when it is called
-	// within fn.
+	// Draining reports whether an operator drains this host. The answer is exact if fn calls it.
 	Draining() bool
 }
 
-// Queue makes each volume match its claims.
+// Queue mounts and unmounts each volume until it matches its claims.
 type Queue interface {
 	Wake(id string)
-	// Advance is Wake for a claim that was just made or detached.
+	// Advance does the same as Wake, for a claim that was just made or detached.
 	Advance(id string)
 	Changed(id string) <-chan struct{}
-	// Attempt returns the step that a claim is waiting for.
+	// Attempt returns the step for which a claim is waiting.
 	Attempt(id, alloc string) *volume.Attempt
-	// Abandon gives up the call that is running for a volume.
+	// Abandon stops waiting for the running call of a volume.
 	Abandon(id string)
-	// Yield interrupts the step that is running for a volume, if that step may stay half done. It
-	// is called when a claim was detached.
+	// Yield interrupts the running step of a volume if the agent can safely leave that step
+	// unfinished. The service calls it after it has detached a claim.
 	Yield(id string)
-	// InPlace checks that a claim's mounts are still the ones that the agent made for it.
+	// InPlace reports whether the mounts of a claim are still the mounts that the agent made for
+	// it.
 	InPlace(ctx context.Context, r volume.Record, alloc string) bool
 }
 
 // Plugins reports the state of plugins.
 type Plugins interface {
 	View(pluginID string) volume.PluginView
-	// Changed returns a channel that is closed at the next change of a plugin's state.
+	// Changed returns a channel that is closed when the state of the plugin changes.
 	Changed(pluginID string) <-chan struct{}
 }
 
-// Paths tells where volumes are mounted on this host.
+// Paths returns the paths at which the agent mounts volumes on this host.
 type Paths interface {
 	StagingPath(pluginID, id string) string
 	TargetPath(pluginID, alloc, id string, private bool) string
 }
 
-// Owners tells which owners of claims are alive.
+// Owners finds the owners of claims, watches them and reports their ends.
 type Owners interface {
 	volume.Owners
-	// Resolve fills in the owner that a caller named, or refuses it.
+	// Resolve completes the owner that a caller named, or refuses it.
 	Resolve(ctx context.Context, o volume.Owner) (volume.Owner, error)
-	// Watch observes an owner, so that Gone knows when it ends.
+	// Watch starts to watch an owner, so that Gone reports its end.
 	Watch(o volume.Owner)
-	// Check looks at owners again, before a request is refused because of them.
+	// Check determines the current state of the owners. The service calls it before it refuses a
+	// request because an owner seems to be alive.
 	Check(ctx context.Context, owners []volume.Owner)
 }
 
@@ -78,41 +79,44 @@ type Service struct {
 	Plugins Plugins
 	Paths   Paths
 
-	// Places may be nil where no caller lends a descriptor and no directory is guarded.
+	// Places may be nil if no caller lends a descriptor and the agent guards no directory.
 	Places Places
 
-	// Owners may be nil where no claim has an owner.
+	// Owners may be nil if no claim has an owner.
 	Owners Owners
 
-	// Private lists directories of the agent. No claim may be bound inside, at, or above one.
+	// Private lists the agent's own directories. A claim cannot use such a directory, or a
+	// directory inside or above it, as its own directory.
 	Private []string
 
-	// Halt says why every claim is refused; empty in normal operation.
+	// Halt is the reason why the agent refuses every claim. It is empty in normal operation.
 	Halt string
 
-	// Down is closed when this host begins to shut down. From then on no claim is admitted, and all
-	// waits end. Nil means that the host never shuts down.
+	// Down is closed when this host begins to shut down. The service then refuses all new claims
+	// and ends all waits. Nil means that the host never shuts down.
 	Down <-chan struct{}
 
-	// Coming waits for a volume that is about to be registered. It returns the reason if the
-	// registration fails, and nil if it does not know the volume. May be nil.
+	// Coming waits for a volume that is about to be registered. If the registration fails, Coming
+	// returns the reason. It returns nil for a volume that it does not know. It may be nil.
 	Coming func(ctx context.Context, id string) error
 
-	// Events receives the events of requests; nil discards them.
+	// Events receives an event for each decision about a request. If it is nil, the service
+	// discards the events.
 	Events func(...volume.Event)
 
 	mu      sync.Mutex
 	waiting map[waitKey]*waiters
 }
 
-// waitKey identifies one claim. A later claim of the same alloc on the same volume has another seq.
+// waitKey identifies one claim. If the same alloc claims the volume again, the new claim has a
+// different seq.
 type waitKey struct {
 	volume, alloc string
 	seq           uint64
 }
 
-// waiters counts the calls that wait for one claim to be mounted. If one of these calls made the
-// claim and all of them give up, the claim is detached again.
+// waiters counts the calls that wait for one claim. made is true if one of these calls made the
+// claim. If all calls time out, the service detaches a claim that they made.
 type waiters struct {
 	n    int
 	made bool
@@ -125,10 +129,10 @@ type request struct {
 	Waits  bool
 }
 
-// Claim admits a claim and, if wait is above 0, waits until it is mounted. The wait includes claims
-// that are in the way and are being detached. If this call made the claim and the claim is not
-// mounted in time, Claim detaches it again. It does not do so when the agent is stopping, because
-// the next agent continues with the claim.
+// Claim admits a claim. If wait is positive, it then waits until the claim is mounted. During the
+// wait, conflicting claims that are being detached may end. If this call made the claim and the
+// wait fails, Claim detaches the claim again. It keeps the claim if the agent is stopping, because
+// the next agent process continues with the claim.
 func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error) {
 	req := request{Request: ask, Volume: id, Waits: wait > 0}
 	if err := s.check(ctx, &req); err != nil {
@@ -163,7 +167,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 		s.Owners.Watch(c.Keeper())
 	}
 	if c.State != volume.Mounted {
-		s.Queue.Advance(req.Volume) // a new request justifies another try
+		s.Queue.Advance(req.Volume) // a new request justifies a retry
 	}
 	if !req.Waits {
 		return r, c, nil
@@ -173,7 +177,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	s.join(key, made)
 	r, c, err = s.mounted(waiting, req, c.Seq)
 	if err == nil && s.Owners != nil {
-		s.Owners.Watch(c.Keeper()) // the keeper may have changed since
+		s.Owners.Watch(c.Keeper()) // the claim may have a different keeper by now
 	}
 	if s.leave(key, err) && !errors.Is(context.Cause(ctx), volume.ErrStopping) {
 		return r, c, s.withdraw(ctx, key, err)
@@ -182,7 +186,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	return r, c, err
 }
 
-// join counts a call that waits for a claim.
+// join adds a call to the count of calls that wait for the claim.
 func (s *Service) join(key waitKey, made bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,8 +204,9 @@ func (s *Service) join(key waitKey, made bool) {
 	w.made = w.made || made
 }
 
-// leave removes a call from the count. It reports whether the claim must be detached again: the
-// wait of this call failed, no other call waits for the claim, and one of the calls made it.
+// leave removes one call from the count of waiting calls. It reports whether the caller must detach
+// the claim. The claim must be detached if the wait of this call failed, no other call waits for
+// the claim, and one of the calls made it.
 func (s *Service) leave(key waitKey, err error) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,14 +216,14 @@ func (s *Service) leave(key waitKey, err error) bool {
 		delete(s.waiting, key)
 	}
 	if err == nil {
-		w.made = false // a caller has received the claim, so it stays
+		w.made = false // a caller has received the claim, so the claim stays
 	}
 
 	return err != nil && w.made && w.n == 0
 }
 
-// checkAlloc refuses an alloc's id that cannot be stored. An alloc that already has a claim on the
-// volume may keep an id that is no longer accepted for new claims.
+// checkAlloc refuses an alloc id that the agent cannot store. An alloc that already has a claim on
+// the volume keeps its id. The agent may no longer accept such an id for a new claim.
 func (s *Service) checkAlloc(req *request) error {
 	if r, ok := s.Store.Volume(req.Volume); ok {
 		if _, has := r.Claims[req.Alloc]; has {
@@ -229,7 +234,7 @@ func (s *Service) checkAlloc(req *request) error {
 	return volume.CheckNewID("alloc id", req.Alloc)
 }
 
-// check refuses requests that are invalid in every state of the volume.
+// check refuses a request that is invalid in every state of the volume.
 func (s *Service) check(ctx context.Context, req *request) error {
 	if err := volume.CheckID("volume id", req.Volume); err != nil {
 		return err
@@ -267,7 +272,7 @@ func (s *Service) check(ctx context.Context, req *request) error {
 	return s.resolve(ctx, &req.Request)
 }
 
-// admit stores the claim, after it has waited for claims in the way that are being detached. It
+// admit stores the claim. Before that, it waits for conflicting claims that are being detached. It
 // reports whether this request made the claim.
 func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err error) {
 	for checked := false; ; {
@@ -287,7 +292,7 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 			return next, made, err
 		})
 		if errors.Is(err, volume.ErrRefused) && !checked && s.recheck(ctx, r) {
-			checked = true // the owner of a claim in the way may have ended a moment ago
+			checked = true // the owner of the conflicting claim may have just ended
 			continue
 		}
 
@@ -309,7 +314,7 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 	}
 }
 
-// mounted waits until the claim is mounted, can no longer be mounted, or the time is up.
+// mounted waits until the claim is mounted, mounting has finally failed, or ctx ends.
 func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.Record, volume.Claim, error) {
 	woken, pending := false, false
 	for {
@@ -321,10 +326,10 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 		case !c.Wanted || c.Seq != seq:
 			return r, c, volume.Errorf(volume.ErrRefused, "the claim of %q on volume %q was detached meanwhile", req.Alloc, req.Volume)
 		case c.State == volume.Mounted && (pending || s.Queue.InPlace(ctx, r, req.Alloc)):
-			return r, c, nil // a claim that became mounted during this wait was checked then
+			return r, c, nil // if the claim was mounted during this wait, its mounts are new
 		case c.State == volume.Mounted && !woken:
-			// The volume was unmounted by another process, or its mount died. Do not return the
-			// path: writes there would go to the host's own disk.
+			// Another process has unmounted the volume, or the mount no longer works. Do not return
+			// the path yet: a write to it would go to the host's own disk.
 			woken = true
 			s.Queue.Wake(req.Volume)
 		}
@@ -345,24 +350,24 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 		case <-s.Down:
 			return r, c, errDown
 		case <-ctx.Done():
-			at = s.Queue.Attempt(req.Volume, req.Alloc) // the step may have advanced since
+			at = s.Queue.Attempt(req.Volume, req.Alloc) // the step may have advanced since the last read
 			return r, c, s.late(ctx, at, r)
 		}
 	}
 }
 
-// hopeless reports whether a step that the claim needs has failed and will not be tried again.
+// hopeless reports whether a step that the claim needs has finally failed.
 func hopeless(at *volume.Attempt, alloc string) bool {
 	return final(at) && at.Action.Wanted() && (at.Action.Alloc == "" || at.Action.Alloc == alloc)
 }
 
-// final reports whether a step failed and is not retried by itself. A step that is running or due,
-// for instance because of this request, is not judged by its last failure.
+// final reports whether a step has failed and the queue does not retry it. If the step is running
+// or due, its last failure does not count. A new request, for example, makes the step due.
 func final(at *volume.Attempt) bool {
 	return at != nil && at.Err != nil && at.Err.Final() && !at.Running && at.Next.IsZero()
 }
 
-// late explains why the wait ended before the volume was mounted.
+// late returns the error for a wait that ended before the volume was mounted.
 func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record) error {
 	p := s.Plugins.View(r.Volume.PluginID)
 	switch {
@@ -383,7 +388,7 @@ func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record)
 	}
 }
 
-// awaited is ended, and adds the state of the step that the caller waited for.
+// awaited does the same as ended, and adds the state of the step to the error.
 func awaited(ctx context.Context, at *volume.Attempt, why error) error {
 	err := ended(ctx, why)
 	if !errors.Is(err, volume.ErrTimeout) {
@@ -392,7 +397,7 @@ func awaited(ctx context.Context, at *volume.Attempt, why error) error {
 	return &volume.Awaited{Err: err, At: *at}
 }
 
-// tried says how many times a step was tried, and when the next try is due.
+// tried describes how often a step was tried, and when the next try is due.
 func tried(at *volume.Attempt) string {
 	words := "1 try"
 	if at.Tries != 1 {
@@ -405,8 +410,8 @@ func tried(at *volume.Attempt) string {
 	return words
 }
 
-// ended returns an ErrTimeout if the wait reached its deadline, and the context's error if the wait
-// was interrupted.
+// ended returns an ErrTimeout if the wait reached its deadline. If the caller cancelled the wait,
+// ended returns the error of the context.
 func ended(ctx context.Context, why error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		hint := ""

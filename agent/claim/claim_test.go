@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is a store, a queue and a plugin around one volume "data". Each wake runs onWake, in its
-// own goroutine unless inline is set.
+// world is a fake store, queue and plugin for one volume "data". Each wake runs onWake. It runs in
+// a separate goroutine unless inline is set.
 type world struct {
 	mu      sync.Mutex
 	r       volume.Record
@@ -25,15 +25,15 @@ type world struct {
 	waiters chan struct{}
 	attempt *volume.Attempt
 	wakes   int
-	gone    bool                              // the mount has been removed
-	view    atomic.Pointer[volume.PluginView] // also read inside Change
+	gone    bool                              // a test has removed the mount
+	view    atomic.Pointer[volume.PluginView] // an atomic pointer because Change also reads it
 	onWake  func(*world)
-	inline  bool // onWake finishes before the wait begins
+	inline  bool // onWake ends before the wait begins
 
 	draining bool
 }
 
-// patience bounds the wait for events that must happen, even on a busy host.
+// patience limits the wait for an event that must happen, even on a busy host.
 const patience = 60 * time.Second
 
 func newWorld() *world {
@@ -130,7 +130,7 @@ func (w *world) TargetPath(plugin, alloc, id string, _ bool) string {
 	return "/t/" + plugin + "/" + alloc + "/" + id
 }
 
-// change runs fn and notifies all waiting calls.
+// change runs fn under the lock and notifies all waiting calls.
 func (w *world) change(fn func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -139,7 +139,7 @@ func (w *world) change(fn func()) {
 	w.waiters = make(chan struct{})
 }
 
-// obey mounts every wanted claim and removes every other claim at once.
+// obey mounts every claim that must be mounted, and removes every other claim.
 func (w *world) obey() {
 	w.change(func() {
 		for _, c := range w.r.Ordered() {
@@ -153,7 +153,7 @@ func (w *world) obey() {
 	})
 }
 
-// failWith returns an onWake after which the step a has failed.
+// failWith returns an onWake function that makes the step a fail.
 func failWith(a volume.Action, retry volume.Retry) func(*world) {
 	return func(w *world) {
 		w.change(func() {
@@ -164,7 +164,8 @@ func failWith(a volume.Action, retry volume.Retry) func(*world) {
 	}
 }
 
-// claims lists the allocs that have a claim, with "-" before one that is being detached.
+// claims lists the allocs that have a claim. It puts "-" before an alloc whose claim is being
+// detached.
 func (w *world) claims() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -187,7 +188,7 @@ func (w *world) hold(t *testing.T, alloc string) {
 	}
 }
 
-// want checks that an error has the kind and contains the words.
+// want checks that err has the given kind and contains each of the words.
 func want(t *testing.T, err, kind error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -220,8 +221,8 @@ func TestClaim(t *testing.T) {
 	want(t, err, volume.ErrRefused, "with another read-only")
 }
 
-// Claim returns a path only while the volume is mounted. If another process has unmounted it, the
-// agent mounts it again first.
+// TestClaimAgainUnmounted checks that Claim returns a path only while the volume is mounted. If
+// another process has unmounted the volume, the agent first mounts it again.
 func TestClaimAgainUnmounted(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
@@ -239,7 +240,8 @@ func TestClaimAgainUnmounted(t *testing.T) {
 	}
 }
 
-// Without a wait the claim stays and the agent continues with it, even when a step fails.
+// TestNoWait checks that the claim stays if the caller does not wait. The agent continues with the
+// claim even if a step fails.
 func TestNoWait(t *testing.T) {
 	w := newWorld()
 	w.onWake = failWith(volume.Action{Kind: call.NodeStage}, volume.RetryNever)
@@ -249,8 +251,8 @@ func TestNoWait(t *testing.T) {
 	}
 }
 
-// A claim that this call made and that is not mounted in time is withdrawn. The message says so and
-// gives the reason.
+// TestWithdrawn checks that a call detaches the claim that it made if the claim is not mounted in
+// time. The message mentions the detach and gives the reason.
 func TestWithdrawn(t *testing.T) {
 	stage := volume.Action{Kind: call.NodeStage}
 	stopping, stop := context.WithCancelCause(context.Background())
@@ -314,8 +316,8 @@ func TestWithdrawn(t *testing.T) {
 
 var errCall = errors.New("a call's own error")
 
-// waits returns how long to wait for an error of a kind. An error that comes only when the time is
-// up gets a short wait, and onWake then runs before the wait begins.
+// waits returns how long to wait for an error of the given kind. A timeout error needs a short
+// wait. In this case, onWake runs before the wait begins.
 func (w *world) waits(kind error) time.Duration {
 	w.inline = errors.Is(kind, volume.ErrTimeout) || errors.Is(kind, volume.ErrPluginUnavailable)
 	if w.inline {
@@ -324,7 +326,7 @@ func (w *world) waits(kind error) time.Duration {
 	return patience
 }
 
-// once runs fn on the first wake only.
+// once returns a function that runs fn on the first wake only.
 func once(fn func(*world)) func(*world) {
 	if fn == nil {
 		return nil
@@ -333,7 +335,7 @@ func once(fn func(*world)) func(*world) {
 	return func(w *world) { o.Do(func() { fn(w) }) }
 }
 
-// When the wait of a call fails, a claim that existed before the call is not withdrawn.
+// TestOldClaimStays checks that a failed wait does not detach a claim that existed before the call.
 func TestOldClaimStays(t *testing.T) {
 	w := newWorld()
 	w.onWake = nil
@@ -347,8 +349,8 @@ func TestOldClaimStays(t *testing.T) {
 	}
 }
 
-// An earlier error does not end the wait while the queue is about to retry the step for a new
-// claim.
+// TestStaleFailure checks that an earlier error does not end the wait while the queue is about to
+// retry the step for the new claim.
 func TestStaleFailure(t *testing.T) {
 	for name, change := range map[string]func(*volume.Attempt){
 		"due":     func(at *volume.Attempt) { at.Next = time.Unix(1, 0) },
@@ -360,7 +362,7 @@ func TestStaleFailure(t *testing.T) {
 		w.attempt = at
 		w.onWake = func(w *world) {
 			select {
-			case <-time.After(20 * time.Millisecond): // the old error is read before the retry
+			case <-time.After(20 * time.Millisecond): // wait so that the claim call reads the old error before the retry
 			case <-t.Context().Done():
 			}
 			w.obey()
@@ -375,8 +377,8 @@ func TestStaleFailure(t *testing.T) {
 	}
 }
 
-// A claim that conflicts with a live one is refused at once. One that conflicts with a claim being
-// detached waits.
+// TestHolders checks that a claim that conflicts with a live claim is refused at once. A claim that
+// conflicts with a claim being detached waits.
 func TestHolders(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "db")
@@ -399,7 +401,7 @@ func TestHolders(t *testing.T) {
 		t.Errorf("the claims are %q after %v", got, err)
 	}
 
-	for _, alloc := range []string{"web", "db"} { // another alloc's claim, and the alloc's own earlier claim
+	for _, alloc := range []string{"web", "db"} { // the claim of another alloc, and the earlier claim of the same alloc
 		w := newWorld()
 		w.hold(t, "db")
 		w.onWake = nil
@@ -438,7 +440,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: call.Capability{Access: "exclusive"}}}, volume.ErrInvalid, `unknown access mode "exclusive"`},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: call.Capability{Attachment: "tape"}}}, volume.ErrInvalid, `unknown attachment mode "tape"`},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: call.Capability{Access: call.MultiNodeMultiWriter}}}, volume.ErrRefused, "has no capability"},
-		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Owner: volume.Owner{Kind: "unit"}}}, volume.ErrInvalid, "claims cannot have owners here"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Owner: volume.Owner{Kind: "unit"}}}, volume.ErrInvalid, "does not support owners"},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "srv"}}, volume.ErrInvalid, "not an absolute path"},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "/var/lib/volagent"}}, volume.ErrInvalid, "the agent's own"},
 		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "/var/lib/volagent/csi/x"}}, volume.ErrInvalid, "the agent's own"},
@@ -465,8 +467,8 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// TestClaimDash checks that an alloc id that begins with "-" is refused for a new claim. A claim
-// that an earlier version of the agent stored under such an id is still found.
+// TestClaimDash checks that the agent refuses a new claim whose alloc id begins with "-". It still
+// finds a claim that an earlier version stored under such an id.
 func TestClaimDash(t *testing.T) {
 	w := newWorld()
 	_, _, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "-rf"}, patience)

@@ -10,18 +10,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Detach detaches a claim and, if wait is above 0, waits until all its mounts are gone. The agent
-// continues to detach after the wait has ended. A call for a claim that is already being detached
-// joins it. Detach returns ErrRefused if the owner of the claim is alive, or may be alive, unless
-// force is set.
+// Detach detaches a claim. If wait is positive, it then waits until all mounts of the claim are
+// gone. After the wait, the agent continues to unmount. If the claim is already being detached,
+// Detach joins that operation. Unless force is set, Detach returns ErrRefused if the owner of the
+// claim is alive or may be alive.
 func (s *Service) Detach(ctx context.Context, id, alloc string, force bool, wait time.Duration) error {
 	return s.detach(ctx, id, alloc, force, volume.WithPlugin, wait)
 }
 
-// DetachWithout is Detach without calls to the plugin. It abandons a running call, and the host
-// unmounts by itself, as far as how allows. If a mount stays busy even so, DetachWithout returns
-// ErrRefused at once; the claim stays detaching, and the agent tries again. It returns the
-// leftovers.
+// DetachWithout detaches a claim without calls to the plugin. It abandons a running call. The agent
+// then unmounts the volume itself, with the means that how permits. If a mount is still busy,
+// DetachWithout returns ErrRefused at once. The claim then stays detaching, and the agent retries.
+// DetachWithout returns a description of each leftover.
 func (s *Service) DetachWithout(ctx context.Context, id, alloc string, force bool, how volume.Without, wait time.Duration) (left []string, err error) {
 	if err := how.Check(); err != nil {
 		return nil, err
@@ -75,14 +75,14 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 	return s.freed(ctx, id, before, how)
 }
 
-// release stores that the claim is no longer wanted, and wakes the queue. It reports whether it
-// changed the record. A newer claim of the same alloc has another seq and is not released.
+// endClaim stores that the claim must be unmounted, and wakes the queue. It reports whether it
+// changed the record. It ignores a newer claim of the same alloc, which has a different seq.
 func (s *Service) endClaim(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
 	return s.endClaimIf(ctx, id, alloc, how, func(now volume.Claim) bool { return now.Seq == seq })
 }
 
-// endClaimIf is release for the claim that meant accepts. It calls meant with the claim as it is
-// stored at that moment.
+// endClaimIf does the same as endClaim, if the function meant accepts the claim. It calls meant
+// with the claim as it is stored at that moment.
 func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
 	var was, now volume.ClaimState
 	err = s.Store.Detach(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
@@ -111,8 +111,8 @@ func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.W
 	return released, nil
 }
 
-// freed waits until a claim is gone. A newer claim of the same alloc does not count as the same
-// claim.
+// freed waits until a claim is gone. If the same alloc has a newer claim, the earlier claim is
+// gone.
 func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how volume.Without) error {
 	for {
 		changed := s.Queue.Changed(id)
@@ -137,7 +137,7 @@ func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how vo
 	}
 }
 
-// unfinished explains why a claim is still detaching.
+// unfinished returns the error for a claim that is still detaching when the wait ends.
 func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string) error {
 	at := s.Queue.Attempt(r.Volume.ID, alloc)
 	p := s.Plugins.View(r.Volume.PluginID)
@@ -168,15 +168,15 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 	return ended(ctx, words)
 }
 
-// stays reports that a mount could not be removed as the caller asked, and names the next stronger
-// command.
+// stays returns the error for a mount that the agent could not remove in the permitted way. The
+// hint names the next stronger command.
 func stays(id, alloc string, at *volume.Attempt) error {
-	err := volume.Errorf(volume.ErrRefused, "%s; the detach stays requested, and is tried again in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
+	err := volume.Errorf(volume.ErrRefused, "%s; the claim stays detaching, and the agent retries in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
 	next := at.Action.How.Stronger()
 	switch {
 	case !at.Err.Remedy.Empty() && next != volume.WithPlugin:
 		further := suggest.Command("volctl volume detach %s %s --without-plugin=%s", id, alloc, string(next))
-		return err.WithHint("%s; else: %s", suggest.Words(at.Err.Remedy), further)
+		return err.WithHint("%s; if that fails: %s", suggest.Words(at.Err.Remedy), further)
 	case next != volume.WithPlugin:
 		return err.WithRemedy(remedy.Of(remedy.DetachWithout, id, alloc, string(next)))
 	default:

@@ -21,8 +21,8 @@ func TestDetach(t *testing.T) {
 	want(t, w.service().Detach(t.Context(), "data", "", false, patience), volume.ErrInvalid, "alloc id is missing")
 }
 
-// A second detach joins the one that is running. There is one intent, and all waiting calls learn
-// of its end.
+// TestDetachJoins checks that a second detach joins the running detach. The agent stores one
+// intent, and the end of the claim ends both calls.
 func TestDetachJoins(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
@@ -68,7 +68,7 @@ func (w *world) writeCount() int {
 	return w.writes
 }
 
-// Without a wait the claim is detaching after the call returns.
+// TestDetachNoWait checks that the claim is detaching when Detach without a wait returns.
 func TestDetachNoWait(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
@@ -78,7 +78,7 @@ func TestDetachNoWait(t *testing.T) {
 	}
 }
 
-// A wait that ends changes nothing: the claim is still being detached.
+// TestDetachUnfinished checks that the claim is still detaching after the wait has ended.
 func TestDetachUnfinished(t *testing.T) {
 	unpublish := volume.Action{Kind: call.NodeUnpublish, Alloc: "web"}
 	gone, leave := context.WithCancel(context.Background())
@@ -125,8 +125,8 @@ func TestDetachUnfinished(t *testing.T) {
 	}
 }
 
-// The wait for an old claim ends when the same alloc makes a new one, because the new one is
-// another claim.
+// TestDetachThenClaimedAnew checks that the wait for the end of a claim also ends when the same
+// alloc makes a new claim.
 func TestDetachThenClaimedAnew(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")

@@ -2,7 +2,7 @@ package claim
 
 import "github.com/volagent/volagent/volmgr/volume"
 
-// errDown refuses claims while the host shuts down.
+// errDown is the error for a claim while this host shuts down.
 var errDown = volume.Errorf(volume.ErrRefused, "cannot claim: this host is shutting down")
 
 // goesDown reports whether this host is shutting down.

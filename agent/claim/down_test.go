@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestHostGoesDown checks that no new claim is admitted, and that a claim whose caller still waits
-// is withdrawn.
+// TestHostGoesDown checks that a host that shuts down admits no claim. It detaches a claim for
+// which a caller still waits.
 func TestHostGoesDown(t *testing.T) {
 	w := newWorld()
 	w.onWake = nil

@@ -6,7 +6,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// decided reports the event of a request for a claim: refused, or admitted.
+// decided emits an event if the agent refused or admitted a claim.
 func (s *Service) decided(req request, made bool, err error) {
 	switch {
 	case errors.Is(err, volume.ErrRefused):

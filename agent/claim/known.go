@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// known returns the record of the volume that a request is for. If the request waits, known waits
-// for a volume that is about to be registered.
+// known returns the record of the requested volume. If the request waits, known also waits for a
+// volume that is about to be registered.
 func (s *Service) known(wait context.Context, req request) (volume.Record, error) {
 	r, ok := s.Store.Volume(req.Volume)
 	if ok {
@@ -18,7 +18,7 @@ func (s *Service) known(wait context.Context, req request) (volume.Record, error
 		return r, unknown(req.Volume)
 	}
 
-	if !req.Waits { // Coming then returns the reason at once
+	if !req.Waits { // with an ended context, Coming returns at once
 		var cancel context.CancelFunc
 		wait, cancel = context.WithCancel(wait)
 		cancel()

@@ -9,12 +9,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mounted overrides Gone: owners with the mount ID 1 are gone.
+// mounted replaces Gone: an owner with the mount ID 1 has ended.
 type mounted struct{ *people }
 
 func (mounted) Gone(o volume.Owner) bool { return o.Mount.ID == 1 }
 
-// places implements claim.Places without an effect, and counts the calls.
+// places implements claim.Places. It does nothing and counts the calls.
 type places struct {
 	lent, back int
 	fail       error
@@ -35,8 +35,9 @@ func (p *places) Guardable(_ context.Context, _, _, at string) *volume.GuardedDi
 	return &volume.GuardedDir{Path: at, Inode: 7}
 }
 
-// Reap decides by the record at the moment of the write, not by the claim that the caller saw
-// before. The agent may be making the mount anew in between.
+// TestReapMount checks that Reap decides by the record at the moment of the write. The claim that
+// the caller saw before may be out of date, because the agent may have mounted the volume again
+// meanwhile.
 func TestReapMount(t *testing.T) {
 	w := newWorld()
 	w.onWake = nil
@@ -69,8 +70,8 @@ func TestReapMount(t *testing.T) {
 	}
 }
 
-// A descriptor that a caller lends is given back when its request ends. A request in which it has
-// no meaning is refused before anything is stored.
+// TestLend checks that the agent returns a lent descriptor when the request ends. It refuses a
+// request that cannot use the descriptor, before it stores anything.
 func TestLend(t *testing.T) {
 	fd := &volume.Descriptor{PID: 1, FD: 3}
 	w := newWorld()
@@ -85,9 +86,9 @@ func TestLend(t *testing.T) {
 		_, _, err := s.Claim(t.Context(), "data", q, d)
 		return err
 	}
-	want(t, claimed(s, volume.Request{Alloc: "web", AtFD: fd}, true), volume.ErrInvalid, "at_fd is good only")
-	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, false), volume.ErrInvalid, "at_fd is good only")
-	want(t, claimed(w.service(), volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, true), volume.ErrInvalid, "at_fd is good only")
+	want(t, claimed(s, volume.Request{Alloc: "web", AtFD: fd}, true), volume.ErrInvalid, "at_fd needs at")
+	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, false), volume.ErrInvalid, "at_fd needs at")
+	want(t, claimed(w.service(), volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, true), volume.ErrInvalid, "at_fd needs at")
 	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{AtFlags: "nosuid"}}, true), volume.ErrInvalid, "at_flags")
 	p.fail = errors.New("no such descriptor")
 	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, true), p.fail)
@@ -102,7 +103,7 @@ func TestLend(t *testing.T) {
 	if r, _ := w.Volume("data"); len(r.Guards) != 1 || p.asked != 1 {
 		t.Errorf("guarded are %v, asked for %d times", r.Guards, p.asked)
 	}
-	// A claim that waits for the end of an earlier one may name another directory.
+	// A claim may name another directory than the earlier claim for whose end it waits.
 	if err := claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/other"}}, false); !volume.IsDetaching(err) || p.asked != 2 {
 		t.Errorf("%v; asked for %d times", err, p.asked)
 	}

@@ -7,13 +7,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// resolve fills in the owner that a request names. A claim without an owner lives until it is
-// detached.
+// resolve completes the owner that the request names. A claim without an owner stays until a user
+// detaches it.
 func (s *Service) resolve(ctx context.Context, req *volume.Request) (err error) {
 	if req.Owner.Kind == "" || req.Owner.Kind == volume.OwnerNone {
 		req.Owner = volume.Owner{Kind: volume.OwnerNone}
 	} else if s.Owners == nil {
-		return volume.Errorf(volume.ErrInvalid, "claims cannot have owners here")
+		return volume.Errorf(volume.ErrInvalid, "this agent does not support owners of claims")
 	} else if req.Owner, err = s.Owners.Resolve(ctx, req.Owner); err != nil {
 		return err
 	}
@@ -25,7 +25,8 @@ func (s *Service) resolve(ctx context.Context, req *volume.Request) (err error) 
 	return nil
 }
 
-// recheck looks again at the owners of wanted claims. It reports whether there were any.
+// recheck checks the owners of all claims that are not being detached. It reports whether any of
+// these claims has an owner.
 func (s *Service) recheck(ctx context.Context, r volume.Record) bool {
 	var owners []volume.Owner
 	for _, c := range r.Ordered() {
@@ -42,8 +43,8 @@ func (s *Service) recheck(ctx context.Context, r volume.Record) bool {
 	return true
 }
 
-// reapAll detaches the claims of a volume whose owners have ended, for a request that waits for
-// them. It ignores errors because the reaper tries again.
+// reapAll detaches the claims of a volume whose owners have ended, because a request waits for
+// these claims. It ignores errors, because the reaper retries.
 func (s *Service) reapAll(ctx context.Context, id string) {
 	r, _ := s.Store.Volume(id)
 	for _, c := range r.Ordered() {
@@ -53,7 +54,7 @@ func (s *Service) reapAll(ctx context.Context, id string) {
 	}
 }
 
-// past reports whether a claim is still wanted although its owner has ended.
+// past reports whether the owner of the claim has ended and the claim must still be detached.
 func (s *Service) past(c volume.Claim) bool {
 	return s.Owners != nil && c.Wanted && c.Owner.Mortal() && s.Owners.Gone(c.Keeper())
 }
@@ -61,10 +62,10 @@ func (s *Service) past(c volume.Claim) bool {
 // Reap detaches a claim whose owner has ended. If Detach runs at the same time, only one of the two
 // changes the record. Reap does not detach a newer claim of the same alloc.
 //
-// Reap asks about the owner once more when it stores the decision, and the claim stays if its owner
-// is alive then. For an owner that is a mount this answer is exact. The agent deletes a mount from
-// the record before it unmounts it. So a mount that is still on record but not mounted was
-// unmounted by another process.
+// Reap checks the owner again when it stores the decision. The claim stays if the owner is alive at
+// that moment. If the owner is a mount, this check is exact. The agent deletes its own mount from
+// the record before it unmounts it. A mount that is recorded but missing was therefore unmounted by
+// another process.
 func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 	if !s.past(c) {
 		return nil
@@ -74,13 +75,13 @@ func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 		return now.Seq == c.Seq && s.past(now)
 	})
 	if errors.Is(err, volume.ErrNotFound) {
-		return nil // the claim is gone already
+		return nil // the claim is already gone
 	}
 
 	if released {
 		ended := " has ended"
 		if c.Keeper().ByMount() {
-			ended = " was taken away"
+			ended = " was unmounted"
 		}
 		s.say(id, c.Alloc, "owner-gone", c.Keeper().String()+ended)
 	}

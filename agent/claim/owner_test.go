@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// people implements claim.Owners for owners that are processes. Gone reports the end of a pid only
-// after a Check, or at once if the pid is in told.
+// people implements claim.Owners for owners that are processes. Gone reports the end of a process
+// only after a Check. If the pid is in told, Gone reports the end at once.
 type people struct {
 	mu      sync.Mutex
 	dead    map[int]bool
@@ -61,7 +61,7 @@ func (p *people) Check(_ context.Context, owners []volume.Owner) {
 	}
 }
 
-// dies ends a process. If told is true, Gone reports that at once.
+// dies ends a process. If told is true, Gone reports the end at once.
 func (p *people) dies(pid int, told bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +70,8 @@ func (p *people) dies(pid int, told bool) {
 
 func byPID(pid int) volume.Owner { return volume.Owner{Kind: volume.OwnerPID, PID: pid} }
 
-// owned returns a world in which pid 1 holds the volume as alloc "db".
+// owned returns a world in which alloc "db" has claimed the volume. The owner of the claim is the
+// process with pid 1.
 func owned(t *testing.T) (*world, *claim.Service, *people) {
 	t.Helper()
 	w, p := newWorld(), newPeople()
@@ -83,11 +84,12 @@ func owned(t *testing.T) (*world, *claim.Service, *people) {
 	return w, s, p
 }
 
-// If the owner of a claim has ended, a request that waits for the claim detaches it, even before
-// Gone has learned of the end. If the owner is alive, the request is refused at once.
+// TestClaimAfterOwner checks a request that waits for a claim whose owner has ended. The request
+// detaches this claim, even if Gone does not report the end yet. If the owner is alive, the agent
+// refuses the request at once.
 func TestClaimAfterOwner(t *testing.T) {
 	for _, told := range []bool{false, true} {
-		for _, alloc := range []string{"web", "db"} { // another alloc, and the same one after a restart
+		for _, alloc := range []string{"web", "db"} { // another alloc, and the same alloc after a restart
 			w, s, p := owned(t)
 			begun := time.Now()
 			_, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: alloc, Terms: volume.Terms{Owner: byPID(2)}}, 10*time.Second)
@@ -112,7 +114,8 @@ func TestClaimAfterOwner(t *testing.T) {
 	want(t, err, volume.ErrRefused, "no such process")
 }
 
-// If no claim in the way has an owner, a refusal checks no owners, so that it stays cheap.
+// TestNoCheckWithoutOwners checks that a refusal is cheap: it checks no owners if no conflicting
+// claim has an owner.
 func TestNoCheckWithoutOwners(t *testing.T) {
 	w, p := newWorld(), newPeople()
 	s := w.service()
@@ -145,12 +148,12 @@ func TestDetachOwned(t *testing.T) {
 	if err := s.Detach(t.Context(), "data", "db", true, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Detach(t.Context(), "data", "db", false, 0); err != nil { // it joins the running detach
+	if err := s.Detach(t.Context(), "data", "db", false, 0); err != nil { // this call joins the running detach
 		t.Errorf("again: %v", err)
 	}
 }
 
-// Reap detaches exactly the claim that it was given, and only after the owner's end.
+// TestReap checks that Reap detaches only the given claim, and only after the end of the owner.
 func TestReap(t *testing.T) {
 	w, s, p := owned(t)
 	r, _ := w.Volume("data")
@@ -159,7 +162,7 @@ func TestReap(t *testing.T) {
 		t.Errorf("one that lives: %v, claims %q", err, w.claims())
 	}
 	p.dies(1, true)
-	w.onWake = nil // a wake that runs late would undo more than this test expects
+	w.onWake = nil // a late wake would remove more than this test expects
 	older := c
 	older.Seq--
 	if err := s.Reap(t.Context(), "data", older); err != nil || w.claims() != "db" {
@@ -180,8 +183,8 @@ func TestReap(t *testing.T) {
 	}
 }
 
-// A claim that a caller waits for is detached when its owner ends. The call returns that reason and
-// does not withdraw the claim a second time.
+// TestOwnerEndsWhileWaiting checks a claim whose owner ends while a caller waits for the claim. The
+// agent detaches the claim once, and the call returns the reason.
 func TestOwnerEndsWhileWaiting(t *testing.T) {
 	w, p := newWorld(), newPeople()
 	w.onWake = nil

@@ -8,22 +8,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Places knows the own directories of claims.
+// Places handles the own directories of claims.
 type Places interface {
-	// Lend keeps the caller's descriptor of a claim's own directory until it is given back.
+	// Lend keeps the caller's file descriptor of an own directory until the service calls giveBack.
 	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
-	// Guardable returns a claim's own directory if the agent may make it refuse writes while
-	// nothing is mounted there. Otherwise it returns nil.
+	// Guardable returns the own directory of a claim if the agent may guard it. A guarded directory
+	// refuses writes while no volume is mounted on it. Otherwise Guardable returns nil.
 	Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir
 }
 
-// borrow takes the descriptor that the caller lends, until giveBack is called.
+// borrow accepts the file descriptor that the caller lends. giveBack ends the loan.
 func (s *Service) borrow(req request) (giveBack func(), err error) {
 	switch {
 	case req.AtFD == nil:
 		return func() {}, nil
 	case s.Places == nil || !req.Waits || req.At == "":
-		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is good only beside at, and for as long as the request waits")
+		return nil, volume.Errorf(volume.ErrInvalid, "at_fd needs at and a request that waits")
 	}
 
 	return s.Places.Lend(req.Volume, req.Alloc, req.At, *req.AtFD)
@@ -32,9 +32,9 @@ func (s *Service) borrow(req request) (giveBack func(), err error) {
 func (s *Service) checkAt(req *request) error {
 	switch {
 	case req.At == "" && req.Owner.Kind == volume.OwnerMount:
-		return volume.Errorf(volume.ErrInvalid, "a claim is owned by a mount only with the directory (at) that the mount is at")
+		return volume.Errorf(volume.ErrInvalid, "a claim that a mount owns needs the directory (at) of the mount")
 	case req.At == "" && req.AtFlags != "":
-		return volume.Errorf(volume.ErrInvalid, "mount options (at_flags) are for the directory (at) that the volume is to be bound at, and none was given")
+		return volume.Errorf(volume.ErrInvalid, "mount options (at_flags) need the directory (at) at which the volume is bound")
 	case req.At == "":
 		return nil
 	}
@@ -57,9 +57,9 @@ func (s *Service) checkAt(req *request) error {
 	return nil
 }
 
-// guard makes the own directory refuse writes while nothing is mounted there, if the directory
-// allows that and the request does not forbid it. For an existing claim that stays, the decision
-// was made before.
+// guard marks the own directory of the claim as guarded, so that it refuses writes while no volume
+// is mounted on it. It does so only if the directory and the request permit it. For a claim that
+// already exists and stays, guard keeps the earlier decision.
 func (s *Service) guard(ctx context.Context, req *request) {
 	if s.Places == nil || req.At == "" || req.AtWritable {
 		return

@@ -12,50 +12,52 @@ import (
 )
 
 const (
-	// ReapEvery is the interval of the periodic pass, which catches ends of owners that were
-	// missed.
+	// ReapEvery is the interval of the periodic pass. This pass finds owners whose end the watcher
+	// did not notice.
 	ReapEvery = 30 * time.Second
-	// reapAgain is the delay before the retry of a release that could not be stored.
+	// reapAgain is the delay before the reaper retries a detach that it could not store.
 	reapAgain = 2 * time.Second
-	// settleFor is the delay after the end of a claim before the reaper stops watching owners
-	// without claims. One pass covers all claims that end in that time.
+	// settleFor is the delay between the end of a claim and the moment when the reaper stops
+	// watching owners that have no claim. One pass handles all claims that end within this delay.
 	settleFor = time.Second
-	// reapsAtOnce limits the parallel releases, which share their commits.
+	// reapsAtOnce limits how many claims a pass detaches in parallel. Parallel detaches share their
+	// commits.
 	reapsAtOnce = 128
 )
 
-// Records returns all records.
+// Records returns the records of all volumes.
 type Records interface {
 	Volumes() []volume.Record
 }
 
 // Watcher watches the owners of claims.
 type Watcher interface {
-	// Ended receives a message after an owner has ended.
+	// Ended returns a channel that receives a value after an owner has ended.
 	Ended() <-chan struct{}
-	// Gone reports whether a mortal owner is known to have ended.
+	// Gone reports whether the owner, which is a process, a unit or a mount, is known to have
+	// ended.
 	Gone(volume.Owner) bool
-	// Keep makes the watcher watch the listed owners and no others.
+	// Keep makes the watcher watch the owners in the list and no others.
 	Keep(list func() []volume.Owner)
 }
 
-// Reaper detaches claims whose owners have ended: at once when an owner ends, when the agent
-// starts, and in a periodic pass.
+// Reaper detaches claims whose owners have ended. It runs a pass when the agent starts, when an
+// owner ends, and at a regular interval.
 type Reaper struct {
 	records Records
 	owners  Watcher
 	claims  *Service
 	log     hclog.Logger
-	freed   chan struct{} // receives a message after a claim is gone
-	missed  bool          // the last pass failed to detach claims, and logged that
+	freed   chan struct{} // receives a value after a claim is gone
+	missed  bool          // the last pass failed to detach claims and logged the failure
 }
 
-// NewReaper returns a reaper that does nothing before Pass or Run.
+// NewReaper returns a reaper. The reaper does nothing before the caller calls Pass or Run.
 func NewReaper(claims *Service, records Records, owners Watcher, log hclog.Logger) *Reaper {
 	return &Reaper{records: records, owners: owners, claims: claims, log: log, freed: make(chan struct{}, 1)}
 }
 
-// mortal returns the current owners of all wanted claims.
+// mortal returns the keeper of each claim that has an owner and is not being detached.
 func (r *Reaper) mortal() []volume.Owner {
 	var list []volume.Owner
 	for _, r := range r.records.Volumes() {
@@ -69,7 +71,8 @@ func (r *Reaper) mortal() []volume.Owner {
 	return list
 }
 
-// Freed makes the reaper stop watching owners without claims.
+// Freed tells the reaper that a claim is gone. The reaper then stops watching owners that have no
+// claim.
 func (r *Reaper) Freed() {
 	select {
 	case r.freed <- struct{}{}:
@@ -77,7 +80,7 @@ func (r *Reaper) Freed() {
 	}
 }
 
-// Run detaches claims until ctx ends.
+// Run detaches claims of ended owners until ctx ends.
 func (r *Reaper) Run(ctx context.Context) {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -106,7 +109,8 @@ func (r *Reaper) Run(ctx context.Context) {
 	}
 }
 
-// Pass detaches all claims whose owners have ended, and reports whether all releases were stored.
+// Pass detaches all claims whose owners have ended. It reports whether it stored all these
+// detaches.
 func (r *Reaper) Pass(ctx context.Context) bool {
 	r.owners.Keep(r.mortal)
 	var (
@@ -136,8 +140,9 @@ func (r *Reaper) Pass(ctx context.Context) bool {
 
 	wg.Wait()
 	n := missed.Load()
-	if n > 0 && !r.missed { // log once: a full disk can last for hours and fail thousands of releases
-		r.log.Warn("cannot detach claims whose owners are gone; it is tried again until it can be done", "claims", n, "error", *last.Load())
+	// Log once, because a full disk can last for hours and make thousands of detaches fail.
+	if n > 0 && !r.missed {
+		r.log.Warn("cannot detach claims whose owners are gone; the agent keeps retrying", "claims", n, "error", *last.Load())
 	}
 	r.missed = n > 0
 	return n == 0

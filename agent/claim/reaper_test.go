@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// watched adds claim.Watcher to people.
+// watched adds the methods of claim.Watcher to the fake type people.
 type watched struct {
 	*people
 	ended chan struct{}
@@ -32,8 +32,8 @@ func (w *world) Volumes() []volume.Record {
 	return []volume.Record{r}
 }
 
-// TestReaper checks that a pass detaches the claims of ended owners and no others, and that it
-// reports a detach that could not be stored.
+// TestReaper checks that a pass detaches only the claims of ended owners. It also checks that the
+// pass reports a detach that it could not store.
 func TestReaper(t *testing.T) {
 	w, s, p := owned(t)
 	owners := &watched{people: p, ended: make(chan struct{}, 1)}

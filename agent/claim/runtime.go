@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Drop detaches a claim that its owner has declared unneeded. The intent is on disk when Drop
-// returns. Drop ignores a newer claim of the same alloc, and returns nil for a claim that is gone.
+// Drop detaches a claim that its owner no longer needs. When Drop returns, the decision is on disk.
+// Drop ignores a newer claim of the same alloc. It returns nil if the claim is already gone.
 func (s *Service) Drop(ctx context.Context, id string, c volume.Claim) error {
 	_, err := s.endClaim(ctx, id, c.Alloc, c.Seq, volume.WithPlugin)
 	if errors.Is(err, volume.ErrNotFound) {
@@ -17,8 +17,8 @@ func (s *Service) Drop(ctx context.Context, id string, c volume.Claim) error {
 	return err
 }
 
-// Freed waits until all mounts of a dropped claim are gone. The agent continues to detach after the
-// wait has ended.
+// Freed waits until all mounts of a dropped claim are gone. After the wait, the agent continues to
+// unmount.
 func (s *Service) Freed(ctx context.Context, id string, c volume.Claim) error {
 	return s.freed(ctx, id, c, volume.WithPlugin)
 }

@@ -2,15 +2,15 @@ package claim
 
 import "github.com/volagent/volagent/volmgr/volume"
 
-// next returns the current claim, and a channel that is closed at the next change of its volume.
+// next returns the current claim, and a channel that is closed when its volume changes again.
 func (s *Service) next(req request) (<-chan struct{}, volume.Record, volume.Claim, error) {
 	changed := s.Queue.Changed(req.Volume)
 	r, c, err := s.find(req.Volume, req.Alloc)
 	return changed, r, c, err
 }
 
-// unserved returns an error if the volume's plugin will not become ready by itself, because waiting
-// for it is useless.
+// unserved returns an error if the plugin of the volume cannot become ready without an action of
+// the operator. Waiting for such a plugin is useless.
 func (s *Service) unserved(r volume.Record) error {
 	p := s.Plugins.View(r.Volume.PluginID)
 	why := r.FinalLack(p)
@@ -20,7 +20,7 @@ func (s *Service) unserved(r volume.Record) error {
 	return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, why).WithRemedy(p.Remedy(r.Volume.PluginID))
 }
 
-// lack names the part of a plugin that the claim waits for. It returns "" if the claim waits for
+// lack names the part of the plugin for which the claim waits. It returns "" if the claim waits for
 // something else.
 func lack(p volume.PluginView, r volume.Record, at *volume.Attempt) string {
 	switch {

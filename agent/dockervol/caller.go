@@ -11,24 +11,24 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Caller is the runtime that sent a request.
+// Caller is the container runtime that sent a request.
 type Caller struct {
 	Runtime string // volume.RuntimeDocker or volume.RuntimePodman
-	PID     int    // 0 if it is unknown
-	// Process identifies the calling process; empty if it is unknown. It matters because docker's
-	// daemon counts its Mounts in memory.
+	PID     int    // 0 if unknown
+	// Process identifies the calling process. It is empty if unknown. The service needs it because
+	// the docker daemon counts its Mounts only in memory.
 	Process string
 }
 
-// caller finds the runtime of a peer. It accepts only the runtimes of root, because a caller can
-// mount any volume.
+// caller determines the runtime that sent a request. It accepts only runtimes that run as root,
+// because a caller of this API can mount any volume.
 func caller(p peer.Peer) (Caller, error) {
 	switch {
 	case !p.Known:
-		return Caller{}, volume.Errorf(volume.ErrRefused, "the kernel does not say who is calling")
+		return Caller{}, volume.Errorf(volume.ErrRefused, "the kernel does not identify the caller")
 	case p.UID != 0 && int(p.UID) != os.Geteuid():
 		return Caller{}, volume.Errorf(volume.ErrRefused, "uid %d may not use volumes of volagent; only root's docker and podman may", p.UID).
-			WithHint("run podman as root; a rootless one can use a directory that a volume is mounted at")
+			WithHint("run podman as root; rootless podman can use a directory at which a volume is mounted")
 	case p.PID <= 0:
 		return Caller{Runtime: volume.RuntimeDocker}, nil
 	}
@@ -40,8 +40,8 @@ func caller(p peer.Peer) (Caller, error) {
 	return Caller{Runtime: runtimeOf(exe), PID: p.PID, Process: processOf(p.PID)}, nil
 }
 
-// processOf identifies a process by the boot id, its pid and its start time. The result is empty if
-// they cannot be read.
+// processOf identifies a process by the boot id, the pid and the start time. It returns an empty
+// text if it cannot read these values.
 func processOf(pid int) string {
 	boot, err := proc.BootID()
 	if err != nil {
@@ -56,10 +56,11 @@ func processOf(pid int) string {
 	return fmt.Sprintf("%s/%d/%d", boot, pid, stat.Start)
 }
 
-// runtimeOf finds the runtime by its program. Podman's commands call the agent themselves. For
-// docker, its daemon calls. Every other program counts as docker, because it uses the same API.
+// runtimeOf determines the runtime from the path of its program. The podman command calls the agent
+// itself, but for docker, its daemon does. Every other program counts as docker, because it uses
+// the same API.
 func runtimeOf(exe string) string {
-	name := strings.TrimSuffix(filepath.Base(exe), " (deleted)") // the suffix appears after an upgrade
+	name := strings.TrimSuffix(filepath.Base(exe), " (deleted)") // the kernel adds this suffix after an upgrade of the program
 	if strings.HasPrefix(name, "podman") {
 		return volume.RuntimePodman
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// "docker cp" sends a second Mount for the id of a running container, and one Unmount for that
-// second Mount only.
+// TestMountsAreCounted checks the calls of "docker cp". It sends a second Mount for the id of a
+// running container, and later one Unmount for this Mount only.
 func TestMountsAreCounted(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -22,8 +22,8 @@ func TestMountsAreCounted(t *testing.T) {
 	w.want("references after the container ended", w.refs("data"))
 }
 
-// Docker repeats an Unmount that was cut off. The count is then too low. The claim stays as long as
-// a mount namespace shows the container's mount.
+// TestUnmountRepeated checks an Unmount that docker repeats after an interruption. The count is
+// then too low. The claim must stay while another mount namespace contains the container's mount.
 func TestUnmountRepeated(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -41,8 +41,8 @@ func TestUnmountRepeated(t *testing.T) {
 	must(t, s.Unmount(t.Context(), docker, "data", "web"))
 	w.want("claims after the container ended", w.claims())
 
-	// Another container shares the claim, and a repeated Unmount removed its own reference. It
-	// keeps the claim.
+	// Another container shares the claim. A repeated Unmount has removed the reference of this
+	// container, but the container keeps the claim.
 	w.mounted(s, "data", "lost")
 	w.mounted(s, "data", "other")
 	must(t, s.Unmount(t.Context(), docker, "data", "lost"))
@@ -55,8 +55,8 @@ func TestUnmountRepeated(t *testing.T) {
 	w.want("references at the end", w.refs("data"))
 }
 
-// A new docker process counts from zero, so that Mounts of the earlier process without an Unmount
-// do not keep a claim.
+// TestDockerStartedAgain checks a new docker process, which counts from zero. Mounts of the earlier
+// process without an Unmount must not keep a claim.
 func TestDockerStartedAgain(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -75,7 +75,8 @@ func TestDockerStartedAgain(t *testing.T) {
 	w.want("claims after a container ended that the earlier one had started", w.claims())
 }
 
-// A claim without a reference stays while a mount namespace shows its mount.
+// TestOrphanInUse checks that a claim without a reference stays while another mount namespace
+// contains its mount.
 func TestOrphanInUse(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))

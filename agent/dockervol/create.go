@@ -11,14 +11,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Create gives a volume a name in a runtime. The volume is a registered one or, with the option
-// plugin, a new one. A second Create with the same arguments changes nothing.
+// Create gives a volume a name in a runtime. With the option plugin, it creates a new volume.
+// Otherwise it uses a registered volume. A second Create with the same arguments changes nothing.
 func (s *Service) Create(ctx context.Context, from Caller, name string, opts map[string]string) error {
 	runtime := from.Runtime
 	had, ok := s.Store.RuntimeVolume(runtime, name)
 	check := volume.CheckNewID
 	if ok {
-		check = volume.CheckID // an earlier release may have accepted the name
+		check = volume.CheckID // an earlier release may have accepted this name
 	}
 	if err := check("volume name", name); err != nil {
 		return err
@@ -30,7 +30,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	}
 	if o.excl && runtime == volume.RuntimePodman {
 		return volume.Errorf(volume.ErrInvalid, "exclusive is not possible with %s, which mounts a volume once for all its containers", runtime).
-			WithHint("leave it out, or have a volume for each container")
+			WithHint("leave it out, or use one volume for each container")
 	}
 	want := o.named(runtime, name)
 	want.CreatedAt = s.now()
@@ -45,13 +45,13 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 		return err
 	}
 	if created && runtime == volume.RuntimeDocker {
-		// The volume's root directory will belong to root in the containers, as in docker's own
-		// volumes. Podman changes the owner itself if it is asked to.
+		// Give the root directory of the volume to root in the containers, as docker does for its
+		// own volumes. Podman changes the owner itself if its user asks for that.
 		want.Own = want.Own.WithDefault(s.Remapped(from.PID))
 	}
 
 	if r, ok := s.Store.Volume(want.VolumeID); ok && o.writable && want.ReadersOnly(r.Volume) {
-		return volume.Errorf(volume.ErrInvalid, "volume %q can only be read in the mode that is asked for, and rw contradicts that", want.VolumeID).
+		return volume.Errorf(volume.ErrInvalid, "volume %q permits only reading in the requested mode, which contradicts rw", want.VolumeID).
 			WithHint("leave rw out")
 	}
 	made := false
@@ -75,7 +75,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	if err == nil && made {
 		text := fmt.Sprintf("%s knows it as %q", runtime, name)
 		if want.Own.Default {
-			text += fmt.Sprintf("; its root is for %s:%s, which is root in the containers (userns-remap)", want.Own.UID, want.Own.GID)
+			text += fmt.Sprintf("; its root directory belongs to %s:%s, which is root in the containers (userns-remap)", want.Own.UID, want.Own.GID)
 		}
 		s.say(want, "runtime-created", text)
 	}
@@ -83,29 +83,29 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	return err
 }
 
-// exists returns the error for a Create with other options for an existing name.
+// exists returns the error for a Create with an existing name and different options.
 func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
 	data := "its data stays"
 	if r, ok := s.Store.Volume(had.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
-		data = "that destroys its data (reclaim: delete), unless the other runtime knows it too"
+		data = "that destroys its data (reclaim: delete), unless another runtime also has a name for it"
 	}
-	return volume.Errorf(volume.ErrRefused, "%s has volume %q already, with another %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
+	return volume.Errorf(volume.ErrRefused, "%s already has volume %q with a different %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
 		WithHint("%s first; %s", suggest.Command("%s volume rm %s", had.Runtime, had.Name), data)
 }
 
-// unique refuses a second name for a volume in the same runtime. Containers would share the claim
-// under one name and not under the other.
+// unique refuses a second name for the same volume in one runtime. Otherwise, only the containers
+// that use the same name would share a claim.
 func unique(tx Tx, want volume.RuntimeVolume) error {
 	for _, v := range tx.RuntimeVolumes() {
 		if v.Runtime == want.Runtime && v.VolumeID == want.VolumeID && v.Name != want.Name {
-			return volume.Errorf(volume.ErrRefused, "%s knows volume %q as %q already; a volume has one name there", v.Runtime, v.VolumeID, v.Name).
+			return volume.Errorf(volume.ErrRefused, "%s already knows volume %q as %q; a volume has only one name in a runtime", v.Runtime, v.VolumeID, v.Name).
 				WithHint("use that name (in a compose file, name: %s), or: %s", v.Name, suggest.Command("%s volume rm %s", v.Runtime, v.Name))
 		}
 	}
 	return nil
 }
 
-// provide makes sure that the volume exists. It reports whether it created the volume.
+// provide ensures that the volume exists. It reports whether it created the volume.
 func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o options) (created bool, err error) {
 	r, ok := s.Store.Volume(want.VolumeID)
 	switch {
@@ -122,15 +122,16 @@ func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o opti
 		_, change, err := s.Volumes.CreateWithin(ctx, o.spec(want.VolumeID), false, s.Patience(want.Runtime).Long)
 		return err == nil && change.Outcome == volume.Created, err
 	case ok:
-		return false, volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s did not end", want.VolumeID, r.Volume.Provision).
+		return false, volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s has not finished", want.VolumeID, r.Volume.Provision).
 			WithRemedy(remedy.Of(remedy.ShowVolume, want.VolumeID))
 	default:
 		return false, s.unknown(want, o)
 	}
 }
 
-// unknown returns the error for a volume that does not exist. The hint names a volume that the
-// caller may mean: Quadlet puts "systemd-" before the name, and compose the project's name.
+// unknown returns the error for a volume that does not exist. The hint names the volume that the
+// caller probably means: Quadlet adds the prefix "systemd-" to a name, and compose adds the name of
+// the project.
 func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 	err := volume.Errorf(volume.ErrNotFound, "no volume %q is registered", want.VolumeID)
 	if o.volume != "" {
@@ -139,7 +140,7 @@ func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 
 	known := func(id string) bool { _, ok := s.Store.Volume(id); return ok }
 	if id, is := strings.CutPrefix(want.Name, "systemd-"); is && known(id) {
-		return err.WithHint("volume %q is: write VolumeName=%s into the .volume file", id, id)
+		return err.WithHint("volume %q is registered: write VolumeName=%s into the .volume file", id, id)
 	}
 
 	for rest := want.Name; ; {
@@ -148,17 +149,17 @@ func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 			break
 		}
 		if known(id) {
-			return err.WithHint("volume %q is: write name: %s below it in the compose file, which otherwise puts the project before it", id, id)
+			return err.WithHint("volume %q is registered: write name: %s below it in the compose file, because compose otherwise adds the project name", id, id)
 		}
 
 		rest = id
 	}
 
-	return err.WithHint("register it (%s), or have it made: -o plugin=local -o size=1GiB; plugins are listed by %s",
+	return err.WithHint("register it (%s), or create it: -o plugin=local -o size=1GiB; to list the plugins: %s",
 		"volctl volume register FILE", "volctl plugin list")
 }
 
-// names lists the references of a volume in docker's short form.
+// names lists the ids of the references in docker's short form.
 func names(refs []volume.RuntimeRef) string {
 	short := make([]string, 0, len(refs))
 	for _, r := range refs {

@@ -9,18 +9,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Create names a registered volume or a new one. A second identical call changes nothing. The error
-// for other options names the options that differ.
+// TestCreate checks that Create names a registered volume or creates a new one. A second identical
+// call changes nothing. With other options, the error names the options that differ.
 func TestCreate(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
 	ctx := t.Context()
 	must(t, s.Create(ctx, docker, "data", nil))
 	must(t, s.Create(ctx, docker, "data", opts{"volume": "data", "ro": "no"}))
-	says(t, s.Create(ctx, docker, "data", opts{"ro": "", "exclusive": ""}), `docker has volume "data" already, with another exclusive, ro`, "docker volume rm data first; its data stays")
-	says(t, s.Create(ctx, docker, "data", opts{"device": "other"}), "with another volume")
+	says(t, s.Create(ctx, docker, "data", opts{"ro": "", "exclusive": ""}), `docker already has volume "data" with a different exclusive, ro`, "docker volume rm data first; its data stays")
+	says(t, s.Create(ctx, docker, "data", opts{"device": "other"}), "with a different volume")
 
 	must(t, s.Create(ctx, docker, "mine", opts{"device": "other", "ro": ""}))
-	says(t, s.Create(ctx, docker, "yours", opts{"device": "other", "ro": ""}), `docker knows volume "other" as "mine" already`, "name: mine")
+	says(t, s.Create(ctx, docker, "yours", opts{"device": "other", "ro": ""}), `docker already knows volume "other" as "mine"`, "name: mine")
 	must(t, s.Create(ctx, podman, "yours", opts{"device": "other"})) // podman has its own names
 
 	must(t, s.Create(ctx, docker, "new", opts{"plugin": "p", "size": "1GiB", "param.a": "b", "reclaim": "delete"}))
@@ -40,9 +40,9 @@ func TestCreate(t *testing.T) {
 	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-created", "runtime-created")
 }
 
-// The root directory of a volume that is created for docker belongs to root in docker's containers,
-// unless the options name an owner. Other volumes get no owner. The default owner does not count
-// when the options of a name are compared.
+// TestCreateForRemappedRoot checks the owner of a volume that docker creates. Its root directory
+// belongs to root in docker's containers, unless the options name an owner. Other volumes get no
+// owner. Create does not compare this default owner with the options of an existing name.
 func TestCreateForRemappedRoot(t *testing.T) {
 	w, s := newWorld(t, "data")
 	dockerd, later := Caller{Runtime: "docker", PID: 5}, Caller{Runtime: "docker", PID: 6}
@@ -70,9 +70,9 @@ func TestCreateForRemappedRoot(t *testing.T) {
 			must(t, s.Create(t.Context(), Caller{Runtime: tt.from.Runtime, PID: later.PID}, name, tt.opts))
 		}
 	}
-	says(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p", "uid": "200000"}), "with another uid")
+	says(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p", "uid": "200000"}), "with a different uid")
 
-	// After the name is removed, the volume counts as one that existed before.
+	// After the name is removed, the volume counts as a volume that existed before.
 	must(t, s.Remove(t.Context(), "docker", "made"))
 	must(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p"}))
 	if v, _ := w.RuntimeVolume("docker", "made"); v.Own.Asked() {
@@ -80,7 +80,8 @@ func TestCreateForRemappedRoot(t *testing.T) {
 	}
 }
 
-// The error for an unknown name suggests the volume that the caller may mean.
+// TestCreateHints checks that the error for an unknown name suggests the volume that the caller
+// probably means.
 func TestCreateHints(t *testing.T) {
 	w, s := newWorld(t, "data", "b_c")
 	w.add(volume.Volume{ID: "half", PluginID: "p", Provision: volume.Provisioning})
@@ -90,7 +91,7 @@ func TestCreateHints(t *testing.T) {
 		"systemd-nope":           {"volctl volume register FILE"},
 		"shop_data":              {"name: data below it in the compose file"},
 		"my_shop_b_c":            {"name: b_c below it"},
-		"half":                   {`volume "half" is not ready: creating did not end`},
+		"half":                   {`volume "half" is not ready: creating has not finished`},
 		"a/b":                    {`volume name "a/b" contains a slash`},
 		strings.Repeat("x", 200): {"has 200 bytes; at most 128 are allowed"},
 		"":                       {"volume name is missing"},
@@ -104,7 +105,7 @@ func TestCreateHints(t *testing.T) {
 	}
 }
 
-// A runtime sees only the volumes that it created.
+// TestGet checks that a runtime sees only the volumes that it has created.
 func TestGet(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
 	ctx := t.Context()
@@ -128,7 +129,7 @@ func TestGet(t *testing.T) {
 	if l := s.List("docker"); len(l) != 2 || l[0].Name != "a" || l[1].Status["state"] != "mounted" || l[1].Status["references"] != 1 {
 		t.Errorf("the list: %+v", l)
 	}
-	delete(w.volumes, "data") // a forced deregister
+	delete(w.volumes, "data") // simulate a forced deregister
 	v, err = s.Get("docker", "name")
 	must(t, err)
 	if v.Status["state"] != "deregistered" || v.Mountpoint != "" {

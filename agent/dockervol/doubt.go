@@ -11,17 +11,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Doubt is about references of one claim that no container explains.
+// Doubt describes the references of one claim that no container explains.
 type Doubt struct {
 	Runtime  string
-	Name     string // the runtime's name for the volume
+	Name     string // the runtime's name of the volume
 	VolumeID string
 	Alloc    string
-	Since    time.Time // the time of this agent's first look that found the doubt
-	Leaked   int       // the number of references that no container explains
-	Of       int       // the number of references of the claim
+	Since    time.Time // when a pass of this agent first found the doubt
+	Leaked   int       // number of references that no container explains
+	Of       int       // number of references of the claim
 
-	// Kept is the reason why the claim stays. If it is empty, one of the next looks detaches the
+	// Kept is the reason why the claim stays. If it is empty, one of the next passes detaches the
 	// claim.
 	Kept string
 }
@@ -38,9 +38,10 @@ func newDoubt(v volume.RuntimeVolume, alloc string) Doubt {
 	return d
 }
 
-// heldBy returns the doubt that remains if other mount namespaces have the mount. Docker has a
-// reference for each mount of a container, and podman has one for all. If the runtime has unmounted
-// all references, none of them is explained.
+// heldBy returns the doubt that remains if processes in other mount namespaces use the mount.
+// Docker has one reference for each mount of a container, and podman has one reference for all
+// containers. With returned, the runtime has unmounted all references, so the mount explains none
+// of them.
 func (d Doubt) heldBy(holders []string, returned bool) Doubt {
 	switch {
 	case returned:
@@ -58,7 +59,7 @@ func (d Doubt) leaked() bool { return d.Leaked > 0 }
 
 func (d Doubt) key() string { return volume.RuntimeKey(d.Runtime, d.Name) + "\x00" + d.Alloc }
 
-// keepDoubts replaces the doubts that Doubts returns. A doubt that continues keeps its time.
+// keepDoubts stores the result of a pass for Doubts. A doubt that existed before keeps its time.
 func (s *Service) keepDoubts(now []Doubt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +76,8 @@ func (s *Service) keepDoubts(now []Doubt) {
 	s.doubts = now
 }
 
-// Doubts returns the references that no container explained at the last look, sorted by runtime and
-// name. It reads them from memory.
+// Doubts returns the doubts that the last pass found, sorted by runtime and name. It only reads
+// memory.
 func (s *Service) Doubts() []Doubt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,13 +86,13 @@ func (s *Service) Doubts() []Doubt {
 	return all
 }
 
-// reasons holds the last logged message about each volume.
+// reasons stores the last logged message about each volume.
 type reasons struct {
 	mu sync.Mutex
 	by map[string]string
 }
 
-// replace reports whether the message differs from the last one, and stores it.
+// replace stores the message, and reports whether it differs from the last one.
 func (r *reasons) replace(key, words string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -112,7 +113,7 @@ func (r *reasons) forget(key string) {
 	delete(r.by, key)
 }
 
-// tell logs why a claim stays that no container seems to need, once for each reason.
+// tell logs why a claim stays although no container seems to need it. It logs each reason once.
 func (s *Service) tell(v volume.RuntimeVolume, message string, why ...any) {
 	if s.told.replace(v.Key(), fmt.Sprint(message, why)) {
 		s.Log.Warn(message, append([]any{"runtime", v.Runtime, "volume", v.Name}, why...)...)

@@ -16,14 +16,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The runtimes, each as one process.
+// docker and podman are the runtimes, each with one process.
 var (
 	docker = Caller{Runtime: volume.RuntimeDocker, Process: "dockerd"}
 	podman = Caller{Runtime: volume.RuntimePodman}
 )
 
-// world is a fake of the service's environment: the store, claims that mount at once, a plugin, the
-// runtimes and the mount tables.
+// world fakes everything that the service needs: the store, claims that mount at once, a plugin,
+// the runtimes and the mount tables.
 type world struct {
 	t  *testing.T
 	mu sync.Mutex
@@ -43,10 +43,10 @@ type world struct {
 	elsewhere []string
 	elseIs    error
 	deleted   []string
-	remap     map[int][2]string // the host's uid and gid of root in the containers of a process
+	remap     map[int][2]string // by pid: the uid and gid that root in the containers has on the host
 	events    []string
 	clock     time.Time
-	step      func() // runs at each point where the agent may be killed
+	step      func() // runs at each point where the test may kill the agent
 }
 
 func newWorld(t *testing.T, ids ...string) (*world, *Service) {
@@ -69,7 +69,7 @@ func newWorld(t *testing.T, ids ...string) (*world, *Service) {
 	}
 }
 
-// next returns the service of the next agent in the same world.
+// next returns the service of the next agent process in the same world.
 func (w *world) next() *Service {
 	_, s := newWorld(w.t)
 	s.Store, s.Claims, s.Volumes, s.Plugins, s.Containers, s.Mounts = w, w, w, w, w, w
@@ -149,7 +149,7 @@ func (tx *worldTx) DeleteRuntimeVolume(runtime, name string) {
 	delete(tx.names, volume.RuntimeKey(runtime, name))
 }
 
-// Claim admits a claim. It is mounted when mount returns without an error.
+// Claim admits a claim. The claim is mounted when the function mount returns without an error.
 func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time.Duration) (volume.Record, volume.Claim, error) {
 	w.step()
 	w.mu.Lock()
@@ -183,7 +183,7 @@ func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time
 	return r, c, nil
 }
 
-// Drop detaches a claim, which is gone at once.
+// Drop detaches a claim and removes it at once.
 func (w *world) Drop(_ context.Context, id string, c volume.Claim) error {
 	w.step()
 	defer w.step()
@@ -241,7 +241,7 @@ func (w *world) Elsewhere(_ context.Context, id volume.MountIdentity, paths []st
 	return w.elsewhere, w.elseIs
 }
 
-// claims returns the claims as "volume alloc", sorted.
+// claims returns the claims in the form "volume alloc", sorted.
 func (w *world) claims() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,7 +255,7 @@ func (w *world) claims() []string {
 	return out
 }
 
-// refs returns the ids of the references to one of docker's volumes.
+// refs returns the ids of the references to a volume of docker.
 func (w *world) refs(name string) (ids []string) {
 	v, _ := w.RuntimeVolume("docker", name)
 	for _, r := range v.Refs {
@@ -271,7 +271,7 @@ func (w *world) want(what string, got []string, want ...string) {
 	}
 }
 
-// says asserts that an error contains all the words in the form that a runtime shows.
+// says checks that the text that a runtime shows for err contains all the given words.
 func says(t *testing.T, err error, want ...string) {
 	t.Helper()
 	if err == nil {
@@ -292,7 +292,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// mounted mounts a volume for docker, which must succeed.
+// mounted mounts a volume for docker. The test fails if that is impossible.
 func (w *world) mounted(s *Service, name, id string) string {
 	w.t.Helper()
 	path, err := s.Mount(w.t.Context(), docker, name, id)

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzOptions checks that options are either refused or consistent. Options inside "o" have the
-// same meaning as outside of it.
+// FuzzOptions checks that the service either refuses options or returns a consistent result. An
+// option inside "o" must have the same meaning as outside of it.
 func FuzzOptions(f *testing.F) {
 	for _, name := range known {
 		f.Add(name, "x", "plugin", "p")
@@ -58,9 +58,9 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// FuzzRequest checks the answers to arbitrary requests of a runtime. Each answer follows the
-// protocol and its error is one line. If a runtime would misread an answer as one about a volume,
-// the connection ends without an answer. The stored data stays consistent.
+// FuzzRequest checks the answers to random requests of a runtime. Each answer follows the protocol,
+// and its error is one line. If the runtime could misread an answer, the server closes the
+// connection without an answer. The stored data stays consistent.
 func FuzzRequest(f *testing.F) {
 	methods := []string{"Create", "Remove", "Mount", "Unmount", "Path", "Get", "List", "Capabilities", "Nothing"}
 	for i := range methods {

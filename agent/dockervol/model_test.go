@@ -12,10 +12,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// containers are docker's containers in the model, named by the ids of their mounts.
+// containers are the containers of docker in the model. Their names are the ids of their mounts.
 var containers = [...]string{"a", "b"}
 
-// dockerd is docker in the model. It counts Mounts in memory, like docker's MountPoint.
+// dockerd models docker. It counts Mounts in memory, as docker's MountPoint does.
 type dockerd struct {
 	running [len(containers)]bool
 	copying [len(containers)]bool // docker cp is running
@@ -23,27 +23,29 @@ type dockerd struct {
 	process int
 }
 
-// state is one state of the model: docker's state, and the agent's data on disk.
+// state is one state of the model. It contains the state of docker and the data of the agent on
+// disk.
 type state struct {
 	docker dockerd
 	refs   [len(containers)]volume.RuntimeRef
-	seq    uint64 // the claim's number; 0 means no claim
-	exact  bool   // no process was killed so far
+	seq    uint64 // number of the claim; 0 means no claim
+	exact  bool   // no process has been killed so far
 }
 
 // event is one event of a container. An event that concerns no single container has container -1.
 type event struct {
 	what      string
 	container int
-	kill      int  // the agent is killed at this step of the call; 0 means that it is not killed
-	repeat    bool // docker repeats the interrupted call instead of giving up
-	fails     bool // the volume cannot be mounted
+	kill      int  // the agent is killed at this step of the call; 0 means never
+	repeat    bool // docker repeats the interrupted call
+	fails     bool // mounting the volume fails
 }
 
 // errKilled is the error of a step of a killed agent.
 var errKilled = errors.New("kill -9")
 
-// mostSteps is the largest number of steps of a call. Later steps do not matter.
+// mostSteps is the highest step at which the model kills the agent. No call has more steps that
+// matter.
 const mostSteps = 6
 
 // events returns all possible events.
@@ -63,13 +65,13 @@ func events() (all []event) {
 	return all
 }
 
-// run is the model in one state, with its own agent.
+// run executes events in one state of the model, with its own agent.
 type run struct {
 	t *testing.T
 	w *world
 	s *Service
 	state
-	steps int // steps until the agent is killed; 0 means that it is not killed
+	steps int // steps until the agent is killed; 0 means never
 }
 
 func newRun(t *testing.T, from state) *run {
@@ -100,14 +102,14 @@ func newRun(t *testing.T, from state) *run {
 	return r
 }
 
-// agent starts an agent, whose first look follows at once.
+// agent starts an agent and shows it the state of docker.
 func (r *run) agent() {
 	r.s = r.w.next()
 	r.look()
 	r.s.Reap(r.t.Context())
 }
 
-// look makes the mount namespaces and the runtime show docker's state.
+// look updates the fake mount namespaces and the fake runtime from the state of docker.
 func (r *run) look() {
 	r.w.elsewhere, r.w.using = nil, nil
 	for c, id := range containers {
@@ -120,7 +122,7 @@ func (r *run) look() {
 	}
 }
 
-// call makes docker send a call. It returns false if the call gets no answer or an error.
+// call makes docker send a call. It returns false if docker gets no answer or an error.
 func (r *run) call(e event, do func(from Caller) error) bool {
 	r.look()
 	if e.fails {
@@ -136,7 +138,7 @@ func (r *run) call(e event, do func(from Caller) error) bool {
 			}
 		}()
 		err = do(from)
-		r.w.step() // the answer is sent
+		r.w.step() // the agent may be killed after it has sent the answer
 		return err
 	}()
 	r.steps = 0
@@ -161,7 +163,7 @@ func (r *run) mount(e event) bool {
 	return ok
 }
 
-// unmount sends an Unmount if docker's own count says so.
+// unmount sends an Unmount if docker's own count requires one.
 func (r *run) unmount(e event) {
 	if r.docker.active[e.container] == 0 {
 		return
@@ -172,7 +174,7 @@ func (r *run) unmount(e event) {
 	})
 }
 
-// do applies an event. It returns false if the event is impossible in this state.
+// do applies an event. It returns false if the event is impossible in the current state.
 func (r *run) do(e event) bool {
 	d, c := &r.docker, e.container
 	switch e.what {
@@ -206,7 +208,7 @@ func (r *run) do(e event) bool {
 	return true
 }
 
-// reap makes the agent look often enough to be sure.
+// reap runs enough passes of the reaper to remove every leaked reference.
 func (r *run) reap() {
 	r.look()
 	for range 1 + agreeing {
@@ -215,8 +217,8 @@ func (r *run) reap() {
 	}
 }
 
-// killDocker ends docker's daemon and its copies. Newer versions restore their counts for
-// containers that continue to run.
+// killDocker ends the docker daemon and its copy operations. Newer versions of docker restore the
+// counts of containers that continue to run.
 func (r *run) killDocker(how string) {
 	r.exact = false
 	r.docker.process++
@@ -233,8 +235,8 @@ func (r *run) killDocker(how string) {
 	}
 }
 
-// now returns the resulting state. Of docker's processes it only distinguishes the current one from
-// earlier ones.
+// now returns the current state. It distinguishes only the current docker process from earlier
+// ones.
 func (r *run) now() state {
 	out := r.state
 	out.refs, out.seq = [len(containers)]volume.RuntimeRef{}, r.w.volumes["data"].Claims["docker"].Seq
@@ -252,7 +254,8 @@ func (r *run) now() state {
 	return out
 }
 
-// check compares a transition with the promises of the service.
+// check compares the states before and after an event. A container must keep its volume and its
+// claim.
 func check(before, after state) error {
 	for c := range containers {
 		held := after.docker.running[c] || after.docker.copying[c]
@@ -267,7 +270,7 @@ func check(before, after state) error {
 	return nil
 }
 
-// ends checks that no claim and no reference remains once all containers have ended.
+// ends checks that no claim and no reference remains after all containers have ended.
 func ends(t *testing.T, from state) error {
 	r := newRun(t, from)
 	for c := range containers {
@@ -283,7 +286,7 @@ func ends(t *testing.T, from state) error {
 	return nil
 }
 
-// normal renumbers a claim to 1, so that equal states compare equal.
+// normal changes the number of the claim to 1, so that equivalent states compare equal.
 func (s state) normal() state {
 	if s.seq != 0 {
 		s.seq = 1
@@ -291,9 +294,9 @@ func (s state) normal() state {
 	return s
 }
 
-// TestModel tries every order of these events: containers start, stop and are copied from and to,
-// Mounts fail, the agent is killed at any step, and docker is killed. No container may lose its
-// volume, and no claim may remain at the end. Without a kill, this must hold without the reaper.
+// TestModel tries all orders of events: containers start and stop, docker cp runs, Mounts fail, the
+// agent is killed at any step, and docker is killed. No container may lose its volume, and no claim
+// may remain at the end. Without a kill, this must hold without the reaper.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	type path struct {

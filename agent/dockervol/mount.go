@@ -12,19 +12,19 @@ import (
 // settleWithin limits the commits that must happen even if the caller has disconnected.
 const settleWithin = 10 * time.Second
 
-// maxRef limits a runtime's id for a use of a volume, in bytes. The ids of docker and podman have
-// 64 bytes.
+// maxRef is the maximum length of a reference id, in bytes. The ids of docker and podman have 64
+// bytes.
 const maxRef = 256
 
-// Mount mounts a volume for a reference and returns the path. It answers before the runtime loses
-// its patience. If the volume is not mounted by then, it returns the reason and withdraws the
-// request. Another Mount for the same id gets the same answer and counts once more.
+// Mount mounts a volume for a reference and returns the path. It answers before the runtime times
+// out. If the volume is not mounted by then, Mount withdraws the request and returns the reason.
+// Another Mount for the same id returns the same path and increases the count of the reference.
 func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (string, error) {
 	switch {
 	case id == "":
-		return "", volume.Errorf(volume.ErrInvalid, "%s sent no id to mount volume %q for", from.Runtime, name)
+		return "", volume.Errorf(volume.ErrInvalid, "%s sent no id with the Mount of volume %q", from.Runtime, name)
 	case len(id) > maxRef:
-		return "", volume.Errorf(volume.ErrInvalid, "%s mounts volume %q for an id of %d bytes; at most %d are allowed", from.Runtime, name, len(id), maxRef)
+		return "", volume.Errorf(volume.ErrInvalid, "%s mounts volume %q with an id of %d bytes; the maximum is %d", from.Runtime, name, len(id), maxRef)
 	}
 
 	began := time.Now()
@@ -37,7 +37,7 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	defer s.answered(v.Key(), id)
 	ref, _ := v.Ref(id)
 
-	// The time spent so far counts against the runtime's patience.
+	// The time that has passed counts against the timeout of the runtime.
 	wait := s.Patience(from.Runtime).Long - time.Since(began)
 	_, c, err := s.Claims.Claim(ctx, v.VolumeID, v.Request(ref.Alloc, of), max(wait, time.Second))
 	if err == nil {
@@ -49,17 +49,17 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	defer cancel()
 
 	if failed := s.withdraw(ctx, from, v, id, turn, stopping); failed != nil {
-		s.Log.Warn("cannot withdraw a reference of a container that was not started; it is dropped once no container uses the volume",
+		s.Log.Warn("cannot remove the reference of a container that did not start; the agent removes it when no container uses the volume",
 			"runtime", from.Runtime, "volume", name, "error", failed)
 	}
 	return "", err
 }
 
-// withdraw undoes a Mount that failed, because the runtime never sends an Unmount for it. If the
-// agent is stopping, the runtime sends the Mount again to the next agent, so the claim stays.
+// withdraw undoes a failed Mount, because the runtime sends no Unmount for it. If the agent is
+// stopping, the runtime repeats the Mount at the next agent, so the claim stays.
 func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVolume, id string, turn uint64, stopping bool) error {
 	uncount := func(v volume.RuntimeVolume) volume.RuntimeVolume {
-		// Podman's Mounts are not counted: a later one for the same id stands for all.
+		// Podman's Mounts are not counted: a later Mount for the same id replaces the earlier one.
 		if from.Runtime == volume.RuntimePodman && s.heard(v.Key(), id).turn != turn {
 			return v
 		}
@@ -80,8 +80,8 @@ func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVol
 	return err
 }
 
-// inHand counts a running Mount. The runtime is about to start a container, and until the container
-// shows, no reference counts as leaked.
+// inHand counts a running Mount. The runtime is about to start a container. Until the container
+// exists, no reference of this runtime counts as leaked.
 func (s *Service) inHand(runtime string) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,9 +98,9 @@ func (s *Service) inHand(runtime string) (done func()) {
 	}
 }
 
-// refer counts a Mount. The count is on disk before the agent makes the claim. If the agent does
-// not know a name that the runtime knows, the name stands for the volume with that id, because
-// podman never sends Create again.
+// refer increases the count of a reference, and stores the count before the agent makes the claim.
+// If the agent does not know the name, refer creates it, for the volume whose id is that name. This
+// helps podman, which never repeats Create.
 func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v volume.RuntimeVolume, of volume.Volume, turn uint64, err error) {
 	if _, ok := s.Store.RuntimeVolume(from.Runtime, name); !ok {
 		if err := s.Create(ctx, from, name, nil); err != nil {
@@ -135,8 +135,8 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 	return v, of, s.mounts(v.Key(), id), nil
 }
 
-// Unmount removes one Mount from the count of a reference. If no reference needs a claim
-// afterwards, the agent detaches the claim. The detach continues after the runtime's patience ends.
+// Unmount decreases the count of a reference. If no reference needs the claim afterwards, the agent
+// detaches it. If the volume is not unmounted before the runtime times out, the agent continues.
 func (s *Service) Unmount(ctx context.Context, from Caller, name, id string) error {
 	v, ok := s.Store.RuntimeVolume(from.Runtime, name)
 	if !ok {

@@ -10,7 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// All references share one claim, which is detached with the last of them.
+// TestMount checks that all references share one claim. The end of the last reference detaches the
+// claim.
 func TestMount(t *testing.T) {
 	w, s := newWorld(t, "data")
 	ctx := t.Context()
@@ -42,7 +43,8 @@ func TestMount(t *testing.T) {
 	}
 }
 
-// With exclusive each container has its own claim, even if the ids begin with the same characters.
+// TestExclusive checks that with exclusive, each container has its own claim. The ids of two
+// containers may begin with the same characters.
 func TestExclusive(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", opts{"exclusive": "true"}))
@@ -59,7 +61,8 @@ func TestExclusive(t *testing.T) {
 	}
 }
 
-// A failed mount leaves no claim and returns the reason. The earlier references stay.
+// TestMountFails checks that a failed Mount leaves no claim and returns the reason. Earlier
+// references stay.
 func TestMountFails(t *testing.T) {
 	w, s := newWorld(t, "data")
 	ctx := t.Context()
@@ -73,7 +76,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"))
 	w.want("claims", w.claims())
 
-	// The runtime gave up: the claim must not stay.
+	// The runtime has given up, so the claim must not stay.
 	gone, cancel := context.WithCancel(ctx)
 	w.mount = func(ctx context.Context) error { cancel(); return ctx.Err() }
 	if _, err := s.Mount(gone, docker, "data", "a"); !errors.Is(err, context.Canceled) {
@@ -82,7 +85,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"))
 	w.want("claims", w.claims())
 
-	// The agent is stopping: the reference and the claim stay for the next agent.
+	// The agent is stopping, so the reference and the claim stay for the next agent.
 	stopping, stop := context.WithCancelCause(ctx)
 	w.mount = func(ctx context.Context) error { stop(volume.ErrStopping); return ctx.Err() }
 	if _, err := s.Mount(stopping, docker, "data", "a"); err == nil {
@@ -91,13 +94,13 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"), "a")
 	w.want("claims", w.claims(), "data docker")
 
-	// The next agent continues the mount, which counts once.
+	// The next agent continues the same Mount, which counts once.
 	w.mount = nil
 	w.mounted(s, "data", "a")
 	must(t, s.Unmount(ctx, docker, "data", "a"))
 	w.want("claims after the only Mount was given back", w.claims())
 
-	// Docker already got an answer to an earlier Mount. Only the second Mount is withdrawn.
+	// Docker has received an answer to an earlier Mount. The agent withdraws only the second Mount.
 	w.mounted(s, "data", "a")
 	w.mount = func(context.Context) error { return errors.New("no") }
 	if _, err := s.Mount(ctx, docker, "data", "a"); err == nil {
@@ -105,7 +108,7 @@ func TestMountFails(t *testing.T) {
 	}
 	w.want("references", w.refs("data"), "a")
 
-	// A Mount for another container fails too.
+	// A Mount for another container also fails.
 	if _, err := s.Mount(ctx, docker, "data", "b"); err == nil {
 		t.Error("a mount that was not made")
 	}
@@ -116,10 +119,10 @@ func TestMountFails(t *testing.T) {
 	}
 }
 
-// refsLocked does the same as refs and needs no lock.
+// refsLocked does the same as refs. refs needs no lock.
 func (w *world) refsLocked(name string) []string { return w.refs(name) }
 
-// The service does nothing if it cannot store the intent.
+// TestDiskFull checks that the service does nothing if it cannot store the intent.
 func TestDiskFull(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -134,7 +137,8 @@ func TestDiskFull(t *testing.T) {
 	w.want("claims", w.claims(), "data docker")
 }
 
-// If podman knows a name that the agent has lost, the name stands for the volume with that id.
+// TestMountForgotten checks a name that podman knows and the agent has lost. The agent then mounts
+// the volume whose id is that name.
 func TestMountForgotten(t *testing.T) {
 	w, s := newWorld(t, "data")
 	if path, err := s.Mount(t.Context(), podman, "data", "constant"); err != nil || path != "/t/podman/data" {
@@ -146,7 +150,8 @@ func TestMountForgotten(t *testing.T) {
 	w.want("claims", w.claims())
 }
 
-// Many ids are mounted and unmounted at the same time. A claim exists while a reference does.
+// TestConcurrent mounts and unmounts many ids at the same time. A claim must exist while a
+// reference exists.
 func TestConcurrent(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -174,7 +179,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// A Mount between the last Unmount and the detach wins.
+// TestMountWins checks that a Mount between the last Unmount and the detach keeps the claim.
 func TestMountWins(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -187,7 +192,7 @@ func TestMountWins(t *testing.T) {
 			done <- err
 		}()
 		select {
-		case err := <-done: // no lock delayed it
+		case err := <-done: // no lock delayed the Mount
 			done <- err
 		case <-time.After(200 * time.Millisecond):
 		}
@@ -198,8 +203,8 @@ func TestMountWins(t *testing.T) {
 	w.want("claims", w.claims(), "data docker")
 }
 
-// Remove destroys the data only if the volume has reclaim: delete and no other runtime knows it.
-// The last runtime's Remove destroys it.
+// TestRemove checks that Remove destroys the data only if the volume has reclaim: delete and no
+// other runtime has a name for it.
 func TestRemove(t *testing.T) {
 	w, s := newWorld(t)
 	ctx := t.Context()
@@ -226,7 +231,8 @@ func TestRemove(t *testing.T) {
 	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-removed", "runtime-created", "runtime-removed", "runtime-removed")
 }
 
-// If both runtimes remove a volume at the same time, it is destroyed once, in either order.
+// TestRemoveAtOnce checks two runtimes that remove a volume at the same time. In either order,
+// exactly one of them destroys the volume.
 func TestRemoveAtOnce(t *testing.T) {
 	for range 50 {
 		w, s := newWorld(t)
@@ -249,8 +255,9 @@ func TestRemoveAtOnce(t *testing.T) {
 	}
 }
 
-// Podman has one id for all containers. A first command is killed, and a second one mounts before
-// the first has been withdrawn. The mount then belongs to the second command.
+// TestMountGivenUpByOne checks two podman commands, which share one id. The first command is
+// killed, and the second command mounts before the agent has withdrawn the first Mount. The mount
+// then belongs to the second command.
 func TestMountGivenUpByOne(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), podman, "data", nil))

@@ -13,31 +13,32 @@ import (
 
 // options are the parsed options of a Create.
 type options struct {
-	volume   string // the id of the adopted volume; empty means the name
-	plugin   string // the plugin that creates the volume
+	volume   string // id of the registered volume; empty means that the name is the id
+	plugin   string // plugin that creates the volume
 	readOnly bool
-	writable bool // "rw" was given
+	writable bool // the option "rw" is set
 	excl     bool
 	access   call.AccessMode
 	own      volume.Ownership
 
-	// For a new volume.
+	// The following fields describe a new volume.
 	size    int64
 	fsType  string
 	flags   []string
 	reclaim string
 	params  map[string]string
-	making  []string // the names of the given options for a new volume
+	making  []string // names of the given options that describe a new volume
 }
 
-// known are the option names as the error for an unknown option lists them.
+// known contains the option names that the error for an unknown option lists.
 var known = []string{
 	"volume", "device", "plugin", "size", "fs_type", "mount_flags", "access_mode", "reclaim", "param.NAME", "parameters",
 	"ro", "rw", "exclusive", "uid", "gid", "mode", "o",
 }
 
-// parse reads options. The options inside "o", split at commas, count like the others, because
-// compose files and podman use that form. An option may be given twice with the same value.
+// parse parses the options of a Create. The option "o" contains further options, separated by
+// commas, because compose files and podman use this form. An option may appear twice if the value
+// is the same.
 func (s *Service) parse(opts map[string]string) (options, error) {
 	flat, err := flatten(opts)
 	if err != nil {
@@ -55,19 +56,19 @@ func (s *Service) parse(opts map[string]string) (options, error) {
 	case o.readOnly && (o.writable || denies(flat, "ro")):
 		return o, volume.Errorf(volume.ErrInvalid, "ro and rw contradict each other")
 	case o.plugin != "" && o.volume != "":
-		return o, volume.Errorf(volume.ErrInvalid, "volume and plugin exclude each other: one adopts a volume that is registered, the other makes one")
+		return o, volume.Errorf(volume.ErrInvalid, "volume and plugin exclude each other: volume uses a registered volume, and plugin creates a new one")
 	case o.plugin == "" && len(o.making) > 0:
-		return o, volume.Errorf(volume.ErrInvalid, "%s only count for a volume that is made here", strings.Join(o.making, ", ")).
-			WithHint("say by which plugin: -o plugin=NAME")
+		return o, volume.Errorf(volume.ErrInvalid, "%s apply only to a new volume", strings.Join(o.making, ", ")).
+			WithHint("give the plugin that creates it: -o plugin=NAME")
 	}
 
 	return o, o.own.Check()
 }
 
-// paramPrefix is the prefix of an option that is a parameter of the plugin.
+// paramPrefix is the prefix of an option that sets a parameter of the plugin.
 const paramPrefix = "param."
 
-// cutParam returns the parameter's name in an option's name.
+// cutParam returns the name of the parameter if the option sets one.
 func cutParam(name string) (param string, is bool) {
 	if len(name) < len(paramPrefix) || !strings.EqualFold(name[:len(paramPrefix)], paramPrefix) {
 		return "", false
@@ -75,8 +76,9 @@ func cutParam(name string) (param string, is bool) {
 	return name[len(paramPrefix):], true
 }
 
-// flatten merges the options of "o" and "parameters" with the others. It converts names to lower
-// case, because podman writes some in capitals. Names of parameters keep their case.
+// flatten merges the options inside "o" and "parameters" with the other options. It converts option
+// names to lower case, because podman writes some in capitals. The names of parameters keep their
+// case.
 func flatten(opts map[string]string) (map[string]string, error) {
 	flat := map[string]string{}
 	add := func(name, value string) error {
@@ -113,7 +115,7 @@ func flatten(opts map[string]string) (map[string]string, error) {
 			case piece == "":
 				continue
 			case prefix != "" && !named, strings.EqualFold(key, "o"):
-				return nil, volume.Errorf(volume.ErrInvalid, "option %q holds %q, which is not name=value", name, piece)
+				return nil, volume.Errorf(volume.ErrInvalid, "option %q contains %q, which is not name=value", name, piece)
 			}
 			if err := add(prefix+key, v); err != nil {
 				return nil, err
@@ -137,7 +139,7 @@ func (s *Service) set(o *options, name, value string) (err error) {
 	switch name {
 	case "volume", "device":
 		if o.volume != "" && o.volume != value {
-			return volume.Errorf(volume.ErrInvalid, "volume and device mean the same, and are given as %q and %q", value, o.volume)
+			return volume.Errorf(volume.ErrInvalid, "volume and device are the same option, but have the values %q and %q", value, o.volume)
 		}
 
 		o.volume = value
@@ -172,7 +174,7 @@ func (s *Service) set(o *options, name, value string) (err error) {
 	return err
 }
 
-// setMaking sets an option for a new volume.
+// setMaking sets an option that describes a new volume.
 func (s *Service) setMaking(o *options, name, value string) (err error) {
 	o.making = append(o.making, name)
 	switch name {
@@ -188,13 +190,13 @@ func (s *Service) setMaking(o *options, name, value string) (err error) {
 		o.reclaim = value
 	default:
 		return volume.Errorf(volume.ErrInvalid, "unknown option %q", name).
-			WithHint("known are %s; a parameter of the plugin is param.%s", strings.Join(known, ", "), name)
+			WithHint("valid options: %s; a parameter of the plugin is param.%s", strings.Join(known, ", "), name)
 	}
 
 	return nil
 }
 
-// yes reads a boolean option. A name without a value means true.
+// yes parses a boolean option. An empty value means true.
 func yes(name, value string) (bool, error) {
 	switch strings.ToLower(value) {
 	case "", "true", "yes", "1":
@@ -202,18 +204,18 @@ func yes(name, value string) (bool, error) {
 	case "false", "no", "0":
 		return false, nil
 	default:
-		return false, volume.Errorf(volume.ErrInvalid, "option %q is true or false, not %q", name, value)
+		return false, volume.Errorf(volume.ErrInvalid, "option %q must be true or false, not %q", name, value)
 	}
 }
 
-// denies reports whether a boolean option is given and false.
+// denies reports whether a boolean option is set to false.
 func denies(flat map[string]string, name string) bool {
 	value, given := flat[name]
 	on, err := yes(name, value)
 	return given && err == nil && !on
 }
 
-// named returns the runtime's volume that the options request under a name.
+// named returns the runtime's volume that the options describe.
 func (o options) named(runtime, name string) volume.RuntimeVolume {
 	v := volume.RuntimeVolume{
 		Runtime: runtime, Name: name, VolumeID: o.volume, ReadOnly: o.readOnly, Exclusive: o.excl, Access: o.access, Own: o.own,
@@ -224,7 +226,7 @@ func (o options) named(runtime, name string) volume.RuntimeVolume {
 	return v
 }
 
-// spec returns the specification of the new volume.
+// spec returns the specification of a new volume.
 func (o options) spec(id string) volume.Volume {
 	c := call.Capability{Access: o.access, Attachment: call.FileSystem}
 	if c.Access == "" {
@@ -240,8 +242,8 @@ func (o options) spec(id string) volume.Volume {
 	return v
 }
 
-// differs compares the given options with an existing volume. It returns one text "option: old →
-// new" for each difference.
+// differs compares the options with an existing volume. It returns a text of the form "option: old
+// → new" for each difference.
 func (o options) differs(v volume.Volume) (texts []string) {
 	unless := func(agree bool, name string, old, now any) {
 		if !agree {

@@ -11,7 +11,7 @@ import (
 
 type opts = map[string]string
 
-// Options have the same meaning inside and outside of "o".
+// TestOptions checks that options have the same meaning inside and outside of "o".
 func TestOptions(t *testing.T) {
 	_, s := newWorld(t)
 	for name, c := range map[string]struct {
@@ -43,27 +43,27 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// The error for an invalid option names the option and the valid alternative.
+// TestBadOptions checks that the error for an invalid option names the option and the valid values.
 func TestBadOptions(t *testing.T) {
 	_, s := newWorld(t)
 	for words, in := range map[string]opts{
-		`unknown option "type" (hint: known are volume, device, plugin`:                      {"type": "nfs"},
-		`a parameter of the plugin is param.iops`:                                            {"plugin": "p", "iops": "5"},
-		`param.x, size only count for a volume that is made here (hint: say by which plugin`: {"size": "1GiB", "param.x": "y", "o": ""},
-		`volume and plugin exclude each other`:                                               {"volume": "x", "plugin": "p"},
-		`option "size" is given twice, as "1GiB" and as "2GiB"`:                              {"o": "size=1GiB", "size": "2GiB", "plugin": "p"},
-		`volume and device mean the same`:                                                    {"volume": "x", "device": "y"},
-		`device "a/b" contains a slash`:                                                      {"device": "a/b"},
-		`a unit is needed`:                                                                   {"plugin": "p", "size": "10"},
-		`the unit is one of`:                                                                 {"plugin": "p", "size": "10g"},
-		`unknown access mode "rwo"`:                                                          {"access_mode": "rwo"},
-		`option "ro" is true or false, not "maybe"`:                                          {"ro": "maybe"},
-		`ro and rw contradict each other`:                                                    {"ro": "", "rw": ""},
-		`"x" is no uid`:                                                                      {"uid": "x"},
-		`"9" is no mode`:                                                                     {"mode": "9"},
-		`option "o" holds "o=a=b", which is not name=value`:                                  {"o": "o=a=b"},
-		`option "parameters" holds "c", which is not name=value`:                             {"plugin": "p", "parameters": "a=b,c"},
-		`plugin id "a b" is not`:                                                             {"plugin": "a b"},
+		`unknown option "type" (hint: valid options: volume, device, plugin`:              {"type": "nfs"},
+		`a parameter of the plugin is param.iops`:                                         {"plugin": "p", "iops": "5"},
+		`param.x, size apply only to a new volume (hint: give the plugin that creates it`: {"size": "1GiB", "param.x": "y", "o": ""},
+		`volume and plugin exclude each other`:                                            {"volume": "x", "plugin": "p"},
+		`option "size" is given twice, as "1GiB" and as "2GiB"`:                           {"o": "size=1GiB", "size": "2GiB", "plugin": "p"},
+		`volume and device are the same option`:                                           {"volume": "x", "device": "y"},
+		`device "a/b" contains a slash`:                                                   {"device": "a/b"},
+		`a unit is needed`:                                                                {"plugin": "p", "size": "10"},
+		`the unit is one of`:                                                              {"plugin": "p", "size": "10g"},
+		`unknown access mode "rwo"`:                                                       {"access_mode": "rwo"},
+		`option "ro" must be true or false, not "maybe"`:                                  {"ro": "maybe"},
+		`ro and rw contradict each other`:                                                 {"ro": "", "rw": ""},
+		`"x" is no uid`:                                                                   {"uid": "x"},
+		`"9" is no mode`:                                                                  {"mode": "9"},
+		`option "o" contains "o=a=b", which is not name=value`:                            {"o": "o=a=b"},
+		`option "parameters" contains "c", which is not name=value`:                       {"plugin": "p", "parameters": "a=b,c"},
+		`plugin id "a b" is not`:                                                          {"plugin": "a b"},
 	} {
 		if _, err := s.parse(in); err == nil {
 			t.Errorf("%v was taken", in)

@@ -7,7 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A volume that can only be read is claimed for reading, with or without "ro".
+// TestReadersOnly checks that a volume that can only be read is claimed for reading, with or
+// without "ro".
 func TestReadersOnly(t *testing.T) {
 	w, s := newWorld(t)
 	capability := func(modes ...call.AccessMode) (all []call.Capability) {
@@ -28,7 +29,7 @@ func TestReadersOnly(t *testing.T) {
 		"a writer":             {[]call.AccessMode{call.SingleNodeReaderOnly, call.SingleNodeWriter}, opts{"rw": ""}, false, ""},
 		"none of the mode":     {[]call.AccessMode{call.SingleNodeWriter}, opts{"access_mode": "multi-node-reader-only"}, false, ""},
 		"writers, one reads":   {[]call.AccessMode{call.SingleNodeWriter}, opts{"ro": ""}, true, ""},
-		"rw, and only readers": {[]call.AccessMode{call.SingleNodeReaderOnly}, opts{"rw": ""}, false, "can only be read"},
+		"rw, and only readers": {[]call.AccessMode{call.SingleNodeReaderOnly}, opts{"rw": ""}, false, "permits only reading"},
 	} {
 		w.add(volume.Volume{ID: "data", PluginID: "p", Capabilities: capability(c.modes...)})
 		err := s.Create(t.Context(), docker, "data", c.opts)

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// reapEvery is the interval between two looks for references whose containers are gone.
+	// reapEvery is the interval between two passes that search for leaked references.
 	reapEvery = 30 * time.Second
 
-	// youngest is the time since the last Mount after which a reference can be doubted. A runtime
-	// mounts a volume before it shows the container.
+	// youngest is the age at which a reference can count as leaked. It must be longer than the time
+	// between a Mount and the start of the container.
 	youngest = time.Minute
 
-	// agreeing is the number of consecutive looks that must find no use.
+	// agreeing is the number of consecutive passes that must find no use of the volume.
 	agreeing = 2
 
-	// askWithin limits one check of one volume.
+	// askWithin limits the check of one volume.
 	askWithin = 30 * time.Second
 )
 
-// Run looks for leaked references until ctx ends. A reference leaks if the runtime did not send an
-// Unmount for an ended container, for example because the runtime was killed.
+// Run searches for leaked references until ctx ends. A reference leaks if its container has ended
+// and the runtime sent no Unmount, for example because the runtime was killed.
 func (s *Service) Run(ctx context.Context) {
 	tick := time.NewTicker(reapEvery)
 	defer tick.Stop()
@@ -41,10 +41,10 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// Reap takes one look. It removes the references of a claim only if two conditions hold in two
-// consecutive looks. No other mount namespace has the mount, and the runtime itself knows no
-// container that uses the volume. If the answer to either question is missing, the references stay.
-// References that are mounted during the look stay too.
+// Reap runs one pass. It removes the references of a claim only if two consecutive passes find no
+// use of the volume. A pass finds no use if no other mount namespace contains the mount, and if the
+// runtime reports no container that uses the volume. If one of these answers is missing, the
+// references stay. References that a Mount touches during the pass also stay.
 func (s *Service) Reap(ctx context.Context) {
 	s.orphans(ctx)
 	volumes := s.Store.RuntimeVolumes()
@@ -81,7 +81,7 @@ func (s *Service) Reap(ctx context.Context) {
 	s.keepDoubts(doubts)
 }
 
-// allocs returns the allocs of a volume's references, each once.
+// allocs returns the allocs of the volume's references, without duplicates.
 func allocs(v volume.RuntimeVolume) []string {
 	var names []string
 	for _, r := range v.Refs {
@@ -91,8 +91,8 @@ func allocs(v volume.RuntimeVolume) []string {
 	return slices.Compact(names)
 }
 
-// stamp starts the age of references that this agent has not seen before. It runs before the first
-// question to a runtime, because an answer may take long.
+// stamp starts the age of references that this agent has not seen before. It runs before the pass
+// asks a runtime, because an answer may take long.
 func (s *Service) stamp(volumes []volume.RuntimeVolume) {
 	for _, v := range volumes {
 		for _, r := range v.Refs {
@@ -101,8 +101,8 @@ func (s *Service) stamp(volumes []volume.RuntimeVolume) {
 	}
 }
 
-// turns returns the last turn of each of an alloc's references, by id. It returns nil if it is too
-// early to doubt them.
+// turns returns the number of the last Mount for each reference of an alloc. It returns nil if a
+// reference is still too young.
 func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
 	s.mu.Lock()
 	starting := s.mounting[v.Runtime] > 0
@@ -128,8 +128,8 @@ func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 
 	return turns
 }
 
-// doubt checks whether containers use the claim of an alloc, and how many of its references they
-// explain.
+// doubt checks whether containers use the claim of an alloc. It also counts how many references of
+// the claim the containers explain.
 func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc string) Doubt {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
@@ -139,8 +139,8 @@ func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc strin
 		holders, err := s.holders(ctx, r, r.Claims[alloc])
 		switch {
 		case err != nil:
-			d.Kept = fmt.Sprintf("cannot tell which mount namespaces show it: %v", err)
-			s.tell(v, "cannot tell whether containers use a volume, so its claim stays", "error", err)
+			d.Kept = fmt.Sprintf("cannot determine which mount namespaces contain its mount: %v", err)
+			s.tell(v, "cannot determine whether containers use a volume; its claim stays", "error", err)
 			return d
 		case len(holders) > 0:
 			s.Log.Trace("containers keep a volume", "runtime", v.Runtime, "volume", v.Name, "holders", holders)
@@ -151,11 +151,11 @@ func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc strin
 	using, err := s.Containers.Using(ctx, v.Runtime, v.Name)
 	switch {
 	case err != nil:
-		d.Kept = fmt.Sprintf("cannot tell which containers use it: %v", err)
-		s.tell(v, "cannot tell whether containers use a volume, so its claim stays", "error", err)
+		d.Kept = fmt.Sprintf("cannot determine which containers use it: %v", err)
+		s.tell(v, "cannot determine whether containers use a volume; its claim stays", "error", err)
 	case len(using) > 0:
-		d.Kept = strings.Join(using, ", ") + " may be about to use it"
-		s.tell(v, "no process has a volume, and its claim stays for what may be about to", "who", strings.Join(using, ", "))
+		d.Kept = strings.Join(using, ", ") + " may start to use it"
+		s.tell(v, "no process uses a volume, but its claim stays because containers may start to use it", "who", strings.Join(using, ", "))
 	default:
 		s.told.forget(v.Key())
 	}
@@ -163,13 +163,13 @@ func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc strin
 	return d
 }
 
-// mine returns the paths that are not empty: the agent's own paths of a volume.
+// mine returns the paths that are not empty. The arguments are the agent's own paths of a volume.
 func mine(paths ...string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 }
 
-// reap removes the references of an alloc that existed when no container was seen to use them,
-// unless a Mount for them came since.
+// reap removes the references of an alloc that no container uses. It keeps a reference if a Mount
+// has used it since the check.
 func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, turns map[string]uint64) {
 	_, err := s.giveBack(ctx, v.Runtime, v.Name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		return v.Returning(func(r volume.RuntimeRef) bool {
@@ -179,7 +179,7 @@ func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string
 	})
 
 	if err != nil {
-		s.Log.Warn("cannot detach a volume whose containers are gone; the agent tries again", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
+		s.Log.Warn("cannot detach a volume whose containers are gone; the agent retries", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
 		return
 	}
 	if now, ok := s.Store.RuntimeVolume(v.Runtime, v.Name); ok && now.Claimed(alloc) {
@@ -192,8 +192,8 @@ func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string
 	})
 }
 
-// orphans detaches claims of runtimes that no reference needs. They exist if an agent died between
-// the two commits, or if the name was lost.
+// orphans detaches claims of runtimes that no reference needs. Such a claim remains if an agent
+// ended between its two commits, or if the name was lost.
 func (s *Service) orphans(ctx context.Context) {
 	for _, r := range s.Store.Volumes() {
 		for _, c := range r.Ordered() {
@@ -205,13 +205,13 @@ func (s *Service) orphans(ctx context.Context) {
 				continue
 			}
 			if err := s.orphan(ctx, r, c); err != nil {
-				s.Log.Warn("cannot detach a volume that no container refers to; the agent tries again", "volume", r.Volume.ID, "alloc", c.Alloc, "error", err)
+				s.Log.Warn("cannot detach a volume that no container uses; the agent retries", "volume", r.Volume.ID, "alloc", c.Alloc, "error", err)
 			}
 		}
 	}
 }
 
-// orphan checks a claim once more under the lock and detaches it.
+// orphan checks a claim again under the lock, and detaches it.
 func (s *Service) orphan(ctx context.Context, r volume.Record, c volume.Claim) error {
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(c.Owner.Runtime, c.Owner.Volume))
 	if err != nil {
@@ -224,7 +224,7 @@ func (s *Service) orphan(ctx context.Context, r volume.Record, c volume.Claim) e
 	}
 	if holders, err := s.holders(ctx, r, c); err != nil || len(holders) > 0 {
 		lost := volume.RuntimeVolume{Runtime: c.Owner.Runtime, Name: c.Owner.Volume, VolumeID: r.Volume.ID}
-		s.tell(lost, "no container refers to a volume, and its claim stays as long as a mount namespace shows the mount", "who", strings.Join(holders, ", "), "error", err)
+		s.tell(lost, "no container refers to a volume, but its claim stays while a mount namespace contains its mount", "who", strings.Join(holders, ", "), "error", err)
 		return nil
 	}
 

@@ -10,7 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A reference is removed only if every source agrees, in two consecutive looks.
+// TestReap checks that the reaper removes a reference only if all sources agree in two consecutive
+// passes.
 func TestReap(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(w *world, s *Service)
@@ -42,7 +43,7 @@ func TestReap(t *testing.T) {
 	}
 }
 
-// Looks that are not consecutive do not count.
+// TestReapInTurn checks that passes that are not consecutive do not count.
 func TestReapInTurn(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -62,28 +63,29 @@ func TestReapInTurn(t *testing.T) {
 	w.want("events", w.events, "runtime-created", "owner-gone")
 }
 
-// The reaper finishes the work of an agent that died between two steps.
+// TestReapOrphans checks that the reaper finishes the work of an agent that ended between two
+// steps.
 func TestReapOrphans(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
 	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "a")
 	v := w.names[volume.RuntimeKey("docker", "data")]
-	w.names[v.Key()] = v.Without(func(volume.RuntimeRef) bool { return true }) // and the claim was not detached
+	w.names[v.Key()] = v.Without(func(volume.RuntimeRef) bool { return true }) // the reference is gone, but the claim is not detached
 	w.volumes["other"].Claims["docker"] = volume.Claim{Alloc: "docker", Seq: 9, Wanted: true, Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "lost"}}}
 	w.volumes["other"].Claims["web"] = volume.Claim{Alloc: "web", Seq: 10, Wanted: true}
 	s.Reap(t.Context())
 	w.want("claims", w.claims(), "other web")
 }
 
-// A restarted container mounts the volume for the same id. Its reference is young again, even
-// during a look.
+// TestReapStartedAgain checks a restarted container, which mounts the volume for the same id. Its
+// reference is young again, even if the Mount happens during a pass.
 func TestReapStartedAgain(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "a")
 	w.clock = w.clock.Add(time.Hour)
 	s.Reap(t.Context())
-	w.mounted(s, "data", "a") // its process does not exist yet
+	w.mounted(s, "data", "a") // the process of the container does not exist yet
 	s.Reap(t.Context())
 	s.Reap(t.Context())
 	w.want("references", w.refs("data"), "a")
@@ -94,7 +96,7 @@ func TestReapStartedAgain(t *testing.T) {
 	w.want("references after a mount within a look", w.refs("data"), "a")
 	w.want("claims", w.claims(), "data docker")
 	w.want("events", w.events, "runtime-created")
-	// The age of a reference begins at the end of a long Mount.
+	// The age of a reference begins when a long Mount ends.
 	w.mount = func(context.Context) error { w.clock = w.clock.Add(2 * time.Minute); return nil }
 	w.mounted(s, "data", "a")
 	s.Reap(t.Context())
@@ -109,8 +111,8 @@ func TestReapStartedAgain(t *testing.T) {
 	}
 }
 
-// A reference on disk may be from just before the agent's start, even if its time stamp says
-// otherwise because the clock was changed.
+// TestReapAfterStart checks references on disk. Such a reference may be from just before the start
+// of the agent, even if its time is different because the clock was changed.
 func TestReapAfterStart(t *testing.T) {
 	for _, jump := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
 		w, before := newWorld(t, "data")
@@ -129,7 +131,8 @@ func TestReapAfterStart(t *testing.T) {
 	}
 }
 
-// All leaked references age together, even if the first question of a look takes long.
+// TestReapStampsAll checks that the age of all references starts at the same time, even if a
+// runtime needs long for its first answer.
 func TestReapStampsAll(t *testing.T) {
 	ids := []string{"d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8", "d9", "d10"}
 	w, before := newWorld(t, append(ids, "data")...)
@@ -142,7 +145,7 @@ func TestReapStampsAll(t *testing.T) {
 	s := w.next()
 	s.Reap(t.Context())
 	w.clock = w.clock.Add(youngest)
-	w.asking = func() { w.clock = w.clock.Add(10 * time.Second) } // docker takes that long
+	w.asking = func() { w.clock = w.clock.Add(10 * time.Second) } // docker needs this long for each answer
 	s.Reap(t.Context())
 	s.Reap(t.Context())
 	w.want("claims", w.claims())
@@ -152,7 +155,8 @@ func TestReapStampsAll(t *testing.T) {
 	}
 }
 
-// Doubts returns references that no container explains, with the reason why their claim stays.
+// TestDoubts checks that Doubts returns the references that no container explains, and why their
+// claim stays.
 func TestDoubts(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -180,11 +184,11 @@ func TestDoubts(t *testing.T) {
 	w.elsewhere = []string{"process 7"}
 	is("one in use", 2, "process 7")
 	w.elseIs = errors.New("busy")
-	is("no mount namespaces", 3, "cannot tell which mount namespaces show it: busy")
+	is("no mount namespaces", 3, "cannot determine which mount namespaces contain its mount: busy")
 	w.elseIs, w.elsewhere, w.usingIs = nil, nil, errors.New("no daemon")
-	is("no answer", 3, "cannot tell which containers use it: no daemon")
+	is("no answer", 3, "cannot determine which containers use it: no daemon")
 	w.usingIs, w.using = nil, []string{"web"}
-	is("a container that starts", 3, "web may be about to use it")
+	is("a container that starts", 3, "web may start to use it")
 	w.using = nil
 	is("nothing", 3, "")
 	s.Reap(t.Context())

@@ -8,10 +8,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// giveBack changes the references of a volume and detaches the claims that no reference needs
-// afterwards. Both changes are on disk when it returns. It returns the claims that are detaching. A
-// claim whose mount shows in another mount namespace stays, even if the count is 0. Otherwise an
-// Unmount that the runtime sent twice would take the claim from a running container.
+// giveBack changes the references of a volume and detaches the claims that no reference needs any
+// longer. Both changes are on disk when it returns. It returns the detaching claims. If another
+// mount namespace contains the mount of a claim, the claim stays, even if the count is 0.
+// Otherwise, an Unmount that the runtime repeats could take the volume from a running container.
 func (s *Service) giveBack(ctx context.Context, runtime, name string, change func(volume.RuntimeVolume) volume.RuntimeVolume) (gone []volume.Claim, err error) {
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(runtime, name))
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *Service) giveBack(ctx context.Context, runtime, name string, change fun
 	}
 
 	// Only the holder of the lock changes references, so the check and the change see the same
-	// ones.
+	// references.
 	keep := s.shown(ctx, change(v))
 	v, ok, err = s.change(ctx, runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume { return change(v).Settled(keep) })
 	if err != nil || !ok {
@@ -35,8 +35,8 @@ func (s *Service) giveBack(ctx context.Context, runtime, name string, change fun
 	return s.detachUnclaimed(ctx, v)
 }
 
-// shown returns the allocs whose references were all unmounted, but whose mounts other mount
-// namespaces show, or may show.
+// shown returns the allocs that have no mounted reference, but whose mount another mount namespace
+// contains. If the check fails, shown also returns the alloc.
 func (s *Service) shown(ctx context.Context, v volume.RuntimeVolume) (keep []string) {
 	for _, alloc := range v.Unneeded() {
 		r, ok := s.Store.Volume(v.VolumeID)
@@ -53,10 +53,11 @@ func (s *Service) shown(ctx context.Context, v volume.RuntimeVolume) (keep []str
 	return keep
 }
 
-// returnedWords is the log message about a claim that stays although the count is 0.
-const returnedWords = "the runtime has given a volume back, and its claim stays as long as a mount namespace shows the mount"
+// returnedWords is the log message for a claim that stays although its count is 0.
+const returnedWords = "the runtime has unmounted a volume, but its claim stays while a mount namespace contains its mount"
 
-// holders describes the holders of a wanted claim's mount outside the host's own mount namespace.
+// holders describes the processes outside the host's mount namespace that use the mount of a claim.
+// It returns nothing for a claim that is being detached.
 func (s *Service) holders(ctx context.Context, r volume.Record, c volume.Claim) ([]string, error) {
 	if !c.Wanted || c.Mount == nil {
 		return nil, nil
@@ -67,7 +68,7 @@ func (s *Service) holders(ctx context.Context, r volume.Record, c volume.Claim) 
 }
 
 // detachUnclaimed detaches the claims of a volume that no reference needs. The caller holds the
-// name's lock.
+// lock of the name.
 func (s *Service) detachUnclaimed(ctx context.Context, v volume.RuntimeVolume) (gone []volume.Claim, err error) {
 	r, ok := s.Store.Volume(v.VolumeID)
 	if !ok {

@@ -13,28 +13,29 @@ import (
 )
 
 const (
-	// volumeDB is the path of dockerd's own database of volumes, below its data root.
+	// volumeDB is the path of dockerd's volume database, below the data root of dockerd.
 	volumeDB = "/volumes/metadata.db"
 
-	// maxFiles limits the number of open files of a process that are checked. Dockerd opens the
-	// database when it starts, so its descriptor is among the first.
+	// maxFiles limits how many open files of a process are checked. Dockerd opens the database when
+	// it starts, so the database is among its first files.
 	maxFiles = 4096
 
 	// maxSubIDs limits the size of /etc/subuid and /etc/subgid, in bytes.
 	maxSubIDs = 1 << 20
 )
 
-// RemappedRoot returns the host's uid and gid of root in the containers of a dockerd with
-// userns-remap. They are empty for any other process, and if they cannot be determined.
+// RemappedRoot returns the uid and gid that root in a container has on the host, for a dockerd with
+// userns-remap. It returns empty texts for every other process, and if it cannot determine the ids.
 //
-// Dockerd does not tell these ids to a volume plugin. But with userns-remap it has a data root of
-// its own, DIR/UID.GID, and keeps its volume database open there while it runs. The open file of
-// the process therefore shows the ids in use. The command line and daemon.json do not show them.
-// They only name a user, and the file may have changed since dockerd read it. Asking dockerd is not
-// safe, because dockerd is waiting for the plugin's answer and may hold locks.
+// Dockerd does not send these ids to a volume plugin. With userns-remap, however, dockerd has a
+// separate data root DIR/UID.GID, and keeps its volume database open there while it runs. The path
+// of this open file therefore contains the current ids. The command line and daemon.json contain
+// only a user name, and the file may have changed since dockerd read it. A call to dockerd is not
+// safe, because dockerd waits for the plugin's answer and may hold locks.
 //
-// A data root may have such a name by chance (/srv/docker/24.0). Both ids must therefore begin a
-// range in /etc/subuid and /etc/subgid as dockerd sees them, because dockerd takes them from there.
+// The data root may also have such a name by chance, such as /srv/docker/24.0. RemappedRoot
+// therefore checks that both ids begin a range in /etc/subuid and /etc/subgid, because dockerd
+// takes them from these files. It reads the files as dockerd sees them.
 func RemappedRoot(pid int) (uid, gid string) { return remappedRoot("/proc", pid) }
 
 func remappedRoot(proc string, pid int) (uid, gid string) {
@@ -47,13 +48,13 @@ func remappedRoot(proc string, pid int) (uid, gid string) {
 	if err != nil {
 		return "", ""
 	}
-	defer files.Close()                      //nolint:errcheck // it was only read
-	names, _ := files.Readdirnames(maxFiles) // the names read before an error count
+	defer files.Close()                      //nolint:errcheck // the file was only read
+	names, _ := files.Readdirnames(maxFiles) // if an error occurs, use the names that were read before it
 
 	for _, name := range names {
 		path, err := os.Readlink(filepath.Join(dir, "fd", name))
 		if err != nil {
-			continue // closed in the meantime
+			continue // the process has closed the file meanwhile
 		}
 
 		root, is := strings.CutSuffix(path, volumeDB)
@@ -70,8 +71,8 @@ func remappedRoot(proc string, pid int) (uid, gid string) {
 	return "", ""
 }
 
-// beginsRange reports whether a file in the form of subuid(5) has a range that begins with an id.
-// The id must not be that of the host's root.
+// beginsRange reports whether a range in the file begins with the given id. The file has the format
+// of subuid(5). The id must not be the id of root on the host.
 func beginsRange(file, id string) bool {
 	first, err := strconv.ParseUint(id, 10, 32)
 	if err != nil || first == 0 || first == math.MaxUint32 { // the last id belongs to no user
@@ -84,7 +85,7 @@ func beginsRange(file, id string) bool {
 	}
 
 	for lines := bufio.NewScanner(bytes.NewReader(raw)); lines.Scan(); {
-		// name:first:count
+		// The fields are name:first:count.
 		fields := strings.Split(strings.TrimSpace(lines.Text()), ":")
 		if len(fields) == 3 && fields[1] == id {
 			return true

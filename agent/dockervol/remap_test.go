@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// fakeProc makes a fake /proc with one process: the links to its open files, and the files below
-// its root.
+// fakeProc makes a fake /proc with one process. The process has the given open files, and the given
+// files below its root directory.
 func fakeProc(t *testing.T, pid int, open []string, root map[string]string) string {
 	t.Helper()
 	proc := t.TempDir()
@@ -27,8 +27,8 @@ func fakeProc(t *testing.T, pid int, open []string, root map[string]string) stri
 	return proc
 }
 
-// The path of dockerd's data root shows the ids of root in its containers, if /etc/subuid and
-// /etc/subgid allow these ids.
+// TestRemappedRoot checks that the path of dockerd's data root reveals the ids of root in its
+// containers. Both ids must begin a range in /etc/subuid and /etc/subgid.
 func TestRemappedRoot(t *testing.T) {
 	const (
 		db   = "/var/lib/docker/200000.300000/volumes/metadata.db"

@@ -10,8 +10,9 @@ import (
 // reclaimDelete is the value of a volume's reclaim with which Remove also destroys the data.
 const reclaimDelete = "delete"
 
-// Remove removes a runtime's name for a volume. If the volume has reclaim: delete and no other
-// runtime knows it, Remove also destroys its data. It refuses while containers refer to the volume.
+// Remove removes a runtime's name of a volume. If the volume has reclaim: delete and no other
+// runtime has a name for it, Remove also destroys its data. Remove refuses while containers use the
+// volume.
 func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 	v, ok := s.Store.RuntimeVolume(runtime, name)
 	if !ok {
@@ -29,9 +30,9 @@ func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 		return err
 	}
 
-	// If another runtime knows the volume, the name is removed without destroying data. The check
-	// and the removal are one transaction. Otherwise two runtimes that remove the volume at the
-	// same time could each leave its data to the other.
+	// If another runtime has a name for the volume, remove only the name and keep the data. The
+	// check and the removal are one transaction. Otherwise, if two runtimes remove the volume at
+	// the same time, neither of them might destroy the data.
 	gone, err := s.giveUpName(ctx, v, false)
 	if err != nil || gone {
 		return err
@@ -44,10 +45,10 @@ func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 	return err
 }
 
-// giveUpName removes a runtime's name for a volume: always, or only if another runtime knows the
-// volume too. It reports whether the name is gone.
+// giveUpName removes a runtime's name of a volume. Without always, it does so only if another
+// runtime also has a name for the volume. It reports whether the name is gone.
 func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always bool) (gone bool, err error) {
-	message := v.Runtime + " gave up its name " + v.Name + " for it"
+	message := v.Runtime + " removed its name " + v.Name + " for it"
 	err = s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		gone = false
 		if now, ok := tx.RuntimeVolume(v.Runtime, v.Name); ok && len(now.Refs) > 0 {
@@ -59,7 +60,7 @@ func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always
 			return nil
 		}
 		if !always {
-			message += "; " + other.Runtime + " knows it too, so its data stays"
+			message += "; " + other.Runtime + " also has a name for it, so its data stays"
 		}
 		tx.DeleteRuntimeVolume(v.Runtime, v.Name)
 		gone = true
@@ -72,7 +73,7 @@ func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always
 	return gone && err == nil, err
 }
 
-// knownToo returns the name that another runtime has for a volume.
+// knownToo returns the name that another runtime has for the volume.
 func knownToo(tx Tx, v volume.RuntimeVolume) (other volume.RuntimeVolume, ok bool) {
 	for _, o := range tx.RuntimeVolumes() {
 		if o.VolumeID == v.VolumeID && o.Runtime != v.Runtime {
@@ -85,13 +86,13 @@ func knownToo(tx Tx, v volume.RuntimeVolume) (other volume.RuntimeVolume, ok boo
 func inUse(v volume.RuntimeVolume) error {
 	who := volume.Containers(len(v.Refs)) + " (" + names(v.Refs) + ")"
 	if v.Runtime == volume.RuntimePodman {
-		who = "its containers" // one reference stands for all of them
+		who = "its containers" // podman has one reference for all its containers
 	}
 	return volume.Errorf(volume.ErrRefused, "volume %q is in use by %s of %s", v.Name, who, v.Runtime).
 		WithHint("%s", suggest.Command("%s ps -a --filter volume=%s", v.Runtime, v.Name))
 }
 
-// destroy waits until the detaching claims are gone, and then makes the plugin delete the volume.
+// destroy waits until the detaching claims are gone, and then asks the plugin to delete the volume.
 func (s *Service) destroy(ctx context.Context, v volume.RuntimeVolume) error {
 	r, _ := s.Store.Volume(v.VolumeID)
 	for _, c := range r.Ordered() {

@@ -15,20 +15,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// contentType is the content type of the plugin protocol.
+// contentType is the content type of docker's plugin protocol.
 const contentType = "application/vnd.docker.plugins.v1.1+json"
 
 // maxBody limits the size of a request, in bytes.
 const maxBody = 1 << 20
 
-// request holds the fields of all calls.
+// request contains the fields of all calls.
 type request struct {
 	Name string
 	ID   string
 	Opts map[string]string
 }
 
-// calls are the methods of the protocol.
+// calls maps the path of each call to its function.
 var calls = map[string]func(s *Service, ctx context.Context, from Caller, q request) (any, error){
 	"/Plugin.Activate": func(*Service, context.Context, Caller, request) (any, error) {
 		return map[string]any{"Implements": []string{"VolumeDriver"}}, nil
@@ -62,10 +62,10 @@ var calls = map[string]func(s *Service, ctx context.Context, from Caller, q requ
 	},
 }
 
-// nameless holds the errors for calls that name no volume. Docker (seen with 20.10) repeats a call
-// whose connection broke, but sends the content only the first time. If the answer to a Get is any
-// error, docker assumes "no such volume" and creates a volume of that name on the host's disk. If
-// the connection breaks again instead, docker retries until it gives up, and starts no container.
+// nameless contains the errors for calls without a volume name. Docker (seen with 20.10) repeats a
+// call when its connection breaks, but sends the content only the first time. If the repeated Get
+// fails, docker assumes "no such volume" and creates its own volume of that name on the host's
+// disk. If the connection breaks again, docker retries until it gives up, and starts no container.
 var nameless = map[string]error{
 	// An answer would tell docker that the volume does not exist.
 	"/VolumeDriver.Get":  errCutOff,
@@ -74,25 +74,25 @@ var nameless = map[string]error{
 	"/VolumeDriver.Create": errRepeated,
 	"/VolumeDriver.Remove": errRepeated,
 	"/VolumeDriver.Mount":  errRepeated,
-	// Unmount has no entry: after an error docker would continue to count a mount that it cannot
-	// unmount. The reaper removes the reference.
+	// Unmount has no entry here. After an error, docker would continue to count a mount that it
+	// cannot unmount. The reaper later removes the reference.
 }
 
 var (
-	// errCutOff ends the connection without an answer.
+	// errCutOff makes the server close the connection without an answer.
 	errCutOff   = errors.New("the request names no volume")
-	errRepeated = volume.Errorf(volume.ErrInvalid, "the request names no volume: docker repeated it without its content, because the agent ended during the first one").
-			WithHint("give the command again")
+	errRepeated = volume.Errorf(volume.ErrInvalid, "the request names no volume: docker repeated it without its content, because the agent ended during the first attempt").
+			WithHint("repeat the command")
 )
 
-// Server serves the service on a socket.
+// Server serves the volume plugin API on a socket.
 type Server struct {
 	s    *Service
 	http *http.Server
 	stop context.CancelCauseFunc
 }
 
-// NewServer returns a server that does not serve yet.
+// NewServer returns a server for s. Serve starts it.
 func NewServer(s *Service) *Server {
 	ctx, stop := context.WithCancelCause(context.Background())
 	v := &Server{s: s, stop: stop}
@@ -103,7 +103,7 @@ func NewServer(s *Service) *Server {
 	return v
 }
 
-// Serve serves until Close.
+// Serve answers requests until Close.
 func (v *Server) Serve(l net.Listener) error {
 	if err := v.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -111,7 +111,7 @@ func (v *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close ends the running calls, which the runtimes send again, and waits for them.
+// Close cancels the running calls and waits until they have ended. The runtimes repeat these calls.
 func (v *Server) Close(ctx context.Context) error {
 	v.stop(volume.ErrStopping)
 	return v.http.Shutdown(ctx)
@@ -123,7 +123,7 @@ func (v *Server) serve(w http.ResponseWriter, r *http.Request) {
 	answer, err := v.call(w, r)
 	stopping := err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping)
 	if stopping || errors.Is(err, errCutOff) {
-		// Nothing was decided. A runtime whose connection breaks asks again.
+		// Nothing has been decided. A runtime whose connection breaks repeats the call.
 		panic(http.ErrAbortHandler)
 	}
 	if err != nil {
@@ -144,7 +144,7 @@ func (v *Server) serve(w http.ResponseWriter, r *http.Request) {
 func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 	do, ok := calls[r.URL.Path]
 	if !ok || r.Method != http.MethodPost {
-		return nil, volume.Errorf(volume.ErrNotFound, "%s %s is no call of the volume plugin API", r.Method, r.URL.Path)
+		return nil, volume.Errorf(volume.ErrNotFound, "%s %s is not a call of the volume plugin API", r.Method, r.URL.Path)
 	}
 
 	from, err := caller(peer.Of(r.Context()))
@@ -153,7 +153,7 @@ func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 	}
 
 	var q request
-	// For some calls podman sends no body, and docker sends "{}" or "null".
+	// For some calls, podman sends no body, and docker sends "{}" or "null".
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&q); err != nil && !errors.Is(err, io.EOF) {
 		if errors.Is(nameless[r.URL.Path], errCutOff) {
 			return nil, errCutOff
@@ -166,7 +166,7 @@ func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 	return do(v.s, r.Context(), from, q)
 }
 
-// words formats an error as one line with its hint, because the runtime shows only this text.
+// words returns the error and its hint in one line, because the runtime shows only this text.
 func words(err error) string {
 	text := err.Error()
 	var e *volume.Error

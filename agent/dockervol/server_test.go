@@ -74,10 +74,10 @@ func TestServer(t *testing.T) {
 		{"VolumeDriver.Create", `{"Name":"data","More":{"a":[1]}} trailing`, 200, `{}`},
 		{"VolumeDriver.Create", `{"Name":"../data"}`, 500, ""},
 		{"VolumeDriver.Mount", `{"Name":"data","ID":"` + strings.Repeat("x", 300) + `"}`, 500,
-			`{"Err":"docker mounts volume \"data\" for an id of 300 bytes; at most 256 are allowed"}`},
+			`{"Err":"docker mounts volume \"data\" with an id of 300 bytes; the maximum is 256"}`},
 		{"VolumeDriver.List", `{"Name":"` + strings.Repeat("x", 2<<20) + `"}`, 500, `{"Err":"cannot read the request: http: request body too large"}`},
 		{"VolumeDriver.Mount", `{"Name":`, 500, `{"Err":"cannot read the request: unexpected EOF"}`},
-		{"NetworkDriver.GetCapabilities", "", 500, `{"Err":"POST /NetworkDriver.GetCapabilities is no call of the volume plugin API"}`},
+		{"NetworkDriver.GetCapabilities", "", 500, `{"Err":"POST /NetworkDriver.GetCapabilities is not a call of the volume plugin API"}`},
 	} {
 		code, answer, err := call(c.method, c.body)
 		must(t, err)
@@ -89,8 +89,8 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// Docker repeats a call that was cut off without its content. The server must not send an answer
-// that docker would misread as one about its volume.
+// TestServerNameless checks a call that docker repeats without its content. The server must not
+// send an answer that docker would misread as one about its volume.
 func TestServerNameless(t *testing.T) {
 	w, s := newWorld(t, "data")
 	_, call := serving(t, s)
@@ -119,8 +119,8 @@ func TestServerNameless(t *testing.T) {
 	}
 }
 
-// A stopping agent closes the connection without an answer, and the runtime asks the next agent. It
-// must not answer that the mount failed.
+// TestServerStops checks that a stopping agent closes the connection without an answer, because the
+// runtime then asks the next agent. The agent must not answer that the mount failed.
 func TestServerStops(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -145,7 +145,7 @@ func TestServerStops(t *testing.T) {
 	w.want("claims", w.claims(), "data docker")
 }
 
-// TestRuntimeOf checks that the caller's program identifies the runtime.
+// TestRuntimeOf checks that the program of the caller identifies the runtime.
 func TestRuntimeOf(t *testing.T) {
 	for exe, want := range map[string]string{
 		"/usr/bin/podman": volume.RuntimePodman, "/usr/bin/podman (deleted)": volume.RuntimePodman, "/opt/podman-5.1": volume.RuntimePodman,
@@ -156,7 +156,7 @@ func TestRuntimeOf(t *testing.T) {
 		}
 	}
 	for want, p := range map[string]peer.Peer{
-		"does not say": {}, "uid 12345 may not use": {UID: 12345, Known: true, PID: 1}, "has ended (pid 4194305)": {Known: true, PID: 4194305},
+		"does not identify": {}, "uid 12345 may not use": {UID: 12345, Known: true, PID: 1}, "has ended (pid 4194305)": {Known: true, PID: 4194305},
 	} {
 		_, err := caller(p)
 		says(t, err, want)

@@ -1,34 +1,35 @@
 // Package dockervol serves volumes to docker and podman through their volume plugin API. A
 // container uses such a volume with `-v NAME:DIR`.
 //
-//	service.go  the interfaces of its dependencies; volumes as the runtimes see them
+//	service.go  the interfaces of the dependencies, and volumes as the runtimes see them
 //	options.go  the options (-o) of "docker volume create"
-//	create.go   creating a runtime's name for a volume
-//	remap.go    the host's ids of root in docker's containers
-//	mount.go    references to a volume, and the claim that they share
-//	remove.go   removing the name
-//	release.go  removed references, and the claims that end with them
-//	doubt.go    references that no container explains, and why their claims stay
-//	reap.go     references whose containers ended without an Unmount
-//	touch.go    the time of the last sign of each reference
+//	create.go   creates a runtime's name of a volume
+//	remap.go    finds the ids that root in docker's containers has on the host
+//	mount.go    counts the references to a volume, and makes the claim that they share
+//	remove.go   removes a name
+//	release.go  removes references, and detaches claims without a reference
+//	doubt.go    stores the references that no container explains
+//	reap.go     removes references whose containers ended without an Unmount
+//	touch.go    stores when the agent last heard of each reference
 //	server.go   HTTP on the socket
-//	caller.go   finding the calling runtime
+//	caller.go   determines the calling runtime
 //
-// A runtime holds one claim on a volume, regardless of the number of its containers. Docker has an
-// id for each mount of a container, and podman has one for all containers. These ids are the
-// references. Each is stored with its number of Mounts without an Unmount:
+// A runtime has one claim on a volume, which all its containers share. Docker has an id for each
+// mount of a container, and podman has one id for all containers. Each id is a reference. The agent
+// stores each reference with a count of its Mounts that no Unmount has followed:
 //
-//	Mount    The count is increased, then the volume is claimed. A Mount that fails is withdrawn.
-//	Unmount  The count is decreased. At 0 the reference is removed, and with the last one the claim.
+//	Mount    The agent increases the count and claims the volume. It withdraws a failed Mount.
+//	Unmount  The agent decreases the count. At 0, it removes the reference. After the last
+//	         reference, it detaches the claim.
 //
 // If the agent is killed, a count may become wrong, because docker repeats the interrupted call.
-// After a repeated Mount the count is too high. The reaper then removes the reference once no
-// container uses the volume. After a repeated Unmount the count is too low. A claim whose mount
-// shows in another mount namespace therefore stays. It is marked as returned until its mount no
-// longer shows.
+// After a repeated Mount, the count is too high. The reaper then removes the reference when no
+// container uses the volume. After a repeated Unmount, the count is too low. A claim therefore
+// stays while another mount namespace contains its mount. During this time, its reference is marked
+// as returned.
 //
-// A claim without a reference must be detached. The agent makes and detaches a claim while it holds
-// the name's lock. A Mount between the last Unmount and the detach therefore wins.
+// The agent must detach a claim without a reference. It makes and detaches a claim while it holds
+// the lock of the name. A Mount between the last Unmount and the detach therefore keeps the claim.
 package dockervol
 
 import (
@@ -45,7 +46,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tx is one change of the store. Either all of it is on disk, or none.
+// Tx makes one atomic change to the store: either the whole change reaches the disk, or nothing
+// does.
 type Tx interface {
 	RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool)
 	RuntimeVolumes() []volume.RuntimeVolume
@@ -53,7 +55,7 @@ type Tx interface {
 	DeleteRuntimeVolume(runtime, name string)
 }
 
-// Store holds the records. It reads from memory.
+// Store reads the records from memory and changes them.
 type Store interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
@@ -65,7 +67,7 @@ type Store interface {
 // Claims admits and detaches claims.
 type Claims interface {
 	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
-	// Drop writes the intent to detach a claim to disk. Freed waits until the claim is gone.
+	// Drop stores the intent to detach a claim. Freed waits until the claim is gone.
 	Drop(ctx context.Context, id string, c volume.Claim) error
 	Freed(ctx context.Context, id string, c volume.Claim) error
 }
@@ -76,33 +78,34 @@ type Volumes interface {
 	Delete(ctx context.Context, id, confirm string) error
 }
 
-// Plugins shows the state of a plugin, from memory.
+// Plugins returns the state of a plugin from memory.
 type Plugins interface {
 	View(pluginID string) volume.PluginView
 }
 
 // Containers asks the runtimes about their containers.
 type Containers interface {
-	// Using names the containers that use a runtime's volume, or may be about to. After an error
-	// the use is unknown.
+	// Using names the containers that use a runtime's volume, or that may start to use it. If it
+	// returns an error, the use is unknown.
 	Using(ctx context.Context, runtime, name string) ([]string, error)
 }
 
-// Mounts finds other holders of a mount.
+// Mounts finds the processes that use a mount.
 type Mounts interface {
-	// Elsewhere describes the holders of a mount outside the host's own namespace. It ignores
-	// copies of the host's mount at one of the paths. After an error the holders are unknown.
+	// Elsewhere describes the users of a mount outside the host's mount namespace. It ignores
+	// copies of the host's mount at one of the given paths. If it returns an error, the users are
+	// unknown.
 	Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error)
 }
 
-// Patience is how long a runtime waits for an answer, minus the time that the answer needs to reach
-// it.
+// Patience is how long the agent may take for an answer. It is the timeout of the runtime, minus
+// the time that the answer needs to reach the runtime.
 type Patience struct {
-	Long  time.Duration // Create and Mount
-	Short time.Duration // Unmount and Remove
+	Long  time.Duration // for Create and Mount
+	Short time.Duration // for Unmount and Remove
 }
 
-// Service answers the runtimes. Its fields must be set before the first call.
+// Service answers the calls of the runtimes. The caller must set its fields before the first call.
 type Service struct {
 	Store      Store
 	Claims     Claims
@@ -111,27 +114,27 @@ type Service struct {
 	Containers Containers
 	Mounts     Mounts
 
-	// Size parses a size as written in a volume file and returns bytes.
+	// Size parses a size in the format of a volume file and returns the number of bytes.
 	Size func(string) (int64, error)
 
-	// Remapped returns the host's ids of root in the containers of a docker process. They are empty
-	// if they are unknown, or if they are the ids of the host's root.
+	// Remapped returns the ids that root in the containers of a docker process has on the host.
+	// They are empty if they are unknown, or if they are the ids of root on the host.
 	Remapped func(pid int) (uid, gid string)
 	Patience func(runtime string) Patience
 	Events   func(...volume.Event)
 	Log      hclog.Logger
 
-	// Now is the clock; nil means the host's clock.
+	// Now returns the current time. If it is nil, the service uses the clock of the host.
 	Now func() time.Time
 
 	locks    locks
 	mu       sync.Mutex
-	mounting map[string]int // running calls of Mount, by runtime
-	turn     uint64         // the number of the last call of Mount
+	mounting map[string]int // number of running Mount calls, by runtime
+	turn     uint64         // number of the last Mount call
 	touched  map[string]map[string]touch
-	suspects map[string]int // used by reap.go
+	suspects map[string]int // number of consecutive passes that found no use; see reap.go
 	told     reasons
-	doubts   []Doubt // from the last look
+	doubts   []Doubt // the doubts that the last pass found
 }
 
 func (s *Service) now() time.Time {
@@ -145,7 +148,7 @@ func (s *Service) say(v volume.RuntimeVolume, typ, message string) {
 	s.Events(volume.Event{Type: typ, Volume: v.VolumeID, Message: message})
 }
 
-// View is a volume as a runtime sees it.
+// View describes a volume for a runtime.
 type View struct {
 	Name       string
 	Mountpoint string `json:",omitempty"`
@@ -153,8 +156,8 @@ type View struct {
 	Status     map[string]any
 }
 
-// Get returns a volume only if the runtime created it. Otherwise the runtime would mistake another
-// volume of that name for its own. Get does not call the plugin.
+// Get returns a volume only if the runtime has created this name. Otherwise, the runtime would
+// treat the volume of another runtime as its own. Get does not call the plugin.
 func (s *Service) Get(runtime, name string) (View, error) {
 	v, ok := s.Store.RuntimeVolume(runtime, name)
 	if !ok {
@@ -164,7 +167,7 @@ func (s *Service) Get(runtime, name string) (View, error) {
 	return s.view(v), nil
 }
 
-// List returns all volumes that the runtime created, by name.
+// List returns all volumes that the runtime has created, sorted by name.
 func (s *Service) List(runtime string) []View {
 	views := []View{}
 	for _, v := range s.Store.RuntimeVolumes() {
@@ -177,14 +180,14 @@ func (s *Service) List(runtime string) []View {
 	return views
 }
 
-// Path returns the path where a volume is mounted, or an empty string if it is not mounted.
+// Path returns the path at which a volume is mounted, or an empty text if it is not mounted.
 func (s *Service) Path(runtime, name string) (string, error) {
 	v, err := s.Get(runtime, name)
 	return v.Mountpoint, err
 }
 
-// view describes a volume from memory. It also shows a volume that was deregistered, because docker
-// does not unmount a volume that it cannot get.
+// view describes a volume from memory. It also describes a deregistered volume, because docker does
+// not unmount a volume for which Get fails.
 func (s *Service) view(v volume.RuntimeVolume) View {
 	view := View{Name: v.Name, CreatedAt: v.CreatedAt.UTC().Format(time.RFC3339), Status: map[string]any{
 		"volume": v.VolumeID, "references": len(v.Refs), "state": "free",
@@ -192,7 +195,7 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 	r, ok := s.Store.Volume(v.VolumeID)
 	if !ok {
 		view.Status["state"] = "deregistered"
-		view.Status["note"] = fmt.Sprintf("volagent knows no volume %q any more; %s", v.VolumeID, suggest.Command("%s volume rm %s", v.Runtime, v.Name))
+		view.Status["note"] = fmt.Sprintf("volume %q is no longer registered; %s", v.VolumeID, suggest.Command("%s volume rm %s", v.Runtime, v.Name))
 		return view
 	}
 
@@ -211,8 +214,8 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 	return view
 }
 
-// change replaces the references of a name's volume by the result of fn. The caller holds the
-// name's lock.
+// change replaces the runtime's volume with the result of fn. It stores the volume only if its
+// references change. The caller holds the lock of the name.
 func (s *Service) change(ctx context.Context, runtime, name string, fn func(volume.RuntimeVolume) volume.RuntimeVolume) (now volume.RuntimeVolume, ok bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		if now, ok = tx.RuntimeVolume(runtime, name); !ok {
@@ -230,7 +233,7 @@ func (s *Service) change(ctx context.Context, runtime, name string, fn func(volu
 	return now, ok, err
 }
 
-// locks holds a lock for each name in use.
+// locks contains a lock for each name in use.
 type locks struct {
 	mu sync.Mutex
 	by map[string]*lock
@@ -241,8 +244,9 @@ type lock struct {
 	users int
 }
 
-// hold waits for the lock of a key. The lock is held during commits and one bounded check of the
-// mount namespaces, never during a call or a wait.
+// hold waits for the lock of a key and returns the function that releases it. A caller may hold the
+// lock during commits and one bounded check of the mount namespaces. It must not hold the lock
+// during a CSI call or a wait.
 func (l *locks) hold(ctx context.Context, key string) (release func(), err error) {
 	l.mu.Lock()
 	if l.by == nil {

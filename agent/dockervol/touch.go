@@ -7,15 +7,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// touch is the time when this agent last heard of a reference. It is not on disk. References from
-// before the agent's start count as new, and a change of the clock has no effect.
+// touch is the time when this agent last heard of a reference. It is not stored on disk. References
+// that are older than this agent therefore count as new, and a change of the clock has no effect on
+// them.
 type touch struct {
-	turn uint64 // the number of the last Mount for it; 0 means none
+	turn uint64 // number of the last Mount call for the reference; 0 means none
 	at   time.Time
 }
 
-// mounts records that a Mount for a reference begins, and returns its turn. The caller holds the
-// name's lock.
+// mounts records that a Mount for a reference begins, and returns the number of the call. The
+// caller holds the lock of the name.
 func (s *Service) mounts(key, id string) (turn uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -24,7 +25,7 @@ func (s *Service) mounts(key, id string) (turn uint64) {
 	return s.turn
 }
 
-// answered records that a Mount for a reference is answered now.
+// answered records that a Mount for a reference ends now.
 func (s *Service) answered(key, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,8 +34,8 @@ func (s *Service) answered(key, id string) {
 	}
 }
 
-// heard returns the time when the agent last heard of a reference. For a reference from disk, that
-// is the time of the first call of heard.
+// heard returns when the agent last heard of a reference. For a reference from disk, it returns the
+// time of the first call of heard.
 func (s *Service) heard(key, id string) touch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,8 +58,8 @@ func (s *Service) put(key, id string, t touch) {
 	s.touched[key][id] = t
 }
 
-// forget deletes the times of the last Mount of references that the volume no longer has. The
-// caller holds the lock of the volume's name.
+// forget deletes the times of references that the volume no longer has. The caller holds the lock
+// of the name.
 func (s *Service) forget(v volume.RuntimeVolume) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

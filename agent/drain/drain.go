@@ -1,6 +1,6 @@
-// Package drain empties the host. From then on the agent admits no claim. The package detaches
-// claims that have no owner or whose owner has ended, and names the others with the command that
-// ends each one.
+// Package drain empties the host, for example before maintenance. While the host is draining, the
+// agent admits no claim. The package detaches each claim that has no owner or whose owner has
+// ended. For every other claim, it reports the command that ends the owner.
 package drain
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Store holds the records.
+// Store reads the records, and stores whether the host is draining.
 type Store interface {
-	// Volumes returns all volumes, and the leftovers of forced deregisters.
+	// Volumes returns the records of all volumes, and the leftover records of forced deregisters.
 	Volumes() []volume.Record
 	Draining() bool
-	// SetDraining stores the setting and returns when it is on disk; on an error nothing has
-	// changed. It reports whether the setting changed. Claims that were admitted before are in
-	// Volumes when it returns, and no claim is admitted later.
+	// SetDraining stores the setting and waits until it is on disk. It reports whether the setting
+	// has changed. If SetDraining fails, the setting stays as it was. When SetDraining returns,
+	// Volumes includes all earlier claims, and the agent admits no later claim.
 	SetDraining(ctx context.Context, draining bool) (changed bool, err error)
 }
 
@@ -32,16 +32,16 @@ type Claims interface {
 	Detach(ctx context.Context, id, alloc string, force bool, wait time.Duration) error
 }
 
-// Queue takes volumes down.
+// Queue unmounts volumes that have no claim.
 type Queue interface {
 	Wake(key string)
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 }
 
-// Owners tells which owners of claims are alive.
+// Owners reports which owners of claims are alive.
 type Owners interface {
 	volume.Owners
-	// Check looks at owners again.
+	// Check determines the current state of the owners.
 	Check(ctx context.Context, owners []volume.Owner)
 }
 
@@ -52,30 +52,32 @@ type Service struct {
 	Queue  Queue
 	Owners Owners
 
-	// Strays returns things on the host that no record mentions and that would be lost too.
+	// Strays returns mounts and devices on the host that no record contains. The agent cannot undo
+	// them.
 	Strays func() []volume.Occupant
 	Events func(...volume.Event)
 
-	// Halt says why a drain is refused; empty in normal operation.
+	// Halt is the reason why the agent refuses to drain. It is empty in normal operation.
 	Halt string
 }
 
 const (
-	// lookEvery is the interval at which a waiting drain looks again.
+	// lookEvery is the interval at which a waiting drain checks the host.
 	lookEvery = 500 * time.Millisecond
 
-	// lookWithin bounds the look at one volume. A mount that does not answer in time is reported as
-	// such.
+	// lookWithin limits the check of one volume. A drain reports a mount that does not answer in
+	// time.
 	lookWithin = 500 * time.Millisecond
 
-	// atOnce limits how many volumes are handled at the same time.
+	// atOnce limits how many volumes the service handles at the same time.
 	atOnce = 128
 )
 
-// Drain refuses new claims from now on, also after restarts. It detaches the claims that have no
-// live owner. Then it waits, up to wait, until the host holds nothing of any volume. It returns the
-// claims, mounts and calls that remain. A caller may drain again at any time, which retries
-// postponed steps at once. Drain returns ErrRefused if the drain was ended meanwhile.
+// Drain makes the agent refuse new claims, also after a restart. It detaches all claims that have
+// no living owner. It then waits until the host has no part of any volume, for at most the duration
+// wait. It returns the claims, mounts and calls that remain. A caller may repeat Drain at any time,
+// which also retries postponed steps at once. If an operator ends the drain meanwhile, Drain
+// returns ErrRefused.
 func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error) {
 	if s.Halt != "" {
 		return volume.Occupancy{}, volume.Errorf(volume.ErrRefused, "cannot drain this host: %s", s.Halt)
@@ -115,10 +117,10 @@ func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupan
 	}
 }
 
-// errOver is the cause of a context whose wait used all its time.
+// errOver is the cause of a context whose wait has timed out.
 var errOver = errors.New("the wait is over")
 
-// Undrain admits claims again. It reports whether they were refused before.
+// Undrain makes the agent admit claims again. It reports whether the host was draining.
 func (s *Service) Undrain(ctx context.Context) (changed bool, err error) {
 	changed, err = s.Store.SetDraining(ctx, false)
 	if changed {
@@ -127,8 +129,8 @@ func (s *Service) Undrain(ctx context.Context) (changed bool, err error) {
 	return changed, err
 }
 
-// retry looks at the owners again and retries failed steps, because the person who asks may have
-// solved the problem.
+// retry checks all owners and wakes the volumes that are being unmounted. The operator who repeats
+// the drain may have solved the problem.
 func (s *Service) retry() {
 	var owners []volume.Owner
 	for _, r := range s.Store.Volumes() {
@@ -154,8 +156,8 @@ func (s *Service) retry() {
 	s.Owners.Check(ctx, owners)
 }
 
-// release detaches the claims that have no live owner. It returns those whose change could not be
-// stored.
+// detach detaches all claims that have no living owner. It returns the claims whose detach it could
+// not store.
 func (s *Service) detach(ctx context.Context) (failed []volume.Occupant) {
 	var (
 		wg    sync.WaitGroup
@@ -174,7 +176,7 @@ func (s *Service) detach(ctx context.Context) (failed []volume.Occupant) {
 				defer func() { <-slots }()
 				err := s.Claims.Detach(ctx, r.Volume.ID, c.Alloc, false, 0)
 				if err == nil || errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrRefused) {
-					return // the claim is gone, or its owner is alive after all
+					return // the claim is gone, or its owner is alive
 				}
 
 				mu.Lock()
@@ -190,7 +192,7 @@ func (s *Service) detach(ctx context.Context) (failed []volume.Occupant) {
 }
 
 func notDetached(id, alloc string, err error) volume.Occupant {
-	o := volume.Occupant{Volume: id, Alloc: alloc, Message: fmt.Sprintf("its detach could not be stored: %v", err), Command: remedy.Of(remedy.ShowNode)}
+	o := volume.Occupant{Volume: id, Alloc: alloc, Message: fmt.Sprintf("cannot store its detach: %v", err), Command: remedy.Of(remedy.ShowNode)}
 	var e *volume.Error
 	if errors.As(err, &e) {
 		o.Command = e.Remedy.Or(remedy.Advice(e.Hint)).Or(o.Command)
@@ -198,7 +200,7 @@ func notDetached(id, alloc string, err error) volume.Occupant {
 	return o
 }
 
-// Look returns the claims and leftovers that keep volumes on the host. It looks at several volumes
+// Look returns the claims and leftovers that keep volumes on this host. It checks several volumes
 // at the same time.
 func (s *Service) Look(ctx context.Context) volume.Occupancy {
 	var held []volume.Record

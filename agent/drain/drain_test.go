@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is a host with volumes. Its claims vanish as soon as they are detached.
+// world is a host with volumes. A detached claim is removed at once.
 type world struct {
 	mu       sync.Mutex
 	records  map[string]volume.Record
@@ -23,7 +23,7 @@ type world struct {
 	events   []string
 	woken    []string
 	fail     error // the result of each Detach
-	stays    bool  // detached claims do not vanish
+	stays    bool  // detached claims are not removed
 	hold     func()
 	halt     string
 	strays   []volume.Occupant
@@ -118,8 +118,8 @@ func host(rs ...volume.Record) *world {
 	return w
 }
 
-// Drain detaches the claims without a live owner and names the others. A repeated drain reports no
-// new event.
+// TestDrain checks that Drain detaches the claims without a living owner and returns the other
+// claims. A repeated drain emits no new event.
 func TestDrain(t *testing.T) {
 	w := host(
 		claimed("none", volume.Owner{Kind: volume.OwnerNone}), claimed("gone", volume.Owner{Kind: volume.OwnerPID, PID: 101}),
@@ -150,8 +150,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// Drain reports a claim whose release cannot be stored, with the command that helps. It retries at
-// once a claim that is already detaching.
+// TestDrainFailing checks that Drain returns a claim whose detach cannot be stored, with the
+// command that solves the problem. A repeated drain wakes a volume whose claim is already
+// detaching.
 func TestDrainFailing(t *testing.T) {
 	w := host(claimed("a", volume.Owner{Kind: volume.OwnerNone}))
 	w.fail = volume.Errorf(errors.New("full"), "cannot write the state database").WithHint("df")
@@ -167,12 +168,12 @@ func TestDrainFailing(t *testing.T) {
 			t.Errorf("left is %+v, %v", left, err)
 		}
 	}
-	if !slices.Equal(w.woken, []string{"a"}) { // not while the claim was wanted
+	if !slices.Equal(w.woken, []string{"a"}) { // Drain must wake the volume only after the detach
 		t.Errorf("woken were %q", w.woken)
 	}
 }
 
-// Drain detaches claims in parallel.
+// TestDrainInParallel checks that Drain detaches claims in parallel.
 func TestDrainInParallel(t *testing.T) {
 	w := host()
 	var all sync.WaitGroup
@@ -197,7 +198,8 @@ func TestDrainInParallel(t *testing.T) {
 	}
 }
 
-// A wait ends with its context and with the drain. A drain does not begin on a halted host.
+// TestDrainEnds checks that the wait ends with its context and with the drain. On a halted agent,
+// Drain fails.
 func TestDrainEnds(t *testing.T) {
 	w := host(claimed("held", volume.Owner{Kind: volume.OwnerPID, PID: 7}))
 	s := w.service()

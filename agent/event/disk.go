@@ -17,28 +17,28 @@ import (
 	"github.com/volagent/volagent/volmgr/untrusted"
 )
 
-// Limits of the files.
+// keepDays, maxTotal and parts limit the age, the number and the size of the files.
 const (
 	keepDays = 7
-	maxTotal = 64 << 20 // bytes of all files; the oldest are deleted first
-	parts    = 8        // a file that reaches this fraction of the total is followed by another of the same day
+	maxTotal = 64 << 20 // bytes of all files; the oldest files are deleted first
+	parts    = 8        // a file that is larger than this fraction of the total is followed by another file of the same day
 )
 
-// errSlow is reported when events are lost because the disk is too slow.
+// errSlow is the reason for lost events if the disk is too slow.
 var errSlow = errors.New("the disk is too slow")
 
-// disk writes events to files, one JSON object a line. It does not sync, because a power loss then
-// costs only history, not state. Only one goroutine uses it.
+// disk writes events to files, with one JSON object per line. It does not sync the files, because a
+// power loss then costs only some history. Only one goroutine uses it.
 type disk struct {
 	dir  string
-	max  int64    // bytes of all files
-	f    *os.File // the file that grows; nil before the first event
+	max  int64    // maximum number of bytes in all files
+	f    *os.File // the current file; nil before the first event
 	name string
 	size int64
-	torn bool // the last write was cut short
+	torn bool // the last write was incomplete
 }
 
-// line is an event in the form of the files. The names are those of the API.
+// line is an event in the format of the files. Its field names are the names in the API.
 type line struct {
 	Time    time.Time `json:"time"`
 	Seq     uint64    `json:"seq"`
@@ -60,10 +60,11 @@ func (l line) event() Event {
 	return Event{Event: e, Time: l.Time, Seq: l.Seq}
 }
 
-// openDisk makes the directory and returns the number of the last event in it.
+// openDisk creates the directory if necessary. It returns the number of the last event in the
+// directory.
 func openDisk(dir string, most int64, now time.Time) (*disk, uint64, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, 0, fmt.Errorf("cannot make the directory of events: %w", err)
+		return nil, 0, fmt.Errorf("cannot create the event directory: %w", err)
 	}
 
 	d := &disk{dir: dir, max: most}
@@ -86,11 +87,11 @@ func openDisk(dir string, most int64, now time.Time) (*disk, uint64, error) {
 	return d, 0, nil
 }
 
-// files returns the names of a directory's event files, the oldest first.
+// files returns the names of the event files in a directory, with the oldest first.
 func files(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
-		return nil, fmt.Errorf("cannot list the files of events: %w", err)
+		return nil, fmt.Errorf("cannot list the event files: %w", err)
 	}
 
 	var names []string
@@ -110,29 +111,31 @@ func files(dir string) ([]string, error) {
 	return names, nil
 }
 
-// fileName returns the name of the n-th file of a day. Names sort in the order of the events.
+// fileName returns the name of the n-th file of a day. The order of the names is the order of the
+// events.
 func fileName(day string, n int) string { return fmt.Sprintf("%s.%04d.jsonl", day, n) }
 
-// dayOf returns the day of a file's name, on which the file was started.
+// dayOf returns the day on which a file was started, from the name of the file.
 func dayOf(name string) string { return name[:len(time.DateOnly)] }
 
-// lastSeq returns the number of the last event in a file, 0 if it holds none.
+// lastSeq returns the number of the last event in a file. It returns 0 if the file contains no
+// event.
 func lastSeq(path string) (last uint64, err error) {
-	const tail = 64 << 10 // more than any line
+	const tail = 64 << 10 // larger than any line
 	f, err := untrusted.Open(path)
 	if err != nil {
-		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+		return 0, fmt.Errorf("cannot read the event files: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() //nolint:errcheck // the file was only read
 
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
-		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+		return 0, fmt.Errorf("cannot read the event files: %w", err)
 	}
 
 	data := make([]byte, min(end, tail))
 	if _, err := f.ReadAt(data, end-int64(len(data))); err != nil && !errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+		return 0, fmt.Errorf("cannot read the event files: %w", err)
 	}
 
 	for raw := range bytes.Lines(data) {
@@ -145,8 +148,8 @@ func lastSeq(path string) (last uint64, err error) {
 		return last, nil
 	}
 
-	// The end of the file holds no events, as after a power loss. Read the whole file, because the
-	// numbers of the events before the end must not be used again.
+	// The end of the file contains no events, as can happen after a power loss. Read the whole
+	// file, because the numbers of the earlier events must not be used again.
 	_, err = f.Seek(0, io.SeekStart)
 	if err == nil {
 		err = eachLine(f, func(raw []byte) error {
@@ -157,7 +160,7 @@ func lastSeq(path string) (last uint64, err error) {
 		})
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+		return 0, fmt.Errorf("cannot read the event files: %w", err)
 	}
 
 	return last, nil
@@ -166,12 +169,12 @@ func lastSeq(path string) (last uint64, err error) {
 // maxSeq is larger than any real event number.
 const maxSeq = 1 << 62
 
-// parse parses a line. It rejects a line that a crash or a full disk cut short.
+// parse parses a line. It rejects a line that is incomplete after a crash or on a full disk.
 func parse(raw []byte) (l line, ok bool) {
 	return l, json.Unmarshal(raw, &l) == nil && l.Seq > 0 && l.Seq < maxSeq
 }
 
-// write appends events.
+// write appends events to the files.
 func (d *disk) write(evs []Event) error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -216,8 +219,9 @@ func (d *disk) flush(buf *bytes.Buffer) error {
 	return nil
 }
 
-// next opens the file for events of a day. It continues the last file, unless that is full or of an
-// earlier day. If the clock was set back, it does not reopen older files.
+// next opens the file for the events of a day. It continues the last file unless that file is full
+// or from an earlier day. If the clock was set back, it also continues the last file, and does not
+// reopen an older one.
 func (d *disk) next(day string, now time.Time) error {
 	if err := errors.Join(d.close(), d.prune(now)); err != nil {
 		return err
@@ -233,13 +237,13 @@ func (d *disk) next(day string, now time.Time) error {
 		name = names[len(names)-1]
 		info, err := os.Stat(filepath.Join(d.dir, name))
 		if err != nil {
-			return fmt.Errorf("cannot open a file of events: %w", err)
+			return fmt.Errorf("cannot open an event file: %w", err)
 		}
 
 		if info.Size() >= d.max/parts {
 			var n int
 			if _, err := fmt.Sscanf(name[len(day):], ".%04d", &n); err != nil {
-				return fmt.Errorf("cannot tell the number of %s: %w", name, err)
+				return fmt.Errorf("cannot parse the number of event file %s: %w", name, err)
 			}
 			name = fileName(dayOf(name), n+1)
 		}
@@ -247,12 +251,12 @@ func (d *disk) next(day string, now time.Time) error {
 
 	f, err := os.OpenFile(filepath.Join(d.dir, name), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("cannot open a file of events: %w", err)
+		return fmt.Errorf("cannot open an event file: %w", err)
 	}
 
 	info, err := f.Stat()
 	if err != nil {
-		return errors.Join(fmt.Errorf("cannot open a file of events: %w", err), f.Close())
+		return errors.Join(fmt.Errorf("cannot open an event file: %w", err), f.Close())
 	}
 
 	d.f, d.name, d.size, d.torn = f, name, info.Size(), false
@@ -264,7 +268,8 @@ func (d *disk) next(day string, now time.Time) error {
 	return nil
 }
 
-// prune deletes files that are too old, and the oldest files if their total size is too large.
+// prune deletes the files that are too old. If the total size is too large, it also deletes the
+// oldest files.
 func (d *disk) prune(now time.Time) error {
 	names, err := files(d.dir)
 	if err != nil {
@@ -277,14 +282,14 @@ func (d *disk) prune(now time.Time) error {
 		path := filepath.Join(d.dir, names[i])
 		info, err := os.Stat(path)
 		if err != nil {
-			return fmt.Errorf("cannot look at the files of events: %w", err)
+			return fmt.Errorf("cannot read the size of an event file: %w", err)
 		}
-		// Leave room for the file that will grow.
+		// Leave room for the file that grows.
 		if total += info.Size(); dayOf(names[i]) >= oldest && total <= d.max-d.max/parts {
 			continue
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("cannot remove old events: %w", err)
+			return fmt.Errorf("cannot delete an old event file: %w", err)
 		}
 	}
 
@@ -299,7 +304,7 @@ func (d *disk) close() error {
 	err := d.f.Close()
 	d.f = nil
 	if err != nil {
-		return fmt.Errorf("cannot close a file of events: %w", err)
+		return fmt.Errorf("cannot close an event file: %w", err)
 	}
 
 	return nil

@@ -27,7 +27,7 @@ func read(t *testing.T, l *event.Log, f event.Filter) (got []event.Event) {
 	return got
 }
 
-// files returns the names in a directory, and their total size.
+// files returns the file names in a directory, and the total size of the files.
 func files(t *testing.T, dir string) (names []string, size int64) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -37,7 +37,7 @@ func files(t *testing.T, dir string) (names []string, size int64) {
 	for _, e := range entries {
 		info, err := e.Info()
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // the writer has just removed it
+			continue // the writer has just removed this file
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -47,8 +47,8 @@ func files(t *testing.T, dir string) (names []string, size int64) {
 	return names, size
 }
 
-// TestRestart checks that events and their numbers continue across restarts, with any number of
-// events in memory, and also after a crash in the middle of a line.
+// TestRestart checks that the events and their numbers continue after a restart. It tries different
+// numbers of events, and a crash in the middle of a line.
 func TestRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "events")
 	next := 1
@@ -125,7 +125,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestSevenDays checks that seven days are kept, each in its own file.
+// TestSevenDays checks that the log keeps the events of seven days, with one file for each day.
 func TestSevenDays(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestSevenDays(t *testing.T) {
 			time.Sleep(24 * time.Hour)
 		}
 		shut(t, l)
-		l = open(t, dir) // this log has only the files
+		l = open(t, dir) // this log knows only the events in files
 		got := read(t, l, event.Filter{})
 		if n := len(got); n < 7 || n > 8 || got[n-1].Message != "19" || got[n-1].Seq != 20 {
 			t.Errorf("%d events are left: %+v", n, got)
@@ -151,8 +151,8 @@ func TestSevenDays(t *testing.T) {
 	})
 }
 
-// TestTotalIsBounded checks that the files stay small for any number of events, and that the oldest
-// are deleted first. The events in memory remain.
+// TestTotalIsBounded checks that the total size of the files is limited, and that the log deletes
+// the oldest files first. The events in memory remain.
 func TestTotalIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	const most = 4 << 20
@@ -182,7 +182,7 @@ func TestTotalIsBounded(t *testing.T) {
 	}
 }
 
-// waitWritten returns when the last event is in a file.
+// waitWritten waits until the last event is in a file.
 func waitWritten(t *testing.T, dir string, l *event.Log) {
 	t.Helper()
 	last := read(t, l, event.Filter{N: 1})[0].Seq
@@ -201,8 +201,8 @@ func waitWritten(t *testing.T, dir string, l *event.Log) {
 	}
 }
 
-// TestFullDisk checks that a full disk costs only events and one warning. Events that are written
-// when there is room again can be read.
+// TestFullDisk checks that a full disk costs only events, and that the log warns once. When the
+// disk has room again, the log writes new events, and Read returns them.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
@@ -219,7 +219,7 @@ func TestFullDisk(t *testing.T) {
 	}})
 	for range 400 {
 		l.Add(volume.Event{Type: "staged", Message: strings.Repeat("x", 500)})
-		time.Sleep(100 * time.Microsecond) // so that there is more than one write
+		time.Sleep(100 * time.Microsecond) // sleep, so that the log needs more than one write
 	}
 	if n := len(read(t, l, event.Filter{})); n != 400 {
 		t.Errorf("%d events in memory", n)
@@ -240,7 +240,7 @@ func TestFullDisk(t *testing.T) {
 	shut(t, l)
 }
 
-// TestNoDirectory checks that a log starts even if its directory cannot be made.
+// TestNoDirectory checks that a log works even if it cannot create its directory.
 func TestNoDirectory(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

@@ -1,11 +1,12 @@
-// Package event keeps events: the last ones in memory, for clients that follow them, and seven days
-// of them in files, for people who ask. A repeated failure is reported once, and then more and more
-// rarely with a count. Even a day of the same failure fills neither the files nor the agent's log.
+// Package event stores events. It keeps the last events in memory, for clients that follow them. It
+// keeps the events of seven days in files, for users who search the history. If a failure repeats,
+// the package reports it once, and then more and more rarely with a count. A failure that repeats
+// all day therefore fills neither the files nor the log of the agent.
 //
 //	event.go    Log: Add, After, Close
 //	ring.go     the last events, in memory
-//	repeat.go   events that are held back
-//	disk.go     the files: one a day, limited in age and size
+//	repeat.go   limits repeated events
+//	disk.go     writes the files, which are limited in age and size
 //	read.go     reads the files
 package event
 
@@ -18,28 +19,29 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Event is a transition with its time and number.
+// Event is an event with its time and number.
 type Event struct {
 	volume.Event
 	Time time.Time
-	// Seq increases by one with each event, also across restarts.
+	// Seq increases by one with each event. It continues after a restart.
 	Seq uint64
 }
 
 // Options configures a Log. The zero value keeps events only in memory.
 type Options struct {
-	// Dir holds the files; Open makes it if it does not exist.
+	// Dir is the directory of the files. Open creates it if it does not exist.
 	Dir string
-	// MaxBytes is the maximum size of all files together; 0 means 64 MiB.
+	// MaxBytes is the maximum total size of the files. 0 means 64 MiB.
 	MaxBytes int64
-	// Told is called once for each event that is kept, by the goroutine that added it or by the
-	// sweep. Calls may overlap.
+	// Told is called once for each event that the log stores. It runs in the goroutine that adds
+	// the event, or in the goroutine that reports the end of repetitions. Calls may overlap.
 	Told func(Event)
-	// Warn is called once when files cannot be written, and again only after a successful write.
+	// Warn is called once when the log cannot write its files. After a successful write, it may be
+	// called again.
 	Warn func(message string, err error)
 }
 
-// Log keeps events. It is safe for concurrent use.
+// Log stores events. It is safe for concurrent use.
 type Log struct {
 	o    Options
 	disk *disk
@@ -47,25 +49,26 @@ type Log struct {
 	mu      sync.Mutex
 	ring    ring
 	repeats repeats
-	sweeper *time.Timer // set while events may be held back
-	pending []Event     // not in a file yet
-	inHand  []Event     // events that the writer is writing
-	lost    int         // the number of events that found no room in pending
+	sweeper *time.Timer // set while the log may withhold events
+	pending []Event     // events that are in no file yet
+	inHand  []Event     // the events that the writer is writing
+	lost    int         // number of events that did not fit into pending
 	closed  bool
 
-	wake chan struct{} // holds one token: an event is pending, or closed is set
+	wake chan struct{} // holds one token if an event is pending or closed is set
 	over chan struct{} // closed when the writer has ended
 }
 
-// maxPending limits the events that wait for the writer. Further events are missing in the files.
+// maxPending limits the number of events that wait for the writer. If the limit is reached, further
+// events do not get into the files.
 const maxPending = 16 * ringSize
 
-// maxMessage limits the message of an event, in bytes.
+// maxMessage is the maximum length of a message, in bytes.
 const maxMessage = 600
 
-// Open returns a log that continues the one in its directory. If it cannot use the directory, it
-// keeps events in memory and calls Warn, because an agent without event files is better than no
-// agent.
+// Open returns a log that continues the log in its directory. If Open cannot use the directory, the
+// log keeps events only in memory, and Open calls Warn. An agent without event files is better than
+// no agent.
 func Open(o Options) *Log {
 	if o.Told == nil {
 		o.Told = func(Event) {}
@@ -85,7 +88,7 @@ func Open(o Options) *Log {
 
 	d, last, err := openDisk(o.Dir, o.MaxBytes, time.Now())
 	if err != nil {
-		o.Warn("events are kept in memory only", err)
+		o.Warn("cannot open the event files; the agent keeps events only in memory", err)
 		close(l.over)
 		return l
 	}
@@ -95,8 +98,8 @@ func Open(o Options) *Log {
 	return l
 }
 
-// Add keeps events. It never waits for a disk. An event that cannot be written in time is missing
-// only in the files.
+// Add stores events. It never waits for a disk. If the disk is too slow, an event stays in memory
+// only.
 func (l *Log) Add(evs ...volume.Event) {
 	if len(evs) == 0 {
 		return
@@ -117,7 +120,7 @@ func (l *Log) Add(evs ...volume.Event) {
 	l.tell(told)
 }
 
-// keep numbers an event and passes it to the ring and the writer. The caller holds mu.
+// keep assigns a number to an event and passes it to the ring and the writer. The caller holds mu.
 func (l *Log) keep(e volume.Event, at time.Time) Event {
 	ev := l.ring.add(e, at)
 	switch {
@@ -149,17 +152,17 @@ func (l *Log) poke() {
 	}
 }
 
-// sweepEvery is the interval between checks for repetitions that have stopped.
+// sweepEvery is the interval at which the log checks for repetitions that have stopped.
 const sweepEvery = time.Minute
 
-// arm schedules sweep if any repetitions are recorded. The caller holds mu.
+// arm schedules sweep if the log has recorded a repetition. The caller holds mu.
 func (l *Log) arm() {
 	if l.sweeper == nil && !l.closed && len(l.repeats.rows) > 0 {
 		l.sweeper = time.AfterFunc(sweepEvery, l.sweep)
 	}
 }
 
-// sweep reports the final count of events that have stopped repeating.
+// sweep reports the final count of each event that no longer repeats.
 func (l *Log) sweep() {
 	now := time.Now().UTC()
 	l.mu.Lock()
@@ -174,16 +177,16 @@ func (l *Log) sweep() {
 	l.tell(told)
 }
 
-// After returns the events in memory with a number above seq, the oldest first, and a channel that
-// is closed when there are more.
+// After returns the events in memory with a number above seq, oldest first. It also returns a
+// channel that is closed when a later event arrives.
 func (l *Log) After(seq uint64) ([]Event, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ring.after(seq), l.ring.changed()
 }
 
-// Close reports the events that are still held back, writes the pending ones and ends the writer.
-// It returns when that is done or ctx ends. Events that are added later are kept only in memory.
+// Close reports all withheld events, writes the pending events and ends the writer. It returns when
+// this is done, or when ctx ends. After Close, the log keeps new events only in memory.
 func (l *Log) Close(ctx context.Context) {
 	now := time.Now().UTC()
 	l.mu.Lock()
@@ -208,7 +211,7 @@ func (l *Log) Close(ctx context.Context) {
 	}
 }
 
-// write writes events to files until Close.
+// write writes events to the files until Close.
 func (l *Log) write() {
 	defer close(l.over)
 
@@ -226,7 +229,7 @@ func (l *Log) write() {
 			err = errSlow
 		}
 		if err != nil && !failing {
-			l.o.Warn("events are lost: they cannot be written to files", err)
+			l.o.Warn("cannot write events to files; they are lost", err)
 		}
 
 		if len(evs) > 0 {
@@ -235,14 +238,14 @@ func (l *Log) write() {
 
 		if closed {
 			if err := l.disk.close(); err != nil && !failing {
-				l.o.Warn("events may be lost", err)
+				l.o.Warn("cannot close the event file; events may be lost", err)
 			}
 			return
 		}
 	}
 }
 
-// shorten cuts a message to maxMessage bytes, between two characters.
+// shorten cuts a message to maxMessage bytes, at the end of a character.
 func shorten(s string) string {
 	if len(s) <= maxMessage {
 		return s

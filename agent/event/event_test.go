@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// keep is the number of events in memory.
+// keep is the number of events that the log keeps in memory.
 const keep = 4096
 
 func numbered(from, to int) (evs []volume.Event) {
@@ -22,7 +22,8 @@ func numbered(from, to int) (evs []volume.Event) {
 	return evs
 }
 
-// check fails unless got holds the events from one number to another, in order.
+// check fails the test unless got contains exactly the events numbered from the second argument to
+// the third, in this order.
 func check(t *testing.T, got []event.Event, from, to int) {
 	t.Helper()
 	if len(got) != max(0, to-from+1) {
@@ -35,7 +36,7 @@ func check(t *testing.T, got []event.Event, from, to int) {
 	}
 }
 
-// open opens a log that is closed when the test ends. The test fails if a file cannot be written.
+// open returns a log. The end of the test closes it. The test fails if the log cannot write a file.
 func open(t *testing.T, dir string) *event.Log {
 	t.Helper()
 	l := event.Open(event.Options{Dir: dir, Warn: func(msg string, err error) { t.Errorf("%s: %v", msg, err) }})
@@ -43,7 +44,7 @@ func open(t *testing.T, dir string) *event.Log {
 	return l
 }
 
-// shut closes a log, which must not take long.
+// shut closes a log and fails the test if that takes too long.
 func shut(t *testing.T, l *event.Log) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -69,7 +70,8 @@ func TestAfter(t *testing.T) {
 	check(t, got, 5, 4)
 }
 
-// TestMemoryIsBounded checks that memory drops only the oldest events and keeps the order.
+// TestMemoryIsBounded checks that the log drops only the oldest events from memory and keeps their
+// order.
 func TestMemoryIsBounded(t *testing.T) {
 	for _, total := range []int{keep - 1, keep, keep + 1, keep + 100, 3*keep + 7} {
 		l := open(t, "")
@@ -82,13 +84,13 @@ func TestMemoryIsBounded(t *testing.T) {
 		check(t, got, total-9, total)
 	}
 	l := open(t, "")
-	l.Add(numbered(1, 2*keep+5)...) // in one call
+	l.Add(numbered(1, 2*keep+5)...) // add all events in one call
 	got, _ := l.After(0)
 	check(t, got, keep+6, 2*keep+5)
 }
 
-// TestFollow checks that each follower receives every event once, and that a slow one never blocks
-// Add.
+// TestFollow checks that each follower receives every event once, and that a slow follower does not
+// block Add.
 func TestFollow(t *testing.T) {
 	const total = 2000
 	l := open(t, t.TempDir())

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzFile checks that, after any damage to a file of events, the events on complete lines are
-// read, and the next event has an unused number.
+// FuzzFile checks an event file with random damage. The log must read the events on complete lines,
+// and the next event must get an unused number.
 func FuzzFile(f *testing.F) {
 	line := func(seq uint64) string {
 		return fmt.Sprintf(`{"time":"2026-01-01T00:00:00Z","seq":%d,"volume":"data","type":"staged","message":"%d"}`+"\n", seq, seq)
@@ -25,8 +25,8 @@ func FuzzFile(f *testing.F) {
 		line(1<<64 - 1), line(3) + line(1<<62), `{"seq":5,"SEQ":6,"time":null}`, line(9) + "\xff\x00" + line(10), "\r\n" + line(4),
 	} {
 		f.Add(text, byte(0), uint32(0), line(11))
-		f.Add(text, byte(0), uint32(70_000), "")           // the file was longer than the written data
-		f.Add(text, byte(0), uint32(70_000), "\n"+line(8)) // and was appended to
+		f.Add(text, byte(0), uint32(70_000), "")           // zero bytes follow the data, as after a power loss
+		f.Add(text, byte(0), uint32(70_000), "\n"+line(8)) // as above, and the agent has appended an event
 		f.Add(text, byte('x'), uint32(1<<16-1), line(12))
 	}
 	dir := f.TempDir()

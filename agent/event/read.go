@@ -13,23 +13,23 @@ import (
 	"github.com/volagent/volagent/volmgr/untrusted"
 )
 
-// Filter selects events. Its zero value selects all of them.
+// Filter selects events. Its zero value selects all events.
 type Filter struct {
 	Since  time.Time
 	Volume string
-	N      int // only the last N events; 0 means all
+	N      int // only the last N events; 0 means all events
 }
 
 func (f Filter) fits(e Event) bool {
 	return (f.Volume == "" || e.Volume == f.Volume) && !e.Time.Before(f.Since)
 }
 
-// maxLine limits a line of a file, in bytes. No event is that long.
+// maxLine is the maximum length of a line, in bytes. Every event is shorter.
 const maxLine = 64 << 10
 
-// Read calls each for the selected events, the oldest first. It returns the number of the last
-// event that existed at the call, and reports no later ones. It reads files line by line, and only
-// as far back as necessary. It ends early with ctx's error or with the error of each.
+// Read calls each for the selected events, oldest first. It returns the number of the last event at
+// the time of the call, and reports no later events. It reads the files line by line, and only as
+// far back as necessary. If ctx ends or each fails, Read stops and returns that error.
 func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint64, error) {
 	recent, first, last := l.inMemory()
 	matches := 0
@@ -66,8 +66,8 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint6
 	return last, nil
 }
 
-// inMemory returns the events that need not be read from files: the last ones, and those that are
-// not written yet. It also returns the numbers of the first and the last one.
+// inMemory returns the events that Read need not take from files: the last events, and all events
+// that are not written yet. It also returns the numbers of the first and the last of them.
 func (l *Log) inMemory() (recent []Event, first, last uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,8 +88,9 @@ func (l *Log) inMemory() (recent []Event, first, last uint64) {
 	return append(recent, l.ring.after(0)...), first, last
 }
 
-// history reports the events in the files below a number. If only the last few are wanted, it first
-// counts events from the end, to find where to start.
+// history calls each for the events in the files with a number less than below. If the filter
+// selects only the last N events, history first counts events from the end, to find the file where
+// it must start.
 func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, each func(Event) error) error {
 	names, err := files(l.disk.dir)
 	if err != nil {
@@ -131,8 +132,8 @@ func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, eac
 	return nil
 }
 
-// scan calls each for the events of one file. A file that was deleted meanwhile, because it became
-// too old, has no events.
+// scan calls each for the events of one file. If the file has been deleted meanwhile, because it
+// became too old, scan reports no events.
 func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, each func(Event) error) error {
 	file, err := untrusted.Open(filepath.Join(l.disk.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -141,7 +142,7 @@ func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, eac
 	if err != nil {
 		return fmt.Errorf("cannot read events: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // it was only read
+	defer file.Close() //nolint:errcheck // the file was only read
 
 	err = eachLine(file, func(raw []byte) error {
 		if err := ctx.Err(); err != nil {
@@ -163,8 +164,8 @@ func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, eac
 	return err
 }
 
-// eachLine calls do with the lines of a file until do fails. It skips a line longer than maxLine.
-// Such a line is no event, but may be the end of a file after a power loss.
+// eachLine calls do for each line of a file until do fails. It skips each line that is longer than
+// maxLine. Such a line is not an event. It can appear at the end of a file after a power loss.
 func eachLine(file io.Reader, do func(raw []byte) error) error {
 	r := bufio.NewReaderSize(file, maxLine)
 	for long := false; ; {

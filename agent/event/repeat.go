@@ -12,27 +12,28 @@ import (
 )
 
 const (
-	// endedAfter is the time without a repetition after which the final count is reported. It is
-	// longer than the longest pause between two attempts of a step, or two starts of a plugin.
+	// endedAfter is how long an event must not repeat before the log reports its final count. It is
+	// longer than the longest pause between two attempts of a step, or between two starts of a
+	// plugin.
 	endedAfter = 10 * time.Minute
-	// forgottenAfter is the time after which an event counts as new again.
+	// forgottenAfter is the time after which a repeated event counts as new.
 	forgottenAfter = time.Hour
-	// firstRepeats is the count at which repetitions are first reported, with a report at each
-	// doubling after that. For a plugin, every repetition up to this count is reported, too.
+	// firstRepeats is the count at which the log first reports repetitions. It then reports them
+	// each time the count doubles. For a plugin, it also reports every repetition up to this count.
 	firstRepeats = 8
-	// maxSubjects limits the volumes and plugins that repeats remembers.
+	// maxSubjects limits for how many volumes and plugins the log counts repetitions.
 	maxSubjects = 4096
 )
 
-// repeats holds back repetitions of an event. The first event is reported at once, and so is one
-// with another message. Then the 8th, 16th, 32nd … are reported with their count. When the
-// repetitions have stopped, the last one is reported.
+// repeats withholds repetitions of an event. It reports the first event at once, and also an event
+// with a different message. It then reports the 8th, 16th, 32nd … repetition with its count. When
+// the repetitions have stopped, it reports the last one.
 type repeats struct {
-	seen uint64 // the number of repetitions so far, which orders them
+	seen uint64 // number of repetitions so far, which orders them
 	rows map[subject]map[about]*row
 }
 
-// subject is a volume or, for events that do not concern a volume, a plugin.
+// subject is a volume. For events that concern no volume, it is a plugin.
 type subject struct{ volume, plugin string }
 
 // about distinguishes independent events of one subject.
@@ -43,12 +44,12 @@ type row struct {
 	text        string
 	count       int
 	first, last time.Time
-	order       uint64        // the order of the last repetition
-	held        *volume.Event // the last repetition, if it was not reported
+	order       uint64        // position of the last repetition among all repetitions
+	held        *volume.Event // the last repetition, unless it has been reported
 }
 
-// repeatable reports whether events of a type can repeat endlessly without a request. All others
-// are the consequence of a request, or of one of these.
+// repeatable reports whether events of a type can repeat endlessly without a request. Every other
+// event follows from a request or from a repeatable event.
 func repeatable(typ string) bool {
 	return strings.HasPrefix(typ, "plugin-") || strings.HasSuffix(typ, "-failed") || typ == "warning" || typ == volume.EventRefused
 }
@@ -60,8 +61,9 @@ func subjectOf(e volume.Event) subject {
 	return subject{plugin: e.Plugin}
 }
 
-// pass decides about an event. It returns the event to report, if any, with its final message.
-// Events that were held back and must be reported first come before it.
+// pass decides whether to report an event. It returns the events to report, with their final
+// messages. If withheld events of the same plugin must be reported before this event, pass returns
+// them first.
 func (r *repeats) pass(e volume.Event, now time.Time) []volume.Event {
 	e, tell := r.decide(e, now)
 	if !tell {
@@ -70,7 +72,7 @@ func (r *repeats) pass(e volume.Event, now time.Time) []volume.Event {
 
 	var before []volume.Event
 	if of := subjectOf(e); of.volume == "" {
-		// The last reported event of a plugin must show its present state.
+		// The last reported event of a plugin must show the current state of the plugin.
 		before = words(r.heldBack(of))
 	}
 
@@ -82,7 +84,7 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	if !repeatable(e.Type) {
 		switch e.Type {
 		case "claim-mounted", "claim-detached", "deregistered", "deleted":
-			delete(r.rows, of) // the problem is over, and a new one is reported at once
+			delete(r.rows, of) // the problem is solved, so report the next failure at once
 		}
 		return e, true
 	}
@@ -98,7 +100,7 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	was := r.rows[of][what]
 	text := e.Message
 	if e.Type == volume.EventRefused {
-		text = "" // the message contains a changing time: for how long another claim holds the volume
+		text = "" // the message contains a duration that changes each time
 	}
 
 	if was == nil || was.text != text || now.Sub(was.last) > forgottenAfter {
@@ -110,7 +112,7 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	was.count++
 	was.last, was.order = now, r.seen
 	if was.count <= firstRepeats && of.volume == "" {
-		return e, true // so that a restarted plugin is reported as ready again
+		return e, true // report each restart, so that a user sees when the plugin is ready again
 	}
 	if was.count < firstRepeats || bits.OnesCount(uint(was.count)) != 1 {
 		was.held = &e
@@ -121,7 +123,7 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	return was.counted(e), true
 }
 
-// heldBack takes the held back events of a subject. Their counts stay recorded.
+// heldBack removes the withheld events of a subject and returns them. It keeps their counts.
 func (r *repeats) heldBack(of subject) (due []*row) {
 	for _, w := range r.rows[of] {
 		if w.held != nil {
@@ -134,19 +136,19 @@ func (r *repeats) heldBack(of subject) (due []*row) {
 	return due
 }
 
-// counted adds the count and the start of the repetitions to the message.
+// counted adds the number and the start of the repetitions to the message.
 func (w *row) counted(e volume.Event) volume.Event {
 	e.Message = fmt.Sprintf("%s (%d times since %s)", e.Message, w.count, w.first.UTC().Format("2006-01-02 15:04:05Z"))
 	return e
 }
 
-// ended returns the last events of repetitions that have stopped, the oldest first, and forgets old
-// ones.
+// ended returns the last event of each repetition that has stopped, oldest first. It deletes
+// repetitions that are too old.
 func (r *repeats) ended(now time.Time) []volume.Event {
 	return r.take(func(w *row) bool { return now.Sub(w.last) >= endedAfter }, func(w *row) bool { return now.Sub(w.last) > forgottenAfter })
 }
 
-// all returns all events that are held back, the oldest first.
+// all returns all withheld events, oldest first.
 func (r *repeats) all() []volume.Event {
 	return r.take(func(*row) bool { return true }, func(*row) bool { return false })
 }
@@ -172,7 +174,7 @@ func (r *repeats) take(tell, forget func(*row) bool) []volume.Event {
 	return words(due)
 }
 
-// words returns the held back events with their counts, the oldest first.
+// words returns the withheld events with their counts, oldest first.
 func words(due []*row) []volume.Event {
 	slices.SortFunc(due, func(a, b *row) int { return cmp.Compare(a.order, b.order) })
 	evs := make([]volume.Event, len(due))

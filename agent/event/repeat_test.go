@@ -24,8 +24,9 @@ func told(t *testing.T, l *event.Log) (all []string) {
 	return all
 }
 
-// TestRepeats checks that a failure is reported at once, and so is a different one. The same
-// failure is reported again with a count, more and more rarely, and once more when it has stopped.
+// TestRepeats checks that the log reports a failure at once, and also a different failure. It
+// reports the same failure again with a count, more and more rarely, and once more when the failure
+// no longer repeats.
 func TestRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now().UTC().Format("2006-01-02 15:04:05Z")
@@ -67,7 +68,7 @@ func TestRepeats(t *testing.T) {
 	})
 }
 
-// TestRepeatsEndWithSuccess checks that a failure that returns after a success is reported at once.
+// TestRepeatsEndWithSuccess checks that the log reports a failure after a success at once.
 func TestRepeatsEndWithSuccess(t *testing.T) {
 	for _, typ := range []string{"claim-mounted", "claim-detached"} {
 		l := open(t, "")
@@ -78,8 +79,8 @@ func TestRepeatsEndWithSuccess(t *testing.T) {
 	}
 }
 
-// TestWhatRepeats checks that refusals of one claim count as repetitions, although each names
-// another time. Each transition that a person causes is reported.
+// TestWhatRepeats checks that refusals of the same claim count as repetitions, although each
+// message contains a different duration. The log reports every transition that a user causes.
 func TestWhatRepeats(t *testing.T) {
 	l := open(t, "")
 	for i := range 7 {
@@ -95,8 +96,8 @@ func TestWhatRepeats(t *testing.T) {
 	}
 }
 
-// TestPluginRestarts checks that each restart of a plugin is reported until there are many, because
-// people check whether the plugin is ready again.
+// TestPluginRestarts checks that the log reports the first restarts of a plugin one by one, because
+// users check whether the plugin is ready again.
 func TestPluginRestarts(t *testing.T) {
 	l := open(t, "")
 	for range 20 {
@@ -106,7 +107,7 @@ func TestPluginRestarts(t *testing.T) {
 	for _, e := range read(t, l, event.Filter{}) {
 		counts[e.Type]++
 	}
-	for typ, n := range counts { // the first eight, the sixteenth, and an event held back before that
+	for typ, n := range counts { // the first eight, the sixteenth, and the withheld event before the sixteenth
 		if n < 9 || n > 10 {
 			t.Errorf("of 20 restarts %s is told %d times", typ, n)
 		}

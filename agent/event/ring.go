@@ -6,11 +6,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ringSize is the number of events that are kept in memory.
+// ringSize is the number of events that the log keeps in memory.
 const ringSize = 4096
 
-// ring holds the last events. The zero value is empty. base is the number of the last event before
-// the first one that was added.
+// ring contains the last events. Its zero value is empty. base is the number of the event before
+// the first event that the ring has received.
 type ring struct {
 	buf  []Event
 	base uint64
@@ -18,7 +18,7 @@ type ring struct {
 	more chan struct{}
 }
 
-// add appends one event.
+// add appends one event and returns it with its number.
 func (r *ring) add(e volume.Event, at time.Time) Event {
 	r.seq++
 	ev := Event{Event: e, Time: at, Seq: r.seq}
@@ -38,11 +38,11 @@ func (r *ring) add(e volume.Event, at time.Time) Event {
 
 func (r *ring) index(seq uint64) uint64 { return (seq - 1 - r.base) % ringSize }
 
-// first returns the number of the oldest event in the ring, or the next number if the ring is
-// empty.
+// first returns the number of the oldest event in the ring. If the ring is empty, it returns the
+// number of the next event.
 func (r *ring) first() uint64 { return r.seq - uint64(len(r.buf)) + 1 }
 
-// after returns the events with a number above seq, the oldest first.
+// after returns the events with a number above seq, oldest first.
 func (r *ring) after(seq uint64) []Event {
 	var out []Event
 	for s := max(r.first(), min(seq, r.seq)+1); s <= r.seq; s++ {
@@ -51,7 +51,7 @@ func (r *ring) after(seq uint64) []Event {
 	return out
 }
 
-// changed returns a channel that is closed at the next event.
+// changed returns a channel that is closed when the next event arrives.
 func (r *ring) changed() <-chan struct{} {
 	if r.more == nil {
 		r.more = make(chan struct{})

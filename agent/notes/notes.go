@@ -1,5 +1,5 @@
-// Package notes keeps a note beside the mounts of each claim. If the state database is lost, the
-// agent adopts the claims from these notes.
+// Package notes writes a file beside the mounts of each claim. Such a note describes the claim. If
+// the state database is lost, the agent restores the claims from their notes.
 package notes
 
 import (
@@ -27,7 +27,7 @@ type Files interface {
 	Notes(skip map[string]bool) (notes []volume.Note, bad []error)
 }
 
-// Options are the dependencies of a Notebook. All fields must be set.
+// Options configures a Notebook. All fields must be set.
 type Options struct {
 	Records Records
 	Files   Files
@@ -36,22 +36,22 @@ type Options struct {
 	Log             hclog.Logger
 }
 
-// Notebook writes the notes. A note that cannot be written does not fail its claim. The notebook
-// writes it later.
+// Notebook writes the notes. If it cannot write a note, the claim still succeeds, and the notebook
+// retries later.
 type Notebook struct {
 	o       Options
 	seed    maphash.Seed
-	writing [16]sync.Mutex // chosen by volume; held while its notes are written
+	writing [16]sync.Mutex // a volume's id selects its lock, which is held while its notes are written
 	mu      sync.Mutex
-	failed  map[string]volume.Record // by volume: records with notes that could not be written or removed
+	failed  map[string]volume.Record // by volume id: records whose notes could not be written or removed
 }
 
-// New returns a Notebook.
+// New returns a Notebook with the given options.
 func New(o Options) *Notebook {
 	return &Notebook{o: o, seed: maphash.MakeSeed(), failed: map[string]volume.Record{}}
 }
 
-// Changed updates the notes of a volume after a change of its record. A nil Notebook keeps no
+// Changed updates the notes of a volume after its record has changed. A nil Notebook writes no
 // notes.
 func (n *Notebook) Changed(before, now volume.Record) {
 	if n != nil {
@@ -59,8 +59,8 @@ func (n *Notebook) Changed(before, now volume.Record) {
 	}
 }
 
-// Update writes the notes of some allocs from the current records. With two updates at the same
-// time, the last one to run writes the newest state.
+// Update writes or removes the notes of the given allocs. It reads the current records, so after
+// concurrent updates, the notes show the newest state.
 func (n *Notebook) Update(r volume.Record, allocs []string) {
 	if len(allocs) == 0 {
 		return
@@ -69,7 +69,7 @@ func (n *Notebook) Update(r volume.Record, allocs []string) {
 		return
 	}
 
-	for { // the disk seems to have room again, so retry failed notes
+	for { // the last write succeeded, so retry the failed notes
 		r, ok := n.takeFailed()
 		if !ok || !n.Settle(r, n.allocs(r)) {
 			return
@@ -77,7 +77,7 @@ func (n *Notebook) Update(r volume.Record, allocs []string) {
 	}
 }
 
-// takeFailed returns one record with failed notes, and removes it from the list.
+// takeFailed removes one record with failed notes from the list, and returns it.
 func (n *Notebook) takeFailed() (volume.Record, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -90,7 +90,7 @@ func (n *Notebook) takeFailed() (volume.Record, bool) {
 	return volume.Record{}, false
 }
 
-// Settle writes or removes notes of one volume, and reports whether that succeeded.
+// Settle writes or removes the notes of one volume. It reports whether it succeeded.
 func (n *Notebook) Settle(was volume.Record, allocs []string) bool {
 	one := &n.writing[maphash.String(n.seed, was.Volume.ID)%uint64(len(n.writing))]
 	one.Lock()
@@ -107,7 +107,7 @@ func (n *Notebook) Settle(was volume.Record, allocs []string) bool {
 		}
 
 		if err != nil {
-			n.o.Log.Warn("cannot keep a note of what is mounted; it would be missed only if the state database was lost", "error", err)
+			n.o.Log.Warn("cannot update the notes of a volume; the agent retries with its next note", "error", err)
 			n.setFailed(was)
 			return false
 		}
@@ -122,7 +122,7 @@ func (n *Notebook) setFailed(was volume.Record) {
 	n.failed[was.Volume.ID] = was
 }
 
-// allocs returns the allocs that have, or had, a note for a volume.
+// allocs returns the allocs that have a claim on the volume, or had one in the record was.
 func (n *Notebook) allocs(was volume.Record) []string {
 	var all []string
 	now, _ := n.o.Records.Volume(was.Volume.ID)
@@ -138,7 +138,8 @@ func (n *Notebook) allocs(was volume.Record) []string {
 	return all
 }
 
-// Complete writes and removes the notes that an earlier agent left unfinished.
+// Complete writes missing notes, and removes notes without a claim, after a restart. An earlier
+// agent may have ended before it could do so.
 func (n *Notebook) Complete(ctx context.Context) {
 	noted := map[string]bool{}
 	for _, r := range n.o.Records.Volumes() {
@@ -157,7 +158,7 @@ func (n *Notebook) Complete(ctx context.Context) {
 		n.Update(r, missing)
 	}
 
-	stray, _ := n.o.Files.Notes(noted) // an operator must look at unreadable notes
+	stray, _ := n.o.Files.Notes(noted) // ignore unreadable notes here: an operator must check them
 	for _, note := range stray {
 		n.Update(note.Record, []string{note.Claim.Alloc})
 	}

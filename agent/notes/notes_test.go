@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// files keeps notes in memory. With full set it can neither write nor remove any.
+// files keeps notes in memory. If full is set, it can neither write nor remove notes.
 type files struct {
 	mu   sync.Mutex
 	full bool
@@ -87,7 +87,8 @@ func notebook() (*notes.Notebook, records, *files) {
 	return notes.New(notes.Options{Records: r, Files: f, NodeID: "n", DataDir: "/d", Log: hclog.NewNullLogger()}), r, f
 }
 
-// TestChanged checks that each mounted claim has a note, and a claim that has ended has none.
+// TestChanged checks that each mounted claim has a note, and that the note of an ended claim is
+// removed.
 func TestChanged(t *testing.T) {
 	book, r, f := notebook()
 	before, now := record("v"), record("v", "a", "b")
@@ -106,10 +107,10 @@ func TestChanged(t *testing.T) {
 		t.Errorf("after one claim has ended: %s", f.names())
 	}
 	var none *notes.Notebook
-	none.Changed(before, now) // must not panic
+	none.Changed(before, now) // a nil Notebook must not panic
 }
 
-// TestLater checks that notes which could not be written are written together with the next one.
+// TestLater checks that the notebook retries failed notes when it writes the next note.
 func TestLater(t *testing.T) {
 	book, r, f := notebook()
 	f.full = true
@@ -127,7 +128,7 @@ func TestLater(t *testing.T) {
 	}
 }
 
-// TestComplete checks that missing notes are written and stray notes are removed.
+// TestComplete checks that Complete writes missing notes and removes notes without a claim.
 func TestComplete(t *testing.T) {
 	book, r, f := notebook()
 	r["v"] = record("v", "a")

@@ -10,20 +10,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Mounts reads mounts from the kernel. Neither method waits for storage.
+// Mounts reads the mount table of the kernel. Its methods never wait for storage.
 type Mounts interface {
-	// Gone reports whether the mount that was made at a path no longer exists.
+	// Gone reports whether the mount m, which the agent made at the path at, no longer exists.
 	Gone(m volume.MountIdentity, at string) bool
-	// Changes calls fn after any mount has changed, until ctx ends. Between two calls it waits at
-	// least the duration apart.
+	// Changes calls fn after any mount has changed, until ctx ends. It waits at least the duration
+	// apart between two calls.
 	Changes(ctx context.Context, apart time.Duration, fn func()) error
 }
 
 // changesApart is the interval in which several changes of the mount table cause only one call.
 const changesApart = 100 * time.Millisecond
 
-// mounts watches mounts that own claims, with one watch on the mount table. The watch runs only
-// while there are such mounts. A change costs one question to the kernel for each of them.
+// mounts watches the mounts that own claims, with one watch on the mount table. The watch runs only
+// while a claim has such an owner. Each change of the table costs one system call for each watched
+// mount.
 type mounts struct {
 	kernel Mounts
 	ended  func()
@@ -39,20 +40,20 @@ type mounts struct {
 
 type mountWatch struct {
 	told    bool
-	touched uint64 // the turn of the last call of watch for it
+	touched uint64 // the turn in which watch was last called for this mount
 }
 
 func newMounts(o Options, ended func()) *mounts {
 	return &mounts{kernel: o.Mounts, ended: ended, log: o.Log, by: map[volume.Owner]*mountWatch{}}
 }
 
-// gone reports whether the mount of an owner was unmounted. While the agent mounts it again, the
-// mount does not exist but does not count as gone.
+// gone reports whether another process has unmounted the owner. While the agent itself replaces the
+// mount, the mount does not count as gone.
 func (m *mounts) gone(o volume.Owner) bool {
 	return m.kernel != nil && o.ByMount() && m.kernel.Gone(o.Mount, o.Dir)
 }
 
-// watch watches a mount from now on.
+// watch starts to watch a mount.
 func (m *mounts) watch(o volume.Owner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,7 +73,7 @@ func (m *mounts) watch(o volume.Owner) {
 	w.touched = m.now
 }
 
-// begin starts the watch on the mount table, unless it is running. The caller holds mu.
+// begin starts the watch on the mount table, unless it is already running. The caller holds mu.
 func (m *mounts) begin() {
 	if m.cancel != nil {
 		return
@@ -104,7 +105,8 @@ func (m *mounts) look(o volume.Owner, w *mountWatch) {
 	}
 }
 
-// turn starts a Keep. At its end, drop stops watching each mount for which watch was not called.
+// turn begins a call of Keep. At the end of Keep, drop stops watching each mount for which watch
+// was not called.
 func (m *mounts) turn() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +129,7 @@ func (m *mounts) drop() {
 	}
 }
 
-// stop ends the watch on the mount table, and waits for its end.
+// stop ends the watch on the mount table and waits until its goroutine has ended.
 func (m *mounts) stop() {
 	m.mu.Lock()
 	m.stopped = true

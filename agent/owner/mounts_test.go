@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// kernel is a mount table in memory.
+// kernel is a fake mount table.
 type kernel struct {
 	mu      sync.Mutex
 	gone    map[uint64]bool
@@ -39,7 +39,7 @@ func (k *kernel) Changes(ctx context.Context, _ time.Duration, fn func()) error 
 	return nil
 }
 
-// unmount removes a mount and calls the watch function, if there is one.
+// unmount removes a mount and calls the function that watches the table, if there is one.
 func (k *kernel) unmount(id uint64) {
 	k.mu.Lock()
 	k.gone[id] = true
@@ -50,7 +50,7 @@ func (k *kernel) unmount(id uint64) {
 	}
 }
 
-// awaitWatches waits until the number of watches is want.
+// awaitWatches waits until the mount table has the given number of watches.
 func (k *kernel) awaitWatches(t *testing.T, want int) {
 	t.Helper()
 	for end := time.Now().Add(100 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -66,8 +66,8 @@ func (k *kernel) awaitWatches(t *testing.T, want int) {
 	}
 }
 
-// TestMounts checks that there is one watch on the mount table while a mount is an owner, and that
-// each end is reported once. A mount that the agent makes again has not ended.
+// TestMounts checks that the watcher watches the mount table only while a mount owns a claim. It
+// reports the end of each mount once. A mount that the agent itself replaces has not ended.
 func TestMounts(t *testing.T) {
 	k := &kernel{gone: map[uint64]bool{}}
 	w := New(Options{Boot: "b", Mounts: k, Log: hclog.NewNullLogger()})
@@ -110,7 +110,7 @@ func TestMounts(t *testing.T) {
 	if !told() || !w.Gone(mount(1)) || w.View(mount(1)).Life != volume.LifeGone || w.Gone(mount(2)) {
 		t.Error("an unmount was not told")
 	}
-	k.unmount(3) // of no owner
+	k.unmount(3) // no claim is owned by this mount
 	if told() {
 		t.Error("an end was told twice, or one that is nobody's")
 	}

@@ -1,8 +1,9 @@
-// Package owner reports which owners are alive: processes through pidfds, units of the system's
-// service manager through D-Bus, mounts through the kernel. It watches the owners that claims name
-// and reports when one has ended. Other packages decide the consequences for a claim.
+// Package owner reports whether the owners of claims are alive. An owner is a process, a systemd
+// unit or a mount. The package watches processes through pidfds, units through D-Bus and mounts
+// through the kernel's mount table. It reports when an owner has ended. Package claim then detaches
+// the claim.
 //
-// The package treats no owner as gone without an answer. If the bus cannot be reached, or a process
+// The package never guesses that an owner has ended. If systemd does not answer, or if a process
 // cannot be examined, the owner keeps its last known state.
 package owner
 
@@ -19,27 +20,29 @@ import (
 
 // Options configures a Watcher.
 type Options struct {
-	Boot string // the boot id of the host
+	Boot string // boot id of the host
 	Log  hclog.Logger
 
-	// MaxPidfds is the maximum number of processes that are watched through a descriptor. The
-	// others are polled every PollEvery. 0 means half of RLIMIT_NOFILE, and 1 s.
+	// MaxPidfds is the maximum number of processes that the watcher watches through a pidfd. It
+	// polls all further processes, every PollEvery. 0 means half of RLIMIT_NOFILE for MaxPidfds and
+	// 1 s for PollEvery.
 	MaxPidfds int
 	PollEvery time.Duration
-	// AskEvery is the interval between questions to systemd about all units, in case a signal was
-	// lost; 0 means 30 s.
+	// AskEvery is the interval at which the watcher asks systemd about all units, because a signal
+	// may get lost. 0 means 30 s.
 	AskEvery time.Duration
-	// Bus is the connection to systemd, which the caller keeps and closes. If nil, the watcher
-	// makes its own.
+	// Bus is the connection to systemd. The caller closes it. If Bus is nil, the watcher opens its
+	// own connection.
 	Bus *systemd.Bus
-	// Mounts reports mounts that are owners; nil: no owner is a mount.
+	// Mounts reports the state of mounts. If it is nil, no mount can be an owner.
 	Mounts Mounts
-	// References counts the containers that refer to a runtime's volume; nil: there are none.
+	// References counts the containers that use the volume of a container runtime. Nil means that
+	// no container runtime uses the agent.
 	References func(o volume.Owner) int
 }
 
-// Watcher watches owners. Its methods are safe for concurrent use. Gone answers from memory. For
-// mounts, it asks the kernel, which does not wait for storage either.
+// Watcher watches owners. Its methods are safe for concurrent use. Gone answers from memory, except
+// for mounts: it asks the kernel about them, which never waits for storage.
 type Watcher struct {
 	boot  string
 	ended chan struct{}
@@ -54,7 +57,7 @@ type Watcher struct {
 	wg     sync.WaitGroup
 }
 
-// New returns a watcher without any owner to watch.
+// New returns a watcher that watches no owner yet.
 func New(o Options) *Watcher {
 	w := &Watcher{boot: o.Boot, ended: make(chan struct{}, 1), references: o.References}
 	if w.references == nil {
@@ -72,7 +75,7 @@ func New(o Options) *Watcher {
 	return w
 }
 
-// Open starts watching.
+// Open starts the goroutines of the watcher.
 func (w *Watcher) Open() error {
 	if err := w.procs.open(); err != nil {
 		return err
@@ -85,7 +88,7 @@ func (w *Watcher) Open() error {
 	return nil
 }
 
-// Close stops watching and waits until all goroutines have ended.
+// Close stops the watcher and waits until its goroutines have ended.
 func (w *Watcher) Close() error {
 	w.cancel()
 	err := w.procs.stop()
@@ -94,8 +97,8 @@ func (w *Watcher) Close() error {
 	return err
 }
 
-// Ended returns a channel that receives a message after a watched owner has ended. One message may
-// stand for several owners. Gone reports which ones have ended.
+// Ended returns a channel that receives a value after a watched owner has ended. One value may
+// announce the end of several owners. The receiver asks Gone about each owner.
 func (w *Watcher) Ended() <-chan struct{} { return w.ended }
 
 func (w *Watcher) tell() {
@@ -105,8 +108,8 @@ func (w *Watcher) tell() {
 	}
 }
 
-// Watch watches an owner, the keeper of a claim, until a Keep that does not name it. If the owner
-// has ended already, Watch reports that as if it had ended now.
+// Watch watches the owner of a claim until a call of Keep does not list this owner. If the owner
+// has already ended, Watch reports the end at once.
 func (w *Watcher) Watch(o volume.Owner) {
 	switch {
 	case !o.Mortal() || o.Kind == volume.OwnerRuntime:
@@ -121,8 +124,8 @@ func (w *Watcher) Watch(o volume.Owner) {
 	}
 }
 
-// Keep continues to watch the owners that list returns, and owners that are passed to Watch after
-// the call to list. It stops watching all others.
+// Keep continues to watch the owners that list returns. It also keeps the owners that other calls
+// pass to Watch meanwhile. It stops watching all other owners.
 func (w *Watcher) Keep(list func() []volume.Owner) {
 	w.keep.Lock()
 	defer w.keep.Unlock()
@@ -139,11 +142,11 @@ func (w *Watcher) Keep(list func() []volume.Owner) {
 	w.mnts.drop()
 }
 
-// Gone reports whether an owner is known to have ended.
+// Gone reports whether the owner is known to have ended.
 func (w *Watcher) Gone(o volume.Owner) bool {
 	switch {
 	case !o.Mortal() || o.Kind == volume.OwnerRuntime:
-		return false // the runtime's volume plugin detaches the claim after the last container
+		return false // the volume plugin of the container runtime detaches the claim after the last container
 	case o.Boot != w.boot:
 		return true
 	case o.Process():
@@ -155,7 +158,7 @@ func (w *Watcher) Gone(o volume.Owner) bool {
 	}
 }
 
-// View describes an owner for people.
+// View describes the state of an owner for a status command.
 func (w *Watcher) View(o volume.Owner) volume.OwnerView {
 	switch {
 	case !o.Mortal():
@@ -186,8 +189,8 @@ func (w *Watcher) View(o volume.Owner) volume.OwnerView {
 	}
 }
 
-// Check asks again about owners, before a request is refused because of them. The time limit for
-// systemd's answers also limits Check.
+// Check asks for the current state of owners, before the agent refuses a request because of them.
+// It takes no longer than the time limit for an answer from systemd.
 func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 	asked := map[string]bool{}
 	for _, o := range owners {
@@ -195,7 +198,7 @@ func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 		case !o.Mortal() || o.Kind == volume.OwnerRuntime || o.Boot != w.boot:
 		case o.Process():
 			w.procs.check(processOf(o))
-		case o.Kind == volume.OwnerMount: // Gone asks the kernel each time
+		case o.Kind == volume.OwnerMount: // Gone asks the kernel on each call
 		case !asked[o.Unit]:
 			asked[o.Unit] = true
 			if _, err := w.units.ask(ctx, o.Unit); err != nil {
@@ -205,9 +208,9 @@ func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 	}
 }
 
-// Resolve completes an owner that a caller named by its pid, or by its unit and perhaps the
-// invocation, and watches it. It returns ErrInvalid if the caller's value cannot name an owner, and
-// ErrRefused if the owner is not running.
+// Resolve completes an owner and watches it. The caller names a process by its pid, or a unit by
+// its name and optionally its invocation. Resolve returns ErrInvalid if these values cannot name an
+// owner, and ErrRefused if the owner is not running.
 func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, error) {
 	switch o.Kind {
 	case "", volume.OwnerNone:
@@ -225,12 +228,12 @@ func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, er
 		}
 		o = volume.Owner{Kind: volume.OwnerUnit, Unit: unit, Invocation: invocation, Boot: w.boot}
 	case volume.OwnerRuntime:
-		if o.Runtime == "" || o.Volume == "" { // as in a request over the API
-			return o, volume.Errorf(volume.ErrInvalid, "only the volume plugin of a container runtime makes claims that belong to the runtime").
+		if o.Runtime == "" || o.Volume == "" { // a request over the API gives neither
+			return o, volume.Errorf(volume.ErrInvalid, "only the volume plugin of a container runtime can make claims that a runtime owns").
 				WithHint("docker run -v NAME:DIR")
 		}
 	default:
-		return o, volume.Errorf(volume.ErrInvalid, "unknown kind of owner %q; one of %s, %s, %s, %s", o.Kind, volume.OwnerPID, volume.OwnerUnit, volume.OwnerMount, volume.OwnerNone)
+		return o, volume.Errorf(volume.ErrInvalid, "unknown kind of owner %q; use one of %s, %s, %s, %s", o.Kind, volume.OwnerPID, volume.OwnerUnit, volume.OwnerMount, volume.OwnerNone)
 	}
 
 	w.Watch(o)

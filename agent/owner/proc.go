@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// process is one process of this boot, identified by its pid and its start time.
+// process is one process of the current boot. Its pid and its start time identify it.
 type process struct {
 	pid   int
 	start uint64 // see proc.Stat
@@ -21,10 +21,10 @@ type process struct {
 
 func processOf(o volume.Owner) process { return process{o.PID, o.StartTime} }
 
-// none reports whether an error means that the process does not exist.
+// none reports whether err means that the process does not exist.
 func none(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// life determines whether a process is alive.
+// life reports whether the process is alive.
 func (p process) life() volume.Life {
 	st, err := proc.ReadStat(p.pid)
 	switch {
@@ -39,7 +39,7 @@ func (p process) life() volume.Life {
 	}
 }
 
-// command returns the name of a process's program, or "" if it cannot be read.
+// command returns the program name of a process, or "" if the name cannot be read.
 func command(pid int) string {
 	if pid <= 0 {
 		return ""
@@ -53,29 +53,30 @@ func command(pid int) string {
 	return strings.TrimSpace(string(data))
 }
 
-// resolve returns the start time of the process with a pid. The pid is the one that this agent
-// sees. A caller in a container may know the process by another pid.
+// resolve returns the start time of the process with the given pid in the agent's pid namespace. A
+// caller in a container may know the process by another pid.
 func resolve(pid int) (start uint64, err error) {
 	if pid <= 0 {
-		return 0, volume.Errorf(volume.ErrInvalid, "%d is no pid", pid)
+		return 0, volume.Errorf(volume.ErrInvalid, "%d is not a pid", pid)
 	}
 
 	st, err := proc.ReadStat(pid)
 	if none(err) || err == nil && st.Dead() {
-		return 0, volume.Errorf(volume.ErrRefused, "pid %d cannot own a claim: the agent sees no such process running", pid).
+		return 0, volume.Errorf(volume.ErrRefused, "pid %d cannot own a claim: the agent finds no running process with this pid", pid).
 			WithHint("name a process by its pid on the host, or claim with --owner none")
 	}
 	if err != nil {
-		return 0, fmt.Errorf("cannot look at pid %d: %w", pid, err)
+		return 0, fmt.Errorf("cannot read the state of pid %d: %w", pid, err)
 	}
 	if leader := threadGroup(pid); leader != pid && leader != 0 {
-		return 0, volume.Errorf(volume.ErrInvalid, "%d is a thread of pid %d, and no process", pid, leader)
+		return 0, volume.Errorf(volume.ErrInvalid, "%d is a thread of pid %d, not a process", pid, leader)
 	}
 
 	return st.Start, nil
 }
 
-// threadGroup returns the pid of the process that a thread belongs to; 0 if it cannot be read.
+// threadGroup returns the pid of the process to which the thread tid belongs. It returns 0 if the
+// pid cannot be read.
 func threadGroup(tid int) int {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {

@@ -13,32 +13,32 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// processes watches processes. Each has a pidfd, and all pidfds are in one epoll set with one
-// goroutine. The same goroutine polls the processes for which no descriptor is available.
+// processes watches the processes that own claims. One goroutine waits for all pidfds in one epoll
+// set. The same goroutine polls the processes that have no pidfd.
 type processes struct {
 	max   int
-	every time.Duration // the interval between polls
+	every time.Duration // interval between two polls
 	ended func()
 	log   hclog.Logger
 
-	epoll, wake int // wake is an eventfd in the set, with the token 0
+	epoll, wake int // wake is an eventfd in the epoll set, with the token 0
 
 	mu      sync.Mutex
 	by      map[process]*watch
-	tokens  map[uint64]process // of descriptors in the set
-	last    uint64             // the last token that was used
+	tokens  map[uint64]process // the tokens of the pidfds in the epoll set
+	last    uint64             // last token in use
 	polled  int
-	looked  time.Time // the time of the last poll
+	looked  time.Time // time of the last poll
 	now     uint64    // counts the calls of turn
 	stopped bool
 }
 
 // watch is the state of one watched process.
 type watch struct {
-	fd      int    // -1 if there is none
-	token   uint64 // of fd: the kernel reuses descriptors, but tokens are unique
+	fd      int    // the pidfd, or -1 without one
+	token   uint64 // identifies the pidfd: the kernel reuses descriptors, but not tokens
 	gone    bool
-	touched uint64 // the turn of the last call of watch for it
+	touched uint64 // the turn in which watch was last called for this process
 }
 
 func newProcesses(o Options, ended func()) *processes {
@@ -54,7 +54,8 @@ func newProcesses(o Options, ended func()) *processes {
 	return p
 }
 
-// halfOfNoFile leaves the other half of the descriptors to the rest of the agent.
+// halfOfNoFile returns half of the limit on open files. The other half remains for the rest of the
+// agent.
 func halfOfNoFile() int {
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
@@ -85,13 +86,13 @@ func (p *processes) add(fd int, token uint64) error {
 
 func tokenOf(ev unix.EpollEvent) uint64 { return uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32 }
 
-// stop ends run. It may be called once.
+// stop ends run. The caller must call it only once.
 func (p *processes) stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	if p.stopped {
-		return nil // run has failed
+		return nil // run has failed and ended before
 	}
 
 	p.stopped = true
@@ -107,13 +108,13 @@ func (p *processes) poke() error {
 	return nil
 }
 
-// run waits for processes to end.
+// run waits for the ends of processes.
 func (p *processes) run() {
 	events := make([]unix.EpollEvent, 64)
 	for {
 		n, err := unix.EpollWait(p.epoll, events, p.patience())
 		if err != nil && !errors.Is(err, unix.EINTR) {
-			p.log.Error("processes that own claims are not watched any more; their ends are seen when the agent is started again", "error", err)
+			p.log.Error("cannot watch the processes that own claims; restart the agent to notice their ends", "error", err)
 			n = 0
 		}
 
@@ -134,7 +135,7 @@ func (p *processes) run() {
 	}
 }
 
-// patience returns the time that run may wait, in milliseconds; -1 means no limit.
+// patience returns how many milliseconds run may wait. -1 means no limit.
 func (p *processes) patience() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +151,8 @@ func (p *processes) patience() int {
 func (p *processes) happened(token uint64) {
 	if token == 0 {
 		var buf [8]byte
-		_, _ = unix.Read(p.wake, buf[:]) // the value does not matter: the read resets the counter to 0
+		// The read resets the counter to 0. The value itself has no meaning.
+		_, _ = unix.Read(p.wake, buf[:])
 		return
 	}
 
@@ -173,19 +175,21 @@ func (p *processes) bury(w *watch) {
 	p.ended()
 }
 
-// release frees the resources for watching a process. The caller holds mu.
+// release frees the resources that watch a process. The caller holds mu.
 func (p *processes) release(w *watch) {
 	switch {
 	case w.fd >= 0:
 		delete(p.tokens, w.token)
-		_ = unix.Close(w.fd) // this also removes it from the set; an error would not help
+		// Closing the descriptor also removes it from the epoll set. An error of close has no
+		// consequence.
+		_ = unix.Close(w.fd)
 		w.fd = -1
 	case !w.gone:
 		p.polled--
 	}
 }
 
-// watch watches a process from now on.
+// watch starts to watch a process.
 func (p *processes) watch(proc process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,14 +202,14 @@ func (p *processes) watch(proc process) {
 	if !ok {
 		w = &watch{fd: -1}
 		p.by[proc] = w
-		p.polled++ // until it has a descriptor
+		p.polled++ // the process is polled until it has a pidfd
 		p.begin(proc, w)
 	}
 
 	w.touched = p.now
 }
 
-// begin opens a descriptor, if one is available, and then checks that it belongs to the right
+// begin opens a pidfd if the limit permits one. It then checks that the pidfd belongs to the right
 // process. The caller holds mu.
 func (p *processes) begin(proc process, w *watch) {
 	p.describe(proc, w)
@@ -213,14 +217,14 @@ func (p *processes) begin(proc process, w *watch) {
 		p.bury(w)
 	}
 
-	if !w.gone && w.fd < 0 && p.polled == 1 { // run waits without limit
+	if !w.gone && w.fd < 0 && p.polled == 1 { // run is waiting without a limit
 		if err := p.poke(); err != nil {
-			p.log.Error("a process is not watched", "pid", proc.pid, "error", err)
+			p.log.Error("cannot watch a process that owns a claim; restart the agent to notice its end", "pid", proc.pid, "error", err)
 		}
 	}
 }
 
-// describe opens the descriptor of a polled process. The caller holds mu.
+// describe opens a pidfd for a process that is polled. The caller holds mu.
 func (p *processes) describe(proc process, w *watch) {
 	if len(p.tokens) >= p.max {
 		return
@@ -232,14 +236,14 @@ func (p *processes) describe(proc process, w *watch) {
 		return
 	}
 	if err != nil {
-		p.log.Debug("a process is polled", "pid", proc.pid, "error", err)
+		p.log.Debug("cannot watch a pidfd; the agent polls the process", "pid", proc.pid, "error", err)
 		return
 	}
 
 	p.last++
 	if err := p.add(fd, p.last); err != nil {
-		p.log.Debug("a process is polled", "pid", proc.pid, "error", err)
-		_ = unix.Close(fd) // unused
+		p.log.Debug("cannot watch a pidfd; the agent polls the process", "pid", proc.pid, "error", err)
+		_ = unix.Close(fd) // nothing uses the descriptor
 		return
 	}
 
@@ -248,7 +252,7 @@ func (p *processes) describe(proc process, w *watch) {
 	p.polled--
 }
 
-// poll checks the processes without a descriptor, and opens one for each if available by now.
+// poll checks the processes without a pidfd. If the limit permits, it opens a pidfd for them.
 func (p *processes) poll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,7 +274,7 @@ func (p *processes) poll() {
 	}
 }
 
-// gone reports whether a process is known to have ended.
+// gone reports whether the process is known to have ended.
 func (p *processes) gone(proc process) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,7 +282,7 @@ func (p *processes) gone(proc process) bool {
 	return ok && w.gone
 }
 
-// check examines a process, and records its end.
+// check examines a process. If the process has ended, check records the end.
 func (p *processes) check(proc process) volume.Life {
 	if p.gone(proc) {
 		return volume.LifeGone
@@ -296,14 +300,15 @@ func (p *processes) check(proc process) volume.Life {
 	return life
 }
 
-// turn starts a Keep.
+// turn begins a call of Keep.
 func (p *processes) turn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now++
 }
 
-// drop ends a Keep. It stops watching each process for which watch was not called since turn.
+// drop ends a call of Keep. It stops watching each process for which watch was not called since
+// turn.
 func (p *processes) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 
 const boot = "7f3c0c7e-boot"
 
-// open returns a watcher that is closed at the end of the test.
+// open returns an open watcher. The end of the test closes it.
 func open(t *testing.T, o owner.Options) *owner.Watcher {
 	t.Helper()
 	o.Boot = boot
@@ -36,7 +36,7 @@ func open(t *testing.T, o owner.Options) *owner.Watcher {
 	return w
 }
 
-// child starts a process that does nothing.
+// child starts a process that only waits.
 func child(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	if len(args) == 0 {
@@ -50,7 +50,7 @@ func child(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// end kills a child on the first call, and waits for it.
+// end kills a child on the first call, and waits for its end.
 func end(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if cmd.ProcessState != nil {
@@ -59,7 +59,7 @@ func end(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Error(err)
 	}
-	_ = cmd.Wait() // it was killed
+	_ = cmd.Wait() // the error only says that the child was killed
 }
 
 func resolved(t *testing.T, w *owner.Watcher, pid int) volume.Owner {
@@ -71,7 +71,7 @@ func resolved(t *testing.T, w *owner.Watcher, pid int) volume.Owner {
 	return o
 }
 
-// await waits for a condition.
+// await waits until cond returns true.
 func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(60 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
@@ -97,14 +97,14 @@ func ended(t *testing.T, w *owner.Watcher, o volume.Owner) {
 	}
 }
 
-// TestProcessEnds checks that the watcher reports each way in which a process can end.
+// TestProcessEnds checks that the watcher notices every way in which a process can end.
 func TestProcessEnds(t *testing.T) {
 	for name, how := range map[string]func(*exec.Cmd) error{
 		"killed":               func(c *exec.Cmd) error { return c.Process.Kill() },
 		"terminated":           func(c *exec.Cmd) error { return c.Process.Signal(unix.SIGTERM) },
 		"killed while stopped": func(c *exec.Cmd) error { return errors.Join(c.Process.Signal(unix.SIGSTOP), c.Process.Kill()) },
 	} {
-		for _, fds := range []int{0, -1} { // without a limit, and without any descriptor
+		for _, fds := range []int{0, -1} { // with the default limit, and without any pidfd
 			w := open(t, owner.Options{MaxPidfds: fds, PollEvery: 20 * time.Millisecond})
 			c := child(t)
 			o := resolved(t, w, c.Process.Pid)
@@ -114,7 +114,7 @@ func TestProcessEnds(t *testing.T) {
 			if err := how(c); err != nil {
 				t.Fatal(err)
 			}
-			ended(t, w, o) // not reaped yet: it is a zombie
+			ended(t, w, o) // a zombie: the test has not waited for the child yet
 			end(t, c)
 			if !w.Gone(o) {
 				t.Errorf("%s: it came back", name)
@@ -135,11 +135,11 @@ func TestProcessEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended(t, w, o)
-	_ = c.Wait() // its exit code is 3
+	_ = c.Wait() // the error only reports exit code 3
 }
 
 // TestPidReused checks that a pid alone does not identify a process. A process with the same pid
-// but another start time or boot is a different one.
+// but a different start time or boot is a different process.
 func TestPidReused(t *testing.T) {
 	for _, fds := range []int{0, -1} {
 		w := open(t, owner.Options{MaxPidfds: fds, PollEvery: 20 * time.Millisecond})
@@ -164,7 +164,7 @@ func TestPidReused(t *testing.T) {
 	}
 }
 
-// TestResolveProcess checks that the error gives the reason if a process cannot own a claim.
+// TestResolveProcess checks that the error gives the reason why a process cannot own a claim.
 func TestResolveProcess(t *testing.T) {
 	w := open(t, owner.Options{})
 	dead := child(t, "true")
@@ -175,7 +175,7 @@ func TestResolveProcess(t *testing.T) {
 	if err := zombie.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = zombie.Wait() }() // it ended long ago
+	defer func() { _ = zombie.Wait() }() // this child ends at once; the error of Wait has no meaning
 	stat := func() string {
 		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", zombie.Process.Pid))
 		if err != nil {
@@ -189,15 +189,15 @@ func TestResolveProcess(t *testing.T) {
 		kind  error
 		words string
 	}{
-		{volume.Owner{Kind: volume.OwnerPID, PID: dead.Process.Pid}, volume.ErrRefused, "no such process"},
-		{volume.Owner{Kind: volume.OwnerPID, PID: zombie.Process.Pid}, volume.ErrRefused, "no such process"},
-		{volume.Owner{Kind: volume.OwnerPID}, volume.ErrInvalid, "0 is no pid"},
-		{volume.Owner{Kind: volume.OwnerPID, PID: -1}, volume.ErrInvalid, "-1 is no pid"},
+		{volume.Owner{Kind: volume.OwnerPID, PID: dead.Process.Pid}, volume.ErrRefused, "no running process"},
+		{volume.Owner{Kind: volume.OwnerPID, PID: zombie.Process.Pid}, volume.ErrRefused, "no running process"},
+		{volume.Owner{Kind: volume.OwnerPID}, volume.ErrInvalid, "0 is not a pid"},
+		{volume.Owner{Kind: volume.OwnerPID, PID: -1}, volume.ErrInvalid, "-1 is not a pid"},
 		{volume.Owner{Kind: volume.OwnerPID, PID: otherThread(t)}, volume.ErrInvalid, "is a thread of"},
 		{volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker"}, volume.ErrInvalid, "only the volume plugin of a container runtime"},
 		{volume.Owner{Kind: "host"}, volume.ErrInvalid, `unknown kind of owner "host"`},
-		{volume.Owner{Kind: volume.OwnerUnit}, volume.ErrInvalid, "no name of a unit"},
-		{volume.Owner{Kind: volume.OwnerUnit, Unit: "a.service", Invocation: "x"}, volume.ErrInvalid, "no invocation id"},
+		{volume.Owner{Kind: volume.OwnerUnit}, volume.ErrInvalid, "not a unit name"},
+		{volume.Owner{Kind: volume.OwnerUnit, Unit: "a.service", Invocation: "x"}, volume.ErrInvalid, "not an invocation id"},
 	} {
 		_, err := w.Resolve(t.Context(), tt.o)
 		if !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.words) {
@@ -212,7 +212,7 @@ func TestResolveProcess(t *testing.T) {
 	}
 }
 
-// otherThread returns a thread of this process other than its first.
+// otherThread returns the id of a thread of this process that is not its main thread.
 func otherThread(t *testing.T) int {
 	t.Helper()
 	names, err := os.ReadDir("/proc/self/task")
@@ -229,7 +229,7 @@ func otherThread(t *testing.T) int {
 	return 0
 }
 
-// pidfds counts the pidfds that this process has open.
+// pidfds counts the open pidfds of this process.
 func pidfds(t *testing.T) int {
 	t.Helper()
 	links, err := filepath.Glob("/proc/self/fd/*")
@@ -245,10 +245,10 @@ func pidfds(t *testing.T) int {
 	return n
 }
 
-// TestOneDescriptorEach checks that each process costs one descriptor and no goroutine, for any
-// number of claims. A process that is not watched any longer costs nothing.
+// TestOneDescriptorEach checks that a watched process costs one pidfd and no goroutine, however
+// many claims it owns. A process that is no longer watched costs nothing.
 func TestOneDescriptorEach(t *testing.T) {
-	before := pidfds(t) // the children that os/exec started have one too
+	before := pidfds(t) // os/exec also opens a pidfd for each child
 	w := open(t, owner.Options{})
 	const n = 30
 	var pids []int
@@ -274,7 +274,7 @@ func TestOneDescriptorEach(t *testing.T) {
 	}
 	late := volume.Owner{}
 	w.Keep(func() []volume.Owner {
-		late = resolved(t, w, owners[9].PID) // a claim that is made meanwhile
+		late = resolved(t, w, owners[9].PID) // a claim that another caller makes during Keep
 		return owners[:5]
 	})
 	if got := pidfds(t) - before - own; got != 6 {
@@ -289,8 +289,8 @@ func TestOneDescriptorEach(t *testing.T) {
 	}
 }
 
-// TestPolledPastTheBound checks that processes beyond the limit are polled, and get a descriptor
-// when one becomes free.
+// TestPolledPastTheBound checks that the watcher polls the processes beyond its pidfd limit. When a
+// pidfd becomes free, a polled process gets it.
 func TestPolledPastTheBound(t *testing.T) {
 	before := pidfds(t)
 	w := open(t, owner.Options{MaxPidfds: 2, PollEvery: 20 * time.Millisecond})
@@ -313,7 +313,7 @@ func TestPolledPastTheBound(t *testing.T) {
 		}
 		ended(t, w, owners[i])
 	}
-	kill(4) // polled
+	kill(4) // this process is polled
 	if got := open(); got != 2 {
 		t.Errorf("%d descriptors", got)
 	}
@@ -325,14 +325,14 @@ func TestPolledPastTheBound(t *testing.T) {
 	await(t, "no descriptor", func() bool { return open() == 0 })
 }
 
-// TestCheck checks that Check detects an end before the watcher reports it, and reports no end of a
-// running process.
+// TestCheck checks that Check notices an end before the watcher reports it. It must not report an
+// end for a running process.
 func TestCheck(t *testing.T) {
 	w := open(t, owner.Options{MaxPidfds: -1, PollEvery: time.Hour})
 	a, b := child(t), child(t)
 	dead, alive := resolved(t, w, a.Process.Pid), resolved(t, w, b.Process.Pid)
 	end(t, a)
-	if w.Gone(dead) { // the only poll came late
+	if w.Gone(dead) { // the only poll ran after the end of the child
 		a = child(t)
 		dead = resolved(t, w, a.Process.Pid)
 		end(t, a)
@@ -346,7 +346,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestClose checks that Close leaves no descriptor, and that later calls do no harm.
+// TestClose checks that Close closes all descriptors, and that later calls are harmless.
 func TestClose(t *testing.T) {
 	before := pidfds(t)
 	w := owner.New(owner.Options{Boot: boot})

@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// bus is a separate message bus for a test.
+// bus is a separate message bus for one test.
 type bus struct {
 	t       *testing.T
 	dir     string
@@ -43,7 +43,7 @@ func newBus(t *testing.T) *bus {
 	return b
 }
 
-// start starts the bus and waits until it answers.
+// start starts the bus and waits until it accepts connections.
 func (b *bus) start() {
 	b.t.Helper()
 	b.daemon = exec.Command("dbus-daemon", "--config-file="+filepath.Join(b.dir, "conf"), "--nofork", "--nopidfile")
@@ -70,21 +70,21 @@ func (b *bus) connect(opts ...dbus.ConnOption) (*dbus.Conn, error) {
 	return dbus.Connect(b.address, opts...)
 }
 
-// systemd returns a connection to the process that acts as systemd on the bus.
+// systemd returns a connection to the fake systemd on the bus.
 func (b *bus) systemd() *systemd.Bus {
 	s := systemd.New(systemd.Options{Dial: b.connect})
 	b.t.Cleanup(s.Close)
 	return s
 }
 
-// Invocations for tests.
+// first and second are invocation ids.
 var (
 	first  = strings.Repeat("a1", 16)
 	second = strings.Repeat("b2", 16)
 )
 
-// manager implements the part of systemd that the watcher uses. Like the real systemd, it sends
-// signals only after a client has subscribed.
+// manager fakes the part of systemd that the watcher uses. Like systemd, it sends signals only
+// after a client has subscribed.
 type manager struct {
 	t    *testing.T
 	conn *dbus.Conn
@@ -92,7 +92,7 @@ type manager struct {
 	mu         sync.Mutex
 	units      map[string]unit
 	subscribed bool
-	mute       bool // signals get lost
+	mute       bool // all signals get lost
 	hang       chan struct{}
 	questions  int
 }
@@ -106,14 +106,14 @@ func newSystemd(t *testing.T, b *bus) *manager {
 	return s
 }
 
-// join takes the name on the bus, as systemd does after a re-execution.
+// join requests the name of systemd on the bus, as systemd does after a re-execution.
 func (s *manager) join(b *bus) {
 	s.t.Helper()
 	conn, err := b.connect()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = conn.Close() }) // it may be closed already
+	s.t.Cleanup(func() { _ = conn.Close() }) // the test may have closed the connection already
 	s.mu.Lock()
 	s.conn, s.subscribed = conn, false
 	s.mu.Unlock()
@@ -225,8 +225,8 @@ func resolvedUnit(t *testing.T, w *owner.Watcher, name string) volume.Owner {
 	return o
 }
 
-// TestUnitEnds checks that each event that ends an invocation is detected by any signal about it,
-// and that other events are not mistaken for an end.
+// TestUnitEnds checks that the watcher notices every event that ends an invocation, after any
+// signal about the unit. Other events must not count as an end.
 func TestUnitEnds(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -270,8 +270,8 @@ const (
 	managerName = "org.freedesktop.systemd1.Manager"
 )
 
-// TestUnitStartedAgain checks that a restarted unit can own new claims, and that its earlier
-// invocation counts as gone at once, without a signal.
+// TestUnitStartedAgain checks that a restarted unit can own new claims. Its earlier invocation
+// counts as gone at once, even without a signal.
 func TestUnitStartedAgain(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -286,7 +286,7 @@ func TestUnitStartedAgain(t *testing.T) {
 	}
 }
 
-// TestResolveUnit checks that the error gives the reason if a unit cannot own a claim.
+// TestResolveUnit checks that the error gives the reason why a unit cannot own a claim.
 func TestResolveUnit(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -322,7 +322,7 @@ func TestResolveUnit(t *testing.T) {
 	}
 }
 
-// TestLostSignal checks that a lost signal delays the detection of an end, but does not prevent it.
+// TestLostSignal checks that the watcher still notices an end after a lost signal, only later.
 func TestLostSignal(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -338,9 +338,9 @@ func TestLostSignal(t *testing.T) {
 	ended(t, w, o)
 }
 
-// TestBusComesBack checks the behavior without a bus: no owner counts as gone, and a unit is
-// accepted as owner only if the caller names its invocation. When the bus returns, the watcher
-// detects all ends from meanwhile.
+// TestBusComesBack checks the watcher without a bus. No owner counts as gone, and a unit can own a
+// claim only if the caller gives its invocation. When the bus returns, the watcher notices all ends
+// that it missed.
 func TestBusComesBack(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -350,7 +350,7 @@ func TestBusComesBack(t *testing.T) {
 	a := resolvedUnit(t, w, "a.service")
 	b.stop()
 	await(t, "the loss of the bus", func() bool { return w.View(a).Life == volume.LifeUnknown })
-	if _, err := w.Resolve(t.Context(), ofUnit("b.service")); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "systemd cannot be asked") {
+	if _, err := w.Resolve(t.Context(), ofUnit("b.service")); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "systemd does not answer") {
 		t.Errorf("a unit that nobody answers for: %v", err)
 	}
 	ask := ofUnit("b.service")
@@ -368,11 +368,11 @@ func TestBusComesBack(t *testing.T) {
 	sd.join(b)
 	ended(t, w, a)
 	await(t, "an answer about the other", func() bool { return w.View(other).Life == volume.LifeRunning })
-	sd.set("b.service", "inactive", "dead", first) // reported by a signal on the new connection
+	sd.set("b.service", "inactive", "dead", first) // a signal on the new connection reports this end
 	ended(t, w, other)
 }
 
-// TestSystemdReexecuted checks that the watcher subscribes again to a re-executed systemd.
+// TestSystemdReexecuted checks that the watcher subscribes again after systemd was re-executed.
 func TestSystemdReexecuted(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -395,8 +395,8 @@ func TestSystemdReexecuted(t *testing.T) {
 	ended(t, w, o)
 }
 
-// TestSystemdHangs checks that a systemd without answers delays no caller for long, and that no
-// owner counts as gone because of it.
+// TestSystemdHangs checks that a hanging systemd delays callers only for a short time. No owner
+// counts as gone because of it.
 func TestSystemdHangs(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -417,8 +417,7 @@ func TestSystemdHangs(t *testing.T) {
 	}
 }
 
-// TestUnitsAtRest checks that no question is sent while there are no units to watch, or no longer
-// any.
+// TestUnitsAtRest checks that the watcher sends no questions while it has no unit to watch.
 func TestUnitsAtRest(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)

@@ -14,36 +14,36 @@ import (
 )
 
 const (
-	// againAfter is the delay before another attempt, if the bus could not be reached or systemd
-	// gave no answer about a unit.
+	// againAfter is the delay before a retry if the bus is unreachable, or if systemd did not
+	// answer for a unit.
 	againAfter = 2 * time.Second
 	// secondChance is the default of Options.AskEvery.
 	secondChance = 30 * time.Second
 )
 
-// units watches units of the system's service manager. A signal reports that a unit has changed.
-// Then the agent asks systemd for the unit's present state.
+// units watches systemd units. A D-Bus signal reports that a unit has changed. The agent then asks
+// systemd for the current state of that unit.
 type units struct {
 	log   hclog.Logger
 	ended func()
-	every time.Duration // the interval between questions about all units
+	every time.Duration // interval at which run asks about all units
 	bus   *systemd.Bus
 	poke  chan struct{} // wakes run for more work
 
 	mu     sync.Mutex
 	by     map[string]*unit
-	ticket uint64 // the number of the last question
+	ticket uint64 // number of the last question
 	now    uint64 // counts the calls of turn
-	failed string // the last connection failure, which is logged once
+	failed string // the last connection failure, which is logged only once
 }
 
-// unit is the last known state of one unit. Its invocation may differ from the one that owns a
-// claim.
+// unit is the last known state of a unit. The unit may have a newer invocation than the one that
+// owns a claim.
 type unit struct {
 	systemd.Unit
 	known   bool
-	asked   uint64 // the ticket of the question that gave this state
-	touched uint64 // the turn of the last call of watch for it
+	asked   uint64 // the ticket of the question that returned this state
+	touched uint64 // the turn in which watch was last called for this unit
 }
 
 func newUnits(o Options, ended func()) *units {
@@ -54,14 +54,14 @@ func newUnits(o Options, ended func()) *units {
 	return u
 }
 
-// run keeps the known state up to date until ctx ends. Without a unit to watch, it neither connects
-// nor wakes up.
+// run keeps the known states up to date until ctx ends. If there is no unit to watch, run neither
+// connects to the bus nor wakes up.
 func (u *units) run(ctx context.Context) {
 	changed := u.bus.Watch("")
 	defer changed.Close()
 
-	var all time.Time // the time of the last question about all units
-	var of uint64     // the epoch of the connection at that time
+	var all time.Time // when run last asked about all units
+	var of uint64     // epoch of the connection at that time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -74,7 +74,7 @@ func (u *units) run(ctx context.Context) {
 				u.askAll(ctx, u.watched(names))
 				continue
 			}
-			of = 0 // forget the connection: signals were missed
+			of = 0 // signals were missed, so ask about all units again
 		case <-u.poke:
 		case <-timer.C:
 		}
@@ -104,29 +104,30 @@ func (u *units) run(ctx context.Context) {
 	}
 }
 
-// watched returns those of the names that are watched.
+// watched returns the names of those units in names that are watched.
 func (u *units) watched(names []string) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.DeleteFunc(names, func(name string) bool { return u.by[name] == nil })
 }
 
-// connected logs once that the bus has become unreachable, or reachable again.
+// connected logs once that the bus has become unreachable, and once that it is reachable again.
 func (u *units) connected(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
 	switch {
 	case err == nil && u.failed != "":
-		u.log.Info("systemd can be asked about units again")
+		u.log.Info("systemd answers questions about units again")
 		u.failed = ""
 	case err != nil && u.failed != err.Error():
-		u.log.Warn("systemd cannot be asked about the units that own claims; the agent detaches none of them before it answers", "error", err)
+		u.log.Warn("cannot ask systemd about the units that own claims; the agent detaches none of these claims until systemd answers", "error", err)
 		u.failed = err.Error()
 	}
 }
 
-// names returns the watched units, or only those without a known state.
+// names returns the names of all watched units. With unknown, it returns only the units without a
+// known state.
 func (u *units) names(unknown bool) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -141,7 +142,7 @@ func (u *units) names(unknown bool) []string {
 	return names
 }
 
-// askAll asks about units and reports whether systemd answered for all of them.
+// askAll asks systemd about the given units. It reports whether systemd answered for all of them.
 func (u *units) askAll(ctx context.Context, names []string) bool {
 	answered := true
 	for _, name := range names {
@@ -170,7 +171,7 @@ func (u *units) ask(ctx context.Context, name string) (systemd.Unit, error) {
 
 	w, ok := u.by[name]
 	if !ok {
-		w, ok = u.by[s.ID] // it is watched by another of its names
+		w, ok = u.by[s.ID] // another name of the same unit is watched
 	}
 	if !ok || ticket < w.asked {
 		return s, nil
@@ -179,13 +180,13 @@ func (u *units) ask(ctx context.Context, name string) (systemd.Unit, error) {
 	changed := !w.known || w.Invocation != s.Invocation || w.Over() != s.Over()
 	w.Unit, w.known, w.asked = s, true, ticket
 	if changed {
-		u.ended() // only perhaps; the receiver checks
+		u.ended() // the invocation may still be running; the receiver checks that
 	}
 
 	return s, nil
 }
 
-// wake tells run that there is work.
+// wake tells run that it has work.
 func (u *units) wake() {
 	select {
 	case u.poke <- struct{}{}:
@@ -193,7 +194,7 @@ func (u *units) wake() {
 	}
 }
 
-// watch watches a unit from now on.
+// watch starts to watch a unit.
 func (u *units) watch(name string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -208,7 +209,7 @@ func (u *units) watch(name string) {
 	w.touched = u.now
 }
 
-// life returns the known state of a unit's invocation.
+// life returns the last known state of the unit's invocation that owns a claim.
 func (u *units) life(o volume.Owner) volume.Life {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -220,7 +221,7 @@ func (u *units) life(o volume.Owner) volume.Life {
 	case w.Invocation != o.Invocation || w.Over():
 		return volume.LifeGone
 	case !u.bus.Connected():
-		return volume.LifeUnknown // it was running according to the last answer
+		return volume.LifeUnknown // the last answer said that it was running
 	default:
 		return volume.LifeRunning
 	}
@@ -237,25 +238,25 @@ func (u *units) mainPID(name string) int {
 	return 0
 }
 
-// resolve returns the unit's name and its current invocation. If systemd gives no answer, it trusts
-// an invocation that the caller names.
+// resolve returns the name of a unit and its current invocation. If systemd does not answer,
+// resolve accepts the invocation that the caller gives.
 func (u *units) resolve(ctx context.Context, name, invocation string) (unit, current string, err error) {
 	if name == "" || len(name) > 255 {
-		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no name of a unit", name)
+		return "", "", volume.Errorf(volume.ErrInvalid, "%q is not a unit name", name)
 	}
 	if invocation != "" && !isInvocation(invocation) {
-		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no invocation id: it has 32 hex digits", invocation)
+		return "", "", volume.Errorf(volume.ErrInvalid, "%q is not an invocation id, which has 32 hex digits", invocation)
 	}
 
 	s, err := u.ask(ctx, name)
 	switch {
 	case systemd.IsInvalid(err):
-		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no name of a unit: %v", name, err)
+		return "", "", volume.Errorf(volume.ErrInvalid, "%q is not a unit name: %v", name, err)
 	case err != nil && invocation != "":
 		return name, invocation, nil
 	case err != nil:
-		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: systemd cannot be asked about it: %v", name, err).
-			WithHint("claim with --owner none, and detach when it is no longer used")
+		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: systemd does not answer: %v", name, err).
+			WithHint("claim with --owner none, and detach the claim after use")
 	case s.ID == "":
 		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is not loaded", name).WithHint("%s", suggest.Command("systemctl status %s", name))
 	case s.Over() || s.Active == "deactivating":
@@ -270,8 +271,8 @@ func (u *units) resolve(ctx context.Context, name, invocation string) (unit, cur
 	return s.ID, s.Invocation, nil
 }
 
-// learn watches a unit that systemd has just described, so that an earlier invocation of it counts
-// as gone at once.
+// learn starts to watch the unit s, and stores its state. An earlier invocation of the unit then
+// counts as gone at once.
 func (u *units) learn(s systemd.Unit) {
 	u.watch(s.ID)
 	u.mu.Lock()
@@ -297,14 +298,14 @@ func isInvocation(s string) bool {
 	return true
 }
 
-// turn starts a Keep.
+// turn begins a call of Keep.
 func (u *units) turn() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.now++
 }
 
-// drop ends a Keep. It stops watching each unit for which watch was not called since turn.
+// drop ends a call of Keep. It stops watching each unit for which watch was not called since turn.
 func (u *units) drop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -13,16 +13,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Create asks the plugin for storage and registers it. It never changes an existing volume. If the
-// volume exists and matches the request, Create returns it. If it differs, Create returns an
-// ErrRefused that names each difference. A create that was interrupted continues where it stopped,
-// because a plugin returns the same volume for the same name.
+// Create asks the plugin to create storage, and registers the storage as a volume. It never changes
+// an existing volume. If the volume exists and matches the request, Create returns it. If the
+// volume differs, Create returns an ErrRefused that names each difference. Create continues an
+// interrupted create, because a plugin returns the same volume for the same name.
 func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
 	return s.CreateWithin(ctx, spec, dry, 0)
 }
 
-// CreateWithin is Create, and repeats the call for up to wait while the plugin reports that it is
-// still working. With 0 it calls once.
+// CreateWithin does the same as Create. In addition, it repeats the call for the duration wait
+// while the plugin reports that it is still working. With a wait of 0, it calls the plugin once.
 func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error) {
 	if err := s.check(spec); err != nil {
 		return failed(err)
@@ -97,11 +97,11 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	}
 
 	s.say(r, "created", "created as %q of %s", r.Volume.ExternalID, spec.Driver)
-	s.wake(r.Volume) // a leftover record may be waiting for the plugin
+	s.wake(r.Volume) // a leftover record may be waiting for this plugin
 	return r, volume.Change{Outcome: volume.Created}, nil
 }
 
-// compare answers a request to create a volume that exists. It does not change the volume.
+// compare answers a request to create a volume that already exists. It changes nothing.
 func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record, volume.Change, error) {
 	v := r.Volume
 	if v.Provision == volume.Deleting {
@@ -116,33 +116,33 @@ func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record
 	request.Secrets = s.Seal.Equal(v.ID, request.Secrets, v.Secrets)
 	if differences := v.Differences(request); len(differences) > 0 {
 		return failed(volume.Errorf(volume.ErrRefused, "volume %q exists and differs from the request: %s", v.ID, strings.Join(differences, "; ")).
-			WithHint("%s", "to change the volume, edit what this command prints and register it: "+suggest.Command("volctl volume export %s", v.ID)))
+			WithHint("%s", "to change the volume, edit the output of this command and register it: "+suggest.Command("volctl volume export %s", v.ID)))
 	}
 
 	return r, volume.Change{Outcome: volume.Unchanged}, nil
 }
 
-// deleting returns the error for an operation on a volume whose delete has not been seen to end.
+// deleting returns the error for an operation on a volume whose delete has not finished.
 func deleting(id string) error {
-	return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", id, volume.Deleting).
-		WithHint("%s", "run the same delete again to go on with it: "+suggest.Command("volctl volume delete %s -y", id))
+	return volume.Errorf(volume.ErrRefused, "volume %q: %s has not finished", id, volume.Deleting).
+		WithHint("%s", "repeat the delete: "+suggest.Command("volctl volume delete %s -y", id))
 }
 
-// intend stores that the plugin is about to create the volume, and in which topology. It reports
-// whether it resumes an earlier create whose end the agent has not seen. With begun set, this
-// request has stored the intent before. If the record is gone then, intend refuses instead of
-// storing it again.
+// intend stores the intent to create the volume, and the topology for the request. It reports
+// whether it resumes an earlier create that did not finish. The caller sets begun if this request
+// has stored the intent before. If the record is missing then, the volume was deregistered, and
+// intend refuses to store the intent again.
 func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.PluginInfo, begun bool) (intent volume.Volume, resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		old, ok := tx.Volume(spec.ID)
 		switch v := old.Volume; {
 		case begun && !ok:
-			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; plugin %q may have one named %q", spec.ID, spec.PluginID, spec.Name)
+			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; plugin %q may have a volume named %q", spec.ID, spec.PluginID, spec.Name)
 		case ok && v.Provision != volume.Provisioning:
 			return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", spec.ID)
 		case ok && (v.Name != spec.Name || v.PluginID != spec.PluginID):
-			return volume.Errorf(volume.ErrRefused, "an earlier create of volume %q by plugin %q under the name %q was not seen to end", spec.ID, v.PluginID, v.Name).
-				WithHint("go on with it as it was, or drop it: %s", suggest.Command("volctl volume deregister %s --force", spec.ID))
+			return volume.Errorf(volume.ErrRefused, "an earlier create of volume %q by plugin %q under the name %q has not finished", spec.ID, v.PluginID, v.Name).
+				WithHint("repeat the create with the earlier values, or discard it: %s", suggest.Command("volctl volume deregister %s --force", spec.ID))
 		}
 
 		resumed, intent = ok, spec
@@ -154,7 +154,7 @@ func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.Pl
 	return intent, resumed, err
 }
 
-// dropIntent deletes the record of a failed create, unless the record is no longer an intent.
+// dropIntent deletes the record of a failed create. It keeps the record if the volume now exists.
 func (s *Service) dropIntent(ctx context.Context, id string) error {
 	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if r, ok := tx.Volume(id); ok && r.Volume.Provision == volume.Provisioning {
@@ -164,17 +164,17 @@ func (s *Service) dropIntent(ctx context.Context, id string) error {
 	})
 }
 
-// creates refuses a volume that needs a capability the plugin does not have.
+// creates refuses a volume that needs a capability which the plugin does not have.
 func creates(v volume.Volume, info volume.PluginInfo) error {
 	switch {
 	case !info.Caps.CreateDelete:
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", v.PluginID).
 			WithHint("create it with the storage system's own tools, then: volctl volume register FILE")
 	case len(v.Mutable) > 0 && !info.Caps.Modify:
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes, so volume %q can have no mutable_parameters", v.PluginID, v.ID).
-			WithHint("give them as parameters, if the plugin knows them so")
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes, so volume %q cannot have mutable_parameters", v.PluginID, v.ID).
+			WithHint("give them as parameters, if the plugin accepts them there")
 	case v.Topology.Given() && !info.Caps.Topology:
-		return volume.Errorf(volume.ErrRefused, "plugin %q knows no topology, so volume %q can have no topology_request", v.PluginID, v.ID).
+		return volume.Errorf(volume.ErrRefused, "plugin %q does not support topology, so volume %q cannot have a topology_request", v.PluginID, v.ID).
 			WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 	}
 
@@ -189,9 +189,9 @@ func create(ctx context.Context, p Plugin, v volume.Volume, secrets call.Secrets
 	})
 }
 
-// notCreated drops the record if the plugin certainly made nothing. Otherwise it keeps the record
-// and reports the volume that may exist at the plugin. A refusal of this call proves nothing about
-// an earlier create whose end the agent has not seen.
+// notCreated deletes the record if the plugin certainly created nothing. Otherwise it keeps the
+// record and reports that the plugin may have a volume. A refusal of this call proves nothing about
+// an earlier create that did not finish.
 func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	certain := !errors.As(cause, &ce) || !ce.Uncertain()
@@ -203,8 +203,8 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 
 		return unclear(call.CreateVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
-			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept; plugin %q may have one named %q", cause, whose, v.ID, v.PluginID, v.Name),
-			Hint:    "run the same create again to go on with it, or " + s.lookFor(v.PluginID) + "drop it: " + suggest.Command("volctl volume deregister %s --force", v.ID),
+			Message: fmt.Sprintf("%v; it is unknown whether %s made volume %q. The agent keeps the intent, because plugin %q may have a volume named %q", cause, whose, v.ID, v.PluginID, v.Name),
+			Hint:    "repeat the create, or " + s.lookFor(v.PluginID) + "discard it: " + suggest.Command("volctl volume deregister %s --force", v.ID),
 		})
 	}
 	if err := s.dropIntent(ctx, v.ID); err != nil {
@@ -217,16 +217,16 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 	return refusal(v.PluginID, cause)
 }
 
-// lookFor names the command that shows whether a create left a volume, if the plugin can list
-// volumes.
+// lookFor returns the command that lists the plugin's volumes, for the hint of a failed create. It
+// returns an empty text if the plugin cannot list volumes.
 func (s *Service) lookFor(pluginID string) string {
 	if !s.Plugins.View(pluginID).Info.Caps.List {
 		return ""
 	}
-	return "look for it (" + suggest.Command("volctl plugin volumes %s", pluginID) + ") and "
+	return "check for the volume (" + suggest.Command("volctl plugin volumes %s", pluginID) + ") and "
 }
 
-// unclear returns words as the error, together with the failed call.
+// unclear returns the error words together with the failed call, so that the caller sees both.
 func unclear(step call.Method, cause error, words *volume.Error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
@@ -235,7 +235,7 @@ func unclear(step call.Method, cause error, words *volume.Error) error {
 	return &volume.Awaited{Err: words, At: volume.Attempt{Action: volume.Action{Kind: step}, Err: ce, Tries: 1}}
 }
 
-// kindOf returns the sentinel for a failed call whose outcome is unknown.
+// kindOf returns the error kind of a failed call whose outcome is unknown.
 func kindOf(err error) error {
 	var ce *volume.CallError
 	switch {
@@ -254,8 +254,8 @@ func kindOf(err error) error {
 	}
 }
 
-// settle stores the volume that the plugin made. If the plugin returned a volume that is already
-// registered, settle drops the new record.
+// settle stores the volume that the plugin created. If the plugin returned a volume that is already
+// registered, settle deletes the new record.
 func (s *Service) settle(ctx context.Context, v volume.Volume, made call.CreateVolumeResult) (volume.Record, error) {
 	v.ExternalID, v.Capacity, v.Topologies = made.ExternalID, max(made.Capacity, 0), made.Topologies
 	if len(made.Context) > 0 {
@@ -267,7 +267,7 @@ func (s *Service) settle(ctx context.Context, v volume.Volume, made call.CreateV
 
 	err := s.Store.Update(ctx, func(tx Tx) error {
 		if old, ok := tx.Volume(v.ID); !ok || old.Volume.Provision != volume.Provisioning {
-			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; the plugin made it as external_id %q", v.ID, v.ExternalID).
+			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; the plugin created its storage as external_id %q", v.ID, v.ExternalID).
 				WithHint("register it with that external_id: volctl volume register FILE")
 		}
 		if err := unique(tx, v); err != nil {
@@ -288,7 +288,7 @@ func (s *Service) settle(ctx context.Context, v volume.Volume, made call.CreateV
 	return r, err
 }
 
-// Delete destroys a volume's data. For a volume that this agent did not create, the caller must
+// Delete destroys the data of a volume. If this agent did not create the volume, the caller must
 // repeat the id in confirm.
 func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 	r, ok := s.Store.Volume(id)
@@ -296,7 +296,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 		return unknown(id)
 	}
 	if !r.Volume.Created && confirm != id {
-		return volume.Errorf(volume.ErrRefused, "volume %q was registered, not created here; its data is destroyed only if it is named once more", id).
+		return volume.Errorf(volume.ErrRefused, "this agent did not create volume %q; to destroy its data, repeat the id", id).
 			WithHint("%s", suggest.Command("volctl volume delete %s -y --confirm=%s", id, id))
 	}
 
@@ -308,7 +308,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot delete volumes", r.Volume.PluginID).
 			WithHint("%s", suggest.Command("volctl volume deregister %s", id))
 	}
-	if _, err := s.Secrets(r.Volume); err != nil { // fail now rather than with an intent on disk
+	if _, err := s.Secrets(r.Volume); err != nil { // fail before the agent stores an intent
 		return err
 	}
 
@@ -324,7 +324,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 	return nil
 }
 
-// delete stores the intent, calls the plugin, and deletes the record.
+// delete stores the intent to delete the volume, calls the plugin, and deletes the record.
 func (s *Service) delete(ctx context.Context, id string) error {
 	var v volume.Volume
 	resumed := false
@@ -341,14 +341,14 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		if debt, ok := tx.Leftover(r.Volume.Driver, r.Volume.ExternalID); ok && r.Volume.ExternalID != "" {
 			left := strings.Join(Behind(debt), "; ")
 			if left == "" {
-				left = "a call of unknown outcome may still have an effect, which is waited for"
+				left = "the agent waits for a possible late effect of a call"
 			}
-			return volume.Errorf(volume.ErrRefused, "what was left of volume %q when %q was deregistered by force is not undone yet: %s",
+			return volume.Errorf(volume.ErrRefused, "cannot delete volume %q: leftovers of the forced deregister of %q still exist: %s",
 				id, debt.Volume.ID, left).WithHint("volctl node status")
 		}
 		if r.Volume.Provision == volume.Provisioning {
-			return volume.Errorf(volume.ErrRefused, "volume %q was never seen to be created, so its external id is not known", id).
-				WithHint("run the create again first, or drop the record: %s", suggest.Command("volctl volume deregister %s --force", id))
+			return volume.Errorf(volume.ErrRefused, "the create of volume %q has not finished, so its external id is unknown", id).
+				WithHint("repeat the create first, or discard the record: %s", suggest.Command("volctl volume deregister %s --force", id))
 		}
 
 		r.Volume.Provision = volume.Deleting
@@ -390,15 +390,15 @@ func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
 	return p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 }
 
-// notDeleted withdraws the intent if the plugin certainly deleted nothing. A refusal of this call
-// proves nothing about an earlier delete whose end the agent has not seen.
+// notDeleted withdraws the intent to delete if the plugin certainly deleted nothing. A refusal of
+// this call proves nothing about an earlier delete that did not finish.
 func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	if resumed || errors.As(cause, &ce) && ce.Uncertain() {
 		return unclear(call.DeleteVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
-			Message: fmt.Sprintf("%v; whether the data of volume %q is gone is not known", cause, v.ID),
-			Hint:    "run the same delete again to go on with it: " + suggest.Command("volctl volume delete %s -y", v.ID),
+			Message: fmt.Sprintf("%v; it is unknown whether the data of volume %q still exists", cause, v.ID),
+			Hint:    "repeat the delete: " + suggest.Command("volctl volume delete %s -y", v.ID),
 		})
 	}
 

@@ -26,7 +26,8 @@ func TestCreate(t *testing.T) {
 	equal(t, "events", w.events, []string{`created data: created as "vol-1" of ebs.csi`})
 }
 
-// Create never changes an existing volume, even if the request differs from it.
+// TestCreateChangesNoVolume checks that Create does not change an existing volume, even if the
+// request differs from it.
 func TestCreateChangesNoVolume(t *testing.T) {
 	w := newWorld()
 	made := spec()
@@ -80,7 +81,7 @@ func TestCreateChangesNoVolume(t *testing.T) {
 	equal(t, "calls", w.calls, []string{"create data"})
 }
 
-// A dry run stores nothing and emits no event.
+// TestDryRun checks that a dry run stores nothing and emits no event.
 func TestDryRun(t *testing.T) {
 	w := newWorld()
 	if _, ch, err := w.service().Create(t.Context(), spec(), true); err != nil || ch.Outcome != volume.Created {
@@ -104,11 +105,11 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// A create that died after the call continues where it stopped: the same name returns the same
-// volume.
+// TestCreateResumes checks that a create continues after the agent died between the call and the
+// result. The plugin returns the same volume for the same name.
 func TestCreateResumes(t *testing.T) {
 	w := newWorld()
-	w.failAt = 2 // the intent is written, the result is not
+	w.failAt = 2 // the agent writes the intent, but fails to write the result
 	_, _, err := w.service().Create(t.Context(), spec(), false)
 	want(t, "the first", err, errDisk)
 	if got := w.volumes["data"].Volume; got.Provision != volume.Provisioning || got.ExternalID != "" {
@@ -134,14 +135,14 @@ func TestCreateResumes(t *testing.T) {
 		s := w.service()
 		s.Plugins = anyPlugin{w}
 		_, _, err := s.Create(t.Context(), v, false)
-		want(t, what, err, volume.ErrRefused, `"data"`, "was not seen to end")
+		want(t, what, err, volume.ErrRefused, `"data"`, "has not finished")
 		if got := w.volumes["data"].Volume; got.Name != "data" || got.PluginID != "ebs" {
 			t.Errorf("%s: the intent became %+v", what, got)
 		}
 	}
 }
 
-// anyPlugin knows every plugin.
+// anyPlugin is a plugin registry that knows every plugin id.
 type anyPlugin struct{ *world }
 
 func (p anyPlugin) View(string) volume.PluginView { return p.view }
@@ -154,16 +155,16 @@ func TestCreateFails(t *testing.T) {
 		kind  error
 		words []string
 	}{
-		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"whether the plugin made", "is not known", "the intent is kept", "hint: run the same create again", "deregister data --force"}},
-		{"a lost connection", made("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"is not known"}},
-		{"an internal error", made("Internal", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
-		{"a plain Go error", made("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
-		{"bad arguments", made("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{"refuses", "no"}},
-		{"a capacity that cannot be", made("OutOfRange", volume.RetryChange, true), false, volume.ErrInvalid, nil},
-		{"no room", made("ResourceExhausted", volume.RetryBackoff, true), false, nil, []string{"ResourceExhausted"}},
-		{"a name with other arguments", made("AlreadyExists", volume.RetryChange, true), false, nil, []string{"AlreadyExists"}},
-		{"secrets that are refused", made("Unauthenticated", volume.RetryChange, true), false, nil, nil},
-		{"a refusal that came too late", made("InvalidArgument", volume.RetryChange, false), true, nil, []string{"is not known"}},
+		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"it is unknown", "whether the plugin made", "keeps the intent", "hint: repeat the create", "deregister data --force"}},
+		{"a lost connection", call("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"it is unknown"}},
+		{"an internal error", call("Internal", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
+		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
+		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{"refuses", "no"}},
+		{"a capacity that cannot be", call("OutOfRange", volume.RetryChange, true), false, volume.ErrInvalid, nil},
+		{"no room", call("ResourceExhausted", volume.RetryBackoff, true), false, nil, []string{"ResourceExhausted"}},
+		{"a name with other arguments", call("AlreadyExists", volume.RetryChange, true), false, nil, []string{"AlreadyExists"}},
+		{"secrets that are refused", call("Unauthenticated", volume.RetryChange, true), false, nil, nil},
+		{"a refusal that came too late", call("InvalidArgument", volume.RetryChange, false), true, nil, []string{"it is unknown"}},
 	} {
 		w := newWorld()
 		good := w.create
@@ -181,7 +182,8 @@ func TestCreateFails(t *testing.T) {
 		if !tt.kept {
 			continue
 		}
-		// A claim must wait. A refusal of the next call proves nothing about the first one.
+		// A claim must wait. If the plugin refuses the next call, the first call may still have
+		// succeeded.
 		if _, err := volume.Admit(w.volumes["data"], volume.Request{Alloc: "web"}, volume.PluginInfo{}, w.volumes["data"].Volume.RegisteredAt); !errors.Is(err, volume.ErrRefused) {
 			t.Errorf("%s: a claim is told %v", tt.name, err)
 		}
@@ -227,7 +229,8 @@ func TestCreateRefused(t *testing.T) {
 	}
 }
 
-// If the caller's context ends during the call, the result is still stored.
+// TestCreateCancelled checks that the agent stores the result even if the context of the caller
+// ends during the call.
 func TestCreateCancelled(t *testing.T) {
 	w := newWorld()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -241,7 +244,8 @@ func TestCreateCancelled(t *testing.T) {
 	}
 }
 
-// The plugin may answer with a volume that is registered under another id.
+// TestCreateFindsRegistered checks a plugin that answers with a volume that is registered under
+// another id.
 func TestCreateFindsRegistered(t *testing.T) {
 	w := newWorld()
 	other := existing()
@@ -251,14 +255,14 @@ func TestCreateFindsRegistered(t *testing.T) {
 		return call.CreateVolumeResult{ExternalID: "vol-9"}, nil
 	}
 	_, _, err := w.service().Create(t.Context(), spec(), false)
-	want(t, "create", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is registered as volume "first" already`)
+	want(t, "create", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is already registered as volume "first"`)
 	if _, there := w.volumes["data"]; there || len(w.volumes) != 1 {
 		t.Errorf("left: %+v", w.volumes)
 	}
 }
 
-// A volume may be deregistered or replaced while a call runs. The end of the call neither restores
-// nor overwrites it.
+// TestDeregisteredMeanwhile checks a volume that is deregistered or replaced while a call runs. The
+// end of the call must neither restore nor overwrite the record.
 func TestDeregisteredMeanwhile(t *testing.T) {
 	for what, meanwhile := range map[string]func(*world){
 		"deregistered": func(w *world) {

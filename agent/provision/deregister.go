@@ -12,16 +12,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Deregister makes the agent forget a volume and keeps its data. Without force it is refused while
-// anything of the volume is on this host. With force it drops claims that are already being
-// detached, makes no call and unmounts nothing. It returns the leftovers in words. It also stores
-// them in a leftover record, which the queue undoes when the plugin is ready.
+// Deregister makes the agent forget a volume and keeps its data. Without force, it refuses a volume
+// that still has something on this host. With force, it drops claims that are already being
+// detached, calls no plugin and unmounts nothing. It returns a description of each leftover. It
+// also stores the leftovers in a leftover record, which the queue undoes when the plugin is ready.
 func (s *Service) Deregister(ctx context.Context, id string, force bool) (left []string, err error) {
 	return s.deregister(ctx, id, force, false)
 }
 
-// Forget is Deregister with force, and also discards the leftover records of the volume, old and
-// new. The agent then never undoes them.
+// Forget does the same as Deregister with force. It also deletes all leftover records of the
+// volume, so the agent never undoes these leftovers.
 func (s *Service) Forget(ctx context.Context, id string) (left []string, err error) {
 	return s.deregister(ctx, id, true, true)
 }
@@ -71,7 +71,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 	msg := "deregistered"
 	switch {
 	case forget:
-		msg = "given up for good"
+		msg = "deregistered by force, leftovers discarded"
 	case force:
 		msg += " by force"
 	}
@@ -83,19 +83,19 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 	return left, nil
 }
 
-// drop deletes a record. It keeps the leftovers in a leftover record, unless forget is set. If
-// there is already a leftover record of the same storage, that one contains all leftovers, because
-// nothing was made since.
+// drop deletes the record of a volume. Unless forget is set, it stores the leftovers in a leftover
+// record. An existing leftover record of the same storage already contains all leftovers, because
+// the agent has made nothing since then. drop leaves such a record unchanged.
 func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error) {
 	id := r.Volume.ID
 	if err := mayDrop(r, force); err != nil {
 		return nil, err
 	}
 
-	debt := volume.LeftoverOf(r) // a call may be running, and its effect is a leftover too
+	debt := volume.LeftoverOf(r) // a call may still be running, and its effect is also a leftover
 	left = Behind(debt)
 	if want := r.Volume.Expansion.Want; want > 0 {
-		left = append(left, fmt.Sprintf("plugin %q may have expanded external_id %q to %s, or do so yet", r.Volume.PluginID, r.Volume.ExternalID, volume.Size(want)))
+		left = append(left, fmt.Sprintf("plugin %q may have expanded external_id %q to %s, or may still do so", r.Volume.PluginID, r.Volume.ExternalID, volume.Size(want)))
 	}
 	tx.DeleteVolume(id)
 	if _, ok := tx.Leftover(r.Volume.Driver, r.Volume.ExternalID); r.Held() && r.Volume.ExternalID != "" && !ok && !forget {
@@ -105,8 +105,8 @@ func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error)
 	return left, nil
 }
 
-// mayDrop refuses to forget a volume that is in use. With force it refuses only a volume with a
-// live claim.
+// mayDrop refuses to forget a volume that is in use. With force, it refuses only a volume that has
+// a live claim.
 func mayDrop(r volume.Record, force bool) error {
 	if force {
 		return volume.Droppable(r)
@@ -115,18 +115,17 @@ func mayDrop(r volume.Record, force bool) error {
 		return err
 	}
 	if r.Volume.Provision != volume.Provisioned {
-		return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", r.Volume.ID, r.Volume.Provision).
+		return volume.Errorf(volume.ErrRefused, "volume %q: %s has not finished", r.Volume.ID, r.Volume.Provision).
 			WithRemedy(remedy.Of(remedy.ForceDeregister, r.Volume.ID))
 	}
 
 	return nil
 }
 
-// unguard makes the own directories of a volume writable again before the volume is forgotten. If
-// the volume is not forgotten after all, its record still names the directories, and the next mount
-// guards them again. The directories stay guarded while something of the volume may be on this
-// host, because the leftover record keeps them. unguard returns the directories that stay
-// immutable, in words.
+// unguard makes the own directories of a volume writable before the agent forgets the volume. If
+// the agent then keeps the volume, the next mount guards the directories again. A volume that may
+// still have mounts on this host keeps its guards, because its leftover record names the
+// directories. The result describes each directory that stays immutable.
 func (s *Service) unguard(id string, may func(volume.Record) error) (left []string) {
 	r, ok := s.Store.Volume(id)
 	if !ok || s.Guards == nil || r.Held() || may(volume.Past(r, s.Owners)) != nil {
@@ -135,10 +134,10 @@ func (s *Service) unguard(id string, may func(volume.Record) error) (left []stri
 	return s.unguardAll(r, id)
 }
 
-// unguardLast makes the directories of a forgotten volume writable, unless a record or leftover
-// record still names them. The second pass is needed when two volumes with the same directory are
-// forgotten at the same time. In the first pass each one still sees the other's record, so unguard
-// leaves the directory guarded.
+// unguardLast makes the directories of a forgotten volume writable, unless another record still
+// names them. It is a second pass after unguard, for two volumes that name the same directory and
+// are forgotten at the same time. In the first pass, each volume still sees the record of the other
+// volume, so unguard keeps the directory guarded.
 func (s *Service) unguardLast(gone volume.Record) (left []string) {
 	if s.Guards == nil {
 		return nil
@@ -146,34 +145,34 @@ func (s *Service) unguardLast(gone volume.Record) (left []string) {
 
 	left = s.unguardAll(gone, "")
 	if !gone.Leftover && !gone.Held() {
-		return nil // unguard has reported these before
+		return nil // unguard has already reported these directories
 	}
 
 	return left
 }
 
-// unguardAll makes the directories of a record writable that no other record names. It returns
-// those that stay immutable, in words.
+// unguardAll makes those directories of a record writable that no other record names. It returns a
+// description of each directory that stays immutable.
 func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
 	for _, dir := range r.AllGuards() {
 		if err := s.Guards.Unguard(dir, but); err != nil {
-			left = append(left, fmt.Sprintf("%v; it stays immutable until: %s", err, suggest.Command("chattr -i %s", dir.Path)))
+			left = append(left, fmt.Sprintf("%v; the directory stays immutable until: %s", err, suggest.Command("chattr -i %s", dir.Path)))
 		}
 	}
 
 	return left
 }
 
-// unless returns the error for an id that has no volume. The error mentions the leftover records of
-// the id.
+// unless returns the error for an id without a volume. The error mentions the leftover records of
+// this id.
 func unless(known bool, err error, tx Tx, id string) error {
 	if known || err != nil {
 		return err
 	}
 
 	for _, d := range leftovers(tx, id) {
-		return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered by force already; plugin %q is still to undo what it left: %s",
-			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see how that stands: volctl node status; to give it up: %s", suggest.Command("volctl volume deregister %s --force --forget", id))
+		return volume.Errorf(volume.ErrNotFound, "volume %q was already deregistered by force; plugin %q must still undo its leftovers: %s",
+			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see the leftovers: volctl node status; to discard them: %s", suggest.Command("volctl volume deregister %s --force --forget", id))
 	}
 
 	return unknown(id)
@@ -183,7 +182,8 @@ func leftovers(tx Tx, id string) []volume.Record {
 	return slices.DeleteFunc(tx.Leftovers(), func(r volume.Record) bool { return r.Volume.ID != id })
 }
 
-// Behind lists the leftovers that remain on this host and at the plugin when the record is gone.
+// Behind describes the leftovers that remain on this host and at the plugin after the record is
+// gone.
 func Behind(r volume.Record) []string {
 	var left []string
 	add := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
@@ -200,7 +200,7 @@ func Behind(r volume.Record) []string {
 		add("%s may still be mounted (staged)", r.Node.StagingPath)
 	}
 	for _, d := range r.Node.PendingCalls {
-		add("plugin %q was not told: %s %s", r.Volume.PluginID, d.Kind, d.Path)
+		add("pending call to plugin %q: %s %s", r.Volume.PluginID, d.Kind, d.Path)
 	}
 	if r.Node.Attached != volume.Absent {
 		add("external_id %q may still be attached to node %q", r.Volume.ExternalID, r.Node.NodeID)
@@ -215,7 +215,7 @@ func Behind(r volume.Record) []string {
 	return left
 }
 
-// Stats asks the plugin how full a mounted volume is.
+// Stats asks the plugin for the usage of a mounted volume.
 func (s *Service) Stats(ctx context.Context, id string) (volume.Report, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
@@ -230,7 +230,7 @@ func (s *Service) Stats(ctx context.Context, id string) (volume.Report, error) {
 		return volume.Report{}, err
 	}
 	if !info.Caps.Stats {
-		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q does not tell how full a volume is", r.Volume.PluginID)
+		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q does not report the usage of volumes", r.Volume.PluginID)
 	}
 
 	p, err := s.Plugins.Reporter(r.Volume.PluginID)
@@ -238,13 +238,14 @@ func (s *Service) Stats(ctx context.Context, id string) (volume.Report, error) {
 		return volume.Report{}, err
 	}
 
-	// Any user may ask for the stats, so the call must not delay other work on the volume for long.
+	// Any user may ask for the stats, so this call must not block other work on the volume for
+	// long.
 	ctx, cancel := context.WithTimeout(ctx, reportWithin)
 	defer cancel()
 
 	var now volume.Report
 	err = s.Queue.Exclusive(ctx, id, func() error {
-		// Look again: the volume may have been unmounted while this call waited.
+		// Read the record again: the volume may have been unmounted while this call waited.
 		if r, ok = s.Store.Volume(id); !ok {
 			return unknown(id)
 		}
@@ -261,11 +262,11 @@ func (s *Service) Stats(ctx context.Context, id string) (volume.Report, error) {
 	return s.keep(r, now), nil
 }
 
-// measurable refuses a volume that is not mounted.
+// measurable refuses a volume that is not mounted, because only the node service can measure it.
 func measurable(r volume.Record) error {
 	if _, _, mounted := whereMounted(r); mounted {
 		return nil
 	}
-	return volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so there is nobody to ask how full it is", r.Volume.ID).
+	return volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so its usage cannot be measured", r.Volume.ID).
 		WithHint("%s", suggest.Command("volctl volume claim %s", r.Volume.ID))
 }

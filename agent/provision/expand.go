@@ -12,12 +12,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mergeWait is how long a registration waits for an expansion that it starts.
+// mergeWait limits how long a registration waits for an expansion that it starts.
 const mergeWait = 80 * time.Second
 
-// Expand makes a volume larger. It stores the intent first. The queue then makes the calls and
-// retries them, also when no caller waits. With a wait, Expand returns when the volume has its size
-// as far as is possible now, or when it certainly will not get it.
+// Expand makes a volume larger. It first stores the intent. The queue then calls the plugin and
+// retries until the expansion ends, even if the caller does not wait. With a wait, Expand returns
+// when every step that is possible now is done, or when the expansion has failed.
 func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
@@ -56,7 +56,7 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	}
 
 	if begun {
-		s.say(r, "expand-begun", "to be expanded to %s", volume.Size(size))
+		s.say(r, "expand-begun", "expanding to %s", volume.Size(size))
 	}
 	s.Queue.Wake(id)
 	if wait <= 0 {
@@ -65,7 +65,7 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	if r, err = s.expanded(ctx, id, size, wait); err != nil {
 		return failed(err)
 	}
-	if r.Volume.Capacity < size { // only the node's part is missing, and the volume is not mounted
+	if r.Volume.Capacity < size { // only the node's step is missing, because the volume is not mounted
 		return r, volume.Change{Outcome: volume.Growing}, nil
 	}
 
@@ -77,8 +77,8 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	return r, volume.Change{Outcome: volume.Grown, Fields: []string{fmt.Sprintf("capacity: %s → %s", had, volume.Size(r.Volume.Capacity))}}, nil
 }
 
-// WithdrawExpansion gives up an expansion that does not succeed. It does not call the plugin and
-// works while the plugin is down.
+// WithdrawExpansion cancels an expansion that does not succeed. It does not call the plugin, so it
+// also works while the plugin is down.
 func (s *Service) WithdrawExpansion(ctx context.Context, id string) (r volume.Record, ch volume.Change, err error) {
 	ch = volume.Change{Outcome: volume.Unchanged}
 	err = s.Store.Update(ctx, func(tx Tx) error {
@@ -108,14 +108,14 @@ func (s *Service) WithdrawExpansion(ctx context.Context, id string) (r volume.Re
 	return r, ch, nil
 }
 
-// over reports whether an expansion is already done.
+// over reports whether the volume already has the requested size.
 func over(r volume.Record, size int64) bool {
 	done, err := volume.Expanded(r, size)
 	return done && err == nil
 }
 
-// expander returns the information about the plugin that expands a registered volume. If the size
-// does not change, it does not ask for it.
+// expander returns the information of the plugin that expands a registered volume. If the size does
+// not change, it returns an empty value without waiting for the plugin.
 func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry bool) (volume.PluginInfo, error) {
 	switch {
 	case size == 0:
@@ -127,7 +127,7 @@ func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry
 	}
 }
 
-// expanded waits until an expansion is done as far as is possible now.
+// expanded waits until every step of the expansion that is possible now is done.
 func (s *Service) expanded(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -158,7 +158,7 @@ func (s *Service) expanded(ctx context.Context, id string, size int64, wait time
 	}
 }
 
-// notExpanded words the plugin's final answer to an expansion.
+// notExpanded returns the error for an expansion that the plugin has finally rejected.
 func notExpanded(r volume.Record, size int64, cause error) error {
 	v := r.Volume
 	var ce *volume.CallError
@@ -168,7 +168,7 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 
 	words := &volume.Error{Message: fmt.Sprintf("plugin %q does not expand volume %q to %s: %s", v.PluginID, v.ID, volume.Size(size), ce.Message)}
 	if v.Expansion.Node > 0 {
-		words.Message = fmt.Sprintf("the storage of volume %q has %s, but what is on it was not expanded: %v", v.ID, volume.Size(v.Capacity), ce)
+		words.Message = fmt.Sprintf("the storage of volume %q has %s, but the node did not complete the expansion: %v", v.ID, volume.Size(v.Capacity), ce)
 		words.Remedy = remedy.Of(remedy.ShowVolume, v.ID)
 	}
 
@@ -182,16 +182,17 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 	return unclear(call.Method(ce.Step), cause, words)
 }
 
-// slow reports how far an expansion has come that did not end in time. The queue continues with it.
+// slow returns the error for an expansion that did not finish within the wait. It reports the
+// current step. The queue continues the expansion.
 func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
 	v, at := r.Volume, s.Queue.Attempt(r.Volume.ID, "")
-	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent goes on with it", v.ID, volume.Size(size), wait.Round(time.Millisecond)).
-		WithHint("run the same again to wait for it, or see how far it is: %s", suggest.Command("volctl volume status %s", v.ID))
+	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent continues", v.ID, volume.Size(size), wait.Round(time.Millisecond)).
+		WithHint("to wait for it, repeat the command; to see its progress: %s", suggest.Command("volctl volume status %s", v.ID))
 	switch p := s.Plugins.View(v.PluginID); {
 	case at != nil && at.Err != nil:
-		known := "it is tried again"
+		known := "the agent retries"
 		if at.Err.Unknown() {
-			known = "whether that had an effect is not known, and it is tried again"
+			known = "it is unknown whether that had an effect, and the agent retries"
 		}
 		words.Message += fmt.Sprintf(": %v; %s", at.Err, known)
 		return &volume.Awaited{Err: words, At: *at}

@@ -20,7 +20,7 @@ func sized(t *testing.T) *world {
 	return w
 }
 
-// carriedOut makes each wake apply out to the expansion of the volume.
+// carriedOut makes each wake of the queue apply the outcome out to the expansion of the volume.
 func (w *world) carriedOut(out volume.Outcome) {
 	w.wake = func(id string) {
 		r := w.volumes[id]
@@ -45,11 +45,11 @@ func TestExpand(t *testing.T) {
 			t.Errorf("to %d, which it has: %v, %+v", size, err, ch)
 		}
 	}
-	equal(t, "events", w.events, []string{"expand-begun data: to be expanded to 20B"})
-	equal(t, "calls", len(w.calls), 0) // the queue makes the calls
+	equal(t, "events", w.events, []string{"expand-begun data: expanding to 20B"})
+	equal(t, "calls", len(w.calls), 0) // the queue calls the plugin, not Expand
 }
 
-// TestExpandWithdrawn checks that an expansion can be given up while the plugin is down.
+// TestExpandWithdrawn checks that a user can cancel an expansion while the plugin is down.
 func TestExpandWithdrawn(t *testing.T) {
 	w := sized(t)
 	if _, _, err := w.service().Expand(t.Context(), "data", 20, 0); err != nil {
@@ -65,7 +65,7 @@ func TestExpandWithdrawn(t *testing.T) {
 	}
 	_, _, err = w.service().WithdrawExpansion(t.Context(), "nosuch")
 	want(t, "unknown", err, volume.ErrNotFound, `no volume "nosuch"`)
-	equal(t, "events", w.events, []string{"expand-begun data: to be expanded to 20B", "expand-withdrawn data: expansion: 20B → none"})
+	equal(t, "events", w.events, []string{"expand-begun data: expanding to 20B", "expand-withdrawn data: expansion: 20B → none"})
 	equal(t, "woken", w.woken, []string{"data", "data"})
 }
 
@@ -100,7 +100,8 @@ func TestExpandRefused(t *testing.T) {
 	}
 }
 
-// A plugin that expands only unused volumes is not asked while a volume is in use.
+// TestExpandOffline checks a plugin that expands only unused volumes. The agent must not ask it to
+// expand a volume that is in use.
 func TestExpandOffline(t *testing.T) {
 	w := sized(t)
 	w.view.Info.Caps.Offline = true
@@ -116,7 +117,8 @@ func TestExpandOffline(t *testing.T) {
 	}
 }
 
-// A final error of the plugin ends the expansion, and no intent remains.
+// TestExpandFails checks that a final error of the plugin ends the expansion and deletes the
+// intent.
 func TestExpandFails(t *testing.T) {
 	for code, tt := range map[string]struct {
 		kind  error
@@ -144,13 +146,14 @@ func TestExpandFails(t *testing.T) {
 	}
 }
 
-// When the wait ends, the error reports the state of the expansion and that the agent continues.
+// TestExpandTimesOut checks the error after the wait has ended. It reports the current step and
+// says that the agent continues the expansion.
 func TestExpandTimesOut(t *testing.T) {
 	w := sized(t)
 	w.attempt = &volume.Attempt{Action: volume.Action{Kind: call.ControllerExpand}, Err: made("DeadlineExceeded", volume.RetryBackoff, false), Tries: 2}
 	_, _, err := w.service().Expand(t.Context(), "data", 20, time.Millisecond)
-	want(t, "timeout", err, volume.ErrTimeout, `volume "data" was not expanded to 20B within 1ms; the agent goes on with it`,
-		"DeadlineExceeded", "whether that had an effect is not known", "hint: run the same again")
+	want(t, "timeout", err, volume.ErrTimeout, `volume "data" was not expanded to 20B within 1ms; the agent continues`,
+		"DeadlineExceeded", "unknown whether that had an effect", "hint: to wait for it, repeat the command")
 	w.attempt = &volume.Attempt{Action: volume.Action{Kind: volume.Wait, Cause: volume.CausePlugin, Reason: "no controller"}}
 	_, _, err = w.service().Expand(t.Context(), "data", 20, time.Millisecond)
 	want(t, "no plugin", err, volume.ErrPluginUnavailable, "no controller")
@@ -159,7 +162,8 @@ func TestExpandTimesOut(t *testing.T) {
 	}
 }
 
-// A file with a larger capacity_min has the same effect as the command.
+// TestRegisterExpands checks that a volume file with a larger capacity_min expands the volume, as
+// the expand command does.
 func TestRegisterExpands(t *testing.T) {
 	w := sized(t)
 	file := existing()

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// storage holds the answers of the plugin's calls other than create and delete. A nil function
-// gives an empty answer.
+// storage holds the functions that answer the plugin's calls, except create and delete. A nil
+// function gives an empty answer.
 type storage struct {
 	modify   func(call.ModifyRequest) error
 	get      func(externalID string) (call.StorageVolume, error)
@@ -24,7 +24,7 @@ type storage struct {
 func (w *world) Storage(string) (provision.Storage, error)   { return w, nil }
 func (w *world) Reporter(string) (provision.Reporter, error) { return w, nil }
 
-// asked records a call that concerns no volume.
+// asked records a call that concerns no single volume.
 func (w *world) asked(words ...string) { w.calls = append(w.calls, strings.Join(words, " ")) }
 
 func (w *world) ControllerModify(ctx context.Context, r call.ModifyRequest) error {

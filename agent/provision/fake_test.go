@@ -16,19 +16,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is a store, a queue and a plugin.
+// world is a fake store, a fake queue and a fake plugin in one type.
 type world struct {
 	volumes map[string]volume.Record
 	debts   map[string]volume.Record
-	failAt  int // the update that fails, counted from 1
+	failAt  int // number of the update that fails, counted from 1
 	updates int
 
-	tested string                         // the storage volume that a test uses
-	names  map[string]volume.SnapshotName // names of snapshots
+	tested string                         // the storage volume that a plugin test uses
+	names  map[string]volume.SnapshotName // snapshot names, by key
 
 	held    map[string]bool
 	woken   []string
-	wake    func(id string) // runs on each wake of the queue
+	wake    func(id string) // runs at each wake of the queue
 	attempt *volume.Attempt
 	forgot  []string
 	events  []string
@@ -44,7 +44,7 @@ type world struct {
 	storage
 }
 
-// sealer seals a value by reversing its bytes.
+// sealer fakes encryption: it reverses the bytes of a value.
 type sealer struct{ w *world }
 
 func sealed(id, value string) call.SecretRef {
@@ -127,7 +127,7 @@ func (w *world) Volume(id string) (volume.Record, bool) { r, ok := w.volumes[id]
 
 func key(driver, external string) string { return driver + "/" + external }
 
-// Update changes everything or nothing.
+// Update applies the whole change, or nothing if fn fails.
 func (w *world) Update(ctx context.Context, fn func(provision.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -219,7 +219,7 @@ func (w *world) Provisioner(string) (provision.Plugin, error) {
 	return w, nil
 }
 
-// called records a call, and marks it unless the queue runs it exclusively.
+// called records a call, and marks a call that the queue does not run exclusively.
 func (w *world) called(ctx context.Context, format string, args ...any) {
 	call := fmt.Sprintf(format, args...)
 	if len(w.held) != 1 || ctx == nil {
@@ -246,21 +246,21 @@ func (w *world) ValidateCapabilities(ctx context.Context, r call.ValidateRequest
 	return w.validate
 }
 
-// spec returns a volume file without an external id.
+// spec returns the file of a new volume. It has no external id.
 func spec() volume.Volume {
 	return volume.Volume{ID: "data", PluginID: "ebs", Parameters: map[string]string{"type": "gp3"}, Capabilities: []call.Capability{
 		{Access: call.SingleNodeWriter, Attachment: call.FileSystem},
 	}}
 }
 
-// existing returns a volume file for an existing storage volume.
+// existing returns the file of a volume that already has storage.
 func existing() volume.Volume {
 	v := spec()
 	v.ExternalID = "vol-9"
 	return v
 }
 
-// call returns the error of a failed call.
+// call returns the error of a failed CSI call with the given code.
 func made(code string, retry volume.Retry, answered bool) *volume.CallError {
 	return &volume.CallError{Step: "CreateVolume", Code: code, Message: "no", Retry: retry, Answered: answered}
 }
@@ -283,7 +283,7 @@ func (w *world) mustRegister(t *testing.T, v volume.Volume) volume.Record {
 	return r
 }
 
-// claim gives a volume a mounted claim.
+// claim adds a claim to the volume and marks it as mounted.
 func (w *world) claim(t *testing.T, id string) {
 	t.Helper()
 	r, err := volume.Admit(w.volumes[id], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t"}, volume.PluginInfo{Caps: volume.Caps{Stage: true}}, time.Now())
@@ -304,7 +304,7 @@ func (w *world) release(t *testing.T, id string) {
 	w.volumes[id] = r
 }
 
-// want checks that an error has the kind and contains the words, also in its hint.
+// want checks that err has the given kind, and that its message or hint contains each of the words.
 func want(t *testing.T, what string, err, kind error, words ...string) {
 	t.Helper()
 	if err == nil || kind != nil && !errors.Is(err, kind) {

@@ -9,15 +9,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These limits bound the time and size of a health report.
+// healthWithin limits the duration of a health report. maxUnwell limits the number of volumes in
+// it.
 const (
 	healthWithin = 10 * time.Second
 	maxUnwell    = 1000
 )
 
-// Health asks a plugin how well it reaches its storage, and which volumes are not healthy, as far
-// as it can report that. CSI defines secrets for both calls. The agent sends none, because it knows
-// secrets only for single volumes.
+// Health asks the plugin for the state of its storage and for the volumes that have problems. It
+// skips a call that the plugin does not support. CSI defines secrets for both calls. The agent
+// sends none, because its secrets belong to single volumes.
 func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHealth, error) {
 	var out volume.PluginHealth
 	info, err := s.ready(ctx, pluginID)
@@ -25,7 +26,7 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 		return out, err
 	}
 	if !info.Caps.StorageHealth && !info.Caps.ListHealth {
-		return out, volume.Errorf(volume.ErrRefused, "plugin %q cannot tell how its storage is", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
+		return out, volume.Errorf(volume.ErrRefused, "plugin %q cannot report the health of its storage", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 	}
 
 	p, err := s.Plugins.Reporter(pluginID)
@@ -57,7 +58,7 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 	return out, outer.Err()
 }
 
-// unwell lists the volumes that are not healthy.
+// unwell lists the volumes for which the plugin reports a problem.
 func unwell(ctx context.Context, p Reporter, pluginID string) (out []call.Health, more bool, err error) {
 	told := map[string]bool{}
 	err = pages(ctx, pluginID, call.ListHealth, func(token string) (string, bool, error) {

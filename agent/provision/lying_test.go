@@ -11,7 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A plugin that answers OK with a smaller size than requested has not expanded the volume.
+// TestExpandAnsweredWithLess checks that the agent does not accept OK with a smaller size than
+// requested as an expansion.
 func TestExpandAnsweredWithLess(t *testing.T) {
 	w := sized(t)
 	w.carriedOut(volume.Outcome{Capacity: 16})
@@ -26,7 +27,7 @@ func TestExpandAnsweredWithLess(t *testing.T) {
 	}
 }
 
-// A size that no volume can have is not stored.
+// TestCreateAnsweredWithNoSize checks that the agent does not store a size that no volume can have.
 func TestCreateAnsweredWithNoSize(t *testing.T) {
 	w := newWorld()
 	w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
@@ -37,8 +38,9 @@ func TestCreateAnsweredWithNoSize(t *testing.T) {
 	}
 }
 
-// A volume may be deregistered while a snapshot is awaited, and its id may be registered for other
-// storage. The secrets of the new volume must not reach this plugin.
+// TestSnapshotOfAnotherMeanwhile checks a snapshot whose volume is deregistered during the wait.
+// The same id may then be registered for other storage. The agent must not send the secrets of the
+// new volume to the plugin of the snapshot.
 func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 	for name, change := range map[string]func(*camera){
 		"another storage": func(c *camera) {
@@ -52,12 +54,12 @@ func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 		c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "Aborted")}
 		c.planted = func() { change(c) }
 		_, err := c.take(t, time.Minute)
-		want(t, name, err, volume.ErrRefused, `volume "data" was deregistered meanwhile`, "is not known, so the intent is kept")
+		want(t, name, err, volume.ErrRefused, `volume "data" was deregistered meanwhile`, "so the agent keeps the intent")
 		equal(t, name+": calls", c.calls, []string{"CreateSnapshot nightly of vol-9, 1 held, 1 secrets"})
 	}
 }
 
-// pageless returns a new token for every page, without end.
+// pageless is a plugin that returns a new token for every page, without end.
 type pageless struct {
 	*camera
 	n *int
@@ -70,7 +72,8 @@ func (p pageless) ListSnapshots(ctx context.Context, _ call.ListSnapshotsRequest
 	return call.SnapshotPage{Next: strconv.Itoa(*p.n)}, ctx.Err()
 }
 
-// The agent gives up a listing that returns new pages without end.
+// TestSnapshotsOfEverNewPages checks that the agent gives up a listing that returns new pages
+// without end.
 func TestSnapshotsOfEverNewPages(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -78,10 +81,11 @@ func TestSnapshotsOfEverNewPages(t *testing.T) {
 	s := c.service()
 	s.Plugins = pageless{c, &n}
 	_, err := s.Snapshots(ctx, volume.SnapshotsAsk{PluginID: "ebs"})
-	want(t, "ever new", err, nil, "there were 10000 pages")
+	want(t, "ever new", err, nil, "it returned 10000 pages")
 }
 
-// A create that waits for a copy does not restore its record after the record was dropped.
+// TestCreateDroppedMeanwhile checks a create whose record is deleted while the plugin copies data.
+// The create must not restore the record.
 func TestCreateDroppedMeanwhile(t *testing.T) {
 	c, asked := copies(t)
 	c.fails[call.CreateVolume] = []error{refusal(call.CreateVolume, "Aborted")}
@@ -92,7 +96,7 @@ func TestCreateDroppedMeanwhile(t *testing.T) {
 		}
 	}
 	_, _, err := c.service().CreateWithin(t.Context(), v, false, time.Minute)
-	want(t, "dropped", err, volume.ErrRefused, "was deregistered meanwhile", "may have one named")
+	want(t, "dropped", err, volume.ErrRefused, "was deregistered meanwhile", "may have a volume named")
 	if _, ok := c.volumes[v.ID]; ok || len(*asked) != 1 {
 		t.Errorf("it is back: %v, after %d calls", ok, len(*asked))
 	}

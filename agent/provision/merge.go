@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// merge applies a file to a registered volume.
+// merge applies a volume file to a registered volume.
 func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
 	if r.Volume.Provision == volume.Deleting {
 		return failed(deleting(spec.ID))
@@ -32,7 +32,7 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 
 	if len(fields) == 0 {
 		if !dry && len(spec.Secrets) > 0 {
-			s.wake(r.Volume) // the values that the secrets refer to may have changed
+			s.wake(r.Volume) // the secret values may have changed behind the same references
 		}
 		return r, volume.Change{Outcome: volume.Unchanged}, nil
 	}
@@ -59,7 +59,7 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 	}
 
 	if len(wanted) > 0 {
-		// Modify first, because the plugin may refuse it. Use the secrets of the file.
+		// Modify first, because the plugin may refuse the modify. Use the secrets of the file.
 		if r, err = s.modify(ctx, kept, wanted); err != nil {
 			return failed(err)
 		}
@@ -72,9 +72,9 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 	return s.lay(ctx, spec, fields, info)
 }
 
-// offered asks the plugin whether it supports the capabilities and mount options that a file
-// changes. It accepts the change if the plugin is down, or if another call for the volume takes too
-// long.
+// offered asks the plugin whether it supports the capabilities and mount options that the file
+// changes. It accepts the change if the plugin is down. It also accepts the change if another call
+// for the volume takes too long.
 func (s *Service) offered(ctx context.Context, was, now volume.Volume) error {
 	sameModes := slices.Equal(was.Capabilities, now.Capabilities)
 	sameOptions := reflect.DeepEqual(was.MountOptions, now.MountOptions)
@@ -91,14 +91,14 @@ func (s *Service) offered(ctx context.Context, was, now volume.Volume) error {
 		return nil
 	})
 	if err != nil {
-		return ctx.Err() // nil if only the wait ran out
+		return ctx.Err() // nil if only the wait timed out
 	}
 
 	return asked
 }
 
-// lay stores the changes that a file makes to a registered volume. If the size changes, lay waits
-// for the expansion.
+// lay stores the changes of a volume file in the record of the volume. If the size changes, lay
+// waits for the expansion.
 func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string, info volume.PluginInfo) (r volume.Record, ch volume.Change, err error) {
 	changed, size := false, int64(0)
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
@@ -139,8 +139,8 @@ func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string, 
 	return r, volume.Change{Outcome: volume.Updated, Fields: fields}, err
 }
 
-// grow applies a merged volume to a record. A larger size becomes an expansion. The record gets the
-// new size when the plugin confirms it.
+// grow applies a merged volume to a record. If the file asks for a larger size, grow starts an
+// expansion. The record gets the new size when the plugin confirms it.
 func (s *Service) grow(r volume.Record, merged volume.Volume, info volume.PluginInfo) (volume.Record, int64, error) {
 	merged, size := r.Volume.Grown(merged)
 	r.Volume = merged

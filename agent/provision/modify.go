@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Storage makes the calls to a plugin's controller that do not create or delete volumes. Errors are
-// *volume.CallError.
+// Storage makes the controller calls of a plugin that neither create nor delete a volume. All its
+// errors are of type *volume.CallError.
 type Storage interface {
 	ControllerModify(context.Context, call.ModifyRequest) error
 	ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error)
@@ -22,12 +22,12 @@ type Storage interface {
 	GetCapacity(context.Context, call.CapacityRequest) (call.CapacityResult, error)
 }
 
-// Modify asks the plugin to change a volume's mutable parameters, whether the volume is in use or
-// not. It skips values that the volume already has. After a crash or a timeout the agent does not
-// know which values are in force. To continue, the caller repeats the same Modify.
+// Modify asks the plugin to change mutable parameters of a volume. The volume may be in use. Modify
+// skips parameters that already have the requested value. After a crash or a timeout, the agent
+// does not know which values apply. The caller then repeats the same Modify.
 func (s *Service) Modify(ctx context.Context, id string, asked map[string]string) (volume.Record, volume.Change, error) {
 	if len(asked) == 0 {
-		return failed(volume.Errorf(volume.ErrInvalid, "no parameter is given that volume %q is to have", id))
+		return failed(volume.Errorf(volume.ErrInvalid, "no parameter to modify is given for volume %q", id))
 	}
 	if err := (volume.Volume{ID: id, Mutable: asked}).CheckMutable(); err != nil {
 		return failed(err)
@@ -56,10 +56,10 @@ func (s *Service) Modify(ctx context.Context, id string, asked map[string]string
 	return r, volume.Change{Outcome: volume.Modified, Fields: fields}, nil
 }
 
-// canModify refuses a modify that cannot succeed, before anything is stored.
+// canModify refuses a modify that cannot succeed. It runs before the agent stores an intent.
 func (s *Service) canModify(ctx context.Context, v volume.Volume) error {
 	if v.Provision != volume.Provisioned {
-		return volume.Errorf(volume.ErrRefused, "volume %q cannot be modified: %s was begun and has not been seen to end", v.ID, v.Provision).
+		return volume.Errorf(volume.ErrRefused, "cannot modify volume %q: %s has not finished", v.ID, v.Provision).
 			WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	}
 
@@ -78,7 +78,7 @@ func modifies(pluginID string, info volume.PluginInfo) error {
 	return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 }
 
-// modify asks the plugin to change parameters of a registered volume. It uses the secrets of v.
+// modify asks the plugin to change parameters of a registered volume. It sends the secrets of v.
 func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string]string) (r volume.Record, err error) {
 	if _, err := s.ready(ctx, v.PluginID); err != nil {
 		return r, err
@@ -119,7 +119,7 @@ func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string
 	return r, nil
 }
 
-// mutating stores the intent, and returns the volume as it was before.
+// mutating stores the intent to modify the volume, and returns the volume without this intent.
 func (s *Service) mutating(ctx context.Context, v volume.Volume, wanted map[string]string) (before volume.Volume, err error) {
 	_, err = s.changeVolume(ctx, v, func(v volume.Volume) volume.Volume {
 		before = v
@@ -129,7 +129,8 @@ func (s *Service) mutating(ctx context.Context, v volume.Volume, wanted map[stri
 	return before, err
 }
 
-// changeVolume stores a change of a volume, if the same storage is still registered under its id.
+// changeVolume stores a change of the volume. It refuses the change if other storage is now
+// registered under the id.
 func (s *Service) changeVolume(ctx context.Context, v volume.Volume, change func(volume.Volume) volume.Volume) (r volume.Record, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		var ok bool
@@ -137,7 +138,7 @@ func (s *Service) changeVolume(ctx context.Context, v volume.Volume, change func
 			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile", v.ID)
 		}
 		if r.Volume.Provision != volume.Provisioned {
-			return volume.Errorf(volume.ErrRefused, "volume %q cannot be modified: %s was begun meanwhile", v.ID, r.Volume.Provision)
+			return volume.Errorf(volume.ErrRefused, "cannot modify volume %q: %s has begun meanwhile", v.ID, r.Volume.Provision)
 		}
 
 		r.Volume = change(r.Volume)
@@ -148,15 +149,15 @@ func (s *Service) changeVolume(ctx context.Context, v volume.Volume, change func
 	return r, err
 }
 
-// notModified withdraws the intent if the plugin certainly changed nothing. An earlier modify of
-// unknown outcome keeps its intent.
+// notModified deletes the intent if the plugin certainly changed nothing. It keeps the intent of an
+// earlier modify whose outcome is unknown.
 func (s *Service) notModified(ctx context.Context, before volume.Volume, wanted map[string]string, cause error) error {
 	var ce *volume.CallError
 	if errors.As(cause, &ce) && ce.Uncertain() {
 		return unclear(call.ControllerModify, cause, &volume.Error{
 			Kind:    kindOf(cause),
-			Message: fmt.Sprintf("%v; whether volume %q was modified is not known", cause, before.ID),
-			Hint:    "run the same again to go on with it: " + suggest.Words(volume.Modify(before.ID, pairs(wanted)...)),
+			Message: fmt.Sprintf("%v; it is unknown whether volume %q was modified", cause, before.ID),
+			Hint:    "repeat the modify: " + suggest.Words(volume.Modify(before.ID, pairs(wanted)...)),
 		})
 	}
 
@@ -176,8 +177,8 @@ func pairs(m map[string]string) []string {
 	return out
 }
 
-// refusal puts an error into words with which a plugin rejects the request itself. It returns other
-// errors unchanged.
+// refusal returns the error for a request that the plugin rejects. It returns all other errors
+// unchanged.
 func refusal(pluginID string, cause error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
@@ -192,5 +193,5 @@ func refusal(pluginID string, cause error) error {
 		return cause
 	}
 
-	return volume.Errorf(kind, "plugin %q refuses it: %s", pluginID, ce.Message)
+	return volume.Errorf(kind, "plugin %q refuses the request: %s", pluginID, ce.Message)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mutable returns a world with a volume whose iops are 100.
+// mutable returns a world with one volume whose parameter iops is 100.
 func mutable(t *testing.T) *world {
 	t.Helper()
 	w := newWorld()
@@ -35,7 +35,7 @@ func set(pairs ...string) map[string]string {
 
 func TestModify(t *testing.T) {
 	w := mutable(t)
-	w.claim(t, "data") // a volume in use can be modified
+	w.claim(t, "data") // a modify also works while the volume is in use
 	for _, tt := range []struct {
 		asked   map[string]string
 		outcome string
@@ -65,7 +65,7 @@ func TestModifyRefused(t *testing.T) {
 		kind   error
 		words  string
 	}{
-		{"nothing", nil, nil, volume.ErrInvalid, "no parameter is given"},
+		{"nothing", nil, nil, volume.ErrInvalid, "no parameter to modify is given"},
 		{"no name", nil, set("", "x"), volume.ErrInvalid, "has no name"},
 		{"no volume", func(w *world) { delete(w.volumes, "data") }, set("iops", "1"), volume.ErrNotFound, `no volume "data"`},
 		{"it cannot", func(w *world) { w.view.Info.Caps.Modify = false }, set("iops", "1"), volume.ErrRefused, `plugin "ebs" cannot modify volumes`},
@@ -76,7 +76,7 @@ func TestModifyRefused(t *testing.T) {
 			r := w.volumes["data"]
 			r.Volume.Provision = volume.Deleting
 			w.volumes["data"] = r
-		}, set("iops", "1"), volume.ErrRefused, "deleting was begun and has not been seen to end"},
+		}, set("iops", "1"), volume.ErrRefused, "deleting has not finished"},
 	} {
 		w := mutable(t)
 		if tt.change != nil {
@@ -90,8 +90,9 @@ func TestModifyRefused(t *testing.T) {
 	}
 }
 
-// If the plugin refuses a modify, the values stay as they were. If it does not answer, the values
-// are unknown until the plugin has answered a modify of the same parameters.
+// TestModifyFails checks that the values stay unchanged if the plugin refuses a modify. If the
+// plugin does not answer, the values are unknown until it has answered a modify of the same
+// parameters.
 func TestModifyFails(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -100,12 +101,12 @@ func TestModifyFails(t *testing.T) {
 		kind  error
 		words []string
 	}{
-		{"bad arguments", made("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{`plugin "ebs" refuses it: no`}},
-		{"in use", made("FailedPrecondition", volume.RetryBackoff, true), false, volume.ErrRefused, []string{"refuses it: no"}},
-		{"it is gone", made("NotFound", volume.RetryBackoff, true), false, nil, []string{"NotFound"}},
-		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"is not known", "hint: run the same again to go on with it: volctl volume modify data iops=200"}},
-		{"a plain Go error", made("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
-		{"another call is pending", made("Aborted", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
+		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{`plugin "ebs" refuses the request: no`}},
+		{"in use", call("FailedPrecondition", volume.RetryBackoff, true), false, volume.ErrRefused, []string{"refuses the request: no"}},
+		{"it is gone", call("NotFound", volume.RetryBackoff, true), false, nil, []string{"NotFound"}},
+		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"it is unknown", "hint: repeat the modify: volctl volume modify data iops=200"}},
+		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
+		{"another call is pending", call("Aborted", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
 	} {
 		w := mutable(t)
 		w.modify = func(call.ModifyRequest) error { return tt.err }
@@ -121,8 +122,8 @@ func TestModifyFails(t *testing.T) {
 		}
 		notes := volume.Explain(w.volumes["data"], volume.Observed{}, nil).Notes
 		equal(t, tt.name+": notes", notes, []string{"modifying iops=200 was not seen to end, so whether that is in force is not known; to go on with it: volctl volume modify data iops=200"})
-		// A refusal of this call proves nothing about the first one. It is also unknown whether the
-		// old value is still in force.
+		// If the plugin refuses this call, the first call may still have succeeded. The agent also
+		// does not know whether the old value still applies.
 		w.modify = func(call.ModifyRequest) error { return made("InvalidArgument", volume.RetryChange, true) }
 		_, _, err = w.service().Modify(t.Context(), "data", set("iops", "100"))
 		want(t, tt.name+", then a refusal", err, volume.ErrInvalid)
@@ -139,7 +140,8 @@ func TestModifyFails(t *testing.T) {
 	}
 }
 
-// If the agent dies between the call and its record, the intent remains.
+// TestModifyResumes checks that the intent remains if the agent dies after the call and before it
+// stores the result.
 func TestModifyResumes(t *testing.T) {
 	w := mutable(t)
 	w.failAt = w.updates + 2
@@ -152,7 +154,7 @@ func TestModifyResumes(t *testing.T) {
 	}
 	equal(t, "calls", w.calls, []string{"modify vol-1 map[iops:200]", "modify vol-1 map[iops:200]"})
 
-	// If the caller's context ends during the call, the result is still stored.
+	// The agent stores the result even if the context of the caller ends during the call.
 	ctx, cancel := context.WithCancel(t.Context())
 	w.modify = func(call.ModifyRequest) error { cancel(); return nil }
 	if _, _, err := w.service().Modify(ctx, "data", set("iops", "300")); err != nil {
@@ -161,7 +163,8 @@ func TestModifyResumes(t *testing.T) {
 	equal(t, "stored", w.volumes["data"].Volume.Mutable, set("iops", "300"))
 }
 
-// The id may belong to another volume by the time the plugin answers.
+// TestModifiedMeanwhile checks a modify whose volume id belongs to another volume when the plugin
+// answers.
 func TestModifiedMeanwhile(t *testing.T) {
 	w := mutable(t)
 	w.modify = func(call.ModifyRequest) error {
@@ -175,7 +178,8 @@ func TestModifiedMeanwhile(t *testing.T) {
 	equal(t, "the other", w.volumes["data"].Volume.Mutable, set("iops", "100"))
 }
 
-// A file that is applied to a volume modifies it. Parameters that the file omits keep their values.
+// TestRegisterModifies checks that a register with a changed file also modifies the volume.
+// Parameters that the file omits keep their values.
 func TestRegisterModifies(t *testing.T) {
 	w := mutable(t)
 	file := spec()
@@ -191,10 +195,10 @@ func TestRegisterModifies(t *testing.T) {
 	} else {
 		equal(t, "would change", ch.Fields, both)
 	}
-	// The plugin refuses the modify, so no other part of the file is applied either.
+	// The plugin refuses the modify, so the agent applies no other part of the file.
 	w.modify = func(call.ModifyRequest) error { return made("InvalidArgument", volume.RetryChange, true) }
 	_, err := again(false)
-	want(t, "refused", err, volume.ErrInvalid, "refuses it: no")
+	want(t, "refused", err, volume.ErrInvalid, "refuses the request: no")
 	if v := w.volumes["data"].Volume; v.Reclaim != "" || v.Modifying != nil {
 		t.Errorf("left: %+v", v)
 	}
@@ -221,14 +225,15 @@ func TestRegisterModifies(t *testing.T) {
 	}
 }
 
-// A request that the plugin cannot fulfil is refused before an intent is stored.
+// TestCreateBeyondThePlugin checks that the agent refuses a request that the plugin cannot fulfil,
+// before it stores an intent.
 func TestCreateBeyondThePlugin(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*volume.Volume)
 		words  string
 	}{
 		"mutable parameters": {func(v *volume.Volume) { v.Mutable = set("iops", "1") }, `plugin "ebs" cannot modify volumes`},
-		"a topology":         {func(v *volume.Volume) { v.Topology.Required = []map[string]string{{"zone": "a"}} }, `plugin "ebs" knows no topology`},
+		"a topology":         {func(v *volume.Volume) { v.Topology.Required = []map[string]string{{"zone": "a"}} }, `plugin "ebs" does not support topology`},
 	} {
 		w, v := newWorld(), spec()
 		tt.change(&v)
@@ -242,7 +247,8 @@ func TestCreateBeyondThePlugin(t *testing.T) {
 	}
 }
 
-// If a secret cannot be read, nothing is stored, and the intent of an earlier create stays.
+// TestCreateWithoutSecret checks that a create with an unreadable secret stores nothing. The intent
+// of an earlier create stays.
 func TestCreateWithoutSecret(t *testing.T) {
 	w := newWorld()
 	w.secrets = errors.New("no such file")

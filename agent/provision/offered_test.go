@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A register that changes capabilities or mount options asks the plugin first, as the register of a
-// new volume does. A register that changes neither does not ask.
+// TestRegisterAsksForOtherModes checks that a register which changes capabilities or mount options
+// asks the plugin first. A register that changes neither does not call the plugin.
 func TestRegisterAsksForOtherModes(t *testing.T) {
 	shared := existing()
 	shared.Capabilities = append(shared.Capabilities[:1:1], call.Capability{Access: call.MultiNodeMultiWriter, Attachment: call.FileSystem})

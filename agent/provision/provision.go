@@ -1,6 +1,6 @@
-// Package provision registers, creates, deletes and deregisters volumes. These parts of a volume's
-// life do not depend on mounts of this host. The intent to create or delete is on disk before the
-// agent calls the plugin. After a crash the record therefore shows which storage may exist.
+// Package provision registers, creates, deletes and deregisters volumes. None of these operations
+// needs a mount on this host. The agent stores the intent to create or delete a volume before it
+// calls the plugin. After a crash, the record therefore shows which storage may exist.
 package provision
 
 import (
@@ -14,7 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Plugin makes the CSI calls for volumes and snapshots. Errors are *volume.CallError.
+// Plugin makes the CSI calls for volumes and snapshots. All its errors are of type
+// *volume.CallError.
 type Plugin interface {
 	CreateVolume(context.Context, call.CreateVolumeRequest) (call.CreateVolumeResult, error)
 	DeleteVolume(context.Context, call.DeleteVolumeRequest) error
@@ -22,7 +23,8 @@ type Plugin interface {
 	Snapshotter
 }
 
-// Tx is one change of the store. Either all of it is on disk, or none.
+// Tx makes one atomic change to the store: either the whole change reaches the disk, or nothing
+// does.
 type Tx interface {
 	Volume(id string) (volume.Record, bool)
 	PutVolume(volume.Record)
@@ -32,7 +34,8 @@ type Tx interface {
 	// TestOf returns the plugin whose running test uses this storage volume.
 	TestOf(driver, external string) (pluginID string, ok bool)
 
-	// The store has one leftover record for each forced deregister that left something to undo.
+	// Leftovers returns the leftover records. The store has one such record for each forced
+	// deregister that left something to undo.
 	Leftovers() []volume.Record
 	Leftover(driver, external string) (volume.Record, bool)
 	PutLeftover(r volume.Record, since time.Time)
@@ -40,52 +43,55 @@ type Tx interface {
 	SnapshotTx
 }
 
-// Store holds the records.
+// Store reads and changes the stored volume records and snapshot intents.
 type Store interface {
 	Volume(id string) (volume.Record, bool)
 
-	// Snapshots returns the intents of snapshots that the agent has not seen finished.
+	// Snapshots returns the stored intents of snapshots that the agent has not yet seen finished.
 	Snapshots() []volume.SnapshotIntent
 
-	// SnapshotNames returns the names of snapshots that have an id of their plugin.
+	// SnapshotNames returns the names of the snapshots whose id at the plugin is known.
 	SnapshotNames() []volume.SnapshotName
 
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Guards controls the own directories that refuse writes while nothing is mounted there.
+// Guards controls the guards of own directories. A guarded directory refuses writes while no volume
+// is mounted on it.
 type Guards interface {
-	// Unguard makes a directory writable again that the record of volume id names, unless the
-	// record of another volume names it too. It fails while something is mounted there.
+	// Unguard makes the directory dir, which the record of volume id names, writable again. It
+	// leaves the directory guarded if the record of another volume also names it. It fails while
+	// something is mounted on the directory.
 	Unguard(dir volume.GuardedDir, id string) error
 }
 
-// Queue makes calls exclusive for each volume, and takes volumes down.
+// Queue runs the calls for a volume one at a time, and unmounts volumes that have no claim.
 type Queue interface {
 	// Exclusive runs fn while no other call runs for the volume or for its storage. If id is the
-	// key of a leftover record, it excludes only calls for that storage.
+	// key of a leftover record, Exclusive excludes only the calls for that storage.
 	Exclusive(ctx context.Context, id string, fn func() error) error
-	// Change is Exclusive for a call that changes the storage.
+	// Change does the same as Exclusive, for a call that changes the storage.
 	Change(ctx context.Context, id string, fn func() error) error
 
-	// Call is Exclusive for a create or delete. The step appears in the volume's status.
+	// Call does the same as Exclusive, for a create or a delete. The status of the volume shows the
+	// step.
 	Call(ctx context.Context, id string, step call.Method, fn func() error) error
 	Wake(id string)
 	Changed(id string) <-chan struct{}
 
-	// Attempt returns the current step of a volume, or nil if there is none.
+	// Attempt returns the current step of a volume, or nil if the volume has no step.
 	Attempt(id, alloc string) *volume.Attempt
 	Forget(id string)
 }
 
-// Plugins finds plugins and reports their state.
+// Plugins finds plugins by id and reports their state.
 type Plugins interface {
 	View(pluginID string) volume.PluginView
 
 	// IDs returns the ids of all plugins, sorted.
 	IDs() []string
 
-	// Await returns when the plugin is ready, or with an ErrPluginUnavailable.
+	// Await waits until the plugin is ready. Otherwise it returns an ErrPluginUnavailable.
 	Await(ctx context.Context, pluginID string) error
 
 	Provisioner(pluginID string) (Plugin, error)
@@ -93,58 +99,59 @@ type Plugins interface {
 	Reporter(pluginID string) (Reporter, error)
 }
 
-// Seal encrypts literal secret values before they are stored.
+// Seal encrypts the secret values that a volume file contains before the agent stores them.
 type Seal interface {
-	// Seal returns a volume's references with all literal values sealed. It keeps the values in had
-	// that it has already sealed.
+	// Seal returns the secret references of the volume, with every literal value encrypted. It
+	// keeps those values in had that are encrypted already.
 	Seal(id string, refs, had map[string]call.SecretRef) (map[string]call.SecretRef, error)
-	// Same replaces each literal whose value the volume has already sealed by the sealed value. It
-	// seals nothing. The literals in its result are the values that still need sealing.
+	// Same replaces each literal in refs by the sealed value in had, if both have the same value.
+	// It seals nothing. Literals that remain in its result still need sealing.
 	Same(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef
-	// Equal replaces each literal that has the value of the volume's sealed secret by that secret,
-	// even if an older key sealed it. It seals nothing.
+	// Equal compares the literals in refs with the sealed values in had, including values that an
+	// older key sealed. It replaces each literal that has the same value by the sealed value. It
+	// seals nothing.
 	Equal(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef
-	// Move seals values for the volume to that were sealed for the volume from.
+	// Move re-encrypts sealed values of the volume from for the volume to.
 	Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error)
 }
 
-// Service provisions volumes.
+// Service registers, creates, changes, snapshots and deletes volumes.
 type Service struct {
 	Store   Store
 	Queue   Queue
 	Plugins Plugins
 
-	// Secrets reads all secrets of a volume at the moment of a call. For a call that concerns no
-	// volume, the volume has no id.
+	// Secrets reads the values of all secrets of a volume just before a call. For a call that
+	// concerns no single volume, the volume in the argument has no id.
 	Secrets func(volume.Volume) (call.Secrets, error)
 
 	Seal   Seal
 	Events func(...volume.Event)
 
-	// Owners tells which owners of claims have ended; nil means none.
+	// Owners reports which owners of claims have ended. Nil means that no owner has ended.
 	Owners volume.Owners
 
-	// Guards removes the guards of own directories; nil means that there are none.
+	// Guards removes the guards of own directories. Nil means that this agent guards no directory.
 	Guards Guards
 
-	// Halt says why no call is sent; empty in normal operation.
+	// Halt is the reason why the agent calls no plugin. It is empty in normal operation.
 	Halt string
 
-	// Pause waits for d, or until ctx ends; nil waits by the clock.
+	// Pause waits for d or until ctx ends. If it is nil, the service waits with a timer.
 	Pause func(ctx context.Context, d time.Duration) error
 
 	reports reports
 	doing   doing
 }
 
-// awaitPlugin bounds the wait for a plugin that is starting.
+// awaitPlugin limits how long a request waits for a plugin that is starting.
 const awaitPlugin = 30 * time.Second
 
-// plugin checks that a plugin is configured, and returns the plugin's information about itself. If
-// the plugin is down, the information is from an earlier start.
+// plugin checks that the plugin is configured, and returns its name, version and capabilities. If
+// the plugin is down, plugin returns the values from an earlier start.
 func (s *Service) plugin(ctx context.Context, id string) (volume.PluginInfo, error) {
 	if s.Halt != "" {
-		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", id, s.Halt)
+		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
 	}
 
 	v := s.Plugins.View(id)
@@ -158,10 +165,10 @@ func (s *Service) plugin(ctx context.Context, id string) (volume.PluginInfo, err
 	return s.ready(ctx, id)
 }
 
-// ready waits until a plugin is ready.
+// ready waits until the plugin is ready, and returns its name, version and capabilities.
 func (s *Service) ready(ctx context.Context, id string) (volume.PluginInfo, error) {
 	if s.Halt != "" {
-		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", id, s.Halt)
+		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
 	}
 	if !s.Plugins.View(id).Known {
 		return volume.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
@@ -177,8 +184,8 @@ func (s *Service) ready(ctx context.Context, id string) (volume.PluginInfo, erro
 	return s.Plugins.View(id).Info, nil
 }
 
-// check refuses a spec that is invalid in every state. The id of a stored volume may be one that is
-// no longer accepted for new volumes.
+// check refuses a spec that is invalid in every state of the volume. A volume that is already
+// stored keeps its id, even if the agent no longer accepts such an id for a new volume.
 func (s *Service) check(spec volume.Volume) error {
 	if err := spec.Check(); err != nil {
 		return err
@@ -193,8 +200,8 @@ func (s *Service) check(spec volume.Volume) error {
 	return spec.CheckLimits()
 }
 
-// Register makes an existing storage volume known to the agent, or applies a changed file to a
-// registered volume. With dry it only reports the change.
+// Register adds an existing storage volume to the records of the agent. If the volume is already
+// registered, Register applies the changed volume file to it. With dry, it only reports the change.
 func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
 	if err := s.check(spec); err != nil {
 		return failed(err)
@@ -247,7 +254,7 @@ func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (v
 	return r, volume.Change{Outcome: volume.Registered}, nil
 }
 
-// fill sets the fields that a new record needs and the file does not contain.
+// fill sets the fields of a new record that a volume file does not contain, and the default name.
 func fill(v *volume.Volume, info volume.PluginInfo) {
 	v.Driver = info.Driver
 	v.RegisteredAt = time.Now().UTC()
@@ -256,7 +263,7 @@ func fill(v *volume.Volume, info volume.PluginInfo) {
 	}
 }
 
-// insert adds a record if its id and its storage are not registered yet.
+// insert adds a record. It refuses the record if the id or the storage is already registered.
 func (s *Service) insert(tx Tx, r volume.Record) error {
 	v := r.Volume
 	if _, ok := tx.Volume(v.ID); ok {
@@ -273,9 +280,9 @@ func (s *Service) insert(tx Tx, r volume.Record) error {
 	return nil
 }
 
-// lend gives the plugin and the secrets of v to the leftover record of the same storage. Wrong
-// secrets may be the reason why the leftovers still exist. lend is called when a volume is
-// registered again or changed.
+// lend gives the plugin and the secrets of v to the leftover record of the same storage. The agent
+// may have failed to undo the leftovers only because the old secrets were wrong. Register, create
+// and update call lend.
 func (s *Service) lend(tx Tx, v volume.Volume) (err error) {
 	debt, ok := tx.Leftover(v.Driver, v.ExternalID)
 	if !ok || v.ExternalID == "" {
@@ -291,22 +298,23 @@ func (s *Service) lend(tx Tx, v volume.Volume) (err error) {
 	return nil
 }
 
-// unique refuses a storage volume that is registered under another id or that a test uses.
+// unique refuses a storage volume that is registered under another id, and one that a plugin test
+// uses.
 func unique(tx Tx, v volume.Volume) error {
 	if other, ok := tx.VolumeOf(v.Driver, v.ExternalID); ok && other != v.ID {
-		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is registered as volume %q already; one storage volume has one id",
+		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is already registered as volume %q; one storage volume has one id",
 			v.ExternalID, v.Driver, other).WithRemedy(remedy.Of(remedy.ShowVolume, other))
 	}
-	// A test undoes everything at its end, and would unmount the volume under its claims.
+	// The test undoes all its calls when it ends, and would unmount the volume under its claims.
 	if plugin, ok := tx.TestOf(v.Driver, v.ExternalID); ok {
-		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is in a test of plugin %q; it can be registered when that is over and undone",
+		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is in a test of plugin %q; register it after the test has ended",
 			v.ExternalID, v.Driver, plugin).WithHint("volctl events --since 10m")
 	}
 
 	return nil
 }
 
-// dry refuses the same volumes as a registration would.
+// dry refuses a volume that a real registration would also refuse, and stores nothing.
 func (s *Service) dry(ctx context.Context, v volume.Volume) error {
 	err := s.Store.Update(ctx, func(tx Tx) error {
 		if err := unique(tx, v); err != nil {
@@ -321,12 +329,12 @@ func (s *Service) dry(ctx context.Context, v volume.Volume) error {
 	return err
 }
 
-// aloneWithin is how long a registration waits for another call for the same storage. After that it
-// proceeds without asking the plugin.
+// aloneWithin limits how long a registration waits for another call for the same storage. After
+// this time, the registration continues without asking the plugin.
 const aloneWithin = 5 * time.Second
 
-// alone runs learn and exists while no other call for the storage runs. The queue may be undoing
-// leftovers of the same storage right now. If that call hangs, alone skips both checks.
+// alone runs learn and exists while no other call for the same storage runs. A call that undoes
+// leftovers of this storage may be running. If that call hangs, alone skips both checks.
 func (s *Service) alone(ctx context.Context, v *volume.Volume) error {
 	wait, cancel := context.WithTimeout(ctx, aloneWithin)
 	defer cancel()
@@ -339,13 +347,13 @@ func (s *Service) alone(ctx context.Context, v *volume.Volume) error {
 		return nil
 	})
 	if err != nil {
-		return ctx.Err() // nil if only the wait ran out
+		return ctx.Err() // nil if only the wait timed out
 	}
 
 	return asked
 }
 
-// reach returns the plugin of a volume, and the volume's secrets for a call to it.
+// reach returns the plugin of a volume and the secrets for a call to it.
 func (s *Service) reach(v volume.Volume) (Plugin, call.Secrets, error) {
 	p, err := s.Plugins.Provisioner(v.PluginID)
 	if err != nil {
@@ -356,7 +364,7 @@ func (s *Service) reach(v volume.Volume) (Plugin, call.Secrets, error) {
 }
 
 // exists asks the plugin whether the volume exists and supports the capabilities in the file. It
-// accepts the volume if the plugin is down or cannot answer.
+// accepts the volume if the plugin is down or does not answer the question.
 func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(call.CreateVolume) || !view.Info.HasController {
 		return nil
@@ -377,7 +385,7 @@ func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 	case !errors.As(err, &ce):
 		return err
 	case ce.Code == "NotFound":
-		return volume.Errorf(volume.ErrNotFound, "plugin %q knows no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
+		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
 	case ce.Code == "InvalidArgument" || ce.Code == volume.CodeUnverified:
 		return volume.Errorf(volume.ErrRefused, "plugin %q does not offer volume %q with these capabilities: %s", v.PluginID, v.ExternalID, ce.Message)
 	}
@@ -385,7 +393,7 @@ func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 	return nil
 }
 
-// wake makes the queue look at a volume and at leftovers of the same storage.
+// wake makes the queue process the volume and the leftovers of the same storage.
 func (s *Service) wake(v volume.Volume) {
 	s.Queue.Wake(volume.LeftoverKey(v.Driver, v.ExternalID))
 	s.Queue.Wake(v.ID)

@@ -31,7 +31,7 @@ func TestRegister(t *testing.T) {
 	other := existing()
 	other.ID = "other"
 	_, _, err = w.service().Register(t.Context(), other, false)
-	want(t, "a second id", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is registered as volume "data" already`, "hint: volctl volume status data")
+	want(t, "a second id", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is already registered as volume "data"`, "hint: volctl volume status data")
 	fresh := spec()
 	fresh.ID = "fresh"
 	_, _, err = w.service().Register(t.Context(), fresh, false)
@@ -41,7 +41,8 @@ func TestRegister(t *testing.T) {
 	want(t, "no plugin", err, volume.ErrNotFound, `no plugin "nfs"`)
 }
 
-// A volume under test cannot be registered, because the test would unmount it under its claims.
+// TestRegisterUnderTest checks that the agent refuses to register a volume that a plugin test uses.
+// The test would unmount the volume under its claims.
 func TestRegisterUnderTest(t *testing.T) {
 	w := newWorld()
 	w.tested = key("ebs.csi", "vol-9")
@@ -53,7 +54,8 @@ func TestRegisterUnderTest(t *testing.T) {
 	w.mustRegister(t, existing())
 }
 
-// Register asks the plugin whether the volume exists, but does not need the answer.
+// TestRegisterValidates checks that Register asks the plugin whether the volume exists. Register
+// also succeeds if the plugin cannot answer.
 func TestRegisterValidates(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -64,11 +66,11 @@ func TestRegisterValidates(t *testing.T) {
 	}{
 		{"it is there", false, nil, nil, ""},
 		{"the plugin is down", true, nil, nil, ""},
-		{"it is not there", false, made("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `knows no volume "vol-9"`},
-		{"not with these capabilities", false, made("InvalidArgument", volume.RetryChange, true), volume.ErrRefused, "does not offer"},
-		{"the answer is not the question", false, made(volume.CodeUnverified, volume.RetryChange, true), volume.ErrRefused, "does not offer"},
-		{"it cannot tell", false, made("Unimplemented", volume.RetryNever, true), nil, ""},
-		{"it does not answer", false, made("DeadlineExceeded", volume.RetryBackoff, false), nil, ""},
+		{"it is not there", false, call("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `has no volume "vol-9"`},
+		{"not with these capabilities", false, call("InvalidArgument", volume.RetryChange, true), volume.ErrRefused, "does not offer"},
+		{"the answer is not the question", false, call(volume.CodeUnverified, volume.RetryChange, true), volume.ErrRefused, "does not offer"},
+		{"it cannot tell", false, call("Unimplemented", volume.RetryNever, true), nil, ""},
+		{"it does not answer", false, call("DeadlineExceeded", volume.RetryBackoff, false), nil, ""},
 	} {
 		w := newWorld()
 		w.validate, w.view.Ready = tt.err, !tt.down
@@ -114,11 +116,12 @@ func TestDeregister(t *testing.T) {
 	}
 }
 
-// flags implements Guards with directories that refuse writes, and looks them up in the records.
+// flags implements Guards. It keeps the guarded directories in a map and finds their names in the
+// records.
 type flags struct {
 	w     *world
 	on    map[string]bool
-	after func() // runs after the first look
+	after func() // runs after the first lookup in the records
 }
 
 func (f *flags) Unguard(g volume.GuardedDir, id string) error {
@@ -136,8 +139,8 @@ func (f *flags) Unguard(g volume.GuardedDir, id string) error {
 	return nil
 }
 
-// TestDeregisterBoth checks that no directory stays guarded when two volumes that name it are
-// forgotten at the same time.
+// TestDeregisterBoth checks two volumes that name the same directory and are forgotten at the same
+// time. No directory may stay guarded.
 func TestDeregisterBoth(t *testing.T) {
 	w := newWorld()
 	for id, external := range map[string]string{"data": "vol-9", "more": "vol-8"} {
@@ -151,7 +154,7 @@ func TestDeregisterBoth(t *testing.T) {
 	f := &flags{w: w, on: map[string]bool{"/srv": true}}
 	s := w.service()
 	s.Guards = f
-	f.after = func() { // the other deregister still finds this volume's record
+	f.after = func() { // the other deregister still finds the record of this volume
 		if _, err := s.Deregister(t.Context(), "more", false); err != nil {
 			t.Error(err)
 		}
@@ -164,8 +167,8 @@ func TestDeregisterBoth(t *testing.T) {
 	}
 }
 
-// A forced deregister reports the leftovers and stores them in a record that the queue undoes. A
-// later register of the same storage gives its plugin and secrets to that record.
+// TestDebt checks that a forced deregister reports the leftovers and stores them in a leftover
+// record. A later register of the same storage gives its plugin and its secrets to that record.
 func TestDebt(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -180,7 +183,7 @@ func TestDebt(t *testing.T) {
 		t.Errorf("volumes %+v, debts %+v, woken %q", w.volumes, w.debts, w.woken)
 	}
 	_, err = w.service().Deregister(t.Context(), "data", true)
-	want(t, "deregistered again", err, volume.ErrNotFound, "was deregistered by force already", "/t may still be mounted", "-force --forget")
+	want(t, "deregistered again", err, volume.ErrNotFound, "was already deregistered by force", "/t may still be mounted", "-force --forget")
 
 	again := existing()
 	again.ID = "renamed"
@@ -194,9 +197,10 @@ func TestDebt(t *testing.T) {
 	}
 	equal(t, "woken", w.woken, []string{debt.Key(), "renamed"})
 	err = w.service().Delete(t.Context(), "renamed", "renamed")
-	want(t, "deleted under what is left", err, volume.ErrRefused, `when "data" was deregistered by force`, "/t may still be mounted")
+	want(t, "deleted under what is left", err, volume.ErrRefused, `the forced deregister of "data"`, "/t may still be mounted")
 
-	// A second forced deregister keeps the first leftover record, which contains all leftovers.
+	// A second forced deregister keeps the first leftover record, because it already contains all
+	// leftovers.
 	if _, err := w.service().Deregister(t.Context(), "renamed", true); err != nil || len(w.debts[key("ebs.csi", "vol-9")].Claims) != 1 {
 		t.Errorf("by force once more: %v, %+v", err, w.debts)
 	}
@@ -208,7 +212,8 @@ func TestDebt(t *testing.T) {
 	want(t, "forgotten again", err, volume.ErrNotFound, `no volume "data"`)
 }
 
-// If a create finds the storage of a leftover record, the leftovers are undone first.
+// TestDebtBeforeCreate checks a create that returns the storage of a leftover record. The agent
+// must undo the leftovers before it mounts the new volume.
 func TestDebtBeforeCreate(t *testing.T) {
 	w := newWorld()
 	w.mustCreate(t)
@@ -224,7 +229,8 @@ func TestDebtBeforeCreate(t *testing.T) {
 	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-1"), "data"})
 }
 
-// When the leftovers are forgotten, a volume that waits for them is woken.
+// TestForgetWakesWaiting checks that the queue wakes a volume that waits for leftovers when a user
+// forgets these leftovers.
 func TestForgetWakesWaiting(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -242,7 +248,8 @@ func TestForgetWakesWaiting(t *testing.T) {
 	}
 }
 
-// Forget deletes the volume and its leftover record together, but not while a claim is live.
+// TestForget checks that Forget deletes the volume together with its leftover record. It refuses a
+// volume that has a live claim.
 func TestForget(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -256,7 +263,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// After a create of unknown outcome, a forced deregister reports the volume that may exist.
+// TestForceOnIntent checks a forced deregister after a create of unknown outcome. It must report
+// the volume that may exist at the plugin.
 func TestForceOnIntent(t *testing.T) {
 	w := newWorld()
 	w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
@@ -266,9 +274,9 @@ func TestForceOnIntent(t *testing.T) {
 		t.Fatal("it did not fail")
 	}
 	_, err := w.service().Deregister(t.Context(), "data", false)
-	want(t, "without force", err, volume.ErrRefused, "creating was begun and has not been seen to end", "-force")
+	want(t, "without force", err, volume.ErrRefused, "creating has not finished", "-force")
 	err = w.service().Delete(t.Context(), "data", "")
-	want(t, "delete", err, volume.ErrRefused, "was never seen to be created")
+	want(t, "delete", err, volume.ErrRefused, "has not finished")
 	left, err := w.service().Deregister(t.Context(), "data", true)
 	if err != nil || len(left) != 1 || left[0] != `plugin "ebs" may have made a volume named "data"` {
 		t.Errorf("%v, %q", err, left)
@@ -292,13 +300,14 @@ func TestDelete(t *testing.T) {
 	equal(t, "forgotten", w.forgot, []string{"data"})
 }
 
-// A volume that this agent did not create is destroyed only if the caller repeats its id.
+// TestDeleteRegistered checks that the agent destroys a volume that it did not create only if the
+// caller repeats the id.
 func TestDeleteRegistered(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
 	for _, confirm := range []string{"", "yes", "Data", "vol-9"} {
 		err := w.service().Delete(t.Context(), "data", confirm)
-		want(t, confirm, err, volume.ErrRefused, "registered, not created here", "--confirm=data")
+		want(t, confirm, err, volume.ErrRefused, "this agent did not create", "--confirm=data")
 	}
 	w.view.Info.Caps.CreateDelete = false
 	want(t, "cannot", w.service().Delete(t.Context(), "data", "data"), volume.ErrRefused, "cannot delete volumes")
@@ -317,9 +326,9 @@ func TestDeleteFails(t *testing.T) {
 		kind error
 		word string
 	}{
-		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), volume.Deleting, volume.ErrTimeout, "whether the data"},
-		{"an internal error", made("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "is not known"},
-		{"in use, or with snapshots", made("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, volume.ErrRefused, `plugin "ebs" refuses it: no`},
+		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), volume.Deleting, volume.ErrTimeout, "whether the data"},
+		{"an internal error", call("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "it is unknown"},
+		{"in use, or with snapshots", call("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, volume.ErrRefused, `plugin "ebs" refuses the request: no`},
 	} {
 		w := newWorld()
 		w.mustCreate(t)
@@ -355,11 +364,11 @@ func TestStats(t *testing.T) {
 	equal(t, "call", w.calls[len(w.calls)-1], "stats vol-9 /t")
 	w.view.Info.Caps.Stats = false
 	_, err = w.service().Stats(t.Context(), "data")
-	want(t, "cannot", err, volume.ErrRefused, "does not tell how full")
+	want(t, "cannot", err, volume.ErrRefused, "does not report the usage")
 }
 
-// TestRegisterDash checks that a new id that begins with "-" is refused. A volume that an earlier
-// version of the agent stored under such an id can still be changed.
+// TestRegisterDash checks that the agent refuses a new id that begins with "-". A volume that an
+// earlier version of the agent stored under such an id can still be changed.
 func TestRegisterDash(t *testing.T) {
 	w := newWorld()
 	dash := existing()

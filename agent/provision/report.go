@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Reporter makes the calls that ask a plugin for the state of its volumes. Errors are
-// *volume.CallError.
+// Reporter makes the calls that ask a plugin for the state of its volumes. All its errors are of
+// type *volume.CallError.
 type Reporter interface {
 	NodeStats(context.Context, call.StatsRequest) (call.Stats, error)
 	NodeHealth(context.Context, call.HealthRequest) (call.Health, error)
@@ -21,24 +21,24 @@ type Reporter interface {
 	ListHealth(context.Context, call.ListHealthRequest) (call.HealthPage, error)
 }
 
-// maxFound limits how many problems are kept for each service and volume.
+// maxFound limits how many problems a report keeps for each plugin service and volume.
 const maxFound = 16
 
-// reports keeps the last report of each volume, in memory only. Reports are requested by users, or
-// at the interval in the configuration.
+// reports keeps the last report of each volume, in memory only. The agent asks for a report when a
+// user requests one, and at the interval in the configuration.
 type reports struct {
 	mu  sync.Mutex
 	all map[string]kept
 }
 
-// kept is a report and the record that it describes.
+// kept is a report together with the record that the report describes.
 type kept struct {
 	volume.Report
 	of volume.Record
 }
 
-// last returns the last report of a volume, as far as it is still valid. The usage and the node's
-// findings expire with the mounts that they describe.
+// last returns the parts of the volume's last report that are still valid. The usage and the
+// findings of the node service expire with the mounts that they describe.
 func (rs *reports) last(r volume.Record) volume.Report {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
@@ -57,7 +57,7 @@ func (rs *reports) last(r volume.Record) volume.Report {
 	return k.Report
 }
 
-// mountedSince reports whether one of the claims with a Seq of at most seq is still mounted.
+// mountedSince reports whether the volume is still mounted for a claim whose Seq is at most seq.
 func mountedSince(r volume.Record, seq uint64) bool {
 	for _, c := range r.Claims {
 		if c.Published == volume.Present && c.Seq <= seq {
@@ -68,8 +68,8 @@ func mountedSince(r volume.Record, seq uint64) bool {
 	return false
 }
 
-// keep adds a new report to the last one of a volume. Parts that the new report lacks keep their
-// last value. keep returns the last report as it was before and as it is now.
+// keep merges a new report into the last report of the volume. A part that is missing in the new
+// report keeps its last value. keep returns the merged report and the report before it.
 func (rs *reports) keep(r volume.Record, now volume.Report) (was, is volume.Report) {
 	was = rs.last(r)
 	is = was
@@ -98,23 +98,24 @@ func (rs *reports) forget(id string) {
 	delete(rs.all, id)
 }
 
-// LastReport returns the plugin's last report of a volume, as far as it is still valid. It sends no
-// call.
+// LastReport returns the parts of the plugin's last report of a volume that are still valid. It
+// does not call the plugin.
 func (s *Service) LastReport(r volume.Record) volume.Report { return s.reports.last(r) }
 
-// reportWithin bounds a report if the caller sets no smaller bound.
+// reportWithin limits the duration of a report unless the caller sets a smaller limit.
 const reportWithin = 5 * time.Second
 
-// Report asks the plugin how full a volume is and whether its services find problems, as far as the
-// plugin can report that. With storage, it also asks for the controller's information about the
-// volume. It takes at most within (0: 5 s), and names the calls without an answer in Silent.
+// Report asks the plugin for the usage and the problems of a volume. It makes only the calls that
+// the plugin supports. With storage, it also asks the controller for its information about the
+// volume. Report takes at most the duration within, or 5 s if within is 0. The field Silent of the
+// result names the calls that returned no answer.
 func (s *Service) Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
 		return volume.Report{}, unknown(id)
 	}
 	if s.Halt != "" {
-		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", r.Volume.PluginID, s.Halt)
+		return volume.Report{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", r.Volume.PluginID, s.Halt)
 	}
 
 	if within <= 0 || within > reportWithin {
@@ -137,7 +138,7 @@ func (s *Service) Report(ctx context.Context, id string, within time.Duration, s
 	case outer.Err() != nil:
 		return now, outer.Err()
 	case errors.Is(err, context.DeadlineExceeded):
-		now.Silent = append(now.Silent, "nothing was asked: another call for the volume has not ended")
+		now.Silent = append(now.Silent, "no call was made: another call for the volume is still running")
 	case err != nil:
 		return now, err
 	}
@@ -147,7 +148,7 @@ func (s *Service) Report(ctx context.Context, id string, within time.Duration, s
 	return is, nil
 }
 
-// ask makes the calls for a report, one after the other.
+// ask makes the calls of a report one after the other.
 func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now volume.Report, err error) {
 	v := r.Volume
 	view := s.Plugins.View(v.PluginID)
@@ -199,7 +200,7 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 		})
 	}
 
-	// A driver from before CSI 1.13 reports a volume's condition in ControllerGetVolume.
+	// Drivers older than CSI 1.13 report the condition of a volume in ControllerGetVolume.
 	if caps.Get && (storage || caps.Condition && !caps.Health) {
 		try(call.ControllerGetVolume, func() error { return s.askStorage(ctx, v, caps, storage, &now) })
 	}
@@ -207,8 +208,8 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 	return now, nil
 }
 
-// askStats asks how full a volume is. A node service from before CSI 1.13 also reports the volume's
-// condition.
+// askStats asks for the usage of a volume. A node service older than CSI 1.13 also reports the
+// condition of the volume in this call.
 func (s *Service) askStats(ctx context.Context, p Reporter, r volume.Record, caps volume.Caps, now *volume.Report) error {
 	path, staging, _ := whereMounted(r)
 	st, err := p.NodeStats(ctx, call.StatsRequest{ExternalID: r.Volume.ExternalID, Path: path, StagingPath: staging})
@@ -256,7 +257,7 @@ func found(all []call.Condition) *volume.Checkup {
 	return &volume.Checkup{At: time.Now().UTC(), Found: all[:min(len(all), maxFound)]}
 }
 
-// silence explains why a call has no answer.
+// silence explains why a call returned no answer.
 func silence(k call.Method, err error) string {
 	var ce *volume.CallError
 	switch {
@@ -269,7 +270,7 @@ func silence(k call.Method, err error) string {
 	}
 }
 
-// keep stores a report, and emits events for problems that appeared or disappeared.
+// keep stores a report, and emits an event for each problem that appeared or disappeared.
 func (s *Service) keep(r volume.Record, now volume.Report) volume.Report {
 	was, is := s.reports.keep(r, now)
 	for _, side := range []struct {
@@ -279,7 +280,7 @@ func (s *Service) keep(r volume.Record, now volume.Report) volume.Report {
 		switch {
 		case side.is.Same(side.was):
 		case side.is == nil || len(side.is.Found) == 0:
-			s.say(r, "health-changed", "the plugin's %s finds nothing wrong any more", side.by)
+			s.say(r, "health-changed", "the plugin's %s no longer finds a problem", side.by)
 		default:
 			for _, c := range side.is.Found {
 				s.say(r, "health-changed", "the plugin's %s finds: %s", side.by, c)
@@ -290,7 +291,7 @@ func (s *Service) keep(r volume.Record, now volume.Report) volume.Report {
 	return is
 }
 
-// whereMounted returns the paths at which a volume is mounted now.
+// whereMounted returns the target of a mounted claim, and the staging path of the volume.
 func whereMounted(r volume.Record) (path, staging string, mounted bool) {
 	if r.Node.Staged == volume.Present {
 		staging = r.Node.StagingPath

@@ -14,7 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// reporting returns a world with a mounted volume, whose plugin can report everything.
+// reporting returns a world with a mounted volume. The plugin of this world supports every report
+// call.
 func reporting(t *testing.T) (*world, *provision.Service) {
 	t.Helper()
 	w := newWorld()
@@ -74,7 +75,7 @@ func TestReportGates(t *testing.T) {
 	equal(t, "calls", len(w.calls), 0)
 }
 
-// TestReportKept checks that an answer stays valid until a newer one replaces it, or until the
+// TestReportKept checks that an answer stays valid until a newer answer replaces it, or until the
 // mount that it describes is gone.
 func TestReportKept(t *testing.T) {
 	w, s := reporting(t)
@@ -98,7 +99,8 @@ func TestReportKept(t *testing.T) {
 	}
 	equal(t, "events", w.events, changed)
 
-	// The node does not answer, so its last answer stays valid and no event is emitted.
+	// The node service does not answer, so its last answer stays valid, and the agent emits no
+	// event.
 	w.onNode = func(context.Context) (call.Health, error) {
 		return call.Health{}, made("DeadlineExceeded", volume.RetryBackoff, false)
 	}
@@ -117,9 +119,9 @@ func TestReportKept(t *testing.T) {
 	if got, err = s.Report(t.Context(), "data", 0, false); err != nil || len(got.Findings()) != 1 {
 		t.Errorf("%v, %+v", err, got)
 	}
-	equal(t, "the last event", w.events[len(w.events)-1], "health-changed data: the plugin's controller finds nothing wrong any more")
+	equal(t, "the last event", w.events[len(w.events)-1], "health-changed data: the plugin's controller no longer finds a problem")
 
-	// The node's answer expires with the mount, and a later mount does not restore it.
+	// The answer of the node service expires with the mount. A later mount does not restore it.
 	calls := len(w.calls)
 	unmounted := volume.Record{Volume: w.volumes["data"].Volume, Node: volume.NodeSide{Seq: w.volumes["data"].Node.Seq}}
 	w.volumes["data"] = unmounted
@@ -130,7 +132,7 @@ func TestReportKept(t *testing.T) {
 	if last := s.LastReport(w.volumes["data"]); last.Stats != nil || last.Node != nil || last.Controller == nil {
 		t.Errorf("mounted again: %+v", last)
 	}
-	// Another volume under the same id does not inherit the report.
+	// A different volume under the same id does not inherit the report.
 	other := w.volumes["data"]
 	other.Volume.ExternalID = "vol-7"
 	if last := s.LastReport(other); last.Controller != nil {
@@ -139,7 +141,8 @@ func TestReportKept(t *testing.T) {
 	equal(t, "calls", len(w.calls), calls)
 }
 
-// TestReportForgotten checks that the report of a deleted or deregistered volume is dropped.
+// TestReportForgotten checks that the agent discards the report of a deleted or deregistered
+// volume.
 func TestReportForgotten(t *testing.T) {
 	for name, gone := range map[string]func(*provision.Service) error{
 		"deleted":      func(s *provision.Service) error { return s.Delete(t.Context(), "data", "data") },
@@ -161,8 +164,8 @@ func TestReportForgotten(t *testing.T) {
 	}
 }
 
-// TestOldCondition checks that the agent reads the condition of a volume from the stats and from
-// ControllerGetVolume of a driver from before CSI 1.13.
+// TestOldCondition checks drivers older than CSI 1.13. The agent reads the condition of a volume
+// from the stats and from ControllerGetVolume.
 func TestOldCondition(t *testing.T) {
 	w, s := reporting(t)
 	abnormal := &call.Condition{Severity: call.Abnormal, Message: "disk on fire"}
@@ -180,7 +183,8 @@ func TestOldCondition(t *testing.T) {
 		words = append(words, f.String())
 	}
 	equal(t, "findings", words, []string{"abnormal: disk on fire (node)", "abnormal: disk on fire (controller)"})
-	// A condition that is not advertised is ignored, because the field may have another meaning.
+	// The agent ignores a condition that the plugin does not advertise, because the field may have
+	// another meaning.
 	w, s = reporting(t)
 	w.view.Info.Caps = volume.Caps{Stats: true, Get: true}
 	w.stats = func() (call.Stats, error) { return call.Stats{Condition: abnormal}, nil }
@@ -193,8 +197,8 @@ func TestOldCondition(t *testing.T) {
 	}
 }
 
-// TestReportInTime checks that a report names calls that hang, or that wait for another call, when
-// its time is up.
+// TestReportInTime checks a report whose calls hang or wait for another call. After its time limit,
+// the report names these calls.
 func TestReportInTime(t *testing.T) {
 	w, s := reporting(t)
 	w.onNode = func(ctx context.Context) (call.Health, error) {
@@ -210,7 +214,7 @@ func TestReportInTime(t *testing.T) {
 	if err != nil || got.Stats == nil {
 		t.Errorf("behind another call: %v, %+v", err, got)
 	}
-	equal(t, "silent", got.Silent, []string{"nothing was asked: another call for the volume has not ended"})
+	equal(t, "silent", got.Silent, []string{"no call was made: another call for the volume is still running"})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Report(ctx, "data", 0, false); !errors.Is(err, context.Canceled) {
@@ -218,7 +222,7 @@ func TestReportInTime(t *testing.T) {
 	}
 }
 
-// busyQueue is a queue in which another call never ends.
+// busyQueue is a queue in which another call runs forever.
 type busyQueue struct{ *world }
 
 func (busyQueue) Exclusive(ctx context.Context, _ string, _ func() error) error {
@@ -226,7 +230,8 @@ func (busyQueue) Exclusive(ctx context.Context, _ string, _ func() error) error 
 	return ctx.Err()
 }
 
-// TestRegisterLearns checks that Register stores the plugin's information about an existing volume.
+// TestRegisterLearns checks that Register stores the information that the plugin has about an
+// existing volume.
 func TestRegisterLearns(t *testing.T) {
 	zone := []map[string]string{{"zone": "b"}}
 	w := newWorld()
@@ -273,7 +278,7 @@ func TestRegisterLearns(t *testing.T) {
 	}
 }
 
-// listing makes the plugin list three pages of two volumes.
+// listing makes the plugin return three pages with two volumes each.
 func listing(w *world) {
 	w.view.Info.Caps.List = true
 	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
@@ -308,8 +313,8 @@ func TestList(t *testing.T) {
 	}
 	equal(t, "calls", w.calls, []string{"list ", "list p1", "list p2"})
 
-	// If the plugin no longer knows its token, the listing starts again once. Each volume is still
-	// reported once.
+	// If the plugin rejects a token that it issued, the listing starts again once. It still reports
+	// each volume only once.
 	whole, aborted := w.list, 0
 	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
 		if r.Token == "p2" && aborted < 1 {
@@ -336,7 +341,7 @@ func TestList(t *testing.T) {
 	equal(t, "calls", len(w.calls), 0)
 }
 
-// TestListEnds checks that the agent stops a listing without end.
+// TestListEnds checks that the agent stops a listing that never ends.
 func TestListEnds(t *testing.T) {
 	w := newWorld()
 	w.view.Info.Caps.List = true
@@ -345,20 +350,20 @@ func TestListEnds(t *testing.T) {
 		return call.VolumePage{Next: "again"}, nil
 	}
 	_, err := w.service().List(t.Context(), "ebs", 0, none)
-	want(t, "the same token", err, nil, "does not end its answer to ListVolumes", `"again" came twice`)
+	want(t, "the same token", err, nil, "returns an endless list for ListVolumes", `token "again" twice`)
 	equal(t, "calls", len(w.calls), 2)
 	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
 		return call.VolumePage{Next: map[string]string{"": "a", "a": "b", "b": "a"}[r.Token]}, nil
 	}
 	_, err = w.service().List(t.Context(), "ebs", 0, none)
-	want(t, "a loop", err, nil, `"a" came twice`)
+	want(t, "a loop", err, nil, `token "a" twice`)
 	n := 0
 	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
 		n++
 		return call.VolumePage{Next: fmt.Sprint(n)}, nil
 	}
 	_, err = w.service().List(t.Context(), "ebs", 0, none)
-	want(t, "tokens without end", err, nil, "there were 10000 pages")
+	want(t, "tokens without end", err, nil, "it returned 10000 pages")
 	ctx, cancel := context.WithCancel(t.Context())
 	w.list = func(r call.ListVolumesRequest) (call.VolumePage, error) {
 		cancel()
@@ -373,7 +378,7 @@ func TestListEnds(t *testing.T) {
 func TestHealth(t *testing.T) {
 	w := newWorld()
 	_, err := w.service().Health(t.Context(), "ebs")
-	want(t, "cannot", err, volume.ErrRefused, "cannot tell how its storage is")
+	want(t, "cannot", err, volume.ErrRefused, "cannot report the health of its storage")
 	w.backends = func() ([]call.Condition, error) { return []call.Condition{{Severity: call.Degraded}}, nil }
 	w.unwell = func(r call.ListHealthRequest) (call.HealthPage, error) {
 		bad := []call.Condition{{Severity: call.DataLoss}}
@@ -395,7 +400,7 @@ func TestHealth(t *testing.T) {
 	w.backends = func() ([]call.Condition, error) { return nil, made("Unavailable", volume.RetryBackoff, false) }
 	got, err = w.service().Health(t.Context(), "ebs")
 	if err != nil || len(got.Asked) != 1 || len(got.Silent) != 1 || !strings.HasPrefix(got.Silent[0], "CreateVolume: Unavailable") {
-		t.Errorf("%v, %+v", err, got) // call, which makes this error, always names CreateVolume
+		t.Errorf("%v, %+v", err, got) // the helper call always names CreateVolume in its error
 	}
 	equal(t, "calls", w.calls, []string{"storage health", "storage health", "list health ", "list health p", "storage health", "list health ", "list health p"})
 }
@@ -406,9 +411,9 @@ func TestCapacity(t *testing.T) {
 		_, err := w.service().Capacity(t.Context(), "ebs", q)
 		return err
 	}
-	want(t, "cannot", ask(call.CapacityRequest{}), volume.ErrRefused, "cannot tell how much it can create")
+	want(t, "cannot", ask(call.CapacityRequest{}), volume.ErrRefused, "cannot report its capacity")
 	w.view.Info.Caps.Capacity = true
-	want(t, "no topology", ask(call.CapacityRequest{Topology: set("zone", "a")}), volume.ErrRefused, "knows no topology")
+	want(t, "no topology", ask(call.CapacityRequest{Topology: set("zone", "a")}), volume.ErrRefused, "does not support topology")
 	want(t, "no such mode", ask(call.CapacityRequest{Capabilities: []call.Capability{{Access: "all"}}}), volume.ErrInvalid, "all")
 	if err := ask(call.CapacityRequest{}); err != nil {
 		t.Error(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// pauses are the waits before the agent asks a plugin again that is still working.
+// pauses are the pauses between two calls while the plugin is still working.
 var pauses = backoff.Delays{First: 500 * time.Millisecond, Last: 10 * time.Second}
 
 // pause waits for d, or until ctx ends.
@@ -34,13 +34,13 @@ func (s *Service) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// doing holds the progress of running snapshots, in words, by their keys.
+// doing holds a text about the progress of each running snapshot, by the key of its intent.
 type doing struct {
 	mu    sync.Mutex
 	words map[string]string
 }
 
-// tell stores the progress of a snapshot; empty words delete it.
+// tell stores the progress of a snapshot. Empty words delete the entry.
 func (s *Service) tell(key, words string) {
 	s.doing.mu.Lock()
 	defer s.doing.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *Service) told(key string) string {
 	return s.doing.words[key]
 }
 
-// ripen waits until a new snapshot can be used.
+// ripen waits until a new snapshot is ready to use.
 func (t *taking) ripen(ctx context.Context, got call.GroupSnapshot) (call.GroupSnapshot, error) {
 	for try := 1; !got.Ready; try++ {
 		if t.last == nil {
@@ -80,7 +80,7 @@ func (t *taking) ripen(ctx context.Context, got call.GroupSnapshot) (call.GroupS
 		case called && ce.Code == "NotFound":
 			return got, errors.Join(t.gone(err), t.s.drop(ctx, t.intent))
 		case called && ce.Final(), !called && !errors.Is(err, volume.ErrPluginUnavailable):
-			return got, t.unclear(err, fmt.Sprintf("%v; whether %s %q, which is %q, is ready is not known", err, t.noun(), t.intent.Name, got.ID))
+			return got, t.unclear(err, fmt.Sprintf("%v; it is unknown whether %s %q (id %q) is ready", err, t.noun(), t.intent.Name, got.ID))
 		default:
 			t.last = err
 			t.s.tell(t.intent.Key(), err.Error())
@@ -92,13 +92,14 @@ func (t *taking) ripen(ctx context.Context, got call.GroupSnapshot) (call.GroupS
 
 // gone returns the error for a snapshot that its plugin no longer has.
 func (t *taking) gone(cause error) error {
-	return t.worded(cause, volume.Errorf(nil, "plugin %q has no %s %q any more: it failed there, or was deleted", t.intent.PluginID, t.noun(), t.intent.ID))
+	return t.worded(cause, volume.Errorf(nil, "plugin %q no longer has %s %q: it failed there or was deleted", t.intent.PluginID, t.noun(), t.intent.ID))
 }
 
-// look asks for the state of a snapshot, with the call that the plugin offers.
+// look asks the plugin for the state of a snapshot. If the plugin has no call for this, look
+// repeats the create call, which also returns the state.
 func (t *taking) look(ctx context.Context, was call.GroupSnapshot) (call.GroupSnapshot, error) {
 	if !t.intent.Group && !t.caps.GetSnapshot && !t.caps.ListSnapshots {
-		return t.call(ctx) // a call with the same name returns the same snapshot and its present state
+		return t.call(ctx) // with the same name, the plugin returns the same snapshot and its present state
 	}
 
 	p, secrets, err := t.reach()
@@ -128,24 +129,25 @@ func (t *taking) look(ctx context.Context, was call.GroupSnapshot) (call.GroupSn
 	}
 }
 
-// late returns the error for a snapshot whose wait ran out. The plugin continues with a snapshot
-// that it has begun.
+// late returns the error for a snapshot that was not ready before the wait ended. The plugin
+// continues to work on a snapshot that it has begun.
 func (t *taking) late(ctx context.Context) error {
 	in := t.intent
 	switch {
 	case in.ID != "":
-		return t.worded(t.last, volume.Errorf(volume.ErrTimeout, "%s %q, which is %q at plugin %q, is not ready after %s; it goes on there",
-			t.noun(), in.Name, in.ID, in.PluginID, t.wait).WithHint("to see how far it is: %s; to wait on: %s", suggest.Command("volctl volume snapshot list --plugin %s", in.PluginID), t.again()))
+		return t.worded(t.last, volume.Errorf(volume.ErrTimeout, "%s %q (id %q at plugin %q) is not ready after %s; the plugin continues",
+			t.noun(), in.Name, in.ID, in.PluginID, t.wait).WithHint("to see its progress: %s; to wait for it: %s", suggest.Command("volctl volume snapshot list --plugin %s", in.PluginID), t.again()))
 	case t.unsure:
-		return t.unclear(t.last, fmt.Sprintf("after %s plugin %q has not said that %s %q is made; it may still be at it, so the intent is kept",
+		return t.unclear(t.last, fmt.Sprintf("after %s, plugin %q has not confirmed %s %q; it may still be working, so the agent keeps the intent",
 			t.wait, in.PluginID, t.noun(), in.Name))
 	default:
-		return errors.Join(volume.Errorf(volume.ErrTimeout, "%s %q was not begun within %s: another call for the volume is in flight", t.noun(), in.Name, t.wait).
+		return errors.Join(volume.Errorf(volume.ErrTimeout, "%s %q was not begun within %s: another call for the volume is running", t.noun(), in.Name, t.wait).
 			WithRemedy(remedy.Of(remedy.ShowVolume, in.Volumes[0])), t.s.drop(ctx, in))
 	}
 }
 
-// unclear returns an error which says that the intent is kept.
+// unclear returns an error with an unknown outcome. Its hint names the commands that continue with
+// the snapshot or forget it.
 func (t *taking) unclear(cause error, message string) error {
 	kind := kindOf(cause)
 	var ce *volume.CallError
@@ -154,8 +156,8 @@ func (t *taking) unclear(cause error, message string) error {
 	}
 
 	return t.worded(cause, volume.Errorf(kind, "%s", message).
-		WithHint("%s", "run the same again to go on with it: "+t.again()+
-			"; or have it forgotten: "+suggest.Command("volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
+		WithHint("%s", "repeat the command to continue: "+t.again()+
+			"; to forget the intent: "+suggest.Command("volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
 }
 
 func (t *taking) worded(cause error, words *volume.Error) error {
@@ -166,7 +168,7 @@ func (t *taking) worded(cause error, words *volume.Error) error {
 	return unclear(step, cause, words)
 }
 
-// notTaken forgets the intent if the plugin certainly made nothing. Otherwise it reports that a
+// notTaken deletes the intent if the plugin certainly made no snapshot. Otherwise it reports that a
 // snapshot may exist.
 func (t *taking) notTaken(ctx context.Context, cause error) error {
 	var ce *volume.CallError
@@ -176,7 +178,7 @@ func (t *taking) notTaken(ctx context.Context, cause error) error {
 		if !called || !ce.Uncertain() {
 			whose = "an earlier call"
 		}
-		return t.unclear(cause, fmt.Sprintf("%v; whether %s made %s %q is not known, so the intent is kept", cause, whose, t.noun(), t.intent.Name))
+		return t.unclear(cause, fmt.Sprintf("%v; it is unknown whether %s made %s %q, so the agent keeps the intent", cause, whose, t.noun(), t.intent.Name))
 	}
 	if err := t.s.drop(ctx, t.intent); err != nil {
 		return errors.Join(cause, err)
@@ -191,20 +193,20 @@ func (t *taking) notTaken(ctx context.Context, cause error) error {
 	return cause
 }
 
-// answered puts a plugin's refusal of a snapshot into words. It returns nil if the error is not a
-// refusal.
+// answered returns the error for a snapshot request that the plugin rejects. It returns nil for all
+// other errors.
 func answered(pluginID string, ce *volume.CallError) *volume.Error {
 	switch ce.Code {
 	case "NotFound":
-		return volume.Errorf(volume.ErrNotFound, "plugin %q knows nothing of it: %s", pluginID, ce.Message)
+		return volume.Errorf(volume.ErrNotFound, "plugin %q reports \"not found\": %s", pluginID, ce.Message)
 	case "FailedPrecondition", "ResourceExhausted", "AlreadyExists":
-		return volume.Errorf(volume.ErrRefused, "plugin %q refuses it: %s", pluginID, ce.Message)
+		return volume.Errorf(volume.ErrRefused, "plugin %q refuses the request: %s", pluginID, ce.Message)
 	case "Unimplemented":
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot do it: %s", pluginID, ce.Message)
+		return volume.Errorf(volume.ErrRefused, "plugin %q does not support the request: %s", pluginID, ce.Message)
 	case "InvalidArgument", "OutOfRange":
-		return volume.Errorf(volume.ErrInvalid, "plugin %q refuses it: %s", pluginID, ce.Message)
+		return volume.Errorf(volume.ErrInvalid, "plugin %q refuses the request: %s", pluginID, ce.Message)
 	case "PermissionDenied", "Unauthenticated":
-		return volume.Errorf(volume.ErrRefused, "plugin %q refuses it: %s", pluginID, ce.Message).WithHint("give the secrets that it needs: --secret KEY=file:PATH")
+		return volume.Errorf(volume.ErrRefused, "plugin %q refuses the request: %s", pluginID, ce.Message).WithHint("give the secrets that the plugin needs: --secret KEY=file:PATH")
 	}
 
 	return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// given returns v with one secret.
+// given returns v with the secret "key" set to ref.
 func given(v volume.Volume, ref call.SecretRef) volume.Volume {
 	v.Secrets = map[string]call.SecretRef{"key": ref}
 	return v
@@ -19,8 +19,9 @@ func literal(value string) call.SecretRef {
 	return call.SecretRef{Literal: call.NewSecret(value)}
 }
 
-// A literal value in a file is sealed before it is stored. The same value again is no change;
-// another value is one.
+// TestLiteralIsSealed checks that the agent seals a literal value of a file before it stores the
+// value. A second file with the same value changes nothing. A file with another value changes the
+// volume.
 func TestLiteralIsSealed(t *testing.T) {
 	for what, do := range map[string]func(*world, call.SecretRef, bool) (volume.Change, error){
 		"register": func(w *world, ref call.SecretRef, dry bool) (volume.Change, error) {
@@ -66,7 +67,8 @@ func TestLiteralIsSealed(t *testing.T) {
 	}
 }
 
-// An interrupted create continues with the secret value that it began with.
+// TestLiteralOfResumedCreate checks that an interrupted create continues with the secret value of
+// its first attempt.
 func TestLiteralOfResumedCreate(t *testing.T) {
 	w := newWorld()
 	w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
@@ -81,8 +83,8 @@ func TestLiteralOfResumedCreate(t *testing.T) {
 	equal(t, "the record", w.volumes["data"].Volume.Secrets["key"], sealed("data", "one"))
 }
 
-// A secret that is to keep its value must have one. If a secret cannot be sealed or read, nothing
-// changes.
+// TestSecretRefused checks that a secret with keep needs a stored value. If the agent cannot seal
+// or read a secret, it changes nothing.
 func TestSecretRefused(t *testing.T) {
 	w := newWorld()
 	_, _, err := w.service().Register(t.Context(), given(existing(), call.SecretRef{Keep: true}), false)
@@ -122,8 +124,8 @@ func TestSecretRefused(t *testing.T) {
 	}
 }
 
-// Registering the same secret references again signals that the values behind them have changed.
-// Steps that wait for that are retried at once.
+// TestSameSecretsWake checks a second register with the same secret references. It signals that the
+// values behind the references have changed, so the queue retries waiting steps at once.
 func TestSameSecretsWake(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, given(existing(), call.SecretRef{Env: "KEY"}))
@@ -136,8 +138,8 @@ func TestSameSecretsWake(t *testing.T) {
 	}
 }
 
-// When a volume lends its secrets to a leftover record with another id, they are sealed for that
-// id.
+// TestLentSecretIsMoved checks a volume that lends its secrets to a leftover record with another
+// id. The agent must seal the secrets for the id of the leftover record.
 func TestLentSecretIsMoved(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, given(existing(), literal("one")))

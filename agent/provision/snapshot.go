@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshotter makes the CSI calls for snapshots. Errors are *volume.CallError.
+// Snapshotter makes the CSI calls for snapshots. All its errors are of type *volume.CallError.
 type Snapshotter interface {
 	CreateSnapshot(context.Context, call.SnapshotRequest) (call.Snapshot, error)
 	DeleteSnapshot(context.Context, call.SnapshotRef) error
@@ -26,22 +26,23 @@ type Snapshotter interface {
 	GetGroupSnapshot(context.Context, call.GroupSnapshotRef) (call.GroupSnapshot, error)
 }
 
-// SnapshotTx is the part of a store change that concerns snapshots.
+// SnapshotTx reads and changes the stored snapshot intents and snapshot names.
 type SnapshotTx interface {
 	Snapshot(key string) (volume.SnapshotIntent, bool)
 	PutSnapshot(volume.SnapshotIntent)
 	DeleteSnapshot(key string)
 
-	// SnapshotNames returns the stored names. They outlive the intents.
+	// SnapshotNames returns the stored names. A name stays stored after the agent has deleted the
+	// intent.
 	SnapshotNames() []volume.SnapshotName
 	PutSnapshotName(volume.SnapshotName)
 	DeleteSnapshotName(key string)
 }
 
-// Snapshot asks a plugin for a snapshot of a volume, or of a group of volumes. With a wait it
-// repeats the call while the plugin is still working, until the snapshot can be used. Without a
-// wait it calls once. The intent is on disk before the first call. It stays there until the agent
-// has seen that the snapshot is ready or certainly not made.
+// Snapshot asks a plugin for a snapshot of a volume, or of a group of volumes. With a wait, it
+// repeats the call while the plugin is still working, until the snapshot is ready to use. Without a
+// wait, it calls the plugin once. The agent stores the intent before the first call. It deletes the
+// intent when the snapshot is ready, or when the plugin certainly made none.
 func (s *Service) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error) {
 	t, err := s.taking(ctx, ask)
 	if err != nil {
@@ -64,12 +65,12 @@ func (s *Service) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait tim
 	}
 	switch {
 	case ctx.Err() != nil:
-		return volume.MadeSnapshot{}, ctx.Err() // the caller is gone; the intent stays
+		return volume.MadeSnapshot{}, ctx.Err() // the caller has cancelled the request; the intent stays
 	case err != nil:
 		t.event("snapshot-failed", "%v", err)
 		return volume.MadeSnapshot{}, err
 	case got.ID != "":
-		t.event("snapshot-created", "%s %q is %q, %s", t.noun(), t.intent.Name, got.ID, readiness(got.Ready))
+		t.event("snapshot-created", "%s %q has id %q and is %s", t.noun(), t.intent.Name, got.ID, readiness(got.Ready))
 	}
 
 	return volume.MadeSnapshot{Intent: t.intent, GroupSnapshot: got}, nil
@@ -82,7 +83,7 @@ func readiness(ready bool) string {
 	return "not ready yet"
 }
 
-// taking is one running request for a snapshot or a group of snapshots.
+// taking is one running request for a snapshot or for a group of snapshots.
 type taking struct {
 	s      *Service
 	intent volume.SnapshotIntent
@@ -90,15 +91,15 @@ type taking struct {
 	caps   volume.Caps
 	wait   time.Duration
 
-	// unsure means that an earlier call may have made the snapshot. A refusal of the next call does
-	// not disprove that.
+	// unsure is true if an earlier call may have made the snapshot. If the plugin refuses the next
+	// call, the snapshot may still exist.
 	unsure bool
-	last   error // of the last call
+	last   error // the error of the last call
 }
 
 func (t *taking) noun() string { return t.intent.Noun() }
 
-// again returns the command that continues with the snapshot.
+// again returns the command that continues with an unfinished snapshot.
 func (t *taking) again() string {
 	if !t.intent.Group {
 		return suggest.Command("volctl volume snapshot create %s %s", t.intent.Volumes[0], t.intent.Name)
@@ -106,7 +107,7 @@ func (t *taking) again() string {
 	return suggest.Command("volctl volume snapshot group create %s %s", t.intent.Name, t.intent.Volumes)
 }
 
-// taking checks a request as far as possible before anything is stored or called.
+// taking checks the request as far as possible before it stores an intent or calls the plugin.
 func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, error) {
 	if err := volume.CheckID("snapshot name", ask.Name); err != nil {
 		return nil, err
@@ -114,7 +115,7 @@ func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, 
 
 	ids := slices.Compact(slices.Sorted(slices.Values(ask.Volumes)))
 	if len(ids) == 0 || !ask.Group && len(ids) > 1 {
-		return nil, volume.Errorf(volume.ErrInvalid, "a snapshot is of one volume, a group of at least one, not of %d", len(ids))
+		return nil, volume.Errorf(volume.ErrInvalid, "a snapshot needs one volume, and a group needs at least one; %d are given", len(ids))
 	}
 
 	t := &taking{s: s, ask: ask, intent: volume.SnapshotIntent{Name: ask.Name, Group: ask.Group, Volumes: ids, Since: time.Now().UTC()}}
@@ -140,24 +141,24 @@ func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, 
 	return t, nil
 }
 
-// cannot returns an error if the plugin lacks the capability for snapshots or group snapshots.
+// cannot returns an error if the plugin cannot make snapshots, or group snapshots if group is set.
 func cannot(pluginID string, group bool, c volume.Caps) error {
 	switch {
 	case group && !c.GroupSnapshot:
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot groups", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot make group snapshots", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 	case !group && !c.Snapshot:
-		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot make snapshots", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 	}
 
 	return nil
 }
 
-// add adds a volume to the request.
+// add adds a volume to the request. It refuses a volume of another plugin.
 func (t *taking) add(v volume.Volume) error {
 	in := &t.intent
 	switch {
 	case v.Provision != volume.Provisioned:
-		return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", v.ID, v.Provision).
+		return volume.Errorf(volume.ErrRefused, "volume %q: %s has not finished", v.ID, v.Provision).
 			WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	case in.PluginID == "":
 		in.PluginID, in.Driver = v.PluginID, v.Driver
@@ -170,7 +171,8 @@ func (t *taking) add(v volume.Volume) error {
 	return nil
 }
 
-// intend stores the intent to make the snapshot, or finds the intent of an earlier request.
+// intend stores the intent to make the snapshot. If an earlier request has stored the same intent,
+// intend continues with that one.
 func (t *taking) intend(ctx context.Context) error {
 	return t.s.Store.Update(ctx, func(tx Tx) error {
 		for i, id := range t.intent.Volumes {
@@ -182,8 +184,8 @@ func (t *taking) intend(ctx context.Context) error {
 
 		old, ok := tx.Snapshot(t.intent.Key())
 		if ok && !old.Same(t.intent) {
-			return volume.Errorf(volume.ErrRefused, "%s %q of %s was begun before, and has not been seen to be finished",
-				t.noun(), old.Name, strings.Join(old.Volumes, ", ")).WithHint("take another name, or see: %s", suggest.Command("volctl volume snapshot list --plugin %s", old.PluginID))
+			return volume.Errorf(volume.ErrRefused, "an earlier %s %q of %s has not finished",
+				t.noun(), old.Name, strings.Join(old.Volumes, ", ")).WithHint("use another name, or check the earlier one: %s", suggest.Command("volctl volume snapshot list --plugin %s", old.PluginID))
 		}
 		if t.unsure = ok; ok {
 			t.intent = old
@@ -195,8 +197,8 @@ func (t *taking) intend(ctx context.Context) error {
 	})
 }
 
-// note stores the plugin's id of the snapshot under its name, so that users can give the name
-// instead. It deletes the intent if the snapshot is ready.
+// note stores the plugin's id of the snapshot together with its name, so that users can refer to
+// the snapshot by name. If the snapshot is ready, note deletes the intent.
 func (t *taking) note(ctx context.Context, got call.GroupSnapshot) error {
 	return t.s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if got.ID != "" {
@@ -216,7 +218,7 @@ func (t *taking) note(ctx context.Context, got call.GroupSnapshot) error {
 	})
 }
 
-// drop deletes an intent whose outcome is settled.
+// drop deletes the intent of a snapshot whose outcome is known.
 func (s *Service) drop(ctx context.Context, i volume.SnapshotIntent) error {
 	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if old, ok := tx.Snapshot(i.Key()); ok && old.Same(i) {
@@ -226,7 +228,7 @@ func (s *Service) drop(ctx context.Context, i volume.SnapshotIntent) error {
 	})
 }
 
-// take repeats the call while the plugin is still working, until it answers.
+// take repeats the call until the plugin has finished, the plugin refuses, or the wait ends.
 func (t *taking) take(ctx context.Context) (call.GroupSnapshot, error) {
 	for try := 1; ; try++ {
 		got, err := t.call(ctx)
@@ -241,7 +243,7 @@ func (t *taking) take(ctx context.Context) (call.GroupSnapshot, error) {
 		case !called && ctx.Err() != nil:
 			return got, t.late(ctx)
 		case called && t.wait == 0 && ce.Code == "Aborted":
-			return got, nil // the plugin is still working, and the caller does not wait
+			return got, nil // the plugin is still working, but the caller does not wait
 		case !called || t.wait == 0 || !atIt(ce):
 			return got, t.notTaken(ctx, err)
 		}
@@ -254,13 +256,13 @@ func (t *taking) take(ctx context.Context) (call.GroupSnapshot, error) {
 	}
 }
 
-// atIt reports whether a plugin may still be working on an earlier call, as far as its answer
-// tells.
+// atIt reports whether the plugin may still be working on the failed call.
 func atIt(ce *volume.CallError) bool {
 	return ce.Code == "Aborted" || ce.Code == "DeadlineExceeded"
 }
 
-// call makes one call while no other call runs for any of the volumes.
+// call asks the plugin once for the snapshot. No other call for these volumes runs at the same
+// time.
 func (t *taking) call(ctx context.Context) (got call.GroupSnapshot, err error) {
 	fn := func() error {
 		for i, id := range t.intent.Volumes {
@@ -295,20 +297,20 @@ func (t *taking) call(ctx context.Context) (got call.GroupSnapshot, err error) {
 	return got, err
 }
 
-// alone returns a snapshot as a group with one member.
+// alone returns a single snapshot in the form of a group with one member.
 func alone(one call.Snapshot) call.GroupSnapshot {
 	return call.GroupSnapshot{ID: one.ID, Snapshots: []call.Snapshot{one}, Created: one.Created, Ready: one.Ready}
 }
 
-// source returns the i-th volume. It reports whether the volume still has the storage that the
-// request began with.
+// source returns the i-th volume of the request. It reports false if the volume has been
+// deregistered or has other storage now.
 func (t *taking) source(i int) (v volume.Volume, ok bool) {
 	r, ok := t.s.Store.Volume(t.intent.Volumes[i])
 	return r.Volume, ok && r.Volume.Driver == t.intent.Driver && r.Volume.ExternalID == t.intent.Sources[i]
 }
 
-// reach returns the plugin and the secrets for a call. Secrets of the request override those of the
-// volumes.
+// reach returns the plugin and the secrets for a call. The secrets of the request override the
+// secrets of the volumes.
 func (t *taking) reach() (Plugin, call.Secrets, error) {
 	p, all, err := t.s.reach(volume.Volume{PluginID: t.intent.PluginID, Secrets: t.ask.Secrets})
 	if err != nil {
@@ -319,7 +321,7 @@ func (t *taking) reach() (Plugin, call.Secrets, error) {
 	for i := range t.intent.Volumes {
 		v, ok := t.source(i)
 		if !ok {
-			continue // the volume is gone, but its snapshot continues
+			continue // the volume was deregistered, but the plugin continues with its snapshot
 		}
 
 		v.Secrets = maps.Clone(v.Secrets)
@@ -331,7 +333,7 @@ func (t *taking) reach() (Plugin, call.Secrets, error) {
 
 		for name, value := range own {
 			if other, ok := all[name]; ok && other.Reveal() != value.Reveal() {
-				return nil, nil, volume.Errorf(volume.ErrInvalid, "the volumes have different secrets %q: say which the group is to be made with", name).
+				return nil, nil, volume.Errorf(volume.ErrInvalid, "the volumes have different secrets %q: give the secret for the group", name).
 					WithHint("--secret %s=file:PATH", name)
 			}
 

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// able returns the plugin of a snapshot, and the secrets for a call.
+// able checks that the plugin supports snapshots. It returns the plugin and the secrets for a call.
 func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, call.Secrets, volume.PluginInfo, error) {
 	if err := volume.CheckPluginID(ref.PluginID); err != nil {
 		return nil, nil, volume.PluginInfo{}, err
@@ -34,9 +34,9 @@ func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, call
 	return p, secrets, info, err
 }
 
-// DeleteSnapshot destroys a snapshot, or a group of snapshots. With a wait it repeats the call
-// while the plugin is busy. For a snapshot that does not exist it returns ErrNotFound if the plugin
-// can tell, and otherwise the plugin's answer.
+// DeleteSnapshot destroys a snapshot, or a group of snapshots. With a wait, it repeats the call
+// while the plugin is busy. If the plugin can look up snapshots, DeleteSnapshot returns ErrNotFound
+// for a snapshot that does not exist.
 func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wait time.Duration) error {
 	p, secrets, info, err := s.able(ctx, ref)
 	if err != nil {
@@ -87,8 +87,8 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 	return errors.Join(err, s.forgetNames(ctx, info.Driver, ref.Group, ref.ID))
 }
 
-// there fails for a snapshot that its plugin does not have. In CSI, a delete of an unknown id
-// succeeds, so a misspelt id would look deleted.
+// there returns ErrNotFound for a snapshot that the plugin does not have. In CSI, the delete of an
+// unknown id succeeds. Without this check, a misspelt id would appear to be deleted.
 func there(ctx context.Context, p Plugin, ref volume.SnapshotAt, secrets call.Secrets) error {
 	_, err := p.GetSnapshot(ctx, call.SnapshotRef{ID: ref.ID, Secrets: secrets})
 	var ce *volume.CallError
@@ -103,31 +103,32 @@ func none(ref volume.SnapshotAt) error {
 		WithHint("%s", suggest.Command("volctl volume snapshot list --plugin %s -o wide", ref.PluginID))
 }
 
-// begun reports whether the agent remembers a snapshot by its id. The delete then proceeds even if
-// the plugin no longer has the snapshot, so that the agent forgets it.
+// begun reports whether the agent has stored the id of this snapshot. In that case, the delete
+// continues even if the plugin no longer has the snapshot, and the agent forgets the snapshot.
 func (s *Service) begun(ref volume.SnapshotAt) bool {
 	return slices.ContainsFunc(s.snapshotNames(), func(n volume.SnapshotName) bool {
 		return n.PluginID == ref.PluginID && n.ID == ref.ID && n.Group == ref.Group
 	})
 }
 
-// unnamed refuses to delete a snapshot by its name while the agent does not know its id. The plugin
-// would take the name for an unknown id, and the delete would do nothing.
+// unnamed refuses to delete a snapshot by name while the agent does not know the snapshot's id. The
+// plugin would treat the name as an unknown id, and the delete would have no effect.
 func (s *Service) unnamed(ref volume.SnapshotAt) error {
 	for _, i := range s.Store.Snapshots() {
 		if i.PluginID != ref.PluginID || i.Group != ref.Group || i.Name != ref.ID || i.ID != "" {
 			continue
 		}
 		t := taking{intent: i}
-		return volume.Errorf(volume.ErrRefused, "%q is the name of a %s that plugin %q has not given an id yet, so it cannot be deleted", ref.ID, ref.Noun(), ref.PluginID).
-			WithHint("%s", "to learn its id: "+t.again()+"; to have it forgotten, whether it is there or not: "+suggest.Command("volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
+		return volume.Errorf(volume.ErrRefused, "cannot delete %q: it is the name of a %s without a known id at plugin %q", ref.ID, ref.Noun(), ref.PluginID).
+			WithHint("%s", "to get its id: "+t.again()+"; to forget the name: "+suggest.Command("volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
 	}
 
 	return nil
 }
 
-// ForgetSnapshot deletes the intents of unfinished snapshots with a name or id. It does not call
-// the plugin. It returns, in words, the snapshots that may remain at the plugin.
+// ForgetSnapshot deletes the intents of unfinished snapshots that have the given name or id. It
+// does not call the plugin. It returns a description of each snapshot that the plugin may still
+// have.
 func (s *Service) ForgetSnapshot(ctx context.Context, ref volume.SnapshotAt) (left []string, err error) {
 	for _, i := range s.Store.Snapshots() {
 		if i.PluginID != ref.PluginID || i.Name != ref.ID && (i.ID == "" || i.ID != ref.ID) {
@@ -145,14 +146,14 @@ func (s *Service) ForgetSnapshot(ctx context.Context, ref volume.SnapshotAt) (le
 	}
 
 	if len(left) == 0 {
-		return nil, volume.Errorf(volume.ErrNotFound, "no snapshot %q of plugin %q is being made, as far as this agent knows", ref.ID, ref.PluginID).
+		return nil, volume.Errorf(volume.ErrNotFound, "the agent has no unfinished snapshot %q of plugin %q", ref.ID, ref.PluginID).
 			WithRemedy(remedy.Of(remedy.ListSnapshots, ref.PluginID))
 	}
 
 	return left, nil
 }
 
-// persist repeats a call while the plugin is busy and ctx lasts.
+// persist repeats the call while the plugin is busy, until ctx ends.
 func (s *Service) persist(ctx context.Context, wait time.Duration, call func() error) error {
 	for try := 1; ; try++ {
 		err := call()
@@ -163,7 +164,7 @@ func (s *Service) persist(ctx context.Context, wait time.Duration, call func() e
 	}
 }
 
-// notGone explains why a snapshot was not deleted, or why that is unknown.
+// notGone returns the error for a delete that failed, or whose outcome is unknown.
 func notGone(ref volume.SnapshotAt, cause error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
@@ -186,12 +187,13 @@ func notGone(ref volume.SnapshotAt, cause error) error {
 		kind = volume.ErrTimeout
 	}
 
-	return unclear(step, cause, volume.Errorf(kind, "%v; whether %s %q is gone is not known", cause, ref.Noun(), ref.ID).
-		WithHint("%s", "run the same again to go on with it: "+again))
+	return unclear(step, cause, volume.Errorf(kind, "%v; it is unknown whether %s %q still exists", cause, ref.Noun(), ref.ID).
+		WithHint("%s", "repeat the delete: "+again))
 }
 
-// members returns the snapshots of a group. Some plugins need them for calls about the group.
-// members finds them in the list of all snapshots if the plugin can list.
+// members returns the ids of the snapshots in a group, because some plugins need these ids in calls
+// about the group. If the plugin can list snapshots, members takes the ids from the list. Otherwise
+// it asks for the group without its members.
 func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets call.Secrets) ([]string, error) {
 	if info.Caps.ListSnapshots {
 		all, err := allSnapshots(ctx, ref.PluginID, p, call.ListSnapshotsRequest{Secrets: secrets})
@@ -215,8 +217,8 @@ func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo,
 	var ce *volume.CallError
 	switch {
 	case errors.As(err, &ce) && ce.Code == "InvalidArgument":
-		return nil, unclear(call.GetGroupSnapshot, err, volume.Errorf(volume.ErrInvalid, "plugin %q has to be told which snapshots belong to it: %s", ref.PluginID, ce.Message).
-			WithHint("name them after the id of the group"))
+		return nil, unclear(call.GetGroupSnapshot, err, volume.Errorf(volume.ErrInvalid, "plugin %q needs the snapshots of the group: %s", ref.PluginID, ce.Message).
+			WithHint("give their ids after the id of the group"))
 	case errors.As(err, &ce) && ce.Code == "NotFound":
 		return nil, none(ref)
 	}
@@ -229,7 +231,7 @@ func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo,
 	return ids, err
 }
 
-// GroupSnapshot returns the current state of a group of snapshots, as its plugin reports it.
+// GroupSnapshot asks the plugin for the current state of a group of snapshots.
 func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (call.GroupSnapshot, error) {
 	ref.Group = true
 	p, secrets, info, err := s.able(ctx, ref)

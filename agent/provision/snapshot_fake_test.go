@@ -13,18 +13,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// camera is a world whose plugin makes snapshots.
+// camera is a world whose plugin also makes snapshots.
 type camera struct {
 	*world
 	snapshots map[string]volume.SnapshotIntent
-	// at holds the snapshots at the plugin, by name.
+	// at holds the snapshots that the plugin has, by name.
 	at map[string]*call.Snapshot
-	// fails holds the results of the next calls, by their kind. A nil error is a success.
+	// fails holds the results of the next calls, by the kind of the call. A nil error means
+	// success.
 	fails map[call.Method][]error
-	// ripe is the number of looks after which a snapshot is ready.
+	// ripe is the number of state queries after which a snapshot is ready.
 	ripe   int
 	paused []time.Duration
-	// patience is the number of pauses after which the wait is over; 0 means never.
+	// patience is the number of pauses after which the wait ends. With 0, the wait never ends.
 	patience int
 	pages    [][]call.Snapshot
 	planted  func() // runs at each pause
@@ -75,7 +76,7 @@ func (c *camera) Snapshots() []volume.SnapshotIntent {
 	return slices.Collect(maps.Values(c.snapshots))
 }
 
-// Update changes everything or nothing, snapshots included.
+// Update applies the whole change, including snapshots, or nothing if fn fails.
 func (c *camera) Update(ctx context.Context, fn func(provision.Tx) error) error {
 	was := maps.Clone(c.snapshots)
 	err := c.world.Update(ctx, func(inner provision.Tx) error { return fn(cameraTx{inner, c}) })
@@ -106,7 +107,7 @@ func (c *camera) Provisioner(string) (provision.Plugin, error) {
 	return c, nil
 }
 
-// called records a call and returns its result.
+// called records a call and returns the prepared result.
 func (c *camera) called(k call.Method, what string, secrets call.Secrets) error {
 	c.calls = append(c.calls, fmt.Sprintf("%s %s, %d held, %d secrets", k, what, len(c.held), len(secrets)))
 	if rest := c.fails[k]; len(rest) > 0 {
@@ -211,7 +212,7 @@ func (c *camera) DeleteGroupSnapshot(_ context.Context, r call.GroupSnapshotRef)
 	return c.called(call.DeleteGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets)
 }
 
-// refusal returns the error of a failed call, classified as csiclient does it.
+// refusal returns the error of a failed call. It sets the retry class that csiclient would set.
 func refusal(k call.Method, code string) *volume.CallError {
 	retry := volume.RetryBackoff
 	switch code {
@@ -228,7 +229,7 @@ func (c *camera) take(t *testing.T, wait time.Duration) (volume.MadeSnapshot, er
 	return c.service().Snapshot(t.Context(), volume.SnapshotAsk{Volumes: []string{"data"}, Name: "nightly"}, wait)
 }
 
-// The plugin of world makes no snapshots.
+// IDs returns the only plugin of world, which makes no snapshots.
 func (w *world) IDs() []string                        { return []string{"ebs"} }
 func (w *world) Snapshots() []volume.SnapshotIntent   { return nil }
 func (w *world) SnapshotNames() []volume.SnapshotName { return slices.Collect(maps.Values(w.names)) }
@@ -259,7 +260,7 @@ func (w *world) GetGroupSnapshot(context.Context, call.GroupSnapshotRef) (call.G
 	return call.GroupSnapshot{}, errDisk
 }
 
-// endless returns the same token for every page.
+// endless is a plugin that returns the same token for every page.
 type endless struct{ *camera }
 
 func (e endless) Provisioner(string) (provision.Plugin, error) { return e, nil }

@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// snapshotID returns the plugin's id of a snapshot or group that is given by id or by name. An id
-// that the plugin or the agent knows takes precedence over a name. A text that is neither is
-// returned unchanged, because the plugin may know it.
+// snapshotID returns the plugin's id of a snapshot or group that the user gives by id or by name.
+// If the text is both an id and a name, snapshotID treats it as an id. If the text is neither,
+// snapshotID returns the text unchanged, because the plugin may know it.
 func (s *Service) snapshotID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets call.Secrets) (string, error) {
 	names := s.snapshotNames()
 	ids := volume.SnapshotIDs(names, info.Driver, ref.Group, ref.ID)
@@ -35,7 +35,8 @@ func (s *Service) snapshotID(ctx context.Context, p Plugin, info volume.PluginIn
 	return ids[0], nil
 }
 
-// snapshotNames returns the names of all snapshots with a known id, finished or not.
+// snapshotNames returns the names of all snapshots with a known id. It includes unfinished
+// snapshots.
 func (s *Service) snapshotNames() []volume.SnapshotName {
 	names := s.Store.SnapshotNames()
 	for _, i := range s.Store.Snapshots() {
@@ -47,8 +48,8 @@ func (s *Service) snapshotNames() []volume.SnapshotName {
 	return names
 }
 
-// hasID asks the plugin whether it has a snapshot with this id. It returns false if the plugin
-// cannot answer that.
+// hasID asks the plugin whether a snapshot with this id exists. It returns false if the plugin
+// cannot answer the question.
 func hasID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets call.Secrets) (bool, error) {
 	switch {
 	case ref.Group:
@@ -65,7 +66,7 @@ func hasID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.Sna
 	}
 }
 
-// named returns a reference in which all names are replaced by the plugin's ids.
+// named returns the reference with each name replaced by the plugin's id.
 func (s *Service) named(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets call.Secrets) (volume.SnapshotAt, error) {
 	id, err := s.snapshotID(ctx, p, info, ref, secrets)
 	if err != nil {
@@ -84,7 +85,7 @@ func (s *Service) named(ctx context.Context, p Plugin, info volume.PluginInfo, r
 	return ref, nil
 }
 
-// forgetNames deletes the names of a snapshot that no longer exists, given by its id.
+// forgetNames deletes the stored names of a deleted snapshot.
 func (s *Service) forgetNames(ctx context.Context, driver string, group bool, id string) error {
 	gone := func(n volume.SnapshotName) bool { return n.Driver == driver && n.Group == group && n.ID == id }
 	if !slices.ContainsFunc(s.Store.SnapshotNames(), gone) {
@@ -102,7 +103,7 @@ func (s *Service) forgetNames(ctx context.Context, driver string, group bool, id
 	})
 }
 
-// sourceSnapshot returns the plugin's id of the snapshot that a volume is made from.
+// sourceSnapshot returns the plugin's id of the snapshot from which the plugin fills the volume v.
 func (s *Service) sourceSnapshot(ctx context.Context, v volume.Volume, info volume.PluginInfo) (string, error) {
 	p, secrets, err := s.reach(v)
 	if err != nil {

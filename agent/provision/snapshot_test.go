@@ -13,8 +13,8 @@ import (
 
 const minute = time.Minute
 
-// The agent asks for a snapshot until it is ready, with the calls that the plugin offers and with
-// growing pauses. It then deletes the intent.
+// TestSnapshotRipens checks that the agent asks for a snapshot until it is ready. It uses the calls
+// that the plugin offers, with growing pauses, and then deletes the intent.
 func TestSnapshotRipens(t *testing.T) {
 	const create = "CreateSnapshot nightly of vol-9, 1 held, 1 secrets"
 	for _, tt := range []struct {
@@ -34,11 +34,11 @@ func TestSnapshotRipens(t *testing.T) {
 		equal(t, "calls with "+tt.caps, c.calls, append([]string{create}, strings.Split(strings.Repeat("|"+tt.look, 7), "|")[1:]...))
 		equal(t, "pauses", c.paused, []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 10 * time.Second, 10 * time.Second})
 		equal(t, "intents", c.snapshots, map[string]volume.SnapshotIntent{})
-		equal(t, "events", c.events, []string{`snapshot-created data: snapshot "nightly" is "snap-1", ready`})
+		equal(t, "events", c.events, []string{`snapshot-created data: snapshot "nightly" has id "snap-1" and is ready`})
 	}
 }
 
-// A second request with the same name returns the same snapshot.
+// TestSnapshotAgain checks that a second request with the same name returns the same snapshot.
 func TestSnapshotAgain(t *testing.T) {
 	c := newCamera(t, "get")
 	for range 2 {
@@ -48,7 +48,8 @@ func TestSnapshotAgain(t *testing.T) {
 	}
 }
 
-// Without a wait the plugin is asked once. The intent stays until the snapshot is seen to be ready.
+// TestSnapshotWithoutWait checks that the agent calls the plugin once if the caller does not wait.
+// The intent stays until the agent sees that the snapshot is ready.
 func TestSnapshotWithoutWait(t *testing.T) {
 	c := newCamera(t, "list")
 	c.ripe = 1
@@ -69,7 +70,8 @@ func TestSnapshotWithoutWait(t *testing.T) {
 	}
 }
 
-// A plugin that is still working is asked again, with the same name.
+// TestSnapshotPending checks that the agent repeats the call with the same name while the plugin is
+// still working.
 func TestSnapshotPending(t *testing.T) {
 	c := newCamera(t, "get")
 	c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "Aborted"), refusal(call.CreateSnapshot, "DeadlineExceeded")}
@@ -86,13 +88,14 @@ func TestSnapshotPending(t *testing.T) {
 	equal(t, "what was told meanwhile", doing, []string{"CreateSnapshot: Aborted: no", "CreateSnapshot: DeadlineExceeded: no"})
 }
 
-// When the wait ends, the intent stays, and the error says that the plugin continues.
+// TestSnapshotLate checks that the intent stays when the wait ends. The error says that the plugin
+// continues.
 func TestSnapshotLate(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe, c.patience = 99, 3
 	_, err := c.take(t, minute)
-	want(t, "not ready", err, volume.ErrTimeout, `snapshot "nightly", which is "snap-1" at plugin "ebs", is not ready after 1m0s; it goes on there`,
-		"volctl volume snapshot list --plugin ebs", "to wait on: volctl volume snapshot create data nightly")
+	want(t, "not ready", err, volume.ErrTimeout, `snapshot "nightly" (id "snap-1" at plugin "ebs") is not ready after 1m0s; the plugin continues`,
+		"volctl volume snapshot list --plugin ebs", "to wait for it: volctl volume snapshot create data nightly")
 	if in := c.Snapshots(); len(in) != 1 || in[0].ID != "snap-1" {
 		t.Errorf("intents %+v", in)
 	}
@@ -103,8 +106,8 @@ func TestSnapshotLate(t *testing.T) {
 		c.fails[call.CreateSnapshot] = append(c.fails[call.CreateSnapshot], refusal(call.CreateSnapshot, "DeadlineExceeded"))
 	}
 	_, err = c.take(t, minute)
-	want(t, "never answered", err, volume.ErrTimeout, `plugin "ebs" has not said that snapshot "nightly" is made`, "the intent is kept",
-		"run the same again to go on with it: volctl volume snapshot create data nightly", "volctl volume snapshot delete ebs nightly --forget")
+	want(t, "never answered", err, volume.ErrTimeout, `plugin "ebs" has not confirmed snapshot "nightly"`, "keeps the intent",
+		"repeat the command to continue: volctl volume snapshot create data nightly", "volctl volume snapshot delete ebs nightly --forget")
 	var ce *volume.CallError
 	if !errors.As(err, &ce) || ce.Code != "DeadlineExceeded" || len(c.snapshots) != 1 {
 		t.Errorf("the failed call is lost: %v, %+v", err, c.snapshots)
@@ -118,24 +121,25 @@ func TestSnapshotLate(t *testing.T) {
 	}
 }
 
-// If the plugin refuses, no intent remains. After every other error the intent stays.
+// TestSnapshotFails checks that the agent deletes the intent if the plugin refuses. After every
+// other error, the intent stays.
 func TestSnapshotFails(t *testing.T) {
 	for code, tt := range map[string]struct {
 		kind  error
 		kept  bool
 		words string
 	}{
-		"NotFound":           {volume.ErrNotFound, false, `plugin "ebs" knows nothing of it: no`},
-		"FailedPrecondition": {volume.ErrRefused, false, "refuses it: no"},
-		"AlreadyExists":      {volume.ErrRefused, false, "refuses it: no"},
-		"ResourceExhausted":  {volume.ErrRefused, false, "refuses it: no"},
-		"Unimplemented":      {volume.ErrRefused, false, "cannot do it: no"},
-		"InvalidArgument":    {volume.ErrInvalid, false, "refuses it: no"},
-		"OutOfRange":         {volume.ErrInvalid, false, "refuses it: no"},
+		"NotFound":           {volume.ErrNotFound, false, `plugin "ebs" reports "not found": no`},
+		"FailedPrecondition": {volume.ErrRefused, false, "refuses the request: no"},
+		"AlreadyExists":      {volume.ErrRefused, false, "refuses the request: no"},
+		"ResourceExhausted":  {volume.ErrRefused, false, "refuses the request: no"},
+		"Unimplemented":      {volume.ErrRefused, false, "does not support the request: no"},
+		"InvalidArgument":    {volume.ErrInvalid, false, "refuses the request: no"},
+		"OutOfRange":         {volume.ErrInvalid, false, "refuses the request: no"},
 		"PermissionDenied":   {volume.ErrRefused, false, "--secret KEY=file:PATH"},
-		"Internal":           {nil, true, `whether plugin "ebs" made snapshot "nightly" is not known, so the intent is kept`},
+		"Internal":           {nil, true, `unknown whether plugin "ebs" made snapshot "nightly", so the agent keeps the intent`},
 		"Unknown":            {nil, true, "volctl volume snapshot create data nightly"},
-		"Unavailable":        {volume.ErrPluginUnavailable, true, "is not known"},
+		"Unavailable":        {volume.ErrPluginUnavailable, true, "it is unknown"},
 	} {
 		c := newCamera(t)
 		c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, code)}
@@ -149,14 +153,15 @@ func TestSnapshotFails(t *testing.T) {
 		}
 		c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "InvalidArgument")}
 		_, err = c.take(t, minute)
-		want(t, code+", then a refusal", err, nil, `whether an earlier call made snapshot "nightly" is not known`)
+		want(t, code+", then a refusal", err, nil, `unknown whether an earlier call made snapshot "nightly"`)
 		if len(c.snapshots) != 1 {
 			t.Errorf("%s: a refusal now says nothing of before", code)
 		}
 	}
 }
 
-// A request that cannot succeed is refused before anything is called or stored.
+// TestSnapshotRefused checks that the agent refuses a request that cannot succeed, before it calls
+// the plugin or stores an intent.
 func TestSnapshotRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		caps  string
@@ -165,14 +170,14 @@ func TestSnapshotRefused(t *testing.T) {
 		kind  error
 		words string
 	}{
-		"a plugin that cannot":   {"none", nil, volume.SnapshotAsk{}, volume.ErrRefused, `plugin "ebs" cannot snapshot`},
-		"one that cannot groups": {"", nil, volume.SnapshotAsk{Group: true}, volume.ErrRefused, `plugin "ebs" cannot snapshot groups`},
+		"a plugin that cannot":   {"none", nil, volume.SnapshotAsk{}, volume.ErrRefused, `plugin "ebs" cannot make snapshots`},
+		"one that cannot groups": {"", nil, volume.SnapshotAsk{Group: true}, volume.ErrRefused, `plugin "ebs" cannot make group snapshots`},
 		"an unknown volume":      {"", nil, volume.SnapshotAsk{Volumes: []string{"gone"}}, volume.ErrNotFound, `no volume "gone"`},
-		"no volume":              {"group", nil, volume.SnapshotAsk{Volumes: []string{}, Group: true}, volume.ErrInvalid, "of at least one"},
-		"several":                {"", nil, volume.SnapshotAsk{Volumes: []string{"a", "b"}}, volume.ErrInvalid, "a snapshot is of one volume"},
+		"no volume":              {"group", nil, volume.SnapshotAsk{Volumes: []string{}, Group: true}, volume.ErrInvalid, "needs at least one"},
+		"several":                {"", nil, volume.SnapshotAsk{Volumes: []string{"a", "b"}}, volume.ErrInvalid, "a snapshot needs one volume"},
 		"a bad name":             {"", nil, volume.SnapshotAsk{Name: "a/b"}, volume.ErrInvalid, "slash"},
-		"a volume being created": {"", func(c *camera) { c.provision("data", volume.Provisioning) }, volume.SnapshotAsk{}, volume.ErrRefused, `volume "data": creating was begun`},
-		"one being deleted":      {"", func(c *camera) { c.provision("data", volume.Deleting) }, volume.SnapshotAsk{}, volume.ErrRefused, "deleting was begun"},
+		"a volume being created": {"", func(c *camera) { c.provision("data", volume.Provisioning) }, volume.SnapshotAsk{}, volume.ErrRefused, `volume "data": creating has not finished`},
+		"one being deleted":      {"", func(c *camera) { c.provision("data", volume.Deleting) }, volume.SnapshotAsk{}, volume.ErrRefused, "deleting has not finished"},
 		"a plugin that is down":  {"", func(c *camera) { c.await = volume.Errorf(volume.ErrPluginUnavailable, "down"); c.view.Info.Driver = "" }, volume.SnapshotAsk{}, volume.ErrPluginUnavailable, "down"},
 		"an unreadable secret":   {"", func(c *camera) { c.secrets = errDisk }, volume.SnapshotAsk{}, errDisk, "disk full"},
 		"a full disk":            {"", func(c *camera) { c.failAt = c.updates + 1 }, volume.SnapshotAsk{}, errDisk, "disk full"},
@@ -206,7 +211,8 @@ func (c *camera) provision(id string, p volume.Provision) {
 	c.volumes[id] = r
 }
 
-// A name is refused while an unfinished snapshot of another volume has it.
+// TestSnapshotNameInUse checks that the agent refuses a name that an unfinished snapshot of another
+// volume has.
 func TestSnapshotNameInUse(t *testing.T) {
 	c := newCamera(t)
 	c.ripe = 9
@@ -217,17 +223,18 @@ func TestSnapshotNameInUse(t *testing.T) {
 	r.Volume.ID, r.Volume.ExternalID = "other", "vol-8"
 	c.volumes["other"] = r
 	_, err := c.service().Snapshot(t.Context(), volume.SnapshotAsk{Volumes: []string{"other"}, Name: "nightly"}, minute)
-	want(t, "a name of another", err, volume.ErrRefused, `snapshot "nightly" of data was begun before`, "take another name")
+	want(t, "a name of another", err, volume.ErrRefused, `an earlier snapshot "nightly" of data has not finished`, "use another name")
 }
 
-// If the plugin loses a snapshot during the wait, the snapshot no longer exists. If the plugin
-// cannot be asked about it, its state is unknown.
+// TestSnapshotGone checks a plugin that loses a snapshot during the wait. The agent then reports
+// that the snapshot does not exist. If the plugin does not answer, the state of the snapshot is
+// unknown.
 func TestSnapshotGone(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe = 9
 	c.fails[call.GetSnapshot] = []error{refusal(call.GetSnapshot, "Internal"), refusal(call.GetSnapshot, "NotFound")}
 	_, err := c.take(t, minute)
-	want(t, "gone", err, nil, `plugin "ebs" has no snapshot "snap-1" any more`)
+	want(t, "gone", err, nil, `plugin "ebs" no longer has snapshot "snap-1"`)
 	if len(c.snapshots) != 0 {
 		t.Errorf("intents %+v", c.snapshots)
 	}
@@ -235,13 +242,13 @@ func TestSnapshotGone(t *testing.T) {
 	c.ripe = 9
 	c.fails[call.GetSnapshot] = []error{refusal(call.GetSnapshot, "Unimplemented")}
 	_, err = c.take(t, minute)
-	want(t, "not told", err, nil, `whether snapshot "nightly", which is "snap-1", is ready is not known`)
+	want(t, "not told", err, nil, `unknown whether snapshot "nightly" (id "snap-1") is ready`)
 	if len(c.snapshots) != 1 {
 		t.Errorf("intents %+v", c.snapshots)
 	}
 }
 
-// If the caller goes away, the intent stays.
+// TestSnapshotInterrupted checks that the intent stays if the caller cancels the request.
 func TestSnapshotInterrupted(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe = 9
@@ -253,8 +260,8 @@ func TestSnapshotInterrupted(t *testing.T) {
 	}
 }
 
-// A group is made while no other call runs for its volumes, which are locked in order. Later calls
-// about the group name its members.
+// TestGroupSnapshot checks that the agent locks the volumes of a group in order, and runs no other
+// call for them meanwhile. Later calls about the group name its members.
 func TestGroupSnapshot(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	v := existing()

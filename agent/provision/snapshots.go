@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshots asks plugins for their snapshots, page by page. It deletes the intents of snapshots
-// that turn out to be ready. If it asks several plugins, a plugin that cannot answer is mentioned
-// in the notes.
+// Snapshots asks one plugin, or all plugins, for their snapshots. It deletes the intents of
+// snapshots that are ready in the meantime. If it asks all plugins, the notes of the result name
+// each plugin that did not answer.
 func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error) {
 	v := volume.Volume{PluginID: ask.PluginID, Secrets: ask.Secrets}
 	if ask.VolumeID != "" {
@@ -43,7 +43,7 @@ func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volum
 				out.Notes = append(out.Notes, view.Lacks(id, call.ListSnapshots)+", so its snapshots are not shown")
 			default:
 				if err := s.listOne(ctx, volume.Volume{PluginID: id}, &out); err != nil {
-					out.Notes = append(out.Notes, fmt.Sprintf("plugin %q was asked in vain: %v", id, err))
+					out.Notes = append(out.Notes, fmt.Sprintf("plugin %q did not list its snapshots: %v", id, err))
 				}
 			}
 		}
@@ -53,7 +53,8 @@ func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volum
 	return out, ctx.Err()
 }
 
-// listOne asks one plugin. If the plugin cannot list snapshots, listOne says so in the notes.
+// listOne asks one plugin for its snapshots. If the plugin cannot list snapshots, listOne adds a
+// note to the result.
 func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snapshots) error {
 	info, err := s.ready(ctx, v.PluginID)
 	if err == nil && !info.Caps.ListSnapshots {
@@ -72,7 +73,7 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 	if info.Caps.ListSnapshots {
 		all, err = allSnapshots(ctx, v.PluginID, p, call.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
 	} else {
-		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots: only those are shown that have not been seen to be finished", v.PluginID))
+		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots, so only unfinished ones are shown", v.PluginID))
 		all = s.looked(ctx, p, info, v, secrets)
 	}
 
@@ -83,7 +84,8 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 	return err
 }
 
-// looked asks for the unfinished snapshots one by one.
+// looked asks the plugin for each unfinished snapshot separately, because the plugin cannot list
+// them.
 func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, v volume.Volume, secrets call.Secrets) []call.Snapshot {
 	var all []call.Snapshot
 	for _, i := range s.Store.Snapshots() {
@@ -98,12 +100,12 @@ func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, 
 	return all
 }
 
-// allSnapshots returns all snapshots of a plugin.
+// allSnapshots lists the snapshots of a plugin, over all pages.
 func allSnapshots(ctx context.Context, pluginID string, p Plugin, req call.ListSnapshotsRequest) ([]call.Snapshot, error) {
 	var all []call.Snapshot
 	err := pages(ctx, pluginID, call.ListSnapshots, func(token string) (string, bool, error) {
 		if token == "" {
-			all = nil // the listing may start again from the first page
+			all = nil // pages may have started again from the first page
 		}
 		req.Token = token
 		page, err := p.ListSnapshots(ctx, req)
@@ -117,10 +119,10 @@ func allSnapshots(ctx context.Context, pluginID string, p Plugin, req call.ListS
 	return all, nil
 }
 
-// pending adds the unfinished snapshots. It deletes the intents of those that the listing shows as
-// ready.
+// pending adds the unfinished snapshots to the listing. If the listing shows a snapshot as ready,
+// pending deletes the intent of this snapshot.
 func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snapshots) {
-	listed := map[string][]*volume.ListedSnapshot{} // by driver and id, for snapshots and for groups
+	listed := map[string][]*volume.ListedSnapshot{} // keyed by driver and snapshot id, or by driver and group id
 	for i := range out.Listed {
 		one := &out.Listed[i]
 		for group, id := range map[bool]string{false: one.ID, true: one.GroupID} {
@@ -154,7 +156,7 @@ func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snap
 		switch {
 		case ready && s.drop(ctx, i) == nil:
 			t := taking{s: s, intent: i}
-			t.event("snapshot-created", "%s %q is %q, ready", t.noun(), i.Name, i.ID)
+			t.event("snapshot-created", "%s %q has id %q and is ready", t.noun(), i.Name, i.ID)
 		case i.Group || len(shown) == 0:
 			out.Pending = append(out.Pending, volume.PendingSnapshot{SnapshotIntent: i, Doing: s.told(i.Key())})
 		}

@@ -9,7 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A listing goes through all pages, and starts over when the plugin no longer knows the token.
+// TestSnapshotsPaged checks that a listing reads all pages. It starts again when the plugin no
+// longer knows the token.
 func TestSnapshotsPaged(t *testing.T) {
 	c := newCamera(t, "list")
 	c.pages = [][]call.Snapshot{{{ID: "s1"}, {ID: "s2"}}, {}, {{ID: "s3", Ready: true}}}
@@ -31,16 +32,18 @@ func TestSnapshotsPaged(t *testing.T) {
 	}
 }
 
-// A listing ends with an error if the plugin returns the same token again and again.
+// TestSnapshotsWithoutEnd checks that a listing fails if the plugin returns the same token again
+// and again.
 func TestSnapshotsWithoutEnd(t *testing.T) {
 	c := newCamera(t, "list")
 	s := c.service()
 	s.Plugins = endless{c}
 	_, err := s.Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
-	want(t, "endless", err, nil, `plugin "ebs" does not end its answer to ListSnapshots: the token "1" came twice`, "volctl plugin logs ebs")
+	want(t, "endless", err, nil, `plugin "ebs" returns an endless list for ListSnapshots: it returned token "1" twice`, "volctl plugin logs ebs")
 }
 
-// A plugin that cannot list is mentioned in the notes. The unfinished snapshots are still shown.
+// TestSnapshotsNotListed checks that a note names a plugin that cannot list snapshots. The listing
+// still shows the unfinished snapshots.
 func TestSnapshotsNotListed(t *testing.T) {
 	c := newCamera(t)
 	c.ripe = 9
@@ -52,7 +55,7 @@ func TestSnapshotsNotListed(t *testing.T) {
 	if err != nil || len(list.Listed) != 0 || len(list.Pending) != 1 || list.Pending[0].ID != "snap-1" || len(c.calls) != 0 {
 		t.Errorf("%v, %+v, %q", err, list, c.calls)
 	}
-	equal(t, "notes", list.Notes, []string{`plugin "ebs" cannot list its snapshots: only those are shown that have not been seen to be finished`})
+	equal(t, "notes", list.Notes, []string{`plugin "ebs" cannot list its snapshots, so only unfinished ones are shown`})
 
 	c.view.Info.Caps.GetSnapshot, c.ripe = true, 0
 	if list, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"}); err != nil || len(list.Listed) != 1 || !list.Listed[0].Ready || len(c.snapshots) != 0 {
@@ -69,7 +72,7 @@ func TestSnapshotsNotListed(t *testing.T) {
 func TestSnapshotsRefused(t *testing.T) {
 	c := newCamera(t, "none")
 	_, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
-	want(t, "it cannot", err, volume.ErrRefused, `plugin "ebs" cannot snapshot`)
+	want(t, "it cannot", err, volume.ErrRefused, `plugin "ebs" cannot make snapshots`)
 	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "nfs"})
 	want(t, "no plugin", err, volume.ErrNotFound, `no plugin "nfs"`)
 	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{VolumeID: "gone"})
@@ -81,7 +84,8 @@ func TestSnapshotsRefused(t *testing.T) {
 	}
 }
 
-// A group is finished when the listing shows each of its snapshots as ready.
+// TestGroupIsListed checks that a group is finished when the listing shows each of its snapshots as
+// ready.
 func TestGroupIsListed(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	v := existing()
@@ -120,24 +124,24 @@ func TestDeleteSnapshot(t *testing.T) {
 		kind  error
 		words string
 	}{
-		"FailedPrecondition": {volume.ErrRefused, `plugin "ebs" refuses it: no`},
-		"NotFound":           {volume.ErrNotFound, "knows nothing of it"},
-		"InvalidArgument":    {volume.ErrInvalid, "refuses it: no"}, // a member of a group
-		"DeadlineExceeded":   {volume.ErrTimeout, `whether snapshot "snap-1" is gone is not known`},
+		"FailedPrecondition": {volume.ErrRefused, `plugin "ebs" refuses the request: no`},
+		"NotFound":           {volume.ErrNotFound, "not found"},
+		"InvalidArgument":    {volume.ErrInvalid, "refuses the request: no"}, // the answer for a snapshot that is a member of a group
+		"DeadlineExceeded":   {volume.ErrTimeout, `unknown whether snapshot "snap-1" still exists`},
 		"Internal":           {nil, "volctl volume snapshot delete ebs snap-1 -y"},
 	} {
 		c.fails[call.DeleteSnapshot] = []error{refusal(call.DeleteSnapshot, code)}
 		want(t, code, c.service().DeleteSnapshot(t.Context(), at, minute), tt.kind, tt.words)
 	}
 	c.view.Info.Caps.Snapshot = false
-	want(t, "it cannot", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrRefused, `plugin "ebs" cannot snapshot`)
+	want(t, "it cannot", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrRefused, `plugin "ebs" cannot make snapshots`)
 	at.PluginID = "nfs"
 	want(t, "no plugin", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrNotFound, `no plugin "nfs"`)
 }
 
-// CSI plugins report success for deleting an unknown snapshot. The agent therefore asks first if
-// the plugin can tell. If the agent itself remembers the snapshot, the delete succeeds and the
-// agent forgets it.
+// TestDeleteNone checks the delete of an unknown snapshot. CSI plugins report success for it, so
+// the agent first asks the plugin whether the snapshot exists. If the agent itself remembers the
+// snapshot, the delete succeeds and the agent forgets it.
 func TestDeleteNone(t *testing.T) {
 	c := newCamera(t, "get", "group")
 	at := volume.SnapshotAt{PluginID: "ebs", ID: "snap-7"}
@@ -158,17 +162,17 @@ func TestDeleteNone(t *testing.T) {
 	}
 }
 
-// The name of a snapshot without a known id is refused, because the delete would appear to succeed.
-// Once the id is known, the name stands for it.
+// TestDeleteByName checks that the agent refuses the name of a snapshot whose id it does not know.
+// Such a delete would appear to succeed. When the agent knows the id, the name is enough.
 func TestDeleteByName(t *testing.T) {
 	c := newCamera(t)
 	c.fails[call.CreateSnapshot] = []error{refusal(call.CreateSnapshot, "Internal")}
 	_, err := c.take(t, 0)
-	want(t, "uncertain", err, nil, "is not known")
+	want(t, "uncertain", err, nil, "it is unknown")
 	at := volume.SnapshotAt{PluginID: "ebs", ID: "nightly"}
 	c.calls = nil
-	want(t, "no id yet", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrRefused, `"nightly" is the name of a snapshot that plugin "ebs" has not given an id yet`,
-		"to learn its id: volctl volume snapshot create data nightly", "volctl volume snapshot delete ebs nightly --forget")
+	want(t, "no id yet", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrRefused, `cannot delete "nightly": it is the name of a snapshot without a known id at plugin "ebs"`,
+		"to get its id: volctl volume snapshot create data nightly", "volctl volume snapshot delete ebs nightly --forget")
 	c.ripe = 9
 	if _, err := c.take(t, 0); err != nil {
 		t.Fatal(err)
@@ -179,7 +183,7 @@ func TestDeleteByName(t *testing.T) {
 	}
 	equal(t, "left", left, []string{`plugin "ebs" has "snap-1"`})
 	_, err = c.service().ForgetSnapshot(t.Context(), at)
-	want(t, "twice", err, volume.ErrNotFound, `no snapshot "nightly" of plugin "ebs" is being made`)
+	want(t, "twice", err, volume.ErrNotFound, `no unfinished snapshot "nightly" of plugin "ebs"`)
 
 	c.calls = nil
 	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
@@ -189,8 +193,8 @@ func TestDeleteByName(t *testing.T) {
 	equal(t, "names", len(c.names), 0)
 }
 
-// A name can be given in place of an id everywhere. An id takes precedence over a name. If several
-// snapshots have the name, the error lists their ids.
+// TestSnapshotNames checks that a name works wherever an id works. If a text is both, the agent
+// uses it as an id. If several snapshots have the name, the error lists their ids.
 func TestSnapshotNames(t *testing.T) {
 	c := newCamera(t, "get")
 	if _, err := c.take(t, minute); err != nil {
@@ -225,8 +229,8 @@ func TestSnapshotNames(t *testing.T) {
 	}
 }
 
-// Some plugins need the members of a group. The agent finds them in the plugin's list, or else asks
-// without them.
+// TestDeleteGroup checks the delete of a group at a plugin that needs the members. The agent finds
+// the members in the plugin's list, or asks the plugin for the group.
 func TestDeleteGroup(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	c.pages = [][]call.Snapshot{{{ID: "x"}, {ID: "m1", GroupID: "group-1"}}, {{ID: "m2", GroupID: "group-1"}}}
@@ -243,7 +247,7 @@ func TestDeleteGroup(t *testing.T) {
 		"GetVolumeGroupSnapshot group-1[], 0 held, 0 secrets", "DeleteVolumeGroupSnapshot group-1[m1 m2], 0 held, 0 secrets",
 	})
 	c.fails[call.GetGroupSnapshot] = []error{refusal(call.GetGroupSnapshot, "InvalidArgument")}
-	want(t, "it must be told", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrInvalid, "has to be told which snapshots belong to it", "name them")
+	want(t, "it must be told", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrInvalid, "needs the snapshots of the group", "give their ids")
 	at.Members, c.calls = []string{"m9"}, nil
 	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
 		t.Error(err)
@@ -255,5 +259,5 @@ func TestDeleteGroup(t *testing.T) {
 	}
 	c.fails[call.GetGroupSnapshot] = []error{refusal(call.GetGroupSnapshot, "NotFound")}
 	_, err = c.service().GroupSnapshot(t.Context(), at)
-	want(t, "no group", err, volume.ErrNotFound, "knows nothing of it")
+	want(t, "no group", err, volume.ErrNotFound, "not found")
 }

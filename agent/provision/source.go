@@ -11,22 +11,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// source returns the source that a new volume is filled from, as an id of the plugin. The file may
-// give a snapshot by its name, and a volume to clone by its id on this host. Requests that the
-// plugin cannot fulfil are refused here, before an intent is stored. A resumed create is not
-// checked again for whether this host reaches the clone source, because the plugin has received
-// that request before.
+// source returns the plugin's id of the snapshot or volume from which the plugin fills a new
+// volume. A volume file may give a snapshot by its name, and a clone source by its volume id on
+// this host. Requests that the plugin cannot fulfil are refused here, before the agent stores an
+// intent. For a resumed create, source does not check again whether this host reaches the clone
+// source. The plugin has already received that request.
 func (s *Service) source(ctx context.Context, v volume.Volume, info volume.PluginInfo, resumed bool) (snapshot, clone string, err error) {
 	if err := creates(v, info); err != nil {
 		return "", "", err
 	}
-	if _, err := s.Secrets(v); err != nil { // fail now rather than with an intent on disk
+	if _, err := s.Secrets(v); err != nil { // fail before the agent stores an intent
 		return "", "", err
 	}
 
 	switch {
 	case v.SnapshotID != "" && !info.Caps.Snapshot:
-		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot, so volume %q cannot be made from a snapshot", v.PluginID, v.ID).
+		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot make snapshots, so it cannot create volume %q from a snapshot", v.PluginID, v.ID).
 			WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 	case v.SnapshotID != "":
 		if v.SnapshotID, err = s.sourceSnapshot(ctx, v, info); err != nil {
@@ -43,10 +43,10 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info volume.Plugi
 	return "", clone, err
 }
 
-// cloneSource returns the external id of the volume to clone.
+// cloneSource returns the external id of the volume that the plugin clones.
 func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info volume.PluginInfo, resumed bool) (clone string, err error) {
 	r, ok := s.Store.Volume(v.CloneID)
-	if !ok { // an external id
+	if !ok { // CloneID is an external id
 		if r, ok, err = s.registered(ctx, info.Driver, v.CloneID); !ok || err != nil {
 			return v.CloneID, err
 		}
@@ -56,9 +56,9 @@ func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info volume.
 	case of.ID == v.ID:
 		return "", volume.Errorf(volume.ErrInvalid, "volume %q cannot be a clone of itself", v.ID)
 	case of.Driver != info.Driver:
-		return "", volume.Errorf(volume.ErrRefused, "volume %q is of plugin %q, and plugin %q clones its own volumes alone", of.ID, of.PluginID, v.PluginID)
+		return "", volume.Errorf(volume.ErrRefused, "volume %q belongs to plugin %q, but plugin %q can clone only its own volumes", of.ID, of.PluginID, v.PluginID)
 	case of.Provision != volume.Provisioned:
-		return "", volume.Errorf(volume.ErrRefused, "volume %q cannot be cloned: %s was begun and has not been seen to end", of.ID, of.Provision).
+		return "", volume.Errorf(volume.ErrRefused, "cannot clone volume %q: %s has not finished", of.ID, of.Provision).
 			WithRemedy(remedy.Of(remedy.ShowVolume, of.ID))
 	case !resumed && !v.Topology.Given():
 		return of.ExternalID, of.CheckCloneSource(info)
@@ -67,7 +67,7 @@ func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info volume.
 	}
 }
 
-// registered returns the volume that has the given external id.
+// registered returns the record of the volume with the given external id.
 func (s *Service) registered(ctx context.Context, driver, externalID string) (r volume.Record, ok bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		var id string
@@ -83,11 +83,11 @@ func (s *Service) registered(ctx context.Context, driver, externalID string) (r 
 	return r, ok, err
 }
 
-// errLookOnly ends a read-only transaction without a commit.
+// errLookOnly ends a read-only transaction, so that the store commits nothing.
 var errLookOnly = errors.New("nothing is changed")
 
-// unripe refuses a snapshot that this agent began and that is not ready yet. No volume may be made
-// from it (CSI spec, Snapshot.ready_to_use).
+// unripe refuses a snapshot that this agent has requested and that is not ready yet. The CSI spec
+// forbids creating a volume from such a snapshot (Snapshot.ready_to_use).
 func (s *Service) unripe(ctx context.Context, v volume.Volume, info volume.PluginInfo) error {
 	for _, i := range s.Store.Snapshots() {
 		if i.Group || i.ID == "" || i.ID != v.SnapshotID || i.Driver != info.Driver {
@@ -107,8 +107,8 @@ func (s *Service) unripe(ctx context.Context, v volume.Volume, info volume.Plugi
 	return nil
 }
 
-// sourceless returns the error for a source that the plugin does not know, or nil if the call
-// failed for another reason.
+// sourceless returns the error for a snapshot or clone source that the plugin does not know. It
+// returns nil if the call failed for another reason.
 func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
 	switch {
 	case ce == nil || ce.Code != "NotFound":
@@ -124,9 +124,9 @@ func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
 	return nil
 }
 
-// creating makes the call that creates a volume. It repeats the call under the same name while the
-// plugin reports that it is still working, for instance copying data. Calls for other volumes do
-// not wait for it.
+// creating makes the call that creates a volume. While the plugin reports that it is still working,
+// for example on a copy, creating repeats the call under the same name. Calls for other volumes do
+// not wait for this call.
 func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Duration, made func() error) error {
 	for try := 1; ; try++ {
 		err := s.Queue.Call(ctx, v.ID, call.CreateVolume, made)
@@ -139,7 +139,7 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 			continue
 		}
 		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errLate) {
-			return ctx.Err() // the caller is gone
+			return ctx.Err() // the caller has cancelled the request
 		}
 
 		words := &volume.Error{Kind: volume.ErrTimeout, Message: fmt.Sprintf("after %s: %v", wait, err)}
@@ -151,10 +151,10 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 	}
 }
 
-// errLate is the cause of a context whose time ran out.
+// errLate is the cause of a context whose wait has timed out.
 var errLate = errors.New("the wait is over")
 
-// within limits ctx to wait; with 0 it returns ctx unchanged.
+// within limits ctx to the duration wait. With 0, it returns ctx unchanged.
 func within(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
 	if wait <= 0 {
 		return ctx, func() {}

@@ -9,7 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// copies returns a camera whose plugin can clone, and the CreateVolume requests that it received.
+// copies returns a camera whose plugin can clone. It also returns the CreateVolume requests that
+// the plugin receives.
 func copies(t *testing.T) (c *camera, asked *[]call.CreateVolumeRequest) {
 	t.Helper()
 	c, asked = newCamera(t, "get"), &[]call.CreateVolumeRequest{}
@@ -35,8 +36,8 @@ func clone(of string) volume.Volume {
 	return v
 }
 
-// A clone may be named by its id on this host or at the plugin. The record keeps the id from the
-// file.
+// TestCloneOf checks that a file can name the clone source by its volume id on this host or by its
+// external id. The record keeps the id from the file.
 func TestCloneOf(t *testing.T) {
 	for of, want := range map[string]string{"source": "vol-9", "vol-9": "vol-9", "vol-unknown": "vol-unknown"} {
 		c, asked := copies(t)
@@ -50,7 +51,8 @@ func TestCloneOf(t *testing.T) {
 	}
 }
 
-// A volume that cannot be a source is refused before anything is called or stored.
+// TestSourceRefused checks that the agent refuses an unsuitable source before it calls the plugin
+// or stores an intent.
 func TestSourceRefused(t *testing.T) {
 	fromSnapshot := spec()
 	fromSnapshot.SnapshotID = "snap-1"
@@ -61,13 +63,13 @@ func TestSourceRefused(t *testing.T) {
 		words string
 	}{
 		"it cannot clone":    {clone("source"), func(c *camera) { c.view.Info.Caps.Clone = false }, volume.ErrRefused, `plugin "ebs" cannot clone volumes`},
-		"it cannot snapshot": {fromSnapshot, func(c *camera) { c.view.Info.Caps.Snapshot = false }, volume.ErrRefused, `plugin "ebs" cannot snapshot`},
+		"it cannot snapshot": {fromSnapshot, func(c *camera) { c.view.Info.Caps.Snapshot = false }, volume.ErrRefused, `plugin "ebs" cannot make snapshots`},
 		"of another driver": {clone("source"), func(c *camera) {
 			r := c.volumes["source"]
 			r.Volume.Driver, r.Volume.PluginID = "nfs.csi", "nfs"
 			c.volumes["source"] = r
-		}, volume.ErrRefused, `volume "source" is of plugin "nfs", and plugin "ebs" clones its own`},
-		"being deleted": {clone("source"), func(c *camera) { c.provision("source", volume.Deleting) }, volume.ErrRefused, `volume "source" cannot be cloned`},
+		}, volume.ErrRefused, `volume "source" belongs to plugin "nfs", but plugin "ebs" can clone only its own`},
+		"being deleted": {clone("source"), func(c *camera) { c.provision("source", volume.Deleting) }, volume.ErrRefused, `cannot clone volume "source"`},
 		"not ready": {fromSnapshot, func(c *camera) {
 			i := volume.SnapshotIntent{PluginID: "ebs", Driver: "ebs.csi", Name: "n", ID: "snap-1", Volumes: []string{"source"}, Sources: []string{"vol-9"}}
 			c.snapshots[i.Key()] = i
@@ -91,7 +93,8 @@ func TestSourceRefused(t *testing.T) {
 	want(t, "itself", err, volume.ErrInvalid, "cannot be a clone of itself")
 }
 
-// A snapshot that has become ready in the meantime is accepted, and its intent is deleted.
+// TestSourceIsReadyByNow checks that the agent accepts a snapshot that has become ready in the
+// meantime, and deletes its intent.
 func TestSourceIsReadyByNow(t *testing.T) {
 	c, _ := copies(t)
 	v := spec()
@@ -104,7 +107,8 @@ func TestSourceIsReadyByNow(t *testing.T) {
 	}
 }
 
-// A plugin that is copying is asked again until the time is over. After that, the intent stays.
+// TestCreateTakesLong checks that the agent repeats the create while the plugin copies data, until
+// the wait ends. The intent stays after the wait.
 func TestCreateTakesLong(t *testing.T) {
 	aborted, late := refusal(call.CreateVolume, "Aborted"), refusal(call.CreateVolume, "DeadlineExceeded")
 	c, asked := copies(t)
@@ -116,7 +120,7 @@ func TestCreateTakesLong(t *testing.T) {
 	c, asked = copies(t)
 	c.fails[call.CreateVolume], c.patience = []error{aborted, aborted, aborted}, 2
 	_, _, err := c.service().CreateWithin(t.Context(), clone("source"), false, minute)
-	want(t, "too late", err, volume.ErrTimeout, "after 1m0s: CreateVolume: Aborted: no", "the intent is kept", "run the same create again")
+	want(t, "too late", err, volume.ErrTimeout, "after 1m0s: CreateVolume: Aborted: no", "keeps the intent", "repeat the create")
 	if r := c.volumes["data"]; r.Volume.Provision != volume.Provisioning || len(*asked) != 2 {
 		t.Errorf("%+v after %d calls", r.Volume, len(*asked))
 	}
@@ -148,7 +152,7 @@ func TestCreateTakesLong(t *testing.T) {
 	}
 }
 
-// If the source does not exist, no intent remains.
+// TestSourceIsMissing checks that no intent remains if the source does not exist.
 func TestSourceIsMissing(t *testing.T) {
 	fromSnapshot := spec()
 	fromSnapshot.SnapshotID = "snap-1"

@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// learn asks the plugin about a volume that is about to be registered. It sets the size, the
-// topologies from which the volume can be reached and, if the file has none, the context. It
-// accepts the volume unchanged if the plugin is down or cannot answer.
+// learn asks the plugin about a volume before the volume is registered. It sets the size and the
+// topologies from which hosts can reach the volume. It sets the context only if the file has none.
+// If the plugin is down or does not answer, learn leaves the volume unchanged.
 func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(call.ControllerGetVolume) || !view.Info.Caps.Get {
 		return nil
@@ -27,7 +27,7 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	var ce *volume.CallError
 	switch {
 	case errors.As(err, &ce) && ce.Code == "NotFound":
-		return volume.Errorf(volume.ErrNotFound, "plugin %q knows no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
+		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
 	case err != nil || got.ExternalID != v.ExternalID:
 		return ctx.Err()
 	}
@@ -40,20 +40,22 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	return nil
 }
 
-// These limits bound a listing. A plugin that exceeds them is assumed to list without end.
+// pageSize and maxPages limit a listing. The agent gives up on a plugin that returns more pages,
+// because its list may never end.
 const (
 	pageSize = 100
 	maxPages = 10000
 )
 
-// endless returns the error for a listing that the agent gave up.
+// endless returns the error for a listing that never ends.
 func endless(pluginID string, step call.Method, why string) error {
-	return volume.Errorf(nil, "plugin %q does not end its answer to %s: %s", pluginID, step, why).WithRemedy(remedy.Of(remedy.ShowPluginLog, pluginID))
+	return volume.Errorf(nil, "plugin %q returns an endless list for %s: %s", pluginID, step, why).WithRemedy(remedy.Of(remedy.ShowPluginLog, pluginID))
 }
 
-// pages calls page for each page until the last one, or until page reports done. If the plugin no
-// longer knows its own token, pages starts again from the first page, once (CSI spec, ListVolumes
-// Errors, ListSnapshots Errors). The callback then sees the same entries a second time.
+// pages calls page for each page until the last one, or until page reports done. If the plugin
+// rejects a token that it issued, pages starts again from the first page, once. See the sections
+// "ListVolumes Errors" and "ListSnapshots Errors" of the CSI spec. After the restart, page sees the
+// same entries a second time.
 func pages(ctx context.Context, pluginID string, step call.Method, page func(token string) (next string, done bool, err error)) error {
 	token, again := "", false
 	seen := map[string]bool{}
@@ -68,7 +70,7 @@ func pages(ctx context.Context, pluginID string, step call.Method, page func(tok
 		case err != nil || done || next == "":
 			return err
 		case seen[next]:
-			return endless(pluginID, step, fmt.Sprintf("the token %.40q came twice", next))
+			return endless(pluginID, step, fmt.Sprintf("it returned token %.40q twice", next))
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
@@ -77,12 +79,12 @@ func pages(ctx context.Context, pluginID string, step call.Method, page func(tok
 		token = next
 	}
 
-	return endless(pluginID, step, fmt.Sprintf("there were %d pages", maxPages))
+	return endless(pluginID, step, fmt.Sprintf("it returned %d pages", maxPages))
 }
 
-// List calls each for the volumes that a plugin has, whether registered here or not, up to limit
-// (0: all). It reports whether there are more. It stops when ctx ends, and at the first error of
-// each.
+// List calls each for every volume of the plugin, including volumes that are not registered here.
+// It stops after limit volumes (0: no limit), when ctx ends, and at the first error of each. It
+// reports whether the plugin has more volumes.
 func (s *Service) List(ctx context.Context, pluginID string, limit int, each func(call.StorageVolume) error) (more bool, err error) {
 	p, err := s.storage(ctx, pluginID, "list its volumes", func(c volume.Caps) bool { return c.List })
 	if err != nil {
@@ -118,7 +120,7 @@ func (s *Service) List(ctx context.Context, pluginID string, limit int, each fun
 	return more, err
 }
 
-// Capacity asks how much storage a plugin can still create.
+// Capacity asks the plugin how much more storage it can create.
 func (s *Service) Capacity(ctx context.Context, pluginID string, q call.CapacityRequest) (call.CapacityResult, error) {
 	for _, c := range q.Capabilities {
 		if err := volume.CheckCapability(c); err != nil {
@@ -126,20 +128,20 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q call.Capacity
 		}
 	}
 
-	p, err := s.storage(ctx, pluginID, "tell how much it can create", func(c volume.Caps) bool { return c.Capacity })
+	p, err := s.storage(ctx, pluginID, "report its capacity", func(c volume.Caps) bool { return c.Capacity })
 	if err != nil {
 		return call.CapacityResult{}, err
 	}
 	if len(q.Topology) > 0 && !s.Plugins.View(pluginID).Info.Caps.Topology {
-		return call.CapacityResult{}, volume.Errorf(volume.ErrRefused, "plugin %q knows no topology", pluginID)
+		return call.CapacityResult{}, volume.Errorf(volume.ErrRefused, "plugin %q does not support topology", pluginID)
 	}
 
 	out, err := p.GetCapacity(ctx, q)
 	return out, refusal(pluginID, err)
 }
 
-// storage returns a plugin that is ready and has the capability that can checks. The error names
-// that capability with the words in the parameter.
+// storage waits until the plugin is ready and checks with can that the plugin has a capability. If
+// the capability is missing, the error names it with the given text.
 func (s *Service) storage(ctx context.Context, pluginID, what string, can func(volume.Caps) bool) (Storage, error) {
 	info, err := s.ready(ctx, pluginID)
 	if err != nil {

@@ -13,8 +13,8 @@ func at(zone string) call.TopologyRequest {
 	return call.TopologyRequest{Required: here, Preferred: here}
 }
 
-// placed returns a camera whose plugin has a topology. With an empty zone its host reports no
-// segments.
+// placed returns a camera whose plugin supports topology, on a host in the given zone. With an
+// empty zone, the host reports no segments.
 func placed(t *testing.T, zone string) (*camera, *[]call.CreateVolumeRequest) {
 	t.Helper()
 	c, asked := copies(t)
@@ -25,8 +25,9 @@ func placed(t *testing.T, zone string) (*camera, *[]call.CreateVolumeRequest) {
 	return c, asked
 }
 
-// A volume without a topology_request is created where this host can reach it. The topology sent is
-// not part of the request, so a repeat with the same file matches.
+// TestDefaultTopology checks that the agent creates a volume without topology_request where this
+// host can reach it. This topology is not part of the stored request, so a repeat with the same
+// file matches.
 func TestDefaultTopology(t *testing.T) {
 	elsewhere := spec()
 	elsewhere.Topology.Required = []map[string]string{{"zone": "b"}}
@@ -60,8 +61,8 @@ func TestDefaultTopology(t *testing.T) {
 	}
 }
 
-// A resumed create repeats the topology that the first one sent, even if the host's topology has
-// changed.
+// TestResumedTopology checks that a resumed create sends the topology of the first attempt, even if
+// the topology of the host has changed.
 func TestResumedTopology(t *testing.T) {
 	c, asked := placed(t, "a")
 	c.fails[call.CreateVolume] = []error{refusal(call.CreateVolume, "DeadlineExceeded")}
@@ -74,7 +75,8 @@ func TestResumedTopology(t *testing.T) {
 	}
 	equal(t, "sent again", (*asked)[1].Topology, at("a"))
 
-	// A record from before the default sent no topology, so a resumed create sends none.
+	// An earlier version stored an intent without a topology. A resumed create of such an intent
+	// also sends no topology.
 	c, asked = placed(t, "a")
 	old := clone("source")
 	old.Name, old.Driver, old.Provision = "data", "ebs.csi", volume.Provisioning
@@ -86,14 +88,15 @@ func TestResumedTopology(t *testing.T) {
 	equal(t, "sent for an old record", (*asked)[0].Topology, call.TopologyRequest{})
 }
 
-// reach makes the source of clones reachable from one zone only.
+// reach makes the clone source reachable from one zone only.
 func (c *camera) reach(zone string) {
 	r := c.volumes["source"]
 	r.Volume.Topologies = []map[string]string{{"zone": zone}}
 	c.volumes["source"] = r
 }
 
-// A clone for this host needs a source that this host can reach.
+// TestCloneOutOfReach checks that the agent refuses to clone for this host a source that this host
+// cannot reach.
 func TestCloneOutOfReach(t *testing.T) {
 	for _, of := range []string{"source", "vol-9"} {
 		c, asked := placed(t, "a")

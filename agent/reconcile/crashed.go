@@ -8,19 +8,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// atWork is the reason for postponing a call that would change the storage of a volume.
-const atWork = "a call of the agent that died may still be at work on it"
+// atWork is the reason why the queue postpones a call that would change the storage of a volume.
+const atWork = "a call of the crashed agent may still be running"
 
 // suspect is a volume on which a call of a crashed agent may still be running.
 type suspect struct {
 	plugin string
 	since  time.Time // when this agent started
-	of     uint64    // incarnation of the plugin that may run the call; 0 if it is not known yet
+	of     uint64    // incarnation of the plugin that may run the call; 0 if unknown
 }
 
-// suspects returns the suspect volumes. After a crash, these are the volumes whose records are
-// unsettled, and the volumes of snapshots that were begun. Calls for all other volumes need not
-// wait.
+// suspects returns the volumes on which a call of a crashed agent may still be running. These are
+// the volumes with an unsettled record, and the volumes with an unfinished snapshot. Calls for all
+// other volumes need not wait.
 func suspects(o Options, now time.Time) map[string]*suspect {
 	all := map[string]*suspect{}
 	if !o.Crashed {
@@ -41,9 +41,9 @@ func suspects(o Options, now time.Time) map[string]*suspect {
 	return all
 }
 
-// suspected returns the time until which a call of a crashed agent may still run on a volume. If no
-// call can run any longer, ok is false. The time is one deadline of the plugin after the start of
-// this agent, and a restart of the plugin ends it earlier. The caller holds mu.
+// suspected reports whether a call of a crashed agent may still be running on a volume, and until
+// when. The limit is one call deadline after the start of this agent. A restart of the plugin ends
+// the call earlier. The caller holds mu.
 func (q *Queue) suspected(id string, now time.Time) (until time.Time, ok bool) {
 	s, ok := q.suspects[id]
 	if !ok {
@@ -55,7 +55,7 @@ func (q *Queue) suspected(id string, now time.Time) (until time.Time, ok bool) {
 		s.of = p.Incarnation
 	}
 
-	// The incarnation of a plugin with separate parts is that of its node part.
+	// If the plugin has separate parts, its incarnation is that of the node part.
 	restarted := p.Apart == nil && p.Ready && p.Incarnation != s.of
 	until = s.since.Add(max(deadline(p.CallTimeout), deadline(p.ControllerTimeout)))
 	if restarted || now.After(until) {
@@ -66,7 +66,7 @@ func (q *Queue) suspected(id string, now time.Time) (until time.Time, ok bool) {
 	return until, true
 }
 
-// quiet waits until no call of a crashed agent can still run on a volume.
+// quiet waits until no call of a crashed agent can still be running on a volume.
 func (q *Queue) quiet(ctx context.Context, id string) error {
 	for {
 		q.mu.Lock()
@@ -76,12 +76,12 @@ func (q *Queue) quiet(ctx context.Context, id string) error {
 			return nil
 		}
 		select {
-		// Poll, because a restart of the plugin sends no signal here.
+		// Poll, because the queue sends no signal here when the plugin restarts.
 		case <-time.After(min(quietEvery, time.Until(until)+time.Millisecond)):
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return volume.Errorf(volume.ErrTimeout, "nothing was asked of the plugin for volume %q: %s, at most until %s", id, atWork, until.Format(time.TimeOnly)).
-					WithHint("run the same again")
+				return volume.Errorf(volume.ErrTimeout, "cannot call the plugin for volume %q yet: %s, at most until %s", id, atWork, until.Format(time.TimeOnly)).
+					WithHint("repeat the command")
 			}
 
 			return ctx.Err()
@@ -92,9 +92,9 @@ func (q *Queue) quiet(ctx context.Context, id string) error {
 // quietEvery is the interval at which quiet checks for a restart of the plugin.
 const quietEvery = 200 * time.Millisecond
 
-// Change is like Exclusive, for a call that changes the storage of a volume. It first waits until
-// no call of a crashed agent can still run on the volume. It is refused while calls are pending
-// that a forced deregister left for the same storage.
+// Change does the same as Exclusive, for a call that changes the storage of a volume. Before it
+// starts, Change waits until no call of a crashed agent can still be running on the volume. It
+// refuses the call while pending calls for the same storage remain after a forced deregister.
 func (q *Queue) Change(ctx context.Context, id string, fn func() error) error {
 	if err := q.quiet(ctx, id); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// crashed returns the queue of an agent whose predecessor crashed, over these volumes.
+// crashed returns a queue for the records rs, as an agent starts it after a crash.
 func crashed(rs []volume.Record, p *plugin, begun ...string) *reconcile.Queue {
 	store := &memory{}
 	for _, r := range rs {
@@ -32,8 +32,9 @@ func crashed(rs []volume.Record, p *plugin, begun ...string) *reconcile.Queue {
 	})
 }
 
-// TestChangeAfterCrash checks that a call which changes a volume's storage waits one deadline if a
-// call of the crashed agent may still run on the volume. Calls for a settled volume do not wait.
+// TestChangeAfterCrash checks that a call that changes storage waits if a call of the crashed agent
+// may still run on the volume. The wait is one call deadline. Calls for a settled volume do not
+// wait.
 func TestChangeAfterCrash(t *testing.T) {
 	const limit = 30 * time.Second
 	of := func(id string, change func(*volume.Record)) volume.Record {
@@ -82,8 +83,8 @@ func TestChangeAfterCrash(t *testing.T) {
 	}
 }
 
-// TestChangeAfterRestartOfPlugin checks that the wait ends once the plugin process that may run the
-// call is gone.
+// TestChangeAfterRestartOfPlugin checks that the wait ends when the plugin process that may run the
+// call has ended.
 func TestChangeAfterRestartOfPlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Provision: volume.Provisioning}}
@@ -103,7 +104,8 @@ func TestChangeAfterRestartOfPlugin(t *testing.T) {
 	})
 }
 
-// TestChangeBlockedByDebt checks that the pending calls of a forced deregister come first.
+// TestChangeBlockedByDebt checks that Change is refused while calls are pending after a forced
+// deregister.
 func TestChangeBlockedByDebt(t *testing.T) {
 	p := &plugin{v: volume.PluginView{Known: true, Ready: true, Incarnation: 1}}
 	q := crashed([]volume.Record{{Volume: volume.Volume{ID: "owed", PluginID: "p", ExternalID: "x"}}}, p)

@@ -10,58 +10,58 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The retry delays start at firstDelay and double at each failure, up to lastDelay. Each varies by
-// ±20 %.
+// The first retry delay is firstDelay. Each failure doubles the delay, up to lastDelay. Each delay
+// varies by ±20 %.
 const (
 	firstDelay = 500 * time.Millisecond
 	lastDelay  = 5 * time.Minute
 )
 
-// A volume whose steps keep failing may fail burst times at the pace of the retry delays. After
-// that, it may fail once per lastDelay. That holds for every cause that makes its steps due:
-// several failing steps, successful undo steps in between, or a plugin that stops and starts. So a
-// volume can fail at most burst + 288 times a day. A new request is still tried at once.
+// burst limits how often the steps of one volume may fail at the pace of the retry delays. After
+// that, the volume may fail once per lastDelay. The limit also holds if several steps fail, if undo
+// steps succeed in between, or if the plugin stops and starts. A volume can therefore fail at most
+// burst + 288 times a day. The queue still tries a new request at once.
 const burst = 100
 
-// defaultDeadline is used for a plugin whose call deadline is unknown.
+// defaultDeadline applies to a plugin whose call deadline is unknown.
 const defaultDeadline = 2 * time.Minute
 
-// entry is the queue's state for one volume. Queue.mu guards all fields except sem and the fields
-// that belong to the holder of sem.
+// entry is the state of one volume in the queue. Queue.mu guards all fields, except sem and the
+// fields that only the holder of sem uses.
 type entry struct {
 	sem     chan struct{}  // held by the goroutine that may make calls for the volume
-	unsaved bool           // a step had to be on disk and is not; for the holder of sem
-	last    volume.Glimpse // observation of the last step at its path; for the holder of sem
+	unsaved bool           // a step should be on disk but is not; only for the holder of sem
+	last    volume.Glimpse // the observation of the last step at its path; only for the holder of sem
 	lastAt  time.Time
-	// misplaced holds the claims that the last observation of the whole volume found out of place;
-	// for the holder of sem.
+	// misplaced contains the claims whose mounts were missing or wrong in the last observation of
+	// the whole volume. Only the holder of sem uses it.
 	misplaced map[string]bool
-	whole     bool // the next turn observes settled claims too
-	refs      int  // number of goroutines that hold or await sem; they keep the entry alive
+	whole     bool // the next turn also observes settled claims
+	refs      int  // number of goroutines that hold or await sem; the entry stays while it is positive
 	working   bool // a worker is running
-	again     bool // the worker must take another turn
+	again     bool // the worker must run another turn
 
 	failed  map[string]*volume.Attempt // failed steps by Action.Key
 	running *volume.Attempt            // the current step
-	abandon context.CancelFunc         // cancels the current call; nil without a call
-	stale   bool                       // the decision of this turn is outdated, so its call must not start
+	abandon context.CancelFunc         // cancels the current call; nil if no call runs
+	stale   bool                       // the chosen step of this turn is outdated, so its call must not start
 	renewed bool                       // due was called during the current step
 	asked   bool                       // due was called for a new request
 	exempt  map[string]bool            // failed steps that a new request made due
-	wait    *volume.Attempt            // why the volume waits; nil if it does not
-	outside *volume.Attempt            // a create or delete that runs or has failed
-	pace    time.Time                  // end of the failures so far at one per lastDelay
+	wait    *volume.Attempt            // the reason why the volume waits; nil if it does not wait
+	outside *volume.Attempt            // a create or delete that is running or has failed
+	pace    time.Time                  // a clock that each failure advances by lastDelay
 
-	watchUntil  time.Time // no late effect on a mount is expected after this time
-	watchOf     uint64    // incarnation of the plugin that may cause one
-	attachUntil time.Time // no late effect on the attachment is expected after this time
+	watchUntil  time.Time // end of the wait for a late effect on a mount
+	watchOf     uint64    // incarnation of the plugin that may cause this effect
+	attachUntil time.Time // end of the wait for a late effect on the attachment
 }
 
 func newEntry() *entry {
 	return &entry{sem: make(chan struct{}, 1), failed: map[string]*volume.Attempt{}}
 }
 
-// empty reports whether the entry has no state that must be kept.
+// empty reports whether the queue can delete the entry without losing state.
 func (e *entry) empty(now time.Time) bool {
 	return !e.unsaved && len(e.failed)+len(e.exempt) == 0 && e.wait == nil && e.running == nil && e.outside == nil && e.watchUntil.IsZero() && e.attachUntil.IsZero() && !e.pace.After(now)
 }
@@ -77,8 +77,8 @@ func (e *entry) lock(ctx context.Context) error {
 
 func (e *entry) unlock() { <-e.sem }
 
-// freshFor limits the age at which the last step's observation may serve the next decision. An
-// unmount by another program can follow any observation immediately, so a new one is hardly safer.
+// freshFor is the maximum age of an observation that the next turn may reuse. A new observation
+// would hardly be safer, because another program can unmount the path right after any observation.
 const freshFor = 100 * time.Millisecond
 
 func (e *entry) glimpsed(a volume.Action, out volume.Outcome, now time.Time) {
@@ -136,12 +136,12 @@ func (e *entry) end(a volume.Action, out volume.Outcome, now time.Time) {
 	}
 }
 
-// notBefore returns the earliest time for the next retry of a failed step, unless a new request
-// asks for it.
+// notBefore returns the earliest time for the next retry of a failed step. A new request may retry
+// earlier.
 func (e *entry) notBefore() time.Time { return e.pace.Add(-burst * lastDelay) }
 
-// dueNext returns the time at which a failed step may be retried. It is zero if only a change can
-// make the step due.
+// dueNext returns the time at which a failed step may be retried. It returns the zero time if only
+// a change can make the step due.
 func (e *entry) dueNext(key string, at *volume.Attempt) time.Time {
 	if floor := e.notBefore(); !at.Next.IsZero() && !e.exempt[key] && at.Next.Before(floor) {
 		return floor
@@ -149,13 +149,13 @@ func (e *entry) dueNext(key string, at *volume.Attempt) time.Time {
 	return at.Next
 }
 
-// delay returns the wait after the n-th failure in a row.
+// delay returns the delay before the retry after n failures in a row.
 func delay(n int) time.Duration {
 	return backoff.Jitter(backoff.Delays{First: firstDelay, Last: lastDelay}.After(n))
 }
 
-// parked returns the steps that must not be tried yet. A step that waits for a change stays parked
-// until due is called.
+// parked returns the keys of the steps that must wait. A step that waits for a change stays parked
+// until the queue calls due.
 func (e *entry) parked(now time.Time) map[string]bool {
 	var keys map[string]bool
 	for key, at := range e.failed {
@@ -170,12 +170,12 @@ func (e *entry) parked(now time.Time) map[string]bool {
 	return keys
 }
 
-// longAgo is the due time of a step that must be tried at once.
+// longAgo is the due time of a step that must be retried at once.
 var longAgo = time.Unix(1, 0)
 
-// due makes every failed step due: at once after a new request, and otherwise as soon as the
-// volume's pace allows. The current step becomes due in the same way if it fails, because it may
-// have started before the change.
+// due makes every failed step due. After a new request, a step is due at once. Otherwise, it is due
+// as soon as the pace of the volume permits. If the current step fails, it also becomes due,
+// because it may have started before the change.
 func (e *entry) due(asked bool) {
 	for _, at := range e.failed {
 		e.dueAt(at, asked)
@@ -194,7 +194,7 @@ func (e *entry) dueAt(at *volume.Attempt, asked bool) {
 	e.exempt[at.Action.Key()] = true
 }
 
-// prune forgets failures to make things that no claim wants any longer.
+// prune deletes the failures of steps that no claim needs any longer.
 func (e *entry) prune(r volume.Record) {
 	wanted := false
 	for _, c := range r.Claims {
@@ -210,8 +210,8 @@ func (e *entry) prune(r volume.Record) {
 	}
 }
 
-// nextDue returns the earliest time at which a parked step may be retried, or zero if there is
-// none. It ignores steps that are already due, because something else holds them up.
+// nextDue returns the earliest time at which a parked step may be retried, or the zero time. It
+// skips steps that are already due, because they wait for something other than time.
 func (e *entry) nextDue(now time.Time) time.Time {
 	var t time.Time
 	for key, at := range e.failed {
@@ -223,7 +223,7 @@ func (e *entry) nextDue(now time.Time) time.Time {
 	return t
 }
 
-// waiting records why the volume waits, and until when if that is known.
+// waiting records why the volume waits, and until when if that time is known.
 func (e *entry) waiting(a volume.Action, until time.Time) {
 	if a.Cause == volume.CauseWatch {
 		if until = e.watchUntil; e.attachUntil.After(until) {
@@ -261,7 +261,7 @@ func (e *entry) endOutside(err error) {
 	}
 }
 
-// settle forgets failures, because everything that the claims want has been made.
+// settle deletes all failures, because the volume now matches its claims.
 func (e *entry) settle() {
 	clear(e.failed)
 	clear(e.exempt)
@@ -269,21 +269,21 @@ func (e *entry) settle() {
 	e.watchUntil, e.attachUntil = time.Time{}, time.Time{}
 }
 
-// watch expects late effects on mounts until one deadline of the plugin's current incarnation has
-// passed.
+// watch waits for late effects on mounts. The wait ends one call deadline from now, or when the
+// plugin runs in a new process.
 func (e *entry) watch(now time.Time, p volume.PluginView) {
 	e.watchUntil, e.watchOf = now.Add(deadline(p.CallTimeout)), p.Incarnation
 }
 
-// watchAttachment expects late effects on the attachment until one deadline has passed. A restart
-// of the plugin does not end the wait, because the storage system continues without the plugin.
+// watchAttachment waits for late effects on the attachment, for one call deadline. A restart of the
+// plugin does not end the wait, because the storage system continues without the plugin.
 func (e *entry) watchAttachment(now time.Time, p volume.PluginView) {
 	e.attachUntil = now.Add(deadline(p.ControllerTimeout))
 }
 
-// attempt returns the step to show to people, among the steps that concerns accepts. It prefers the
-// current step if it has failed before, then the step that failed most often, then any current
-// step, and then the wait.
+// attempt returns the step that a status shows, from the steps that concerns accepts. A step that
+// has failed comes before a step that has not, and more failures come before fewer. Without any
+// step, attempt returns the reason for the wait.
 func (e *entry) attempt(concerns func(volume.Action) bool) *volume.Attempt {
 	best := e.running
 	if best != nil && !concerns(best.Action) {
@@ -328,7 +328,7 @@ func deadline(configured time.Duration) time.Duration {
 	return defaultDeadline
 }
 
-// watchInterval returns the interval at which watched paths are observed.
+// watchInterval returns the interval at which the queue observes watched paths.
 func watchInterval(p volume.PluginView) time.Duration {
 	return min(5*time.Second, max(100*time.Millisecond, deadline(p.CallTimeout)/20))
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestNextDue checks that a step which is due but held up sets no timer. The timer would fire at
-// once, again and again.
+// TestNextDue checks that a step that is due but cannot run sets no timer. Such a timer would fire
+// again and again without a delay.
 func TestNextDue(t *testing.T) {
 	now := time.Now()
 	e := newEntry()
@@ -25,8 +25,9 @@ func TestNextDue(t *testing.T) {
 	}
 }
 
-// TestPace checks that after the burst a volume's failed steps are tried once in five minutes,
-// regardless of the cause that makes them due. A new request is tried at once, but only once.
+// TestPace checks that after the burst, the failed steps of a volume are tried once in five
+// minutes. This holds for every cause that makes them due. A new request is tried at once, but only
+// once.
 func TestPace(t *testing.T) {
 	now := time.Now()
 	e := newEntry()
@@ -73,8 +74,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestFresh checks that a step's observation serves only the next decision, and only while it is
-// recent.
+// TestFresh checks that only the next turn reuses the observation of a step, and only while the
+// observation is recent.
 func TestFresh(t *testing.T) {
 	now := time.Now()
 	a := volume.Action{Kind: call.NodePublish, Alloc: "a", Path: "/t/a"}

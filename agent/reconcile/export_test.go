@@ -2,10 +2,10 @@ package reconcile
 
 import "time"
 
-// Delay returns the wait after the n-th failure in a row.
+// Delay exports delay for the tests in package reconcile_test.
 func Delay(n int) time.Duration { return delay(n) }
 
-// GlancesAtOnce limits the concurrent observations of all sweeps.
+// GlancesAtOnce exports glancesAtOnce for the tests in package reconcile_test.
 const GlancesAtOnce = glancesAtOnce
 
 // Kept returns the number of volumes that have an entry.

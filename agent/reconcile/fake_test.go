@@ -16,13 +16,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// memory is a Store in memory.
+// memory is a Store that keeps the records in memory.
 type memory struct {
 	mu      sync.Mutex
 	records map[string]volume.Record
 	durable int
 	fail    error
-	saving  func() // called before each Save, if set
+	saving  func() // if set, Save first calls it
 }
 
 func (m *memory) Volume(id string) (volume.Record, bool) {
@@ -58,7 +58,7 @@ func (m *memory) Save(_ context.Context, id string, fn func(volume.Record) (volu
 	return nil
 }
 
-// Intend changes nothing if the record cannot be stored.
+// Intend changes nothing if it cannot store the record.
 func (m *memory) Intend(_ context.Context, id string, fn func(volume.Record) volume.Record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +69,7 @@ func (m *memory) Intend(_ context.Context, id string, fn func(volume.Record) vol
 	return m.fail
 }
 
-// put stores an intent: a change of a record from outside the queue.
+// put stores an intent, as code outside the queue does.
 func (m *memory) put(r volume.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -85,7 +85,7 @@ func (m *memory) drop(id string) {
 	delete(m.records, id)
 }
 
-// plugin is the only plugin, used by all volumes.
+// plugin is the plugin of all volumes.
 type plugin struct {
 	mu sync.Mutex
 	v  volume.PluginView
@@ -103,19 +103,19 @@ func (p *plugin) set(change func(*volume.PluginView)) {
 	change(&p.v)
 }
 
-// host is a fake host. The function do determines the outcome of each step. The host remembers all
-// mounts and shows them.
+// host is a fake host. The function do determines the outcome of each step. The host records all
+// mounts and shows them in later observations.
 type host struct {
 	do   func(ctx context.Context, id string, a volume.Action) volume.Outcome
-	look func() // called during each observation, if set
+	look func() // if set, each observation calls it
 
 	mu      sync.Mutex
 	mounts  map[string]volume.MountIdentity
 	next    uint64
 	looks   int
-	looked  map[string]bool // volumes that were observed
+	looked  map[string]bool // the observed volumes
 	running map[string]int  // running steps, by volume
-	overlap bool            // two steps of one volume ran at once
+	overlap bool            // two steps of one volume ran at the same time
 	most    int             // largest number of concurrent steps
 	steps   []string
 	times   []time.Time
@@ -149,7 +149,7 @@ func (h *host) see(path string) volume.Sight {
 	return volume.Sight{}
 }
 
-// mount is a late effect, which no answer reported.
+// mount simulates a late effect: it adds a mount that no step reported.
 func (h *host) mount(path string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -207,7 +207,7 @@ type setup struct {
 	events []volume.Event
 }
 
-// newSetup returns a setup with volumes that are claimed by one alloc each.
+// newSetup returns a setup with the given volumes. One alloc claims each volume.
 func newSetup(t *testing.T, ids ...string) *setup {
 	t.Helper()
 	s := &setup{
@@ -230,7 +230,8 @@ func newSetup(t *testing.T, ids ...string) *setup {
 	return s
 }
 
-// halt replaces the queue by that of an agent that may send no calls. An empty reason allows calls.
+// halt replaces the queue with a queue that may send no call. With an empty reason, calls are
+// allowed.
 func (s *setup) halt(why string) {
 	s.Queue = reconcile.New(reconcile.Options{
 		Store: s.store, Plugins: s.plugin, Host: s.host, Log: hclog.NewNullLogger(), Halt: why,
@@ -274,7 +275,8 @@ func (s *setup) release(t *testing.T, id, alloc string) {
 	s.store.put(next)
 }
 
-// until waits until a volume's record meets a condition. Only the queue's notifications wake it.
+// until waits until the record of a volume meets a condition. Only the notifications of the queue
+// wake it, so a missing notification fails the test.
 func (s *setup) until(t *testing.T, id string, what string, ok func(volume.Record) bool) {
 	t.Helper()
 	limit := time.After(60 * time.Second)
@@ -302,7 +304,7 @@ func (s *setup) untilFree(t *testing.T, id string) {
 	s.until(t, id, "free", func(r volume.Record) bool { return !r.Held() })
 }
 
-// untilTrue polls until a condition is met that the queue does not announce.
+// untilTrue polls until a condition holds for which the queue sends no notification.
 func untilTrue(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	limit := time.After(60 * time.Second)
@@ -315,7 +317,7 @@ func untilTrue(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// failing returns a failed outcome with the given kind of retry.
+// failing returns the outcome of a failed step with the given kind of retry.
 func failing(r volume.Retry) volume.Outcome {
 	return volume.Outcome{Err: &volume.CallError{Step: "step", Code: "Internal", Message: "busy", Retry: r, Answered: true}}
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// pluginWithin limits how long a host that shuts down waits for a plugin that is not ready. A
-// plugin that is restarting becomes ready within that time. A plugin that was shut down before its
-// volumes does not.
+// pluginWithin limits how long a shutdown of the host waits for a plugin that is not ready. A
+// plugin that is restarting becomes ready within this time. A plugin that has already been shut
+// down does not.
 const pluginWithin = 10 * time.Second
 
-// GoDown removes all mounts and stagings from this host, because the host shuts down. The claims
-// stay wanted. From now on the queue makes nothing new. GoDown waits until all volumes are off the
-// host or ctx ends. It returns the records of the volumes that are still on the host.
+// GoDown unmounts and unstages all volumes because the host shuts down. It keeps the claims. From
+// now on, the queue mounts nothing. GoDown waits until no volume is mounted or ctx ends. It returns
+// the records of the volumes that are still mounted.
 func (q *Queue) GoDown(ctx context.Context) (left []volume.Record) {
 	q.mu.Lock()
 	q.down = true
@@ -41,7 +41,8 @@ func (q *Queue) GoDown(ctx context.Context) (left []volume.Record) {
 	return left
 }
 
-// onlyUndo forgets failures to make things, and cancels an Own step, which may be left incomplete.
+// onlyUndo deletes the failures of steps that make something. It also cancels an Own step, because
+// the agent can safely leave that step unfinished.
 func (e *entry) onlyUndo() {
 	for key, at := range e.failed {
 		if at.Action.Wanted() {
@@ -55,9 +56,9 @@ func (e *entry) onlyUndo() {
 	}
 }
 
-// offHost waits until a volume is off this host. It returns the current record, and whether part of
-// the volume is still on the host. Once soon is closed, it does not wait for a plugin that is not
-// ready.
+// offHost waits until no part of a volume is on this host. It returns the current record, and
+// whether a part is still on the host. After soon is closed, it no longer waits for a plugin that
+// is not ready.
 func (q *Queue) offHost(ctx context.Context, soon <-chan struct{}, id string) (r volume.Record, on bool) {
 	for {
 		changed := q.Changed(id)

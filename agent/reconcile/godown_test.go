@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestGoDown checks that all volumes leave the host at once and that their claims stay. A volume
-// that hangs does not delay the others, and it is returned.
+// TestGoDown checks that GoDown removes all volumes from the host and keeps their claims. A volume
+// whose step hangs does not delay the others, and GoDown returns it.
 func TestGoDown(t *testing.T) {
 	s := newSetup(t, "a", "b", "hangs", "new")
 	hang := make(chan struct{})
@@ -46,7 +46,7 @@ func TestGoDown(t *testing.T) {
 		return at != nil && at.Running && at.Action.Kind == call.NodeUnpublish
 	})
 	tried := len(s.host.did())
-	s.Wake("a") // a look by a person makes nothing
+	s.Wake("a") // a status request must not mount anything
 	s.Wake("new")
 	s.until(t, "a", "at rest", func(volume.Record) bool {
 		at := s.Attempt("a", "a")
@@ -67,8 +67,8 @@ func TestGoDown(t *testing.T) {
 	}
 }
 
-// TestGoDownWithoutPlugin checks that GoDown waits less for a missing plugin than for a working
-// one.
+// TestGoDownWithoutPlugin checks that GoDown waits for a missing plugin for a shorter time than for
+// a working plugin.
 func TestGoDownWithoutPlugin(t *testing.T) {
 	s := newSetup(t, "a")
 	s.Start()

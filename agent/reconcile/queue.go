@@ -1,11 +1,12 @@
-// Package reconcile brings volumes to the state that their claims want. It is a keyed queue. Each
-// volume has at most one worker, which does one step a turn:
+// Package reconcile mounts, unmounts and expands volumes until they match their claims. It is a
+// queue with one entry for each volume. A volume has at most one worker, which does one step in
+// each turn:
 //
 //	load → observe → volume.Next → one action → volume.Apply → save
 //
-// The pure functions of the domain decide which step is next, and the Host performs it. The queue
-// keeps the number of tries and the due times in memory. One timer serves all volumes. A volume
-// without pending work costs nothing.
+// The pure functions of the domain choose the next step, and the Host performs it. The queue keeps
+// the number of tries and the due times in memory. A single timer serves all volumes. A volume
+// without pending work needs no memory and no goroutine.
 package reconcile
 
 import (
@@ -20,16 +21,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Store stores the records.
+// Store reads and saves the stored records.
 type Store interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
-	// Save changes an existing record. Memory keeps the change even if Save returns an error. fn
-	// also returns how soon the record must be on disk. If that is volume.SaveFirst, Save waits for
-	// it.
+	// Save changes an existing record. The change stays in memory even if Save returns an error. fn
+	// also returns how soon the record must be on disk. With volume.SaveFirst, Save waits until it
+	// is.
 	Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error
-	// Intend changes an existing record and waits until it is on disk. If it fails, nothing
-	// changes.
+	// Intend changes an existing record and waits until the record is on disk. If it fails, it
+	// changes nothing.
 	Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error
 }
 
@@ -38,33 +39,35 @@ type Plugins interface {
 	View(pluginID string) volume.PluginView
 }
 
-// Host observes this host, and performs single steps on it and at plugins.
+// Host observes this host. It performs single steps on the host and calls plugins.
 type Host interface {
-	// Observe observes all paths of a record except the one in now, which was observed a moment
-	// ago. Its duration is bounded.
+	// Observe observes all paths of a record within a limited time. It skips the path in now,
+	// because the caller observed that path a moment ago.
 	Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed
 	// Do performs one step.
 	Do(ctx context.Context, r volume.Record, a volume.Action, p volume.PluginView) volume.Outcome
 }
 
-// Options holds the dependencies of a Queue.
+// Options contains the dependencies and settings of a Queue.
 type Options struct {
 	Store   Store
 	Plugins Plugins
 	Host    Host
 	Events  func([]volume.Event) // also receives repeated failures; must not block
 	Log     hclog.Logger
-	// Crashed is set if the last agent did not shut down properly and the host has not rebooted
-	// since. Begun names the volumes of snapshots that had been begun at that time.
+	// Crashed is set if the previous agent process did not shut down properly and the host has not
+	// rebooted since then. Begun contains the ids of the volumes with a snapshot that was
+	// unfinished at that time.
 	Crashed bool
 	Begun   []string
-	// Halt is the reason why no call may be sent at all. It is empty if calls are allowed.
+	// Halt is the reason why the queue must not send any call. It is empty if calls are allowed.
 	Halt string
-	// Blocked describes the pending calls for a volume's storage after a forced deregister, or returns
-	// "". The agent makes these calls before it uses the storage. The function may be nil.
+	// Blocked describes the pending calls for the storage of a volume after a forced deregister. It
+	// returns "" if no call is pending. The agent makes the pending calls before it uses the
+	// storage. Blocked may be nil.
 	Blocked func(volume.Volume) string
-	// Undone is called when a record of pending calls has none left, repeatedly until the record is
-	// dropped. Undone may be nil.
+	// Undone is called when the queue has undone all leftovers of a leftover record. The queue
+	// repeats the call until the record is deleted. Undone may be nil.
 	Undone func(volume.Record)
 }
 
@@ -77,17 +80,17 @@ type Queue struct {
 	stopped bool
 	down    bool // the host is shutting down
 	entries map[string]*entry
-	waiters map[string]chan struct{} // closed and removed at the next change
+	waiters map[string]chan struct{} // by volume; closed and removed when the volume changes
 
 	suspects map[string]*suspect // by volume
 	workers  sync.WaitGroup
-	glances  chan struct{} // held during each observation of a sweep
+	glances  chan struct{} // one element for each running observation of a sweep
 
-	ctx    context.Context // context of steps; cancelled when Stop waits no longer
+	ctx    context.Context // context of all steps; Stop cancels it when its wait ends
 	cancel context.CancelFunc
 }
 
-// New returns a queue that does nothing until a volume is woken.
+// New returns a queue. The queue does nothing until the caller wakes a volume.
 func New(o Options) *Queue {
 	q := &Queue{o: o, suspects: suspects(o, time.Now()), entries: map[string]*entry{}, waiters: map[string]chan struct{}{}, glances: make(chan struct{}, glancesAtOnce)}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
@@ -95,22 +98,23 @@ func New(o Options) *Queue {
 	return q
 }
 
-// Start observes every volume once, as is necessary after a restart of the agent.
+// Start observes every volume once, because the host may have changed while the agent was down.
 func (q *Queue) Start() { q.sweep(q.o.Store.Volumes(), looked) }
 
-// Wake observes a volume again and retries its postponed steps at once, because of a new intent.
+// Wake observes a volume again and retries its postponed steps at once. It is called after a new
+// intent.
 func (q *Queue) Wake(id string) { q.wake(id, asked) }
 
-// Advance is like Wake, for a claim that was made or must go. It does not observe settled claims,
-// so its cost does not grow with their number.
+// Advance does the same as Wake, for a claim that was made or detached. It skips the observation of
+// settled claims, so its cost does not grow with their number.
 func (q *Queue) Advance(id string) { q.wake(id, claimed) }
 
-// PluginChanged observes the volumes of a plugin that became ready or runs in a new process.
+// PluginChanged observes the volumes of a plugin that has become ready or runs in a new process.
 func (q *Queue) PluginChanged(pluginID string) {
 	q.mu.Lock()
 	for id, s := range q.suspects {
 		if s.plugin == pluginID {
-			q.suspected(id, time.Now()) // records the plugin's first known process
+			q.suspected(id, time.Now()) // this call records the plugin's first known process
 		}
 	}
 	q.mu.Unlock()
@@ -119,9 +123,9 @@ func (q *Queue) PluginChanged(pluginID string) {
 	q.sweep(slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID }), changed)
 }
 
-// Stop starts no more steps and waits for the running ones. If ctx ends first, it cancels them and
-// their outcome is recorded as unknown. Stop reports whether the outcome of every step was
-// recorded.
+// Stop starts no further step and waits for the running steps. If ctx ends first, Stop cancels
+// these steps and records their outcome as unknown. Stop reports whether the outcome of every step
+// was recorded.
 func (q *Queue) Stop(ctx context.Context) bool {
 	q.mu.Lock()
 	q.stopped = true
@@ -146,9 +150,9 @@ func (q *Queue) Stop(ctx context.Context) bool {
 	}
 }
 
-// Changed returns a channel that is closed at the next change of the volume: a claim was mounted or
-// is gone, a step failed, or no work remains. Intermediate steps do not close it. Get the channel
-// first, then read the record, then wait.
+// Changed returns a channel that is closed when the volume changes: a claim is mounted or gone, a
+// step has failed, or no work remains. Intermediate steps do not close the channel. The caller
+// first gets the channel, then reads the record, and then waits.
 func (q *Queue) Changed(id string) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -161,10 +165,10 @@ func (q *Queue) Changed(id string) <-chan struct{} {
 	return ch
 }
 
-// Exclusive runs fn while no call runs for the volume, nor a pending call for the same storage
-// after a forced deregister. So each storage volume has at most one call in flight, regardless of
-// its source. The id may also be the key of a record of pending calls, which represents only the
-// storage. Exclusive returns ctx's error if ctx ends before fn starts.
+// Exclusive runs fn while no call runs for the volume. It also excludes the pending calls for the
+// same storage after a forced deregister. A storage volume therefore never has more than one
+// running call. The id may also be the key of a leftover record, which excludes only calls for its
+// storage. If ctx ends before fn starts, Exclusive returns the error of ctx.
 func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error {
 	return q.alone(ctx, id, func() error {
 		r, ok := q.o.Store.Volume(id)
@@ -175,8 +179,8 @@ func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error
 	})
 }
 
-// alone runs fn while it holds one entry. A caller that needs two entries must take the volume's
-// entry before the storage's, to avoid a deadlock.
+// alone runs fn while it holds one entry. To prevent a deadlock, a caller that needs two entries
+// must lock the entry of the volume before the entry of the storage.
 func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
 	q.mu.Lock()
 	e := q.entry(key)
@@ -191,12 +195,12 @@ func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
 	return fn()
 }
 
-// storage returns the key of the pending calls for a volume's storage.
+// storage returns the key of the leftover record for the storage of a volume.
 func storage(r volume.Record) string { return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID) }
 
-// Call is like Exclusive, for a call that creates or deletes the volume. It shows as the volume's
-// current step while it runs and after it failed. Like Change, it first waits for calls of a
-// crashed agent.
+// Call does the same as Exclusive, for a call that creates or deletes the volume. The status of the
+// volume shows the call while it runs and after it has failed. Before it starts, Call waits until
+// no call of a crashed agent can still run.
 func (q *Queue) Call(ctx context.Context, id string, step call.Method, fn func() error) error {
 	if err := q.quiet(ctx, id); err != nil {
 		return err
@@ -216,9 +220,9 @@ func (q *Queue) Call(ctx context.Context, id string, step call.Method, fn func()
 	})
 }
 
-// Abandon cancels the current call for a volume, as its deadline would, for a caller that does not
-// want to wait for the plugin. The queue watches for late effects of the call. A call that was
-// decided on but has not started is dropped.
+// Abandon cancels the running call for a volume, for a caller that does not want to wait for the
+// plugin. The effect is the same as a timeout: the queue watches for late effects of the call. If
+// the queue has chosen a call but not started it, Abandon drops the call.
 func (q *Queue) Abandon(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -233,10 +237,10 @@ func (q *Queue) Abandon(id string) {
 	}
 }
 
-// Yield cancels the current step of a volume if the step may be left incomplete. Changing the owner
-// of all files in a volume can take long, and must not delay the detach of a claim. If the step is
-// still wanted, the queue continues it later. A step that was decided on but has not started is
-// decided again.
+// Yield cancels the current step of a volume if the agent can safely leave that step unfinished. A
+// change of the owner of all files can take long, and must not delay a detach. The queue later
+// continues the step if a claim still needs it. If the queue has chosen a step but not started it,
+// it chooses again.
 func (q *Queue) Yield(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -251,8 +255,8 @@ func (q *Queue) Yield(id string) {
 	}
 }
 
-// Look observes a volume for a person and adds the queue's own state. If it finds a step to do, it
-// starts a worker.
+// Look observes a volume for its status and adds the state of the queue. If the volume needs a
+// step, Look starts a worker.
 func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {
 	obs := q.o.Host.Observe(ctx, r, volume.Glimpse{})
 	_, exists := q.o.Store.Volume(r.Key())
@@ -264,7 +268,7 @@ func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *vo
 	}
 
 	e, known := q.entries[r.Key()]
-	if !known { // looking at a volume must not create an entry
+	if !known { // a status request must not create an entry
 		e = newEntry()
 	}
 
@@ -278,8 +282,8 @@ func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *vo
 	return obs, e.foremost(r)
 }
 
-// Last returns the current or last step of a volume and its result, or nil. It does not observe the
-// host.
+// Last returns the current or last step of a volume with its result, or nil. It does not observe
+// the host.
 func (q *Queue) Last(r volume.Record) *volume.Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -289,7 +293,8 @@ func (q *Queue) Last(r volume.Record) *volume.Attempt {
 	return nil
 }
 
-// Attempt returns the current or last step of one claim or of the whole volume, or nil.
+// Attempt returns the current or last step that concerns the claim of alloc, including steps of the
+// whole volume. It returns nil if there is no such step.
 func (q *Queue) Attempt(id, alloc string) *volume.Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -300,8 +305,8 @@ func (q *Queue) Attempt(id, alloc string) *volume.Attempt {
 	return e.attempt(func(a volume.Action) bool { return a.Alloc == "" || a.Alloc == alloc })
 }
 
-// Forget drops the entry of a volume that no longer exists. If a call is still in flight, the entry
-// stays until the call ends, so that a new volume with the same id waits for it.
+// Forget deletes the entry of a volume that no longer exists. While a call is running, the entry
+// stays, so that a new volume with the same id waits for this call.
 func (q *Queue) Forget(id string) {
 	q.mu.Lock()
 	if e, ok := q.entries[id]; ok && e.refs == 0 {
@@ -311,8 +316,8 @@ func (q *Queue) Forget(id string) {
 	q.notify(id)
 }
 
-// release drops a reference to an entry. The last one deletes the entry, unless the volume still
-// exists and the entry has state to keep.
+// release drops a reference to an entry. The last reference deletes the entry, unless the volume
+// still exists and the entry has state to keep.
 func (q *Queue) release(id string, e *entry) {
 	_, exists := q.o.Store.Volume(id)
 	q.mu.Lock()
@@ -336,13 +341,13 @@ func (q *Queue) entry(id string) *entry {
 type why int
 
 const (
-	looked  why = iota // check whether something is due
-	changed            // a change may have removed the cause of failures
-	asked              // there is a new intent
+	looked  why = iota // check whether a step is due
+	changed            // the cause of earlier failures may be gone
+	asked              // a record has a new intent
 	claimed            // the new intent concerns only claims
 )
 
-// wake ensures that a worker observes the volume after this moment.
+// wake ensures that a worker observes the volume after this call.
 func (q *Queue) wake(id string, because why) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -359,7 +364,7 @@ func (q *Queue) wake(id string, because why) {
 	q.begin(id, e)
 }
 
-// begin makes a worker take another turn. The caller holds mu.
+// begin makes a worker run another turn. The caller holds mu.
 func (q *Queue) begin(id string, e *entry) {
 	if q.stopped {
 		return
@@ -374,7 +379,7 @@ func (q *Queue) begin(id string, e *entry) {
 	}
 }
 
-// InPlace reports whether a claim's mounts are the ones that were made for it.
+// InPlace reports whether the mounts of a claim are still the mounts that the agent made for it.
 func (q *Queue) InPlace(ctx context.Context, r volume.Record, alloc string) bool {
 	c := r.Claims[alloc]
 	r.Claims = map[string]volume.Claim{alloc: c}

@@ -24,7 +24,7 @@ func TestMountAndRelease(t *testing.T) {
 	s.release(t, "v", "a")
 	s.Wake("v")
 	s.untilFree(t, "v")
-	s.Stop(t.Context()) // events come after the record
+	s.Stop(t.Context()) // the queue emits events after it has saved the record
 	if want := []string{"NodePublishVolume", "NodeUnpublishVolume", "free"}; !reflect.DeepEqual(s.host.did(), want) {
 		t.Errorf("steps %q, want %q", s.host.did(), want)
 	}
@@ -40,20 +40,21 @@ func TestMountAndRelease(t *testing.T) {
 	}
 }
 
-// Start observes volumes that may be on this host, and no others.
+// TestStart checks that Start observes only volumes that may have something on this host.
 func TestStart(t *testing.T) {
 	s := newSetup(t, "v")
 	free := claimed(t, "free")
 	s.store.put(free)
 	s.Start()
 	s.untilTaken(t, "v")
-	s.Stop(t.Context()) // after this no volume is observed
+	s.Stop(t.Context()) // after Stop, the queue observes no volume
 	if at := s.Attempt("free", ""); at != nil || !reflect.DeepEqual(s.host.looked, map[string]bool{"v": true}) {
 		t.Errorf("a free volume was looked at: %+v, looked at %v", at, s.host.looked)
 	}
 }
 
-// At most one step of a volume runs at a time, but steps of many volumes run at once.
+// TestInFlight checks that at most one step of a volume runs at a time, and that steps of different
+// volumes run at the same time.
 func TestInFlight(t *testing.T) {
 	var ids []string
 	for i := range 20 {
@@ -72,7 +73,7 @@ func TestInFlight(t *testing.T) {
 		}
 	}
 	for range ids {
-		<-begun // all of them must run at once, otherwise this hangs
+		<-begun // all steps must run at the same time, or the test hangs here
 	}
 	for _, id := range ids {
 		s.Wake(id)
@@ -86,7 +87,8 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-// An intent that arrives during a step is kept. The queue acts on it after the step.
+// TestIntentDuringStep checks that the queue handles an intent that arrives during a step after
+// this step.
 func TestIntentDuringStep(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -114,7 +116,7 @@ func TestIntentDuringStep(t *testing.T) {
 	}
 }
 
-// A failed step is retried automatically, with growing delays.
+// TestBackoff checks that the queue retries a failed step with growing delays.
 func TestBackoff(t *testing.T) {
 	s := newSetup(t, "v")
 	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
@@ -142,7 +144,7 @@ func TestBackoff(t *testing.T) {
 	if next := third.Next.Sub(at[1]); next < 800*time.Millisecond {
 		t.Errorf("the third try is due %v after the second, want 1 s ± 20 %%", next)
 	}
-	// Each failure is an event that names its step.
+	// Each failure emits an event that names the step.
 	if evs := s.failures(); len(evs) != 2 || evs[0].Step != "NodePublishVolume" {
 		t.Errorf("two failures are the events %+v", evs)
 	}
@@ -171,11 +173,11 @@ func (h *host) setDo(fn func(context.Context, string, volume.Action) volume.Outc
 	h.do = fn
 }
 
-// A new intent does not wait for the due time of a retry.
+// TestWakeIsAtOnce checks that a new intent does not wait for the due time of a retry.
 func TestWakeIsAtOnce(t *testing.T) {
 	s := newSetup(t, "v")
 	s.host.do = func(context.Context, string, volume.Action) volume.Outcome { return failing(volume.RetryBackoff) }
-	for tries := 1; tries <= 6; tries++ { // the next retry is then due in 16 s
+	for tries := 1; tries <= 6; tries++ { // after six tries, the next retry is due in 16 s
 		s.Wake("v")
 		s.until(t, "v", "tried", func(volume.Record) bool {
 			at := s.Attempt("v", "a")
@@ -187,7 +189,8 @@ func TestWakeIsAtOnce(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
-// A step that cannot succeed by waiting is not retried until something changes.
+// TestFinalError checks that the queue does not retry a step with a final error until something
+// changes.
 func TestFinalError(t *testing.T) {
 	for _, retry := range []volume.Retry{volume.RetryChange, volume.RetryNever} {
 		s := newSetup(t, "v")
@@ -203,7 +206,7 @@ func TestFinalError(t *testing.T) {
 			return r.Claims["a"].Published == volume.Absent && at != nil && at.Err != nil && !at.Running
 		})
 		select {
-		case <-time.After(700 * time.Millisecond): // longer than the first backoff
+		case <-time.After(700 * time.Millisecond): // longer than the first retry delay
 		case <-t.Context().Done():
 		}
 		if n := count(s.host.did(), call.NodePublish); n != 1 {
@@ -227,7 +230,7 @@ func count(steps []string, k call.Method) (n int) {
 	return n
 }
 
-// A failure of one claim does not delay another claim.
+// TestParkedAlone checks that a failure of one claim does not delay another claim.
 func TestParkedAlone(t *testing.T) {
 	s := newSetup(t)
 	s.store.put(claimed(t, "v", "bad", "a"))
@@ -247,7 +250,8 @@ func TestParkedAlone(t *testing.T) {
 	}
 }
 
-// No call is sent to a plugin that is not ready. When it becomes ready, its volumes are woken.
+// TestPluginReady checks that the queue calls no plugin that is not ready. When the plugin becomes
+// ready, the queue wakes its volumes.
 func TestPluginReady(t *testing.T) {
 	s := newSetup(t, "v")
 	s.plugin.set(func(v *volume.PluginView) { v.Ready, v.State = false, "starting" })
@@ -278,7 +282,7 @@ func TestHalt(t *testing.T) {
 	}
 }
 
-// A failed save is only logged, and the work continues.
+// TestSaveFails checks that a failed save does not stop the work.
 func TestSaveFails(t *testing.T) {
 	s := newSetup(t, "v")
 	s.store.fail = errFull
@@ -286,7 +290,7 @@ func TestSaveFails(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
-// Exclusive and a step of the volume never run at the same time.
+// TestExclusive checks that Exclusive and a step of the volume never run at the same time.
 func TestExclusive(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -329,7 +333,8 @@ func TestExclusive(t *testing.T) {
 	s.untilFree(t, "v")
 }
 
-// If a volume is forgotten and made again during a call, the new volume waits for that call.
+// TestForgetDuringStep checks a volume that is deregistered and registered again during a call. The
+// new volume must wait for that call.
 func TestForgetDuringStep(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -361,8 +366,9 @@ func TestForgetDuringStep(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
-// While the pending calls for a storage volume are made, no call for that storage is made under
-// another id. That also holds if the record of pending calls is dropped meanwhile.
+// TestOneCallForStorage checks that the queue makes no other call for a storage volume while it
+// makes the pending calls of this storage. This also holds if the leftover record is deleted
+// meanwhile.
 func TestOneCallForStorage(t *testing.T) {
 	s := newSetup(t)
 	of := func(r volume.Record) volume.Record {
@@ -398,7 +404,7 @@ func TestOneCallForStorage(t *testing.T) {
 	if did := s.host.did(); len(did) != 1 {
 		t.Errorf("two steps at once: %q", did)
 	}
-	// After Abandon the volume does not wait.
+	// After Abandon, the volume no longer waits for the call.
 	s.Abandon("new")
 	close(pass)
 	s.untilTaken(t, "new")
@@ -414,7 +420,8 @@ func TestOneCallForStorage(t *testing.T) {
 	}
 }
 
-// Abandon also drops a call that was decided on but has not started.
+// TestAbandonBeforeCall checks that Abandon also drops a call that the queue has chosen but not
+// started.
 func TestAbandonBeforeCall(t *testing.T) {
 	s := newSetup(t, "v")
 	looking, pass := make(chan struct{}), make(chan struct{})
@@ -449,7 +456,8 @@ func TestAbandonBeforeCall(t *testing.T) {
 	}
 }
 
-// If the volume becomes a record of pending calls while the outcome is saved, the outcome is kept.
+// TestForcedWhileSaving checks a forced deregister while the queue saves the outcome of a call. The
+// leftover record must contain this outcome.
 func TestForcedWhileSaving(t *testing.T) {
 	s := newSetup(t)
 	r := claimed(t, "v", "a")
@@ -471,7 +479,7 @@ func TestForcedWhileSaving(t *testing.T) {
 	})
 }
 
-// A settled queue has no goroutine and no active timer, and it observes nothing.
+// TestIdle checks that a settled queue has no goroutine and no active timer, and observes nothing.
 func TestIdle(t *testing.T) {
 	before := runtime.NumGoroutine()
 	var ids []string
@@ -500,7 +508,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// Stop waits for running steps, starts no others, and does not wait forever.
+// TestStop checks that Stop waits for the running steps and starts no others. The wait has a limit.
 func TestStop(t *testing.T) {
 	s := newSetup(t, "v", "w")
 	begun, pass := make(chan struct{}, 2), make(chan struct{})
@@ -546,7 +554,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// If a step ignores its context, Stop takes one second longer.
+// TestStopHung checks that Stop waits one additional second for a step that ignores its context.
 func TestStopHung(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -581,8 +589,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// A wake during a step also makes that step due again, because the cause of its failure may have
-// changed since it began.
+// TestWakeDuringStep checks that a wake during a step makes this step due again if it fails. The
+// cause of the failure may have changed since the step began.
 func TestWakeDuringStep(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -602,7 +610,7 @@ func TestWakeDuringStep(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
-// A day of failures causes at most 400 attempts.
+// TestDelays checks that a day of failures causes at most 400 attempts.
 func TestDelays(t *testing.T) {
 	for n, want := range map[int]time.Duration{1: 500 * time.Millisecond, 2: time.Second, 9: 128 * time.Second, 10: 256 * time.Second, 11: 5 * time.Minute, 1 << 40: 5 * time.Minute} {
 		for range 100 {
@@ -620,8 +628,8 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// A create or delete shows as the volume's step while it runs and after it failed, but not after it
-// succeeded.
+// TestCall checks that the volume shows a create or delete as its step while the call runs and
+// after it has failed. After a success, it does not show the call.
 func TestCall(t *testing.T) {
 	s := newSetup(t, "v")
 	r, _ := s.store.Volume("v")

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// growth is the expansion support of a storm's plugin, and the resulting sizes.
+// growth holds the expansion abilities of a storm's plugin, and the sizes that it reports.
 type growth struct {
 	grows, offline bool
 	storage, shown map[string]int64 // by volume: size of the storage, and size on the node
@@ -23,7 +23,7 @@ func (s *storm) info() volume.PluginInfo {
 	}}
 }
 
-// expand requests a size larger than the volume's current or wanted size.
+// expand requests a size larger than the current size and larger than any requested size.
 func (h *stormHost) expand(id string, more int) {
 	h.change(id, func(r volume.Record) (volume.Record, error) {
 		size := max(r.Volume.Capacity, r.Volume.Expansion.Want) + int64(more)
@@ -32,7 +32,7 @@ func (h *stormHost) expand(id string, more int) {
 	})
 }
 
-// mayExpand names the rule that an expansion would break. The caller holds mu.
+// mayExpand returns the rule that an expansion would break, or "". The caller holds mu.
 func (s *storm) mayExpand(id string, a volume.Action) string {
 	p := s.mounts[a.Path]
 	switch {
@@ -49,7 +49,7 @@ func (s *storm) mayExpand(id string, a volume.Action) string {
 	}
 }
 
-// expanded performs an expansion as requested. The caller holds mu.
+// expanded performs an expansion. The caller holds mu.
 func (s *storm) expanded(id string, a volume.Action) volume.Outcome {
 	if s.storage == nil {
 		s.storage, s.shown = map[string]int64{}, map[string]int64{}
@@ -62,8 +62,7 @@ func (s *storm) expanded(id string, a volume.Action) volume.Outcome {
 	return volume.Outcome{Capacity: sizes[id], NodeRequired: true}
 }
 
-// notExpanded names an expansion that was requested but not done, although it was not refused. The
-// caller holds mu.
+// notExpanded names an expansion that the plugin neither did nor refused. The caller holds mu.
 func (s *storm) notExpanded(r volume.Record, held bool) string {
 	id, v := r.Volume.ID, r.Volume
 	e := v.Expansion
@@ -81,8 +80,8 @@ func (s *storm) notExpanded(r volume.Record, held bool) string {
 	}
 }
 
-// If the plugin expands only unused volumes, a claim that arrives while an expansion is postponed
-// waits for it. That also holds across a crash.
+// TestStormBeforeExpansion checks a plugin that expands only unused volumes. A claim that arrives
+// while an expansion is postponed waits for the expansion, even across a crash.
 func TestStormBeforeExpansion(t *testing.T) {
 	expand := deed{What: "expand", Volume: "v", N: 1, Then: time.Millisecond}
 	claim := deed{What: "claim", Volume: "v", Alloc: "a", Then: 100 * time.Millisecond}

@@ -11,15 +11,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// deed is an event in a storm. Volume and Alloc are used only by the deeds that need them.
+// deed is one event in a storm. Only some events use Volume and Alloc.
 type deed struct {
 	What          string
 	Volume, Alloc string
 	N             int
-	Then          time.Duration // time that passes afterwards
+	Then          time.Duration // pause after the event
 }
 
-// stormHost runs a sequence of agents in a storm.
+// stormHost runs one agent after another on the host of a storm.
 type stormHost struct {
 	*storm
 	q *reconcile.Queue
@@ -36,7 +36,7 @@ func (h *stormHost) begin(after volume.Stop) {
 	h.agent++
 	h.mem = map[string]volume.Record{}
 	for key, r := range h.disk {
-		r.Node.Proven = false // Proven is not stored
+		r.Node.Proven = false // the store does not keep Proven
 		_, blocked := h.disk[debtOf(r)]
 		r, _ = volume.Loaded(r, after, blocked && !r.Leftover)
 		if r.Leftover && after.Boot() {
@@ -53,7 +53,7 @@ func (h *stormHost) begin(after volume.Stop) {
 	h.q.Start()
 }
 
-// crash ends the agent. Steps that still run no longer affect its records.
+// crash ends the agent. Steps that are still running no longer change its records.
 func (h *stormHost) crash() {
 	h.mu.Lock()
 	h.agent++
@@ -74,7 +74,7 @@ func (h *stormHost) plugin(ready bool) {
 	h.q.PluginChanged("p")
 }
 
-// change stores an intent, which is on disk or not made at all.
+// change stores an intent. If the intent cannot reach the disk, change makes no change.
 func (h *stormHost) change(id string, fn func(volume.Record) (volume.Record, error)) {
 	h.mu.Lock()
 	r, ok := h.mem[id]
@@ -100,14 +100,13 @@ func (h *stormHost) claim(id, alloc string) {
 	})
 }
 
-// debtOf returns the key of the record of pending calls that a forced deregister leaves for a
-// volume.
+// debtOf returns the key of the leftover record that a forced deregister stores for a volume.
 func debtOf(r volume.Record) string {
 	return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)
 }
 
-// owed reports whether a forced deregister left pending calls for a volume's storage. The queue
-// calls it, and View, with its lock held.
+// owed describes the calls that are still pending for the storage of a volume. The queue holds its
+// own lock when it calls this method or View.
 func (s session) owed(v volume.Volume) string {
 	if _, ok := s.Volume(debtOf(volume.Record{Volume: v})); ok {
 		return "a debt comes first"
@@ -115,7 +114,7 @@ func (s session) owed(v volume.Volume) string {
 	return ""
 }
 
-// paid drops a record of pending calls once none are left.
+// paid deletes a leftover record without leftovers.
 func (h *stormHost) paid(r volume.Record) {
 	key := r.Key()
 	h.mu.Lock()
@@ -130,8 +129,8 @@ func (h *stormHost) paid(r volume.Record) {
 	}
 }
 
-// force deregisters a volume by force and keeps a record of its pending calls. An existing record
-// of pending calls stays in place.
+// force deregisters a volume by force and stores a leftover record. It keeps an existing leftover
+// record of the same storage.
 func (h *stormHost) force(id string) {
 	h.mu.Lock()
 	r, ok := h.mem[id]
@@ -168,15 +167,15 @@ func (h *stormHost) register(id string) {
 	h.q.Wake(id)
 }
 
-// look is a person's look at a volume's status.
+// look requests the status of a volume.
 func (h *stormHost) look(id string) {
 	if r, ok := (session{h.storm, h.agent}).Volume(id); ok {
 		h.q.Look(context.Background(), r)
 	}
 }
 
-// restart ends the agent and begins the next one. The shutdown counts as proper only if it had
-// enough time and the last commit succeeded.
+// restart ends the agent and starts the next one. The shutdown counts as proper only if the agent
+// stopped in time and its last commit succeeded.
 func (h *stormHost) restart(within time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
@@ -204,7 +203,7 @@ func (h *stormHost) reboot() {
 	h.begin(volume.Rebooted)
 }
 
-// touch changes the mount at one of a volume's paths, if the path is mounted.
+// touch changes the mount at one path of a volume, if this path is mounted.
 func (h *stormHost) touch(d deed, change func(path string, p piece)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// rule names the rule that a step would break in the current state. The caller holds mu.
+// rule returns the rule that a step would break in the current state, or "". The caller holds mu.
 func (s *storm) rule(r volume.Record, a volume.Action) string {
 	id := r.Volume.ID
 	if _, owed := s.mem[debtOf(r)]; owed && !r.Leftover && a.RPC() {
@@ -69,8 +69,8 @@ func watching(r volume.Record, path string) bool {
 	return slices.ContainsFunc(r.Node.Watches, func(w volume.Watch) bool { return w.Path == path })
 }
 
-// forgotten names an existing mount or attachment that no record knows, including the records of
-// pending calls.
+// forgotten names a mount or attachment that exists but appears in no record. Leftover records
+// count as records.
 func (s *storm) forgotten(ids, allocs []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +104,7 @@ func (s *storm) forgotten(ids, allocs []string) string {
 	return ""
 }
 
-// unsettled names a difference from the state that the claims want, once the faults have stopped.
+// unsettled names a difference between the host and the claims after the faults have stopped.
 func (s *storm) unsettled(ids []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

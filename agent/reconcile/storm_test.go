@@ -16,14 +16,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// likely lists the fates of calls. Every third call succeeds.
+// likely lists the possible fates of a call. One third of its entries are successes.
 var likely = []fate{goes, goes, goes, goes, goes, refused, final, failed, failedDone, failedLater, failedLater, expired, expiredLater, expiredLater, lied}
 
-// often lists the deeds that must coincide with the others frequently.
+// often lists deeds that a storm repeats frequently, so that they coincide with other deeds.
 var often = []string{"claim", "claim", "claim", "claim", "claim", "claim", "release", "release", "release", "release", "plugin comes back", "register", "expand", "expand", "expand"}
 
-// run does all deeds and then waits until nothing happens. It returns a description of the first
-// problem.
+// run performs all deeds and then waits until the queue has no work. It returns a description of
+// the first problem.
 func (h *stormHost) run(all []deed) string {
 	for _, id := range stormVolumes {
 		r := volume.Record{Volume: stormVolume(id)}
@@ -62,7 +62,7 @@ func (h *stormHost) calm() string {
 	before := len(h.steps)
 	h.mu.Unlock()
 	h.plugin(true)
-	for _, id := range stormVolumes { // a look finds changes that sent no signal
+	for _, id := range stormVolumes { // a status request finds changes that sent no signal
 		h.register(id)
 		h.look(id)
 	}
@@ -88,10 +88,10 @@ func (h *stormHost) calm() string {
 	return ""
 }
 
-// TestStorm lets anything go wrong, in any order: claims, calls, mounts, commits, the plugin and
-// the agent. No rule of CSI may be broken, and nothing on the host may be forgotten. Once the
-// faults stop, everything must be as the claims want within minutes, and at rest. Time is that of
-// the synctest bubble.
+// TestStorm checks the queue under random faults of claims, calls, mounts, commits, the plugin and
+// the agent, in any order. The agent must not break a rule of CSI or forget something on the host.
+// Within minutes after the last fault, every volume must match its claims, and the queue must be
+// idle. The test uses the fake time of synctest.
 func TestStorm(t *testing.T) {
 	rounds := 4
 	if testing.Short() {
@@ -100,9 +100,9 @@ func TestStorm(t *testing.T) {
 	seed := flag.Lookup("rapid.seed").Value.String()
 	defer func() { _ = flag.Set("rapid.seed", seed) }()
 	runs, steps := 0, 0
-	for i := range rounds { // each with as many runs as rapid makes, 100 by default
-		// Use the same seeds each time, so that only a change of the code can cause a failure.
-		// Another seed or more -rapid.checks explores further.
+	for i := range rounds { // each round runs as often as rapid sets, 100 times by default
+		// Use the same seeds each time, so that only a change of the code can cause a failure. To
+		// test other sequences, use another seed or a larger -rapid.checks.
 		if seed == "0" {
 			if err := flag.Set("rapid.seed", strconv.Itoa(i+1)); err != nil {
 				t.Fatal(err)

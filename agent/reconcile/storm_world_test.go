@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// storm is one host and one plugin with several volumes, where anything may go wrong. It knows the
-// real mounts, regardless of the records. It keeps the first step that breaks a rule.
+// storm simulates one host and one plugin with several volumes. Every operation can fail. The storm
+// knows the real mounts, independent of the records. It keeps the first step that breaks a rule.
 type storm struct {
 	attach, stage, bind bool
 	growth
@@ -27,12 +27,12 @@ type storm struct {
 	ready   bool
 	agent   int // the agent's incarnation
 	mounts  map[string]piece
-	done    map[string]bool // "attached v", "staged v"
-	pending map[string]int  // calls that may still mount, by life of the plugin and volume
-	undoing map[string]int  // calls that may still unmount, by life of the plugin and path
+	done    map[string]bool // the completed attachments and stagings, such as "attached v" and "staged v"
+	pending map[string]int  // calls that may still mount, by the plugin's life and the volume
+	undoing map[string]int  // calls that may still unmount, by the plugin's life and the path
 	cloud   map[string]int  // calls that may still connect or disconnect storage, by kind and volume
 	running map[string]int  // running steps, by agent and volume
-	commits int             // number of next commits that fail
+	commits int             // number of commits that fail next
 	mem     map[string]volume.Record
 	disk    map[string]volume.Record
 	looks   int
@@ -45,17 +45,17 @@ type storm struct {
 type piece struct {
 	id   uint64
 	dead bool
-	bare bool // the agent's own directory, not the volume
+	bare bool // the mount shows the agent's own directory, not the volume
 	hung bool
 }
 
-// fate is the course of a call.
+// fate determines how a call ends.
 type fate int
 
 const (
 	goes         fate = iota
 	refused           // an error before the call took effect
-	final             // the same error, but only a change can help
+	final             // an error before the effect, which only a change can resolve
 	failed            // an error without an effect
 	failedDone        // an error, although the call took effect
 	failedLater       // an error, and a late effect
@@ -64,7 +64,7 @@ const (
 	lied              // OK, but no effect
 )
 
-// A call takes callTime. Its deadline is callLimit.
+// callTime is the duration of a call. callLimit is its deadline.
 const (
 	callTime  = 20 * time.Millisecond
 	callLimit = 2 * time.Second
@@ -96,7 +96,7 @@ func (s *storm) mount(path string, bare bool) {
 	}
 }
 
-// under returns the paths at which a volume is mounted: only the targets, or all.
+// under returns the paths at which a volume is mounted. With targets, it returns only the targets.
 func (s *storm) under(id string, targets bool) (paths []string) {
 	for path := range s.mounts {
 		if strings.HasSuffix(path, "/"+id) && (!targets || strings.HasPrefix(path, "/t/")) {
@@ -115,7 +115,7 @@ func (s *storm) View(string) volume.PluginView {
 	return v
 }
 
-// session is the storm as one agent sees it. Writes of a crashed agent are lost.
+// session is the storm as one agent process sees it. A crashed agent can no longer write.
 type session struct {
 	*storm
 	agent int
@@ -164,7 +164,7 @@ func (s session) Intend(_ context.Context, id string, fn func(volume.Record) vol
 	return nil
 }
 
-// commit writes all checkpoints to disk, or fails.
+// commit writes all records to disk, or fails.
 func (s *storm) commit() error {
 	if s.commits > 0 {
 		s.commits--
@@ -207,8 +207,8 @@ func (s *storm) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) vo
 	return o
 }
 
-// Do performs a step according to its fate. A call that makes something takes effect at its end,
-// whether or not the agent still waits. A call that undoes something takes effect at once.
+// Do performs a step according to its fate. A call that makes something takes effect when it ends,
+// even if the agent no longer waits for it. A call that undoes something takes effect at once.
 func (s session) Do(ctx context.Context, r volume.Record, a volume.Action, _ volume.PluginView) volume.Outcome {
 	id := r.Volume.ID
 	s.mu.Lock()
@@ -253,7 +253,8 @@ func failedWith(code string, retry volume.Retry, answered bool) volume.Outcome {
 	return volume.Outcome{Err: &volume.CallError{Step: "step", Code: code, Message: "a fault", Retry: retry, Answered: answered}}
 }
 
-// call starts a step. The caller holds mu. The channel receives the outcome, if there is one.
+// call starts a step and returns a channel. If the fate includes an answer, the channel receives
+// it. The caller holds mu.
 func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 	answer := make(chan volume.Outcome, 1)
 	if !a.RPC() {
@@ -264,7 +265,7 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		f = failedDone // the agent cannot detect a lie here
 	}
 	if f == failedLater && !a.Forward() && !attaches(a) {
-		f = expiredLater // an undoing call has no late effect after an answer
+		f = expiredLater // an undo call has no late effect after an answer
 	}
 	switch f {
 	case refused:
@@ -282,7 +283,7 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		s.later(id, a, callLimit*3/4, callLimit, nil)
 	case lied:
 		out := volume.Outcome{Boot: s.boot()}
-		if a.Kind != call.NodeStage { // the mount table reveals the lie
+		if a.Kind != call.NodeStage { // for NodeStage, the mount table reveals the lie
 			out = failedWith(volume.CodeUnverified, volume.RetryBackoff, true)
 		}
 		answer <- out
@@ -304,9 +305,10 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 	return answer
 }
 
-// later schedules the effect of a call after some time, and after more time if the agent is still
-// alive. The caller holds mu. If answer is set, it receives the outcome at that time, and an
-// undoing call has already taken effect. A plugin continues after the crash of an agent.
+// later schedules the effect of a call after some time. If the agent is still alive then, it adds
+// the time more, because a plugin continues after the crash of an agent. If answer is set, it
+// receives the outcome at the time of the effect, and an undo call has already taken effect. The
+// caller holds mu.
 func (s *storm) later(id string, a volume.Action, after, more time.Duration, answer func(volume.Outcome)) {
 	life, agent := s.life, s.agent
 	was := s.mounts[a.Path].id
@@ -329,7 +331,7 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 			return
 		}
 		if at[key]--; !lives {
-			return // the call died with the plugin
+			return // the call ended with the plugin
 		}
 		var out volume.Outcome
 		if a.Forward() || answer == nil {
@@ -350,12 +352,12 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 	time.AfterFunc(after+s.odd, land)
 }
 
-// attaches reports whether a step is a ControllerPublish or ControllerUnpublish.
+// attaches reports whether a step is a ControllerPublish or a ControllerUnpublish.
 func attaches(a volume.Action) bool {
 	return a.Kind == call.ControllerPublish || a.Kind == call.ControllerUnpublish
 }
 
-// relied reports whether a volume's record contains a mount.
+// relied reports whether the record of a volume contains a mount.
 func (s *storm) relied(id string, mount uint64) bool {
 	is := func(m *volume.MountIdentity) bool { return m != nil && m.ID == mount }
 	r := s.mem[id]
@@ -367,7 +369,7 @@ func (s *storm) relied(id string, mount uint64) bool {
 	return is(r.Node.Mount)
 }
 
-// effect performs a step as requested. The caller holds mu.
+// effect performs a step. The caller holds mu.
 func (s *storm) effect(id string, a volume.Action) volume.Outcome {
 	shown := func() volume.Outcome {
 		if p := s.mounts[a.Path]; p.dead || p.bare || p.hung {

@@ -3,16 +3,16 @@ package reconcile
 import "github.com/volagent/volagent/volmgr/volume"
 
 // glancesAtOnce limits the concurrent observations of all sweeps. Each observation has a time
-// limit, so hung mounts slow a sweep down but do not stop it.
+// limit, so hung mounts only slow a sweep down.
 const glancesAtOnce = 32
 
-// sweep observes many volumes and wakes those that need work. Each of thousands of claims in place
-// costs one observation, but no worker and no memory.
+// sweep observes many volumes and wakes those that need work. For a settled volume it needs neither
+// a worker nor an entry, because a host may have thousands of claims.
 func (q *Queue) sweep(rs []volume.Record, because why) {
 	ids := make([]string, 0, len(rs))
 	for _, r := range rs {
 		switch id := r.Key(); {
-		case r.Leftover: // a record without pending calls must be dropped
+		case r.Leftover: // wake it, so that a leftover record without leftovers is deleted
 			q.wake(id, because)
 		case !r.Held() && !r.Expanding():
 			q.notify(id)
@@ -65,7 +65,7 @@ func (q *Queue) known(id string) bool {
 	return q.entries[id] != nil
 }
 
-// background runs fn as part of the work that Stop waits for. It returns false if Stop has begun.
+// background runs fn as part of the work for which Stop waits. It returns false if Stop has begun.
 func (q *Queue) background(fn func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

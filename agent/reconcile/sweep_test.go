@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/agent/reconcile"
 )
 
-// At a start, each claim that is in place costs one observation. Only a few run at once, and no
-// entry is kept. Claims that are not in place are worked on. The same happens when a plugin becomes
-// ready.
+// TestSweep checks the observations after a start and after a plugin becomes ready. Each claim that
+// is in place costs one observation and no entry, and only a few observations run at once. The
+// queue processes the claims that are not in place.
 func TestSweep(t *testing.T) {
 	const n = 300
 	ids := make([]string, n)
@@ -26,7 +26,7 @@ func TestSweep(t *testing.T) {
 	untilTrue(t, "nothing is kept of volumes at rest", func() bool { return s.Kept() == 0 })
 	s.Stop(t.Context())
 
-	s.halt("") // the next agent
+	s.halt("") // the queue of the next agent
 	s.store.put(claimed(t, "new", "a"))
 	steps := len(s.host.did())
 	var now, most atomic.Int64
@@ -43,7 +43,7 @@ func TestSweep(t *testing.T) {
 	changed := s.Changed(ids[n-1])
 	s.Start()
 	s.untilTaken(t, "new")
-	<-changed // the volume was observed
+	<-changed // the queue has observed the volume
 	looked := func() (all, volumes int) {
 		s.host.mu.Lock()
 		defer s.host.mu.Unlock()
@@ -68,8 +68,8 @@ func TestSweep(t *testing.T) {
 	untilTrue(t, "all are looked at again", func() bool { _, volumes := looked(); return volumes == n+1 })
 }
 
-// Looking at settled volumes keeps no entries. Otherwise a status of all volumes would cost memory
-// permanently.
+// TestLookKeepsNothing checks that a status request for a settled volume keeps no entry. Otherwise,
+// each status of all volumes would permanently use memory.
 func TestLookKeepsNothing(t *testing.T) {
 	s := newSetup(t, "v")
 	s.Start()

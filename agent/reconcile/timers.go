@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// timers wakes each volume at its due time, with a single timer for all.
+// timers wakes each volume at its due time. A single timer serves all volumes.
 type timers struct {
 	fire func(id string)
 
 	mu    sync.Mutex
 	due   dueHeap
-	at    map[string]time.Time // earliest entry of each id in the heap
+	at    map[string]time.Time // earliest heap entry of each id
 	timer *time.Timer
 	over  bool
 }
@@ -21,7 +21,7 @@ func newTimers(fire func(id string)) *timers {
 	return &timers{fire: fire, at: map[string]time.Time{}}
 }
 
-// set ensures that id is woken at t or earlier.
+// set ensures that the timer wakes id at t or earlier.
 func (ts *timers) set(id string, t time.Time) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -37,7 +37,7 @@ func (ts *timers) set(id string, t time.Time) {
 	ts.arm()
 }
 
-// arm sets the timer to the earliest time. The caller holds mu.
+// arm sets the timer to the earliest due time. The caller holds mu.
 func (ts *timers) arm() {
 	if len(ts.due) == 0 || ts.over {
 		return
@@ -58,7 +58,7 @@ func (ts *timers) run() {
 	ts.mu.Lock()
 	for now := time.Now(); len(ts.due) > 0 && !ts.due[0].at.After(now); {
 		d := heap.Pop(&ts.due).(dueAt)
-		if ts.at[d.id].Equal(d.at) { // otherwise an earlier entry has already fired
+		if ts.at[d.id].Equal(d.at) { // otherwise an earlier heap entry has already woken this id
 			delete(ts.at, d.id)
 			ids = append(ids, d.id)
 		}

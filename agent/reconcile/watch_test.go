@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// uncertain returns a setup in which a publish had an unknown outcome and was undone. The claim was
-// then detached, so the volume only waits for a late effect.
+// uncertain returns a setup in which a publish had an unknown outcome and the queue undid it. The
+// claim is detached, so the volume only waits for a late effect.
 func uncertain(t *testing.T, deadline time.Duration) *setup {
 	t.Helper()
 	s := newSetup(t, "v")
@@ -31,9 +31,10 @@ func uncertain(t *testing.T, deadline time.Duration) *setup {
 	return s
 }
 
-// A mount that appears within the deadline of the call is undone again.
+// TestLateEffect checks that the queue unmounts a mount that appears within the deadline of the
+// call.
 func TestLateEffect(t *testing.T) {
-	s := uncertain(t, 10*time.Second) // watched paths are then observed twice a second
+	s := uncertain(t, 10*time.Second) // with this deadline, the queue observes watched paths twice a second
 	if r, _ := s.store.Volume("v"); !r.Held() {
 		t.Fatal("the volume is free before the deadline of an uncertain call")
 	}
@@ -50,13 +51,14 @@ func TestLateEffect(t *testing.T) {
 	}
 }
 
-// After the deadline the volume is no longer watched.
+// TestWatchEnds checks that the queue no longer watches the volume after the deadline.
 func TestWatchEnds(t *testing.T) {
 	s := uncertain(t, 300*time.Millisecond)
 	s.untilFree(t, "v")
 }
 
-// The watch ends when the process that might cause the late effect is gone.
+// TestWatchEndsWithThePlugin checks that the watch ends when the process that may cause the late
+// effect has ended.
 func TestWatchEndsWithThePlugin(t *testing.T) {
 	s := uncertain(t, time.Hour)
 	s.plugin.set(func(v *volume.PluginView) { v.Ready = false })
@@ -69,8 +71,9 @@ func TestWatchEndsWithThePlugin(t *testing.T) {
 	s.untilFree(t, "v")
 }
 
-// After a restart of the agent the plugin is unknown at first, and is then found still running. It
-// does not count as another process, so the watch continues.
+// TestWatchSurvivesReattach checks a restart of the agent while the plugin keeps running. At first,
+// the new agent does not know the plugin. When it finds the plugin, it must not treat it as a new
+// process, so the watch continues.
 func TestWatchSurvivesReattach(t *testing.T) {
 	s := newSetup(t, "v")
 	r, _ := s.store.Volume("v")

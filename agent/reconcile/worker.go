@@ -9,11 +9,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// recheck is the interval at which a waiting volume is observed again. A hung mount, or a mount
-// that is not ours, gives no signal when it goes away.
+// recheck is the interval at which the queue observes a waiting volume again. When a hung mount, or
+// a mount of another program, disappears, the kernel sends no signal.
 const recheck = 10 * time.Second
 
-// work does steps until no step can be done now.
+// work runs the steps of a volume until no step is possible now.
 func (q *Queue) work(id string, e *entry) {
 	defer q.workers.Done()
 	defer q.release(id, e)
@@ -43,8 +43,8 @@ func (q *Queue) work(id string, e *entry) {
 	}
 }
 
-// step does one turn. It reports whether another step may be possible at once, and whether the
-// waiters of the volume must be notified.
+// step runs one turn of the worker. It reports whether another step may be possible at once, and
+// whether to notify the callers that wait for the volume.
 func (q *Queue) step(id string, e *entry) (more, news bool) {
 	q.mu.Lock()
 	e.stale = false // the record already contains every earlier request
@@ -56,7 +56,7 @@ func (q *Queue) step(id string, e *entry) (more, news bool) {
 	return q.turn(id, e, r)
 }
 
-// turn decides on one step for a record and does it.
+// turn chooses the next step for the given record and runs it.
 func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool) {
 	r, obs := q.look(e, whole)
 	q.mu.Lock()
@@ -70,7 +70,7 @@ func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool)
 		q.rest(id, e, r, a, obs)
 		if a.Kind == volume.Settled && r.Leftover && q.o.Undone != nil {
 			q.o.Undone(r)
-			if _, still := q.o.Store.Volume(id); still { // the removal could not be saved
+			if _, still := q.o.Store.Volume(id); still { // the record could not be deleted
 				q.timers.set(id, time.Now().Add(recheck))
 			}
 		}
@@ -108,10 +108,11 @@ func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool)
 	return true, news
 }
 
-// look observes the part of a record that a turn needs. After a possible change on the host, that
-// is the whole record. For a new intent, it is the unsettled part.
+// look observes the paths of a record that a turn needs. If the host may have changed, look
+// observes all paths of the record. For a new intent, it observes only the claims that are not
+// settled.
 func (q *Queue) look(e *entry, whole volume.Record) (volume.Record, volume.Observed) {
-	if !whole.Held() { // nothing to observe or to do
+	if !whole.Held() { // the volume has nothing on this host
 		return whole, volume.Observed{}
 	}
 
@@ -133,11 +134,11 @@ func (q *Queue) look(e *entry, whole volume.Record) (volume.Record, volume.Obser
 	return whole, obs
 }
 
-// forStorage runs a step while no other call uses the volume's storage. Such a call may be in
-// flight for a volume that was registered under another id, or for a record of pending calls. The
-// latter record has its storage to itself during its turn. Dropping a claim that was never mounted
-// (Free) makes no call, so it does not wait. forStorage reports whether the step ran. The step does
-// not run if the wait is cancelled, or if the id belongs to another volume afterwards.
+// forStorage runs a step while no other call uses the same storage. Such a call may be running for
+// a volume that had another id before, or for a leftover record. A leftover record has its storage
+// to itself during its turn. A claim that was never mounted needs no call (Free), so dropping it
+// does not wait. forStorage reports whether it ran the step. It does not run the step if ctx ends
+// first, or if the id belongs to another volume after the wait.
 func (q *Queue) forStorage(ctx context.Context, id string, r volume.Record, a volume.Action, step func()) (done bool) {
 	if r.Leftover || r.Volume.ExternalID == "" || a.Kind == volume.Free {
 		step()
@@ -156,8 +157,8 @@ func (q *Queue) forStorage(ctx context.Context, id string, r volume.Record, a vo
 	return done && err == nil
 }
 
-// settles reports whether a successful step may complete the change that a caller waits for: a
-// claim is mounted or gone, or the volume is larger. All other steps lead to such a step, or to a
+// settles reports whether a successful step can be the change for which a caller waits: a claim is
+// mounted or gone, or the volume is larger. Every other step is followed by such a step, or by a
 // turn without work.
 func settles(a volume.Action) bool {
 	switch a.Kind {
@@ -168,8 +169,8 @@ func settles(a volume.Action) bool {
 	}
 }
 
-// do performs a step. If an earlier step had to be on disk and is not, it first saves the record
-// when the new step builds on it.
+// do performs a step. If an earlier result is not on disk yet and the new step builds on it, do
+// first saves the record.
 func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) volume.Outcome {
 	if e.unsaved && building(r, a) {
 		same := func(r volume.Record) volume.Record { return r }
@@ -183,9 +184,10 @@ func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a 
 }
 
 // building reports whether a step builds on the recorded results of earlier steps. Such a step
-// waits until they are on disk. After a crash, the next agent must know whether a mount replaced
-// the recorded one, a wanted mount is being undone, or the volume is no longer attached. The
-// undoing of an unwanted mount need not be recorded, because the stored claim already announces it.
+// waits until these results are on disk. The next agent needs them after a crash. They tell whether
+// a new mount replaced the recorded mount, whether a wanted mount is being unmounted, and whether
+// the volume is attached. If a claim is detached, its record already announces the unmount, so the
+// agent need not save it first.
 func building(r volume.Record, a volume.Action) bool {
 	switch a.Kind {
 	case call.NodeUnpublish:
@@ -203,7 +205,7 @@ func building(r volume.Record, a volume.Action) bool {
 	}
 }
 
-// complete adds the queue's own knowledge to an observation. The caller holds mu.
+// complete adds the state of the queue to an observation of the host. The caller holds mu.
 func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	now := time.Now()
 	obs.Halt, obs.Down = q.o.Halt, q.down
@@ -218,7 +220,7 @@ func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	}
 
 	if d := obs.Plugin.Info.Driver; r.Leftover && d != "" && d != r.Volume.Driver {
-		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("it is driver %s now, and this is a volume of %s", d, r.Volume.Driver))
+		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("its driver is now %s, but the volume belongs to %s", d, r.Volume.Driver))
 	}
 
 	e.watched(obs, r, now)
@@ -227,8 +229,8 @@ func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	}
 }
 
-// pending adds to an observation the state of the pending calls that a forced deregister left for
-// the same storage. The caller holds mu.
+// pending adds to an observation the pending calls for the same storage that remain after a forced
+// deregister. The caller holds mu.
 func (q *Queue) pending(obs *volume.Observed, r volume.Record) {
 	if debt, ok := q.o.Store.Volume(storage(r)); ok {
 		obs.Pending = &debt
@@ -241,8 +243,8 @@ func (q *Queue) pending(obs *volume.Observed, r volume.Record) {
 	}
 }
 
-// watched adds to an observation whether the late effects in a record's watches can still occur.
-// The deadline of a watch that an earlier agent recorded starts now.
+// watched adds to an observation whether the late effects in the record's watches are still
+// possible. For a watch that an earlier agent recorded, the deadline starts now.
 func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 	for _, w := range r.Node.Watches {
 		switch {
@@ -254,8 +256,8 @@ func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 	}
 
 	if e.watchOf == 0 {
-		// This is the first view of the plugin since a restart of the agent. The process that is
-		// found may be the one that still runs the call.
+		// The queue sees this plugin for the first time since the agent started. The plugin process
+		// may be the process that is still running the call.
 		e.watchOf = obs.Plugin.Incarnation
 	}
 
@@ -263,8 +265,8 @@ func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 	obs.AttachmentOver = now.After(e.attachUntil)
 }
 
-// rest records that no step is possible now, and when to observe the volume again. The awaited
-// change may come without a signal.
+// rest records that no step is possible now, and sets the time of the next observation. The change
+// for which the volume waits may come without a signal.
 func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -302,7 +304,7 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	}
 
 	if a.Kind == volume.Plan || a.Kind == volume.Doubt {
-		// These are intents: they must be on disk before any step relies on them.
+		// Plan and Doubt are intents. An intent must be on disk before a step relies on it.
 		intent := func(now volume.Record) volume.Record { next, _ := apply(now); return next }
 		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), key, intent); err != nil {
 			out = volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
@@ -310,13 +312,13 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	} else {
 		err := q.o.Store.Save(context.WithoutCancel(q.ctx), key, apply)
 
-		// It became a record of pending calls during the save.
+		// During the save, a forced deregister may have turned the record into a leftover record.
 		if moved := q.home(id, r); !kept && moved != key {
 			err = q.o.Store.Save(context.WithoutCancel(q.ctx), moved, apply)
 		}
 		if err != nil {
 			e.unsaved = e.unsaved || saving == volume.SaveFirst
-			q.o.Log.Error("a step was done but could not be saved; it is kept in memory and saved with the next change", "volume", id, "step", a.Kind, "error", err)
+			q.o.Log.Error("cannot save the result of a step; the agent keeps it in memory and saves it with the next change", "volume", id, "step", a.Kind, "error", err)
 		}
 	}
 
@@ -330,7 +332,7 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 
 	e.expect(a, out, now, obs.Plugin)
 	if _, owed := q.o.Store.Volume(moved); owed && moved != id {
-		q.entry(moved).expect(a, out, now, obs.Plugin) // the pending calls wait for the late effect
+		q.entry(moved).expect(a, out, now, obs.Plugin) // the leftover record waits for the late effect
 	}
 	q.mu.Unlock()
 
@@ -338,19 +340,19 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	q.o.Events(q.cutShort(evs, a, out))
 }
 
-// yielded reports whether a step was cancelled in favour of another one.
+// yielded reports whether the queue cancelled a step in favour of another step.
 func (q *Queue) yielded(a volume.Action, out volume.Outcome) bool {
 	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == "Canceled" && q.ctx.Err() == nil
 }
 
-// cutShort rewords the events of a step that was cancelled because the agent stops. That is not a
-// failure, and the next agent continues the step.
+// cutShort changes the events of a step that was cancelled because the agent stops. Such a step has
+// not failed, because the next agent process continues it.
 func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
 	switch {
 	case out.Err == nil || out.Err.Code != "Canceled":
 		return evs
 	case q.yielded(a, out):
-		return nil // a claim is being detached, which has already been reported
+		return nil // the detach that caused the cancellation has its own event
 	case q.ctx.Err() == nil:
 		return evs
 	}
@@ -358,15 +360,15 @@ func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome
 	for i := range evs {
 		if evs[i].Type == "step-failed" {
 			evs[i].Type = "step-interrupted"
-			evs[i].Message = string(a.Kind) + " was broken off, because the agent is being stopped; the next one goes on with it"
+			evs[i].Message = string(a.Kind) + " was interrupted because the agent is stopping; the next agent process continues it"
 		}
 	}
 
 	return evs
 }
 
-// home returns the key that a record has now. If a volume is deregistered by force during a call,
-// its record may continue as a record of pending calls. The result of the call belongs there.
+// home returns the key under which the record is stored now. A forced deregister during a call may
+// turn the record into a leftover record. The result of the call belongs to that record.
 func (q *Queue) home(id string, r volume.Record) string {
 	if now, ok := q.o.Store.Volume(id); ok && now.Same(r) {
 		return id
@@ -375,7 +377,7 @@ func (q *Queue) home(id string, r volume.Record) string {
 	return r.Key()
 }
 
-// expect starts to wait for the late effect that a step may have.
+// expect starts a watch for the late effect that a step may have.
 func (e *entry) expect(a volume.Action, out volume.Outcome, now time.Time, p volume.PluginView) {
 	switch {
 	case !late(a, out):
@@ -386,10 +388,10 @@ func (e *entry) expect(a volume.Action, out volume.Outcome, now time.Time, p vol
 	}
 }
 
-// late reports whether a call may still take effect later. A call that makes something may, unless
-// it was refused. A call that undoes something may if it was given up. ControllerUnpublishVolume
-// may even if the plugin answered with an error, because the storage system behind the plugin
-// continues.
+// late reports whether a call may still take effect after it has ended. A call that makes something
+// may do so unless the plugin refused it. A call that undoes something may do so if the agent gave
+// it up. ControllerUnpublishVolume may do so even after an error, because the storage system behind
+// the plugin may continue.
 func late(a volume.Action, out volume.Outcome) bool {
 	if out.Err == nil || out.Unsent || !a.RPC() {
 		return false
@@ -397,7 +399,7 @@ func late(a volume.Action, out volume.Outcome) bool {
 	return (a.Forward() || attaches(a)) && out.Err.Uncertain() || !out.Err.Answered
 }
 
-// attaches reports whether a step is a ControllerPublish or ControllerUnpublish.
+// attaches reports whether a step is a ControllerPublish or a ControllerUnpublish.
 func attaches(a volume.Action) bool {
 	return a.Kind == call.ControllerPublish || a.Kind == call.ControllerUnpublish
 }
@@ -412,8 +414,8 @@ func (q *Queue) progress(id string, e *entry, words string) {
 	q.notify(id)
 }
 
-// log writes debug messages about single steps. Operators get events instead, and repeated events
-// are held back.
+// log writes debug messages about single steps. Operators read events instead, because the event
+// log limits repeated events.
 func (q *Queue) log(id string, a volume.Action, out volume.Outcome) {
 	if !q.o.Log.IsDebug() {
 		return

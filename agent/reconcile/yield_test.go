@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// owning returns a queue with a volume that has two claims. The first try to set the owner for the
-// first claim lasts until it is cancelled.
+// owning returns a queue with a volume that has two claims. The first attempt to set the file owner
+// for the first claim runs until the queue cancels it.
 func owning(t *testing.T) (s *setup, begun chan struct{}) {
 	t.Helper()
 	s, begun = newSetup(t), make(chan struct{}, 1)
@@ -33,8 +33,9 @@ func owning(t *testing.T) (s *setup, begun chan struct{}) {
 	return s, begun
 }
 
-// Changing the owner of a volume's files can take hours. Another claim of the volume can be
-// detached meanwhile. The change is then continued, without a failure event.
+// TestOwnYieldsToOthers checks that a change of the file owner, which can take hours, does not
+// delay the detach of another claim. The queue then continues the change and emits no failure
+// event.
 func TestOwnYieldsToOthers(t *testing.T) {
 	s, begun := owning(t)
 	s.Wake("v")
@@ -52,7 +53,7 @@ func TestOwnYieldsToOthers(t *testing.T) {
 	}
 }
 
-// A step that was decided on before a detach does not start after it.
+// TestOwnNotBegun checks that a step that the queue chose before a detach does not start after it.
 func TestOwnNotBegun(t *testing.T) {
 	s, begun := owning(t)
 	s.host.look = func() {

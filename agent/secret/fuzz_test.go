@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// FuzzOpen checks that a sealed value opens only for the secret for which it was sealed. Any other
-// text that a state database or a backup may contain in its place does not open. No error repeats a
-// value.
+// FuzzOpen checks that a sealed value opens only for the secret for which it was sealed. A damaged
+// state database or backup may contain any other text, which must not open. No error may contain a
+// secret value.
 func FuzzOpen(f *testing.F) {
 	for _, text := range []string{
 		"", "..", "v1..", "v1.00000000.", "v2.00000000.AAAA", "v1.x.AAAA.", "v1.00000000." + strings.Repeat("A", 64), "v1.00000000.!", "\x00.\xff.\n",
@@ -19,7 +19,7 @@ func FuzzOpen(f *testing.F) {
 		f.Add("data", "key", "hunter2hunter2", text, "data2", uint(20))
 		f.Add(`a" of volume "b`, "key", "hunter2hunter2", text, "a", uint(0))
 	}
-	f.Add("data", "key", "hunter2hunter22", "", "x", uint(len("v1.01234567.")+74-1)) // some bits of the last digit are unused
+	f.Add("data", "key", "hunter2hunter22", "", "x", uint(len("v1.01234567.")+74-1)) // the encoding does not use all bits of the last character
 	dir := f.TempDir()
 	s := &secret.Sealer{Credentials: dir, KeyFile: filepath.Join(dir, "keys", "secrets.key")}
 	f.Fuzz(func(t *testing.T, id, name, value, text, other string, at uint) {

@@ -16,27 +16,28 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// CredentialName is the systemd credential that is used as the key, if the agent has it.
+// CredentialName is the name of the systemd credential with the key. The agent uses it if systemd
+// provides it.
 const CredentialName = "volagent.key"
 
-// Sizes, in bytes, of the material from which a key is derived. A new key file has the smallest
-// size.
+// minKey and maxKey limit the size, in bytes, of the material from which the agent derives a key. A
+// new key file has the smallest size.
 const (
 	minKey = 32
 	maxKey = 4 << 10
 )
 
-// key is a key with its name. The name reveals nothing about the key.
+// key is a key with a name. The name reveals nothing about the key.
 type key struct {
 	key  []byte
 	name string
 }
 
-// derive derives a key from all bytes of a credential or a file.
+// derive derives a key and its name from all bytes of a credential or a key file.
 func derive(material []byte) (k key, err error) {
 	switch n := len(material); {
 	case n < minKey:
-		return k, fmt.Errorf("has %d bytes, and a key has %d to %d random ones", n, minKey, maxKey)
+		return k, fmt.Errorf("has %d bytes, but a key needs %d to %d random bytes", n, minKey, maxKey)
 	case n > maxKey:
 		return k, fmt.Errorf("has more than %d bytes, which is too long for a key", maxKey)
 	}
@@ -50,11 +51,12 @@ func derive(material []byte) (k key, err error) {
 	return k, err
 }
 
-// errNoKey says that a place has no key.
-var errNoKey = errors.New("is not there")
+// errNoKey means that the credential or the key file does not exist.
+var errNoKey = errors.New("does not exist")
 
-// find returns the key with a name. It tries the credential first. It then tries the key file, with
-// which values were sealed while there was no credential. The error says why neither has the key.
+// find returns the key with the given name. It first checks the credential. It then checks the key
+// file, because values may be older than the credential. The error explains why neither of them
+// contains the key.
 func (s *Sealer) find(name string) (key, error) {
 	var why []error
 	for _, from := range []func() (key, error){s.credential, s.file} {
@@ -82,7 +84,8 @@ func joined(errs []error) error {
 	return fmt.Errorf("%w; %w", errs[0], errs[1])
 }
 
-// present returns the key for sealing: the credential or, if there is none, the key file.
+// present returns the key for sealing. This is the credential or, if there is no credential, the
+// key file.
 func (s *Sealer) present() (key, error) {
 	k, err := s.credential()
 	if errors.Is(err, errNoKey) {
@@ -91,7 +94,7 @@ func (s *Sealer) present() (key, error) {
 	return k, err
 }
 
-// needed returns the key like present, and makes the key file if there is no key.
+// needed returns the key for sealing. It creates the key file if there is no key.
 func (s *Sealer) needed() (key, error) {
 	s.making.Lock()
 	defer s.making.Unlock()
@@ -101,13 +104,13 @@ func (s *Sealer) needed() (key, error) {
 		return k, err
 	}
 	if err := s.make(); err != nil {
-		return k, fmt.Errorf("cannot make key file %s: %w", s.KeyFile, err)
+		return k, fmt.Errorf("cannot create key file %s: %w", s.KeyFile, err)
 	}
 
 	return s.file()
 }
 
-// credential returns the key that systemd gave to the agent.
+// credential returns the key that systemd passed to the agent.
 func (s *Sealer) credential() (key, error) {
 	dir := s.Credentials
 	if dir == "" {
@@ -126,7 +129,7 @@ func (s *Sealer) credential() (key, error) {
 	return k, nil
 }
 
-// file returns the key from the key file, which the agent made.
+// file returns the key in the key file, which the agent itself created.
 func (s *Sealer) file() (key, error) {
 	if s.KeyFile == "" {
 		return key{}, fmt.Errorf("a key file %w", errNoKey)
@@ -140,15 +143,15 @@ func (s *Sealer) file() (key, error) {
 	return k, nil
 }
 
-// readKey reads a key. If the key must be private, readKey refuses a file that other users can
-// read. The owner must be the user of this process.
+// readKey reads a key from a file. With private, it refuses a file that other users can read, and a
+// file that does not belong to the user of this process.
 func readKey(path string, private bool) (key, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return key{}, errNoKey
 	case errors.Is(err, syscall.ELOOP):
-		return key{}, errors.New("is a symbolic link, and must be the file itself")
+		return key{}, errors.New("is a symbolic link, but must be a regular file")
 	case err != nil:
 		return key{}, fmt.Errorf("cannot be read: %w", cause(err))
 	}
@@ -162,11 +165,11 @@ func readKey(path string, private bool) (key, error) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch mode := info.Mode(); {
 	case !mode.IsRegular():
-		return key{}, errors.New("is not a file")
+		return key{}, errors.New("is not a regular file")
 	case private && mode.Perm()&0o077 != 0:
-		return key{}, fmt.Errorf("has mode %04o: others may have read it. If nobody did: %s", mode.Perm(), suggest.Command("chmod 600 %s", path))
+		return key{}, fmt.Errorf("has mode %04o, so other users may have read it; if none did: %s", mode.Perm(), suggest.Command("chmod 600 %s", path))
 	case private && ok && int(st.Uid) != os.Geteuid():
-		return key{}, fmt.Errorf("belongs to user %d, and must be user %d's", st.Uid, os.Geteuid())
+		return key{}, fmt.Errorf("belongs to user %d, but must belong to user %d", st.Uid, os.Geteuid())
 	}
 
 	material, err := io.ReadAll(io.LimitReader(f, maxKey+1))
@@ -177,7 +180,7 @@ func readKey(path string, private bool) (key, error) {
 	return derive(material)
 }
 
-// cause returns the cause of a file error, without the path, which the message already contains.
+// cause removes the path from a file error, because the message already contains the path.
 func cause(err error) error {
 	var path *fs.PathError
 	if errors.As(err, &path) {
@@ -186,8 +189,9 @@ func cause(err error) error {
 	return err
 }
 
-// make makes the key file, durably: a value that is sealed with it may be on disk a moment later.
-// No other process makes it at the same time, because the data dir belongs to this agent.
+// make creates the key file and syncs it to disk, because the agent may store a value that needs
+// this key a moment later. No other process creates the file at the same time, because the data dir
+// belongs to this agent.
 func (s *Sealer) make() error {
 	dir := filepath.Dir(s.KeyFile)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -196,7 +200,7 @@ func (s *Sealer) make() error {
 
 	tmp := filepath.Join(dir, ".new")
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err // it may remain from an agent that was killed
+		return err // an agent that was killed may have left the temporary file
 	}
 
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

@@ -17,34 +17,35 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Sealer encrypts secrets that are given as values, so that no file on disk contains them in clear.
-// A sealed value is the text
+// Sealer encrypts the secret values that volume files contain, so that no stored file contains them
+// in clear text. A sealed value is the text
 //
 //	v1.<key>.<base64 of nonce and ciphertext>
 //
-// <key> names the key, in eight hex digits. The cipher is XChaCha20-Poly1305 with a random nonce.
-// The volume's id and the secret's name are authenticated, too, so a sealed value cannot be used
-// for another secret.
+// <key> is the name of the key, in eight hex digits. The cipher is XChaCha20-Poly1305 with a random
+// nonce. It also authenticates the id of the volume and the name of the secret. A sealed value
+// therefore does not open for another secret.
 type Sealer struct {
-	// Credentials is the directory of the agent's systemd credentials; empty means
-	// $CREDENTIALS_DIRECTORY. The credential CredentialName is the key, if it exists.
+	// Credentials is the directory of the agent's systemd credentials. If it is empty, the sealer
+	// uses $CREDENTIALS_DIRECTORY. The key is the credential CredentialName, if it exists.
 	Credentials string
-	// KeyFile is the key if there is no such credential. It is made when the first value is sealed.
+	// KeyFile is the path of the key file, for an agent without this credential. The sealer creates
+	// the file when it seals the first value.
 	KeyFile string
-	// Made is called after the key file was made. It may be nil.
+	// Made is called after the sealer has created the key file. It may be nil.
 	Made func(keyFile string)
 
-	making sync.Mutex // held while the key file may be made
+	making sync.Mutex // held while the sealer may create the key file
 }
 
-// version begins every sealed text.
+// version is the prefix of every sealed text.
 const version = "v1"
 
-// encoding is strict, so that two texts never stand for one sealed value.
+// encoding is strict, so that only one text represents a sealed value.
 var encoding = base64.RawURLEncoding.Strict()
 
-// Seal returns references in which all literal values are sealed for a volume. A value that the
-// volume already has sealed with the current key keeps its sealed text.
+// Seal returns the references with every literal value sealed for the volume. If had contains the
+// same value and the current key sealed it, Seal keeps this sealed text.
 func (s *Sealer) Seal(id string, refs, had map[string]call.SecretRef) (map[string]call.SecretRef, error) {
 	refs = s.Same(id, refs, had)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -64,10 +65,10 @@ func (s *Sealer) Seal(id string, refs, had map[string]call.SecretRef) (map[strin
 	return refs, nil
 }
 
-// Same returns references in which a literal value becomes the sealed text that the volume already
-// has for it. It does so only if that text was sealed with the current key. A value that is kept,
-// and is sealed with another key, becomes a literal, so that it can be sealed anew. Same makes no
-// key.
+// Same returns the references, with a literal replaced by the sealed text in had if both have the
+// same value. It does so only if the current key sealed that text. If a reference keeps a value
+// that another key sealed, Same returns that value as a literal, so that the caller seals it again.
+// Same creates no key.
 func (s *Sealer) Same(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
@@ -89,8 +90,8 @@ func (s *Sealer) Same(id string, refs, had map[string]call.SecretRef) map[string
 	return refs
 }
 
-// Equal returns references in which a literal value becomes the sealed text that the volume already
-// has for it, regardless of the key. It makes no key.
+// Equal returns the references, with a literal replaced by the sealed text in had if both have the
+// same value. Any key may have sealed that text. Equal creates no key.
 func (s *Sealer) Equal(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
@@ -111,7 +112,7 @@ func equal(a, b call.Secret) bool {
 	return subtle.ConstantTimeCompare([]byte(a.Reveal()), []byte(b.Reveal())) == 1
 }
 
-// Move returns references in which the sealed values are sealed for another volume.
+// Move returns the references with every sealed value sealed for another volume.
 func (s *Sealer) Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error) {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
@@ -130,7 +131,7 @@ func (s *Sealer) Move(refs map[string]call.SecretRef, from, to string) (map[stri
 	return s.Seal(to, refs, nil)
 }
 
-// current reports whether a text is sealed with the key that Seal would use now.
+// current reports whether the key that Seal uses now has sealed the text.
 func (s *Sealer) current(text string) bool {
 	k, err := s.present()
 	name, _, ok := parse(text)
@@ -154,19 +155,19 @@ func (s *Sealer) seal(id, name string, value call.Secret) (string, error) {
 	return strings.Join([]string{version, k.name, encoding.EncodeToString(sealed)}, "."), nil
 }
 
-// again is the advice for a sealed value that cannot be opened any more.
+// again is the hint for a sealed value that no longer opens.
 const again = "give the value again: register the volume's file with it"
 
-// Open returns the value that was sealed for one secret of a volume.
+// Open returns the value that was sealed for the named secret of a volume.
 func (s *Sealer) Open(id, name, text string) (call.Secret, error) {
 	wanted, sealed, ok := parse(text)
 	if !ok {
-		return call.Secret{}, errors.New("what is stored is no sealed value; " + again)
+		return call.Secret{}, errors.New("the stored text is not a sealed value; " + again)
 	}
 
 	k, err := s.find(wanted)
 	if err != nil {
-		return call.Secret{}, fmt.Errorf("it is sealed with key %s, %w; bring that key back, or %s", wanted, err, again)
+		return call.Secret{}, fmt.Errorf("it is sealed with key %s, %w; restore that key, or %s", wanted, err, again)
 	}
 
 	aead, err := chacha20poly1305.NewX(k.key)
@@ -176,7 +177,7 @@ func (s *Sealer) Open(id, name, text string) (call.Secret, error) {
 
 	value, err := open(aead, sealed, about(id, name))
 	if err != nil {
-		return call.Secret{}, errors.New("the sealed value is damaged, or another secret's; " + again)
+		return call.Secret{}, errors.New("the sealed value is damaged or belongs to another secret; " + again)
 	}
 
 	return call.NewSecret(string(value)), nil
@@ -197,11 +198,11 @@ func parse(text string) (key string, sealed []byte, ok bool) {
 	}
 
 	sealed, err := encoding.DecodeString(parts[2])
-	plain := !strings.ContainsAny(parts[2], "\r\n") // the decoder ignores them
+	plain := !strings.ContainsAny(parts[2], "\r\n") // the decoder would ignore these characters
 	return parts[1], sealed, err == nil && plain
 }
 
-// about returns the additional authenticated data.
+// about returns the data that the cipher authenticates in addition to the value.
 func about(id, name string) []byte {
 	return fmt.Appendf(nil, "secret %q of volume %q", name, id)
 }

@@ -15,8 +15,8 @@ import (
 
 type refs = map[string]call.SecretRef
 
-// newSealer returns a sealer with an empty directory of credentials, and a counter of the key files
-// that it makes.
+// newSealer returns a sealer with an empty credentials directory. made counts the key files that it
+// creates.
 func newSealer(t *testing.T) (s *secret.Sealer, made *int) {
 	t.Helper()
 	made = new(int)
@@ -39,7 +39,7 @@ func seal(t *testing.T, s *secret.Sealer, id, value string, had refs) refs {
 	return out
 }
 
-// opened returns the secret of a volume, or the text of the error.
+// opened returns the value of the volume's secret, or the text of the error.
 func opened(s *secret.Sealer, id string, r refs) string {
 	got, err := secret.Resolver{Sealer: s}.Of(volume.Volume{ID: id, Secrets: r})
 	if err != nil {
@@ -93,7 +93,8 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// A sealed value cannot be used for another secret, and damage is detected.
+// TestSealedIsBound checks that a sealed value does not open for another secret, and that damage is
+// detected.
 func TestSealedIsBound(t *testing.T) {
 	s, _ := newSealer(t)
 	one := seal(t, s, "data", planted, nil)
@@ -136,7 +137,8 @@ func flip(b byte) string {
 	return "A"
 }
 
-// The key file is made once, readable only by its owner, and never without need.
+// TestKeyFile checks that the sealer creates the key file once, and only when it needs a key. Only
+// the owner can read the file.
 func TestKeyFile(t *testing.T) {
 	s, _ := newSealer(t)
 	s.Same("data", refs{"key": {Literal: call.NewSecret(planted)}}, refs{"key": {Sealed: "v1.00000000.AAAA"}})
@@ -162,7 +164,8 @@ func TestKeyFile(t *testing.T) {
 		t.Errorf("beside the key: %v", names)
 	}
 
-	// If the key file is lost, Open does not make a new one, and the error says what to do.
+	// If the key file is lost, Open does not create a new one. The error says how to solve the
+	// problem.
 	if err := os.Rename(s.KeyFile, s.KeyFile+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +184,8 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
-// A key that other users could read, or that is invalid, is refused. The error says what to do.
+// TestBadKeys checks that the sealer refuses an invalid key, and a key that other users can read.
+// The error says how to solve the problem.
 func TestBadKeys(t *testing.T) {
 	for words, spoil := range map[string]func(s *secret.Sealer) error{
 		"chmod 600":             func(s *secret.Sealer) error { return os.Chmod(s.KeyFile, 0o640) },
@@ -189,7 +193,7 @@ func TestBadKeys(t *testing.T) {
 		"has 5 bytes":           func(s *secret.Sealer) error { return os.WriteFile(s.KeyFile, []byte("short"), 0o600) },
 		"too long for a key":    func(s *secret.Sealer) error { return os.WriteFile(s.KeyFile, make([]byte, 9999), 0o600) },
 		"is a symbolic link":    func(s *secret.Sealer) error { return relink(s.KeyFile) },
-		"is not a file":         func(s *secret.Sealer) error { return os.Mkdir(s.KeyFile+".d", 0o700) },
+		"is not a regular file": func(s *secret.Sealer) error { return os.Mkdir(s.KeyFile+".d", 0o700) },
 		"credential volagent.key h": func(s *secret.Sealer) error {
 			return os.WriteFile(filepath.Join(s.Credentials, secret.CredentialName), nil, 0o400)
 		},
@@ -199,7 +203,7 @@ func TestBadKeys(t *testing.T) {
 		if err := spoil(s); err != nil {
 			t.Fatal(err)
 		}
-		if words == "is not a file" {
+		if words == "is not a regular file" {
 			s.KeyFile += ".d"
 		}
 		_, err := s.Seal("data", refs{"key": {Literal: call.NewSecret("wh1sper")}}, one)
@@ -230,8 +234,8 @@ func relink(path string) error {
 	return os.Symlink(path+".to", path)
 }
 
-// A credential takes precedence over the key file. The key file still opens the values that were
-// sealed with it. The next register seals them with the credential.
+// TestKeyCredential checks that the credential takes precedence over the key file. Values that the
+// key file sealed still open. The next register seals them with the credential.
 func TestKeyCredential(t *testing.T) {
 	s, made := newSealer(t)
 	old := seal(t, s, "data", planted, nil)
@@ -267,7 +271,7 @@ func TestKeyCredential(t *testing.T) {
 	mustSay(t, "what the key file sealed", opened(s, "data", old), "give the value again")
 }
 
-// Known returns the secrets that can be read, even if others cannot.
+// TestKnown checks that Known returns the readable secrets, even if it cannot read the others.
 func TestKnown(t *testing.T) {
 	s, _ := newSealer(t)
 	r := seal(t, s, "data", planted, nil)

@@ -1,6 +1,6 @@
-// Package secret reads the values of secret references when a call needs them, and not earlier. It
-// also seals secrets that are given as values. It caches neither values nor keys, and no error
-// repeats a value.
+// Package secret reads the values of secrets when a call needs them, and not earlier. It also
+// encrypts the values that volume files contain. It caches neither values nor keys, and none of its
+// errors contains a value.
 package secret
 
 import (
@@ -18,20 +18,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Resolver reads secrets. The zero value reads the process's own environment and credentials, and
-// cannot open sealed values.
+// Resolver reads secrets. The zero value reads the environment and the credentials of the process.
+// It cannot open sealed values.
 type Resolver struct {
-	// Credentials is the directory of the agent's systemd credentials; empty means
-	// $CREDENTIALS_DIRECTORY.
+	// Credentials is the directory of the agent's systemd credentials. If it is empty, the resolver
+	// uses $CREDENTIALS_DIRECTORY.
 	Credentials string
-	// Getenv returns the value of a variable; nil means os.LookupEnv.
+	// Getenv returns the value of an environment variable. If it is nil, the resolver uses
+	// os.LookupEnv.
 	Getenv func(string) (string, bool)
-	// Sealer opens sealed values.
+	// Sealer opens sealed values. If it is nil, the resolver refuses them.
 	Sealer *Sealer
 }
 
-// Of reads all secrets of a volume. The error names the secret, the volume and the reference, never
-// the content.
+// Of reads all secrets of a volume. The error names the secret, the volume and the reference, but
+// never contains a value.
 func (r Resolver) Of(v volume.Volume) (call.Secrets, error) {
 	if len(v.Secrets) == 0 {
 		return nil, nil
@@ -49,7 +50,7 @@ func (r Resolver) Of(v volume.Volume) (call.Secrets, error) {
 	return out, nil
 }
 
-// Known returns those secrets of a volume that can be read.
+// Known returns the secrets of a volume that it can read, and skips all others.
 func (r Resolver) Known(v volume.Volume) call.Secrets {
 	out := call.Secrets{}
 	for name, ref := range v.Secrets {
@@ -61,7 +62,8 @@ func (r Resolver) Known(v volume.Volume) call.Secrets {
 	return out
 }
 
-// of names the volume in an error, if there is one.
+// of returns the part of an error that names the volume. It returns "" if the secret belongs to no
+// volume.
 func of(id string) string {
 	if id == "" {
 		return ""
@@ -75,7 +77,7 @@ func (r Resolver) one(id, name string, ref call.SecretRef) (call.Secret, error) 
 	case ref.Sealed != "" && r.Sealer != nil:
 		return r.Sealer.Open(id, name, ref.Sealed)
 	case ref.Sealed != "":
-		return call.Secret{}, errors.New("it is sealed, and nothing here opens it")
+		return call.Secret{}, errors.New("it is sealed, but this process cannot open sealed values")
 	case ref.Literal != (call.Secret{}):
 		return ref.Literal, nil
 	default:
@@ -83,8 +85,7 @@ func (r Resolver) one(id, name string, ref call.SecretRef) (call.Secret, error) 
 	}
 }
 
-// One reads a single reference. If a file ends with a newline, that one newline is not part of the
-// secret.
+// One reads the secret of a single reference. It removes one newline at the end of a file.
 func (r Resolver) One(ref call.SecretRef) (call.Secret, error) {
 	switch {
 	case ref.File != "":
@@ -110,7 +111,7 @@ func (r Resolver) One(ref call.SecretRef) (call.Secret, error) {
 		return call.NewSecret(v), nil
 
 	default:
-		return call.Secret{}, errors.New("it names no source")
+		return call.Secret{}, errors.New("the reference names no source")
 	}
 }
 
@@ -121,7 +122,7 @@ func (r Resolver) credential(name string) (call.Secret, error) {
 	}
 
 	if dir == "" {
-		return call.Secret{}, fmt.Errorf("credential %q: the agent was given no credentials by systemd", name)
+		return call.Secret{}, fmt.Errorf("credential %q: systemd gave the agent no credentials", name)
 	}
 	if name != filepath.Base(name) || name == "." || name == ".." {
 		return call.Secret{}, fmt.Errorf("credential %q is not a name", name)
@@ -133,7 +134,7 @@ func (r Resolver) credential(name string) (call.Secret, error) {
 func read(path string) (call.Secret, error) {
 	raw, err := untrusted.ReadFile(path, call.MaxSecret)
 	var failed *fs.PathError
-	if err != nil && !errors.As(err, &failed) { // the error itself names no path
+	if err != nil && !errors.As(err, &failed) { // the error contains no path yet
 		err = fmt.Errorf("%s: %w", path, err)
 	}
 

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// planted is a value that no error may repeat.
+// planted is a secret value that no error may contain.
 const planted = "hunter2-planted"
 
 func write(t *testing.T, path, content string) string {
@@ -50,7 +50,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// A value that changes between two calls is read again: the resolver caches nothing.
+// TestNotCached checks that the resolver reads a value again for each call.
 func TestNotCached(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "key"), "one")
 	for _, want := range []string{"one", "two"} {
@@ -61,7 +61,8 @@ func TestNotCached(t *testing.T) {
 	}
 }
 
-// The defaults are the environment and the credentials of the process.
+// TestDefaults checks that the resolver uses the environment and the credentials of the process by
+// default.
 func TestDefaults(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "cred"), "from systemd")
@@ -88,7 +89,7 @@ func TestUnreadable(t *testing.T) {
 		ref   call.SecretRef
 		words string
 	}{
-		{given, call.SecretRef{}, "it names no source"},
+		{given, call.SecretRef{}, "the reference names no source"},
 		{given, call.SecretRef{File: "key"}, `file "key" is not an absolute path`},
 		{given, call.SecretRef{File: filepath.Join(dir, "none")}, "no such file"},
 		{given, call.SecretRef{File: dir}, "not a regular file"},
@@ -100,9 +101,9 @@ func TestUnreadable(t *testing.T) {
 		{given, call.SecretRef{Credential: ".."}, "is not a name"},
 		{given, call.SecretRef{Credential: "/etc/passwd"}, "is not a name"},
 		{given, call.SecretRef{Credential: "none"}, "no such file"},
-		{secret.Resolver{}, call.SecretRef{Credential: "cred"}, "was given no credentials by systemd"},
+		{secret.Resolver{}, call.SecretRef{Credential: "cred"}, "systemd gave the agent no credentials"},
 		{given, call.SecretRef{Env: "KEY"}, "environment has no KEY"},
-		{given, call.SecretRef{Sealed: "v1.x.y"}, "nothing here opens it"},
+		{given, call.SecretRef{Sealed: "v1.x.y"}, "cannot open sealed values"},
 	} {
 		got, err := tt.r.Of(volume.Volume{ID: "data", Secrets: map[string]call.SecretRef{"password": tt.ref}})
 		if err == nil || !strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), `cannot read secret "password" of volume "data": `) || got != nil {

@@ -1,4 +1,5 @@
-// Package volumefiles registers the volumes that the files of a directory describe.
+// Package volumefiles registers the volumes that the files in one directory describe. It lets an
+// operator configure volumes without a command.
 package volumefiles
 
 import (
@@ -23,56 +24,57 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Options says where the files are and how the volumes are registered. All fields must be set.
+// Options configures Files. All fields must be set.
 type Options struct {
-	// Dir is the directory of the files.
+	// Dir is the directory that contains the volume files.
 	Dir string
 	// Register registers a volume.
 	Register func(ctx context.Context, v volume.Volume, dry bool) (volume.Record, volume.Change, error)
-	// Convert returns the volume that a file describes.
+	// Convert returns the volume that an entry of a file describes.
 	Convert func(api.VolumeSpec) volume.Volume
 	// View returns the state of a plugin.
 	View func(pluginID string) volume.PluginView
 	Log  hclog.Logger
 }
 
-// Files registers the volumes of the files in a directory, at the agent's start and at each
-// reload. It creates no storage. A volume whose file was removed stays registered.
+// Files registers the volumes that the files in a directory describe. It does so when the agent
+// starts and after each reload. It creates no storage. If a file is removed, its volume stays
+// registered.
 type Files struct {
 	o    Options
 	wake chan struct{}
 
 	mu      sync.Mutex
-	stale   bool // the files must be read again
+	stale   bool // Run must read the files again
 	read    bool
 	found   []*filed      // in the order of the files
-	changed chan struct{} // closed at the next change
+	changed chan struct{} // closed when the state of a volume changes
 }
 
-// filed is one volume of a file, or a file with a mistake.
+// filed is one volume in a file, or a mistake in a file.
 type filed struct {
 	file string
-	line int // 0 for a file as a whole
+	line int // 0 for the file as a whole
 	spec volume.Volume
-	done bool   // the volume is registered as in the file
-	bad  bool   // the file must be changed first
-	why  error  // why the volume is not registered
+	done bool   // the volume is registered as the file describes it
+	bad  bool   // only a change of the file can help
+	why  error  // the reason why the volume is not registered
 	said string // the last logged error
 }
 
-// filesAtOnce limits how many volumes are registered at the same time. fileWithin bounds each
-// registration, which may call a plugin.
+// filesAtOnce limits how many volumes are registered at the same time. fileWithin limits the
+// duration of one registration, which may call a plugin.
 const (
 	filesAtOnce = 32
 	fileWithin  = time.Minute
 )
 
-// New returns Files that have read nothing yet.
+// New returns a Files that has not read the directory yet.
 func New(o Options) *Files {
 	return &Files{o: o, wake: make(chan struct{}, 1), stale: true, changed: make(chan struct{})}
 }
 
-// Run registers volumes until ctx ends.
+// Run registers the volumes of the directory until ctx ends.
 func (f *Files) Run(ctx context.Context) {
 	for {
 		f.load()
@@ -93,16 +95,16 @@ func (f *Files) Reread() {
 	f.Retry()
 }
 
-// Retry makes Run try the unregistered volumes again.
+// Retry makes Run retry the volumes that are not registered yet.
 func (f *Files) Retry() {
 	select {
 	case f.wake <- struct{}{}:
-	default: // a pass is already pending
+	default: // Run already has a request
 	}
 }
 
-// load reads the directory, if a read was requested. It replaces the state of all volumes, except
-// the last logged error.
+// load reads the directory if Reread requested it. It replaces the state of all volumes and keeps
+// only the last logged errors.
 func (f *Files) load() {
 	f.mu.Lock()
 	stale := f.stale
@@ -140,7 +142,7 @@ func (f *Files) load() {
 
 func (v *filed) key() string { return v.place() + "\x00" + v.spec.ID }
 
-// place returns the file and line, for messages.
+// place returns the file and the line, for messages.
 func (v *filed) place() string {
 	if v.line == 0 {
 		return v.file
@@ -182,7 +184,8 @@ func (f *Files) pass(ctx context.Context) {
 	wg.Wait()
 }
 
-// one registers a volume, unless it would have to wait for the plugin.
+// one registers a volume. If the plugin is still starting for the first time, one returns an error
+// instead of waiting.
 func (f *Files) one(ctx context.Context, v *filed) error {
 	if p := f.o.View(v.spec.PluginID); p.Known && p.Info.Driver == "" && !p.Ready {
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q waits for plugin %q, which is %s", v.spec.ID, v.spec.PluginID, p.State).
@@ -196,7 +199,7 @@ func (f *Files) one(ctx context.Context, v *filed) error {
 	return err
 }
 
-// settle stores the result of a registration, and logs it if it changed.
+// settle stores the result of a registration. It logs the result if it has changed.
 func (f *Files) settle(v *filed, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,17 +210,17 @@ func (f *Files) settle(v *filed, err error) {
 		words = err.Error()
 	}
 	if v.said != words && words != "" {
-		f.o.Log.Warn("a volume file is not in force", "at", v.place(), "error", words)
+		f.o.Log.Warn("cannot apply a volume file", "at", v.place(), "error", words)
 	}
 	if v.said != "" && words == "" {
-		f.o.Log.Info("a volume file is in force now", "at", v.place(), "volume", v.spec.ID)
+		f.o.Log.Info("applied a volume file", "at", v.place(), "volume", v.spec.ID)
 	}
 	v.said = words
 	f.tell()
 }
 
-// Problems returns the files that an operator should look at. A volume that waits for a starting
-// plugin is not a problem.
+// Problems returns the files that an operator must check. A volume that waits for a starting plugin
+// is not a problem.
 func (f *Files) Problems() (all []api.Problem) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -242,8 +245,8 @@ func (f *Files) Problems() (all []api.Problem) {
 	return all
 }
 
-// Await waits until a volume in one of the files is registered. It returns the reason if the
-// registration fails, and nil if no file contains the volume.
+// Await waits until the volume with the given id is registered, if a file contains it. If the
+// registration fails, Await returns the reason. If no file contains the volume, Await returns nil.
 func (f *Files) Await(ctx context.Context, id string) error {
 	for {
 		f.mu.Lock()
@@ -267,13 +270,13 @@ func (f *Files) Await(ctx context.Context, id string) error {
 			if v.why != nil {
 				return fmt.Errorf("%s: %w", v.place(), v.why)
 			}
-			return volume.Errorf(volume.ErrTimeout, "volume %q is not registered yet: the volume files are being read", id).WithHint("volctl volume list")
+			return volume.Errorf(volume.ErrTimeout, "volume %q is not registered yet: the agent is still reading the volume files", id).WithHint("volctl volume list")
 		}
 	}
 }
 
-// readDir reads the volumes of a directory, in the order of its file names. A missing
-// directory has no volumes.
+// readDir reads the volumes of all files in a directory, sorted by file name. A missing directory
+// contains no volumes.
 func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*filed) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -296,8 +299,8 @@ func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*fil
 	return all
 }
 
-// second refuses a volume if an earlier file contains its id or its storage. Without this check the
-// result would be random, because the volumes are registered in parallel.
+// second refuses a volume if an earlier file contains the same id or the same storage. Volumes are
+// registered in parallel, so without this check, the result would be random.
 func (v *filed) second(first map[string]string) {
 	if v.bad {
 		return
@@ -305,20 +308,21 @@ func (v *filed) second(first map[string]string) {
 
 	id, storage := "id\x00"+v.spec.ID, v.spec.PluginID+"\x00"+v.spec.ExternalID
 	if other, twice := first[id]; twice {
-		v.bad, v.why = true, fmt.Errorf("volume %q stands in %s already", v.spec.ID, other)
+		v.bad, v.why = true, fmt.Errorf("volume %q is already in %s", v.spec.ID, other)
 		return
 	}
 
 	first[id] = v.place()
 	if other, twice := first[storage]; twice && v.spec.ExternalID != "" {
-		v.bad, v.why = true, fmt.Errorf("external_id %q of plugin %q stands in %s already; one storage volume has one id", v.spec.ExternalID, v.spec.PluginID, other)
+		v.bad, v.why = true, fmt.Errorf("external_id %q of plugin %q is already in %s; one storage volume has one id", v.spec.ExternalID, v.spec.PluginID, other)
 		return
 	}
 
 	first[storage] = v.place()
 }
 
-// isVolumeFile excludes the backup and temporary files of editors.
+// isVolumeFile reports whether name belongs to a volume file. It excludes the backup and temporary
+// files of editors.
 func isVolumeFile(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".json", ".hcl"}, filepath.Ext(name))
 }
@@ -346,7 +350,7 @@ func readFile(path string, convert func(api.VolumeSpec) volume.Volume) []*filed 
 	for _, d := range docs {
 		v := &filed{file: path, line: d.Line, spec: convert(d.Spec)}
 		if d.From != spec.Own {
-			v.bad, v.why = true, fmt.Errorf("volume %q is described for %s: register it with volctl volume register, and export it to this file: volctl volume export", d.Spec.ID, cmp.Or(string(d.From), "others"))
+			v.bad, v.why = true, fmt.Errorf("volume %q is in the format of %s; register it with volctl volume register, then export it to this file with volctl volume export", d.Spec.ID, cmp.Or(string(d.From), "others"))
 		}
 		all = append(all, v)
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registry records registrations. Volumes of the plugin "down" wait for it.
+// registry is a fake that stores the registered volumes. Volumes of the plugin "down" wait until
+// ready is set.
 type registry struct {
 	mu     sync.Mutex
 	ready  bool
@@ -73,7 +74,7 @@ func text(id, plugin string) string {
 	return "id: " + id + "\nplugin_id: " + plugin + "\nexternal_id: e-" + id + "\ncapabilities:\n  - access_mode: single-node-writer\n    attachment_mode: file-system\n"
 }
 
-// TestFiles checks which volumes are registered, and which files are a problem.
+// TestFiles checks which volumes are registered, and which files are reported as problems.
 func TestFiles(t *testing.T) {
 	f, r, dir := start(t, map[string]string{
 		"a.yaml": text("data", "p"), "b.yaml": text("data", "p"), "c.yaml": text("refused", "p"), "d.yaml": text("later", "down"),
@@ -95,7 +96,7 @@ func TestFiles(t *testing.T) {
 	for _, p := range f.Problems() {
 		problems[filepath.Base(p.Subject)] = p.Message + " | " + p.Command
 	}
-	for name, want := range map[string]string{"b.yaml": `volume "data" stands in ` + dir + "/a.yaml", "c.yaml": "not here | elsewhere", "e.yaml": "line "} {
+	for name, want := range map[string]string{"b.yaml": `volume "data" is already in ` + dir + "/a.yaml", "c.yaml": "not here | elsewhere", "e.yaml": "line "} {
 		if !strings.Contains(problems[name], want) {
 			t.Errorf("%s: %q, want %q", name, problems[name], want)
 		}
@@ -118,8 +119,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestReread checks that a changed file is registered again, and that one mistake in the directory
-// itself is a problem.
+// TestReread checks that Files registers a changed file again. It also checks that an unreadable
+// directory is reported as one problem.
 func TestReread(t *testing.T) {
 	f, r, dir := start(t, map[string]string{"a.yaml": text("one", "p")})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -160,7 +160,7 @@ func TestRestoreElsewhere(t *testing.T) {
 	for _, i := range r.Items {
 		words := strings.Join(i.Notes, "\n")
 		for _, has := range map[string][]string{
-			"data":  {`without the claims of "web": it is of node "test-host"`, `secret "password" of volume "data"`, "bring that key back"},
+			"data":  {`without the claims of "web": it is of node "test-host"`, `secret "password" of volume "data"`, "restore that key"},
 			"same":  {"capabilities is "},
 			"taken": {`is registered here as volume "mine"`},
 		}[i.ID] {

@@ -85,11 +85,11 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 		return strings.Contains(h.volctl("claim", "list", "-o", "json"), `"unpublishing"`)
 	})
 	waits := h.background("volume", "claim", "data", "--alloc", "b", "--timeout", "70s")
-	h.exits(4, "stands, and is tried again", "volume", "detach", "data", "a", "--without-plugin")
-	// Stop the agent with SIGTERM in the middle of the detach.
+	h.exits(4, "stays detaching, and the agent retries", "volume", "detach", "data", "a", "--without-plugin")
+	// Stop the agent in order, in the middle of the detach.
 	h.must(h.signal(syscall.SIGTERM))
 	h.start()
-	h.exits(4, "tried again", "volume", "detach", "data", "a", "--without-plugin")
+	h.exits(4, "the agent retries", "volume", "detach", "data", "a", "--without-plugin")
 	sit.kill()
 	h.volctl("volume", "detach", "data", "a", "--without-plugin", "--timeout", "30s")
 	h.startPlugin()

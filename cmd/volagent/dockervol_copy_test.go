@@ -86,7 +86,7 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	s.must(syscall.Kill(plugin, syscall.SIGCONT))
 	s.start("local")
 	err := <-started
-	s.says(out, err, "docker repeated it without its content", "give the command again")
+	s.says(out, err, "docker repeated it without its content", "repeat the command")
 	s.box.must(t, "start", b)
 	s.holds(high+" docker mounted docker 2", low+" docker mounted docker 1")
 	s.grows(a)

@@ -39,7 +39,7 @@ func TestRuntimeCreates(t *testing.T) {
 		if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": "a/b"}); code != 500 || !strings.Contains(fmt.Sprint(answer["Err"]), "contains a slash") {
 			t.Errorf("a slash: %d %v", code, answer)
 		}
-		if code, answer := s.call("VolumeDriver.Nonsense", nil); code != 500 || !strings.Contains(fmt.Sprint(answer["Err"]), "is no call of") {
+		if code, answer := s.call("VolumeDriver.Nonsense", nil); code != 500 || !strings.Contains(fmt.Sprint(answer["Err"]), "is not a call of") {
 			t.Errorf("no call: %d %v", code, answer)
 		}
 

@@ -141,7 +141,7 @@ func TestExpandRefused(t *testing.T) {
 		t.Errorf("status:\n%s", got)
 	}
 	h.fault(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "not while it is mounted"})
-	h.refuses(4, `the storage of volume "data" has 8MiB, but what is on it was not expanded: NodeExpandVolume: not possible now: not while it is mounted`, "volume", "expand", "data", "8MiB")
+	h.refuses(4, `the storage of volume "data" has 8MiB, but the node did not complete the expansion: NodeExpandVolume: not possible now: not while it is mounted`, "volume", "expand", "data", "8MiB")
 	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 8MiB") || !strings.Contains(got, "volctl volume expand data 8MiB") {
 		t.Errorf("status:\n%s", got)
 	}
@@ -168,7 +168,7 @@ func TestExpandTimesOut(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, nil)
 	h.fault(csitest.Fault{Method: csitest.ControllerExpand, Hang: true, Effect: csitest.EffectDone})
-	h.refuses(5, "the agent goes on with it", "volume", "expand", "data", "8MiB", "--timeout", "300ms")
+	h.refuses(5, "the agent continues", "volume", "expand", "data", "8MiB", "--timeout", "300ms")
 	h.refuses(4, "is being expanded to 8MiB already", "volume", "expand", "data", "6MiB")
 	h.must(h.cfg.Faults().Clear())
 	h.volctl("volume", "expand", "data", "8MiB")

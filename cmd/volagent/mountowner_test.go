@@ -79,7 +79,7 @@ func TestMountOwner(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 	h.expect(mark, unpub, unst)
-	if evs := h.volctl("events", "--volume", "data", "-n", "50"); !strings.Contains(evs, "the mount at "+at+" was taken away") {
+	if evs := h.volctl("events", "--volume", "data", "-n", "50"); !strings.Contains(evs, "the mount at "+at+" was unmounted") {
 		t.Errorf("no event tells why:\n%s", evs)
 	}
 

@@ -65,7 +65,7 @@ func TestOwnerEnds(t *testing.T) {
 	if evs := h.volctl("events", "--volume", "data", "-n", "50"); !strings.Contains(evs, "owner-gone") {
 		t.Errorf("no event tells why:\n%s", evs)
 	}
-	if r := h.try("volume", "claim", "data", "--alloc", "web", "--owner", s.owner()); r.code != 4 || !strings.Contains(r.err, "no such process") {
+	if r := h.try("volume", "claim", "data", "--alloc", "web", "--owner", s.owner()); r.code != 4 || !strings.Contains(r.err, "no running process") {
 		t.Errorf("a claim for a dead process: exit %d, %s", r.code, r.err)
 	}
 }

@@ -144,7 +144,7 @@ func TestSnapshotAfterCrash(t *testing.T) {
 				t.Errorf("after the crash are listed\n%s", list)
 			}
 			r = h.try("volume", "snapshot", "delete", "rec", "nightly", "-y")
-			if r.code != 4 || !strings.Contains(r.err, "has not given an id yet") {
+			if r.code != 4 || !strings.Contains(r.err, "without a known id") {
 				t.Errorf("deleted by its name: %+v", r)
 			}
 			snap := h.volctl("volume", "snapshot", "create", "data", "nightly", "-q")
@@ -168,7 +168,7 @@ func TestSnapshotNotReady(t *testing.T) {
 	})
 	h.volctl("volume", "create", "data", "--plugin", "rec")
 	r := h.try("volume", "snapshot", "create", "data", "nightly", "--timeout", "3s")
-	if r.code != 5 || !strings.Contains(r.err, "is not ready after 3s; it goes on there") || !strings.Contains(r.err, "hint: to see how far it is: volctl volume snapshot list --plugin rec") {
+	if r.code != 5 || !strings.Contains(r.err, "is not ready after 3s; the plugin continues") || !strings.Contains(r.err, "hint: to see its progress: volctl volume snapshot list --plugin rec") {
 		t.Fatalf("got %+v", r)
 	}
 	if r = h.try("volume", "snapshot", "create", "data", "nightly", "--no-wait"); r.code != 0 || !strings.Contains(r.err, "it is not ready yet; to wait for it: volctl volume snapshot create data nightly") {
@@ -200,14 +200,14 @@ func TestSnapshotRefused(t *testing.T) {
 		code  int
 		words string
 	}{
-		{"volume snapshot create data", 4, `plugin "rec" cannot snapshot`},
-		{"volume snapshot group create pair data", 4, `plugin "rec" cannot snapshot groups`},
-		{"volume snapshot list --plugin rec", 4, `plugin "rec" cannot snapshot`},
-		{"volume snapshot delete rec s -y", 4, `plugin "rec" cannot snapshot`},
+		{"volume snapshot create data", 4, `plugin "rec" cannot make snapshots`},
+		{"volume snapshot group create pair data", 4, `plugin "rec" cannot make group snapshots`},
+		{"volume snapshot list --plugin rec", 4, `plugin "rec" cannot make snapshots`},
+		{"volume snapshot delete rec s -y", 4, `plugin "rec" cannot make snapshots`},
 		{"volume snapshot delete nosuch s -y", 3, `no plugin "nosuch"`},
 		{"volume snapshot create dat", 3, `near: "data"`},
 		{"volume create copy --plugin rec --clone data", 4, `plugin "rec" cannot clone volumes`},
-		{"volume create copy --plugin rec --snapshot s", 4, `plugin "rec" cannot snapshot`},
+		{"volume create copy --plugin rec --snapshot s", 4, `plugin "rec" cannot make snapshots`},
 	} {
 		r := h.try(strings.Fields(tt.args)...)
 		if r.code != tt.code || !strings.Contains(r.err, tt.words) {
@@ -267,7 +267,7 @@ func TestCopyTakesLong(t *testing.T) {
 	}
 	h.fault(busy(csitest.CreateVolume, -1))
 	r = h.try("volume", "create", "late", "--plugin", "rec", "--clone", "data", "--timeout", "1s")
-	if r.code != 5 || !strings.Contains(r.err, "after 1s: CreateVolume: in progress already: copying") || !strings.Contains(r.err, "so the intent is kept") {
+	if r.code != 5 || !strings.Contains(r.err, "after 1s: CreateVolume: in progress already: copying") || !strings.Contains(r.err, "The agent keeps the intent") {
 		t.Errorf("too late: %+v", r)
 	}
 	h.must(h.cfg.Faults().Clear())

@@ -87,7 +87,7 @@ func TestModifyVolume(t *testing.T) {
 	is("200")
 	mark := h.mark()
 	h.says("is unchanged", "volume", "modify", "data", "iops=200")
-	h.refused(2, `plugin "rec" refuses it: the mutable parameter "colour" is not known`, "volume", "modify", "data", "colour=red")
+	h.refused(2, `plugin "rec" refuses the request: the mutable parameter "colour" is not known`, "volume", "modify", "data", "colour=red")
 	h.refused(3, "no volume", "volume", "modify", "other", "iops=1")
 	is("200")
 	h.saysNot("not seen to end", "volume", "status", "data")
@@ -104,7 +104,7 @@ func TestModifyVolume(t *testing.T) {
 
 	// The plugin makes the change but does not answer in time.
 	h.fault(csitest.Fault{Method: csitest.ControllerModify, Delay: 5 * time.Second})
-	h.refused(5, `whether volume "data" was modified is not known`, "volume", "modify", "data", "iops=400")
+	h.refused(5, `unknown whether volume "data" was modified`, "volume", "modify", "data", "iops=400")
 	h.says("modifying iops=400 was not seen to end", "volume", "status", "data")
 	h.volctl("volume", "modify", "data", "iops=400")
 	is("400")
@@ -166,11 +166,11 @@ func TestUnable(t *testing.T) {
 	mark := h.mark()
 	h.refused(4, `plugin "rec" cannot modify volumes`, "volume", "modify", "data", "iops=1")
 	h.refused(4, `plugin "rec" cannot modify volumes`, "volume", "create", "x", "--plugin", "rec", "--mutable-param", "iops=1")
-	h.refused(4, `plugin "rec" knows no topology`, "volume", "create", h.volumeFile("y", "id: y\nplugin_id: rec\ntopology_request: {required: [{zone: a}]}\n"))
-	h.refused(4, `plugin "rec" does not tell how full a volume is`, "volume", "stats", "data")
+	h.refused(4, `plugin "rec" does not support topology`, "volume", "create", h.volumeFile("y", "id: y\nplugin_id: rec\ntopology_request: {required: [{zone: a}]}\n"))
+	h.refused(4, `plugin "rec" does not report the usage of volumes`, "volume", "stats", "data")
 	h.refused(4, `plugin "rec" cannot list its volumes`, "plugin", "volumes", "rec")
-	h.refused(4, `plugin "rec" cannot tell how much it can create`, "plugin", "capacity", "rec")
-	h.refused(4, `plugin "rec" cannot tell how its storage is`, "plugin", "health", "rec")
+	h.refused(4, `plugin "rec" cannot report its capacity`, "plugin", "capacity", "rec")
+	h.refused(4, `plugin "rec" cannot report the health of its storage`, "plugin", "health", "rec")
 	h.says("mounted, writable", "volume", "status", "data", "-o", "wide")
 	h.expect(mark)
 	if ids := h.volctl("volume", "list", "-q"); ids != "data" {
@@ -214,7 +214,7 @@ func TestPluginVolumes(t *testing.T) {
 		t.Errorf("after ABORTED: %q, by %d calls", again, h.count(mark, csitest.ListVolumes))
 	}
 	h.fault(csitest.Fault{Method: csitest.ListVolumes, Twist: csitest.Endless, Times: -1})
-	h.refused(1, "does not end its answer to ListVolumes", "plugin", "volumes", "rec")
+	h.refused(1, "returns an endless list for ListVolumes", "plugin", "volumes", "rec")
 
 	// Register a volume from the list. The plugin provides the volume context.
 	h.must(h.cfg.Faults().Clear())
@@ -225,7 +225,7 @@ func TestPluginVolumes(t *testing.T) {
 	}
 	h.volctl("volume", "claim", "found") // the plugin checks the context that it provided
 	h.volctl("volume", "detach", "found", "manual")
-	h.refused(3, "knows no volume", "volume", "register", h.volumeFile("none", "id: none\nplugin_id: rec\nexternal_id: nowhere\n"))
+	h.refused(3, `plugin "rec" has no volume`, "volume", "register", h.volumeFile("none", "id: none\nplugin_id: rec\nexternal_id: nowhere\n"))
 	h.says("Available", "plugin", "capacity", "rec", "--access-mode", "single-node-writer")
 }
 
@@ -321,7 +321,7 @@ func TestCreateLeaves(t *testing.T) {
 	h := newRecorded(t, "2s", able)
 	h.fault(csitest.Fault{Method: csitest.CreateVolume, Delay: 5 * time.Second, Effect: csitest.EffectDone})
 	r := h.try("volume", "create", "data", "--plugin", "rec")
-	for _, want := range []string{`plugin "rec" may have one named "data"`, "run the same create again", "volctl plugin volumes rec", "volctl volume deregister data --force"} {
+	for _, want := range []string{`plugin "rec" may have a volume named "data"`, "repeat the create", "volctl plugin volumes rec", "volctl volume deregister data --force"} {
 		if r.code != 5 || !strings.Contains(r.err, want) {
 			t.Errorf("exit %d, and %q is not in\n%s", r.code, want, r.err)
 		}
@@ -333,7 +333,7 @@ func TestCreateLeaves(t *testing.T) {
 	if left := h.volctl("plugin", "volumes", "rec", "--unregistered", "-q"); left != "" {
 		t.Errorf("another one is left: %s", left)
 	}
-	h.refused(2, `plugin "rec" refuses it: `, "volume", "create", "huge", "--plugin", "rec", "--size", "2TiB")
+	h.refused(2, `plugin "rec" refuses the request: `, "volume", "create", "huge", "--plugin", "rec", "--size", "2TiB")
 	if ids := h.volctl("volume", "list", "-q"); ids != "data" {
 		t.Errorf("there are the volumes %q", ids)
 	}

@@ -76,10 +76,10 @@ func TestVolumeFiles(t *testing.T) {
 	h.await("the good ones", func() bool { return slices.Equal(h.ids(), []string{"a", "b", "c", "d"}) })
 	for file, words := range map[string][]string{
 		bad:     {`line 4: unknown field "sice"`, "systemctl reload volagent"},
-		twice:   {`line 3: volume "b" stands in ` + filepath.Join(h.dir, "volumes.d", "a.yaml") + ":6 already"},
+		twice:   {`line 3: volume "b" is already in ` + filepath.Join(h.dir, "volumes.d", "a.yaml") + ":6"},
 		nothing: {`line 1: volume "o" has no external_id`},
-		same:    {`external_id "ext/a" of plugin "rec" stands in ` + filepath.Join(h.dir, "volumes.d", "a.yaml") + ":1 already"},
-		pv:      {"is described for Kubernetes"},
+		same:    {`external_id "ext/a" of plugin "rec" is already in ` + filepath.Join(h.dir, "volumes.d", "a.yaml") + ":1"},
+		pv:      {"is in the format of Kubernetes"},
 		plugin:  {`no plugin "none"`, "volctl plugin list"},
 		filepath.Join(h.dir, "volumes.d", "s.yaml"): {"it is not a regular file"},
 	} {
@@ -156,7 +156,7 @@ func TestVolumeFilesReload(t *testing.T) {
 		h.must(err)
 		return strings.Count(string(raw), words)
 	}
-	if n := said("a volume file is not in force"); n != 1 {
+	if n := said("cannot apply a volume file"); n != 1 {
 		t.Errorf("the refusal is logged %d times", n)
 	}
 	h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: delete\n")
