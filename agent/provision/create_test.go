@@ -155,16 +155,16 @@ func TestCreateFails(t *testing.T) {
 		kind  error
 		words []string
 	}{
-		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"it is unknown", "whether the plugin made", "keeps the intent", "hint: repeat the create", "deregister data --force"}},
-		{"a lost connection", call("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"it is unknown"}},
-		{"an internal error", call("Internal", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
-		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
-		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{"refuses", "no"}},
-		{"a capacity that cannot be", call("OutOfRange", volume.RetryChange, true), false, volume.ErrInvalid, nil},
-		{"no room", call("ResourceExhausted", volume.RetryBackoff, true), false, nil, []string{"ResourceExhausted"}},
-		{"a name with other arguments", call("AlreadyExists", volume.RetryChange, true), false, nil, []string{"AlreadyExists"}},
-		{"secrets that are refused", call("Unauthenticated", volume.RetryChange, true), false, nil, nil},
-		{"a refusal that came too late", call("InvalidArgument", volume.RetryChange, false), true, nil, []string{"it is unknown"}},
+		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"it is unknown", "whether the plugin made", "keeps the intent", "hint: repeat the create", "deregister data --force"}},
+		{"a lost connection", made("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"it is unknown"}},
+		{"an internal error", made("Internal", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
+		{"a plain Go error", made("Unknown", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
+		{"bad arguments", made("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{"refuses", "no"}},
+		{"a capacity that cannot be", made("OutOfRange", volume.RetryChange, true), false, volume.ErrInvalid, nil},
+		{"no room", made("ResourceExhausted", volume.RetryBackoff, true), false, nil, []string{"ResourceExhausted"}},
+		{"a name with other arguments", made("AlreadyExists", volume.RetryChange, true), false, nil, []string{"AlreadyExists"}},
+		{"secrets that are refused", made("Unauthenticated", volume.RetryChange, true), false, nil, nil},
+		{"a refusal that came too late", made("InvalidArgument", volume.RetryChange, false), true, nil, []string{"it is unknown"}},
 	} {
 		w := newWorld()
 		good := w.create

@@ -101,12 +101,12 @@ func TestModifyFails(t *testing.T) {
 		kind  error
 		words []string
 	}{
-		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{`plugin "ebs" refuses the request: no`}},
-		{"in use", call("FailedPrecondition", volume.RetryBackoff, true), false, volume.ErrRefused, []string{"refuses the request: no"}},
-		{"it is gone", call("NotFound", volume.RetryBackoff, true), false, nil, []string{"NotFound"}},
-		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"it is unknown", "hint: repeat the modify: volctl volume modify data iops=200"}},
-		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
-		{"another call is pending", call("Aborted", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
+		{"bad arguments", made("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{`plugin "ebs" refuses the request: no`}},
+		{"in use", made("FailedPrecondition", volume.RetryBackoff, true), false, volume.ErrRefused, []string{"refuses the request: no"}},
+		{"it is gone", made("NotFound", volume.RetryBackoff, true), false, nil, []string{"NotFound"}},
+		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"it is unknown", "hint: repeat the modify: volctl volume modify data iops=200"}},
+		{"a plain Go error", made("Unknown", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
+		{"another call is pending", made("Aborted", volume.RetryBackoff, true), true, nil, []string{"it is unknown"}},
 	} {
 		w := mutable(t)
 		w.modify = func(call.ModifyRequest) error { return tt.err }

@@ -66,11 +66,11 @@ func TestRegisterValidates(t *testing.T) {
 	}{
 		{"it is there", false, nil, nil, ""},
 		{"the plugin is down", true, nil, nil, ""},
-		{"it is not there", false, call("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `has no volume "vol-9"`},
-		{"not with these capabilities", false, call("InvalidArgument", volume.RetryChange, true), volume.ErrRefused, "does not offer"},
+		{"it is not there", false, made("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `has no volume "vol-9"`},
+		{"not with these capabilities", false, made("InvalidArgument", volume.RetryChange, true), volume.ErrRefused, "does not offer"},
 		{"the answer is not the question", false, call(volume.CodeUnverified, volume.RetryChange, true), volume.ErrRefused, "does not offer"},
-		{"it cannot tell", false, call("Unimplemented", volume.RetryNever, true), nil, ""},
-		{"it does not answer", false, call("DeadlineExceeded", volume.RetryBackoff, false), nil, ""},
+		{"it cannot tell", false, made("Unimplemented", volume.RetryNever, true), nil, ""},
+		{"it does not answer", false, made("DeadlineExceeded", volume.RetryBackoff, false), nil, ""},
 	} {
 		w := newWorld()
 		w.validate, w.view.Ready = tt.err, !tt.down
@@ -326,9 +326,9 @@ func TestDeleteFails(t *testing.T) {
 		kind error
 		word string
 	}{
-		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), volume.Deleting, volume.ErrTimeout, "whether the data"},
-		{"an internal error", call("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "it is unknown"},
-		{"in use, or with snapshots", call("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, volume.ErrRefused, `plugin "ebs" refuses the request: no`},
+		{"a deadline", made("DeadlineExceeded", volume.RetryBackoff, false), volume.Deleting, volume.ErrTimeout, "whether the data"},
+		{"an internal error", made("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "it is unknown"},
+		{"in use, or with snapshots", made("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, volume.ErrRefused, `plugin "ebs" refuses the request: no`},
 	} {
 		w := newWorld()
 		w.mustCreate(t)

@@ -34,7 +34,7 @@ var (
 )
 
 // builders are the functions whose first argument is the format of one command.
-var builders = map[string]bool{"Command": true, "do": true, "narrow": true}
+var builders = map[string]bool{"Command": true, "do": true, "Narrow": true}
 
 // TestNobodyElseBuildsCommands: no other package puts a value into a command, by a format, by "+",
 // or by joining a list of words.
