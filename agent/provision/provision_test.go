@@ -68,7 +68,7 @@ func TestRegisterValidates(t *testing.T) {
 		{"the plugin is down", true, nil, nil, ""},
 		{"it is not there", false, made("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `has no volume "vol-9"`},
 		{"not with these capabilities", false, made("InvalidArgument", volume.RetryChange, true), volume.ErrRefused, "does not offer"},
-		{"the answer is not the question", false, call(volume.CodeUnverified, volume.RetryChange, true), volume.ErrRefused, "does not offer"},
+		{"the answer is not the question", false, made(volume.CodeUnverified, volume.RetryChange, true), volume.ErrRefused, "does not offer"},
 		{"it cannot tell", false, made("Unimplemented", volume.RetryNever, true), nil, ""},
 		{"it does not answer", false, made("DeadlineExceeded", volume.RetryBackoff, false), nil, ""},
 	} {
