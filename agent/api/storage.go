@@ -1,28 +1,8 @@
 package api
 
-import "time"
-
 // ModifyRequest asks for new values of mutable parameters. Other parameters keep their values.
 type ModifyRequest struct {
 	Mutable map[string]string `json:"mutable_parameters"`
-}
-
-// Report is the plugin's last report about a volume.
-type Report struct {
-	Stats *Stats `json:"stats,omitempty"`
-
-	// Health contains the problems that the plugin's services report. CheckedAt is the time of the
-	// last answer of each service ("node", "controller"). If a service is missing in CheckedAt, it
-	// cannot report or has not answered.
-	Health    []Finding            `json:"health,omitempty"`
-	CheckedAt map[string]time.Time `json:"checked_at,omitempty"`
-
-	// Storage describes the volume from the view of the plugin's controller. It is set only on
-	// request.
-	Storage *StorageVolume `json:"storage,omitempty"`
-
-	// Silent lists the calls without a usable answer, each with the reason.
-	Silent []string `json:"silent,omitempty"`
 }
 
 // Finding is one problem that a plugin reports.

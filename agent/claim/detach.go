@@ -75,42 +75,6 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 	return s.freed(ctx, id, before, how)
 }
 
-// endClaim stores that the claim must be unmounted, and wakes the queue. It reports whether it
-// changed the record. It ignores a newer claim of the same alloc, which has a different seq.
-func (s *Service) endClaim(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
-	return s.endClaimIf(ctx, id, alloc, how, func(now volume.Claim) bool { return now.Seq == seq })
-}
-
-// endClaimIf does the same as endClaim, if the function meant accepts the claim. It calls meant
-// with the claim as it is stored at that moment.
-func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
-	var was, now volume.ClaimState
-	err = s.Store.Detach(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
-		released = false
-		if c, ok := r.Claims[alloc]; ok && !meant(c) {
-			return r, false, nil
-		}
-
-		next, err := volume.DetachWithout(r, alloc, how)
-		released = next.Claims[alloc] != r.Claims[alloc]
-		was, now = r.Claims[alloc].State, next.Claims[alloc].State
-		return next, released, err
-	})
-	if err != nil {
-		return false, err
-	}
-
-	if released {
-		s.say(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
-	}
-	s.Queue.Advance(id)
-	if released {
-		s.Queue.Yield(id)
-	}
-
-	return released, nil
-}
-
 // freed waits until a claim is gone. If the same alloc has a newer claim, the earlier claim is
 // gone.
 func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how volume.Without) error {

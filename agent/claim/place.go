@@ -8,15 +8,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Places handles the own directories of claims.
-type Places interface {
-	// Lend keeps the caller's file descriptor of an own directory until the service calls giveBack.
-	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
-	// Guardable returns the own directory of a claim if the agent may guard it. A guarded directory
-	// refuses writes while no volume is mounted on it. Otherwise Guardable returns nil.
-	Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir
-}
-
 // borrow accepts the file descriptor that the caller lends. giveBack ends the loan.
 func (s *Service) borrow(req request) (giveBack func(), err error) {
 	switch {

@@ -19,16 +19,3 @@ func (s *Service) unserved(r volume.Record) error {
 	}
 	return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, why).WithRemedy(p.Remedy(r.Volume.PluginID))
 }
-
-// lack names the part of the plugin for which the claim waits. It returns "" if the claim waits for
-// something else.
-func lack(p volume.PluginView, r volume.Record, at *volume.Attempt) string {
-	switch {
-	case at == nil:
-		return r.Lack(p)
-	case at.Err == nil && at.Action.Cause == volume.CausePlugin:
-		return at.Action.Reason
-	default:
-		return ""
-	}
-}

@@ -371,3 +371,37 @@ func (b *Bounded[T]) Run(within time.Duration, fn func() (T, error)) (T, error) 
 		return none, ErrSlow
 	}
 }
+
+// retryWithin limits the total wait for the results of the retries.
+const retryWithin = 5 * time.Second
+
+// retries wakes volumes, so that their next step runs at once instead of after the usual delay. It
+// stores a channel for each volume that announces the next change of its record.
+type retries struct {
+	queue Queue
+	by    map[string]<-chan struct{}
+}
+
+func (t retries) begin(key string) {
+	if _, twice := t.by[key]; !twice {
+		t.by[key] = t.queue.Changed(key)
+		t.queue.Wake(key)
+	}
+}
+
+// wait waits a few seconds for the results of the retries, so that the next examination can show
+// them.
+func (t retries) wait(ctx context.Context) {
+	timer := time.NewTimer(retryWithin)
+	defer timer.Stop()
+
+	for _, changed := range t.by {
+		select {
+		case <-changed:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -150,38 +149,6 @@ func (f *Finding) fix(words string, m fix) *Finding {
 	return f
 }
 
-// rules lists all rules. Each rule reads the whole picture and adds its findings.
-var rules = []func(p Picture, f *findings){
-	database, disk, looked, halted, system, unmet,
-	mounts, unexplained, leftovers, notes,
-	volumes, owners, deregistered, tests,
-	plugins, capabilities, deadlock, missing,
-	devices, orphans, entries, guards, runtimes,
-}
-
-// Judge applies the rules to a picture. It sorts the findings by severity, the worst first, and
-// then by subject. No two findings have the same id.
-func Judge(p Picture) []Finding {
-	f := &findings{}
-	for _, rule := range rules {
-		rule(p, f)
-	}
-
-	rank := map[Severity]int{Problem: 0, Warning: 1, Note: 2}
-	slices.SortStableFunc(f.all, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(rank[a.Severity], rank[b.Severity]), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.ID, b.ID))
-	})
-	seen := map[string]int{}
-	for i := range f.all {
-		id := f.all[i].ID
-		if seen[id]++; seen[id] > 1 {
-			f.all[i].ID = fmt.Sprintf("%s#%d", id, seen[id])
-		}
-	}
-
-	return f.all
-}
-
 // line shortens an error to its first line and the number of further lines.
 func line(err error) string {
 	text := strings.TrimSpace(err.Error())
@@ -191,3 +158,22 @@ func line(err error) string {
 	}
 	return fmt.Sprintf("%s, and %d more", first, 1+strings.Count(rest, "\n"))
 }
+
+// fix describes how the doctor can solve the problem of a finding. No fix unmounts a mount, or
+// removes data that a user or a program wrote.
+type fix struct {
+	kind   fixKind
+	path   string
+	volume string // the key of a record
+	note   NoteFile
+}
+
+type fixKind string
+
+const (
+	nothing fixKind = ""
+	wake    fixKind = "wake"    // retry the volume's next step at once
+	remove  fixKind = "remove"  // remove an empty leftover
+	renote  fixKind = "renote"  // make a claim's note agree with its record
+	unguard fixKind = "unguard" // make the former own directory of claims writable again
+)

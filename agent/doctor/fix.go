@@ -10,25 +10,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// fix describes how the doctor can solve the problem of a finding. No fix unmounts a mount, or
-// removes data that a user or a program wrote.
-type fix struct {
-	kind   fixKind
-	path   string
-	volume string // the key of a record
-	note   NoteFile
-}
-
-type fixKind string
-
-const (
-	nothing fixKind = ""
-	wake    fixKind = "wake"    // retry the volume's next step at once
-	remove  fixKind = "remove"  // remove an empty leftover
-	renote  fixKind = "renote"  // make a claim's note agree with its record
-	unguard fixKind = "unguard" // make the former own directory of claims writable again
-)
-
 // The outcomes of a fix.
 const (
 	Fixed  = "fixed"  // the problem is fixed
@@ -92,40 +73,6 @@ func (d *Doctor) repair(ctx context.Context, id string, m fix) Done {
 		return Done{id, Failed, err.Error()}
 	}
 	return Done{id, Fixed, message}
-}
-
-// retryWithin limits the total wait for the results of the retries.
-const retryWithin = 5 * time.Second
-
-// retries wakes volumes, so that their next step runs at once instead of after the usual delay. It
-// stores a channel for each volume that announces the next change of its record.
-type retries struct {
-	queue Queue
-	by    map[string]<-chan struct{}
-}
-
-func (t retries) begin(key string) {
-	if _, twice := t.by[key]; !twice {
-		t.by[key] = t.queue.Changed(key)
-		t.queue.Wake(key)
-	}
-}
-
-// wait waits a few seconds for the results of the retries, so that the next examination can show
-// them.
-func (t retries) wait(ctx context.Context) {
-	timer := time.NewTimer(retryWithin)
-	defer timer.Stop()
-
-	for _, changed := range t.by {
-		select {
-		case <-changed:
-		case <-timer.C:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // removeWithin limits the wait for a call that is running for a volume and may need the path.

@@ -337,3 +337,31 @@ func (p Picture) serves(l Loop) bool {
 	return slices.ContainsFunc(p.Volumes, func(v Volume) bool { return belongs(v.Record) }) ||
 		slices.ContainsFunc(p.Deregistered, func(d Deregistered) bool { return belongs(d.Record) })
 }
+
+// Runtimes describes the volumes of the container runtimes docker and podman.
+type Runtimes struct {
+	Named  []volume.RuntimeVolume // the agent's records of the volumes that a runtime uses
+	Doubts []Doubt
+	Locals []Local
+	Errs   map[string]error // why the agent cannot list a runtime's own volumes, by runtime
+}
+
+// Doubt describes references to a volume that docker or podman still has, although no container
+// explains them.
+type Doubt struct {
+	Runtime string
+	Name    string // the runtime's name for the volume
+	Volume  string
+	Alloc   string
+	Since   time.Time
+	Leaked  int    // references that no container explains
+	Of      int    // all references of the claim
+	Kept    string // why the claim stays; empty if the agent is about to detach it
+}
+
+// Local is a volume that a runtime made with its own driver "local".
+type Local struct {
+	Runtime string
+	Name    string
+	Path    string // the directory of its files; may be empty
+}

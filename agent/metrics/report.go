@@ -7,13 +7,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Report is a plugin's last report about a volume.
-type Report struct {
-	Volume string // the volume's id
-	Plugin string
-	volume.Report
-}
-
 var (
 	ofVolume = []string{"volume", "plugin"}
 

@@ -10,15 +10,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Mounts reads the mount table of the kernel. Its methods never wait for storage.
-type Mounts interface {
-	// Gone reports whether the mount m, which the agent made at the path at, no longer exists.
-	Gone(m volume.MountIdentity, at string) bool
-	// Changes calls fn after any mount has changed, until ctx ends. It waits at least the duration
-	// apart between two calls.
-	Changes(ctx context.Context, apart time.Duration, fn func()) error
-}
-
 // changesApart is the interval in which several changes of the mount table cause only one call.
 const changesApart = 100 * time.Millisecond
 

@@ -10,36 +10,12 @@ package owner
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// Options configures a Watcher.
-type Options struct {
-	Boot string // boot id of the host
-	Log  hclog.Logger
-
-	// MaxPidfds is the maximum number of processes that the watcher watches through a pidfd. It
-	// polls all further processes, every PollEvery. 0 means half of RLIMIT_NOFILE for MaxPidfds and
-	// 1 s for PollEvery.
-	MaxPidfds int
-	PollEvery time.Duration
-	// AskEvery is the interval at which the watcher asks systemd about all units, because a signal
-	// may get lost. 0 means 30 s.
-	AskEvery time.Duration
-	// Bus is the connection to systemd. The caller closes it. If Bus is nil, the watcher opens its
-	// own connection.
-	Bus *systemd.Bus
-	// Mounts reports the state of mounts. If it is nil, no mount can be an owner.
-	Mounts Mounts
-	// References counts the containers that use the volume of a container runtime. Nil means that
-	// no container runtime uses the agent.
-	References func(o volume.Owner) int
-}
 
 // Watcher watches owners. Its methods are safe for concurrent use. Gone answers from memory, except
 // for mounts: it asks the kernel about them, which never waits for storage.

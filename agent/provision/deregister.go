@@ -122,35 +122,6 @@ func mayDrop(r volume.Record, force bool) error {
 	return nil
 }
 
-// unguard makes the own directories of a volume writable before the agent forgets the volume. If
-// the agent then keeps the volume, the next mount guards the directories again. A volume that may
-// still have mounts on this host keeps its guards, because its leftover record names the
-// directories. The result describes each directory that stays immutable.
-func (s *Service) unguard(id string, may func(volume.Record) error) (left []string) {
-	r, ok := s.Store.Volume(id)
-	if !ok || s.Guards == nil || r.Held() || may(volume.Past(r, s.Owners)) != nil {
-		return nil
-	}
-	return s.unguardAll(r, id)
-}
-
-// unguardLast makes the directories of a forgotten volume writable, unless another record still
-// names them. It is a second pass after unguard, for two volumes that name the same directory and
-// are forgotten at the same time. In the first pass, each volume still sees the record of the other
-// volume, so unguard keeps the directory guarded.
-func (s *Service) unguardLast(gone volume.Record) (left []string) {
-	if s.Guards == nil {
-		return nil
-	}
-
-	left = s.unguardAll(gone, "")
-	if !gone.Leftover && !gone.Held() {
-		return nil // unguard has already reported these directories
-	}
-
-	return left
-}
-
 // unguardAll makes those directories of a record writable that no other record names. It returns a
 // description of each directory that stays immutable.
 func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
@@ -163,56 +134,8 @@ func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
 	return left
 }
 
-// unless returns the error for an id without a volume. The error mentions the leftover records of
-// this id.
-func unless(known bool, err error, tx Tx, id string) error {
-	if known || err != nil {
-		return err
-	}
-
-	for _, d := range leftovers(tx, id) {
-		return volume.Errorf(volume.ErrNotFound, "volume %q was already deregistered by force; plugin %q must still undo its leftovers: %s",
-			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see the leftovers: volctl node status; to discard them: %s", suggest.Command("volctl volume deregister %s --force --forget", id))
-	}
-
-	return unknown(id)
-}
-
 func leftovers(tx Tx, id string) []volume.Record {
 	return slices.DeleteFunc(tx.Leftovers(), func(r volume.Record) bool { return r.Volume.ID != id })
-}
-
-// Behind describes the leftovers that remain on this host and at the plugin after the record is
-// gone.
-func Behind(r volume.Record) []string {
-	var left []string
-	add := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
-	for _, c := range r.Ordered() {
-		if c.Bound != volume.Absent {
-			add("%s may still be mounted (bound for %q)", c.At, c.Alloc)
-		}
-		if c.Published != volume.Absent {
-			add("%s may still be mounted (published for %q)", c.Target, c.Alloc)
-		}
-	}
-
-	if r.Node.Staged != volume.Absent {
-		add("%s may still be mounted (staged)", r.Node.StagingPath)
-	}
-	for _, d := range r.Node.PendingCalls {
-		add("pending call to plugin %q: %s %s", r.Volume.PluginID, d.Kind, d.Path)
-	}
-	if r.Node.Attached != volume.Absent {
-		add("external_id %q may still be attached to node %q", r.Volume.ExternalID, r.Node.NodeID)
-	}
-	switch r.Volume.Provision {
-	case volume.Provisioning:
-		add("plugin %q may have made a volume named %q", r.Volume.PluginID, r.Volume.Name)
-	case volume.Deleting:
-		add("plugin %q may still have, or may have deleted, external_id %q", r.Volume.PluginID, r.Volume.ExternalID)
-	}
-
-	return left
 }
 
 // Stats asks the plugin for the usage of a mounted volume.

@@ -13,15 +13,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Storage makes the controller calls of a plugin that neither create nor delete a volume. All its
-// errors are of type *volume.CallError.
-type Storage interface {
-	ControllerModify(context.Context, call.ModifyRequest) error
-	ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error)
-	ListVolumes(context.Context, call.ListVolumesRequest) (call.VolumePage, error)
-	GetCapacity(context.Context, call.CapacityRequest) (call.CapacityResult, error)
-}
-
 // Modify asks the plugin to change mutable parameters of a volume. The volume may be in use. Modify
 // skips parameters that already have the requested value. After a crash or a timeout, the agent
 // does not know which values apply. The caller then repeats the same Modify.

@@ -4,38 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Reporter makes the calls that ask a plugin for the state of its volumes. All its errors are of
-// type *volume.CallError.
-type Reporter interface {
-	NodeStats(context.Context, call.StatsRequest) (call.Stats, error)
-	NodeHealth(context.Context, call.HealthRequest) (call.Health, error)
-	StorageHealth(context.Context, call.Secrets) ([]call.Condition, error)
-	ControllerHealth(context.Context, call.HealthRequest) (call.Health, error)
-	ListHealth(context.Context, call.ListHealthRequest) (call.HealthPage, error)
-}
-
 // maxFound limits how many problems a report keeps for each plugin service and volume.
 const maxFound = 16
-
-// reports keeps the last report of each volume, in memory only. The agent asks for a report when a
-// user requests one, and at the interval in the configuration.
-type reports struct {
-	mu  sync.Mutex
-	all map[string]kept
-}
-
-// kept is a report together with the record that the report describes.
-type kept struct {
-	volume.Report
-	of volume.Record
-}
 
 // last returns the parts of the volume's last report that are still valid. The usage and the
 // findings of the node service expire with the mounts that they describe.
@@ -90,12 +66,6 @@ func (rs *reports) keep(r volume.Record, now volume.Report) (was, is volume.Repo
 	}
 	rs.all[r.Volume.ID] = kept{is, r}
 	return was, is
-}
-
-func (rs *reports) forget(id string) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	delete(rs.all, id)
 }
 
 // LastReport returns the parts of the plugin's last report of a volume that are still valid. It

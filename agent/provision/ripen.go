@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/backoff"
@@ -32,12 +31,6 @@ func (s *Service) pause(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// doing holds a text about the progress of each running snapshot, by the key of its intent.
-type doing struct {
-	mu    sync.Mutex
-	words map[string]string
 }
 
 // tell stores the progress of a snapshot. Empty words delete the entry.

@@ -15,30 +15,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshotter makes the CSI calls for snapshots. All its errors are of type *volume.CallError.
-type Snapshotter interface {
-	CreateSnapshot(context.Context, call.SnapshotRequest) (call.Snapshot, error)
-	DeleteSnapshot(context.Context, call.SnapshotRef) error
-	GetSnapshot(context.Context, call.SnapshotRef) (call.Snapshot, error)
-	ListSnapshots(context.Context, call.ListSnapshotsRequest) (call.SnapshotPage, error)
-	CreateGroupSnapshot(context.Context, call.GroupSnapshotRequest) (call.GroupSnapshot, error)
-	DeleteGroupSnapshot(context.Context, call.GroupSnapshotRef) error
-	GetGroupSnapshot(context.Context, call.GroupSnapshotRef) (call.GroupSnapshot, error)
-}
-
-// SnapshotTx reads and changes the stored snapshot intents and snapshot names.
-type SnapshotTx interface {
-	Snapshot(key string) (volume.SnapshotIntent, bool)
-	PutSnapshot(volume.SnapshotIntent)
-	DeleteSnapshot(key string)
-
-	// SnapshotNames returns the stored names. A name stays stored after the agent has deleted the
-	// intent.
-	SnapshotNames() []volume.SnapshotName
-	PutSnapshotName(volume.SnapshotName)
-	DeleteSnapshotName(key string)
-}
-
 // Snapshot asks a plugin for a snapshot of a volume, or of a group of volumes. With a wait, it
 // repeats the call while the plugin is still working, until the snapshot is ready to use. Without a
 // wait, it calls the plugin once. The agent stores the intent before the first call. It deletes the

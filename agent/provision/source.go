@@ -83,9 +83,6 @@ func (s *Service) registered(ctx context.Context, driver, externalID string) (r 
 	return r, ok, err
 }
 
-// errLookOnly ends a read-only transaction, so that the store commits nothing.
-var errLookOnly = errors.New("nothing is changed")
-
 // unripe refuses a snapshot that this agent has requested and that is not ready yet. The CSI spec
 // forbids creating a volume from such a snapshot (Snapshot.ready_to_use).
 func (s *Service) unripe(ctx context.Context, v volume.Volume, info volume.PluginInfo) error {
@@ -153,11 +150,3 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 
 // errLate is the cause of a context whose wait has timed out.
 var errLate = errors.New("the wait is over")
-
-// within limits ctx to the duration wait. With 0, it returns ctx unchanged.
-func within(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
-	if wait <= 0 {
-		return ctx, func() {}
-	}
-	return context.WithTimeoutCause(ctx, wait, errLate)
-}

@@ -10,36 +10,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// learn asks the plugin about a volume before the volume is registered. It sets the size and the
-// topologies from which hosts can reach the volume. It sets the context only if the file has none.
-// If the plugin is down or does not answer, learn leaves the volume unchanged.
-func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
-	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(call.ControllerGetVolume) || !view.Info.Caps.Get {
-		return nil
-	}
-
-	p, err := s.Plugins.Storage(v.PluginID)
-	if err != nil {
-		return err
-	}
-
-	got, err := p.ControllerGetVolume(ctx, v.ExternalID)
-	var ce *volume.CallError
-	switch {
-	case errors.As(err, &ce) && ce.Code == "NotFound":
-		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
-	case err != nil || got.ExternalID != v.ExternalID:
-		return ctx.Err()
-	}
-
-	v.Capacity, v.Topologies = max(got.Capacity, 0), got.Topologies
-	if len(v.Context) == 0 {
-		v.Context = got.Context
-	}
-
-	return nil
-}
-
 // pageSize and maxPages limit a listing. The agent gives up on a plugin that returns more pages,
 // because its list may never end.
 const (

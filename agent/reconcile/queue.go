@@ -11,13 +11,11 @@ package reconcile
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -90,17 +88,6 @@ type Queue struct {
 	cancel context.CancelFunc
 }
 
-// New returns a queue. The queue does nothing until the caller wakes a volume.
-func New(o Options) *Queue {
-	q := &Queue{o: o, suspects: suspects(o, time.Now()), entries: map[string]*entry{}, waiters: map[string]chan struct{}{}, glances: make(chan struct{}, glancesAtOnce)}
-	q.ctx, q.cancel = context.WithCancel(context.Background())
-	q.timers = newTimers(func(id string) { q.wake(id, looked) })
-	return q
-}
-
-// Start observes every volume once, because the host may have changed while the agent was down.
-func (q *Queue) Start() { q.sweep(q.o.Store.Volumes(), looked) }
-
 // Wake observes a volume again and retries its postponed steps at once. It is called after a new
 // intent.
 func (q *Queue) Wake(id string) { q.wake(id, asked) }
@@ -108,47 +95,6 @@ func (q *Queue) Wake(id string) { q.wake(id, asked) }
 // Advance does the same as Wake, for a claim that was made or detached. It skips the observation of
 // settled claims, so its cost does not grow with their number.
 func (q *Queue) Advance(id string) { q.wake(id, claimed) }
-
-// PluginChanged observes the volumes of a plugin that has become ready or runs in a new process.
-func (q *Queue) PluginChanged(pluginID string) {
-	q.mu.Lock()
-	for id, s := range q.suspects {
-		if s.plugin == pluginID {
-			q.suspected(id, time.Now()) // this call records the plugin's first known process
-		}
-	}
-	q.mu.Unlock()
-
-	all := q.o.Store.Volumes()
-	q.sweep(slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID }), changed)
-}
-
-// Stop starts no further step and waits for the running steps. If ctx ends first, Stop cancels
-// these steps and records their outcome as unknown. Stop reports whether the outcome of every step
-// was recorded.
-func (q *Queue) Stop(ctx context.Context) bool {
-	q.mu.Lock()
-	q.stopped = true
-	q.mu.Unlock()
-	q.timers.stop()
-	done := make(chan struct{})
-	go func() { q.workers.Wait(); close(done) }()
-	defer q.cancel()
-
-	select {
-	case <-done:
-		return true
-	case <-ctx.Done():
-	}
-
-	q.cancel()
-	select {
-	case <-done:
-		return true
-	case <-time.After(time.Second): // a call ignores its context
-		return false
-	}
-}
 
 // Changed returns a channel that is closed when the volume changes: a claim is mounted or gone, a
 // step has failed, or no work remains. Intermediate steps do not close the channel. The caller
@@ -163,123 +109,6 @@ func (q *Queue) Changed(id string) <-chan struct{} {
 	}
 
 	return ch
-}
-
-// Exclusive runs fn while no call runs for the volume. It also excludes the pending calls for the
-// same storage after a forced deregister. A storage volume therefore never has more than one
-// running call. The id may also be the key of a leftover record, which excludes only calls for its
-// storage. If ctx ends before fn starts, Exclusive returns the error of ctx.
-func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error {
-	return q.alone(ctx, id, func() error {
-		r, ok := q.o.Store.Volume(id)
-		if ok && !r.Leftover && r.Volume.ExternalID != "" {
-			return q.alone(ctx, storage(r), fn)
-		}
-		return fn()
-	})
-}
-
-// alone runs fn while it holds one entry. To prevent a deadlock, a caller that needs two entries
-// must lock the entry of the volume before the entry of the storage.
-func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
-	q.mu.Lock()
-	e := q.entry(key)
-	e.refs++
-	q.mu.Unlock()
-	defer q.release(key, e)
-	if err := e.lock(ctx); err != nil {
-		return err
-	}
-	defer q.notify(key)
-	defer e.unlock()
-	return fn()
-}
-
-// storage returns the key of the leftover record for the storage of a volume.
-func storage(r volume.Record) string { return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID) }
-
-// Call does the same as Exclusive, for a call that creates or deletes the volume. The status of the
-// volume shows the call while it runs and after it has failed. Before it starts, Call waits until
-// no call of a crashed agent can still run.
-func (q *Queue) Call(ctx context.Context, id string, step call.Method, fn func() error) error {
-	if err := q.quiet(ctx, id); err != nil {
-		return err
-	}
-
-	return q.Exclusive(ctx, id, func() error {
-		q.mu.Lock()
-		e := q.entry(id)
-		e.beginOutside(step)
-		q.mu.Unlock()
-		q.notify(id)
-		err := fn()
-		q.mu.Lock()
-		e.endOutside(err)
-		q.mu.Unlock()
-		return err
-	})
-}
-
-// Abandon cancels the running call for a volume, for a caller that does not want to wait for the
-// plugin. The effect is the same as a timeout: the queue watches for late effects of the call. If
-// the queue has chosen a call but not started it, Abandon drops the call.
-func (q *Queue) Abandon(id string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	e, ok := q.entries[id]
-
-	switch {
-	case !ok:
-	case e.abandon != nil:
-		e.abandon()
-	default:
-		e.stale = true
-	}
-}
-
-// Yield cancels the current step of a volume if the agent can safely leave that step unfinished. A
-// change of the owner of all files can take long, and must not delay a detach. The queue later
-// continues the step if a claim still needs it. If the queue has chosen a step but not started it,
-// it chooses again.
-func (q *Queue) Yield(id string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	e, ok := q.entries[id]
-
-	switch {
-	case !ok:
-	case e.running == nil:
-		e.stale = true
-	case e.running.Action.Kind == volume.Own && e.abandon != nil:
-		e.abandon()
-	}
-}
-
-// Look observes a volume for its status and adds the state of the queue. If the volume needs a
-// step, Look starts a worker.
-func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {
-	obs := q.o.Host.Observe(ctx, r, volume.Glimpse{})
-	_, exists := q.o.Store.Volume(r.Key())
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !exists {
-		q.complete(&obs, r, newEntry())
-		return obs, nil
-	}
-
-	e, known := q.entries[r.Key()]
-	if !known { // a status request must not create an entry
-		e = newEntry()
-	}
-
-	q.complete(&obs, r, e)
-	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
-		e := q.entry(r.Key())
-		e.whole = true
-		q.begin(r.Key(), e)
-	}
-
-	return obs, e.foremost(r)
 }
 
 // Last returns the current or last step of a volume with its result, or nil. It does not observe
@@ -364,6 +193,49 @@ func (q *Queue) wake(id string, because why) {
 	q.begin(id, e)
 }
 
+// notify wakes all callers that wait for a change of the volume.
+func (q *Queue) notify(id string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if ch, ok := q.waiters[id]; ok {
+		close(ch)
+		delete(q.waiters, id)
+	}
+}
+
+// Exclusive runs fn while no call runs for the volume. It also excludes the pending calls for the
+// same storage after a forced deregister. A storage volume therefore never has more than one
+// running call. The id may also be the key of a leftover record, which excludes only calls for its
+// storage. If ctx ends before fn starts, Exclusive returns the error of ctx.
+func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error {
+	return q.alone(ctx, id, func() error {
+		r, ok := q.o.Store.Volume(id)
+		if ok && !r.Leftover && r.Volume.ExternalID != "" {
+			return q.alone(ctx, storage(r), fn)
+		}
+		return fn()
+	})
+}
+
+// alone runs fn while it holds one entry. To prevent a deadlock, a caller that needs two entries
+// must lock the entry of the volume before the entry of the storage.
+func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
+	q.mu.Lock()
+	e := q.entry(key)
+	e.refs++
+	q.mu.Unlock()
+	defer q.release(key, e)
+	if err := e.lock(ctx); err != nil {
+		return err
+	}
+	defer q.notify(key)
+	defer e.unlock()
+	return fn()
+}
+
+// storage returns the key of the leftover record for the storage of a volume.
+func storage(r volume.Record) string { return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID) }
+
 // begin makes a worker run another turn. The caller holds mu.
 func (q *Queue) begin(id string, e *entry) {
 	if q.stopped {
@@ -376,24 +248,5 @@ func (q *Queue) begin(id string, e *entry) {
 		e.refs++
 		q.workers.Add(1)
 		go q.work(id, e)
-	}
-}
-
-// InPlace reports whether the mounts of a claim are still the mounts that the agent made for it.
-func (q *Queue) InPlace(ctx context.Context, r volume.Record, alloc string) bool {
-	c := r.Claims[alloc]
-	r.Claims = map[string]volume.Claim{alloc: c}
-	r.Node.Watches, r.Node.StagingPath = nil, ""
-	obs := q.o.Host.Observe(ctx, r, volume.Glimpse{})
-	return c.InPlace(obs.Targets[alloc], obs.Binds[alloc])
-}
-
-// notify wakes all callers that wait for a change of the volume.
-func (q *Queue) notify(id string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if ch, ok := q.waiters[id]; ok {
-		close(ch)
-		delete(q.waiters, id)
 	}
 }

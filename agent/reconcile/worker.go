@@ -429,3 +429,39 @@ func (q *Queue) log(id string, a volume.Action, out volume.Outcome) {
 
 	l.Debug("step done")
 }
+
+// Look observes a volume for its status and adds the state of the queue. If the volume needs a
+// step, Look starts a worker.
+func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {
+	obs := q.o.Host.Observe(ctx, r, volume.Glimpse{})
+	_, exists := q.o.Store.Volume(r.Key())
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !exists {
+		q.complete(&obs, r, newEntry())
+		return obs, nil
+	}
+
+	e, known := q.entries[r.Key()]
+	if !known { // a status request must not create an entry
+		e = newEntry()
+	}
+
+	q.complete(&obs, r, e)
+	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
+		e := q.entry(r.Key())
+		e.whole = true
+		q.begin(r.Key(), e)
+	}
+
+	return obs, e.foremost(r)
+}
+
+// InPlace reports whether the mounts of a claim are still the mounts that the agent made for it.
+func (q *Queue) InPlace(ctx context.Context, r volume.Record, alloc string) bool {
+	c := r.Claims[alloc]
+	r.Claims = map[string]volume.Claim{alloc: c}
+	r.Node.Watches, r.Node.StagingPath = nil, ""
+	obs := q.o.Host.Observe(ctx, r, volume.Glimpse{})
+	return c.InPlace(obs.Targets[alloc], obs.Binds[alloc])
+}

@@ -13,12 +13,9 @@
 package spec
 
 import (
-	"bytes"
-	"errors"
-	"io"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/volagent/volagent/agent/api"
-	"go.yaml.in/yaml/v3"
 )
 
 // MaxFileSize is the maximum size of a volume file, in bytes.
@@ -55,38 +52,6 @@ type Document struct {
 	Warnings []string
 }
 
-// Parse reads the volumes that a file asks to create. It works like [Read], but refuses
-// descriptions of volumes that already exist in another system.
-func Parse(name string, data []byte) ([]api.VolumeSpec, error) {
-	d := newDecoder(name, data)
-	for _, f := range d.read(data) {
-		if f.From != Own {
-			d.fail(f.at, "%s describes a volume that exists: it can only be registered (volctl volume register)", f.From.article())
-		}
-	}
-
-	docs, err := d.result()
-	if err != nil {
-		return nil, err
-	}
-
-	specs := make([]api.VolumeSpec, len(docs))
-	for i, f := range docs {
-		specs[i] = f.Spec
-	}
-
-	return specs, nil
-}
-
-// Read reads all volumes of a file. The ending of the name decides the format ([formatOf]). The
-// error is an [Errors] with every mistake, each with the name of the file. If there is an error,
-// Read returns no volumes.
-func Read(name string, data []byte) ([]Document, error) {
-	d := newDecoder(name, data)
-	d.read(data)
-	return d.result()
-}
-
 func (o Origin) article() string {
 	switch o {
 	case Kubernetes:
@@ -97,125 +62,9 @@ func (o Origin) article() string {
 	return "a volume"
 }
 
-func newDecoder(name string, data []byte) *decoder {
-	return &decoder{file: name, lines: 1 + bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n"))}
-}
-
-// result returns the decoded volumes, or the mistakes if the file has any.
-func (d *decoder) result() ([]Document, error) {
-	if len(d.errs) > 0 {
-		return nil, d.errs
-	}
-
-	docs := make([]Document, len(d.found))
-	for i, f := range d.found {
-		docs[i] = f.Document
-		if f.at != nil {
-			docs[i].Line = f.at.Line
-		}
-	}
-
-	return docs, nil
-}
-
-// read decodes all volumes of a file.
-func (d *decoder) read(data []byte) []located {
-	if len(data) > MaxFileSize {
-		d.failAt(1, 1, "the file is larger than 1 MiB")
-		return nil
-	}
-
-	if formatOf(d.file, data) == FormatHCL {
-		if root := d.hcl(data); root != nil {
-			d.found = append(d.found, d.volume(root))
-		}
-	} else if values := jsonValues(data); len(values) > 1 {
-		for _, v := range values {
-			d.documents(v.text, v.line, v.column)
-		}
-	} else {
-		d.documents(data, 0, 0)
-	}
-
-	if len(d.found) == 0 && len(d.errs) == 0 {
-		d.failAt(1, 1, "the file contains no volume")
-	}
-
-	d.duplicateIDs()
-	return d.found
-}
-
-// documents decodes all YAML documents of a text. The arguments line and column are the position of
-// the text in the file, both from 0. It stops at a syntax error, because the position of any later
-// mistake would be uncertain.
-func (d *decoder) documents(text []byte, line, column int) {
-	dec := yaml.NewDecoder(bytes.NewReader(fromJSON(text)))
-	for {
-		var doc yaml.Node
-		err := dec.Decode(&doc)
-		if errors.Is(err, io.EOF) {
-			return
-		}
-		if err != nil {
-			d.syntax(err)
-			return
-		}
-
-		shift(&doc, line, column)
-		d.document(&doc)
-	}
-}
-
 // located is a decoded volume with the node of its id.
 type located struct {
 	Document
 
 	at *yaml.Node
-}
-
-// document decodes one YAML document: a volume, or a list of volumes. It ignores an empty document,
-// such as the one that a trailing "---" begins.
-func (d *decoder) document(doc *yaml.Node) {
-	if len(doc.Content) == 0 {
-		return
-	}
-
-	root := doc.Content[0]
-	if isNull(root) {
-		return
-	}
-	if root.Kind != yaml.SequenceNode {
-		d.entry(root)
-		return
-	}
-
-	for _, n := range root.Content {
-		d.entry(n)
-	}
-}
-
-// entry decodes one volume, in the format that its fields indicate.
-func (d *decoder) entry(n *yaml.Node) {
-	switch {
-	case given(n, "apiVersion"), given(n, "kind"):
-		d.kubernetes(n)
-	case given(n, "ID") && !given(n, "id"):
-		d.found = append(d.found, d.nomad(n))
-	default:
-		d.found = append(d.found, d.volume(n))
-	}
-}
-
-func (d *decoder) duplicateIDs() {
-	first := map[string]*yaml.Node{}
-	for _, f := range d.found {
-		if f.Spec.ID == "" {
-			continue
-		}
-		if at, ok := first[f.Spec.ID]; ok {
-			d.fail(f.at, "volume %q is in this file twice, first in line %d", f.Spec.ID, at.Line)
-			continue
-		}
-		first[f.Spec.ID] = f.at
-	}
 }

@@ -1,0 +1,289 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/suggest"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Store reads and changes the stored volume records.
+type Store interface {
+	Volume(id string) (volume.Record, bool)
+	// Change runs fn on the record of a volume and waits until the result is on disk. It returns
+	// ErrNotFound if no volume has this id. The second result of fn reports whether fn changed the
+	// record. Change does not write an unchanged record.
+	Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
+	// Detach does the same as Change, for the end of a claim. If the data dir is read-only, Detach
+	// keeps the result in memory and returns no error.
+	Detach(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
+	// Draining reports whether an operator drains this host. The answer is exact if fn calls it.
+	Draining() bool
+}
+
+// Queue mounts and unmounts each volume until it matches its claims.
+type Queue interface {
+	Wake(id string)
+	// Advance does the same as Wake, for a claim that was just made or detached.
+	Advance(id string)
+	Changed(id string) <-chan struct{}
+	// Attempt returns the step for which a claim is waiting.
+	Attempt(id, alloc string) *volume.Attempt
+	// Abandon stops waiting for the running call of a volume.
+	Abandon(id string)
+	// Yield interrupts the running step of a volume if the agent can safely leave that step
+	// unfinished. The service calls it after it has detached a claim.
+	Yield(id string)
+	// InPlace reports whether the mounts of a claim are still the mounts that the agent made for
+	// it.
+	InPlace(ctx context.Context, r volume.Record, alloc string) bool
+}
+
+// Plugins reports the state of plugins.
+type Plugins interface {
+	View(pluginID string) volume.PluginView
+	// Changed returns a channel that is closed when the state of the plugin changes.
+	Changed(pluginID string) <-chan struct{}
+}
+
+// Paths returns the paths at which the agent mounts volumes on this host.
+type Paths interface {
+	StagingPath(pluginID, id string) string
+	TargetPath(pluginID, alloc, id string, private bool) string
+}
+
+// Owners finds the owners of claims, watches them and reports their ends.
+type Owners interface {
+	volume.Owners
+	// Resolve completes the owner that a caller named, or refuses it.
+	Resolve(ctx context.Context, o volume.Owner) (volume.Owner, error)
+	// Watch starts to watch an owner, so that Gone reports its end.
+	Watch(o volume.Owner)
+	// Check determines the current state of the owners. The service calls it before it refuses a
+	// request because an owner seems to be alive.
+	Check(ctx context.Context, owners []volume.Owner)
+}
+
+// Service admits and detaches claims.
+type Service struct {
+	Store   Store
+	Queue   Queue
+	Plugins Plugins
+	Paths   Paths
+
+	// Places may be nil if no caller lends a descriptor and the agent guards no directory.
+	Places Places
+
+	// Owners may be nil if no claim has an owner.
+	Owners Owners
+
+	// Private lists the agent's own directories. A claim cannot use such a directory, or a
+	// directory inside or above it, as its own directory.
+	Private []string
+
+	// Halt is the reason why the agent refuses every claim. It is empty in normal operation.
+	Halt string
+
+	// Down is closed when this host begins to shut down. The service then refuses all new claims
+	// and ends all waits. Nil means that the host never shuts down.
+	Down <-chan struct{}
+
+	// Coming waits for a volume that is about to be registered. If the registration fails, Coming
+	// returns the reason. It returns nil for a volume that it does not know. It may be nil.
+	Coming func(ctx context.Context, id string) error
+
+	// Events receives an event for each decision about a request. If it is nil, the service
+	// discards the events.
+	Events func(...volume.Event)
+
+	mu      sync.Mutex
+	waiting map[waitKey]*waiters
+}
+
+// waitKey identifies one claim. If the same alloc claims the volume again, the new claim has a
+// different seq.
+type waitKey struct {
+	volume, alloc string
+	seq           uint64
+}
+
+// waiters counts the calls that wait for one claim. made is true if one of these calls made the
+// claim. If all calls time out, the service detaches a claim that they made.
+type waiters struct {
+	n    int
+	made bool
+}
+
+// join adds a call to the count of calls that wait for the claim.
+func (s *Service) join(key waitKey, made bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.waiting == nil {
+		s.waiting = map[waitKey]*waiters{}
+	}
+	w, ok := s.waiting[key]
+	if !ok {
+		w = &waiters{}
+		s.waiting[key] = w
+	}
+
+	w.n++
+	w.made = w.made || made
+}
+
+// leave removes one call from the count of waiting calls. It reports whether the caller must detach
+// the claim. The claim must be detached if the wait of this call failed, no other call waits for
+// the claim, and one of the calls made it.
+func (s *Service) leave(key waitKey, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	w := s.waiting[key]
+	if w.n--; w.n == 0 {
+		delete(s.waiting, key)
+	}
+	if err == nil {
+		w.made = false // a caller has received the claim, so the claim stays
+	}
+
+	return err != nil && w.made && w.n == 0
+}
+
+// late returns the error for a wait that ended before the volume was mounted.
+func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record) error {
+	p := s.Plugins.View(r.Volume.PluginID)
+	switch {
+	case at != nil && at.Err != nil:
+		return awaited(ctx, at, fmt.Errorf("%w (%s)", at.Err, tried(at)))
+	case p.Apart != nil && lack(p, r, at) != "":
+		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, lack(p, r, at)).
+			WithRemedy(p.Remedy(r.Volume.PluginID))
+	case p.Apart == nil && !p.Ready:
+		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: plugin %q is %s", r.Volume.ID, r.Volume.PluginID, p.State).
+			WithRemedy(p.Remedy(r.Volume.PluginID))
+	case at != nil && at.Action.Reason != "":
+		return ended(ctx, errors.New(at.Action.Reason))
+	case at != nil:
+		return ended(ctx, fmt.Errorf("volume %q is not mounted yet: %s has not answered", r.Volume.ID, at.Action.Kind))
+	default:
+		return ended(ctx, fmt.Errorf("volume %q is not mounted yet", r.Volume.ID))
+	}
+}
+
+// request is one call of Claim.
+type request struct {
+	volume.Request
+	Volume string
+	Waits  bool
+}
+
+// hopeless reports whether a step that the claim needs has finally failed.
+func hopeless(at *volume.Attempt, alloc string) bool {
+	return final(at) && at.Action.Wanted() && (at.Action.Alloc == "" || at.Action.Alloc == alloc)
+}
+
+// final reports whether a step has failed and the queue does not retry it. If the step is running
+// or due, its last failure does not count. A new request, for example, makes the step due.
+func final(at *volume.Attempt) bool {
+	return at != nil && at.Err != nil && at.Err.Final() && !at.Running && at.Next.IsZero()
+}
+
+// awaited does the same as ended, and adds the state of the step to the error.
+func awaited(ctx context.Context, at *volume.Attempt, why error) error {
+	err := ended(ctx, why)
+	if !errors.Is(err, volume.ErrTimeout) {
+		return err
+	}
+	return &volume.Awaited{Err: err, At: *at}
+}
+
+// tried describes how often a step was tried, and when the next try is due.
+func tried(at *volume.Attempt) string {
+	words := "1 try"
+	if at.Tries != 1 {
+		words = fmt.Sprintf("%d tries", at.Tries)
+	}
+	if in := time.Until(at.Next).Round(time.Second); in > 0 && !at.Running {
+		words += fmt.Sprintf(", next in %s", in)
+	}
+
+	return words
+}
+
+// ended returns an ErrTimeout if the wait reached its deadline. If the caller cancelled the wait,
+// ended returns the error of the context.
+func ended(ctx context.Context, why error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		hint := ""
+		var e *volume.Error
+		if errors.As(why, &e) {
+			hint = suggest.Hint(e.Remedy, e.Hint)
+		}
+		return &volume.Error{Kind: volume.ErrTimeout, Message: "timed out: " + why.Error(), Hint: hint}
+	}
+
+	return ctx.Err()
+}
+
+// Places handles the own directories of claims.
+type Places interface {
+	// Lend keeps the caller's file descriptor of an own directory until the service calls giveBack.
+	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
+	// Guardable returns the own directory of a claim if the agent may guard it. A guarded directory
+	// refuses writes while no volume is mounted on it. Otherwise Guardable returns nil.
+	Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir
+}
+
+// lack names the part of the plugin for which the claim waits. It returns "" if the claim waits for
+// something else.
+func lack(p volume.PluginView, r volume.Record, at *volume.Attempt) string {
+	switch {
+	case at == nil:
+		return r.Lack(p)
+	case at.Err == nil && at.Action.Cause == volume.CausePlugin:
+		return at.Action.Reason
+	default:
+		return ""
+	}
+}
+
+// endClaim stores that the claim must be unmounted, and wakes the queue. It reports whether it
+// changed the record. It ignores a newer claim of the same alloc, which has a different seq.
+func (s *Service) endClaim(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
+	return s.endClaimIf(ctx, id, alloc, how, func(now volume.Claim) bool { return now.Seq == seq })
+}
+
+// endClaimIf does the same as endClaim, if the function meant accepts the claim. It calls meant
+// with the claim as it is stored at that moment.
+func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
+	var was, now volume.ClaimState
+	err = s.Store.Detach(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
+		released = false
+		if c, ok := r.Claims[alloc]; ok && !meant(c) {
+			return r, false, nil
+		}
+
+		next, err := volume.DetachWithout(r, alloc, how)
+		released = next.Claims[alloc] != r.Claims[alloc]
+		was, now = r.Claims[alloc].State, next.Claims[alloc].State
+		return next, released, err
+	})
+	if err != nil {
+		return false, err
+	}
+
+	if released {
+		s.say(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
+	}
+	s.Queue.Advance(id)
+	if released {
+		s.Queue.Yield(id)
+	}
+
+	return released, nil
+}

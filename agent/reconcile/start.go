@@ -1,0 +1,119 @@
+package reconcile
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// New returns a queue. The queue does nothing until the caller wakes a volume.
+func New(o Options) *Queue {
+	q := &Queue{o: o, suspects: suspects(o, time.Now()), entries: map[string]*entry{}, waiters: map[string]chan struct{}{}, glances: make(chan struct{}, glancesAtOnce)}
+	q.ctx, q.cancel = context.WithCancel(context.Background())
+	q.timers = newTimers(func(id string) { q.wake(id, looked) })
+	return q
+}
+
+// Start observes every volume once, because the host may have changed while the agent was down.
+func (q *Queue) Start() { q.sweep(q.o.Store.Volumes(), looked) }
+
+// Stop starts no further step and waits for the running steps. If ctx ends first, Stop cancels
+// these steps and records their outcome as unknown. Stop reports whether the outcome of every step
+// was recorded.
+func (q *Queue) Stop(ctx context.Context) bool {
+	q.mu.Lock()
+	q.stopped = true
+	q.mu.Unlock()
+	q.timers.stop()
+	done := make(chan struct{})
+	go func() { q.workers.Wait(); close(done) }()
+	defer q.cancel()
+
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+	}
+
+	q.cancel()
+	select {
+	case <-done:
+		return true
+	case <-time.After(time.Second): // a call ignores its context
+		return false
+	}
+}
+
+// Call does the same as Exclusive, for a call that creates or deletes the volume. The status of the
+// volume shows the call while it runs and after it has failed. Before it starts, Call waits until
+// no call of a crashed agent can still run.
+func (q *Queue) Call(ctx context.Context, id string, step call.Method, fn func() error) error {
+	if err := q.quiet(ctx, id); err != nil {
+		return err
+	}
+
+	return q.Exclusive(ctx, id, func() error {
+		q.mu.Lock()
+		e := q.entry(id)
+		e.beginOutside(step)
+		q.mu.Unlock()
+		q.notify(id)
+		err := fn()
+		q.mu.Lock()
+		e.endOutside(err)
+		q.mu.Unlock()
+		return err
+	})
+}
+
+// Abandon cancels the running call for a volume, for a caller that does not want to wait for the
+// plugin. The effect is the same as a timeout: the queue watches for late effects of the call. If
+// the queue has chosen a call but not started it, Abandon drops the call.
+func (q *Queue) Abandon(id string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, ok := q.entries[id]
+
+	switch {
+	case !ok:
+	case e.abandon != nil:
+		e.abandon()
+	default:
+		e.stale = true
+	}
+}
+
+// Yield cancels the current step of a volume if the agent can safely leave that step unfinished. A
+// change of the owner of all files can take long, and must not delay a detach. The queue later
+// continues the step if a claim still needs it. If the queue has chosen a step but not started it,
+// it chooses again.
+func (q *Queue) Yield(id string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, ok := q.entries[id]
+
+	switch {
+	case !ok:
+	case e.running == nil:
+		e.stale = true
+	case e.running.Action.Kind == volume.Own && e.abandon != nil:
+		e.abandon()
+	}
+}
+
+// PluginChanged observes the volumes of a plugin that has become ready or runs in a new process.
+func (q *Queue) PluginChanged(pluginID string) {
+	q.mu.Lock()
+	for id, s := range q.suspects {
+		if s.plugin == pluginID {
+			q.suspected(id, time.Now()) // this call records the plugin's first known process
+		}
+	}
+	q.mu.Unlock()
+
+	all := q.o.Store.Volumes()
+	q.sweep(slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID }), changed)
+}
