@@ -3,7 +3,6 @@ package provision
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -120,22 +119,6 @@ func mayDrop(r volume.Record, force bool) error {
 	}
 
 	return nil
-}
-
-// unguardAll makes those directories of a record writable that no other record names. It returns a
-// description of each directory that stays immutable.
-func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
-	for _, dir := range r.AllGuards() {
-		if err := s.Guards.Unguard(dir, but); err != nil {
-			left = append(left, fmt.Sprintf("%v; the directory stays immutable until: %s", err, suggest.Command("chattr -i %s", dir.Path)))
-		}
-	}
-
-	return left
-}
-
-func leftovers(tx Tx, id string) []volume.Record {
-	return slices.DeleteFunc(tx.Leftovers(), func(r volume.Record) bool { return r.Volume.ID != id })
 }
 
 // Stats asks the plugin for the usage of a mounted volume.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -406,3 +407,22 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 
 	return nil
 }
+
+// unguardAll makes those directories of a record writable that no other record names. It returns a
+// description of each directory that stays immutable.
+func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
+	for _, dir := range r.AllGuards() {
+		if err := s.Guards.Unguard(dir, but); err != nil {
+			left = append(left, fmt.Sprintf("%v; the directory stays immutable until: %s", err, suggest.Command("chattr -i %s", dir.Path)))
+		}
+	}
+
+	return left
+}
+
+func leftovers(tx Tx, id string) []volume.Record {
+	return slices.DeleteFunc(tx.Leftovers(), func(r volume.Record) bool { return r.Volume.ID != id })
+}
+
+// errLate is the cause of a context whose wait has timed out.
+var errLate = errors.New("the wait is over")

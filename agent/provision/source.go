@@ -147,6 +147,3 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 		return unclear(call.CreateVolume, err, words)
 	}
 }
-
-// errLate is the cause of a context whose wait has timed out.
-var errLate = errors.New("the wait is over")
