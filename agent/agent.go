@@ -29,12 +29,12 @@ import (
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/notes"
 	"github.com/volagent/volagent/agent/owner"
+	"github.com/volagent/volagent/agent/plugins"
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/reconcile"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/secret"
-	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/agent/volumefiles"
 	"github.com/volagent/volagent/statedb"
@@ -82,7 +82,8 @@ type agent struct {
 
 	events  *event.Log
 	systemd *systemd.Bus
-	plugins *supervisor.Supervisor
+	usage   plugins.Usage
+	plugins plugins.Set
 	tests   *plugintest.Service
 	owners  *owner.Watcher
 	volumes *provision.Service
@@ -192,7 +193,9 @@ func (a *agent) wire(seams Seams) error {
 	a.warnOfPlaces(host)
 	a.metrics = a.newMetrics()
 	a.systemd = systemd.New(systemd.Options{Log: a.log.Named("systemd")})
-	if a.plugins, err = a.newSupervisor(seams, host); err != nil {
+	a.usage = plugins.Usage{Records: a.db, Secrets: a.secrets}
+	a.plugins = plugins.Set{Usage: a.usage, Halt: a.halt}
+	if a.plugins.Supervisor, err = a.newSupervisor(seams, host); err != nil {
 		return err
 	}
 	a.scraped = a.newScraped()
@@ -203,8 +206,7 @@ func (a *agent) wire(seams Seams) error {
 	}
 
 	a.owners = owners
-	plugins := pluginSet{a.plugins, a.db, a.halt}
-	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.forStep, Secrets: a.secrets.Of})
+	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of})
 	a.places = places{steps, a.db}
 	a.tidy(ctx, was, steps)
 
@@ -224,10 +226,10 @@ func (a *agent) wire(seams Seams) error {
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
 
-	a.tests = a.newTests(plugins, host, steps)
+	a.tests = a.newTests(host, steps)
 	a.reaper = claim.NewReaper(claims, a.db, a.owners, a.log.Named("owner"))
 	a.volumes = &provision.Service{
-		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
+		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
 	}
 	a.files = volumefiles.New(volumefiles.Options{
 		Dir: a.c.VolumesDir, Register: a.volumes.Register, Convert: apiserver.Volume, View: a.plugins.View, Log: a.log.Named("files"),
@@ -236,14 +238,14 @@ func (a *agent) wire(seams Seams) error {
 
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host), State: stateFiles{a},
-		Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
+		Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: a.plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
 		Doctor: examiner{a.newDoctor(host, steps)}, Node: a.describe, MayWrite: listen.Allowed(gid), Log: a.log.Named("api"),
 	})
 
 	passed := listen.Inherit(a.log)
 	defer passed.Close(a.log)
 
-	if a.runtimes, err = a.newRuntimes(claims, plugins, host, passed); err != nil {
+	if a.runtimes, err = a.newRuntimes(claims, host, passed); err != nil {
 		return err
 	}
 
@@ -320,7 +322,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		wg.Go(func() { a.warnDeadlocks(running) })
 		background(func() error { return a.plugins.Run(running) })
 		wg.Go(func() { a.db.Notes.Complete(running) })
-		wg.Go(func() { a.recoverTests(running) })
+		wg.Go(func() { plugins.RecoverTests(running, a.usage, a.tests, a.log) })
 		wg.Go(func() { a.files.Run(running) })
 		if every, err := a.c.statsInterval(); err == nil { // check has validated it
 			wg.Go(func() { a.newSampler(every).run(running) })

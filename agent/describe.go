@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -43,7 +44,7 @@ func (a *agent) describe() api.Node {
 	n.Problems = append(n.Problems, a.files.Problems()...)
 	n.Problems = append(n.Problems, a.leftovers()...)
 	n.Problems = append(n.Problems, a.cutTests()...)
-	n.Problems = append(n.Problems, a.deadlocks()...)
+	n.Problems = append(n.Problems, a.plugins.Deadlocks()...)
 	n.Pending = pending(a.db.Volumes(), a.db.Snapshots())
 	return n
 }
@@ -94,4 +95,20 @@ func (a *agent) leftovers() []api.Problem {
 	}
 
 	return out
+}
+
+// cutTests returns a problem for each interrupted test that is not undone.
+func (a *agent) cutTests() (all []api.Problem) {
+	for id, left := range a.usage.Scratches() {
+		if a.tests.Testing(id) {
+			continue
+		}
+
+		all = append(all, api.Problem{
+			Subject: id, Since: left.Begun, Message: fmt.Sprintf("a test of the plugin left volume %q, which is not undone", plugintest.Name(left)),
+			Command: volume.Command("volctl plugin test %s", id),
+		})
+	}
+
+	return all
 }

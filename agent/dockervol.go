@@ -4,18 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/spec"
-	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -36,9 +32,9 @@ type runtimes struct {
 }
 
 // newRuntimes opens the socket of the volume plugin, if one is configured.
-func (a *agent) newRuntimes(claims *claim.Service, plugins pluginSet, host *mount.Host, passed *listen.Inherited) (r runtimes, err error) {
+func (a *agent) newRuntimes(claims *claim.Service, host *mount.Host, passed *listen.Inherited) (r runtimes, err error) {
 	r.service = &dockervol.Service{
-		Store: runtimeStore{a.db}, Claims: claims, Volumes: a.volumes, Plugins: plugins,
+		Store: runtimeStore{a.db}, Claims: claims, Volumes: a.volumes, Plugins: a.plugins,
 		Containers: runtimeCommands{a.plugins.Outside}, Mounts: host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
 		Events: a.events.Add, Log: a.log.Named("runtime"),
 	}
@@ -82,47 +78,6 @@ func (s runtimeStore) Update(ctx context.Context, fn func(dockervol.Tx) error) e
 	return s.DB.Update(ctx, func(tx *statedb.Tx) error { return fn(tx) })
 }
 
-// byDocker reports whether docker runs a part of a plugin.
-func byDocker(part supervisor.Status) bool {
-	return part.Running["container.runtime"] == volume.RuntimeDocker
-}
-
-// deadlock returns a warning for a plugin that docker runs and that docker needs for its own
-// volumes. At a boot, containers with these volumes start before the plugin does. It returns "" if
-// there is no such problem.
-func (p pluginSet) deadlock(st supervisor.Status) string {
-	if !slices.ContainsFunc(st.Parts, byDocker) {
-		return ""
-	}
-
-	var names []string
-	for _, v := range p.db.RuntimeVolumes() {
-		if r, ok := p.db.Volume(v.VolumeID); ok && v.Runtime == volume.RuntimeDocker && r.Volume.PluginID == st.ID {
-			names = append(names, v.Name)
-		}
-	}
-
-	if len(names) == 0 {
-		return ""
-	}
-
-	slices.Sort(names)
-	return fmt.Sprintf("docker runs it, and uses it for volumes of its own (%s): at a boot, and when docker is started again, their containers fail that start before it; "+
-		"have podman, a unit or exec run it", strings.Join(names, ", "))
-}
-
-// deadlocks returns the warnings of deadlock as problems, for the host's status.
-func (a *agent) deadlocks() (problems []api.Problem) {
-	plugins := pluginSet{a.plugins, a.db, a.halt}
-	for _, st := range plugins.Statuses() {
-		if words := plugins.deadlock(st); words != "" {
-			problems = append(problems, api.Problem{Subject: st.ID, Message: words, Command: volume.Command("volctl plugin status %s", st.ID)})
-		}
-	}
-
-	return problems
-}
-
 // warnDeadlocks emits one event for each of these plugins, until ctx ends.
 func (a *agent) warnDeadlocks(ctx context.Context) {
 	told := map[string]bool{}
@@ -130,7 +85,7 @@ func (a *agent) warnDeadlocks(ctx context.Context) {
 	defer tick.Stop()
 
 	for {
-		for _, p := range a.deadlocks() {
+		for _, p := range a.plugins.Deadlocks() {
 			if !told[p.Subject] {
 				a.events.Add(volume.Event{Type: "plugin-warning", Plugin: p.Subject, Message: p.Message})
 			}

@@ -176,7 +176,7 @@ func (a *agent) doctorLeftovers() (all []doctor.Deregistered) {
 
 // doctorTests returns the running tests of plugins, and the leftovers of earlier tests.
 func (a *agent) doctorTests() (all []doctor.Test) {
-	for id, left := range a.scratches() {
+	for id, left := range a.usage.Scratches() {
 		paths := append([]string{left.Staging}, left.Targets...)
 		all = append(all, doctor.Test{Plugin: id, Running: a.tests.Testing(id), Name: plugintest.Name(left), Begun: left.Begun, Paths: append(paths, left.Dirs...)})
 	}

@@ -42,7 +42,7 @@ func (s drainStore) SetDraining(ctx context.Context, draining bool) (changed boo
 // strays returns the mounts below the mount root that no record explains, and the volumes of plugin
 // tests. It is called when no record has a mount.
 func (a *agent) strays(host *mount.Host) (all []volume.Occupant) {
-	for id, left := range a.scratches() {
+	for id, left := range a.usage.Scratches() {
 		words := "a test of plugin %q left it, and it is not undone"
 		if a.tests.Testing(id) {
 			words = "a test of plugin %q has it"

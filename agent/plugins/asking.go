@@ -1,4 +1,4 @@
-package agent
+package plugins
 
 import (
 	"context"
@@ -9,12 +9,12 @@ import (
 )
 
 // Storage returns the calls that provision makes to a plugin's controller.
-func (p pluginSet) Storage(id string) (provision.Storage, error) {
+func (p Set) Storage(id string) (provision.Storage, error) {
 	return &asking{provisioner: provisioner{p, id}}, nil
 }
 
 // Reporter returns the calls with which provision asks a plugin for reports.
-func (p pluginSet) Reporter(id string) (provision.Reporter, error) {
+func (p Set) Reporter(id string) (provision.Reporter, error) {
 	return &asking{provisioner: provisioner{p, id}}, nil
 }
 

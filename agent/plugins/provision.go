@@ -1,27 +1,54 @@
-package agent
+package plugins
 
 import (
 	"context"
 
+	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// begun returns the volumes of unfinished snapshots.
-func begun(all []volume.SnapshotIntent) (ids []string) {
-	for _, s := range all {
-		ids = append(ids, s.Volumes...)
-	}
-	return ids
+// Provisioner returns the calls that provision makes to a plugin.
+func (p Set) Provisioner(id string) (provision.Plugin, error) { return provisioner{p, id}, nil }
+
+// provisioner sends each call to the right part of the plugin.
+type provisioner struct {
+	plugins Set
+	id      string
 }
 
-// IDs returns the ids of all plugins, sorted.
-func (p pluginSet) IDs() []string {
-	var ids []string
-	for _, st := range p.Statuses() {
-		ids = append(ids, st.ID)
+// CreateVolume asks a controller for storage.
+func (p provisioner) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	c, err := p.plugins.Controller(p.id, r.Name)
+	if err != nil {
+		return volume.CreateVolumeResult{}, err
 	}
-	return ids
+
+	made, err := c.CreateVolume(ctx, r)
+	c.Done(err)
+	return made, err
+}
+
+// DeleteVolume asks a controller to destroy storage.
+func (p provisioner) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
+	c, err := p.plugins.Controller(p.id, r.ExternalID)
+	if err != nil {
+		return err
+	}
+
+	err = c.DeleteVolume(ctx, r)
+	c.Done(err)
+	return err
+}
+
+// ValidateCapabilities asks a controller about storage. It does not report to Done, because a call
+// that changes nothing can have no late effect.
+func (p provisioner) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
+	c, err := p.plugins.Controller(p.id, "")
+	if err != nil {
+		return err
+	}
+	return c.ValidateCapabilities(ctx, r)
 }
 
 // asController makes one call to a controller. If a call with a subject is abandoned, the next call

@@ -1,0 +1,51 @@
+package plugins
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// byDocker reports whether docker runs a part of a plugin.
+func byDocker(part supervisor.Status) bool {
+	return part.Running["container.runtime"] == volume.RuntimeDocker
+}
+
+// deadlock returns a warning for a plugin that docker runs and that docker needs for its own
+// volumes. At a boot, containers with these volumes start before the plugin does. It returns "" if
+// there is no such problem.
+func (p Set) deadlock(st supervisor.Status) string {
+	if !slices.ContainsFunc(st.Parts, byDocker) {
+		return ""
+	}
+
+	var names []string
+	for _, v := range p.Usage.Records.RuntimeVolumes() {
+		if r, ok := p.Usage.Records.Volume(v.VolumeID); ok && v.Runtime == volume.RuntimeDocker && r.Volume.PluginID == st.ID {
+			names = append(names, v.Name)
+		}
+	}
+
+	if len(names) == 0 {
+		return ""
+	}
+
+	slices.Sort(names)
+	return fmt.Sprintf("docker runs it, and uses it for volumes of its own (%s): at a boot, and when docker is started again, their containers fail that start before it; "+
+		"have podman, a unit or exec run it", strings.Join(names, ", "))
+}
+
+// Deadlocks returns the warnings of deadlock as problems, for the host's status.
+func (p Set) Deadlocks() (problems []api.Problem) {
+	for _, st := range p.Statuses() {
+		if words := p.deadlock(st); words != "" {
+			problems = append(problems, api.Problem{Subject: st.ID, Message: words, Command: volume.Command("volctl plugin status %s", st.ID)})
+		}
+	}
+
+	return problems
+}
