@@ -25,9 +25,11 @@ import (
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/notes"
+	"github.com/volagent/volagent/agent/owndir"
 	"github.com/volagent/volagent/agent/owner"
 	"github.com/volagent/volagent/agent/plugins"
 	"github.com/volagent/volagent/agent/plugintest"
@@ -96,7 +98,7 @@ type agent struct {
 	scraped *metrics.Server // nil without a metrics_address
 	secrets secret.Resolver
 	socket  net.Listener
-	places  places
+	dirs    owndir.Dirs
 	down    chan struct{} // closed when the host begins to shut down
 
 	runtimes runtimes
@@ -190,7 +192,8 @@ func (a *agent) wire(seams Seams) error {
 		return err
 	}
 
-	a.warnOfPlaces(host)
+	identity.WarnUnshared(host, a.c.mountRoot(), a.log)
+	a.c.warnLong(a.log)
 	a.metrics = a.newMetrics()
 	a.systemd = systemd.New(systemd.Options{Log: a.log.Named("systemd")})
 	a.usage = plugins.Usage{Records: a.db, Secrets: a.secrets}
@@ -207,13 +210,18 @@ func (a *agent) wire(seams Seams) error {
 
 	a.owners = owners
 	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of})
-	a.places = places{steps, a.db}
-	a.tidy(ctx, was, steps)
+	a.dirs = owndir.Dirs{Manager: steps, Records: a.db}
+	if was.Boot != "" && was.Boot != a.node.Boot {
+		a.dirs.Tidy(a.log)
+	}
+	if a.halt == "" {
+		a.dirs.RepairModes(ctx, a.log)
+	}
 
 	a.queue = reconcile.New(reconcile.Options{
 		Store: records.WithLeftovers{Store: a.db}, Plugins: a.plugins, Host: steps, Halt: a.halt,
 		Events: a.volumeEvents, Log: a.log.Named("volume"),
-		Blocked: a.db.PendingFor, Undone: a.leftoverUndone, Crashed: was.ID != "" && ended(was, a.node) == volume.Crashed, Begun: unfinished,
+		Blocked: a.db.PendingFor, Undone: a.leftoverUndone, Crashed: was.ID != "" && identity.Ended(was, a.node) == volume.Crashed, Begun: unfinished,
 	})
 
 	gid, err := listen.GroupID(a.c.SocketGroup)
@@ -222,14 +230,14 @@ func (a *agent) wire(seams Seams) error {
 	}
 
 	claims := &claim.Service{
-		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: places{steps, a.db}, Owners: a.owners, Halt: a.halt, Down: a.down, Events: a.events.Add,
+		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: a.dirs, Owners: a.owners, Halt: a.halt, Down: a.down, Events: a.events.Add,
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
 
 	a.tests = a.newTests(host, steps)
 	a.reaper = claim.NewReaper(claims, a.db, a.owners, a.log.Named("owner"))
 	a.volumes = &provision.Service{
-		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
+		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs,
 	}
 	a.files = volumefiles.New(volumefiles.Options{
 		Dir: a.c.VolumesDir, Register: a.volumes.Register, Convert: apiserver.Volume, View: a.plugins.View, Log: a.log.Named("files"),
@@ -263,13 +271,17 @@ func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
 	}
 
 	if a.halt == "" {
-		if a.halt, err = a.claimRuntimeDir(ctx, host); err != nil {
+		e, err := identity.ClaimRuntimeDir(ctx, a.c.dirs(), was.DataDir, host, a.log)
+		if err != nil {
 			return err
+		}
+		if !e.Empty() {
+			a.otherDataDir, a.halt = e.DataDir, e.Said()
 		}
 	}
 
 	if a.halt == "" {
-		if a.node, a.halt, err = identify(a.db, a.c, host); err != nil {
+		if a.node, a.halt, err = identity.Identify(a.db, a.c.NodeID, a.c.DataDir, host); err != nil {
 			return err
 		}
 	}
@@ -279,7 +291,7 @@ func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
 		return nil // no work is done, so the records do not change
 	}
 
-	switch err := a.db.Reload(ctx, a.node, ended(was, a.node)); {
+	switch err := a.db.Reload(ctx, a.node, identity.Ended(was, a.node)); {
 	case err == nil:
 		return nil
 	case was.ID == "":
@@ -379,6 +391,15 @@ func within(d time.Duration, fn func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	fn(ctx)
+}
+
+// leftoverUndone forgets the leftovers of a forced deregister after they are undone.
+func (a *agent) leftoverUndone(r volume.Record) {
+	waiting := a.dirs.DropLeftover(r, a.log)
+	a.plugins.Released(r.Volume.PluginID)
+	if waiting != "" {
+		a.queue.Wake(waiting)
+	}
 }
 
 // wait returns when the agent must stop. It returns an error if a part of the agent failed.

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -231,7 +232,9 @@ func (f configFile) unknown(key *yaml.Node) error {
 	return err.WithHint("known keys: %s", strings.Join(names, ", "))
 }
 
-func (c *Config) mountRoot() string { return filepath.Join(c.DataDir, "csi") }
+func (c *Config) mountRoot() string { return identity.MountRoot(c.DataDir) }
+
+func (c *Config) dirs() identity.Dirs { return identity.Dirs{Data: c.DataDir, Runtime: c.RuntimeDir} }
 
 // logger writes to standard error. It omits the time when the journal adds it.
 func (c *Config) logger(w io.Writer) hclog.Logger {

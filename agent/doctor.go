@@ -30,7 +30,7 @@ func (a *agent) newDoctor(host *mount.Host, steps *volmgr.Manager) *doctor.Docto
 	db := &doctorDB{dir: a.c.DataDir, db: a.db.DB}
 	return doctor.New(doctor.Options{
 		Root: a.c.mountRoot(), Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Owners: a.owners, Halt: a.halt, OtherDataDir: a.otherDataDir, Now: time.Now,
-		Host: doctorHost{host, steps}, Notes: doctorNotes{a.db, steps, a.db.Notes}, Guards: places{steps, a.db},
+		Host: doctorHost{host, steps}, Notes: doctorNotes{a.db, steps, a.db.Notes}, Guards: a.dirs,
 		Database: db.look, Deregistered: a.doctorLeftovers, Tests: a.doctorTests, Plugins: a.doctorPlugins,
 		System: func(ctx context.Context, helper bool) doctor.System { return a.doctorSystem(ctx, host, helper) },
 		Fstab:  func() ([]fstab.Entry, error) { return fstab.Read(fstab.System(os.Getenv)) },

@@ -6,6 +6,7 @@ import (
 
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/drain"
+	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
@@ -54,17 +55,15 @@ func (a *agent) strays(host *mount.Host) (all []volume.Occupant) {
 		return all
 	}
 
-	entries, err := host.Under(a.c.mountRoot())
+	entries, err := identity.MountsBelow(host, a.c.mountRoot())
 	if err != nil {
 		return append(all, volume.Occupant{Message: fmt.Sprintf("the mount table cannot be read: %v", err), Command: "findmnt"})
 	}
 
 	for _, e := range entries {
-		if e.Path != a.c.mountRoot() && !mount.IsCanary(e) {
-			all = append(all, volume.Occupant{
-				Message: fmt.Sprintf("%s is mounted (%s), and no record explains it", e.Path, e.Identity.FSType), Command: volume.Command("umount %s", e.Path),
-			})
-		}
+		all = append(all, volume.Occupant{
+			Message: fmt.Sprintf("%s is mounted (%s), and no record explains it", e.Path, e.Identity.FSType), Command: volume.Command("umount %s", e.Path),
+		})
 	}
 
 	return all

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -17,16 +18,16 @@ var errInUse = errors.New("something is in use")
 
 // elsewhere lists the mounts of an agent with another data dir.
 func (in *inspection) elsewhere(ctx context.Context, c Config, movedFrom string, host *mount.Host) error {
-	e, err := lookElsewhere(ctx, c, movedFrom, host)
-	if err != nil || e.empty() {
+	e, err := identity.LookElsewhere(ctx, c.dirs(), movedFrom, host)
+	if err != nil || e.Empty() {
 		return err
 	}
 
-	in.OtherDataDir = e.dataDir
-	for _, m := range e.mounts {
+	in.OtherDataDir = e.DataDir
+	for _, m := range e.Mounts {
 		in.Elsewhere = append(in.Elsewhere, inspectedMount{Path: m.Path, Is: "not recorded", Source: m.Source, FSType: m.Identity.FSType})
 	}
-	in.find("%s", e.said(c))
+	in.find("%s", e.Said())
 	return nil
 }
 
