@@ -23,6 +23,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiserver"
+	"github.com/volagent/volagent/agent/backup"
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/identity"
@@ -163,12 +164,12 @@ func (a *agent) open(ctx context.Context, seams Seams) (err error) {
 		return fmt.Errorf("cannot open the data dir to the users of volumes: %w", err)
 	}
 
-	db, err := a.openDB(statedb.Options{Tap: seams.Tap, Warn: func(message string) { a.log.Error(message) }})
+	db, damage, err := backup.Open(a.c.stateFile(), statedb.Options{Tap: seams.Tap, Warn: func(message string) { a.log.Error(message) }}, a.log)
 	if err != nil {
 		return err
 	}
 
-	a.db = records.Store{DB: db}
+	a.db, a.damage = records.Store{DB: db}, damage
 	if err := db.Fault(); err != nil {
 		a.log.Error("the state database cannot be written: nothing can be claimed or changed; claims can be detached, which is kept only in memory. Mount the data dir for writing", "error", err)
 	}
@@ -245,7 +246,10 @@ func (a *agent) wire(seams Seams) error {
 	claims.Coming = a.files.Await
 
 	a.server = apiserver.New(apiserver.Options{
-		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host), State: stateFiles{a},
+		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host),
+		State: &backup.Service{
+			DB: a.db, Node: a.node, Halt: a.halt, Plugins: a.plugins, Secrets: a.secrets.Of, Owners: a.owners, Queue: a.queue, Reaper: a.reaper, Events: a.events.Add,
+		},
 		Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: a.plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
 		Doctor: examiner{a.newDoctor(host, steps)}, Node: a.describe, MayWrite: listen.Allowed(gid), Log: a.log.Named("api"),
 	})
@@ -266,8 +270,13 @@ func (a *agent) wire(seams Seams) error {
 func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
 	was, steps := a.db.Node(), volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host})
 	a.node = was
-	if a.halt, err = a.adopt(ctx, host, steps); err != nil {
+	adoption := backup.Adoption{DB: a.db, Steps: steps, Host: host, DataDir: a.c.DataDir, Damage: a.damage, Events: a.events.Add, Log: a.log}
+	var lostID string
+	if a.halt, lostID, err = adoption.Run(ctx); err != nil {
 		return err
+	}
+	if a.halt != "" {
+		a.node.ID = lostID
 	}
 
 	if a.halt == "" {

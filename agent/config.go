@@ -234,6 +234,9 @@ func (f configFile) unknown(key *yaml.Node) error {
 
 func (c *Config) mountRoot() string { return identity.MountRoot(c.DataDir) }
 
+// stateFile returns the path of the state database.
+func (c *Config) stateFile() string { return filepath.Join(c.DataDir, "state.db") }
+
 func (c *Config) dirs() identity.Dirs { return identity.Dirs{Data: c.DataDir, Runtime: c.RuntimeDir} }
 
 // logger writes to standard error. It omits the time when the journal adds it.

@@ -3,10 +3,12 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/backup"
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
@@ -111,4 +113,38 @@ func (a *agent) cutTests() (all []api.Problem) {
 	}
 
 	return all
+}
+
+// lost describes the loss of the state database, as long as an adopted claim or the damaged file
+// still exists.
+func (a *agent) lost() (p api.Problem, ok bool) {
+	loss := a.db.Node().Loss
+	if loss.At.IsZero() {
+		return p, false
+	}
+
+	held := 0
+	for _, r := range a.db.Volumes() {
+		held += backup.Adopted(r)
+	}
+	p = api.Problem{Subject: "agent", Message: "the state database was lost and made anew " + loss.At.Format(time.RFC3339)}
+	if loss.Why != "" {
+		p.Message += ": " + loss.Why
+	}
+	if loss.Kept != "" {
+		if _, err := os.Lstat(loss.Kept); err == nil {
+			p.Message += "; the damaged file is kept as " + loss.Kept
+			p.Command, ok = volume.Command("rm %s", loss.Kept), true
+		}
+	}
+
+	if !loss.Copy.IsZero() {
+		p.Message += "; volumes, plugins and pending calls are those of an automatic copy of " + loss.Copy.Format(time.RFC3339)
+	}
+	p.Message += fmt.Sprintf("; adopted: %d volumes with %d claims, of which %d are held", loss.Volumes, loss.Claims, held)
+	if held > 0 {
+		p.Command, ok = "volctl claim list", true
+	}
+
+	return p, ok
 }

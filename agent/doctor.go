@@ -87,7 +87,7 @@ func (d *doctorDB) look() doctor.Database {
 	st, err := d.disk.Run(checkWithin, func() (st unix.Statfs_t, err error) { return st, unix.Statfs(d.dir, &st) })
 	size := uint64(st.Frsize) //nolint:gosec // no size is negative
 	out.Disk = doctor.Disk{Err: err, Total: st.Blocks * size, Free: st.Bavail * size, Inodes: st.Files, FreeInodes: st.Ffree}
-	file := filepath.Join(d.dir, stateFile)
+	file := filepath.Join(d.dir, "state.db")
 	out.Kept, _ = filepath.Glob(file + ".damaged-*") // the patterns are valid
 	out.Old, _ = filepath.Glob(file + ".schema-*")
 	out.Foreign, _ = filepath.Glob(filepath.Join(d.dir, "state.*.foreign-*"))

@@ -161,7 +161,7 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 		Plugins: []inspectedPlugin{}, Runtimes: []inspectedRuntime{}, Findings: []string{},
 	}
 
-	snap, running, err := statedb.Inspect(filepath.Join(c.DataDir, stateFile))
+	snap, running, err := statedb.Inspect(c.stateFile())
 	in.AgentRunning, in.NodeID, in.Draining = running, snap.Node.ID, snap.Node.Draining
 	if err != nil {
 		in.DB = err.Error()

@@ -1,4 +1,4 @@
-package agent
+package backup
 
 import (
 	"fmt"
@@ -35,7 +35,7 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 
 	v = v.Without(func(ref volume.RuntimeRef) bool { return r.Claims[ref.Alloc].Owner != v.Owner() })
 	shared := v.Runtime == volume.RuntimeDocker && v.Claimed(v.Runtime) // podman uses one id for all containers
-	if shared && re.from.Node.Boot == re.a.node.Boot {
+	if shared && re.from.Node.Boot == re.s.Node.Boot {
 		v = v.Mounting(sinceBackup, "", re.at)
 	}
 	re.tx.PutRuntimeVolume(v)

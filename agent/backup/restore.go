@@ -1,4 +1,4 @@
-package agent
+package backup
 
 import (
 	"cmp"
@@ -17,12 +17,42 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stateFiles implements backups for the API.
-type stateFiles struct{ a *agent }
+// Plugins knows the plugins of this host.
+type Plugins interface {
+	View(pluginID string) volume.PluginView
+	// Restored makes the supervisor read the registered plugins again.
+	Restored() error
+}
+
+// Owners tells which owners of claims are alive.
+type Owners interface {
+	volume.Owners
+	Watch(o volume.Owner)
+	Check(ctx context.Context, owners []volume.Owner)
+}
+
+// Queue makes each volume match its claims.
+type Queue interface{ Wake(key string) }
+
+// Reaper detaches claims whose owners have ended.
+type Reaper interface{ Freed() }
+
+// Service takes and restores backups for the API.
+type Service struct {
+	DB      records.Store
+	Node    statedb.Node
+	Halt    string // why nothing can be restored; empty in normal operation
+	Plugins Plugins
+	Secrets func(volume.Volume) (volume.Secrets, error)
+	Owners  Owners
+	Queue   Queue
+	Reaper  Reaper
+	Events  func(...volume.Event)
+}
 
 // Backup returns a copy of the present state.
-func (s stateFiles) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
-	b, err := s.a.db.Backup(ctx)
+func (s *Service) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
+	b, err := s.DB.Backup(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -31,23 +61,23 @@ func (s stateFiles) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 
 // Restore adds the contents of a backup that this host does not have, in one transaction. It never
 // changes existing records. With dry it only reports the changes.
-func (s stateFiles) Restore(ctx context.Context, r io.Reader, dry bool) (api.Restore, error) {
-	if s.a.halt != "" {
-		return api.Restore{}, volume.Errorf(volume.ErrRefused, "cannot restore: %s", s.a.halt)
+func (s *Service) Restore(ctx context.Context, r io.Reader, dry bool) (api.Restore, error) {
+	if s.Halt != "" {
+		return api.Restore{}, volume.Errorf(volume.ErrRefused, "cannot restore: %s", s.Halt)
 	}
 
-	from, err := s.a.db.ReadBackup(r)
+	from, err := s.DB.ReadBackup(r)
 	if err != nil {
 		return api.Restore{}, err
 	}
 
-	re := &restoring{a: s.a, from: from, notes: s.a.unreadable(from.Volumes), others: s.a.db.Registered()}
+	re := &restoring{s: s, from: from, notes: s.unreadable(from.Volumes), others: s.DB.Registered()}
 	re.compare()
 	if re.why == "" {
-		s.a.askAfter(ctx, from.Volumes)
+		s.askAfter(ctx, from.Volumes)
 	}
 	undo := errors.New("dry run")
-	err = s.a.db.Update(ctx, func(tx *statedb.Tx) error {
+	err = s.DB.Update(ctx, func(tx *statedb.Tx) error {
 		if re.run(tx); dry {
 			return undo
 		}
@@ -68,7 +98,7 @@ func (s stateFiles) Restore(ctx context.Context, r io.Reader, dry bool) (api.Res
 
 // restoring is one restore. Each run rebuilds the fields that depend on the state.
 type restoring struct {
-	a      *agent
+	s      *Service
 	from   statedb.Restorable
 	why    string              // why only registrations are restored; empty if mounts are, too
 	notes  map[string][]string // by volume: hints for the operator
@@ -84,7 +114,7 @@ type restoring struct {
 // compare checks whether the mounts in the backup belong to this host. Only then are the stored
 // paths and mount identities valid here.
 func (re *restoring) compare() {
-	was, now := re.from.Node, re.a.node
+	was, now := re.from.Node, re.s.Node
 	switch {
 	case was.ID != now.ID:
 		re.why = fmt.Sprintf("it is of node %q, and this is node %q", was.ID, now.ID)
@@ -96,13 +126,13 @@ func (re *restoring) compare() {
 }
 
 // unreadable returns, for each new volume, the error if its secrets cannot be read on this host.
-func (a *agent) unreadable(volumes []volume.Record) map[string][]string {
+func (s *Service) unreadable(volumes []volume.Record) map[string][]string {
 	notes := map[string][]string{}
 	for _, r := range volumes {
-		if _, known := a.db.Volume(r.Volume.ID); known {
+		if _, known := s.DB.Volume(r.Volume.ID); known {
 			continue
 		}
-		if _, err := a.secrets.Of(r.Volume); err != nil {
+		if _, err := s.Secrets(r.Volume); err != nil {
 			notes[r.Volume.ID] = []string{err.Error()}
 		}
 	}
@@ -111,25 +141,25 @@ func (a *agent) unreadable(volumes []volume.Record) map[string][]string {
 }
 
 // askAfter finds out which owners of a backup's claims are alive.
-func (a *agent) askAfter(ctx context.Context, volumes []volume.Record) {
+func (s *Service) askAfter(ctx context.Context, volumes []volume.Record) {
 	var owners []volume.Owner
 	for _, r := range volumes {
 		for _, c := range r.Claims {
 			if c.Wanted && c.Owner.Mortal() {
-				a.owners.Watch(c.Keeper())
+				s.Owners.Watch(c.Keeper())
 				owners = append(owners, c.Keeper())
 			}
 		}
 	}
 
-	a.owners.Check(ctx, owners)
+	s.Owners.Check(ctx, owners)
 }
 
 // run decides about every item of the backup and stores the results in tx.
 func (re *restoring) run(tx *statedb.Tx) {
 	re.tx, re.at, re.items, re.taken, re.plugins = tx, time.Now(), []api.Restored{}, nil, map[string]bool{}
 	for _, d := range re.from.Registered {
-		if !re.a.plugins.View(d.ID).Known {
+		if !re.s.Plugins.View(d.ID).Known {
 			re.plugins[d.ID] = true
 		}
 	}
@@ -190,7 +220,7 @@ func (re *restoring) volume(r volume.Record) {
 	for _, c := range now.Ordered() {
 		item.Claims = append(item.Claims, c.Alloc)
 	}
-	if !re.a.plugins.View(v.PluginID).Known && !re.plugins[v.PluginID] {
+	if !re.s.Plugins.View(v.PluginID).Known && !re.plugins[v.PluginID] {
 		item.Notes = append(item.Notes, fmt.Sprintf("there is no plugin %q here yet", v.PluginID))
 	}
 	re.items = append(re.items, item)
@@ -204,7 +234,7 @@ func (re *restoring) barred(v volume.Volume) string {
 	if plugin, ok := (records.Tx{Tx: re.tx}).TestOf(v.Driver, v.ExternalID); ok {
 		return fmt.Sprintf("its external_id %q of driver %s is in a test of plugin %q", v.ExternalID, v.Driver, plugin)
 	}
-	if info := re.a.plugins.View(v.PluginID).Info; info.Driver != "" && info.Driver != v.Driver {
+	if info := re.s.Plugins.View(v.PluginID).Info; info.Driver != "" && info.Driver != v.Driver {
 		return fmt.Sprintf("plugin %q is the driver %s here, and the volume is of %s", v.PluginID, info.Driver, v.Driver)
 	}
 
@@ -223,7 +253,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 	}
 
 	var why string
-	full := volume.Restored(r, re.from.Node.Boot != re.a.node.Boot, re.tx.Node().Draining, re.a.owners)
+	full := volume.Restored(r, re.from.Node.Boot != re.s.Node.Boot, re.tx.Node().Draining, re.s.Owners)
 	_, owed := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID)
 	there := slices.ContainsFunc(re.from.Debts, func(d statedb.Debt) bool {
 		return d.Record.Volume.Driver == r.Volume.Driver && d.Record.Volume.ExternalID == r.Volume.ExternalID
@@ -291,7 +321,7 @@ func (re *restoring) snapshot(i volume.SnapshotIntent) {
 // paths that it would undo.
 func (re *restoring) leftover(d statedb.Debt) {
 	r := d.Whole()
-	id, booted := r.Volume.ID, re.from.Node.Boot != re.a.node.Boot
+	id, booted := r.Volume.ID, re.from.Node.Boot != re.s.Node.Boot
 	if _, ok := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok {
 		re.say("leftover", id, api.OutcomePresent)
 		return
@@ -342,23 +372,23 @@ func userOf(all []volume.Record, debt volume.Record) string {
 func (re *restoring) begin() error {
 	for _, r := range re.taken {
 		if !r.Leftover {
-			re.a.events.Add(volume.Event{
+			re.s.Events(volume.Event{
 				Type: "restored", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
 				Message: fmt.Sprintf("restored from a backup of node %q, with %d claims", re.from.Node.ID, len(r.Claims)),
 			})
-			re.a.db.Notes.Update(r, slices.Collect(maps.Keys(r.Claims)))
+			re.s.DB.Notes.Update(r, slices.Collect(maps.Keys(r.Claims)))
 		}
 
-		re.a.queue.Wake(r.Key())
+		re.s.Queue.Wake(r.Key())
 	}
 
 	if len(re.taken) > 0 {
-		re.a.reaper.Freed() // the reaper then also watches the owners of the restored claims
+		re.s.Reaper.Freed() // the reaper then also watches the owners of the restored claims
 	}
 	if len(re.plugins) == 0 {
 		return nil
 	}
-	if err := re.a.plugins.Restored(); err != nil {
+	if err := re.s.Plugins.Restored(); err != nil {
 		return fmt.Errorf("all is restored, but the plugins are only taken up at the next start: %w", err)
 	}
 

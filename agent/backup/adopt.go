@@ -1,4 +1,4 @@
-package agent
+package backup
 
 import (
 	"context"
@@ -9,10 +9,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
-	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -25,57 +26,73 @@ type recovery struct {
 	loss  statedb.Loss
 }
 
-// adopt fills a new state database from the notes and the copy of a lost one. It unmounts nothing
-// and sends no call. If no call may be sent, it returns the reason in halt. The database then stays
-// new, so that the next start adopts.
-func (a *agent) adopt(ctx context.Context, host *mount.Host, steps *volmgr.Manager) (halt string, err error) {
-	if a.db.Node() != (statedb.Node{}) {
-		return "", nil
+// Host is this boot of this host, as this process sees it.
+type Host interface {
+	Boot() string
+	Namespace() uint64
+}
+
+// Adoption fills a new state database from the notes and the copy of a lost one.
+type Adoption struct {
+	DB      records.Store
+	Steps   *volmgr.Manager
+	Host    Host
+	DataDir string
+	Damage  string // the damage of the lost database, as Open returned it
+	Events  func(...volume.Event)
+	Log     hclog.Logger
+}
+
+// Run adopts if the state database is new and not that of a first start. It unmounts nothing and
+// sends no call. If no call may be sent, Run returns the reason in halt, and the lost node id. The
+// database then stays new, so that the next start adopts.
+func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
+	if a.DB.Node() != (statedb.Node{}) {
+		return "", "", nil
 	}
 
 	var re recovery
 	var bad []error
-	re.notes, bad = steps.Notes(nil)
+	re.notes, bad = a.Steps.Notes(nil)
 	for _, err := range bad {
-		a.log.Warn("a note is left out", "error", err)
+		a.Log.Warn("a note is left out", "error", err)
 	}
-	kept, err := filepath.Glob(filepath.Join(a.c.DataDir, "state.db.damaged-*"))
-	if err != nil || len(re.notes)+len(kept) == 0 && !a.db.HasCopies() {
-		return "", err // this is the first start
+	kept, err := filepath.Glob(filepath.Join(a.DataDir, "state.db.damaged-*"))
+	if err != nil || len(re.notes)+len(kept) == 0 && !a.DB.HasCopies() {
+		return "", "", err // this is the first start
 	}
 
-	if re.from, err = a.db.LastCopy(); err != nil && !errors.Is(err, os.ErrNotExist) {
-		a.log.Error("no automatic copy of the lost state database can be used", "error", err)
+	if re.from, err = a.DB.LastCopy(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		a.Log.Error("no automatic copy of the lost state database can be used", "error", err)
 	}
 	for _, o := range re.origins() {
 		switch {
-		case o.boot != host.Boot():
-		case o.dataDir != a.c.DataDir:
-			return "", volume.Errorf(volume.ErrRefused, "the state database is lost, and this data dir was at %s when volume %q was mounted below it; now it is at %s",
-				o.dataDir, o.volume, a.c.DataDir).WithHint("move it back, or start with --data-dir %s", o.dataDir)
-		case o.namespace != host.Namespace():
-			a.node.ID = o.node
+		case o.boot != a.Host.Boot():
+		case o.dataDir != a.DataDir:
+			return "", "", volume.Errorf(volume.ErrRefused, "the state database is lost, and this data dir was at %s when volume %q was mounted below it; now it is at %s",
+				o.dataDir, o.volume, a.DataDir).WithHint("move it back, or start with --data-dir %s", o.dataDir)
+		case o.namespace != a.Host.Namespace():
 			return fmt.Sprintf("the state database is lost, and this agent runs in another mount namespace than the one where volume %q was mounted in this boot; "+
-				"start it as the service does, without options that give it a namespace of its own", o.volume), nil
+				"start it as the service does, without options that give it a namespace of its own", o.volume), o.node, nil
 		}
 	}
 
-	re.loss = statedb.Loss{At: time.Now().UTC(), Why: a.damage, Copy: re.from.Taken}
+	re.loss = statedb.Loss{At: time.Now().UTC(), Why: a.Damage, Copy: re.from.Taken}
 	if len(kept) > 0 {
 		re.loss.Kept = slices.Max(kept) // names sort by time, so this is the newest
 	}
 	if re.loss.Why == "" && len(kept) == 0 {
 		re.loss.Why = "it was not there"
 	}
-	if re.took, err = steps.FromCopy(ctx, re.copy(), re.notes); err != nil {
-		return "", err
+	if re.took, err = a.Steps.FromCopy(ctx, re.copy(), re.notes); err != nil {
+		return "", "", err
 	}
 
 	for _, why := range re.took.LeftOut {
-		a.log.Warn("left out of the automatic copy: " + why)
+		a.Log.Warn("left out of the automatic copy: " + why)
 	}
 
-	return "", a.fill(ctx, steps.Adopt(ctx, slices.Concat(re.notes, re.took.Proven)), re)
+	return "", "", a.fill(ctx, a.Steps.Adopt(ctx, slices.Concat(re.notes, re.took.Proven)), re)
 }
 
 // origin tells where a volume was mounted: node, boot, data dir and namespace.
@@ -131,20 +148,20 @@ func (re *recovery) nodeID() string {
 }
 
 // fill stores the adopted volumes and the contents of the copy in one commit.
-func (a *agent) fill(ctx context.Context, adoptions []volume.Record, re recovery) error {
+func (a Adoption) fill(ctx context.Context, adoptions []volume.Record, re recovery) error {
 	var evs []volume.Event
 	loss := re.loss
-	err := a.db.Update(ctx, func(tx *statedb.Tx) error {
+	err := a.DB.Update(ctx, func(tx *statedb.Tx) error {
 		evs, loss.Volumes, loss.Claims = nil, 0, 0
 		for _, r := range slices.Concat(adoptions, re.took.Records) {
 			if other, ok := tx.VolumeOf(r.Volume.Driver, r.Volume.ExternalID); ok {
-				a.log.Warn("what is known of a volume is left out: it is about a storage volume that another one has", "volume", r.Volume.ID, "other", other)
+				a.Log.Warn("what is known of a volume is left out: it is about a storage volume that another one has", "volume", r.Volume.ID, "other", other)
 				continue
 			}
 
 			tx.PutVolume(r)
 			loss.Volumes++
-			claims := adopted(r)
+			claims := Adopted(r)
 			loss.Claims += claims
 
 			evs = append(evs, volume.Event{
@@ -162,10 +179,10 @@ func (a *agent) fill(ctx context.Context, adoptions []volume.Record, re recovery
 	}
 
 	if re.nodeID() == "" {
-		a.log.Warn("the node id was lost with the state database; it is what the configuration says, or the host name")
+		a.Log.Warn("the node id was lost with the state database; it is what the configuration says, or the host name")
 	}
-	a.log.Warn("the state database is made anew", "why", loss.Why, "kept", loss.Kept, "copy", loss.Copy, "volumes", loss.Volumes, "claims", loss.Claims)
-	a.events.Add(evs...)
+	a.Log.Warn("the state database is made anew", "why", loss.Why, "kept", loss.Kept, "copy", loss.Copy, "volumes", loss.Volumes, "claims", loss.Claims)
+	a.Events(evs...)
 	return nil
 }
 
