@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"syscall"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/inspect"
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/localdriver"
 	"github.com/volagent/volagent/agent/supervisor"
@@ -110,6 +112,62 @@ func newCheckConfig() *cobra.Command {
 	}
 
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing unless there is a mistake")
+	return cmd
+}
+
+// newInspect returns `volagent inspect`. It compares the records with the host, without an agent.
+func newInspect() *cobra.Command {
+	var asJSON, inUse bool
+	cmd := &cobra.Command{
+		Use:   "inspect",
+		Short: "Compare recorded state with actual mounts (works without the agent)",
+		Long: "Read a copy of the state database and the mount table, and compare them. The command prints\n" +
+			"volumes, claims, mounts, pending calls, leftovers, plugins, and changes without a known result. It\n" +
+			"also prints the volume names of docker and podman, and mounts that no record explains. It changes\n" +
+			"nothing, and contacts neither an agent nor a plugin. It exits 1 if the host differs from the\n" +
+			"records, or if it cannot read the database. Without the database, it still prints the mounts.\n\n" +
+			"With --in-use, the command prints instead everything that prevents the removal of volagent from\n" +
+			"this host. Each line is one obstacle with the command that ends it. The exit code is 1 if there is\n" +
+			"any.",
+		Args: usageArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadConfig(cmd.Flags())
+			if err != nil {
+				// Inspect is for a host whose agent does not start, and this mistake may be the
+				// reason.
+				cmd.PrintErrf("volagent: warning: %v; inspecting data dir %s all the same\n", err, c.DataDir)
+			}
+
+			if !filepath.IsAbs(c.DataDir) {
+				return err
+			}
+
+			in, err := inspect.Look(cmd.Context(), c.dirs(), c.stateFile())
+			if err != nil {
+				return err
+			}
+			if inUse {
+				return in.InUse(cmd.OutOrStdout())
+			}
+
+			show := in.Text
+			if asJSON {
+				show = in.JSON
+			}
+			if err := show(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if len(in.Findings) > 0 {
+				return fmt.Errorf("%d findings", len(in.Findings))
+			}
+
+			return nil
+		},
+	}
+
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&inUse, "in-use", false, "print claimed, mounted and attached volumes, and pending calls")
+	cmd.MarkFlagsMutuallyExclusive("json", "in-use")
 	return cmd
 }
 

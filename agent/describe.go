@@ -9,6 +9,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/backup"
+	"github.com/volagent/volagent/agent/inspect"
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
@@ -47,7 +48,7 @@ func (a *agent) describe() api.Node {
 	n.Problems = append(n.Problems, a.leftovers()...)
 	n.Problems = append(n.Problems, a.cutTests()...)
 	n.Problems = append(n.Problems, a.plugins.Deadlocks()...)
-	n.Pending = pending(a.db.Volumes(), a.db.Snapshots())
+	n.Pending = inspect.Pending(a.db.Volumes(), a.db.Snapshots())
 	return n
 }
 
@@ -63,15 +64,6 @@ func (a *agent) fault() (p api.Problem, ok bool) {
 	}
 
 	return api.Problem{Subject: "agent", Message: "cannot write the state database: " + err.Error(), Command: volume.Command("df %s", a.c.DataDir)}, true
-}
-
-// pending returns the changes whose end the agent has not seen.
-func pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.PendingChange {
-	all := []api.PendingChange{}
-	for _, p := range volume.PendingChanges(volumes, snapshots) {
-		all = append(all, api.PendingChange(p))
-	}
-	return all
 }
 
 // Each forced deregister with leftovers is a problem. A possible late effect of a call is not

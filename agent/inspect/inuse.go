@@ -1,40 +1,22 @@
-package agent
+package inspect
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/identity"
-	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// errInUse ends `volagent inspect --in-use` if anything is in use.
-var errInUse = errors.New("something is in use")
+// ErrInUse ends `volagent inspect --in-use` if anything is in use.
+var ErrInUse = errors.New("something is in use")
 
-// elsewhere lists the mounts of an agent with another data dir.
-func (in *inspection) elsewhere(ctx context.Context, c Config, movedFrom string, host *mount.Host) error {
-	e, err := identity.LookElsewhere(ctx, c.dirs(), movedFrom, host)
-	if err != nil || e.Empty() {
-		return err
-	}
-
-	in.OtherDataDir = e.DataDir
-	for _, m := range e.Mounts {
-		in.Elsewhere = append(in.Elsewhere, inspectedMount{Path: m.Path, Is: "not recorded", Source: m.Source, FSType: m.Identity.FSType})
-	}
-	in.find("%s", e.Said())
-	return nil
-}
-
-// inUse prints the claims, mounts and leftovers that would remain on this host without an agent,
+// InUse prints the claims, mounts and leftovers that would remain on this host without an agent,
 // each with the command that ends it. The package scripts do not remove the package while there are
 // any.
-func (in *inspection) inUse(w io.Writer) error {
+func (in *Report) InUse(w io.Writer) error {
 	var lines []string
 	line := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
 	for _, v := range in.Volumes {
@@ -79,5 +61,5 @@ func (in *inspection) inUse(w io.Writer) error {
 		return err
 	}
 
-	return errInUse
+	return ErrInUse
 }
