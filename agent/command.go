@@ -17,6 +17,7 @@ import (
 	"github.com/volagent/volagent/agent/inspect"
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/localdriver"
+	"github.com/volagent/volagent/agent/process"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -74,10 +75,10 @@ func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := noCoreDumps(); err != nil {
+			if err := process.NoCoreDumps(); err != nil {
 				return err
 			}
-			return Run(cmd.Context(), cmd.Flags(), stderr, seams)
+			return run(cmd.Context(), cmd.Flags(), stderr, seams)
 		},
 	}
 

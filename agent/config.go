@@ -237,6 +237,9 @@ func (c *Config) mountRoot() string { return identity.MountRoot(c.DataDir) }
 // stateFile returns the path of the state database.
 func (c *Config) stateFile() string { return filepath.Join(c.DataDir, "state.db") }
 
+// keyFile returns the path of the key that seals secrets, for hosts without a credential for it.
+func (c *Config) keyFile() string { return filepath.Join(c.DataDir, "keys", "secrets.key") }
+
 func (c *Config) dirs() identity.Dirs { return identity.Dirs{Data: c.DataDir, Runtime: c.RuntimeDir} }
 
 // logger writes to standard error. It omits the time when the journal adds it.

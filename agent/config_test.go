@@ -2,11 +2,9 @@ package agent
 
 import (
 	"bytes"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -141,19 +139,6 @@ func TestMetricsAddresses(t *testing.T) {
 	for _, address := range []string{"", "127.0.0.1:9187", "1.2.3.4:0", "[::]:9187", "[::1]:9187", "localhost:65535", "[fe80::1%eth0]:1"} {
 		if c, err := load(t, "metrics_address: '"+address+"'\n"); err != nil || c.MetricsAddress != address {
 			t.Errorf("%q: %v, %+v", address, err, c)
-		}
-	}
-}
-
-// TestUnheard checks that each error of an address names a helpful command.
-func TestUnheard(t *testing.T) {
-	for errno, want := range map[syscall.Errno]string{
-		syscall.EADDRINUSE: "ss -ltnp sport = :9187", syscall.EADDRNOTAVAIL: "ip address", syscall.EACCES: "volagent check-config",
-		syscall.EAFNOSUPPORT: "systemctl status volagent dbus", syscall.EPERM: "systemctl status volagent dbus",
-	} {
-		err := &net.OpError{Op: "listen", Err: os.NewSyscallError("bind", errno)}
-		if _, command := unheard(err, "[::1]:9187"); command != want {
-			t.Errorf("%v: %q, want %q", errno, command, want)
 		}
 	}
 }

@@ -76,9 +76,9 @@ type Metrics struct {
 	scrape sync.Mutex        // serializes scrapes
 }
 
-// New returns metrics without any counts. It starts nothing.
-func New(o Options) *Metrics {
-	m := &Metrics{o: o, registry: prometheus.NewRegistry(), called: map[string]uint64{}}
+// New returns metrics without any counts. It starts nothing. Calls may be counted from now on.
+func New() *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), called: map[string]uint64{}}
 	m.probes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "volagent_plugin_probe_duration_seconds", Help: "How long a plugin took to answer Probe, by gRPC code.", Buckets: probeBuckets,
 	}, []string{"plugin", "code"})
@@ -88,8 +88,15 @@ func New(o Options) *Metrics {
 	m.inFlight = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "volagent_plugin_rpcs_in_flight", Help: "Calls that were sent to a plugin and are not answered.",
 	}, []string{"plugin", "method"})
-	m.registry.MustRegister(m.probes, m.calls, m.inFlight, state{o}, reports{o})
+	m.registry.MustRegister(m.probes, m.calls, m.inFlight)
 	return m
+}
+
+// Collect adds the metrics of the agent's state. It is called once, before the first Write. The
+// sources exist later than the counters of calls, because they make calls themselves.
+func (m *Metrics) Collect(o Options) {
+	m.o = o
+	m.registry.MustRegister(state{o}, reports{o})
 }
 
 // contentType is the content type of the text format of Prometheus.

@@ -1,9 +1,11 @@
 package plugins
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/supervisor"
@@ -48,4 +50,26 @@ func (p Set) Deadlocks() (problems []api.Problem) {
 	}
 
 	return problems
+}
+
+// WarnDeadlocks emits one event for each of these plugins, until ctx ends.
+func (p Set) WarnDeadlocks(ctx context.Context, every time.Duration, events func(...volume.Event)) {
+	told := map[string]bool{}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+
+	for {
+		for _, d := range p.Deadlocks() {
+			if !told[d.Subject] {
+				events(volume.Event{Type: "plugin-warning", Plugin: d.Subject, Message: d.Message})
+			}
+			told[d.Subject] = true
+		}
+
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }

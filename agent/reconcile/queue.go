@@ -63,8 +63,8 @@ type Options struct {
 	// "". The agent makes these calls before it uses the storage. The function may be nil.
 	Blocked func(volume.Volume) string
 	// Undone is called when a record of pending calls has none left, repeatedly until the record is
-	// dropped. Undone may be nil.
-	Undone func(volume.Record)
+	// dropped. It returns a volume that waited for that, or "". Undone may be nil.
+	Undone func(volume.Record) (waiting string)
 }
 
 // Queue is the reconcile queue. Its methods are safe for concurrent use.

@@ -1,4 +1,6 @@
-package agent
+// Package process looks after the agent as a process: its notifications to systemd, its memory, the
+// file that says why it did not start, and its part in the shutdown of the host.
+package process
 
 import (
 	"context"
@@ -10,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notify sends the state of the service to systemd (sd_notify(3)). Without systemd it does nothing.
-func notify(log hclog.Logger, state string) {
+// Notify sends the state of the service to systemd (sd_Notify(3)). Without systemd it does nothing.
+func Notify(log hclog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Warn("cannot notify systemd", "error", err)
 	}
 }
 
-// reloading returns RELOADING=1 with the timestamp that Type=notify-reload requires.
-func reloading() string {
+// Reloading returns RELOADING=1 with the timestamp that Type=notify-reload requires.
+func Reloading() string {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		return daemon.SdNotifyReloading
@@ -26,9 +28,9 @@ func reloading() string {
 	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, ts.Nano()/1000)
 }
 
-// watchdog tells systemd that the agent is alive, as long as alive returns true. It does so twice
+// Watchdog tells systemd that the agent is alive, as long as alive returns true. It does so twice
 // in each interval that systemd sets.
-func watchdog(ctx context.Context, log hclog.Logger, alive func() bool) {
+func Watchdog(ctx context.Context, log hclog.Logger, alive func() bool) {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {
 		return
@@ -41,7 +43,7 @@ func watchdog(ctx context.Context, log hclog.Logger, alive func() bool) {
 		select {
 		case <-t.C:
 			if alive() {
-				notify(log, daemon.SdNotifyWatchdog)
+				Notify(log, daemon.SdNotifyWatchdog)
 			}
 		case <-ctx.Done():
 			return

@@ -1,4 +1,4 @@
-package agent
+package process
 
 import (
 	"sync"
@@ -9,16 +9,16 @@ import (
 // TestEnds checks that a task that never ends does not keep the agent running.
 func TestEnds(t *testing.T) {
 	var wg sync.WaitGroup
-	if !ends(&wg, time.Minute) {
+	if !Ends(&wg, time.Minute) {
 		t.Error("no task, and it waits")
 	}
 	release := make(chan struct{})
 	wg.Go(func() { <-release })
-	if ends(&wg, time.Millisecond) {
+	if Ends(&wg, time.Millisecond) {
 		t.Error("a task runs, and it does not wait")
 	}
 	close(release)
-	if !ends(&wg, time.Minute) {
+	if !Ends(&wg, time.Minute) {
 		t.Error("the task has ended, and it waits")
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package facts
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 // it answers.
 const listWithin = 5 * time.Second
 
-// doctorRuntimes returns the container runtimes that may use volumes of the agent.
-func (a *agent) doctorRuntimes(ctx context.Context) doctor.Runtimes {
-	out := doctor.Runtimes{Named: a.db.RuntimeVolumes(), Errs: map[string]error{}}
-	for _, d := range a.runtimes.service.Doubts() {
+// runtimes returns the container runtimes that may use volumes of the agent.
+func (c *collector) runtimes(ctx context.Context) doctor.Runtimes {
+	out := doctor.Runtimes{Named: c.o.DB.RuntimeVolumes(), Errs: map[string]error{}}
+	for _, d := range c.o.Containers.Doubts() {
 		out.Doubts = append(out.Doubts, doctor.Doubt{
 			Runtime: d.Runtime, Name: d.Name, Volume: d.VolumeID, Alloc: d.Alloc, Since: d.Since, Leaked: d.Leaked, Of: d.Of, Kept: d.Kept,
 		})
@@ -31,8 +31,8 @@ func (a *agent) doctorRuntimes(ctx context.Context) doctor.Runtimes {
 	var mu sync.Mutex
 	for _, name := range []string{volume.RuntimeDocker, volume.RuntimePodman} {
 		known := slices.ContainsFunc(out.Named, func(v volume.RuntimeVolume) bool { return v.Runtime == name })
-		runtime := container.New(name).With(a.plugins.Outside)
-		unused := !known && a.c.DockerSocket == ""
+		runtime := container.New(name).With(c.o.Plugins.Outside)
+		unused := !known && !c.o.Serving
 		if unused || !runtime.Installed() {
 			continue
 		}

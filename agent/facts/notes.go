@@ -1,11 +1,8 @@
-package agent
+package facts
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"strings"
 	"time"
 
 	"github.com/volagent/volagent/agent/doctor"
@@ -15,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// doctorNotes gives the doctor access to the notes beside the mounts.
-type doctorNotes struct {
+// noteFacts gives the doctor access to the notes beside the mounts.
+type noteFacts struct {
 	db    records.Store
 	steps *volmgr.Manager
 	book  *notes.Notebook
@@ -27,7 +24,7 @@ type doctorNotes struct {
 const notedWithin = 10 * time.Second
 
 // Check finds notes that do not match the records. A claim's note stays until the claim is gone.
-func (n doctorNotes) Check(records []volume.Record) (found []doctor.NoteFile) {
+func (n noteFacts) Check(records []volume.Record) (found []doctor.NoteFile) {
 	known, of := map[string]bool{}, map[string]doctor.NoteFile{}
 	var there []string
 	for _, r := range records {
@@ -72,27 +69,9 @@ func (n doctorNotes) Check(records []volume.Record) (found []doctor.NoteFile) {
 }
 
 // The note is rewritten from the current record of its claim.
-func (n doctorNotes) Fix(f doctor.NoteFile) error {
+func (n noteFacts) Fix(f doctor.NoteFile) error {
 	if n.book == nil || !n.book.Settle(f.Record, []string{f.Alloc}) {
 		return fmt.Errorf("cannot bring the note of the claim of %q on volume %q in line: the agent's log says why", f.Alloc, f.Record.Volume.ID)
 	}
 	return nil
-}
-
-// versionWithin bounds the run of a program that prints its version.
-const versionWithin = 5 * time.Second
-
-// versionOf runs volctl as mount(8) would, and returns its version.
-func versionOf(ctx context.Context, program string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, versionWithin)
-	defer cancel()
-
-	cmd := exec.CommandContext(ctx, program, "--version")
-	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
-	if err != nil {
-		return "", err
-	}
-
-	return strings.TrimPrefix(strings.TrimSpace(string(out)), "volctl "), nil
 }

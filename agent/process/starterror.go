@@ -1,4 +1,4 @@
-package agent
+package process
 
 import (
 	"encoding/json"
@@ -13,16 +13,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// startError is a file that tells volctl why the agent does not start. If systemd holds the socket,
+// StartError is a file that tells volctl why the agent does not start. If systemd holds the socket,
 // volctl would otherwise wait for an agent that never answers.
 //
 // A running agent holds a lock on the file. So if a second agent fails to start beside it, volctl
 // still waits for the running one.
-type startError struct{ f *os.File }
+type StartError struct{ f *os.File }
 
-// openStartError empties the file, if no agent runs. It returns nil if the directory does not
+// OpenStartError empties the file, if no agent runs. It returns nil if the directory does not
 // exist, because a wrong configuration must not create files.
-func openStartError(socket string) *startError {
+func OpenStartError(socket string) *StartError {
 	if !filepath.IsAbs(socket) {
 		return nil
 	}
@@ -37,11 +37,11 @@ func openStartError(socket string) *startError {
 		return nil
 	}
 
-	return &startError{f: f}
+	return &StartError{f: f}
 }
 
-// write stores the reason of a failed start.
-func (s *startError) write(err error, log hclog.Logger) {
+// Write stores the reason of a failed start.
+func (s *StartError) Write(err error, log hclog.Logger) {
 	if s == nil {
 		return
 	}
@@ -60,8 +60,8 @@ func (s *startError) write(err error, log hclog.Logger) {
 	}
 }
 
-// close releases the lock.
-func (s *startError) close() {
+// Close releases the lock.
+func (s *StartError) Close() {
 	if s != nil {
 		_ = s.f.Close() // the contents are valid for this boot only
 	}

@@ -1,4 +1,4 @@
-package agent
+package process
 
 import (
 	"context"
@@ -21,12 +21,12 @@ const (
 // of its time on that.
 const smallHeap = 32 << 20
 
-// loadingMemory lets the heap grow while the agent reads all records. It keeps these records, so
-// repeated collections would free little. tendMemory sets the limit for the time after that.
-func loadingMemory() { debug.SetGCPercent(gcPercent(0)) }
+// LoadingMemory lets the heap grow while the agent reads all records. It keeps these records, so
+// repeated collections would free little. TendMemory sets the limit for the time after that.
+func LoadingMemory() { debug.SetGCPercent(gcPercent(0)) }
 
-// tendMemory adapts the memory limits and returns unused memory, until ctx ends.
-func tendMemory(ctx context.Context) {
+// TendMemory adapts the memory limits and returns unused memory, until ctx ends.
+func TendMemory(ctx context.Context) {
 	seen := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	var last, trimmed uint64
 	tick := time.NewTicker(restFor)

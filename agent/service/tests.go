@@ -1,4 +1,4 @@
-package agent
+package service
 
 import (
 	"context"
@@ -10,17 +10,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// tested implements the tests for the API.
-type tested struct{ *plugintest.Service }
+// Tests converts the tests of plugins for the API.
+type Tests struct{ Of *plugintest.Service }
 
 // TestPlugin runs a test.
-func (t tested) TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error) {
+func (t Tests) TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error) {
 	ask, err := toAsk(q)
 	if err != nil {
 		return api.PluginTestSummary{}, err
 	}
 
-	sum, err := t.Run(ctx, id, ask, func(r plugintest.Result) error {
+	sum, err := t.Of.Run(ctx, id, ask, func(r plugintest.Result) error {
 		return each(api.PluginCheck{
 			Check: r.Check, Result: string(r.Verdict), Said: r.Said, TookMS: float64(r.Took.Microseconds()) / 1000})
 	})

@@ -1,4 +1,4 @@
-package agent
+package sample
 
 import (
 	"context"
@@ -27,14 +27,14 @@ func TestSampler(t *testing.T) {
 			}
 			records = append(records, r)
 		}
-		s := &sampler{
-			every: 5 * time.Minute, log: hclog.NewNullLogger(), asked: map[string]bool{},
-			volumes: func() []volume.Record { return records },
-			view: func(id string) volume.PluginView {
+		s := New(Options{
+			Every: 5 * time.Minute, Log: hclog.NewNullLogger(),
+			Volumes: func() []volume.Record { return records },
+			View: func(id string) volume.PluginView {
 				return volume.PluginView{StatsInterval: map[string]*time.Duration{"own": &hour, "never": &never}[id]}
 			},
-			busy: func(r volume.Record) bool { return r.Volume.ID == "busy" },
-			report: func(ctx context.Context, id string) error {
+			Last: func(r volume.Record) *volume.Attempt { return &volume.Attempt{Running: r.Volume.ID == "busy"} },
+			Report: func(ctx context.Context, id string) error {
 				mu.Lock()
 				asked[id]++
 				mu.Unlock()
@@ -43,10 +43,10 @@ func TestSampler(t *testing.T) {
 				}
 				return ctx.Err()
 			},
-		}
+		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		s.run(ctx)
+		s.Run(ctx)
 		for id, want := range map[string][2]int{"usual": {10, 14}, "own": {3, 5}, "hung": {1, 1}, "never": {0, 0}, "busy": {0, 0}, "free": {0, 0}} {
 			if n := asked[id]; n < want[0] || n > want[1] {
 				t.Errorf("%s was asked %d times in an hour, want %d to %d", id, n, want[0], want[1])

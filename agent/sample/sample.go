@@ -1,4 +1,7 @@
-package agent
+// Package sample asks plugins for reports on their mounted volumes, for the metrics. Each plugin has
+// its own turns, so that a plugin that hangs does not delay others. In a turn the plugin's volumes
+// are asked about one after the other. A volume with a running call is skipped until the next turn.
+package sample
 
 import (
 	"context"
@@ -11,42 +14,34 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// sampler asks plugins for reports on their mounted volumes, for the metrics. Each plugin has its
-// own turns, so that a plugin that hangs does not delay others. In a turn the plugin's volumes are
-// asked about one after the other. A volume with a running call is skipped until the next turn.
-type sampler struct {
-	every   time.Duration // between two turns of a plugin without an interval of its own; 0 means never
-	volumes func() []volume.Record
-	view    func(pluginID string) volume.PluginView
-	busy    func(volume.Record) bool
-	report  func(ctx context.Context, id string) error
-	log     hclog.Logger
+// Options are the sources of a Sampler.
+type Options struct {
+	Every   time.Duration // between two turns of a plugin without an interval of its own; 0 means never
+	Volumes func() []volume.Record
+	View    func(pluginID string) volume.PluginView
+	Last    func(volume.Record) *volume.Attempt
+	Report  func(ctx context.Context, id string) error
+	Log     hclog.Logger
+}
+
+// Sampler asks plugins about their mounted volumes.
+type Sampler struct {
+	o Options
 
 	turns sync.WaitGroup
 	mu    sync.Mutex
 	asked map[string]bool // plugins whose turn is running
 }
 
-// samplerLook is the longest time until a plugin with a newly mounted volume gets its first turn
+// New returns a Sampler. It starts nothing.
+func New(o Options) *Sampler { return &Sampler{o: o, asked: map[string]bool{}} }
+
+// firstLook is the longest time until a plugin with a newly mounted volume gets its first turn
 // scheduled.
-const samplerLook = time.Minute
+const firstLook = time.Minute
 
-func (a *agent) newSampler(every time.Duration) *sampler {
-	return &sampler{
-		every: every, volumes: a.db.Volumes, view: a.plugins.View, log: a.log, asked: map[string]bool{},
-		busy: func(r volume.Record) bool {
-			at := a.queue.Last(r)
-			return at != nil && at.Running
-		},
-		report: func(ctx context.Context, id string) error {
-			_, err := a.volumes.Report(ctx, id, 0, false)
-			return err
-		},
-	}
-}
-
-// run schedules turns until ctx ends.
-func (s *sampler) run(ctx context.Context) {
+// Run schedules turns until ctx ends.
+func (s *Sampler) Run(ctx context.Context) {
 	defer s.turns.Wait()
 	due := map[string]time.Time{}
 	for {
@@ -64,9 +59,9 @@ func (s *sampler) run(ctx context.Context) {
 // schedule starts the samples that are due, and returns the time until the next one. The agent takes
 // the first sample of a plugin at a random point in its interval, and later intervals vary by 10 %.
 // So many hosts do not query one storage system at the same time.
-func (s *sampler) schedule(ctx context.Context, due map[string]time.Time) time.Duration {
+func (s *Sampler) schedule(ctx context.Context, due map[string]time.Time) time.Duration {
 	now := time.Now()
-	next := samplerLook
+	next := firstLook
 	mounted := s.mounted()
 
 	for id := range due {
@@ -99,17 +94,17 @@ func (s *sampler) schedule(ctx context.Context, due map[string]time.Time) time.D
 }
 
 // interval returns the time between two turns of a plugin; 0 means never.
-func (s *sampler) interval(pluginID string) time.Duration {
-	if own := s.view(pluginID).StatsInterval; own != nil {
+func (s *Sampler) interval(pluginID string) time.Duration {
+	if own := s.o.View(pluginID).StatsInterval; own != nil {
 		return *own
 	}
-	return s.every
+	return s.o.Every
 }
 
 // mounted returns the ids of the mounted volumes, by plugin.
-func (s *sampler) mounted() map[string][]string {
+func (s *Sampler) mounted() map[string][]string {
 	by := map[string][]string{}
-	for _, r := range s.volumes() {
+	for _, r := range s.o.Volumes() {
 		if published(r) {
 			by[r.Volume.PluginID] = append(by[r.Volume.PluginID], r.Volume.ID)
 		}
@@ -119,7 +114,7 @@ func (s *sampler) mounted() map[string][]string {
 }
 
 // begin asks a plugin about its volumes, unless its previous turn is still running.
-func (s *sampler) begin(ctx context.Context, pluginID string, ids []string) {
+func (s *Sampler) begin(ctx context.Context, pluginID string, ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -136,21 +131,21 @@ func (s *sampler) begin(ctx context.Context, pluginID string, ids []string) {
 	})
 }
 
-func (s *sampler) turn(ctx context.Context, ids []string) {
+func (s *Sampler) turn(ctx context.Context, ids []string) {
 	now := map[string]volume.Record{}
-	for _, r := range s.volumes() {
+	for _, r := range s.o.Volumes() {
 		now[r.Volume.ID] = r
 	}
 	for _, id := range ids {
 		if ctx.Err() != nil {
 			return
 		}
-		if s.busy(now[id]) {
+		if at := s.o.Last(now[id]); at != nil && at.Running {
 			continue
 		}
 
-		if err := s.report(ctx, id); err != nil {
-			s.log.Debug("cannot ask how a volume is", "volume", id, "error", err)
+		if err := s.o.Report(ctx, id); err != nil {
+			s.o.Log.Debug("cannot ask how a volume is", "volume", id, "error", err)
 		}
 	}
 }
