@@ -3,20 +3,16 @@
 // interfaces. Only the binary and the main functions of tests import it.
 //
 //	command.go  the commands of volagent
-//	config.go   the configuration
-//	agent.go    the life of an agent: New, Open, Run, Close
-//	state.go    opens the state, and decides who this agent is
-//	connect.go  connects the packages
-//	serve.go    runs the background tasks, and stops in order
+//	life.go     the life of an agent: Open, Run, Close
+//	serve.go    the background tasks, and the stop in order
+//	connect.go  the connections between packages
+//	state.go    the state database, and the identity of this agent
+//	agent.go    the parts of an agent, and New
 package agent
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net"
-	"os"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -25,6 +21,7 @@ import (
 
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/metrics"
@@ -32,7 +29,6 @@ import (
 	"github.com/volagent/volagent/agent/owner"
 	"github.com/volagent/volagent/agent/plugins"
 	"github.com/volagent/volagent/agent/plugintest"
-	"github.com/volagent/volagent/agent/process"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/reconcile"
 	"github.com/volagent/volagent/agent/records"
@@ -46,6 +42,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// These are the names of the hidden commands.
+const (
+	localDriverCommand = "local-driver"
+	launchCommand      = "launch"
+	lendCommand        = "lend"
+)
+
 // Seams are two points at which a test can observe or change the agent's behaviour. The binary sets
 // neither.
 type Seams struct {
@@ -57,7 +60,7 @@ type Seams struct {
 
 // Agent is the agent of one host.
 type Agent struct {
-	c       Config
+	c       config.Config
 	flags   *pflag.FlagSet
 	seams   Seams
 	log     hclog.Logger
@@ -104,65 +107,6 @@ type Agent struct {
 // New reads the configuration. It starts nothing. With an error, the agent can only tell its
 // configuration, as far as it is valid.
 func New(fl *pflag.FlagSet, stderr io.Writer, seams Seams) (*Agent, error) {
-	c, err := loadConfig(fl)
-	return &Agent{c: c, flags: fl, seams: seams, log: c.logger(stderr), started: time.Now().UTC(), down: make(chan struct{})}, err
-}
-
-// Open opens the state and the sockets. Nothing works on a volume or a plugin before Run.
-func (a *Agent) Open(ctx context.Context) (err error) {
-	ctx = context.WithoutCancel(ctx) // a signal ends the agent after a complete start, not within it
-	process.LoadingMemory()
-	for _, step := range []func(context.Context) error{a.openState, a.recall, a.connectPlugins, a.connectVolumes, a.connectServers, a.openSockets} {
-		if err := step(ctx); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-// Close ends what Open opened, after Run or a failed Open. Plugins and mounts stay.
-func (a *Agent) Close() (err error) {
-	if a.owners != nil {
-		err = a.owners.Close()
-	}
-	if a.systemd != nil {
-		a.systemd.Close()
-	}
-	if a.events != nil {
-		process.Within(eventsWithin, a.events.Close)
-	}
-	if a.db.DB != nil {
-		err = errors.Join(err, a.db.Close())
-	}
-
-	return err
-}
-
-// run runs an agent until ctx ends. It starts the configured plugins and services, and continues
-// with every volume from its recorded state. When it ends, plugins and mounts stay.
-func run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) error {
-	a, err := New(fl, stderr, seams)
-	if err == nil {
-		err = makeRuntimeDir(a.c.RuntimeDir)
-	}
-	failed := process.OpenStartError(a.c.Socket)
-	defer failed.Close()
-
-	if err == nil {
-		err = a.Open(ctx)
-	}
-	if err != nil {
-		failed.Write(err, a.log)
-		return errors.Join(err, a.Close())
-	}
-
-	return errors.Join(a.Run(ctx), a.Close())
-}
-
-func makeRuntimeDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("cannot make the runtime dir: %w", err)
-	}
-	return nil
+	c, err := config.Load(fl)
+	return &Agent{c: c, flags: fl, seams: seams, log: c.Logger(stderr), started: time.Now().UTC(), down: make(chan struct{})}, err
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/inspect"
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/localdriver"
@@ -82,7 +83,7 @@ func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 		},
 	}
 
-	addFlags(cmd.PersistentFlags())
+	config.AddFlags(cmd.PersistentFlags())
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return volume.Errorf(volume.ErrInvalid, "%v", err).WithHint("volagent --help")
 	})
@@ -104,11 +105,11 @@ func newCheckConfig() *cobra.Command {
 		Short: "Check the configuration and print the values in force",
 		Args:  usageArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := loadConfig(cmd.Flags())
+			c, err := config.Load(cmd.Flags())
 			if err != nil || quiet {
 				return err
 			}
-			return c.describe(cmd.OutOrStdout())
+			return c.Describe(cmd.OutOrStdout())
 		},
 	}
 
@@ -132,7 +133,7 @@ func newInspect() *cobra.Command {
 			"any.",
 		Args: usageArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := loadConfig(cmd.Flags())
+			c, err := config.Load(cmd.Flags())
 			if err != nil {
 				// Inspect is for a host whose agent does not start, and this mistake may be the
 				// reason.
@@ -143,7 +144,7 @@ func newInspect() *cobra.Command {
 				return err
 			}
 
-			in, err := inspect.Look(cmd.Context(), c.dirs(), c.stateFile())
+			in, err := inspect.Look(cmd.Context(), c.Dirs(), c.StateFile())
 			if err != nil {
 				return err
 			}
@@ -209,13 +210,6 @@ func newLaunch() *cobra.Command {
 		RunE:   func(*cobra.Command, []string) error { return supervisor.Launch() },
 	}
 }
-
-// These are the names of the hidden commands.
-const (
-	localDriverCommand = "local-driver"
-	launchCommand      = "launch"
-	lendCommand        = "lend"
-)
 
 // newLend returns the command that opens a socket for the agent. It runs in a service that systemd
 // starts for this purpose.

@@ -39,8 +39,8 @@ import (
 // connectPlugins creates the supervisor and reads the plugin files, so that plugins are known before
 // any other part asks for them.
 func (a *Agent) connectPlugins(context.Context) error {
-	identity.WarnUnshared(a.host, a.c.mountRoot(), a.log)
-	a.c.warnLong(a.log)
+	identity.WarnUnshared(a.host, a.c.MountRoot(), a.log)
+	a.c.WarnLong(a.log)
 
 	a.metrics = metrics.New()
 	a.systemd = systemd.New(systemd.Options{Log: a.log.Named("systemd")})
@@ -94,7 +94,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 	}
 
 	a.owners = owners
-	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: a.host, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of})
+	steps := volmgr.New(volmgr.Options{Root: a.c.MountRoot(), Host: a.host, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of})
 	a.dirs = owndir.Dirs{Manager: steps, Records: a.db}
 	if a.was.Boot != "" && a.was.Boot != a.node.Boot {
 		a.dirs.Tidy(a.log)
@@ -121,7 +121,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 	}
 	a.reaper = claim.NewReaper(a.claims, a.db, a.owners, a.log.Named("owner"))
 	a.tests = &plugintest.Service{
-		Plugins: plugins.Tested{Set: a.plugins}, Records: plugins.TestRecords{Supervisor: a.plugins.Supervisor, Usage: a.plugins.Usage}, Host: plugins.TestHost{Host: a.host, Root: a.c.mountRoot()}, Paths: steps,
+		Plugins: plugins.Tested{Set: a.plugins}, Records: plugins.TestRecords{Supervisor: a.plugins.Supervisor, Usage: a.plugins.Usage}, Host: plugins.TestHost{Host: a.host, Root: a.c.MountRoot()}, Paths: steps,
 		Secrets: a.secrets.Of, Events: a.events.Add, Ended: a.plugins.Released, Halt: a.halt,
 	}
 
@@ -208,7 +208,7 @@ func (a *Agent) connectServers(context.Context) (err error) {
 			Store: records.Draining{WithLeftovers: records.WithLeftovers{Store: a.db}}, Claims: a.claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt, Strays: a.status.Strays,
 		},
 		Doctor: service.Doctor{Of: facts.NewDoctor(facts.Options{
-			Root: a.c.mountRoot(), StateFile: a.c.stateFile(), Halt: a.halt, OtherDataDir: a.otherDataDir, Serving: a.c.DockerSocket != "",
+			Root: a.c.MountRoot(), StateFile: a.c.StateFile(), Halt: a.halt, OtherDataDir: a.otherDataDir, Serving: a.c.DockerSocket != "",
 			DB: a.db, Host: a.host, Dirs: a.dirs, Owners: a.owners, Queue: a.queue, Plugins: a.plugins, Tests: a.tests, Systemd: a.systemd, Containers: a.runtimes,
 			VolumeFiles: a.files.Problems, MetricsAddress: a.status.Unscraped,
 		})},

@@ -11,51 +11,21 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/plugins"
 	"github.com/volagent/volagent/agent/process"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/sample"
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These limits bound a shutdown. Their sum is below the 10 s that an operator waits, and below the
-// 15 s that systemd waits.
+// These limits bound a shutdown, with those in life.go. Their sum is below the 10 s that an operator
+// waits, and below the 15 s that systemd waits.
 const (
-	answerWithin = 2 * time.Second         // running API calls
-	tasksWithin  = 1500 * time.Millisecond // background tasks that were told to end
-	stepWithin   = 5 * time.Second         // the current step of each volume
-	pullWithin   = time.Second             // the same while the host goes down: hanging calls are abandoned
-	eventsWithin = time.Second             // the events of the shutdown
+	answerWithin = 2 * time.Second // running API calls
+	stepWithin   = 5 * time.Second // the current step of each volume
+	pullWithin   = time.Second     // the same while the host goes down: hanging calls are abandoned
 )
-
-// Run runs until ctx ends, then stops in order: no new calls, no new steps, the last commit. If the
-// host is shutting down, it first unmounts the volumes and ends the plugins.
-func (a *Agent) Run(ctx context.Context) error {
-	a.events.Add(volume.Event{Type: "agent-started", Message: "volagent " + api.Version})
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-
-	var wg sync.WaitGroup
-	failed := make(chan error, 3)
-	a.begin(running, &wg, failed)
-
-	a.log.Info("ready", "version", api.Version, "node", a.node.ID, "data_dir", a.c.DataDir, "socket", a.c.Socket)
-	if a.halt != "" {
-		a.log.Error("no call is sent to any plugin", "reason", a.halt)
-	}
-	a.notifyReady()
-
-	err := a.wait(ctx, failed)
-	last := a.stop(err == nil)
-	cancel()
-	if !process.Ends(&wg, tasksWithin) {
-		a.log.Error("a task of the agent did not end; the agent ends without it", "waited", tasksWithin)
-	}
-	a.events.Add(volume.Event{Type: "agent-stopped", Message: last})
-	return err
-}
 
 // begin starts the servers and the background tasks. A task that must not end sends its error to
 // failed.
@@ -83,7 +53,7 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 		wg.Go(func() { a.db.Notes.Complete(running) })
 		wg.Go(func() { plugins.RecoverTests(running, a.plugins.Usage, a.tests, a.log) })
 		wg.Go(func() { a.files.Run(running) })
-		if every, err := a.c.statsInterval(); err == nil { // check has validated it
+		if every, err := a.c.SampleEvery(); err == nil { // check has validated it
 			wg.Go(func() { a.newSampler(every).Run(running) })
 		}
 	}
@@ -178,7 +148,7 @@ func (a *Agent) notifyReady() {
 // reload reads the configuration and the plugin files again. It logs settings that need a restart.
 // A file with a mistake changes nothing.
 func (a *Agent) reload() {
-	c, err := loadConfig(a.flags)
+	c, err := config.Load(a.flags)
 	if err != nil {
 		a.log.Error("the configuration was not reloaded", "error", err)
 		return

@@ -23,7 +23,7 @@ import (
 // database was lost, it adopts what the notes and copies beside it tell.
 func (a *Agent) openState(ctx context.Context) error {
 	// The user of a service must be able to traverse these directories to its volume.
-	for _, dir := range []string{a.c.DataDir, a.c.mountRoot()} {
+	for _, dir := range []string{a.c.DataDir, a.c.MountRoot()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("cannot make the data dir: %w", err)
 		}
@@ -34,7 +34,7 @@ func (a *Agent) openState(ctx context.Context) error {
 		return fmt.Errorf("cannot open the data dir to the users of volumes: %w", err)
 	}
 
-	db, damage, err := backup.Open(a.c.stateFile(), statedb.Options{Tap: a.seams.Tap, Warn: func(message string) { a.log.Error(message) }}, a.log)
+	db, damage, err := backup.Open(a.c.StateFile(), statedb.Options{Tap: a.seams.Tap, Warn: func(message string) { a.log.Error(message) }}, a.log)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (a *Agent) openState(ctx context.Context) error {
 
 	a.openEvents()
 	a.secrets = secret.Resolver{Sealer: &secret.Sealer{
-		KeyFile: a.c.keyFile(),
+		KeyFile: a.c.KeyFile(),
 		Made: func(path string) {
 			a.log.Info("made the key that seals secrets; what it sealed is lost without it, so keep a copy, apart from those of the data dir", "file", path)
 		},
@@ -88,14 +88,14 @@ func (a *Agent) adopt(ctx context.Context, damage string) (err error) {
 
 // hostSteps returns a Manager that looks at the host, and makes no call to any plugin.
 func (a *Agent) hostSteps() *volmgr.Manager {
-	return volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: a.host})
+	return volmgr.New(volmgr.Options{Root: a.c.MountRoot(), Host: a.host})
 }
 
 // recall determines the identity of this host, and whether calls are allowed. It then adapts the
 // records to the way in which the last agent ended.
 func (a *Agent) recall(ctx context.Context) (err error) {
 	if a.halt == "" {
-		e, err := identity.ClaimRuntimeDir(ctx, a.c.dirs(), a.was.DataDir, a.host, a.log)
+		e, err := identity.ClaimRuntimeDir(ctx, a.c.Dirs(), a.was.DataDir, a.host, a.log)
 		if err != nil {
 			return err
 		}

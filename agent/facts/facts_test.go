@@ -42,7 +42,9 @@ func TestDatabase(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "state.db")
 	lost := time.Unix(1_700_000_000, 0).UTC()
-	db := open(t, file, func(tx *statedb.Tx) { tx.PutNode(statedb.Node{ID: "n", Loss: statedb.Loss{At: lost, Why: "a bad page", Volumes: 2}}) })
+	db := open(t, file, func(tx *statedb.Tx) {
+		tx.PutNode(statedb.Node{ID: "n", Loss: statedb.Loss{At: lost, Why: "a bad page", Volumes: 2}})
+	})
 	kept, old := file+".damaged-20260101T000000Z", file+".schema-3"
 	for _, name := range []string{kept, old} {
 		if err := os.WriteFile(name, nil, 0o600); err != nil {

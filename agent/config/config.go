@@ -1,4 +1,5 @@
-package agent
+// Package config reads and checks the configuration of the agent.
+package config
 
 import (
 	"bytes"
@@ -21,8 +22,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// DefaultConfigFile is read if it exists and --config names no other file.
-const DefaultConfigFile = "/etc/volagent/volagent.yaml"
+// DefaultFile is read if it exists and --config names no other file.
+const DefaultFile = "/etc/volagent/volagent.yaml"
 
 // Config is the agent's configuration. Each field can be set by a flag, by a VOLAGENT_* variable,
 // and by a key of the file. A flag overrides a variable, and a variable overrides the file.
@@ -72,9 +73,9 @@ var settings = []setting{
 
 func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
 
-// addFlags declares the flags of the configuration.
-func addFlags(fl *pflag.FlagSet) {
-	fl.String("config", "", "configuration file (default "+DefaultConfigFile+", if it exists)")
+// AddFlags declares the flags of the configuration.
+func AddFlags(fl *pflag.FlagSet) {
+	fl.String("config", "", "configuration file (default "+DefaultFile+", if it exists)")
 	for _, s := range settings {
 		if s.flag {
 			fl.String(flagName(s.key), "", withDefault(s.usage, s.value))
@@ -89,8 +90,8 @@ func withDefault(usage, value string) string {
 	return usage + " (default " + value + ")"
 }
 
-// loadConfig reads the configuration again. The error for a mistake names its file, line and key.
-func loadConfig(fl *pflag.FlagSet) (Config, error) {
+// Load reads the configuration from the flags, the environment and the file. The error for a mistake names its file, line and key.
+func Load(fl *pflag.FlagSet) (Config, error) {
 	v := viper.New()
 	v.SetEnvPrefix("volagent")
 	v.AutomaticEnv()
@@ -149,7 +150,7 @@ func (f configFile) at(key string, err error) error {
 // readFile parses the file itself, because viper ignores misspelt keys and turns a node id such as
 // 0123 into a number.
 func readFile(fl *pflag.FlagSet) (configFile, error) {
-	path := DefaultConfigFile
+	path := DefaultFile
 	if f := fl.Lookup("config"); f.Changed {
 		path = f.Value.String()
 	} else if env := os.Getenv("VOLAGENT_CONFIG"); env != "" {
@@ -157,7 +158,7 @@ func readFile(fl *pflag.FlagSet) (configFile, error) {
 	}
 
 	raw, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) && path == DefaultConfigFile {
+	if errors.Is(err, fs.ErrNotExist) && path == DefaultFile {
 		return configFile{path: path}, nil
 	}
 	if err != nil {
@@ -232,26 +233,28 @@ func (f configFile) unknown(key *yaml.Node) error {
 	return err.WithHint("known keys: %s", strings.Join(names, ", "))
 }
 
-func (c *Config) mountRoot() string { return identity.MountRoot(c.DataDir) }
+// MountRoot returns the directory of all mounts.
+func (c *Config) MountRoot() string { return identity.MountRoot(c.DataDir) }
 
-// stateFile returns the path of the state database.
-func (c *Config) stateFile() string { return filepath.Join(c.DataDir, "state.db") }
+// StateFile returns the path of the state database.
+func (c *Config) StateFile() string { return filepath.Join(c.DataDir, "state.db") }
 
-// keyFile returns the path of the key that seals secrets, for hosts without a credential for it.
-func (c *Config) keyFile() string { return filepath.Join(c.DataDir, "keys", "secrets.key") }
+// KeyFile returns the path of the key that seals secrets, for hosts without a credential for it.
+func (c *Config) KeyFile() string { return filepath.Join(c.DataDir, "keys", "secrets.key") }
 
-func (c *Config) dirs() identity.Dirs { return identity.Dirs{Data: c.DataDir, Runtime: c.RuntimeDir} }
+// Dirs returns the directories that the agent uses alone.
+func (c *Config) Dirs() identity.Dirs { return identity.Dirs{Data: c.DataDir, Runtime: c.RuntimeDir} }
 
-// logger writes to standard error. It omits the time when the journal adds it.
-func (c *Config) logger(w io.Writer) hclog.Logger {
+// Logger returns a logger that writes to standard error. It omits the time when the journal adds it.
+func (c *Config) Logger(w io.Writer) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "volagent", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogFormat == "json",
 		Output: w, DisableTime: os.Getenv("JOURNAL_STREAM") != "",
 	})
 }
 
-// describe prints the configuration in force, in the format of a configuration file.
-func (c *Config) describe(w io.Writer) error {
+// Describe prints the configuration in force, in the format of a configuration file.
+func (c *Config) Describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
 		{"plugin_dir", c.PluginDir}, {"volumes_dir", c.VolumesDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},

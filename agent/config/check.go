@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"net"
@@ -22,7 +22,7 @@ func (c *Config) check(file configFile) error {
 		check func() error
 	}{
 		{"data_dir", func() error { return absolute("data_dir", &c.DataDir) }},
-		{"data_dir", func() error { return volmgr.CheckRoot(c.mountRoot()) }},
+		{"data_dir", func() error { return volmgr.CheckRoot(c.MountRoot()) }},
 		{"runtime_dir", c.checkRuntimeDir},
 		{"socket", c.checkSocket},
 		{"socket_group", func() error { _, err := listen.GroupID(c.SocketGroup); return err }},
@@ -31,7 +31,7 @@ func (c *Config) check(file configFile) error {
 		{"node_id", c.checkNodeID},
 		{"log_level", c.checkLogLevel},
 		{"log_format", c.checkLogFormat},
-		{"stats_interval", func() error { _, err := c.statsInterval(); return err }},
+		{"stats_interval", func() error { _, err := c.SampleEvery(); return err }},
 		{"metrics_address", c.checkMetricsAddress},
 		{"docker_socket", c.checkDockerSocket},
 	} {
@@ -103,9 +103,9 @@ func (c *Config) pluginSocket(name int) int {
 // longestName is the longest name of a plugin's directory, in bytes.
 const longestName = 24
 
-// warnLong warns of directories that are too long for some plugins.
-func (c *Config) warnLong(log hclog.Logger) {
-	if longest := volmgr.LongestPath(c.mountRoot()); longest > volmgr.MaxPluginPath {
+// WarnLong warns of directories that are too long for some plugins.
+func (c *Config) WarnLong(log hclog.Logger) {
+	if longest := volmgr.LongestPath(c.MountRoot()); longest > volmgr.MaxPluginPath {
 		log.Warn("data_dir is long: paths of volumes may exceed what a CSI plugin must accept; most plugins accept them",
 			"data_dir", c.DataDir, "longest_path", longest, "must_accept", volmgr.MaxPluginPath)
 	}
@@ -140,7 +140,8 @@ func (c *Config) checkDockerSocket() error {
 // leastStatsInterval protects plugins of remote storage, for which an answer can be expensive.
 const leastStatsInterval = 10 * time.Second
 
-func (c *Config) statsInterval() (time.Duration, error) {
+// SampleEvery returns the value of stats_interval; 0 means never.
+func (c *Config) SampleEvery() (time.Duration, error) {
 	d, err := time.ParseDuration(c.StatsInterval)
 	if err != nil || d != 0 && d < leastStatsInterval {
 		return 0, volume.Errorf(volume.ErrInvalid, "stats_interval %q is neither 0 nor a duration of at least %s, as 5m", c.StatsInterval, leastStatsInterval)

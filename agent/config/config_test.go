@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"bytes"
@@ -19,11 +19,11 @@ func load(t *testing.T, file string, args ...string) (Config, error) {
 		t.Fatal(err)
 	}
 	fl := pflag.NewFlagSet("volagent", pflag.ContinueOnError)
-	addFlags(fl)
+	AddFlags(fl)
 	if err := fl.Parse(append([]string{"--config", path}, args...)); err != nil {
 		t.Fatal(err)
 	}
-	return loadConfig(fl)
+	return Load(fl)
 }
 
 // TestPrecedence checks that a flag overrides the environment, the environment overrides the file,
@@ -110,7 +110,7 @@ func TestLongestRoots(t *testing.T) {
 			continue
 		}
 		var out bytes.Buffer
-		c.warnLong(hclog.New(&hclog.LoggerOptions{Output: &out}))
+		c.WarnLong(hclog.New(&hclog.LoggerOptions{Output: &out}))
 		if got := strings.Count(out.String(), "[WARN]"); got != tt.warnings {
 			t.Errorf("%s with %d bytes: %d warnings, want %d: %s", tt.flag, len(tt.dir), got, tt.warnings, out.String())
 		}
@@ -125,7 +125,7 @@ func TestCheckConfigPrints(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if err := c.describe(&out); err != nil {
+	if err := c.Describe(&out); err != nil {
 		t.Fatal(err)
 	}
 	again, err := load(t, out.String())
