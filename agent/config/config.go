@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -232,18 +231,6 @@ func (f configFile) unknown(key *yaml.Node) error {
 
 	return err.WithHint("known keys: %s", strings.Join(names, ", "))
 }
-
-// MountRoot returns the directory of all mounts.
-func (c *Config) MountRoot() string { return identity.MountRoot(c.DataDir) }
-
-// StateFile returns the path of the state database.
-func (c *Config) StateFile() string { return filepath.Join(c.DataDir, "state.db") }
-
-// KeyFile returns the path of the key that seals secrets, for hosts without a credential for it.
-func (c *Config) KeyFile() string { return filepath.Join(c.DataDir, "keys", "secrets.key") }
-
-// Dirs returns the directories that the agent uses alone.
-func (c *Config) Dirs() identity.Dirs { return identity.Dirs{Data: c.DataDir, Runtime: c.RuntimeDir} }
 
 // Logger returns a logger that writes to standard error. It omits the time when the journal adds it.
 func (c *Config) Logger(w io.Writer) hclog.Logger {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/mount"
 )
@@ -24,7 +25,7 @@ type Elsewhere struct {
 	DataDir string
 	Mounts  []mount.Entry
 
-	here    Dirs
+	here    config.Dirs
 	plugins []supervisor.Listener
 }
 
@@ -49,7 +50,7 @@ func (e Elsewhere) Said() string {
 // LookElsewhere finds mounts and plugins of an agent with another data dir in this runtime dir. If
 // the state database was moved here from that data dir, it is the same agent, and LookElsewhere
 // returns nothing.
-func LookElsewhere(ctx context.Context, here Dirs, movedFrom string, host Host) (e Elsewhere, err error) {
+func LookElsewhere(ctx context.Context, here config.Dirs, movedFrom string, host Host) (e Elsewhere, err error) {
 	e.here = here
 	raw, err := os.ReadFile(filepath.Join(here.Runtime, placeFile))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -75,7 +76,7 @@ func LookElsewhere(ctx context.Context, here Dirs, movedFrom string, host Host) 
 		}
 	}
 
-	e.Mounts, err = MountsBelow(host, MountRoot(e.DataDir))
+	e.Mounts, err = MountsBelow(host, config.MountRoot(e.DataDir))
 	return e, err
 }
 
@@ -91,7 +92,7 @@ func sameDir(a, b string) bool {
 
 // ClaimRuntimeDir records that the runtime dir belongs to this data dir. If another data dir still
 // uses it, ClaimRuntimeDir records nothing and returns that agent's mounts and plugins.
-func ClaimRuntimeDir(ctx context.Context, here Dirs, movedFrom string, host Host, log hclog.Logger) (Elsewhere, error) {
+func ClaimRuntimeDir(ctx context.Context, here config.Dirs, movedFrom string, host Host, log hclog.Logger) (Elsewhere, error) {
 	e, err := LookElsewhere(ctx, here, movedFrom, host)
 	if err != nil || !e.Empty() {
 		return e, err

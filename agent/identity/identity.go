@@ -6,7 +6,6 @@ package identity
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -15,12 +14,6 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// Dirs are the directories that an agent uses alone.
-type Dirs struct{ Data, Runtime string }
-
-// MountRoot returns the directory of all mounts below a data dir.
-func MountRoot(dataDir string) string { return filepath.Join(dataDir, "csi") }
 
 // Host is this boot of this host, as this process sees it.
 type Host interface {

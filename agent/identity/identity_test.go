@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -122,11 +123,11 @@ func TestEnded(t *testing.T) {
 // has mounts, and that it can afterwards.
 func TestClaimRuntimeDir(t *testing.T) {
 	dir := t.TempDir()
-	one := Dirs{Data: filepath.Join(dir, "one"), Runtime: dir}
-	two := Dirs{Data: filepath.Join(dir, "two"), Runtime: dir}
-	root := MountRoot(one.Data)
+	one := config.Dirs{Data: filepath.Join(dir, "one"), Runtime: dir}
+	two := config.Dirs{Data: filepath.Join(dir, "two"), Runtime: dir}
+	root := config.MountRoot(one.Data)
 	busy := host{mounts: []string{root, root + "/v"}}
-	take := func(d Dirs, movedFrom string, h host) Elsewhere {
+	take := func(d config.Dirs, movedFrom string, h host) Elsewhere {
 		t.Helper()
 		e, err := ClaimRuntimeDir(t.Context(), d, movedFrom, h, hclog.NewNullLogger())
 		if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/volagent/volagent/agent/identity"
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -57,7 +57,7 @@ func TestLook(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	in, err := Look(t.Context(), identity.Dirs{Data: dir, Runtime: t.TempDir()}, file)
+	in, err := Look(t.Context(), config.Dirs{Data: dir, Runtime: t.TempDir()}, file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestLook(t *testing.T) {
 // that nothing is in use.
 func TestLookWithoutDatabase(t *testing.T) {
 	dir := t.TempDir()
-	in, err := Look(t.Context(), identity.Dirs{Data: dir, Runtime: dir}, filepath.Join(dir, "state.db"))
+	in, err := Look(t.Context(), config.Dirs{Data: dir, Runtime: dir}, filepath.Join(dir, "state.db"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
@@ -17,7 +18,7 @@ import (
 )
 
 // Look compares the state database in a file with the host.
-func Look(ctx context.Context, here identity.Dirs, stateFile string) (*Report, error) {
+func Look(ctx context.Context, here config.Dirs, stateFile string) (*Report, error) {
 	host, err := mount.New()
 	if err != nil {
 		return nil, err
@@ -43,7 +44,7 @@ func Look(ctx context.Context, here identity.Dirs, stateFile string) (*Report, e
 		return nil, err
 	}
 
-	return in, in.unexplained(host, identity.MountRoot(here.Data))
+	return in, in.unexplained(host, config.MountRoot(here.Data))
 }
 
 // plugins lists the plugins that have been used, and those that are registered at run time.
@@ -220,7 +221,7 @@ func Pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.P
 }
 
 // elsewhere lists the mounts of an agent with another data dir.
-func (in *Report) elsewhere(ctx context.Context, here identity.Dirs, movedFrom string, host *mount.Host) error {
+func (in *Report) elsewhere(ctx context.Context, here config.Dirs, movedFrom string, host *mount.Host) error {
 	e, err := identity.LookElsewhere(ctx, here, movedFrom, host)
 	if err != nil || e.Empty() {
 		return err

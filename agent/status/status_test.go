@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/identity"
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/plugins"
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/supervisor"
@@ -105,7 +105,7 @@ func TestLine(t *testing.T) {
 // not the root itself.
 func TestStrays(t *testing.T) {
 	s := service(t, quiet{}, func(*statedb.Tx) {})
-	root := identity.MountRoot(s.DataDir)
+	root := config.MountRoot(s.DataDir)
 	s.Host = quiet{[]mount.Entry{{Path: root}, {Path: "/x/y"}}}
 	want := []volume.Occupant{{Message: "/x/y is mounted (), and no record explains it", Command: "umount /x/y"}}
 	if diff := cmp.Diff(want, s.Strays()); diff != "" {

@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 
+	"github.com/volagent/volagent/agent/config"
 	"github.com/volagent/volagent/agent/identity"
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -23,7 +24,7 @@ func (s *Service) Strays() (all []volume.Occupant) {
 		return all
 	}
 
-	entries, err := identity.MountsBelow(s.Host, identity.MountRoot(s.DataDir))
+	entries, err := identity.MountsBelow(s.Host, config.MountRoot(s.DataDir))
 	if err != nil {
 		return append(all, volume.Occupant{Message: fmt.Sprintf("the mount table cannot be read: %v", err), Command: "findmnt"})
 	}
