@@ -110,3 +110,16 @@ func New(fl *pflag.FlagSet, stderr io.Writer, seams Seams) (*Agent, error) {
 	c, err := config.Load(fl)
 	return &Agent{c: c, flags: fl, seams: seams, log: c.Logger(stderr), started: time.Now().UTC(), down: make(chan struct{})}, err
 }
+
+// topic passes news from a package to others that are built later and depend on it. Subscribers are
+// added while the agent opens, before the first news; topic therefore needs no lock.
+type topic[T any] struct{ subscribers []func(T) }
+
+func (t *topic[T]) subscribe(fn func(T)) { t.subscribers = append(t.subscribers, fn) }
+
+// publish calls all subscribers in the order of their subscription.
+func (t *topic[T]) publish(news T) {
+	for _, fn := range t.subscribers {
+		fn(news)
+	}
+}
