@@ -1,5 +1,6 @@
-// Package process looks after the agent as a process: its notifications to systemd, its memory, the
-// file that says why it did not start, and its part in the shutdown of the host.
+// Package process looks after the agent as a process. It notifies systemd, limits the memory, and
+// writes the file that says why the agent did not start. It also stops the agent when the host
+// shuts down.
 package process
 
 import (
