@@ -62,7 +62,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// Close ends what Open opened, after Run or a failed Open. Plugins and mounts stay.
+// Close closes the state and the connections, after Run or a failed Open. Plugins and mounts stay.
 func (a *Agent) Close() (err error) {
 	if a.owners != nil {
 		err = a.owners.Close()

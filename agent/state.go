@@ -20,7 +20,7 @@ import (
 )
 
 // openState creates the directories and opens the files that only one agent may use. If the state
-// database was lost, it adopts what the notes and copies beside it tell.
+// database was lost, it fills a new one from the notes and copies.
 func (a *Agent) openState(ctx context.Context) error {
 	// The user of a service must be able to traverse these directories to its volume.
 	for _, dir := range []string{a.c.DataDir, a.c.MountRoot()} {

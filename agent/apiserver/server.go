@@ -75,7 +75,7 @@ type Plugins interface {
 	Changed(id string) <-chan struct{}
 
 	// Log writes the last lines and, with follow, new ones until ctx ends.
-	Log(ctx context.Context, id string, w Which, lines int, follow bool, write func([]byte) error) error
+	Log(ctx context.Context, id string, w api.Part, lines int, follow bool, write func([]byte) error) error
 
 	// Tail returns the last lines that a plugin wrote, without any secret that this agent can know.
 	// It returns none if another program keeps the plugin's log.
@@ -84,20 +84,17 @@ type Plugins interface {
 	// RestartPlugin, StopPlugin and StartPlugin wait for the plugin, for at most the duration wait;
 	// with 0 they do not wait. The first two need force while volumes are in use through the
 	// plugin.
-	RestartPlugin(ctx context.Context, id string, w Which, force bool, wait time.Duration) error
+	RestartPlugin(ctx context.Context, id string, w api.Part, force bool, wait time.Duration) error
 
 	// A brief stop ends with this agent.
-	StopPlugin(ctx context.Context, id string, w Which, force, brief bool, wait time.Duration) error
-	StartPlugin(ctx context.Context, id string, w Which, wait time.Duration) error
+	StopPlugin(ctx context.Context, id string, w api.Part, force, brief bool, wait time.Duration) error
+	StartPlugin(ctx context.Context, id string, w api.Part, wait time.Duration) error
 
 	// RegisterPlugin registers the text of a plugin file, which errors call name. It returns the id
 	// as soon as it is known. DeregisterPlugin removes all registrations of an id.
 	RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (id, outcome string, err error)
 	DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
 }
-
-// Which restricts a request to some parts of a plugin. Empty fields match every part.
-type Which struct{ Type, Instance string }
 
 // Events reads the events of the last days.
 type Events interface {

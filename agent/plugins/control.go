@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/volagent/volagent/agent/apiserver"
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // only converts an API request for some parts of a plugin.
-func only(w apiserver.Which) supervisor.Only {
+func only(w api.Part) supervisor.Only {
 	return supervisor.Only{Type: w.Type, Instance: w.Instance}
 }
 
@@ -24,13 +24,13 @@ func (p Set) Tail(id string, lines int) []string {
 }
 
 // Log sends a plugin's log to write.
-func (p Set) Log(ctx context.Context, id string, w apiserver.Which, lines int, follow bool, write func([]byte) error) error {
+func (p Set) Log(ctx context.Context, id string, w api.Part, lines int, follow bool, write func([]byte) error) error {
 	return p.FollowLog(ctx, id, lines, follow, write, only(w))
 }
 
 // RestartPlugin stops a plugin and starts it again. With a wait, the plugin is ready when
 // RestartPlugin returns without an error.
-func (p Set) RestartPlugin(ctx context.Context, id string, w apiserver.Which, force bool, wait time.Duration) error {
+func (p Set) RestartPlugin(ctx context.Context, id string, w api.Part, force bool, wait time.Duration) error {
 	asked := time.Now()
 	return p.control(ctx, "restart", wait, func() error { return p.Restart(id, force, only(w)) },
 		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked, only(w)) })
@@ -38,7 +38,7 @@ func (p Set) RestartPlugin(ctx context.Context, id string, w apiserver.Which, fo
 
 // StopPlugin stops a plugin until StartPlugin or, with brief, until the next agent starts. With a
 // wait, no process of the plugin runs when StopPlugin returns without an error.
-func (p Set) StopPlugin(ctx context.Context, id string, w apiserver.Which, force, brief bool, wait time.Duration) error {
+func (p Set) StopPlugin(ctx context.Context, id string, w api.Part, force, brief bool, wait time.Duration) error {
 	stop := p.Stop
 	if brief {
 		stop = p.Pause
@@ -49,7 +49,7 @@ func (p Set) StopPlugin(ctx context.Context, id string, w apiserver.Which, force
 
 // StartPlugin undoes a stop. With a wait, the plugin is ready when StartPlugin returns without an
 // error.
-func (p Set) StartPlugin(ctx context.Context, id string, w apiserver.Which, wait time.Duration) error {
+func (p Set) StartPlugin(ctx context.Context, id string, w api.Part, wait time.Duration) error {
 	asked := time.Now()
 	return p.control(ctx, "start", wait, func() error { return p.Start(id, only(w)) },
 		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked, only(w)) })
