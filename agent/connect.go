@@ -94,6 +94,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 	}
 
 	a.owners = owners
+
 	steps := volmgr.New(volmgr.Options{Root: a.c.MountRoot(), Host: a.host, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of})
 	a.dirs = owndir.Dirs{Manager: steps, Records: a.db}
 	if a.was.Boot != "" && a.was.Boot != a.node.Boot {
@@ -112,14 +113,18 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 	a.volumes = &provision.Service{
 		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs,
 	}
+
 	a.files = volumefiles.New(volumefiles.Options{
 		Dir: a.c.VolumesDir, Register: a.volumes.Register, Convert: apiserver.Volume, View: a.plugins.View, Log: a.log.Named("files"),
 	})
+
 	a.claims = &claim.Service{
 		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: a.dirs, Owners: a.owners, Halt: a.halt, Down: a.down, Coming: a.files.Await, Events: a.events.Add,
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
+
 	a.reaper = claim.NewReaper(a.claims, a.db, a.owners, a.log.Named("owner"))
+
 	a.tests = &plugintest.Service{
 		Plugins: plugins.Tested{Set: a.plugins}, Records: plugins.TestRecords{Supervisor: a.plugins.Supervisor, Usage: a.plugins.Usage}, Host: plugins.TestHost{Host: a.host, Root: a.c.MountRoot()}, Paths: steps,
 		Secrets: a.secrets.Of, Events: a.events.Add, Ended: a.plugins.Released, Halt: a.halt,
@@ -131,6 +136,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 			a.files.Retry()
 		}
 	})
+
 	a.volumeEvents.subscribe(func(evs []volume.Event) {
 		for _, e := range evs {
 			if e.Type == "claim-detached" {
@@ -183,10 +189,12 @@ func (a *Agent) connectServers(context.Context) (err error) {
 		NodeID: a.node.ID, DataDir: a.c.DataDir, MetricsAddress: a.c.MetricsAddress, Halt: a.halt, Started: a.started,
 		Records: a.db, Plugins: a.plugins, Queue: a.queue, Tests: a.tests, Files: a.files, Volumes: a.volumes, Host: a.host, Scraped: a.scraped,
 	}
+
 	a.metrics.Collect(metrics.Options{
 		Version: api.Version, Started: a.started, Records: a.db.Volumes, Attempt: a.queue.Last,
 		Plugins: a.status.PluginMetrics, Reports: a.status.ReportMetrics, Host: a.status.HostMetrics,
 	})
+
 	a.runtimes = &dockervol.Service{
 		Store: records.Runtimes{Store: a.db}, Claims: a.claims, Volumes: a.volumes, Plugins: a.plugins,
 		Containers: runtimeCommands{a.plugins.Outside}, Mounts: a.host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
@@ -213,6 +221,7 @@ func (a *Agent) connectServers(context.Context) (err error) {
 			VolumeFiles: a.files.Problems, MetricsAddress: a.status.Unscraped,
 		})},
 	})
+
 	return nil
 }
 

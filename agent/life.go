@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -62,10 +63,20 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// Close closes the state and the connections, after Run or a failed Open. Plugins and mounts stay.
+// Close closes the sockets, the connections and the state, after Run or a failed Open. Plugins and
+// mounts stay.
 func (a *Agent) Close() (err error) {
+	for _, l := range []net.Listener{a.socket, a.runtimeSocket} {
+		if l == nil {
+			continue
+		}
+		if cerr := l.Close(); !errors.Is(cerr, net.ErrClosed) { // the servers have closed theirs
+			err = errors.Join(err, cerr)
+		}
+	}
+
 	if a.owners != nil {
-		err = a.owners.Close()
+		err = errors.Join(err, a.owners.Close())
 	}
 	if a.systemd != nil {
 		a.systemd.Close()

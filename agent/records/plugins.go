@@ -11,7 +11,7 @@ import (
 type Plugins struct{ Store }
 
 // LoadPlugins returns all records.
-func (s Plugins) LoadPlugins() ([]volume.PluginRecord, error) { return s.DB.Plugins(), nil }
+func (s Plugins) LoadPlugins() ([]volume.PluginRecord, error) { return s.Plugins(), nil }
 
 // SavePlugin stores a record durably.
 func (s Plugins) SavePlugin(ctx context.Context, rec volume.PluginRecord) error {
@@ -23,7 +23,7 @@ func (s Plugins) SavePlugin(ctx context.Context, rec volume.PluginRecord) error 
 
 // LoadRegistered returns the definitions that were registered at run time.
 func (s Plugins) LoadRegistered() ([]volume.PluginDefinition, error) {
-	return s.DB.Registered(), nil
+	return s.Registered(), nil
 }
 
 // Register stores a definition. Either it is on disk, or nothing changes.
