@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"syscall"
 
@@ -13,8 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/config"
+	"github.com/volagent/volagent/agent/inspect"
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/localdriver"
+	"github.com/volagent/volagent/agent/process"
 	"github.com/volagent/volagent/agent/supervisor/transient"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -73,14 +77,14 @@ func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := noCoreDumps(); err != nil {
+			if err := process.NoCoreDumps(); err != nil {
 				return err
 			}
-			return Run(cmd.Context(), cmd.Flags(), stderr, seams)
+			return run(cmd.Context(), cmd.Flags(), stderr, seams)
 		},
 	}
 
-	addFlags(cmd.PersistentFlags())
+	config.AddFlags(cmd.PersistentFlags())
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return volume.Errorf(volume.ErrInvalid, "%v", err).WithHint("volagent --help")
 	})
@@ -102,15 +106,71 @@ func newCheckConfig() *cobra.Command {
 		Short: "Check the configuration and print the values in force",
 		Args:  usageArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := loadConfig(cmd.Flags())
+			c, err := config.Load(cmd.Flags())
 			if err != nil || quiet {
 				return err
 			}
-			return c.describe(cmd.OutOrStdout())
+			return c.Describe(cmd.OutOrStdout())
 		},
 	}
 
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing unless there is a mistake")
+	return cmd
+}
+
+// newInspect returns `volagent inspect`. It compares the records with the host, without an agent.
+func newInspect() *cobra.Command {
+	var asJSON, inUse bool
+	cmd := &cobra.Command{
+		Use:   "inspect",
+		Short: "Compare recorded state with actual mounts (works without the agent)",
+		Long: "Read a copy of the state database and the mount table, and compare them. The command prints\n" +
+			"volumes, claims, mounts, pending calls, leftovers, plugins, and changes without a known result. It\n" +
+			"also prints the volume names of docker and podman, and mounts that no record explains. It changes\n" +
+			"nothing, and contacts neither an agent nor a plugin. It exits 1 if the host differs from the\n" +
+			"records, or if it cannot read the database. Without the database, it still prints the mounts.\n\n" +
+			"With --in-use, the command prints instead everything that prevents the removal of volagent from\n" +
+			"this host. Each line is one obstacle with the command that ends it. The exit code is 1 if there is\n" +
+			"any.",
+		Args: usageArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := config.Load(cmd.Flags())
+			if err != nil {
+				// Inspect is for a host whose agent does not start, and this mistake may be the
+				// reason.
+				cmd.PrintErrf("volagent: warning: %v; inspecting data dir %s all the same\n", err, c.DataDir)
+			}
+
+			if !filepath.IsAbs(c.DataDir) {
+				return err
+			}
+
+			in, err := inspect.Look(cmd.Context(), c.Dirs(), c.StateFile())
+			if err != nil {
+				return err
+			}
+			if inUse {
+				return in.InUse(cmd.OutOrStdout())
+			}
+
+			show := in.Text
+			if asJSON {
+				show = in.JSON
+			}
+			if err := show(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if len(in.Findings) > 0 {
+				return fmt.Errorf("%d findings", len(in.Findings))
+			}
+
+			return nil
+		},
+	}
+
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&inUse, "in-use", false, "print claimed, mounted and attached volumes, and pending calls")
+	cmd.MarkFlagsMutuallyExclusive("json", "in-use")
 	return cmd
 }
 
@@ -151,13 +211,6 @@ func newLaunch() *cobra.Command {
 		RunE:   func(*cobra.Command, []string) error { return transient.Launch() },
 	}
 }
-
-// These are the names of the hidden commands.
-const (
-	localDriverCommand = "local-driver"
-	launchCommand      = "launch"
-	lendCommand        = "lend"
-)
 
 // newLend returns the command that opens a socket for the agent. It runs in a service that systemd
 // starts for this purpose.

@@ -126,7 +126,7 @@ func day(t *testing.T, fn func(events *event.Log)) (bytes int) {
 	var said counter
 	log := hclog.New(&hclog.LoggerOptions{Name: "volagent", Level: hclog.Info, Output: &said})
 	synctest.Test(t, func(t *testing.T) {
-		events := event.Open(event.Options{Dir: dir, Told: func(e event.Event) { tell(log.Named("event"), e) }, Warn: func(msg string, err error) { t.Error(msg, err) }})
+		events := event.Open(event.Options{Dir: dir, Told: func(e event.Event) { event.Tell(log.Named("event"), e) }, Warn: func(msg string, err error) { t.Error(msg, err) }})
 		fn(events)
 		events.Close(context.Background())
 	})

@@ -103,6 +103,12 @@ type PluginPart struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
+// Part restricts a request to some parts of a plugin. Empty fields match every part.
+type Part struct {
+	Type     string // node, controller or monolith
+	Instance string
+}
+
 // PluginResult is the result of a registration.
 type PluginResult struct {
 	// Outcome is "registered", "updated" or "unchanged".

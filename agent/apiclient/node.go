@@ -13,12 +13,10 @@ import (
 )
 
 // Part restricts a request to some parts of a plugin. Empty fields match every part.
-type Part struct {
-	Type     string // node, controller or monolith
-	Instance string
-}
+type Part = api.Part
 
-func (p Part) query(q url.Values) {
+// selectPart adds the part to a query.
+func selectPart(p Part, q url.Values) {
 	if p.Type != "" {
 		q.Set("type", p.Type)
 	}
@@ -102,7 +100,7 @@ func (c *Client) control(ctx context.Context, id, verb string, o ControlOptions)
 	if o.UntilRestart {
 		query.Set("until_restart", "true")
 	}
-	o.Part.query(query)
+	selectPart(o.Part, query)
 	return get[api.Plugin](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, verb}, query: query})
 }
 
@@ -112,7 +110,7 @@ func (c *Client) PluginLogs(ctx context.Context, id string, o LogOptions) (io.Re
 	if o.Lines > 0 {
 		query.Set("lines", strconv.Itoa(o.Lines))
 	}
-	o.Part.query(query)
+	selectPart(o.Part, query)
 	resp, err := c.send(ctx, call{method: http.MethodGet, path: []string{"plugins", id, "logs"}, query: query}) //nolint:bodyclose // the stream closes it
 	if err != nil {
 		return nil, err

@@ -19,19 +19,19 @@ func (s *Server) stopPlugin(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.control(w, r, func(ctx context.Context, id string, which Which, force bool, wait time.Duration) error {
+	return s.control(w, r, func(ctx context.Context, id string, which api.Part, force bool, wait time.Duration) error {
 		return s.o.Plugins.StopPlugin(ctx, id, which, force, brief, wait)
 	})
 }
 
 func (s *Server) startPlugin(w http.ResponseWriter, r *http.Request) error {
-	return s.control(w, r, func(ctx context.Context, id string, which Which, _ bool, wait time.Duration) error {
+	return s.control(w, r, func(ctx context.Context, id string, which api.Part, _ bool, wait time.Duration) error {
 		return s.o.Plugins.StartPlugin(ctx, id, which, wait)
 	})
 }
 
-// control performs an action on a plugin and returns the plugin's state after the action.
-func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx context.Context, id string, which Which, force bool, wait time.Duration) error) error {
+// control performs an action on a plugin and answers with the plugin's state afterwards.
+func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx context.Context, id string, which api.Part, force bool, wait time.Duration) error) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
@@ -62,9 +62,9 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx con
 	return s.answer(w, p)
 }
 
-// which reads from the query which parts of a plugin the request concerns: ?type=, ?instance=.
-func which(r *http.Request) (Which, error) {
-	w := Which{Type: r.URL.Query().Get("type"), Instance: r.URL.Query().Get("instance")}
+// which reads the parts of a plugin that a request names: ?type=, ?instance=.
+func which(r *http.Request) (api.Part, error) {
+	w := api.Part{Type: r.URL.Query().Get("type"), Instance: r.URL.Query().Get("instance")}
 	switch w.Type {
 	case "", "node", "controller", "monolith":
 		return w, nil

@@ -76,22 +76,21 @@ type Plugins interface {
 	Get(id string) (api.Plugin, bool)
 	Changed(id string) <-chan struct{}
 
-	// Log writes the last lines of a plugin's log. With follow it also writes new lines until ctx
-	// ends.
-	Log(ctx context.Context, id string, w Which, lines int, follow bool, write func([]byte) error) error
+	// Log writes the last lines and, with follow, new ones until ctx ends.
+	Log(ctx context.Context, id string, w api.Part, lines int, follow bool, write func([]byte) error) error
 
 	// Tail returns the last lines of a plugin's log, without the secrets that the agent knows. It
 	// returns none if another program stores the log.
 	Tail(id string, lines int) []string
 
-	// RestartPlugin, StopPlugin and StartPlugin wait until the plugin has reached its new state,
-	// for at most the duration wait. With 0 they do not wait. While volumes use the plugin, restart
-	// and stop need force.
-	RestartPlugin(ctx context.Context, id string, w Which, force bool, wait time.Duration) error
+	// RestartPlugin, StopPlugin and StartPlugin wait for the plugin, for at most the duration wait;
+	// with 0 they do not wait. The first two need force while volumes are in use through the
+	// plugin.
+	RestartPlugin(ctx context.Context, id string, w api.Part, force bool, wait time.Duration) error
 
-	// With brief, the plugin stays stopped only until this agent ends.
-	StopPlugin(ctx context.Context, id string, w Which, force, brief bool, wait time.Duration) error
-	StartPlugin(ctx context.Context, id string, w Which, wait time.Duration) error
+	// A brief stop ends with this agent.
+	StopPlugin(ctx context.Context, id string, w api.Part, force, brief bool, wait time.Duration) error
+	StartPlugin(ctx context.Context, id string, w api.Part, wait time.Duration) error
 
 	// RegisterPlugin registers the text of a plugin file. Errors refer to the file as name.
 	// RegisterPlugin returns the id as soon as it knows the id, even with an error.
@@ -100,10 +99,7 @@ type Plugins interface {
 	DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
 }
 
-// Which restricts a request to some parts of a plugin. Empty fields match every part.
-type Which struct{ Type, Instance string }
-
-// Events reads the stored events of the last days.
+// Events reads the events of the last days.
 type Events interface {
 	// Read calls each for the events since a time, of one volume or of all. If n is not 0, it reads
 	// only the last n events. It returns the number of the last event.

@@ -17,7 +17,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world provides the data that a Metrics reads.
+// collected returns metrics with their sources.
+func collected(o Options) *Metrics {
+	m := New()
+	m.Collect(o)
+	return m
+}
+
+// world is the source of a Metrics.
 type world struct {
 	plugins []Plugin
 	records []volume.Record
@@ -25,7 +32,7 @@ type world struct {
 }
 
 func (w *world) metrics() *Metrics {
-	return New(Options{
+	return collected(Options{
 		Version: "1.2.0", Started: time.Unix(1700000000, 5e8),
 		Plugins: func() []Plugin { return w.plugins }, Records: func() []volume.Record { return w.records },
 		Attempt: func(volume.Record) *volume.Attempt { return nil },
@@ -164,7 +171,7 @@ func TestDocumented(t *testing.T) {
 		documented[row[1]] = entry{row[2], strings.Join(labels, " ")}
 	}
 	m := busy().metrics()
-	m = New(withReports(m.o))
+	m = collected(withReports(m.o))
 	for _, method := range []string{"Probe", "NodeStageVolume"} {
 		c := m.Calls("ebs")
 		c.Began(method)

@@ -27,7 +27,7 @@ func withReports(o Options) Options {
 }
 
 func TestReports(t *testing.T) {
-	m := New(withReports(busy().metrics().o))
+	m := collected(withReports(busy().metrics().o))
 	expect(t, scrape(t, m), []string{
 		`volagent_volume_bytes{kind="total",plugin="ebs",volume="data"} 100`,
 		`volagent_volume_bytes{kind="used",plugin="ebs",volume="data"} 41`,

@@ -23,8 +23,8 @@ type Metrics struct {
 }
 
 // New returns metrics in which all counts are zero. It starts nothing.
-func New(o Options) *Metrics {
-	m := &Metrics{o: o, registry: prometheus.NewRegistry(), called: map[string]uint64{}}
+func New() *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry(), called: map[string]uint64{}}
 	m.probes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "volagent_plugin_probe_duration_seconds", Help: "How long a plugin took to answer Probe, by gRPC code.", Buckets: probeBuckets,
 	}, []string{"plugin", "code"})
@@ -34,8 +34,15 @@ func New(o Options) *Metrics {
 	m.inFlight = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "volagent_plugin_rpcs_in_flight", Help: "Calls to a plugin that it has not answered yet.",
 	}, []string{"plugin", "method"})
-	m.registry.MustRegister(m.probes, m.calls, m.inFlight, state{o}, reports{o})
+	m.registry.MustRegister(m.probes, m.calls, m.inFlight)
 	return m
+}
+
+// Collect adds the metrics of the agent's state. The caller calls it once, before the first Write.
+// Its sources make calls themselves, so they need the counters of calls before they exist.
+func (m *Metrics) Collect(o Options) {
+	m.o = o
+	m.registry.MustRegister(state{o}, reports{o})
 }
 
 // contentType is the content type of the text format of Prometheus.

@@ -64,9 +64,9 @@ type Options struct {
 	// returns "" if no call is pending. The agent makes the pending calls before it uses the
 	// storage. Blocked may be nil.
 	Blocked func(volume.Volume) string
-	// Undone is called when the queue has undone all leftovers of a leftover record. The queue
-	// repeats the call until the record is deleted. Undone may be nil.
-	Undone func(volume.Record)
+	// Undone is called when a record of pending calls has none left, repeatedly until the record is
+	// dropped. It returns a volume that waited for that, or "". Undone may be nil.
+	Undone func(volume.Record) (waiting string)
 }
 
 // Queue is the reconcile queue. Its methods are safe for concurrent use.

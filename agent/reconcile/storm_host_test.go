@@ -114,8 +114,8 @@ func (s session) owed(v volume.Volume) string {
 	return ""
 }
 
-// paid deletes a leftover record without leftovers.
-func (h *stormHost) paid(r volume.Record) {
+// paid drops a record of pending calls once none are left, and returns the volume that waited.
+func (h *stormHost) paid(r volume.Record) (waiting string) {
 	key := r.Key()
 	h.mu.Lock()
 	now, ok := h.mem[key]
@@ -124,9 +124,10 @@ func (h *stormHost) paid(r volume.Record) {
 		delete(h.disk, key)
 	}
 	h.mu.Unlock()
-	if ok {
-		h.q.Wake(r.Volume.ID)
+	if !ok {
+		return ""
 	}
+	return r.Volume.ID
 }
 
 // force deregisters a volume by force and stores a leftover record. It keeps an existing leftover

@@ -69,8 +69,10 @@ func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool)
 	case volume.Settled, volume.Wait:
 		q.rest(id, e, r, a, obs)
 		if a.Kind == volume.Settled && r.Leftover && q.o.Undone != nil {
-			q.o.Undone(r)
-			if _, still := q.o.Store.Volume(id); still { // the record could not be deleted
+			if waiting := q.o.Undone(r); waiting != "" {
+				q.Wake(waiting)
+			}
+			if _, still := q.o.Store.Volume(id); still { // the removal could not be saved
 				q.timers.set(id, time.Now().Add(recheck))
 			}
 		}

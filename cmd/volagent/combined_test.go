@@ -215,7 +215,7 @@ func TestInspectInDoubt(t *testing.T) {
 	says(fmt.Sprintf("owner pid %d", s.pid()))
 	h.volctl("volume", "detach", "data", "a", "--force", "--no-wait")
 	h.volctl("volume", "deregister", "data", "-force", "-y")
-	says(`leftover of volume "data"`, "owed: "+path+" may still be mounted")
+	says(`leftover of volume "data"`, "pending call: "+path+" may still be mounted")
 	h.killPlugin()
 	h.startPlugin()
 	h.await("the debt to be paid", func() bool { return h.mounts() == "" })

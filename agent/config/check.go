@@ -1,0 +1,179 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/listen"
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// check refuses values that cannot work, and adds the file and line of the first one to the error.
+func (c *Config) check(file configFile) error {
+	for _, one := range []struct {
+		key   string
+		check func() error
+	}{
+		{"data_dir", func() error { return absolute("data_dir", &c.DataDir) }},
+		{"data_dir", func() error { return volmgr.CheckRoot(c.MountRoot()) }},
+		{"runtime_dir", c.checkRuntimeDir},
+		{"socket", c.checkSocket},
+		{"socket_group", func() error { _, err := listen.GroupID(c.SocketGroup); return err }},
+		{"plugin_dir", func() error { return absolute("plugin_dir", &c.PluginDir) }},
+		{"volumes_dir", func() error { return absolute("volumes_dir", &c.VolumesDir) }},
+		{"node_id", c.checkNodeID},
+		{"log_level", c.checkLogLevel},
+		{"log_format", c.checkLogFormat},
+		{"stats_interval", func() error { _, err := c.SampleEvery(); return err }},
+		{"metrics_address", c.checkMetricsAddress},
+		{"docker_socket", c.checkDockerSocket},
+	} {
+		if err := one.check(); err != nil {
+			return file.at(one.key, err)
+		}
+	}
+
+	return nil
+}
+
+func absolute(key string, path *string) error {
+	if !filepath.IsAbs(*path) {
+		return volume.Errorf(volume.ErrInvalid, "%s %q is not an absolute path", key, *path)
+	}
+	*path = filepath.Clean(*path)
+	return nil
+}
+
+func (c *Config) checkRuntimeDir() error {
+	if err := absolute("runtime_dir", &c.RuntimeDir); err != nil {
+		return err
+	}
+	if shortest := c.pluginSocket(1); shortest > listen.MaxPath {
+		return volume.Errorf(volume.ErrInvalid, "runtime_dir %s is too long: sockets below it have at least %d bytes, and %d is what a socket address takes", c.RuntimeDir, shortest, listen.MaxPath)
+	}
+
+	return nil
+}
+
+func (c *Config) checkSocket() error {
+	if err := absolute("socket", &c.Socket); err != nil {
+		return err
+	}
+	if len(c.Socket) > listen.MaxPath {
+		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and %d is what a socket address takes", c.Socket, len(c.Socket), listen.MaxPath)
+	}
+
+	return nil
+}
+
+func (c *Config) checkNodeID() error {
+	if len(c.NodeID) > 256 {
+		return volume.Errorf(volume.ErrInvalid, "node_id has %d bytes; CSI allows 256", len(c.NodeID))
+	}
+	return nil
+}
+
+func (c *Config) checkLogLevel() error {
+	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
+		return volume.Errorf(volume.ErrInvalid, "log_level %q is not one of trace, debug, info, warn, error", c.LogLevel)
+	}
+	return nil
+}
+
+func (c *Config) checkLogFormat() error {
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		return volume.Errorf(volume.ErrInvalid, "log_format %q is neither text nor json", c.LogFormat)
+	}
+	return nil
+}
+
+// pluginSocket returns the length, in bytes, of the socket path of a plugin whose directory has a
+// name of the given length.
+func (c *Config) pluginSocket(name int) int {
+	return len(filepath.Join(c.RuntimeDir, "plugins", strings.Repeat("x", name), "csi.sock"))
+}
+
+// longestName is the longest name of a plugin's directory, in bytes.
+const longestName = 24
+
+// WarnLong warns of directories that are too long for some plugins.
+func (c *Config) WarnLong(log hclog.Logger) {
+	if longest := volmgr.LongestPath(c.MountRoot()); longest > volmgr.MaxPluginPath {
+		log.Warn("data_dir is long: paths of volumes may exceed what a CSI plugin must accept; most plugins accept them",
+			"data_dir", c.DataDir, "longest_path", longest, "must_accept", volmgr.MaxPluginPath)
+	}
+
+	if longest := c.pluginSocket(longestName); longest > listen.MaxPath {
+		log.Warn("runtime_dir is long: a plugin with a long id cannot be started, because its socket's path is too long",
+			"runtime_dir", c.RuntimeDir, "longest_id", longestName-(longest-listen.MaxPath))
+	}
+}
+
+// checkDockerSocket refuses a path at which docker would not find the plugin. Docker finds plugins
+// by the file names in one directory.
+func (c *Config) checkDockerSocket() error {
+	path := c.DockerSocket
+	switch {
+	case path == "":
+		return nil
+	case !filepath.IsAbs(path):
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %q is not an absolute path", path)
+	case len(path) > listen.MaxPath:
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %s has %d bytes, and %d is what a socket address takes", path, len(path), listen.MaxPath)
+	case !strings.HasSuffix(path, ".sock"):
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %s does not end in .sock, so docker would not find it", path).
+			WithHint("/run/docker/plugins/csi.sock")
+	case filepath.Clean(path) == filepath.Clean(c.Socket):
+		return volume.Errorf(volume.ErrInvalid, "docker_socket and socket are both %s", path)
+	}
+
+	return nil
+}
+
+// leastStatsInterval protects plugins of remote storage, for which an answer can be expensive.
+const leastStatsInterval = 10 * time.Second
+
+// SampleEvery returns the value of stats_interval; 0 means never.
+func (c *Config) SampleEvery() (time.Duration, error) {
+	d, err := time.ParseDuration(c.StatsInterval)
+	if err != nil || d != 0 && d < leastStatsInterval {
+		return 0, volume.Errorf(volume.ErrInvalid, "stats_interval %q is neither 0 nor a duration of at least %s, as 5m", c.StatsInterval, leastStatsInterval)
+	}
+	return d, nil
+}
+
+// checkMetricsAddress accepts an IP address or localhost. With any other name, the resolver at boot
+// would decide which clients can scrape.
+func (c *Config) checkMetricsAddress() error {
+	if c.MetricsAddress == "" {
+		return nil
+	}
+
+	bad := func(why string) error {
+		return volume.Errorf(volume.ErrInvalid, "metrics_address %q %s", c.MetricsAddress, why).
+			WithHint("127.0.0.1:9187 and [::1]:9187 are for this host alone, [::]:9187 is for everybody")
+	}
+
+	host, port, err := net.SplitHostPort(c.MetricsAddress)
+	if err != nil {
+		return bad("is not host:port")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return bad("has no port from 0 to 65535")
+	}
+	if host == "" {
+		return bad("has no host")
+	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
+		return bad("has a host that is neither an IP address nor localhost")
+	}
+
+	return nil
+}

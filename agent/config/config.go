@@ -1,0 +1,82 @@
+// Package config reads and checks the configuration of the agent.
+package config
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// DefaultFile is read if it exists and --config names no other file.
+const DefaultFile = "/etc/volagent/volagent.yaml"
+
+// Config is the agent's configuration. Each field can be set by a flag, by a VOLAGENT_* variable,
+// and by a key of the file. A flag overrides a variable, and a variable overrides the file.
+type Config struct {
+	DataDir     string `mapstructure:"data_dir"`
+	RuntimeDir  string `mapstructure:"runtime_dir"`
+	Socket      string `mapstructure:"socket"`       // default <runtime_dir>/volagent.sock
+	SocketGroup string `mapstructure:"socket_group"` // its members are root-equivalent
+	PluginDir   string `mapstructure:"plugin_dir"`
+	VolumesDir  string `mapstructure:"volumes_dir"`
+	NodeID      string `mapstructure:"node_id"` // default: the host name at the first start
+	LogLevel    string `mapstructure:"log_level"`
+	LogFormat   string `mapstructure:"log_format"`
+
+	// StatsInterval is the interval at which plugins report on mounted volumes; "0" disables the
+	// reports.
+	StatsInterval string `mapstructure:"stats_interval"`
+
+	// MetricsAddress is a host:port at which every client may scrape. If it is empty, only the
+	// socket serves metrics.
+	MetricsAddress string `mapstructure:"metrics_address"`
+
+	// DockerSocket is the path of the volume plugin's socket for docker and podman; empty for none.
+	DockerSocket string `mapstructure:"docker_socket"`
+}
+
+// setting is one key of the configuration.
+type setting struct {
+	key, value, usage string
+	flag              bool
+}
+
+var settings = []setting{
+	{"data_dir", "/var/lib/volagent", "directory of the state database and of all mounts", true},
+	{"runtime_dir", "/run/volagent", "directory of sockets", true},
+	{"socket", "", "path of the API socket (default <runtime-dir>/volagent.sock)", true},
+	{"socket_group", "root", "group that owns the socket; its members are root-equivalent", false},
+	{"plugin_dir", "/etc/volagent/plugins.d", "directory of plugin files", true},
+	{"volumes_dir", "/etc/volagent/volumes.d", "directory of volume files that the agent registers at start", true},
+	{"node_id", "", "CSI node id (default the host name at the first start)", true},
+	{"log_level", "info", "log level: trace, debug, info, warn or error", true},
+	{"log_format", "text", "log format: text or json", true},
+	{"stats_interval", "5m", "interval at which plugins report on mounted volumes; 0 disables it", false},
+	{"metrics_address", "", "host:port at which any client may read the metrics (default: only on the socket)", false},
+	{"docker_socket", "", "path of the socket for docker and podman; empty for none", false},
+}
+
+// Logger returns a logger that writes to standard error. It omits the time when the journal adds it.
+func (c *Config) Logger(w io.Writer) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{
+		Name: "volagent", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogFormat == "json",
+		Output: w, DisableTime: os.Getenv("JOURNAL_STREAM") != "",
+	})
+}
+
+// Describe prints the configuration in force, in the format of a configuration file.
+func (c *Config) Describe(w io.Writer) error {
+	for _, kv := range [][2]string{
+		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
+		{"plugin_dir", c.PluginDir}, {"volumes_dir", c.VolumesDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
+		{"stats_interval", c.StatsInterval}, {"metrics_address", c.MetricsAddress}, {"docker_socket", c.DockerSocket},
+	} {
+		if _, err := fmt.Fprintf(w, "%s: %q\n", kv[0], kv[1]); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}

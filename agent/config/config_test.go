@@ -1,0 +1,144 @@
+package config
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/pflag"
+)
+
+// load reads a configuration from flags, the environment and the text of a file.
+func load(t *testing.T, file string, args ...string) (Config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fl := pflag.NewFlagSet("volagent", pflag.ContinueOnError)
+	AddFlags(fl)
+	if err := fl.Parse(append([]string{"--config", path}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	return Load(fl)
+}
+
+// TestPrecedence checks that a flag overrides the environment, the environment overrides the file,
+// and the file overrides the default.
+func TestPrecedence(t *testing.T) {
+	const file = "log_level: warn\nlog_format: json\nruntime_dir: /file\nnode_id: 0123\n"
+	t.Setenv("VOLAGENT_LOG_LEVEL", "error")
+	t.Setenv("VOLAGENT_RUNTIME_DIR", "/env")
+	c, err := load(t, file, "--log-level", "debug")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		DataDir: "/var/lib/volagent", RuntimeDir: "/env", Socket: "/env/volagent.sock", SocketGroup: "root",
+		PluginDir: "/etc/volagent/plugins.d", VolumesDir: "/etc/volagent/volumes.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "5m",
+	}
+	if c != want {
+		t.Errorf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	long := strings.Repeat("x", 80)
+	for name, tt := range map[string]struct {
+		file string
+		args []string
+		want string
+	}{
+		"unknown key":      {"log_level: info\nnonsense: 1\n", nil, `c.yaml:2: unknown key "nonsense"`},
+		"key in capitals":  {"Socket: /x\n", nil, `unknown key "Socket"`},
+		"twice":            {"node_id: a\nnode_id: b\n", nil, `c.yaml:2: key "node_id" appears twice, first in line 1`},
+		"a wrong value":    {"log_format: text\n\nlog_level: loud\n", nil, `c.yaml:3: log_level "loud" is not one of`},
+		"a wrong flag":     {"log_level: info\n", []string{"--log-level", "loud"}, `log_level "loud" is not one of`},
+		"a wrong group":    {"socket_group: nosuchgroup\n", nil, `c.yaml:1: socket_group: no group "nosuchgroup"`},
+		"a list":           {"socket: [a]\n", nil, `the value of "socket" must be a plain text`},
+		"no mapping":       {"- a\n", nil, "a configuration is a list of keys and values"},
+		"no YAML":          {"a: b: c\n", nil, "c.yaml"},
+		"level":            {"", []string{"--log-level", "loud"}, `log_level "loud"`},
+		"format":           {"", []string{"--log-format", "xml"}, `log_format "xml"`},
+		"no path":          {"docker_socket: csi.sock\n", nil, `docker_socket "csi.sock" is not an absolute path`},
+		"not found so":     {"docker_socket: /run/docker/plugins/csi\n", nil, "does not end in .sock, so docker would not find it"},
+		"no address":       {"docker_socket: /" + strings.Repeat("x", 107) + ".sock\n", nil, "and 107 is what a socket address takes"},
+		"one for both":     {"docker_socket: /run/volagent/volagent.sock\n", nil, "docker_socket and socket are both /run/volagent/volagent.sock"},
+		"no duration":      {"stats_interval: often\n", nil, `stats_interval "often" is neither 0 nor a duration of at least 10s`},
+		"too often":        {"stats_interval: 1s\n", nil, `stats_interval "1s"`},
+		"before now":       {"stats_interval: -1m\n", nil, `stats_interval "-1m"`},
+		"no host":          {"metrics_address: ':9187'\n", nil, `metrics_address ":9187" has no host`},
+		"no port":          {"metrics_address: 127.0.0.1\n", nil, `metrics_address "127.0.0.1" is not host:port`},
+		"bare IPv6":        {"metrics_address: ::1:9187\n", nil, `metrics_address "::1:9187" is not host:port`},
+		"a name":           {"metrics_address: web1:9187\n", nil, "neither an IP address nor localhost"},
+		"large port":       {"metrics_address: 127.0.0.1:65536\n", nil, "has no port from 0 to 65535"},
+		"named port":       {"metrics_address: 127.0.0.1:http\n", nil, "has no port from 0 to 65535"},
+		"relative":         {"plugin_dir: plugins\n", nil, "not an absolute path"},
+		"long data dir":    {"", []string{"--data-dir", strings.Repeat("/"+long, 50)}, "Linux accepts 4095"},
+		"long name":        {"", []string{"--data-dir", "/srv/" + long + long + long + long}, "a name in"},
+		"long runtime dir": {"", []string{"--runtime-dir", "/" + long + "/12345678"}, "socket address"},
+		"long socket":      {"", []string{"--socket", "/" + long + long}, "socket address"},
+		"long node id":     {"", []string{"--node-id", strings.Repeat(long, 4)}, "CSI allows 256"},
+	} {
+		if _, err := load(t, tt.file, tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
+// TestLongestRoots checks that the longest paths that the kernel accepts are valid. A path causes
+// one warning if some plugin may fail with it, and otherwise none.
+func TestLongestRoots(t *testing.T) {
+	for _, tt := range []struct {
+		flag, dir string
+		warnings  int
+	}{
+		{"--log-level", "info", 0},
+		{"--data-dir", "/srv/volagent-dat", 0},
+		{"--data-dir", "/srv/volagent-data", 1},
+		{"--data-dir", strings.Repeat("/"+strings.Repeat("x", 180), 22), 1},
+		{"--runtime-dir", "/" + strings.Repeat("x", 64), 0},
+		{"--runtime-dir", "/" + strings.Repeat("x", 65), 1},
+		{"--runtime-dir", "/" + strings.Repeat("x", 87), 1},
+	} {
+		c, err := load(t, "# nothing\n", tt.flag, tt.dir)
+		if err != nil {
+			t.Errorf("%s with %d bytes: %v", tt.flag, len(tt.dir), err)
+			continue
+		}
+		var out bytes.Buffer
+		c.WarnLong(hclog.New(&hclog.LoggerOptions{Output: &out}))
+		if got := strings.Count(out.String(), "[WARN]"); got != tt.warnings {
+			t.Errorf("%s with %d bytes: %d warnings, want %d: %s", tt.flag, len(tt.dir), got, tt.warnings, out.String())
+		}
+	}
+}
+
+// TestCheckConfigPrints checks that the output of check-config is a file with the same
+// configuration.
+func TestCheckConfigPrints(t *testing.T) {
+	c, err := load(t, "node_id: \"a b\"\nmetrics_address: '[fe80::1%eth0]:9187'\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := c.Describe(&out); err != nil {
+		t.Fatal(err)
+	}
+	again, err := load(t, out.String())
+	if err != nil || again != c {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+// TestMetricsAddresses checks the valid values of metrics_address.
+func TestMetricsAddresses(t *testing.T) {
+	for _, address := range []string{"", "127.0.0.1:9187", "1.2.3.4:0", "[::]:9187", "[::1]:9187", "localhost:65535", "[fe80::1%eth0]:1"} {
+		if c, err := load(t, "metrics_address: '"+address+"'\n"); err != nil || c.MetricsAddress != address {
+			t.Errorf("%q: %v, %+v", address, err, c)
+		}
+	}
+}

@@ -1,0 +1,270 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+
+	"google.golang.org/grpc"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiserver"
+	"github.com/volagent/volagent/agent/backup"
+	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/dockervol"
+	"github.com/volagent/volagent/agent/drain"
+	"github.com/volagent/volagent/agent/facts"
+	"github.com/volagent/volagent/agent/identity"
+	"github.com/volagent/volagent/agent/listen"
+	"github.com/volagent/volagent/agent/metrics"
+	"github.com/volagent/volagent/agent/owndir"
+	"github.com/volagent/volagent/agent/owner"
+	"github.com/volagent/volagent/agent/plugins"
+	"github.com/volagent/volagent/agent/plugintest"
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/agent/records"
+	"github.com/volagent/volagent/agent/service"
+	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/agent/status"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/agent/volumefiles"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// connectPlugins creates the supervisor and reads the plugin files, so that plugins are known before
+// any other part asks for them.
+func (a *Agent) connectPlugins(context.Context) error {
+	identity.WarnUnshared(a.host, a.c.MountRoot(), a.log)
+	a.c.WarnLong(a.log)
+
+	a.metrics = metrics.New()
+	a.systemd = systemd.New(systemd.Options{Log: a.log.Named("systemd")})
+	a.changes.subscribe(a.tellChange)
+
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("cannot tell where this program is: %w", err)
+	}
+
+	var client csiclient.Options
+	if a.seams.Interceptor != nil {
+		client.Interceptors = []grpc.UnaryClientInterceptor{a.seams.Interceptor}
+	}
+	var launch []string
+	if systemd.InService() {
+		launch = []string{self, launchCommand}
+	}
+
+	store, usage := records.Plugins{Store: a.db}, plugins.Usage{Records: a.db, Secrets: a.secrets}
+	a.plugins = plugins.Set{Usage: usage, Halt: a.halt, Supervisor: supervisor.New(supervisor.Options{
+		PluginDir: a.c.PluginDir, DataDir: a.c.DataDir, RuntimeDir: a.c.RuntimeDir, NodeID: a.node.ID,
+		BuiltinArgv: []string{self, localDriverCommand},
+		Systemd:     a.systemd, ServiceArgv: launch,
+		Store: store, Registry: store, Secrets: plugins.FileSecrets{}, Logger: a.log, Client: client, Host: a.host,
+		InUse: usage.InUse, HasVolumes: usage.HasVolumes, FUSE: usage.FUSEClaims, Known: usage.KnownSecrets,
+		OnChange: a.changes.publish,
+		OnWarning: func(id, part, warning string) {
+			a.events.Add(volume.Event{Type: "plugin-warning", Plugin: id, Part: part, Message: warning})
+		},
+		Observe: func(id string) csiclient.Observer { return a.metrics.Calls(id) },
+	})}
+
+	return a.plugins.Load()
+}
+
+// tellChange emits an event for a new state of a plugin's part.
+func (a *Agent) tellChange(c supervisor.Change) {
+	msg := c.View.News()
+	if c.Part != "" {
+		msg = c.Part + " is " + msg
+	}
+	a.events.Add(volume.Event{Type: "plugin-" + c.View.State, Plugin: c.Plugin, Part: c.Part, Message: msg})
+}
+
+// connectVolumes builds the path of a claim: from its admission to the steps on the host.
+func (a *Agent) connectVolumes(ctx context.Context) error {
+	owners := owner.New(owner.Options{Boot: a.host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd, Mounts: a.host, References: a.db.References})
+	if err := owners.Open(); err != nil {
+		return err
+	}
+
+	a.owners = owners
+
+	steps := volmgr.New(volmgr.Options{Root: a.c.MountRoot(), Host: a.host, Plugin: a.plugins.ForStep, Secrets: a.secrets.Of})
+	a.dirs = owndir.Dirs{Manager: steps, Records: a.db}
+	if a.was.Boot != "" && a.was.Boot != a.node.Boot {
+		a.dirs.Tidy(a.log)
+	}
+	if a.halt == "" {
+		a.dirs.RepairModes(ctx, a.log)
+	}
+
+	a.volumeEvents.subscribe(a.tellVolumes)
+	a.queue = reconcile.New(reconcile.Options{
+		Store: records.WithLeftovers{Store: a.db}, Plugins: a.plugins, Host: steps, Halt: a.halt, Events: a.volumeEvents.publish, Log: a.log.Named("volume"),
+		Blocked: a.db.PendingFor, Undone: a.leftoverUndone, Crashed: a.was.ID != "" && identity.Ended(a.was, a.node) == volume.Crashed, Begun: a.begun(),
+	})
+
+	a.volumes = &provision.Service{
+		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs,
+	}
+
+	a.files = volumefiles.New(volumefiles.Options{
+		Dir: a.c.VolumesDir, Register: a.volumes.Register, Convert: apiserver.Volume, View: a.plugins.View, Log: a.log.Named("files"),
+	})
+
+	a.claims = &claim.Service{
+		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: a.dirs, Owners: a.owners, Halt: a.halt, Down: a.down, Coming: a.files.Await, Events: a.events.Add,
+		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
+	}
+
+	a.reaper = claim.NewReaper(a.claims, a.db, a.owners, a.log.Named("owner"))
+
+	a.tests = &plugintest.Service{
+		Plugins: plugins.Tested{Set: a.plugins}, Records: plugins.TestRecords{Supervisor: a.plugins.Supervisor, Usage: a.plugins.Usage}, Host: plugins.TestHost{Host: a.host, Root: a.c.MountRoot()}, Paths: steps,
+		Secrets: a.secrets.Of, Events: a.events.Add, Ended: a.plugins.Released, Halt: a.halt,
+	}
+
+	a.changes.subscribe(func(c supervisor.Change) {
+		if c.View.Ready {
+			a.queue.PluginChanged(c.Plugin)
+			a.files.Retry()
+		}
+	})
+
+	a.volumeEvents.subscribe(func(evs []volume.Event) {
+		for _, e := range evs {
+			if e.Type == "claim-detached" {
+				a.reaper.Freed()
+			}
+		}
+	})
+
+	return nil
+}
+
+// begun returns the volumes of unfinished snapshots.
+func (a *Agent) begun() (ids []string) {
+	for _, s := range statedb.Snapshots.All(a.db) {
+		ids = append(ids, s.Volumes...)
+	}
+	return ids
+}
+
+// tellVolumes stores the events of volumes. It tells the supervisor when a claim is gone, because a
+// change of the plugin may wait for that. It watches each new mount that is the owner of its claim.
+func (a *Agent) tellVolumes(evs []volume.Event) {
+	a.events.Add(evs...)
+	for _, e := range evs {
+		switch e.Type {
+		case "bound":
+			r, _ := a.db.Volume(e.Volume)
+			if c := r.Claims[e.Alloc]; c.Wanted && c.Owner.Kind == volume.OwnerMount {
+				a.owners.Watch(c.Keeper())
+			}
+		case "claim-detached":
+			a.plugins.Released(e.Plugin)
+		}
+	}
+}
+
+// leftoverUndone forgets the leftovers of a forced deregister after they are undone. It returns a
+// volume that may have waited for that.
+func (a *Agent) leftoverUndone(r volume.Record) (waiting string) {
+	waiting = a.dirs.DropLeftover(r, a.log)
+	a.plugins.Released(r.Volume.PluginID)
+	return waiting
+}
+
+// connectServers builds the services that describe the host, and the servers in front of all
+// services.
+func (a *Agent) connectServers(context.Context) (err error) {
+	a.scraped = a.newScraped()
+	a.status = &status.Service{
+		NodeID: a.node.ID, DataDir: a.c.DataDir, MetricsAddress: a.c.MetricsAddress, Halt: a.halt, Started: a.started,
+		Records: a.db, Plugins: a.plugins, Queue: a.queue, Tests: a.tests, Files: a.files, Volumes: a.volumes, Host: a.host, Scraped: a.scraped,
+	}
+
+	a.metrics.Collect(metrics.Options{
+		Version: api.Version, Started: a.started, Records: a.db.Volumes, Attempt: a.queue.Last,
+		Plugins: a.status.PluginMetrics, Reports: a.status.ReportMetrics, Host: a.status.HostMetrics,
+	})
+
+	a.runtimes = &dockervol.Service{
+		Store: records.Runtimes{Store: a.db}, Claims: a.claims, Volumes: a.volumes, Plugins: a.plugins,
+		Containers: runtimeCommands{a.plugins.Outside}, Mounts: a.host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
+		Events: a.events.Add, Log: a.log.Named("runtime"),
+	}
+	a.runtimeServer = dockervol.NewServer(a.runtimes)
+
+	if a.group, err = listen.GroupID(a.c.SocketGroup); err != nil {
+		return err
+	}
+
+	a.server = apiserver.New(apiserver.Options{
+		Claims: a.claims, Volumes: a.volumes, Snapshots: a.volumes, Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: a.plugins, Owners: a.owners,
+		Tests: service.Tests{Of: a.tests}, Events: service.Events{Log: a.events}, Metrics: a.metrics, Node: a.status.Node, MayWrite: listen.Allowed(a.group), Log: a.log.Named("api"),
+		State: &backup.Service{
+			DB: a.db, Node: a.node, Halt: a.halt, Plugins: a.plugins, Secrets: a.secrets.Of, Owners: a.owners, Queue: a.queue, Reaper: a.reaper, Events: a.events.Add,
+		},
+		Drainer: &drain.Service{
+			Store: records.Draining{WithLeftovers: records.WithLeftovers{Store: a.db}}, Claims: a.claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt, Strays: a.status.Strays,
+		},
+		Doctor: service.Doctor{Of: facts.NewDoctor(facts.Options{
+			Root: a.c.MountRoot(), StateFile: a.c.StateFile(), Halt: a.halt, OtherDataDir: a.otherDataDir, Serving: a.c.DockerSocket != "",
+			DB: a.db, Host: a.host, Dirs: a.dirs, Owners: a.owners, Queue: a.queue, Plugins: a.plugins, Tests: a.tests, Systemd: a.systemd, Containers: a.runtimes,
+			VolumeFiles: a.files.Problems, MetricsAddress: a.status.Unscraped,
+		})},
+	})
+
+	return nil
+}
+
+// newScraped returns the server of the metrics on a TCP address, or nil if no address is
+// configured.
+func (a *Agent) newScraped() *metrics.Server {
+	if a.c.MetricsAddress == "" {
+		return nil
+	}
+
+	log := a.log.Named("metrics")
+	tcp := listen.TCP{Dir: a.c.RuntimeDir, Args: []string{lendCommand}, Outside: a.plugins.Outside}
+	return metrics.NewServer(metrics.ServerOptions{
+		Address: a.c.MetricsAddress, Listen: tcp.Open, Write: a.metrics.Write,
+		Listening: func(at net.Addr) {
+			log.Info("metrics are there for everybody who reaches the address", "address", at.String())
+		},
+		Failed: func(err error) {
+			log.Error("cannot serve the metrics; it is tried again every 5s", "address", a.c.MetricsAddress, "error", err)
+		},
+		Log: log,
+	})
+}
+
+// These are the modes of the sockets. The group of the API socket may use it.
+const (
+	apiMode     = 0o660
+	runtimeMode = 0o600
+)
+
+// openSockets opens the sockets of the API and of the container runtimes, or takes them from
+// systemd.
+func (a *Agent) openSockets(context.Context) (err error) {
+	passed := listen.Inherit(a.log)
+	defer passed.Close(a.log)
+
+	if a.c.DockerSocket != "" {
+		if a.runtimeSocket, err = passed.Open(a.c.DockerSocket, 0, runtimeMode); err != nil {
+			return fmt.Errorf("cannot serve docker and podman at docker_socket: %w", err)
+		}
+	}
+
+	a.socket, err = passed.Open(a.c.Socket, a.group, apiMode)
+	return err
+}

@@ -1,0 +1,31 @@
+// Package facts collects the picture of the host over which the doctor applies its rules.
+//
+//	facts.go     NewDoctor
+//	memory.go    the facts from memory
+//	database.go  the file of the state database
+//	host.go      mounts and devices
+//	notes.go     the notes beside the mounts
+//	runtimes.go  docker and podman
+//	system.go    systemd, mount namespaces, and the helpers of mount(8)
+package facts
+
+import (
+	"os"
+	"time"
+
+	"github.com/volagent/volagent/agent/doctor"
+	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/agent/records"
+)
+
+// NewDoctor returns a doctor for this host.
+func NewDoctor(o Options) *doctor.Doctor {
+	c := &collector{o}
+	db := &database{file: o.StateFile, db: o.DB.DB}
+	return doctor.New(doctor.Options{
+		Root: o.Root, Records: records.Living{Store: o.DB, Owners: o.Owners}, Queue: o.Queue, Owners: o.Owners, Halt: o.Halt, OtherDataDir: o.OtherDataDir, Now: time.Now,
+		Host: hostFacts{o.Host, o.Dirs.Manager}, Notes: noteFacts{o.DB, o.Dirs.Manager, o.DB.Notes}, Guards: o.Dirs,
+		Database: db.look, Deregistered: c.leftovers, Tests: c.tests, Plugins: c.plugins, System: c.system, Unmet: c.unmet, Runtimes: c.runtimes,
+		Fstab: func() ([]fstab.Entry, error) { return fstab.Read(fstab.System(os.Getenv)) },
+	})
+}

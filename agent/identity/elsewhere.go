@@ -1,0 +1,112 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/config"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/mount"
+)
+
+// placeFile, in the runtime dir, contains the path of the data dir that the agent with this runtime
+// dir uses. It ends with the boot, like the mounts and plugins that it protects.
+const placeFile = "data_dir"
+
+// Elsewhere lists the mounts and running plugins of an agent with another data dir. Its plugins
+// listen in the runtime dir that this agent uses too.
+type Elsewhere struct {
+	DataDir string
+	Mounts  []mount.Entry
+
+	here    config.Dirs
+	plugins []supervisor.Listener
+}
+
+// Empty reports whether no agent with another data dir uses the runtime dir.
+func (e Elsewhere) Empty() bool { return len(e.Mounts)+len(e.plugins) == 0 }
+
+// Said explains why this agent must not start anything.
+func (e Elsewhere) Said() string {
+	var left []string
+	if n := len(e.Mounts); n > 0 {
+		left = append(left, fmt.Sprintf("%d mounts, as %s", n, e.Mounts[0].Path))
+	}
+	for _, p := range e.plugins {
+		left = append(left, fmt.Sprintf("the plugin at %s (pid %d)", p.Socket, p.PID))
+	}
+
+	return fmt.Sprintf("the runtime dir %s is that of an agent with the data dir %s, and this agent has the data dir %s; of the other one are still here: %s. "+
+		"Start the agent with the data dir %[2]s, empty the host (volctl node drain), stop the plugins (volctl plugin stop), and change the data dir then",
+		e.here.Runtime, e.DataDir, e.here.Data, strings.Join(left, "; "))
+}
+
+// LookElsewhere finds mounts and plugins of an agent with another data dir in this runtime dir. If
+// the state database was moved here from that data dir, it is the same agent, and LookElsewhere
+// returns nothing.
+func LookElsewhere(ctx context.Context, here config.Dirs, movedFrom string, host Host) (e Elsewhere, err error) {
+	e.here = here
+	raw, err := os.ReadFile(filepath.Join(here.Runtime, placeFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return e, fmt.Errorf("cannot tell which data dir the runtime dir belongs to: %w", err)
+	}
+
+	ours := func(dir string) bool { return dir == "" || dir == movedFrom || sameDir(dir, here.Data) }
+	e.DataDir = strings.TrimSpace(string(raw))
+	listeners := supervisor.Listeners(ctx, here.Runtime)
+	for _, l := range listeners {
+		if ours(e.DataDir) && !ours(l.DataDir) { // an earlier version of the agent wrote no placeFile
+			e.DataDir = l.DataDir
+		}
+	}
+
+	if ours(e.DataDir) {
+		return Elsewhere{}, nil
+	}
+
+	for _, l := range listeners {
+		if l.DataDir == e.DataDir {
+			e.plugins = append(e.plugins, l)
+		}
+	}
+
+	e.Mounts, err = MountsBelow(host, config.MountRoot(e.DataDir))
+	return e, err
+}
+
+// sameDir reports whether two paths lead to the same directory.
+func sameDir(a, b string) bool {
+	if a == b {
+		return true
+	}
+	one, err := os.Stat(a)
+	other, oerr := os.Stat(b)
+	return err == nil && oerr == nil && os.SameFile(one, other)
+}
+
+// ClaimRuntimeDir records that the runtime dir belongs to this data dir. If another data dir still
+// uses it, ClaimRuntimeDir records nothing and returns that agent's mounts and plugins.
+func ClaimRuntimeDir(ctx context.Context, here config.Dirs, movedFrom string, host Host, log hclog.Logger) (Elsewhere, error) {
+	e, err := LookElsewhere(ctx, here, movedFrom, host)
+	if err != nil || !e.Empty() {
+		return e, err
+	}
+
+	path := filepath.Join(here.Runtime, placeFile)
+	tmp := path + ".new"
+	err = os.WriteFile(tmp, []byte(here.Data+"\n"), 0o644)
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		log.Warn("cannot note which data dir uses the runtime dir; a change of data_dir while volumes are mounted is not noticed", "error", err)
+	}
+
+	return e, nil
+}

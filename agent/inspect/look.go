@@ -1,0 +1,238 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/config"
+	"github.com/volagent/volagent/agent/identity"
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/agent/records"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/volmgr/suggest"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Look compares the state database in a file with the host.
+func Look(ctx context.Context, here config.Dirs, stateFile string) (*Report, error) {
+	host, err := mount.New()
+	if err != nil {
+		return nil, err
+	}
+
+	in := &Report{
+		DataDir: here.Data, DB: "ok", Volumes: []Volume{}, Leftovers: []Volume{}, Unexplained: []Mount{},
+		Plugins: []Plugin{}, Runtimes: []Runtime{}, Findings: []string{},
+	}
+
+	snap, running, err := statedb.Inspect(stateFile)
+	in.AgentRunning, in.NodeID, in.Draining = running, snap.Node().ID, snap.Node().Draining
+	if err != nil {
+		in.DB = err.Error()
+		in.find("%s", in.DB)
+	}
+
+	in.records(ctx, host, snap)
+	in.plugins(host.Boot(), snap)
+	in.runtimes(snap)
+	in.Pending = Pending(snap.Volumes(), statedb.Snapshots.All(snap))
+	if err := in.elsewhere(ctx, here, snap.Node().DataDir, host); err != nil {
+		return nil, err
+	}
+
+	return in, in.unexplained(host, config.MountRoot(here.Data))
+}
+
+// plugins lists the plugins that have been used, and those that are registered at run time.
+func (in *Report) plugins(boot string, snap statedb.View) {
+	registered, listed := map[string]bool{}, map[string]bool{} // by plugin
+	for _, d := range statedb.Registered.All(snap) {
+		registered[d.ID] = true
+	}
+	for _, p := range statedb.Plugins.All(snap) {
+		if p.Empty() {
+			continue
+		}
+
+		in.Plugins = append(in.Plugins, Plugin{
+			ID: p.ID, Driver: p.Info.Driver, PID: p.Process.PID, Alive: alive(p.Process, boot), Registered: registered[p.Of()],
+		})
+		listed[p.Of()] = true
+	}
+
+	for id := range registered {
+		if listed[id] {
+			continue
+		}
+		in.Plugins = append(in.Plugins, Plugin{ID: id, Registered: true})
+	}
+
+	slices.SortFunc(in.Plugins, func(a, b Plugin) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+func (in *Report) find(format string, args ...any) {
+	in.Findings = append(in.Findings, fmt.Sprintf(format, args...))
+}
+
+// records looks at every path of every record.
+func (in *Report) records(ctx context.Context, host *mount.Host, snap statedb.View) {
+	all := snap.Volumes()
+	slices.SortFunc(all, func(a, b volume.Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
+	for _, r := range all {
+		v := inspectRecord(ctx, host, r)
+		in.Volumes = append(in.Volumes, v)
+		for _, m := range v.Mounts {
+			if m.Is != asRecorded && m.Is != inDoubt {
+				in.find("volume %q: %s (%s) is %s", v.ID, m.Path, m.What, m.Is)
+			}
+		}
+	}
+
+	for _, r := range records.Leftovers(snap) {
+		v := inspectRecord(ctx, host, r)
+		v.PendingCalls = provision.Behind(r)
+		in.Leftovers = append(in.Leftovers, v)
+	}
+}
+
+func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) Volume {
+	v := Volume{
+		ID: r.Volume.ID, PluginID: r.Volume.PluginID, ExternalID: r.Volume.ExternalID, Provision: string(r.Volume.Provision),
+		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []Claim{}, Mounts: []Mount{}, PendingCalls: r.PendingCalls(), Guards: r.Guards,
+	}
+
+	var wg sync.WaitGroup
+	var made []*Mount
+
+	look := func(what, path string, side volume.Side, m *volume.MountIdentity) {
+		if m == nil && (side == volume.Absent || side == volume.Present || path == "") {
+			return
+		}
+		seen := &Mount{What: what, Path: path}
+		made = append(made, seen)
+		wg.Go(func() { seen.Is, seen.FSType = compare(host.Look(ctx, path), m) })
+	}
+
+	look("staged", r.Node.StagingPath, r.Node.Staged, r.Node.Mount)
+
+	for _, c := range r.Ordered() {
+		v.Claims = append(v.Claims, inspectClaim(c))
+		look("published for "+c.Alloc, c.Target, c.Published, c.Mount)
+		look("bound for "+c.Alloc, c.At, c.Bound, c.BoundMount)
+	}
+
+	wg.Wait()
+	for _, m := range made {
+		if m.Is != "" {
+			v.Mounts = append(v.Mounts, *m)
+		}
+	}
+
+	return v
+}
+
+func inspectClaim(c volume.Claim) Claim {
+	in := Claim{Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted, Adopted: c.Adopted, Without: string(c.Without)}
+	if c.Owner.Mortal() {
+		in.Owner = c.Keeper().String()
+	}
+	return in
+}
+
+// compare describes the mount that was seen in place of a recorded one, and its file system. If no
+// mount is recorded and none is seen, both are empty.
+func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
+	if m == nil {
+		switch s.Seen {
+		case volume.SeenNothing:
+			return "", ""
+		case volume.SeenMount:
+			return inDoubt, s.Identity.FSType
+		default:
+			return string(s.Seen) + ": " + s.Detail, s.Identity.FSType
+		}
+	}
+
+	switch {
+	case s.Seen == volume.SeenNothing:
+		return "missing", m.FSType
+	case s.Seen == volume.SeenMount && s.Is(m):
+		return asRecorded, m.FSType
+	case s.Seen == volume.SeenMount:
+		return "another mount", m.FSType
+	default:
+		return string(s.Seen) + ": " + s.Detail, m.FSType
+	}
+}
+
+// unexplained lists the mounts below the root that no record explains.
+func (in *Report) unexplained(host *mount.Host, root string) error {
+	known := map[string]bool{}
+	for _, v := range slices.Concat(in.Volumes, in.Leftovers) {
+		for _, m := range v.Mounts {
+			known[m.Path] = true
+		}
+	}
+
+	entries, err := identity.MountsBelow(host, root)
+	if err != nil {
+		return err
+	}
+
+	for _, e := range entries {
+		if !known[e.Path] {
+			in.Unexplained = append(in.Unexplained, Mount{Path: e.Path, Is: "not recorded", Source: e.Source, FSType: e.Identity.FSType})
+			in.find("%s is mounted (%s), and no record explains it", e.Path, e.Identity.FSType)
+		}
+	}
+
+	return nil
+}
+
+// alive reports whether a recorded process still runs. It is not fooled by another process with the
+// same pid.
+func alive(p volume.PluginProcess, boot string) bool {
+	if p.PID == 0 || p.Boot != boot {
+		return false
+	}
+	st, err := proc.ReadStat(p.PID)
+	return err == nil && st.Alive() && st.Began(p.StartTime)
+}
+
+// runtimes lists the volumes that container runtimes know.
+func (in *Report) runtimes(snap statedb.View) {
+	for _, v := range statedb.RuntimeVolumes.All(snap) {
+		_, known := snap.Volume(v.VolumeID)
+		in.Runtimes = append(in.Runtimes, Runtime{v, !known})
+	}
+}
+
+// Pending returns the changes whose end the agent has not seen.
+func Pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.PendingChange {
+	all := []api.PendingChange{}
+	for _, p := range volume.PendingChanges(volumes, snapshots) {
+		all = append(all, api.PendingChange{Subject: p.Subject, Since: p.Since, Message: p.Message, Command: suggest.Words(p.Command)})
+	}
+	return all
+}
+
+// elsewhere lists the mounts of an agent with another data dir.
+func (in *Report) elsewhere(ctx context.Context, here config.Dirs, movedFrom string, host *mount.Host) error {
+	e, err := identity.LookElsewhere(ctx, here, movedFrom, host)
+	if err != nil || e.Empty() {
+		return err
+	}
+
+	in.OtherDataDir = e.DataDir
+	for _, m := range e.Mounts {
+		in.Elsewhere = append(in.Elsewhere, Mount{Path: m.Path, Is: "not recorded", Source: m.Source, FSType: m.Identity.FSType})
+	}
+	in.find("%s", e.Said())
+	return nil
+}

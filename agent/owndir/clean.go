@@ -1,0 +1,37 @@
+package owndir
+
+import (
+	"context"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Tidy removes leftovers of an earlier boot below the mount directories.
+func (d Dirs) Tidy(log hclog.Logger) {
+	if err := d.Manager.Tidy(); err != nil {
+		log.Warn("something was left where volumes are mounted, from before this boot", "error", err)
+	}
+}
+
+// RepairModes closes mount directories that an earlier version left open to every user.
+func (d Dirs) RepairModes(ctx context.Context, log hclog.Logger) {
+	if err := d.Manager.RepairModes(ctx, d.all()); err != nil {
+		log.Warn("cannot set the modes of directories that volumes are mounted in; other users may reach paths that are meant for root alone, or miss their volumes", "error", err)
+	}
+}
+
+// DropLeftover deletes a leftover record that is completely undone, and first makes its directories
+// writable again. It returns a volume of the same storage that may be waiting for that.
+func (d Dirs) DropLeftover(r volume.Record, log hclog.Logger) (waiting string) {
+	if err := d.undone(r); err != nil {
+		log.Warn("a directory still refuses writes although no volume is mounted there any more; to make it writable: chattr -i DIRECTORY", "volume", r.Volume.ID, "error", err)
+	}
+	waiting, err := d.Records.Settle(context.Background(), r)
+	if err != nil {
+		log.Error("cannot drop the record of a forced deregister, whose calls are all made; it is tried again", "volume", r.Volume.ID, "error", err)
+	}
+
+	return waiting
+}

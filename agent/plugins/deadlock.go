@@ -1,0 +1,77 @@
+package plugins
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/suggest"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// byDocker reports whether docker runs a part of a plugin.
+func byDocker(part supervisor.Status) bool {
+	return part.Running["container.runtime"] == volume.RuntimeDocker
+}
+
+// deadlock returns a warning for a plugin that docker runs and that docker needs for its own
+// volumes. At a boot, containers with these volumes start before the plugin does. It returns "" if
+// there is no such problem.
+func (p Set) deadlock(st supervisor.Status) string {
+	if !slices.ContainsFunc(st.Parts, byDocker) {
+		return ""
+	}
+
+	var names []string
+	for _, v := range statedb.RuntimeVolumes.All(p.Usage.Records) {
+		if r, ok := p.Usage.Records.Volume(v.VolumeID); ok && v.Runtime == volume.RuntimeDocker && r.Volume.PluginID == st.ID {
+			names = append(names, v.Name)
+		}
+	}
+
+	if len(names) == 0 {
+		return ""
+	}
+
+	slices.Sort(names)
+	return fmt.Sprintf("docker runs it, and uses it for volumes of its own (%s): at a boot, and when docker is started again, their containers fail that start before it; "+
+		"have podman, a unit or exec run it", strings.Join(names, ", "))
+}
+
+// Deadlocks returns the warnings of deadlock as problems, for the host's status.
+func (p Set) Deadlocks() (problems []api.Problem) {
+	for _, st := range p.Statuses() {
+		if words := p.deadlock(st); words != "" {
+			problems = append(problems, api.Problem{Subject: st.ID, Message: words, Command: suggest.Command("volctl plugin status %s", st.ID)})
+		}
+	}
+
+	return problems
+}
+
+// WarnDeadlocks emits one event for each of these plugins, until ctx ends.
+func (p Set) WarnDeadlocks(ctx context.Context, every time.Duration, events func(...volume.Event)) {
+	told := map[string]bool{}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+
+	for {
+		for _, d := range p.Deadlocks() {
+			if !told[d.Subject] {
+				events(volume.Event{Type: "plugin-warning", Plugin: d.Subject, Message: d.Message})
+			}
+			told[d.Subject] = true
+		}
+
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package plugins
+
+import (
+	"slices"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/supervisor"
+)
+
+// List returns all plugins for the API.
+func (p Set) List() []api.Plugin {
+	out := []api.Plugin{}
+	for _, st := range p.Statuses() {
+		out = append(out, p.show(st))
+	}
+	return out
+}
+
+// Get returns one plugin for the API.
+func (p Set) Get(id string) (api.Plugin, bool) {
+	st, err := p.Status(id)
+	if err != nil {
+		return api.Plugin{}, false
+	}
+	return p.show(st), true
+}
+
+func (p Set) show(st supervisor.Status) api.Plugin {
+	out := api.Plugin{
+		ID: st.ID, Type: st.Type, Runner: st.Runner, Provider: st.Info.Driver, Version: st.Info.Version,
+		State: string(st.State), Reason: st.Reason, Since: st.Since, Next: st.Next, PID: st.PID, Restarts: st.Restarts,
+		NodeID: st.Info.NodeID, Topology: st.Info.Topology, MaxVolumes: st.Info.MaxVolumes, Volumes: []string{},
+		ControllerCapabilities: st.Info.ControllerCaps, NodeCapabilities: st.Info.NodeCaps,
+		Socket: st.Socket, LogFile: st.LogFile, LastExit: st.LastExit, LastLog: st.LastLog, Pending: st.Pending,
+		ControllersHealthy: st.Controllers.Healthy, ControllersExpected: st.Controllers.Expected,
+		NodesHealthy: st.Nodes.Healthy, NodesExpected: st.Nodes.Expected,
+		Warnings: st.Warnings,
+	}
+
+	deadlock := p.deadlock(st)
+	if deadlock != "" {
+		out.Warnings = append(slices.Clone(out.Warnings), deadlock)
+	}
+	for _, part := range st.Parts {
+		shown := showPart(part)
+		if deadlock != "" && byDocker(part) {
+			shown.Warnings = append(slices.Clone(shown.Warnings), deadlock)
+		}
+		out.Parts = append(out.Parts, shown)
+	}
+
+	for _, r := range p.Usage.Records.Volumes() {
+		if r.Volume.PluginID != st.ID {
+			continue
+		}
+
+		out.Volumes = append(out.Volumes, r.Volume.ID)
+		if r.Held() {
+			out.Staged++
+		}
+		out.FUSEClaims += fuseClaims(r)
+	}
+
+	slices.Sort(out.Volumes)
+	return out
+}
+
+func showPart(st supervisor.Status) api.PluginPart {
+	return api.PluginPart{
+		Type: st.Type, Instance: st.Instance, State: string(st.State), Reason: st.Reason, Since: st.Since, Next: st.Next,
+		Restarts: st.Restarts, PID: st.PID, Socket: st.Socket, Runner: st.Runner, File: st.File, Registered: st.Registered, Version: st.Info.Version,
+		LastExit: st.LastExit, LogFile: st.LogFile, LastLog: st.LastLog, Pending: st.Pending, Running: st.Running, Wanted: st.Wanted,
+		Warnings: st.Warnings,
+	}
+}
+
+// IDs returns the ids of all plugins, sorted.
+func (p Set) IDs() []string {
+	var ids []string
+	for _, st := range p.Statuses() {
+		ids = append(ids, st.ID)
+	}
+	return ids
+}

@@ -1,0 +1,172 @@
+package plugins
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/plugintest"
+	"github.com/volagent/volagent/agent/records"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/remedy"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Tested adapts the plugins for plugintest.
+type Tested struct{ Set }
+
+// Tested returns a plugin that is ready.
+func (p Tested) Tested(id string) (plugintest.Plugin, error) {
+	c, err := p.Client(id)
+	if err != nil {
+		return nil, err
+	}
+	return testedPlugin{c, provisioner{p.Set, id}}, nil
+}
+
+// Await waits until all services of a plugin are ready, or returns the plugin's state as an error.
+func (p Tested) Await(ctx context.Context, id string) error {
+	for {
+		changed := p.Changed(id)
+		v := p.View(id)
+		if v.Ready {
+			return nil
+		}
+
+		select {
+		case <-changed:
+			continue
+		case <-ctx.Done():
+		}
+
+		if err := p.asked(id); err != nil {
+			return err
+		}
+
+		return volume.Errorf(volume.ErrPluginUnavailable, "plugin %q is %s: %s", id, v.State, v.Reason).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
+	}
+}
+
+// testedPlugin sends each call to the right part of the plugin.
+type testedPlugin struct {
+	*csiclient.Client
+	provisioner
+}
+
+// CreateVolume asks a controller for storage.
+func (p testedPlugin) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
+	return p.provisioner.CreateVolume(ctx, r)
+}
+
+// DeleteVolume asks a controller to destroy storage.
+func (p testedPlugin) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
+	return p.provisioner.DeleteVolume(ctx, r)
+}
+
+// NodeStats asks the node part how full a volume is.
+func (p testedPlugin) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
+	return p.Client.NodeStats(ctx, r)
+}
+
+// ControllerPublish asks a controller to connect a volume to this host.
+func (p testedPlugin) ControllerPublish(ctx context.Context, r call.ControllerPublishRequest) (map[string]string, error) {
+	c, err := p.plugins.Controller(p.id, r.ExternalID)
+	if err != nil {
+		return nil, err
+	}
+	return controller{c}.ControllerPublish(ctx, r)
+}
+
+// ControllerUnpublish asks a controller to disconnect a volume from this host.
+func (p testedPlugin) ControllerUnpublish(ctx context.Context, r call.ControllerUnpublishRequest) error {
+	c, err := p.plugins.Controller(p.id, r.ExternalID)
+	if err != nil {
+		return err
+	}
+	return controller{c}.ControllerUnpublish(ctx, r)
+}
+
+// TestRecords adapts the state database for plugintest.
+type TestRecords struct {
+	*supervisor.Supervisor // stores the scratch volume of a test
+
+	Usage Usage
+}
+
+// Registered returns the id under which a storage volume is registered, or was before a forced
+// deregister that left something.
+func (r TestRecords) Registered(driver, external string) (string, bool) {
+	for _, v := range (records.WithLeftovers{Store: r.Usage.Records}).Volumes() {
+		if v.Volume.Driver == driver && v.Volume.ExternalID == external {
+			return v.Volume.ID, true
+		}
+	}
+
+	return "", false
+}
+
+// InUse returns the volumes that are on this host through a plugin, without the test's own.
+func (r TestRecords) InUse(id string) []string {
+	var ids []string
+	for _, v := range r.Usage.InUse(id) {
+		if s := r.Scratch(id); s == nil || v != plugintest.Name(s) {
+			ids = append(ids, v)
+		}
+	}
+
+	return ids
+}
+
+// TestHost adapts the mount table for plugintest.
+type TestHost struct {
+	*mount.Host
+
+	Root string // the directory of all mounts
+}
+
+// Count returns the number of mounts at a path.
+func (h TestHost) Count(path string) (n int, err error) {
+	entries, err := h.Under(path)
+	for _, e := range entries {
+		if e.Path == path {
+			n++
+		}
+	}
+
+	return n, err
+}
+
+// Own reports whether a mount shows a directory below the mount root.
+func (h TestHost) Own(id volume.MountIdentity) (bool, error) { return h.InTree(id, h.Root) }
+
+// Unmount uses force if necessary, because no other process needs the mounts of a test.
+func (h TestHost) Unmount(ctx context.Context, path string) (err error) {
+	for _, how := range []mount.How{mount.Plain, mount.Force, mount.Lazy} {
+		if err = h.Host.Unmount(ctx, path, how); err == nil {
+			return nil
+		}
+	}
+
+	return err
+}
+
+// Remove removes an empty directory, or the leftover of a target.
+func (h TestHost) Remove(path string) error { return h.RemoveLeftover(path) }
+
+// RecoverTests undoes the tests that an earlier agent did not finish.
+func RecoverTests(ctx context.Context, u Usage, tests *plugintest.Service, log hclog.Logger) {
+	var wg sync.WaitGroup
+	for id := range u.Scratches() {
+		wg.Go(func() {
+			if err := tests.Recover(ctx, id); err != nil && ctx.Err() == nil {
+				log.Warn("what a test of a plugin left is still there", "plugin", id, "error", err)
+			}
+		})
+	}
+
+	wg.Wait()
+}

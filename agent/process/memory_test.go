@@ -1,0 +1,12 @@
+package process
+
+import "testing"
+
+// An agent with a small heap collects rarely. With a large heap it uses Go's default.
+func TestGCPercent(t *testing.T) {
+	for live, want := range map[uint64]int{0: 400, 4 << 20: 400, 16 << 20: 200, 32 << 20: 100, 1 << 40: 100} {
+		if got := gcPercent(live); got != want {
+			t.Errorf("with %d bytes in use: %d %%, want %d %%", live, got, want)
+		}
+	}
+}

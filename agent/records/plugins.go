@@ -1,0 +1,45 @@
+package records
+
+import (
+	"context"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Plugins adapts the state database for the supervisor.
+type Plugins struct{ Store }
+
+// LoadPlugins returns all records.
+func (s Plugins) LoadPlugins() ([]volume.PluginRecord, error) { return statedb.Plugins.All(s), nil }
+
+// SavePlugin stores a record durably.
+func (s Plugins) SavePlugin(ctx context.Context, rec volume.PluginRecord) error {
+	return s.Happened(ctx, func(tx *statedb.Tx) error {
+		statedb.Plugins.Put(tx, rec)
+		return nil
+	})
+}
+
+// LoadRegistered returns the definitions that were registered at run time.
+func (s Plugins) LoadRegistered() ([]volume.PluginDefinition, error) {
+	return statedb.Registered.All(s), nil
+}
+
+// Register stores a definition. Either it is on disk, or nothing changes.
+func (s Plugins) Register(ctx context.Context, def volume.PluginDefinition) error {
+	return s.Update(ctx, func(tx *statedb.Tx) error {
+		statedb.Registered.Put(tx, def)
+		return nil
+	})
+}
+
+// Deregister deletes definitions, all or none.
+func (s Plugins) Deregister(ctx context.Context, defs []volume.PluginDefinition) error {
+	return s.Update(ctx, func(tx *statedb.Tx) error {
+		for _, def := range defs {
+			statedb.Registered.Remove(tx, def)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/config"
+	"github.com/volagent/volagent/agent/plugins"
+	"github.com/volagent/volagent/agent/process"
+	"github.com/volagent/volagent/agent/records"
+	"github.com/volagent/volagent/agent/sample"
+)
+
+// These limits bound a shutdown, with those in life.go. Their sum is below the 10 s that an operator
+// waits, and below the 15 s that systemd waits.
+const (
+	answerWithin = 2 * time.Second // running API calls
+	stepWithin   = 5 * time.Second // the current step of each volume
+	pullWithin   = time.Second     // the same while the host goes down: hanging calls are abandoned
+)
+
+// begin starts the servers and the background tasks. A task that must not end sends its error to
+// failed.
+func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<- error) {
+	background := func(fn func() error) {
+		wg.Go(func() {
+			if err := fn(); err != nil {
+				failed <- err
+			}
+		})
+	}
+
+	background(func() error { return a.server.Serve(a.socket) })
+	if a.runtimeSocket != nil {
+		background(func() error { return a.runtimeServer.Serve(a.runtimeSocket) })
+	}
+	if a.halt == "" { // in halt, plugins would mount where other processes do not see the mounts
+		// Detach the claims whose owners ended while no agent ran, before anything is mounted for
+		// them.
+		a.reaper.Pass(running)
+		wg.Go(func() { a.reaper.Run(running) })
+		wg.Go(func() { a.runtimes.Run(running) })
+		wg.Go(func() { a.plugins.WarnDeadlocks(running, claim.ReapEvery, a.events.Add) })
+		background(func() error { return a.plugins.Run(running) })
+		wg.Go(func() { a.db.Notes.Complete(running) })
+		wg.Go(func() { plugins.RecoverTests(running, a.plugins.Usage, a.tests, a.log) })
+		wg.Go(func() { a.files.Run(running) })
+		if every, err := a.c.SampleEvery(); err == nil { // check has validated it
+			wg.Go(func() { a.newSampler(every).Run(running) })
+		}
+	}
+
+	if a.scraped != nil {
+		wg.Go(func() { a.scraped.Run(running) })
+	}
+	wg.Go(func() { process.TendMemory(running) })
+	wg.Go(func() { process.Watchdog(running, a.log, func() bool { a.db.Node(); return true }) })
+	a.queue.Start()
+}
+
+// newSampler returns the sampler of reports for the metrics.
+func (a *Agent) newSampler(every time.Duration) *sample.Sampler {
+	return sample.New(sample.Options{
+		Every: every, Volumes: a.db.Volumes, View: a.plugins.View, Last: a.queue.Last, Log: a.log,
+		Report: func(ctx context.Context, id string) error {
+			_, err := a.volumes.Report(ctx, id, 0, false)
+			return err
+		},
+	})
+}
+
+// stop ends the servers, the steps and, if the host is going down, the plugins. It returns the text
+// of the last event.
+func (a *Agent) stop(inOrder bool) (last string) {
+	host := &process.Shutdown{
+		Halt: a.halt, Systemd: a.systemd, Queue: a.queue, Plugins: a.plugins, Records: records.WithLeftovers{Store: a.db}.Volumes, Events: a.events.Add, Down: a.down, Log: a.log,
+	}
+	down := inOrder && host.Coming()
+	patience := stepWithin
+	if down {
+		last, patience = "this host is going down", pullWithin
+		host.Unmount()
+	} else {
+		last = "plugins and mounts stay"
+		process.Notify(a.log, daemon.SdNotifyStopping)
+		a.log.Info("stopping; plugins and mounts stay")
+	}
+
+	process.Within(answerWithin, func(ctx context.Context) {
+		if err := a.server.Close(ctx); err != nil {
+			a.log.Warn("cannot close the API socket", "error", err)
+		}
+		if err := a.runtimeServer.Close(ctx); err != nil {
+			a.log.Warn("cannot close the socket of docker and podman", "error", err)
+		}
+	})
+
+	process.Within(patience, a.stopQueue)
+	if down {
+		host.EndPlugins()
+	}
+
+	return last
+}
+
+// stopQueue ends all steps, and records whether they all ended in time.
+func (a *Agent) stopQueue(ctx context.Context) {
+	if !a.queue.Stop(ctx) || a.halt != "" {
+		return
+	}
+	if err := a.db.MarkStopped(context.WithoutCancel(ctx)); err != nil {
+		a.log.Warn("cannot record that the agent stopped in order; the next one takes all that is unsettled for uncertain", "error", err)
+	}
+}
+
+// wait returns when the agent must stop. It returns an error if a part of the agent failed.
+func (a *Agent) wait(ctx context.Context, failed <-chan error) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		case <-hup:
+			process.Notify(a.log, process.Reloading())
+			a.reload()
+			a.notifyReady()
+		}
+	}
+}
+
+func (a *Agent) notifyReady() {
+	process.Notify(a.log, daemon.SdNotifyReady+"\nSTATUS="+a.status.Line())
+}
+
+// reload reads the configuration and the plugin files again. It logs settings that need a restart.
+// A file with a mistake changes nothing.
+func (a *Agent) reload() {
+	c, err := config.Load(a.flags)
+	if err != nil {
+		a.log.Error("the configuration was not reloaded", "error", err)
+		return
+	}
+
+	a.log.SetLevel(hclog.LevelFromString(c.LogLevel))
+	c.LogLevel = a.c.LogLevel
+	if c != a.c {
+		a.log.Warn("a change of the configuration other than log_level takes effect at the next start")
+	}
+	if err := a.plugins.Reload(); err != nil {
+		a.log.Error("the plugin files were not reloaded", "error", err)
+		return
+	}
+
+	a.files.Reread()
+	a.log.Info("reloaded")
+}

@@ -1,0 +1,39 @@
+package service
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// TestEvents checks that an event keeps all its fields on its way to the API, and that readers see
+// only the events of their volume and those after their number.
+func TestEvents(t *testing.T) {
+	log := event.Open(event.Options{Dir: t.TempDir(), Told: func(event.Event) {}, Warn: func(msg string, err error) { t.Error(msg, err) }})
+	defer log.Close(context.Background())
+	log.Add(
+		volume.Event{Type: "step-failed", Volume: "pg", Alloc: "web", Plugin: "p", Step: "NodeStageVolume", Message: "no space"},
+		volume.Event{Type: "plugin-ready", Plugin: "p", Part: "controller", Message: "ready"},
+	)
+
+	events := Events{Log: log}
+	var read []api.Event
+	last, err := events.Read(t.Context(), "pg", time.Time{}, 0, func(e api.Event) error { read = append(read, e); return nil })
+	if err != nil || last != 2 || len(read) != 1 {
+		t.Fatalf("%+v, last %d, %v", read, last, err)
+	}
+	want := api.Event{Time: read[0].Time, Seq: 1, Volume: "pg", Alloc: "web", Plugin: "p", Type: "step-failed", Step: "NodeStageVolume", Message: "no space"}
+	if diff := cmp.Diff(want, read[0]); diff != "" {
+		t.Error(diff)
+	}
+	after, more := events.After(1)
+	if len(after) != 1 || after[0].Part != "controller" || more == nil {
+		t.Errorf("after the first: %+v", after)
+	}
+}

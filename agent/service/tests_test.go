@@ -1,0 +1,26 @@
+package service
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// The record of a test is kept until everything is undone, and its secrets are not sealed. A test
+// therefore accepts references only.
+func TestPluginTestTakesNoLiteral(t *testing.T) {
+	for _, s := range []api.Secret{{Literal: api.NewLiteral("hunter2")}, {Sealed: true}} {
+		_, err := toAsk(api.PluginTest{Secrets: map[string]api.Secret{"key": s}})
+		if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), `secret "key" is no reference`) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+	ask, err := toAsk(api.PluginTest{Secrets: map[string]api.Secret{"key": {File: "/f"}}})
+	if err != nil || ask.Secrets["key"] != (call.SecretRef{File: "/f"}) {
+		t.Errorf("a reference: %+v, %v", ask.Secrets, err)
+	}
+}

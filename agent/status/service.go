@@ -1,0 +1,50 @@
+package status
+
+import (
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/metrics"
+	"github.com/volagent/volagent/agent/plugins"
+	"github.com/volagent/volagent/agent/records"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Queue tells how the last step of a volume went.
+type Queue interface {
+	Last(r volume.Record) *volume.Attempt
+}
+
+// Tests tells whether a test of a plugin is running.
+type Tests interface{ Testing(pluginID string) bool }
+
+// Files reports problems with volume files.
+type Files interface{ Problems() []api.Problem }
+
+// Reports returns the last report of a plugin about a volume.
+type Reports interface {
+	LastReport(r volume.Record) volume.Report
+}
+
+// Host reads the mount table.
+type Host interface {
+	Under(path string) ([]mount.Entry, error)
+}
+
+// Service describes the agent and its host.
+type Service struct {
+	NodeID, DataDir string
+	MetricsAddress  string // configured; empty for none
+	Halt            string // why no call is sent to any plugin; empty in normal operation
+	Started         time.Time
+
+	Records records.Store
+	Plugins plugins.Set
+	Queue   Queue
+	Tests   Tests
+	Files   Files
+	Volumes Reports
+	Host    Host
+	Scraped *metrics.Server // nil without a metrics address
+}

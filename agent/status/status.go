@@ -1,0 +1,53 @@
+// Package status describes the agent and its host: to people, to the API and to the metrics. It
+// gathers the problems that the agent knows without looking at the host.
+//
+//	status.go    the node as a whole
+//	problems.go  its problems, each with the command that helps
+//	strays.go    what is mounted without a record
+//	metrics.go   the same facts as numbers
+//	service.go   the type Service, and what it needs
+package status
+
+import (
+	"fmt"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/inspect"
+	"github.com/volagent/volagent/statedb"
+)
+
+// Line returns the status line for systemctl status.
+func (s *Service) Line() string {
+	if s.Halt != "" {
+		return "halted: " + s.Halt
+	}
+	return fmt.Sprintf("%d volumes", len(s.Records.Volumes()))
+}
+
+// Node returns the node for the API, without the counts that the API server makes itself.
+func (s *Service) Node() api.Node {
+	n := api.Node{ID: s.NodeID, Version: api.Version, StartedAt: s.Started, DataDir: s.DataDir, State: "ok", DB: "ok", Draining: s.Records.Draining()}
+	if s.Halt != "" {
+		n.State = s.Halt
+	}
+	if p, ok := s.fault(); ok {
+		n.DB = s.Records.Fault().Error()
+		n.Problems = append(n.Problems, p)
+	}
+
+	if p, ok := s.lost(); ok {
+		if n.DB == "ok" {
+			n.DB = "made anew"
+		}
+		n.Problems = append(n.Problems, p)
+	}
+
+	n.Problems = append(n.Problems, s.full()...)
+	n.Problems = append(n.Problems, s.Unscraped()...)
+	n.Problems = append(n.Problems, s.Files.Problems()...)
+	n.Problems = append(n.Problems, s.leftovers()...)
+	n.Problems = append(n.Problems, s.cutTests()...)
+	n.Problems = append(n.Problems, s.Plugins.Deadlocks()...)
+	n.Pending = inspect.Pending(s.Records.Volumes(), statedb.Snapshots.All(s.Records))
+	return n
+}
