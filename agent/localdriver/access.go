@@ -4,6 +4,8 @@ import (
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // access is a parsed volume capability.
@@ -33,9 +35,9 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
 		a.readerOnly = true
 	case csi.VolumeCapability_AccessMode_UNKNOWN:
-		return a, invalidf("the capability has no access mode")
+		return a, csierr.Invalidf("the capability has no access mode")
 	default:
-		return a, invalidf("access mode %s is not possible: a local volume is on one node only", mode)
+		return a, csierr.Invalidf("access mode %s is not possible: a local volume is on one node only", mode)
 	}
 
 	switch {
@@ -49,7 +51,7 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 		a.fsType = c.GetMount().GetFsType()
 		a.flags = parseMountFlags(slices.Concat(defaultFlags, c.GetMount().GetMountFlags()))
 	default:
-		return a, invalidf("the capability says neither mount nor block")
+		return a, csierr.Invalidf("the capability says neither mount nor block")
 	}
 
 	return a, nil
@@ -59,7 +61,7 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 // volume was not created for that capability.
 func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
 	if c == nil {
-		return access{}, invalidf("the volume capability is missing")
+		return access{}, csierr.Invalidf("the volume capability is missing")
 	}
 
 	a, err := parseAccess(c)
@@ -69,13 +71,13 @@ func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
 
 	switch {
 	case a.block && !v.Block:
-		return a, preconditionf("volume %q was not created for block access", v.ID)
+		return a, csierr.Preconditionf("volume %q was not created for block access", v.ID)
 	case !a.block && v.Type == typeImage && v.FSType == "":
-		return a, preconditionf("volume %q was created for block access only and holds no filesystem of ours", v.ID)
+		return a, csierr.Preconditionf("volume %q was created for block access only and holds no filesystem of ours", v.ID)
 	case a.fsType != "" && a.fsType != v.FSType:
-		return a, preconditionf("volume %q cannot be mounted as %q: %s", v.ID, a.fsType, v.describe())
+		return a, csierr.Preconditionf("volume %q cannot be mounted as %q: %s", v.ID, a.fsType, v.describe())
 	case v.Type == typeDirectory && len(a.flags.fs) > 0:
-		return a, invalidf("mount flag %q belongs to a filesystem, and volume %q is a directory; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
+		return a, csierr.Invalidf("mount flag %q belongs to a filesystem, and volume %q is a directory; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
 			a.flags.fs[0], v.ID)
 	}
 

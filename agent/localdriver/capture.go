@@ -8,9 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 const (
@@ -112,7 +113,7 @@ func (d *driver) classify(one *captured, perFile bool) error {
 
 	for _, l := range loops {
 		if l.stale {
-			return preconditionf("the image of volume %q was deleted or replaced while it was attached to %s, so it cannot be copied as it is used; detach the volume first", v.ID, l.path())
+			return csierr.Preconditionf("the image of volume %q was deleted or replaced while it was attached to %s, so it cannot be copied as it is used; detach the volume first", v.ID, l.path())
 		}
 	}
 
@@ -135,7 +136,7 @@ func (d *driver) classify(one *captured, perFile bool) error {
 // files cannot all be copied at one moment.
 func (d *driver) refuseWriters(v volume) error {
 	refuse := func(where string) error {
-		return preconditionf("volume %q is a directory and mounted writable at %s, so it cannot be copied as it is at one moment; "+
+		return csierr.Preconditionf("volume %q is a directory and mounted writable at %s, so it cannot be copied as it is at one moment; "+
 			"detach it first, or take a snapshot with the parameter %s: %s, in which only each file by itself is consistent",
 			v.ID, where, paramConsistency, consistencyPerFile)
 	}
@@ -312,7 +313,7 @@ func (c *captured) flush() error {
 func (c *captured) cutPlain(ctx context.Context, p *progress) error {
 	const advice = "detach it first, or put the driver's state directory on xfs or btrfs, which can clone a file at once"
 	if c.fs == nil {
-		return preconditionf("it is attached as a block device, and this filesystem cannot clone a file at one moment; %s", advice)
+		return csierr.Preconditionf("it is attached as a block device, and this filesystem cannot clone a file at one moment; %s", advice)
 	}
 
 	_, bytes, err := c.copy.allocated()
@@ -320,13 +321,13 @@ func (c *captured) cutPlain(ctx context.Context, p *progress) error {
 		return err
 	}
 	if bytes > shortCopy {
-		return preconditionf("it is mounted and holds %s; this filesystem cannot clone a file, and its writers would hang while so much is copied (at most %s are); %s",
+		return csierr.Preconditionf("it is mounted and holds %s; this filesystem cannot clone a file, and its writers would hang while so much is copied (at most %s are); %s",
 			humanBytes(bytes), humanBytes(shortCopy), advice)
 	}
 
 	err = c.copy.plain(ctx, p)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return preconditionf("it is mounted, and its data could not be copied within %s, for which its writers were made to wait; %s", freezeMost, advice)
+		return csierr.Preconditionf("it is mounted, and its data could not be copied within %s, for which its writers were made to wait; %s", freezeMost, advice)
 	}
 
 	return err
@@ -337,7 +338,7 @@ func (c *captured) cutPlain(ctx context.Context, p *progress) error {
 func (d *driver) lockToRelease(id string) (func(), error) {
 	unlock, ok := d.busy.try(id)
 	if !ok {
-		return nil, codedf(codes.Aborted, "another operation on %q is running", id)
+		return nil, csierr.Errorf(codes.Aborted, "another operation on %q is running", id)
 	}
 	return unlock, nil
 }

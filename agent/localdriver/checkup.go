@@ -10,11 +10,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // ControllerGetVolumeHealth returns the health problems of a volume. The driver serves one node, so
@@ -31,12 +32,12 @@ func (d *driver) ControllerGetVolumeHealth(_ context.Context, req *csi.Controlle
 // like ListVolumes.
 func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
 	if req.GetMaxEntries() < 0 {
-		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
+		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
 	}
 
 	after := req.GetStartingToken()
 	if after != "" && !validID(after) {
-		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
+		return nil, csierr.Errorf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
 
 	look, err := lookAround()
@@ -92,7 +93,7 @@ func (d *driver) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealth
 
 func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 	if id == "" {
-		return nil, invalidf("the volume id is empty")
+		return nil, csierr.Invalidf("the volume id is empty")
 	}
 
 	look, err := lookAround()
@@ -102,7 +103,7 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 
 	s, err := d.examine(look, id, paths...)
 	if errors.Is(err, errNoVolume) {
-		return nil, codedf(codes.NotFound, "no volume %q", id)
+		return nil, csierr.Errorf(codes.NotFound, "no volume %q", id)
 	}
 	if err != nil {
 		return nil, err
@@ -136,7 +137,7 @@ func lookAround() (surroundings, error) {
 }
 
 // errBusy is returned for a volume on which another call is working.
-var errBusy = codedf(codes.Aborted, "another operation on the volume is running")
+var errBusy = csierr.Errorf(codes.Aborted, "another operation on the volume is running")
 
 // examine inspects a volume without blocking other calls. Only if data seems to be missing does it
 // lock the volume and inspect it again, because a concurrent deletion looks the same.

@@ -9,6 +9,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // origin is the snapshot or volume from which a new volume is copied.
@@ -105,7 +107,7 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 
 	made, ok := d.store.getByName(want.Name)
 	if !ok {
-		return made, codedf(codes.Aborted, "volume %q was deleted as soon as it was made", want.Name)
+		return made, csierr.Errorf(codes.Aborted, "volume %q was deleted as soon as it was made", want.Name)
 	}
 
 	return made, nil
@@ -134,7 +136,7 @@ func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, erro
 		return v.origin(), err
 	}
 
-	return origin{}, invalidf("the content source is neither a snapshot nor a volume")
+	return origin{}, csierr.Invalidf("the content source is neither a snapshot nor a volume")
 }
 
 // planCopy plans a volume with the type and filesystem of its source. It refuses a request that
@@ -157,11 +159,11 @@ func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
 
 	switch {
 	case want.Type != from.typ:
-		return want, invalidf("type %q is asked for, but %s has type %q, and a copy has the same", want.Type, from, from.typ)
+		return want, csierr.Invalidf("type %q is asked for, but %s has type %q, and a copy has the same", want.Type, from, from.typ)
 	case want.FSType != from.fsType && from.fsType == "":
-		return want, invalidf("a filesystem is asked for, but %s is a raw image; list only block access", from)
+		return want, csierr.Invalidf("a filesystem is asked for, but %s is a raw image; list only block access", from)
 	case want.FSType != from.fsType:
-		return want, invalidf("fs_type %q is asked for, but %s holds %q, and a copy has the same", want.FSType, from, from.fsType)
+		return want, csierr.Invalidf("fs_type %q is asked for, but %s holds %q, and a copy has the same", want.FSType, from, from.fsType)
 	}
 
 	want.Source = from.id
@@ -181,7 +183,7 @@ func namesFilesystem(req *csi.CreateVolumeRequest) bool {
 // sizeForCopy chooses the capacity of a copy in bytes: at least the capacity of the source.
 func (v *volume) sizeForCopy(r *csi.CapacityRange, from origin) (int64, error) {
 	if limit := r.GetLimitBytes(); limit > 0 && limit < from.size {
-		return 0, outOfRangef("%s has %d bytes, and a copy cannot have less; limit_bytes is %d", from, from.size, limit)
+		return 0, csierr.OutOfRangef("%s has %d bytes, and a copy cannot have less; limit_bytes is %d", from, from.size, limit)
 	}
 	if r.GetRequiredBytes() > from.size {
 		return v.sizeToGrow(r)
@@ -259,7 +261,7 @@ func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx co
 	}
 	if now := c.volumes()[0].Capacity; now > want.Capacity {
 		c.release()
-		return nil, nil, outOfRangef("%s has grown to %d bytes, and its copy was to have %d", from, now, want.Capacity)
+		return nil, nil, csierr.OutOfRangef("%s has grown to %d bytes, and its copy was to have %d", from, now, want.Capacity)
 	}
 
 	return func(ctx context.Context, dir string) error { return c.take(ctx, []string{dir}, p) }, c.release, nil

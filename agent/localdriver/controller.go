@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // ControllerGetCapabilities lists only calls that are implemented completely.
@@ -134,7 +136,7 @@ func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
 func (d *driver) lockName(name string) (func(), error) {
 	unlock, ok := d.names.try(name)
 	if !ok {
-		return nil, codedf(codes.Aborted, "volume %q is being created", name)
+		return nil, csierr.Errorf(codes.Aborted, "volume %q is being created", name)
 	}
 	return unlock, nil
 }
@@ -157,7 +159,7 @@ func (d *driver) createImage(ctx context.Context, v volume) error {
 func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	id := req.GetVolumeId()
 	if id == "" {
-		return nil, invalidf("the volume id is empty")
+		return nil, csierr.Invalidf("the volume id is empty")
 	}
 	if !validID(id) {
 		return &csi.DeleteVolumeResponse{}, nil
@@ -200,7 +202,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 // this volume.
 func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if req.GetVolumeId() == "" || len(req.GetVolumeCapabilities()) == 0 {
-		return nil, invalidf("the volume id and at least one volume capability must be given")
+		return nil, csierr.Invalidf("the volume id and at least one volume capability must be given")
 	}
 
 	v, err := d.volume(req.GetVolumeId())
@@ -258,12 +260,12 @@ func identifying(context map[string]string) map[string]string {
 // that is created or deleted between pages causes no gap and no repetition.
 func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if req.GetMaxEntries() < 0 {
-		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
+		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
 	}
 
 	after := req.GetStartingToken()
 	if after != "" && !validID(after) {
-		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
+		return nil, csierr.Errorf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
 
 	all := d.store.list()
@@ -321,7 +323,7 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 func (d *driver) checkFits(size int64) error {
 	_, total, err := d.space()
 	if err == nil && size > total {
-		err = outOfRangef("an image of %d bytes does not fit: the filesystem of %q has %d", size, d.store.root, total)
+		err = csierr.OutOfRangef("an image of %d bytes does not fit: the filesystem of %q has %d", size, d.store.root, total)
 	}
 	return err
 }

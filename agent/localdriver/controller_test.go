@@ -12,6 +12,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 func image(fsType string) map[string]string {
@@ -325,7 +327,7 @@ func TestOneAtATime(t *testing.T) {
 		t.Fatal("a new lock is taken")
 	}
 	_, err = d.DeleteVolume(background(), &csi.DeleteVolumeRequest{VolumeId: "vol-aaaaaaaaaaaaaaaa"})
-	wantCode(t, toStatus(err), codes.Aborted, "vol-aaaaaaaaaaaaaaaa")
+	wantCode(t, csierr.ToStatus(err), codes.Aborted, "vol-aaaaaaaaaaaaaaaa")
 	unlock()
 	_, err = d.DeleteVolume(background(), &csi.DeleteVolumeRequest{VolumeId: "vol-aaaaaaaaaaaaaaaa"})
 	must(t, errors.Join(err, st.close()))

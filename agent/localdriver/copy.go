@@ -8,6 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // copyChunk is the number of bytes that are copied between two checks of the context.
@@ -82,7 +84,7 @@ type imageCopy struct{ src, dst *os.File }
 func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
 	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return nil, preconditionf("the image that holds the data is missing: %s", src)
+		return nil, csierr.Preconditionf("the image that holds the data is missing: %s", src)
 	}
 	if err != nil {
 		return nil, err
@@ -90,7 +92,7 @@ func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
 
 	st, err := in.Stat()
 	if err == nil && st.Size() < recorded {
-		err = preconditionf("its image has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), recorded)
+		err = csierr.Preconditionf("its image has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), recorded)
 	}
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
@@ -159,7 +161,7 @@ func needSpace(f *os.File, bytes int64) error {
 		return err
 	}
 	if free := int64(fs.Bavail) * fs.Frsize; free < bytes {
-		return codedf(codes.ResourceExhausted, "the copy needs %d bytes (%s), and %d (%s) are free on the filesystem of the driver's state directory",
+		return csierr.Errorf(codes.ResourceExhausted, "the copy needs %d bytes (%s), and %d (%s) are free on the filesystem of the driver's state directory",
 			bytes, humanBytes(bytes), free, humanBytes(free))
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // checkFlags refuses mount flags with which the new volume could never be mounted.
@@ -18,7 +20,7 @@ func checkFlags(v volume, caps []*csi.VolumeCapability) error {
 		switch {
 		case a.block:
 		case v.Type == typeDirectory && len(a.flags.fs) > 0:
-			return invalidf("mount flag %q belongs to a filesystem, and a volume of type %q has none of its own; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
+			return csierr.Invalidf("mount flag %q belongs to a filesystem, and a volume of type %q has none of its own; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
 				a.flags.fs[0], typeDirectory)
 		case v.Type == typeImage:
 			if err := tryOptions(v.FSType, a.flags.fs); err != nil {

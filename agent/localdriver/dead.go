@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // lookDead examines a path on which even statx fails with EIO. An xfs that shut down after an error
@@ -56,5 +58,5 @@ func mountOf(p string) (mountEntry, error) {
 
 // refuse returns the error for a call that needs the filesystem, which has shut down.
 func (at place) refuse(t *target) error {
-	return preconditionf("the filesystem of volume %q is shut down after an error (%v); unpublish and unstage it, and stage it again", t.v.ID, at.dead)
+	return csierr.Preconditionf("the filesystem of volume %q is shut down after an error (%v); unpublish and unstage it, and stage it again", t.v.ID, at.dead)
 }

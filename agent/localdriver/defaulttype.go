@@ -6,6 +6,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // A size is a promise. If a request names a size and no type, the volume must not outgrow the size.
@@ -63,8 +65,8 @@ func needsImage(req *csi.CreateVolumeRequest, given params) bool {
 // adviseDirectory adds the alternative, a directory, to an error about an image that was chosen
 // only because of its size.
 func adviseDirectory(err error, ofSize bool) error {
-	refused := (*coded)(nil)
-	if !ofSize || !errors.As(err, &refused) || refused.code != codes.FailedPrecondition && refused.code != codes.OutOfRange {
+	refused := (*csierr.Error)(nil)
+	if !ofSize || !errors.As(err, &refused) || refused.Code != codes.FailedPrecondition && refused.Code != codes.OutOfRange {
 		return err
 	}
 	return fmt.Errorf("%w; a volume with a size is an image where the file system enforces no quotas; --param type=directory makes a directory, whose size is not enforced", err)

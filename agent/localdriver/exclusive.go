@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // admitPath restricts every access mode except SINGLE_NODE_MULTI_WRITER to one target, as the table
@@ -25,10 +27,10 @@ func (t *target) admitPath(a access, staging string) error {
 			continue
 		}
 		if !a.manyPaths {
-			return preconditionf("volume %q is published at %q, and its access mode allows one target", t.v.ID, u.point)
+			return csierr.Preconditionf("volume %q is published at %q, and its access mode allows one target", t.v.ID, u.point)
 		}
 		if _, err := os.Lstat(note); err == nil {
-			return preconditionf("volume %q is published at %q in an access mode that allows one target", t.v.ID, u.point)
+			return csierr.Preconditionf("volume %q is published at %q in an access mode that allows one target", t.v.ID, u.point)
 		}
 
 		return nil

@@ -9,6 +9,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // A volume grows in this order:
@@ -28,7 +30,7 @@ import (
 // already, the call succeeds.
 func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetCapacityRange() == nil {
-		return nil, invalidf("the capacity range is missing")
+		return nil, csierr.Invalidf("the capacity range is missing")
 	}
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
@@ -95,7 +97,7 @@ func expandAccess(v volume, c *csi.VolumeCapability) (access, error) {
 	}
 	a, err := parseAccessFor(v, c)
 	if err != nil {
-		return a, invalidf("%v", err)
+		return a, csierr.Invalidf("%v", err)
 	}
 	return a, nil
 }
@@ -105,11 +107,11 @@ func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
 	case required < 0 || limit < 0:
-		return 0, invalidf("the capacity range %d to %d is negative", required, limit)
+		return 0, csierr.Invalidf("the capacity range %d to %d is negative", required, limit)
 	case limit > 0 && required > limit:
-		return 0, outOfRangef("required_bytes %d is more than limit_bytes %d", required, limit)
+		return 0, csierr.OutOfRangef("required_bytes %d is more than limit_bytes %d", required, limit)
 	case limit > 0 && v.Capacity > limit:
-		return 0, outOfRangef("volume %q has %d bytes and cannot be shrunk to %d", v.ID, v.Capacity, limit)
+		return 0, csierr.OutOfRangef("volume %q has %d bytes and cannot be shrunk to %d", v.ID, v.Capacity, limit)
 	case required <= v.Capacity:
 		return v.Capacity, nil
 	}
@@ -126,7 +128,7 @@ func (v *volume) sizeToGrow(r *csi.CapacityRange) (int64, error) {
 	}
 	least := leastResize(v.FSType)
 	if limit := r.GetLimitBytes(); limit > 0 && limit < least {
-		return 0, outOfRangef("the kernel grows a %s to no less than %d bytes (%d MiB), and limit_bytes is %d", v.FSType, least, least/mib, limit)
+		return 0, csierr.OutOfRangef("the kernel grows a %s to no less than %d bytes (%d MiB), and limit_bytes is %d", v.FSType, least, least/mib, limit)
 	}
 	return least, nil
 }
@@ -149,11 +151,11 @@ func (d *driver) growImage(v volume, size int64) error {
 	switch {
 	case err != nil:
 	case st.Size() < v.Capacity:
-		err = preconditionf("it has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), v.Capacity)
+		err = csierr.Preconditionf("it has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), v.Capacity)
 	case st.Size() < size:
 		err = f.Truncate(size)
 		if errors.Is(err, unix.EFBIG) {
-			err = outOfRangef("%d bytes are more than its filesystem allows for one file", size)
+			err = csierr.OutOfRangef("%d bytes are more than its filesystem allows for one file", size)
 		}
 		if err == nil {
 			err = f.Sync()
@@ -238,7 +240,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 		return nil, err
 	}
 	if size > t.v.Capacity {
-		return nil, outOfRangef("volume %q has %d bytes; ControllerExpandVolume must make them %d first", t.v.ID, t.v.Capacity, size)
+		return nil, csierr.OutOfRangef("volume %q has %d bytes; ControllerExpandVolume must make them %d first", t.v.ID, t.v.Capacity, size)
 	}
 
 	at, err := t.look(t.path)
@@ -255,7 +257,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	}
 
 	if !staged {
-		return nil, codedf(codes.NotFound, "volume %q is neither staged nor published at %q", t.v.ID, t.path)
+		return nil, csierr.Errorf(codes.NotFound, "volume %q is neither staged nor published at %q", t.v.ID, t.path)
 	}
 
 	for _, l := range t.loops {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // The requests of ioctl_fsfreeze(2), with the numbers of most architectures.
@@ -70,7 +72,7 @@ func (s *store) newFreezer(v volume, points []string, loops []loopDevice) (*free
 // The check matters: another filesystem may have been mounted there since, or a directory put in
 // its place. Freezing a wrong filesystem could stop the whole host.
 func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) {
-	err := preconditionf("volume %q is mounted, but something else is where it is mounted, at %s", v.ID, strings.Join(points, ", "))
+	err := csierr.Preconditionf("volume %q is mounted, but something else is where it is mounted, at %s", v.ID, strings.Join(points, ", "))
 	for _, p := range points {
 		at, e := os.OpenFile(p, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if e != nil {
@@ -111,7 +113,7 @@ func (f *freezer) freeze() error {
 	}
 
 	if errors.Is(err, unix.EBUSY) {
-		err = preconditionf("the filesystem of volume %q has been frozen by somebody else (fsfreeze?); thaw it first", f.v.ID)
+		err = csierr.Preconditionf("the filesystem of volume %q has been frozen by somebody else (fsfreeze?); thaw it first", f.v.ID)
 	} else {
 		err = fmt.Errorf("cannot freeze the filesystem of volume %q: %w", f.v.ID, err)
 	}
@@ -137,7 +139,7 @@ func (f *freezer) thaw() error {
 		return err
 	}
 	if !was {
-		return preconditionf("the filesystem of volume %q was thawed before it was copied: by somebody else, or because it was frozen for more than %s; try again",
+		return csierr.Preconditionf("the filesystem of volume %q was thawed before it was copied: by somebody else, or because it was frozen for more than %s; try again",
 			f.v.ID, thawAfter*f.s.freezeMost)
 	}
 

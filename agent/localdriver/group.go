@@ -12,6 +12,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // GroupControllerGetCapabilities announces group snapshots.
@@ -33,10 +35,10 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 
 	sources := slices.Sorted(slices.Values(req.GetSourceVolumeIds()))
 	if len(sources) == 0 {
-		return nil, invalidf("no source volume ids are given")
+		return nil, csierr.Invalidf("no source volume ids are given")
 	}
 	if n := len(sources); len(slices.Compact(slices.Clone(sources))) != n {
-		return nil, invalidf("a source volume id is given twice")
+		return nil, csierr.Invalidf("a source volume id is given twice")
 	}
 
 	perFile, err := parseConsistency(req.GetParameters())
@@ -61,7 +63,7 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 
 	have, ok := d.store.groupByName(name)
 	if !ok {
-		return nil, codedf(codes.Aborted, "group snapshot %q was deleted as soon as it was made", name)
+		return nil, csierr.Errorf(codes.Aborted, "group snapshot %q was deleted as soon as it was made", name)
 	}
 
 	return have.answer(sources)
@@ -75,7 +77,7 @@ func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse,
 	}
 	slices.Sort(have)
 	if !slices.Equal(have, sources) {
-		return nil, existsf("group snapshot %q exists, of the volumes %s and not of %s", g.Name, strings.Join(have, ", "), strings.Join(sources, ", "))
+		return nil, csierr.Existsf("group snapshot %q exists, of the volumes %s and not of %s", g.Name, strings.Join(have, ", "), strings.Join(sources, ", "))
 	}
 	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
 }
@@ -130,7 +132,7 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 	id := req.GetGroupSnapshotId()
 	if id == "" {
-		return nil, invalidf("the group snapshot id is empty")
+		return nil, csierr.Invalidf("the group snapshot id is empty")
 	}
 	if !validIDOf(groupPrefix, id) {
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
@@ -192,7 +194,7 @@ func (g group) matches(ids []string) error {
 	}
 
 	if want := slices.Sorted(slices.Values(ids)); !slices.Equal(slices.Sorted(slices.Values(have)), want) {
-		return invalidf("group snapshot %q holds the snapshots %s, not %s", g.ID, strings.Join(have, ", "), strings.Join(want, ", "))
+		return csierr.Invalidf("group snapshot %q holds the snapshots %s, not %s", g.ID, strings.Join(have, ", "), strings.Join(want, ", "))
 	}
 
 	return nil
@@ -202,12 +204,12 @@ func (g group) matches(ids []string) error {
 func (d *driver) GetVolumeGroupSnapshot(_ context.Context, req *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
 	id := req.GetGroupSnapshotId()
 	if id == "" {
-		return nil, invalidf("the group snapshot id is empty")
+		return nil, csierr.Invalidf("the group snapshot id is empty")
 	}
 
 	g, err := d.store.getGroup(id)
 	if errors.Is(err, errNoSnapshot) {
-		return nil, codedf(codes.NotFound, "no group snapshot %q", id)
+		return nil, csierr.Errorf(codes.NotFound, "no group snapshot %q", id)
 	}
 	if err == nil {
 		err = g.matches(req.GetSnapshotIds())

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // The kernel can grow all three filesystems while they are mounted. It journals the change, so a
@@ -66,7 +68,7 @@ func growFilesystem(device, path, fsType string) error {
 		return nil
 	}
 	if tooSmallToGrow(fsType, want) {
-		return preconditionf("the %s at %q has %d bytes and its device %d: the kernel gives no %s less than %d (%s); expand the volume to at least that",
+		return csierr.Preconditionf("the %s at %q has %d bytes and its device %d: the kernel gives no %s less than %d (%s); expand the volume to at least that",
 			fsType, path, have, want, fsType, leastResize(fsType), humanBytes(leastResize(fsType)))
 	}
 
@@ -90,9 +92,9 @@ func growFilesystem(device, path, fsType string) error {
 
 	switch {
 	case errors.Is(err, unix.EROFS):
-		return preconditionf("the %s at %q is mounted read-only; it can grow only while it is mounted for writing", fsType, path)
+		return csierr.Preconditionf("the %s at %q is mounted read-only; it can grow only while it is mounted for writing", fsType, path)
 	case errors.Is(err, unix.EPERM) && fsType == "ext4":
-		return preconditionf("the ext4 at %q cannot grow in use: the driver lacks CAP_SYS_RESOURCE; it grows the next time it is staged", path)
+		return csierr.Preconditionf("the ext4 at %q cannot grow in use: the driver lacks CAP_SYS_RESOURCE; it grows the next time it is staged", path)
 	case err != nil:
 		return fail(err)
 	}
@@ -205,7 +207,7 @@ func growBeforeMount(ctx context.Context, fsType, device string) error {
 		}
 
 		if code != 0 {
-			return preconditionf("the filesystem on %s cannot be grown: %s exited with %d: %s", device, tool[0], code, out)
+			return csierr.Preconditionf("the filesystem on %s cannot be grown: %s exited with %d: %s", device, tool[0], code, out)
 		}
 	}
 

@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // TestConditions has a line for each possible problem, and checks that each is reported once.
@@ -292,7 +293,7 @@ func TestHealthOfDeleted(t *testing.T) {
 	}
 	must(t, st.move(id, dirVolumes, dirTrash)) // as DeleteVolume does, before its remaining steps
 	_, err = d.health(id)
-	wantCode(t, toStatus(err), codes.Aborted)
+	wantCode(t, csierr.ToStatus(err), codes.Aborted)
 	all, err := d.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{})
 	must(t, err)
 	if len(all.GetEntries()) > 0 {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // makeDirectory makes the data directory of a directory volume. Like the root of a new filesystem,
@@ -40,7 +42,7 @@ func makeImage(ctx context.Context, dir string, v volume) error {
 
 	err = f.Truncate(v.Capacity)
 	if errors.Is(err, unix.EFBIG) {
-		err = outOfRangef("an image of %d bytes is more than its filesystem allows for one file", v.Capacity)
+		err = csierr.OutOfRangef("an image of %d bytes is more than its filesystem allows for one file", v.Capacity)
 	}
 	if err == nil && v.FSType != "" {
 		err = format(ctx, v.FSType, path)
@@ -87,7 +89,7 @@ func checkFilesystem(ctx context.Context, fsType, device string) error {
 		return err
 	}
 	if code&^(fsckCorrected|fsckReboot) != 0 {
-		return preconditionf("the filesystem on %s needs repair by hand: e2fsck -p exited with %d: %s", device, code, out)
+		return csierr.Preconditionf("the filesystem on %s needs repair by hand: e2fsck -p exited with %d: %s", device, code, out)
 	}
 
 	return nil
@@ -102,7 +104,7 @@ var toolDirs = []string{"/usr/sbin", "/sbin"}
 func runTool(ctx context.Context, pkg, name string, args ...string) (code int, out string, err error) {
 	path, err := findTool(name)
 	if err != nil {
-		return 0, "", preconditionf("%s is not installed; install the package %s", name, pkg)
+		return 0, "", csierr.Preconditionf("%s is not installed; install the package %s", name, pkg)
 	}
 
 	cmd := exec.CommandContext(ctx, path, args...)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 const (
@@ -60,7 +62,7 @@ type job struct {
 }
 
 func (j *job) pending() error {
-	return codedf(codes.Aborted, "%s is still being made, copied: %s; ask again for the same", j.what, &j.prog)
+	return csierr.Errorf(codes.Aborted, "%s is still being made, copied: %s; ask again for the same", j.what, &j.prog)
 }
 
 // jobs holds the running jobs, and the failed ones that no caller has been told about.
@@ -109,7 +111,7 @@ func (s *jobs) join(key, want, what string, work func(context.Context, *progress
 	defer s.mu.Unlock()
 
 	if s.closed {
-		return nil, codedf(codes.Unavailable, "the driver is stopping")
+		return nil, csierr.Errorf(codes.Unavailable, "the driver is stopping")
 	}
 
 	if j := s.byKey[key]; j != nil && (j.ended.IsZero() || time.Since(j.ended) < failureKept) {
@@ -117,7 +119,7 @@ func (s *jobs) join(key, want, what string, work func(context.Context, *progress
 			return j, nil
 		}
 		if j.ended.IsZero() {
-			return nil, codedf(codes.Aborted, "%s is being made for another request, with other arguments; copied: %s", j.what, &j.prog)
+			return nil, csierr.Errorf(codes.Aborted, "%s is being made for another request, with other arguments; copied: %s", j.what, &j.prog)
 		}
 	}
 
@@ -163,13 +165,13 @@ func (s *jobs) guard(ctx context.Context, j *job, work func(context.Context, *pr
 	defer func() {
 		if r := recover(); r != nil {
 			s.log.Error("a copy panicked", "what", j.what, "panic", r, "stack", string(debug.Stack()))
-			err = internalf("%s: the copy panicked: %v", j.what, r)
+			err = csierr.Internalf("%s: the copy panicked: %v", j.what, r)
 		}
 	}()
 
 	err = work(ctx, &j.prog)
 	if errors.Is(err, context.Canceled) {
-		err = codedf(codes.Unavailable, "%s: the driver was told to stop after %s; ask again", j.what, &j.prog)
+		err = csierr.Errorf(codes.Unavailable, "%s: the driver was told to stop after %s; ask again", j.what, &j.prog)
 	}
 
 	return err
@@ -257,7 +259,7 @@ func (r *readers) check(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.by[id]; len(p) > 0 {
-		return codedf(codes.Aborted, "%q is being copied, so far %s; it can be used when that is done", id, p[0])
+		return csierr.Errorf(codes.Aborted, "%q is being copied, so far %s; it can be used when that is done", id, p[0])
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 const (
@@ -47,7 +49,7 @@ func (l loopDevice) usable() bool { return !l.autoclear && !l.partial && !l.stal
 func checkLoopControl() error {
 	fd, err := unix.Open(loopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return preconditionf("a volume of type %q needs a loop device, and %s cannot be opened: %v; run the driver as root outside any user namespace, or use type %q",
+		return csierr.Preconditionf("a volume of type %q needs a loop device, and %s cannot be opened: %v; run the driver as root outside any user namespace, or use type %q",
 			typeImage, loopControl, err, typeDirectory)
 	}
 	return unix.Close(fd)

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // These functions use the newer mount system calls. They prepare a mount while it is detached and
@@ -28,7 +30,7 @@ func bind(source, target string, flags mountFlags) error {
 		attr := &unix.MountAttr{Attr_set: flags.set, Attr_clr: flags.clear}
 		err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr)
 		if errors.Is(err, unix.EPERM) {
-			return preconditionf("the mount flags cannot be set on %q: in a user namespace, flags that protect the host's mounts cannot be taken off, nor atime modes changed", target)
+			return csierr.Preconditionf("the mount flags cannot be set on %q: in a user namespace, flags that protect the host's mounts cannot be taken off, nor atime modes changed", target)
 		}
 		if err != nil {
 			return fail(err)
@@ -60,7 +62,7 @@ func mountDevice(device, target, fsType string, flags mountFlags) error {
 func newMount(device, fsType string, flags mountFlags) (int, error) {
 	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	if errors.Is(err, unix.ENODEV) {
-		return -1, preconditionf("this kernel has no %s", fsType)
+		return -1, csierr.Preconditionf("this kernel has no %s", fsType)
 	}
 	if err != nil {
 		return -1, err
@@ -91,7 +93,7 @@ func newMount(device, fsType string, flags mountFlags) (int, error) {
 func setOptions(ctx int, fsType string, options []string) error {
 	for _, o := range options {
 		if err := setOption(ctx, o); err != nil {
-			return invalidf("mount flag %q is refused by %s: %v%s", o, fsType, err, kernelWords(ctx))
+			return csierr.Invalidf("mount flag %q is refused by %s: %v%s", o, fsType, err, kernelWords(ctx))
 		}
 	}
 	return nil

@@ -7,8 +7,10 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/volagent/volagent/volmgr/filetree"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/volmgr/filetree"
 )
 
 // parseGroup parses a volume_mount_group, a numeric group id. It returns -1 for an empty one.
@@ -18,7 +20,7 @@ func parseGroup(group string) (int, error) {
 	}
 	gid, err := strconv.ParseUint(group, 10, 32)
 	if err != nil || gid == math.MaxUint32 { // chown takes this value as "unchanged"
-		return -1, invalidf("volume_mount_group %q is not the number of a group", group)
+		return -1, csierr.Invalidf("volume_mount_group %q is not the number of a group", group)
 	}
 	return int(gid), nil
 }
@@ -54,13 +56,13 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 
 	for _, u := range uses {
 		if u.point != at && u.point != t.path {
-			return preconditionf("volume %q cannot be given to group %d: it is published at %q and belongs to another group", t.v.ID, a.group, u.point)
+			return csierr.Preconditionf("volume %q cannot be given to group %d: it is published at %q and belongs to another group", t.v.ID, a.group, u.point)
 		}
 	}
 
 	err = giveTree(ctx, root, a.group)
 	if errors.Is(err, unix.EROFS) {
-		return preconditionf("volume %q cannot be given to group %d: its filesystem is mounted read-only", t.v.ID, a.group)
+		return csierr.Preconditionf("volume %q cannot be given to group %d: its filesystem is mounted read-only", t.v.ID, a.group)
 	}
 	if err != nil {
 		return fail(err)

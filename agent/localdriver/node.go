@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // NodeGetCapabilities lists only calls that are implemented completely.
@@ -52,7 +54,7 @@ func (d *driver) openToRelease(id, what, path string) (*target, func(), error) {
 
 func (d *driver) openWith(lock func(id string) (func(), error), id, what, path string) (*target, func(), error) {
 	if id == "" {
-		return nil, nil, invalidf("the volume id is empty")
+		return nil, nil, csierr.Invalidf("the volume id is empty")
 	}
 
 	path, err := d.checkPath(what, path)
@@ -187,11 +189,11 @@ func (t *target) willMount() {
 func (t *target) loop(readOnly bool) (*loopDevice, error) {
 	for i, l := range t.loops {
 		if l.stale {
-			return nil, preconditionf("the image of volume %q was deleted or replaced while it was attached to %s%s, which still shows the old one; unpublish and unstage the volume first",
+			return nil, csierr.Preconditionf("the image of volume %q was deleted or replaced while it was attached to %s%s, which still shows the old one; unpublish and unstage the volume first",
 				t.v.ID, l.path(), whoMounts(l))
 		}
 		if !l.usable() {
-			return nil, preconditionf("the image of volume %q is in use by %s%s, which the driver did not attach or which has not let go of it yet",
+			return nil, csierr.Preconditionf("the image of volume %q is in use by %s%s, which the driver did not attach or which has not let go of it yet",
 				t.v.ID, l.path(), whoMounts(l))
 		}
 		if l.readOnly == readOnly {
@@ -210,9 +212,9 @@ func (t *target) checkImage() error {
 	case err != nil:
 		return err
 	case !st.isRegular():
-		return preconditionf("the image that holds the data of volume %q is missing: %s", t.v.ID, t.data())
+		return csierr.Preconditionf("the image that holds the data of volume %q is missing: %s", t.v.ID, t.data())
 	case int64(st.size) < t.v.Capacity:
-		return preconditionf("the image of volume %q has %d bytes, less than the %d recorded: a part of it is lost", t.v.ID, st.size, t.v.Capacity)
+		return csierr.Preconditionf("the image of volume %q has %d bytes, less than the %d recorded: a part of it is lost", t.v.ID, st.size, t.v.Capacity)
 	}
 
 	return nil
@@ -230,7 +232,7 @@ func (t *target) takeDown() (place, error) {
 		case at.kind == kindNone:
 			return at, nil
 		case at.kind == kindForeign && !at.stray:
-			return at, preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
+			return at, csierr.Preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
 		}
 
 		if err := unmount(t.path); err != nil {

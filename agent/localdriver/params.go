@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // The create parameters and the values of "type".
@@ -75,16 +77,16 @@ func parseParams(m map[string]string) (params, error) {
 		switch v := m[k]; k {
 		case paramType:
 			if v != typeDirectory && v != typeImage {
-				return p, invalidf("parameter %q: %q is not one of %s, %s", k, v, typeDirectory, typeImage)
+				return p, csierr.Invalidf("parameter %q: %q is not one of %s, %s", k, v, typeDirectory, typeImage)
 			}
 			p.typ = v
 		case paramFSType:
 			if _, ok := findFilesystem(v); !ok {
-				return p, invalidf("parameter %q: %q is not one of %s", k, v, filesystemNames())
+				return p, csierr.Invalidf("parameter %q: %q is not one of %s", k, v, filesystemNames())
 			}
 			p.fsType = v
 		default:
-			return p, invalidf("unknown parameter %q; the local driver knows %s and %s", k, paramType, paramFSType)
+			return p, csierr.Invalidf("unknown parameter %q; the local driver knows %s and %s", k, paramType, paramFSType)
 		}
 	}
 
@@ -116,7 +118,7 @@ func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 
 	switch {
 	case len(req.GetVolumeCapabilities()) == 0:
-		return v, invalidf("no volume capabilities are given")
+		return v, csierr.Invalidf("no volume capabilities are given")
 	}
 
 	p, err := parseParams(req.GetParameters())
@@ -141,7 +143,7 @@ func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 		v.Block = v.Block || a.block
 		mounted = mounted || !a.block
 		if a.fsType != "" && fsType != "" && a.fsType != fsType {
-			return v, invalidf("two filesystem types are asked for: %q and %q", fsType, a.fsType)
+			return v, csierr.Invalidf("two filesystem types are asked for: %q and %q", fsType, a.fsType)
 		}
 
 		if a.fsType != "" {
@@ -157,14 +159,14 @@ func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 func (v *volume) settle(fsType string, mounted bool) error {
 	switch {
 	case v.Type == typeDirectory && v.Block:
-		return invalidf("a volume of type %q cannot be a block device; use the parameter type: %s", typeDirectory, typeImage)
+		return csierr.Invalidf("a volume of type %q cannot be a block device; use the parameter type: %s", typeDirectory, typeImage)
 	case v.Type == typeDirectory && fsType != "":
-		return invalidf("a volume of type %q has no filesystem of its own, so fs_type %q cannot be met; use the parameter type: %s",
+		return csierr.Invalidf("a volume of type %q has no filesystem of its own, so fs_type %q cannot be met; use the parameter type: %s",
 			typeDirectory, fsType, typeImage)
 	case v.Type == typeDirectory:
 		return nil
 	case !mounted && fsType != "":
-		return invalidf("fs_type %q is given, but only block access is asked for", fsType)
+		return csierr.Invalidf("fs_type %q is given, but only block access is asked for", fsType)
 	case !mounted:
 		return nil
 	case fsType == "":
@@ -172,7 +174,7 @@ func (v *volume) settle(fsType string, mounted bool) error {
 	}
 
 	if _, ok := findFilesystem(fsType); !ok {
-		return invalidf("fs_type %q is not one of %s", fsType, filesystemNames())
+		return csierr.Invalidf("fs_type %q is not one of %s", fsType, filesystemNames())
 	}
 
 	v.FSType = fsType
@@ -182,11 +184,11 @@ func (v *volume) settle(fsType string, mounted bool) error {
 func checkName(what, name string) error {
 	switch {
 	case name == "":
-		return invalidf("the %s name is empty", what)
+		return csierr.Invalidf("the %s name is empty", what)
 	case len(name) > maxNameBytes:
-		return invalidf("the %s name has %d bytes, and CSI allows %d", what, len(name), maxNameBytes)
+		return csierr.Invalidf("the %s name has %d bytes, and CSI allows %d", what, len(name), maxNameBytes)
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		return invalidf("the %s name %q holds control characters or is not UTF-8", what, name)
+		return csierr.Invalidf("the %s name %q holds control characters or is not UTF-8", what, name)
 	}
 	return nil
 }
@@ -196,10 +198,10 @@ func checkName(what, name string) error {
 func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
-		return 0, invalidf("the capacity range %d to %d is negative", required, limit)
+		return 0, csierr.Invalidf("the capacity range %d to %d is negative", required, limit)
 	}
 	if limit > 0 && required > limit {
-		return 0, outOfRangef("required_bytes %d is more than limit_bytes %d", required, limit)
+		return 0, csierr.OutOfRangef("required_bytes %d is more than limit_bytes %d", required, limit)
 	}
 	if v.Type == typeDirectory {
 		return required, nil
@@ -213,7 +215,7 @@ func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	size := defaultImageSize
 	switch {
 	case required > 0 && required < least, limit > 0 && limit < least:
-		return 0, outOfRangef("%s needs at least %d bytes (%d MiB)", kind, least, least/mib)
+		return 0, csierr.OutOfRangef("%s needs at least %d bytes (%d MiB)", kind, least, least/mib)
 	case required > 0:
 		size = (required + imageGranularity - 1) / imageGranularity * imageGranularity
 	case limit > 0 && limit < size:
@@ -221,7 +223,7 @@ func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	}
 
 	if size < required || limit > 0 && size > limit {
-		return 0, outOfRangef("no multiple of %d bytes lies between %d and %d", imageGranularity, required, limit)
+		return 0, csierr.OutOfRangef("no multiple of %d bytes lies between %d and %d", imageGranularity, required, limit)
 	}
 
 	return size, nil
@@ -233,15 +235,15 @@ func (v *volume) satisfies(want volume, r *csi.CapacityRange) error {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
 	case v.Type != want.Type:
-		return existsf("volume %q exists with type %q, not %q", v.Name, v.Type, want.Type)
+		return csierr.Existsf("volume %q exists with type %q, not %q", v.Name, v.Type, want.Type)
 	case v.FSType != want.FSType:
-		return existsf("volume %q exists with fs_type %q, not %q", v.Name, v.FSType, want.FSType)
+		return csierr.Existsf("volume %q exists with fs_type %q, not %q", v.Name, v.FSType, want.FSType)
 	case v.Block != want.Block:
-		return existsf("volume %q exists with block access %t, not %t", v.Name, v.Block, want.Block)
+		return csierr.Existsf("volume %q exists with block access %t, not %t", v.Name, v.Block, want.Block)
 	case v.Source != want.Source:
-		return existsf("volume %q exists with the source %q, not %q", v.Name, v.Source, want.Source)
+		return csierr.Existsf("volume %q exists with the source %q, not %q", v.Name, v.Source, want.Source)
 	case v.Capacity < required || limit > 0 && v.Capacity > limit:
-		return existsf("volume %q exists with %d bytes, not within %d to %d", v.Name, v.Capacity, required, limit)
+		return csierr.Existsf("volume %q exists with %d bytes, not within %d to %d", v.Name, v.Capacity, required, limit)
 	}
 
 	return nil

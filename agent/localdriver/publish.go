@@ -9,13 +9,15 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // NodePublishVolume makes a staged volume visible at a target path. It binds the staging path
 // there, or the node of the loop device.
 func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetTargetPath() != "" && req.GetVolumeCapability() == nil {
-		return nil, invalidf("the volume capability is missing")
+		return nil, csierr.Invalidf("the volume capability is missing")
 	}
 
 	t, unlock, err := d.open(req.GetVolumeId(), "target path", req.GetTargetPath())
@@ -29,7 +31,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 		return nil, err
 	}
 	if req.GetStagingTargetPath() == "" {
-		return nil, preconditionf("the staging path is not set")
+		return nil, csierr.Preconditionf("the staging path is not set")
 	}
 
 	staging, err := d.checkPath("staging path", req.GetStagingTargetPath())
@@ -37,7 +39,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 		return nil, err
 	}
 	if staging == t.path {
-		return nil, invalidf("the staging path and the target path are the same, %q", staging)
+		return nil, csierr.Invalidf("the staging path and the target path are the same, %q", staging)
 	}
 
 	readOnly := req.GetReadonly() || a.readerOnly || a.flags.readOnly()
@@ -59,7 +61,7 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 		return err
 	}
 	if from.kind != kindOurs {
-		return preconditionf("volume %q is not staged at %q", t.v.ID, staging)
+		return csierr.Preconditionf("volume %q is not staged at %q", t.v.ID, staging)
 	}
 	if from.dead != nil {
 		return from.refuse(t)
@@ -106,7 +108,7 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 func (t *target) confirmReadOnly(want bool) error {
 	ro, err := isReadOnly(t.path)
 	if err == nil && want && !ro {
-		err = internalf("volume %q is mounted at %q, but not read-only", t.v.ID, t.path)
+		err = csierr.Internalf("volume %q is mounted at %q, but not read-only", t.v.ID, t.path)
 	}
 	return err
 }
@@ -119,7 +121,7 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 		return err
 	}
 	if rw == nil {
-		return preconditionf("volume %q is not staged for block access", t.v.ID)
+		return csierr.Preconditionf("volume %q is not staged for block access", t.v.ID)
 	}
 	if err := t.checkImage(); err != nil {
 		return err
@@ -132,7 +134,7 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 
 	for _, u := range uses {
 		if !u.node {
-			return preconditionf("volume %q cannot be published as a block device: its filesystem is mounted at %q", t.v.ID, u.point)
+			return csierr.Preconditionf("volume %q cannot be published as a block device: its filesystem is mounted at %q", t.v.ID, u.point)
 		}
 	}
 
@@ -142,7 +144,7 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 
 	for _, u := range uses {
 		if u.loop.readOnly != readOnly {
-			return preconditionf("volume %q cannot be published with read-only %t: it is published with read-only %t at %q, and a block volume cannot be both",
+			return csierr.Preconditionf("volume %q cannot be published with read-only %t: it is published with read-only %t at %q, and a block volume cannot be both",
 				t.v.ID, readOnly, u.loop.readOnly, u.point)
 		}
 	}
@@ -196,12 +198,12 @@ func (t *target) confirmNode(want loopDevice) error {
 		return err
 	}
 	if at.kind != kindNode || at.loop.rdev != want.rdev {
-		return internalf("%s was bound to %q, but something else is there now", want.path(), t.path)
+		return csierr.Internalf("%s was bound to %q, but something else is there now", want.path(), t.path)
 	}
 
 	ro, err := blockReadOnly(t.path)
 	if err == nil && ro != want.readOnly {
-		err = internalf("%s at %q answers read-only %t, not %t", want.path(), t.path, ro, want.readOnly)
+		err = csierr.Internalf("%s at %q answers read-only %t, not %t", want.path(), t.path, ro, want.readOnly)
 	}
 
 	return err
@@ -220,11 +222,11 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 	case at.kind == kindNone:
 		return false, nil
 	case at.stray:
-		return false, preconditionf("the loop device of volume %q, which was published at %q, has been detached; unpublish and unstage the volume, and stage it again", t.v.ID, t.path)
+		return false, csierr.Preconditionf("the loop device of volume %q, which was published at %q, has been detached; unpublish and unstage the volume, and stage it again", t.v.ID, t.path)
 	case at.kind == kindForeign:
-		return false, preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
+		return false, csierr.Preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
 	case at.kind != want:
-		return false, existsf("volume %q is published at %q with another access type", t.v.ID, t.path)
+		return false, csierr.Existsf("volume %q is published at %q with another access type", t.v.ID, t.path)
 	case at.kind == kindNode:
 		ro = at.loop.readOnly
 	default:
@@ -234,7 +236,7 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 	}
 
 	if ro != readOnly {
-		return false, existsf("volume %q is published at %q with read-only %t, not %t", t.v.ID, t.path, ro, readOnly)
+		return false, csierr.Existsf("volume %q is published at %q with read-only %t, not %t", t.v.ID, t.path, ro, readOnly)
 	}
 
 	return true, nil
@@ -270,19 +272,19 @@ func makeTarget(path string, dir bool) error {
 			err = f.Close()
 		}
 	case dir && !st.isDir(), !dir && (!st.isRegular() || st.size > 0):
-		return preconditionf("the target path %q exists and is not what the driver would make there", path)
+		return csierr.Preconditionf("the target path %q exists and is not what the driver would make there", path)
 	case dir:
 		list, err := os.ReadDir(path)
 		if err != nil {
 			return fail(err)
 		}
 		if len(list) > 0 {
-			return preconditionf("the target path %q is a directory that is not empty", path)
+			return csierr.Preconditionf("the target path %q is a directory that is not empty", path)
 		}
 	}
 
 	if errors.Is(err, os.ErrNotExist) {
-		return preconditionf("the parent directory of the target path %q does not exist", path)
+		return csierr.Preconditionf("the parent directory of the target path %q does not exist", path)
 	}
 	if err != nil {
 		return fail(err)
@@ -302,11 +304,11 @@ func removeTarget(path string) error {
 	case st.isRegular() && st.size == 0:
 		err = unix.Unlink(path)
 	default:
-		return preconditionf("the target path %q is not what the driver made there; it is left alone", path)
+		return csierr.Preconditionf("the target path %q is not what the driver made there; it is left alone", path)
 	}
 
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		return preconditionf("the target path %q is not mounted and not empty; it is left alone", path)
+		return csierr.Preconditionf("the target path %q is not mounted and not empty; it is left alone", path)
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("cannot remove the target path %q: %w", path, err)

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // A directory volume can have a quota, the mutable parameter "quota". It is a project quota of the
@@ -52,7 +54,7 @@ func parseMutable(m map[string]string) (mutable, error) {
 	var p mutable
 	for _, k := range sortedKeys(m) {
 		if k != paramQuota {
-			return p, invalidf("unknown mutable parameter %q; the local driver knows %s", k, paramQuota)
+			return p, csierr.Invalidf("unknown mutable parameter %q; the local driver knows %s", k, paramQuota)
 		}
 
 		p.given = true
@@ -62,7 +64,7 @@ func parseMutable(m map[string]string) (mutable, error) {
 
 		var err error
 		if p.quota, err = parseQuota(m[k]); err != nil {
-			return p, invalidf("mutable parameter %q: %q is not %s, a number of bytes, or a size such as 10GiB", k, m[k], noQuota)
+			return p, csierr.Invalidf("mutable parameter %q: %q is not %s, a number of bytes, or a size such as 10GiB", k, m[k], noQuota)
 		}
 	}
 
@@ -114,10 +116,10 @@ func (d *driver) checkQuota(v volume, quota int64) error {
 		return nil
 	}
 	if v.Type != typeDirectory {
-		return invalidf("a volume of type %q has no quota: its size is its limit", v.Type)
+		return csierr.Invalidf("a volume of type %q has no quota: its size is its limit", v.Type)
 	}
 	if err := d.projects.check(); err != nil {
-		return invalidf("a quota is not possible: %v", err)
+		return csierr.Invalidf("a quota is not possible: %v", err)
 	}
 
 	return nil

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // letGoWithin is the time that a device may stay open, by udev for example, after a copy was
@@ -54,7 +56,7 @@ func lengthen(path string, size int64) error {
 	if err == nil && st.Size() < size {
 		err = f.Truncate(size)
 		if errors.Is(err, unix.EFBIG) {
-			err = outOfRangef("an image of %d bytes is more than its filesystem allows for one file", size)
+			err = csierr.OutOfRangef("an image of %d bytes is more than its filesystem allows for one file", size)
 		}
 	}
 

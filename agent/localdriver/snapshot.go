@@ -8,6 +8,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // The only parameter of snapshots and group snapshots, and its only value.
@@ -21,9 +23,9 @@ func parseConsistency(m map[string]string) (perFile bool, err error) {
 	for _, k := range sortedKeys(m) {
 		switch {
 		case k != paramConsistency:
-			return false, invalidf("unknown parameter %q; for snapshots the local driver knows %s", k, paramConsistency)
+			return false, csierr.Invalidf("unknown parameter %q; for snapshots the local driver knows %s", k, paramConsistency)
 		case m[k] != consistencyPerFile:
-			return false, invalidf("parameter %q: %q is not %s", k, m[k], consistencyPerFile)
+			return false, csierr.Invalidf("parameter %q: %q is not %s", k, m[k], consistencyPerFile)
 		}
 		perFile = true
 	}
@@ -40,7 +42,7 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 		return nil, err
 	}
 	if source == "" {
-		return nil, invalidf("the source volume id is empty")
+		return nil, csierr.Invalidf("the source volume id is empty")
 	}
 
 	perFile, err := parseConsistency(req.GetParameters())
@@ -62,7 +64,7 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 
 	have, ok := d.store.snapshotByName(name)
 	if !ok {
-		return nil, codedf(codes.Aborted, "snapshot %q was deleted as soon as it was made", name)
+		return nil, csierr.Errorf(codes.Aborted, "snapshot %q was deleted as soon as it was made", name)
 	}
 
 	return have.answer(source)
@@ -71,7 +73,7 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 // answer returns the snapshot if it has the requested source volume.
 func (s snapshot) answer(source string) (*csi.CreateSnapshotResponse, error) {
 	if s.Source != source {
-		return nil, existsf("snapshot %q exists, of volume %q and not of %q", s.Name, s.Source, source)
+		return nil, csierr.Existsf("snapshot %q exists, of volume %q and not of %q", s.Name, s.Source, source)
 	}
 	return &csi.CreateSnapshotResponse{Snapshot: s.csi()}, nil
 }
@@ -101,7 +103,7 @@ func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile 
 func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	id := req.GetSnapshotId()
 	if id == "" {
-		return nil, invalidf("the snapshot id is empty")
+		return nil, csierr.Invalidf("the snapshot id is empty")
 	}
 	if !validIDOf(snapPrefix, id) {
 		return &csi.DeleteSnapshotResponse{}, nil
@@ -118,7 +120,7 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 	case err != nil:
 		return nil, err
 	case snap.Group != "":
-		return nil, invalidf("snapshot %q is part of group snapshot %q and can only be deleted with it", id, snap.Group)
+		return nil, csierr.Invalidf("snapshot %q is part of group snapshot %q and can only be deleted with it", id, snap.Group)
 	default:
 		if err := d.store.trashSnapshot(snap); err != nil {
 			return nil, err
@@ -136,12 +138,12 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 // ListSnapshots pages like ListVolumes. A filter without a match gives an empty list.
 func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	if req.GetMaxEntries() < 0 {
-		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
+		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
 	}
 
 	after := req.GetStartingToken()
 	if after != "" && !validIDOf(snapPrefix, after) {
-		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
+		return nil, csierr.Errorf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
 
 	all := slices.DeleteFunc(d.store.listSnapshots(), func(s snapshot) bool {
@@ -173,11 +175,11 @@ func (d *driver) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*c
 // snapshot finds a snapshot by the id in a request.
 func (d *driver) snapshot(id string) (snapshot, error) {
 	if id == "" {
-		return snapshot{}, invalidf("the snapshot id is empty")
+		return snapshot{}, csierr.Invalidf("the snapshot id is empty")
 	}
 	snap, err := d.store.getSnapshot(id)
 	if errors.Is(err, errNoSnapshot) {
-		return snap, codedf(codes.NotFound, "no snapshot %q", id)
+		return snap, csierr.Errorf(codes.NotFound, "no snapshot %q", id)
 	}
 	return snap, err
 }

@@ -6,13 +6,15 @@ import (
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // NodeStageVolume mounts a volume at its staging path. For a raw block volume, it only attaches the
 // loop device. An existing mount counts as staged only if it is a mount of this volume.
 func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetStagingTargetPath() != "" && req.GetVolumeCapability() == nil {
-		return nil, invalidf("the volume capability is missing")
+		return nil, csierr.Invalidf("the volume capability is missing")
 	}
 
 	t, unlock, err := d.open(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
@@ -48,7 +50,7 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 
 func (t *target) stageBlock(at place) error {
 	if at.kind == kindOurs {
-		return existsf("volume %q is staged at %q with a filesystem, not for block access", t.v.ID, t.path)
+		return csierr.Existsf("volume %q is staged at %q with a filesystem, not for block access", t.v.ID, t.path)
 	}
 
 	uses, err := t.uses()
@@ -58,7 +60,7 @@ func (t *target) stageBlock(at place) error {
 
 	for _, u := range uses {
 		if !u.node {
-			return preconditionf("volume %q cannot be staged for block access: its filesystem is mounted at %q", t.v.ID, u.point)
+			return csierr.Preconditionf("volume %q cannot be staged for block access: its filesystem is mounted at %q", t.v.ID, u.point)
 		}
 	}
 
@@ -84,15 +86,15 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 			return err
 		}
 		if ro != a.flags.readOnly() {
-			return existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.flags.readOnly())
+			return csierr.Existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.flags.readOnly())
 		}
 		return isolate(t.path) // a crash may have come between the mount and this
 	case at.kind != kindNone:
-		return preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
+		return csierr.Preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
 	case !at.exists:
-		return preconditionf("the staging path %q does not exist", t.path)
+		return csierr.Preconditionf("the staging path %q does not exist", t.path)
 	case !at.isDir():
-		return preconditionf("the staging path %q is not a directory", t.path)
+		return csierr.Preconditionf("the staging path %q is not a directory", t.path)
 	}
 
 	t.willMount()
@@ -116,7 +118,7 @@ func (t *target) stageDirectory(a access) error {
 		return err
 	}
 	if !data.isDir() || data.mountRoot {
-		return preconditionf("the directory of volume %q is missing, or something is mounted on %q", t.v.ID, t.data())
+		return csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", t.v.ID, t.data())
 	}
 	if err := bind(t.data(), t.path, a.flags); err != nil {
 		return err
@@ -133,7 +135,7 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 
 	for _, u := range uses {
 		if u.node {
-			return preconditionf("volume %q cannot be mounted: it is published as a block device at %q", t.v.ID, u.point)
+			return csierr.Preconditionf("volume %q cannot be mounted: it is published as a block device at %q", t.v.ID, u.point)
 		}
 	}
 
@@ -193,7 +195,7 @@ func (t *target) confirm(want kind) error {
 		return err
 	}
 	if at.kind != want {
-		return internalf("volume %q was mounted at %q, but something else is there now", t.v.ID, t.path)
+		return csierr.Internalf("volume %q was mounted at %q, but something else is there now", t.v.ID, t.path)
 	}
 	return nil
 }
@@ -212,7 +214,7 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolu
 		return nil, err
 	}
 	if i := slices.IndexFunc(uses, func(u use) bool { return u.point != t.path }); i >= 0 {
-		return nil, preconditionf("volume %q cannot be unstaged: it is still mounted at %q", t.v.ID, uses[i].point)
+		return nil, csierr.Preconditionf("volume %q cannot be unstaged: it is still mounted at %q", t.v.ID, uses[i].point)
 	}
 	if _, err := t.takeDown(); err != nil {
 		return nil, err

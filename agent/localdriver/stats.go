@@ -9,6 +9,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // NodeGetVolumeStats reports the bytes and inodes of a mounted volume, or the size of a block
@@ -16,7 +18,7 @@ import (
 // cover the whole filesystem.
 func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if req.GetVolumeId() == "" || req.GetVolumePath() == "" {
-		return nil, invalidf("the volume id and the volume path must be given")
+		return nil, csierr.Invalidf("the volume id and the volume path must be given")
 	}
 
 	v, err := d.volume(req.GetVolumeId())
@@ -24,7 +26,7 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeSta
 		return nil, err
 	}
 
-	notThere := codedf(codes.NotFound, "volume %q is not mounted at %q", v.ID, req.GetVolumePath())
+	notThere := csierr.Errorf(codes.NotFound, "volume %q is not mounted at %q", v.ID, req.GetVolumePath())
 	path, err := d.checkPath("volume path", req.GetVolumePath())
 	if err != nil {
 		return nil, notThere

@@ -7,6 +7,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // topologyKey is the only topology segment: a volume is on the node whose disk holds it.
@@ -53,7 +55,7 @@ func (d *driver) checkTopology(r *csi.TopologyRequirement) error {
 		}
 	}
 
-	return codedf(codes.ResourceExhausted, "the volume must be on another node than this one: its requisite topologies do not include %s: %s",
+	return csierr.Errorf(codes.ResourceExhausted, "the volume must be on another node than this one: its requisite topologies do not include %s: %s",
 		topologyKey, topologyNode(d.opts.NodeID))
 }
 

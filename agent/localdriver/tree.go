@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
 // maxCopyDepth limits the directories that are open at once: two for each level.
@@ -43,7 +45,7 @@ func copyTree(ctx context.Context, src, dst string, p *progress) error {
 	// Deleted files below are skipped. But without the root itself, the copy would be empty.
 	root, err := statEntry(int(from.Fd()), filepath.Base(src))
 	if errors.Is(err, unix.ENOENT) || err == nil && root.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return preconditionf("the directory that holds the data is missing: %s", src)
+		return csierr.Preconditionf("the directory that holds the data is missing: %s", src)
 	}
 	if err != nil {
 		return err
@@ -158,7 +160,7 @@ func (c *treeCopier) copy(src *os.File, to int, toName string, depth int) (taken
 		return false, err
 	}
 	if depth > maxCopyDepth {
-		return false, preconditionf("it lies more than %d directories deep, which is too deep to be copied", maxCopyDepth)
+		return false, csierr.Preconditionf("it lies more than %d directories deep, which is too deep to be copied", maxCopyDepth)
 	}
 	if linked, err := c.links.link(st, to, toName); linked || err != nil {
 		return false, err
@@ -273,7 +275,7 @@ func statEntry(dir int, name string) (*unix.Statx_t, error) {
 	return &st, err
 }
 
-var errMountInside = preconditionf("something is mounted on it inside the volume, and a copy would not have it; unmount it first")
+var errMountInside = csierr.Preconditionf("something is mounted on it inside the volume, and a copy would not have it; unmount it first")
 
 // openBeneath opens an entry of an open directory. The kernel refuses to cross a mount (EXDEV) or
 // to follow a link.

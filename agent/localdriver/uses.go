@@ -7,9 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // use is one mount of a volume, or of a part of it, in the mount table.
@@ -96,7 +97,7 @@ func (d *driver) checkUnused(v volume) error {
 
 	for _, e := range inside {
 		if e.point == dir || strings.HasPrefix(e.point, dir+"/") {
-			return preconditionf("volume %q cannot be deleted: something is mounted inside it, at %q", v.ID, e.point)
+			return csierr.Preconditionf("volume %q cannot be deleted: something is mounted inside it, at %q", v.ID, e.point)
 		}
 	}
 
@@ -106,21 +107,21 @@ func (d *driver) checkUnused(v volume) error {
 			return err
 		}
 		for _, l := range loops {
-			return preconditionf("volume %q is in use and cannot be deleted: it is attached to %s%s", v.ID, l.path(), whoMounts(l))
+			return csierr.Preconditionf("volume %q is in use and cannot be deleted: it is attached to %s%s", v.ID, l.path(), whoMounts(l))
 		}
 		return nil
 	}
 
 	for _, e := range inside {
 		if showsDirectory(e, v.ID) {
-			return preconditionf("volume %q is in use and cannot be deleted: it is mounted at %q", v.ID, e.point)
+			return csierr.Preconditionf("volume %q is in use and cannot be deleted: it is mounted at %q", v.ID, e.point)
 		}
 	}
 
 	var elsewhere error
 	err = otherNamespaces([]string{v.ID}, func(pid int, e mountEntry) {
 		if elsewhere == nil && showsDirectory(e, v.ID) {
-			elsewhere = preconditionf("volume %q is in use and cannot be deleted: process %d, in another mount namespace, sees it mounted at %q",
+			elsewhere = csierr.Preconditionf("volume %q is in use and cannot be deleted: process %d, in another mount namespace, sees it mounted at %q",
 				v.ID, pid, e.point)
 		}
 	})
@@ -192,7 +193,7 @@ func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 		case err != nil:
 			return found, err
 		case !data.exists || data.mountRoot:
-			return found, preconditionf("the directory of volume %q is missing, or something is mounted on %q", v.ID, d.store.dataPath(v))
+			return found, csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", v.ID, d.store.dataPath(v))
 		case data.dev == st.dev && data.ino == st.ino:
 			found.kind = kindOurs
 		}
@@ -278,9 +279,9 @@ func (d *driver) findFilesystem(v volume, loops []loopDevice, st pathState) (*lo
 func (d *driver) checkPath(what, p string) (string, error) {
 	switch {
 	case p == "":
-		return "", invalidf("the %s is empty", what)
+		return "", csierr.Invalidf("the %s is empty", what)
 	case !filepath.IsAbs(p) || strings.ContainsRune(p, 0) || filepath.Clean(p) != strings.TrimSuffix(p, "/"):
-		return "", invalidf("the %s %q is not an absolute path without . and ..", what, p)
+		return "", csierr.Invalidf("the %s %q is not an absolute path without . and ..", what, p)
 	}
 
 	p = filepath.Clean(p)
@@ -289,7 +290,7 @@ func (d *driver) checkPath(what, p string) (string, error) {
 	}
 
 	if p == d.store.root || strings.HasPrefix(p, d.store.root+"/") {
-		return "", invalidf("the %s %q lies in the driver's state directory", what, p)
+		return "", csierr.Invalidf("the %s %q lies in the driver's state directory", what, p)
 	}
 
 	return p, nil
