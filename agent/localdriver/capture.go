@@ -8,9 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
@@ -52,7 +51,7 @@ type capture struct {
 func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 	c := &capture{d: d}
 	for _, id := range slices.Sorted(slices.Values(ids)) {
-		unlock, err := d.lockToRelease(id)
+		unlock, err := d.locks.LockToRelease(id)
 		if err != nil {
 			c.release()
 			return nil, err
@@ -163,7 +162,7 @@ func (d *driver) refuseWriters(v volume) error {
 
 // take copies the data of each volume to dirs, which are in the order of volumes(), and waits until
 // the copies are on disk. Afterwards c holds no volume.
-func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
+func (c *capture) take(ctx context.Context, dirs []string, p *jobs.Progress) error {
 	defer c.release()
 
 	if err := c.takeLive(ctx, dirs, p); err != nil {
@@ -172,7 +171,7 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 
 	for _, one := range c.vols {
 		if !one.live() {
-			one.end = c.d.readers.begin(one.v.ID, p)
+			one.end = c.d.locks.BeginCopy(one.v.ID, p)
 		}
 		one.unlock()
 		one.unlock = nil
@@ -193,7 +192,7 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 }
 
 // copyContent copies a volume or snapshot without writers. An image must have the recorded size.
-func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, dir string, p *progress) error {
+func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, dir string, p *jobs.Progress) error {
 	dst := filepath.Join(dir, contentName(typ))
 	if typ == typeImage {
 		return copyImage(ctx, src, dst, size, p)
@@ -208,7 +207,7 @@ func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, d
 //  3. Clone all images. Copy the small ones if cloning is not possible.
 //  4. Thaw all filesystems, also after an error.
 //  5. Sync the copies.
-func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err error) {
+func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress) (err error) {
 	defer func() {
 		for _, one := range c.vols {
 			if one.copy != nil && err != nil {
@@ -266,7 +265,7 @@ func (c *capture) frozen(do func() error) (err error) {
 }
 
 // cut copies all images in use within freezeMost, so that their writers hang only briefly.
-func (c *capture) cut(ctx context.Context, p *progress) error {
+func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
 	ctx, cancel := context.WithTimeout(ctx, c.d.store.freezeMost)
 	defer cancel()
 
@@ -310,7 +309,7 @@ func (c *captured) flush() error {
 
 // cutPlain copies the data of an image in use when it cannot be shared. It refuses an image that is
 // large or not frozen.
-func (c *captured) cutPlain(ctx context.Context, p *progress) error {
+func (c *captured) cutPlain(ctx context.Context, p *jobs.Progress) error {
 	const advice = "detach it first, or put the driver's state directory on xfs or btrfs, which can clone a file at once"
 	if c.fs == nil {
 		return csierr.Preconditionf("it is attached as a block device, and this filesystem cannot clone a file at one moment; %s", advice)
@@ -322,7 +321,7 @@ func (c *captured) cutPlain(ctx context.Context, p *progress) error {
 	}
 	if bytes > shortCopy {
 		return csierr.Preconditionf("it is mounted and holds %s; this filesystem cannot clone a file, and its writers would hang while so much is copied (at most %s are); %s",
-			humanBytes(bytes), humanBytes(shortCopy), advice)
+			jobs.HumanBytes(bytes), jobs.HumanBytes(shortCopy), advice)
 	}
 
 	err = c.copy.plain(ctx, p)
@@ -331,27 +330,4 @@ func (c *captured) cutPlain(ctx context.Context, p *progress) error {
 	}
 
 	return err
-}
-
-// lockToRelease locks a volume or snapshot for a call that may run while the data is being copied,
-// because the call only removes mounts or makes another copy.
-func (d *driver) lockToRelease(id string) (func(), error) {
-	unlock, ok := d.busy.try(id)
-	if !ok {
-		return nil, csierr.Errorf(codes.Aborted, "another operation on %q is running", id)
-	}
-	return unlock, nil
-}
-
-// lock locks a volume or snapshot for a call that must not run during a copy of its data.
-func (d *driver) lock(id string) (func(), error) {
-	unlock, err := d.lockToRelease(id)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.readers.check(id); err != nil {
-		unlock()
-		return nil, err
-	}
-	return unlock, nil
 }

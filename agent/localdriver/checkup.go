@@ -147,7 +147,7 @@ func (d *driver) examine(look surroundings, id string, paths ...string) (symptom
 		return s, err
 	}
 
-	unlock, ok := d.busy.try(id)
+	unlock, ok := d.locks.Try(id)
 	if !ok {
 		return s, errBusy
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // origin is the snapshot or volume from which a new volume is copied.
@@ -98,9 +99,9 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 		return volume{}, err
 	}
 
-	err = d.jobs.do(ctx, "volume/"+want.Name, fmt.Sprint(from.id, want.Capacity, want.Block),
+	err = d.jobs.Do(ctx, "volume/"+want.Name, fmt.Sprint(from.id, want.Capacity, want.Block),
 		fmt.Sprintf("volume %q, a copy of %s,", want.Name, from),
-		func(ctx context.Context, p *progress) error { return d.makeCopy(ctx, want, from, p) })
+		func(ctx context.Context, p *jobs.Progress) error { return d.makeCopy(ctx, want, from, p) })
 	if err != nil {
 		return volume{}, err
 	}
@@ -202,7 +203,7 @@ func (d *driver) checkCopy(v volume) error {
 	return d.checkFits(v.Capacity)
 }
 
-func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *progress) error {
+func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *jobs.Progress) error {
 	if _, ok := d.store.getByName(want.Name); ok {
 		return nil // made since the caller's check
 	}
@@ -237,9 +238,9 @@ func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *prog
 }
 
 // reader holds a source and returns a function that copies its data into a directory.
-func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx context.Context, dir string) error, release func(), err error) {
+func (d *driver) reader(from origin, want volume, p *jobs.Progress) (fill func(ctx context.Context, dir string) error, release func(), err error) {
 	if from.isSnap {
-		unlock, err := d.lockToRelease(from.id)
+		unlock, err := d.locks.LockToRelease(from.id)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -252,7 +253,7 @@ func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx co
 
 		return func(ctx context.Context, dir string) error {
 			return d.copyContent(ctx, snap.Type, d.store.snapshotData(snap), snap.Size, dir, p)
-		}, d.readers.begin(snap.ID, p), nil
+		}, d.locks.BeginCopy(snap.ID, p), nil
 	}
 
 	c, err := d.hold([]string{from.id}, false)

@@ -58,7 +58,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	}
 	defer unlock()
 
-	if err := d.jobs.running("volume/" + req.GetName()); err != nil {
+	if err := d.jobs.Running("volume/" + req.GetName()); err != nil {
 		return nil, err
 	}
 	if have, ok := d.store.getByName(req.GetName()); ok {
@@ -134,7 +134,7 @@ func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
 
 // lockName locks the name of a volume that a call is about to create.
 func (d *driver) lockName(name string) (func(), error) {
-	unlock, ok := d.names.try(name)
+	unlock, ok := d.names.Try(name)
 	if !ok {
 		return nil, csierr.Errorf(codes.Aborted, "volume %q is being created", name)
 	}
@@ -165,7 +165,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 
-	unlock, err := d.lock(id)
+	unlock, err := d.locks.Lock(id)
 	if err != nil {
 		return nil, err
 	}

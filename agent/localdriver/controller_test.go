@@ -322,7 +322,7 @@ func TestOneAtATime(t *testing.T) {
 	st, err := openStore(background(), filepath.Join(shortDir(t), "state"), nil)
 	must(t, err)
 	d := &driver{store: st}
-	unlock, ok := d.busy.try("vol-aaaaaaaaaaaaaaaa")
+	unlock, ok := d.locks.Try("vol-aaaaaaaaaaaaaaaa")
 	if !ok {
 		t.Fatal("a new lock is taken")
 	}

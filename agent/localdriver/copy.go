@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // copyChunk is the number of bytes that are copied between two checks of the context.
@@ -31,7 +32,7 @@ func reflink(src, dst *os.File) error {
 
 // copyData copies the first size bytes and keeps holes as holes. A source that has become shorter
 // is no error: its copy ends with a hole.
-func copyData(ctx context.Context, src, dst *os.File, size int64, p *progress) error {
+func copyData(ctx context.Context, src, dst *os.File, size int64, p *jobs.Progress) error {
 	if err := dst.Truncate(size); err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *progress) e
 			}
 
 			at += int64(n)
-			p.done.Add(int64(n))
+			p.Done.Add(int64(n))
 		}
 	}
 
@@ -123,7 +124,7 @@ func (c *imageCopy) allocated() (size, bytes int64, err error) {
 }
 
 // plain copies the data itself. It refuses if there is too little space.
-func (c *imageCopy) plain(ctx context.Context, p *progress) error {
+func (c *imageCopy) plain(ctx context.Context, p *jobs.Progress) error {
 	size, bytes, err := c.allocated()
 	if err != nil {
 		return err
@@ -131,12 +132,12 @@ func (c *imageCopy) plain(ctx context.Context, p *progress) error {
 	if err := needSpace(c.dst, bytes); err != nil {
 		return err
 	}
-	p.total.Add(bytes)
+	p.Total.Add(bytes)
 	return copyData(ctx, c.src, c.dst, size, p)
 }
 
 // copyImage copies an image without writers, and syncs the copy.
-func copyImage(ctx context.Context, src, dst string, recorded int64, p *progress) error {
+func copyImage(ctx context.Context, src, dst string, recorded int64, p *jobs.Progress) error {
 	c, err := openImageCopy(src, dst, recorded)
 	if err != nil {
 		return err
@@ -162,7 +163,7 @@ func needSpace(f *os.File, bytes int64) error {
 	}
 	if free := int64(fs.Bavail) * fs.Frsize; free < bytes {
 		return csierr.Errorf(codes.ResourceExhausted, "the copy needs %d bytes (%s), and %d (%s) are free on the filesystem of the driver's state directory",
-			bytes, humanBytes(bytes), free, humanBytes(free))
+			bytes, jobs.HumanBytes(bytes), free, jobs.HumanBytes(free))
 	}
 	return nil
 }

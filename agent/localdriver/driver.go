@@ -11,6 +11,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
+
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // DriverName is the name that GetPluginInfo returns. It has the form that the CSI specification
@@ -48,10 +50,9 @@ type driver struct {
 	projects projects
 	seen     seen
 	held     held
-	busy     keyLock // by the id of a volume, snapshot or group
-	names    keyLock // by volume name, while one is being created
-	readers  readers
-	jobs     jobs
+	locks    jobs.Locks
+	names    jobs.KeyLock // by volume name, while one is being created
+	jobs     jobs.Runner
 }
 
 // Run serves CSI on the endpoint until ctx is done. Then it waits for running calls, for at most
@@ -69,7 +70,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 
 	st.tap, st.freezeMost = o.tap, o.freeze
-	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects, jobs: jobs{log: o.Log, patience: o.patience}}
+	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects, jobs: jobs.Runner{Log: o.Log, Patience: o.patience}}
 	if d.projects == nil {
 		d.projects = kernelProjects{st.root}
 	}
@@ -79,7 +80,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 
 	err = serve(ctx, o, d)
-	d.jobs.wg.Wait()
+	d.jobs.Wait()
 	// Close the store last, because it holds the lock on the state directory.
 	return errors.Join(err, d.held.close(), st.close())
 }
@@ -102,7 +103,7 @@ func (o *Options) check() error {
 		o.Log = hclog.NewNullLogger()
 	}
 	if o.patience == 0 {
-		o.patience = patience
+		o.patience = jobs.Patience
 	}
 
 	if o.freeze == 0 {
@@ -123,7 +124,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	csi.RegisterControllerServer(srv, d)
 	csi.RegisterGroupControllerServer(srv, d)
 	csi.RegisterNodeServer(srv, d)
-	defer d.jobs.cancel()
+	defer d.jobs.Cancel()
 
 	// Leftovers can be large, and volumes can hold many files, so this work runs while calls are
 	// served.
@@ -146,7 +147,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	case <-ctx.Done():
 	}
 
-	d.jobs.cancel() // running calls wait for these jobs
+	d.jobs.Cancel() // running calls wait for these jobs
 	stop := time.AfterFunc(stopGrace, srv.Stop)
 	defer stop.Stop()
 
@@ -163,7 +164,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 // at the next start, or when DeleteVolume is called again for that volume.
 func (d *driver) sweep(ctx context.Context) {
 	for _, id := range d.store.leftovers() {
-		unlock, ok := d.busy.try(id)
+		unlock, ok := d.locks.Try(id)
 		if !ok {
 			continue // a repeated DeleteVolume is removing it
 		}

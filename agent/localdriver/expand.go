@@ -36,7 +36,7 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 		return nil, err
 	}
 
-	unlock, err := d.lock(req.GetVolumeId())
+	unlock, err := d.locks.Lock(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}

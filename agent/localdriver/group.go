@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // GroupControllerGetCapabilities announces group snapshots.
@@ -55,8 +56,8 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 		}
 	}
 
-	err = d.jobs.do(ctx, "group/"+name, fmt.Sprint(sources, perFile), "group snapshot \""+name+"\"",
-		func(ctx context.Context, p *progress) error { return d.makeGroup(ctx, name, sources, perFile, p) })
+	err = d.jobs.Do(ctx, "group/"+name, fmt.Sprint(sources, perFile), "group snapshot \""+name+"\"",
+		func(ctx context.Context, p *jobs.Progress) error { return d.makeGroup(ctx, name, sources, perFile, p) })
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +83,7 @@ func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse,
 	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
 }
 
-func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *progress) error {
+func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *jobs.Progress) error {
 	if _, ok := d.store.groupByName(name); ok {
 		return nil // made since the caller's check
 	}
@@ -138,7 +139,7 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 	}
 
-	unlock, err := d.lock(id)
+	unlock, err := d.locks.Lock(id)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +168,7 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 // trashGroup deletes a group unless one of its snapshots is being copied.
 func (d *driver) trashGroup(g group) error {
 	for _, s := range g.Snapshots {
-		unlock, err := d.lock(s.ID)
+		unlock, err := d.locks.Lock(s.ID)
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // The kernel can grow all three filesystems while they are mounted. It journals the change, so a
@@ -69,7 +70,7 @@ func growFilesystem(device, path, fsType string) error {
 	}
 	if tooSmallToGrow(fsType, want) {
 		return csierr.Preconditionf("the %s at %q has %d bytes and its device %d: the kernel gives no %s less than %d (%s); expand the volume to at least that",
-			fsType, path, have, want, fsType, leastResize(fsType), humanBytes(leastResize(fsType)))
+			fsType, path, have, want, fsType, leastResize(fsType), jobs.HumanBytes(leastResize(fsType)))
 	}
 
 	switch fsType {

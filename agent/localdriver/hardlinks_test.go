@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // onExt4 makes an ext4 with options of mkfs and mounts it.
@@ -92,7 +94,7 @@ func copierOf(t *testing.T, src, dst string) (entry func(name string)) {
 	links, err := newHardLinks(int(to.Fd()))
 	must(t, err)
 	t.Cleanup(func() { must(t, errors.Join(links.clear(background()), links.close(), from.Close(), to.Close())) })
-	c := treeCopier{ctx: background(), prog: &progress{}, links: links}
+	c := treeCopier{ctx: background(), prog: &jobs.Progress{}, links: links}
 	return func(name string) {
 		t.Helper()
 		must(t, c.entry(int(from.Fd()), name, int(to.Fd()), name, 0))
@@ -142,7 +144,7 @@ func TestCopyUnderReuse(t *testing.T) {
 			}
 			for i := range 40 {
 				dst := filepath.Join(mkdir(t, dir, fmt.Sprint("dst", i)), "copy")
-				must(t, copyTree(background(), src, dst, &progress{}))
+				must(t, copyTree(background(), src, dst, &jobs.Progress{}))
 				wantOwnContent(t, dst)
 			}
 			stop()
@@ -161,7 +163,7 @@ func TestManyHardLinks(t *testing.T) {
 			for n := range maxPins + more {
 				must(t, pair(src, n))
 			}
-			must(t, copyTree(background(), src, dst, &progress{}))
+			must(t, copyTree(background(), src, dst, &jobs.Progress{}))
 			want := 2 * (maxPins + more)
 			if name == "without birth times" {
 				want = 2 * maxPins

@@ -287,7 +287,7 @@ func TestHealthOfDeleted(t *testing.T) {
 	st, err := openStore(background(), b.state, hclog.NewNullLogger())
 	must(t, err)
 	d := &driver{store: st, projects: kernelProjects{st.root}}
-	unlock, ok := d.busy.try(id)
+	unlock, ok := d.locks.Try(id)
 	if !ok {
 		t.Fatal("a new lock is taken")
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // TestCopyOfLostData requests copies of missing data. An empty or partial copy would be mistaken
@@ -168,7 +170,7 @@ func TestReplacedWhileCopied(t *testing.T) {
 	must(t, err)
 	write(t, filepath.Join(from, "g"), "not trusted")
 	must(t, os.Rename(filepath.Join(from, "g"), at))
-	copier := treeCopier{ctx: background(), prog: &progress{}, links: &hardLinks{}}
+	copier := treeCopier{ctx: background(), prog: &jobs.Progress{}, links: &hardLinks{}}
 	_, err = copier.copy(src, int(out.Fd()), "f", 1)
 	must(t, errors.Join(err, src.Close(), in.Close(), out.Close()))
 	if got := describeEntry(t, filepath.Join(to, "f")); got != want {

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // maxLoops is the kernel's number of minor device numbers.

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // The test binary starts itself again: first in a separate mount namespace for all tests. From

@@ -10,8 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proc"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // mountEntry is one line of a mount table, as described in proc_pid_mountinfo(5).

@@ -44,12 +44,12 @@ type target struct {
 
 // open finds and locks the volume of a node call and checks its path.
 func (d *driver) open(id, what, path string) (*target, func(), error) {
-	return d.openWith(d.lock, id, what, path)
+	return d.openWith(d.locks.Lock, id, what, path)
 }
 
 // openToRelease is open for calls that remove mounts, which are allowed at any time.
 func (d *driver) openToRelease(id, what, path string) (*target, func(), error) {
-	return d.openWith(d.lockToRelease, id, what, path)
+	return d.openWith(d.locks.LockToRelease, id, what, path)
 }
 
 func (d *driver) openWith(lock func(id string) (func(), error), id, what, path string) (*target, func(), error) {

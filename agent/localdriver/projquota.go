@@ -8,8 +8,9 @@ import (
 	"strconv"
 	"unsafe"
 
-	"github.com/volagent/volagent/volmgr/filetree"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/filetree"
 )
 
 // These constants come from linux/quota.h, linux/dqblk_xfs.h and linux/fs.h. x/sys lacks them.

@@ -136,7 +136,7 @@ func (d *driver) ControllerModifyVolume(ctx context.Context, req *csi.Controller
 		return nil, err
 	}
 
-	unlock, err := d.lock(req.GetVolumeId())
+	unlock, err := d.locks.Lock(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +248,7 @@ func (d *driver) enforceAll(ctx context.Context) {
 			continue
 		}
 
-		unlock, ok := d.busy.try(v.ID)
+		unlock, ok := d.locks.Try(v.ID)
 		if !ok {
 			continue // the call that holds the lock may be a staging, which sets the quota too
 		}

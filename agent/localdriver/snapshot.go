@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // The only parameter of snapshots and group snapshots, and its only value.
@@ -56,8 +57,10 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 		return nil, err
 	}
 
-	err = d.jobs.do(ctx, "snapshot/"+name, fmt.Sprint(source, perFile), "snapshot \""+name+"\" of volume \""+source+"\"",
-		func(ctx context.Context, p *progress) error { return d.makeSnapshot(ctx, name, source, perFile, p) })
+	err = d.jobs.Do(ctx, "snapshot/"+name, fmt.Sprint(source, perFile), "snapshot \""+name+"\" of volume \""+source+"\"",
+		func(ctx context.Context, p *jobs.Progress) error {
+			return d.makeSnapshot(ctx, name, source, perFile, p)
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +81,7 @@ func (s snapshot) answer(source string) (*csi.CreateSnapshotResponse, error) {
 	return &csi.CreateSnapshotResponse{Snapshot: s.csi()}, nil
 }
 
-func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile bool, p *progress) error {
+func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile bool, p *jobs.Progress) error {
 	if _, ok := d.store.snapshotByName(name); ok {
 		return nil // made since the caller's check
 	}
@@ -109,7 +112,7 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 		return &csi.DeleteSnapshotResponse{}, nil
 	}
 
-	unlock, err := d.lock(id)
+	unlock, err := d.locks.Lock(id)
 	if err != nil {
 		return nil, err
 	}

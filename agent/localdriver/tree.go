@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // maxCopyDepth limits the directories that are open at once: two for each level.
@@ -23,13 +24,13 @@ const maxCopyDepth = 2048
 // keep the attributes of chattr(1).
 type treeCopier struct {
 	ctx   context.Context
-	prog  *progress
+	prog  *jobs.Progress
 	links *hardLinks
 }
 
 // copyTree copies the directory src to dst, which must not exist yet, and waits for the disk. It
 // skips files that are deleted before it reaches them. A mount inside the tree causes an error.
-func copyTree(ctx context.Context, src, dst string, p *progress) error {
+func copyTree(ctx context.Context, src, dst string, p *jobs.Progress) error {
 	from, err := os.Open(filepath.Dir(src))
 	if err != nil {
 		return err
@@ -72,7 +73,7 @@ func copyTree(ctx context.Context, src, dst string, p *progress) error {
 }
 
 // roomForTree measures the tree and refuses it if it cannot fit, unless the data will be shared.
-func roomForTree(ctx context.Context, from *os.File, name string, to *os.File, p *progress) error {
+func roomForTree(ctx context.Context, from *os.File, name string, to *os.File, p *jobs.Progress) error {
 	if canReflink(to) {
 		return nil
 	}
@@ -80,7 +81,7 @@ func roomForTree(ctx context.Context, from *os.File, name string, to *os.File, p
 	if err != nil {
 		return err
 	}
-	p.total.Add(bytes)
+	p.Total.Add(bytes)
 	return needSpace(to, bytes)
 }
 

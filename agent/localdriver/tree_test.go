@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
 // describeEntry describes all properties of one entry that a copy must keep.
@@ -257,22 +259,14 @@ func TestCopyCancelled(t *testing.T) {
 	dst, err := os.Create(filepath.Join(dir, "dst"))
 	must(t, err)
 	ctx, cancel := context.WithCancel(background())
-	p := &progress{}
+	p := &jobs.Progress{}
 	must(t, copyData(ctx, src, dst, mib, p))
-	if p.done.Load() != mib {
-		t.Errorf("the progress is %d", p.done.Load())
+	if p.Done.Load() != mib {
+		t.Errorf("the progress is %d", p.Done.Load())
 	}
 	cancel()
 	if err := copyData(ctx, src, dst, mib, p); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	must(t, errors.Join(src.Close(), dst.Close()))
-}
-
-func TestHumanBytes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536 * mib: "1.5 GiB"} {
-		if got := humanBytes(n); got != want {
-			t.Errorf("%d: %q, want %q", n, got, want)
-		}
-	}
 }

@@ -1,9 +1,10 @@
-package localdriver
+// Package jobs runs work that can take longer than the call that asked for it, and decides which
+// calls may use the same object at the same time.
+package jobs
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -16,9 +17,9 @@ import (
 )
 
 const (
-	// patience is the time that a call waits for its copy before it returns ABORTED with the
+	// Patience is the time that a call waits for its copy before it returns ABORTED with the
 	// progress.
-	patience = 20 * time.Second
+	Patience = 20 * time.Second
 	// progressEvery is the interval between log messages about a running copy.
 	progressEvery = 5 * time.Second
 	// failureKept is the time for which the failure of a copy is kept if no caller was waiting. The
@@ -26,34 +27,12 @@ const (
 	failureKept = 10 * time.Minute
 )
 
-// progress counts the bytes of a copy.
-type progress struct{ done, total atomic.Int64 }
-
-func (p *progress) String() string {
-	if p.total.Load() == 0 {
-		return "nothing yet" // or the data is shared, which is not counted
-	}
-	return humanBytes(p.done.Load()) + " of " + humanBytes(p.total.Load())
-}
-
-func humanBytes(n int64) string {
-	const units = "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	f, i := float64(n)/1024, 0
-	for ; f >= 1024; i++ {
-		f /= 1024
-	}
-	return fmt.Sprintf("%.1f %ciB", f, units[i])
-}
-
 // job is one piece of work that may take longer than the call that started it.
 type job struct {
 	key    string // "snapshot/NAME"
 	want   string // the arguments, to recognize a different request with the same name
 	what   string // in words
-	prog   progress
+	prog   Progress
 	cancel context.CancelFunc
 	left   atomic.Bool // a caller stopped waiting before the end
 	done   chan struct{}
@@ -65,10 +44,10 @@ func (j *job) pending() error {
 	return csierr.Errorf(codes.Aborted, "%s is still being made, copied: %s; ask again for the same", j.what, &j.prog)
 }
 
-// jobs holds the running jobs, and the failed ones that no caller has been told about.
-type jobs struct {
-	log      hclog.Logger
-	patience time.Duration
+// Runner holds the running jobs, and the failed ones that no caller has been told about.
+type Runner struct {
+	Log      hclog.Logger
+	Patience time.Duration
 
 	mu     sync.Mutex
 	byKey  map[string]*job
@@ -76,16 +55,16 @@ type jobs struct {
 	wg     sync.WaitGroup
 }
 
-// do runs work, or joins it if it is running already, and waits for its end. The wait is limited by
+// Do runs work, or joins it if it is running already, and waits for its end. The wait is limited by
 // the patience and by nine tenths of the caller's remaining time, so that an answer still arrives.
-// Longer work continues after the wait, and do returns ABORTED with the progress.
-func (s *jobs) do(ctx context.Context, key, want, what string, work func(context.Context, *progress) error) error {
+// Longer work continues after the wait, and Do returns ABORTED with the progress.
+func (s *Runner) Do(ctx context.Context, key, want, what string, work func(context.Context, *Progress) error) error {
 	j, err := s.join(key, want, what, work)
 	if err != nil {
 		return err
 	}
 
-	wait := s.patience
+	wait := s.Patience
 	if end, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(end)*9/10)
 	}
@@ -106,7 +85,7 @@ func (s *jobs) do(ctx context.Context, key, want, what string, work func(context
 	}
 }
 
-func (s *jobs) join(key, want, what string, work func(context.Context, *progress) error) (*job, error) {
+func (s *Runner) join(key, want, what string, work func(context.Context, *Progress) error) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -139,7 +118,7 @@ func (s *jobs) join(key, want, what string, work func(context.Context, *progress
 	return j, nil
 }
 
-func (s *jobs) run(ctx context.Context, j *job, work func(context.Context, *progress) error) {
+func (s *Runner) run(ctx context.Context, j *job, work func(context.Context, *Progress) error) {
 	defer j.cancel()
 
 	tell, quiet := context.WithCancel(ctx)
@@ -147,7 +126,7 @@ func (s *jobs) run(ctx context.Context, j *job, work func(context.Context, *prog
 	err := s.guard(ctx, j, work)
 	quiet()
 	if err != nil && j.left.Load() {
-		s.log.Warn("cannot finish a copy", "what", j.what, "error", err)
+		s.Log.Warn("cannot finish a copy", "what", j.what, "error", err)
 	}
 
 	s.mu.Lock()
@@ -161,10 +140,10 @@ func (s *jobs) run(ctx context.Context, j *job, work func(context.Context, *prog
 	close(j.done)
 }
 
-func (s *jobs) guard(ctx context.Context, j *job, work func(context.Context, *progress) error) (err error) {
+func (s *Runner) guard(ctx context.Context, j *job, work func(context.Context, *Progress) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			s.log.Error("a copy panicked", "what", j.what, "panic", r, "stack", string(debug.Stack()))
+			s.Log.Error("a copy panicked", "what", j.what, "panic", r, "stack", string(debug.Stack()))
 			err = csierr.Internalf("%s: the copy panicked: %v", j.what, r)
 		}
 	}()
@@ -177,14 +156,14 @@ func (s *jobs) guard(ctx context.Context, j *job, work func(context.Context, *pr
 	return err
 }
 
-func (s *jobs) report(ctx context.Context, j *job) {
+func (s *Runner) report(ctx context.Context, j *job) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
 
 	for {
 		select {
 		case <-tick.C:
-			s.log.Info("copying", "what", j.what, "progress", j.prog.String())
+			s.Log.Info("copying", "what", j.what, "progress", j.prog.String())
 		case <-ctx.Done():
 			return
 		}
@@ -192,7 +171,7 @@ func (s *jobs) report(ctx context.Context, j *job) {
 }
 
 // forget removes a job after a caller has received its result.
-func (s *jobs) forget(j *job) {
+func (s *Runner) forget(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.byKey[j.key] == j {
@@ -200,8 +179,8 @@ func (s *jobs) forget(j *job) {
 	}
 }
 
-// running returns ABORTED if a job with this key is running.
-func (s *jobs) running(key string) error {
+// Running returns ABORTED if a job with this key is running.
+func (s *Runner) Running(key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j := s.byKey[key]; j != nil && j.ended.IsZero() {
@@ -210,8 +189,8 @@ func (s *jobs) running(key string) error {
 	return nil
 }
 
-// cancel stops all jobs and prevents new ones from starting.
-func (s *jobs) cancel() {
+// Cancel stops all jobs and prevents new ones from starting.
+func (s *Runner) Cancel() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -220,46 +199,5 @@ func (s *jobs) cancel() {
 	}
 }
 
-// readers holds the volumes and snapshots whose data is being copied, which can take a long time.
-// Until the copy ends they may be unmounted, but no new writer may start, and they may not be
-// deleted.
-type readers struct {
-	mu sync.Mutex
-	by map[string][]*progress
-}
-
-// begin registers a copy of an id. The caller must call the returned function when the copy ends.
-func (r *readers) begin(id string, p *progress) (end func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	if r.by == nil {
-		r.by = map[string][]*progress{}
-	}
-	r.by[id] = append(r.by[id], p)
-	return sync.OnceFunc(func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-
-		for i, q := range r.by[id] {
-			if q == p {
-				r.by[id] = append(r.by[id][:i:i], r.by[id][i+1:]...)
-				break
-			}
-		}
-
-		if len(r.by[id]) == 0 {
-			delete(r.by, id)
-		}
-	})
-}
-
-// check returns ABORTED while an id is being copied.
-func (r *readers) check(id string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if p := r.by[id]; len(p) > 0 {
-		return csierr.Errorf(codes.Aborted, "%q is being copied, so far %s; it can be used when that is done", id, p[0])
-	}
-	return nil
-}
+// Wait waits until all jobs have ended.
+func (s *Runner) Wait() { s.wg.Wait() }

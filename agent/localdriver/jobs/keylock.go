@@ -1,16 +1,16 @@
-package localdriver
+package jobs
 
 import "sync"
 
-// keyLock gives each key to one holder at a time and never waits, because CSI wants ABORTED for a
+// KeyLock gives each key to one holder at a time and never waits, because CSI wants ABORTED for a
 // second call on a volume.
-type keyLock struct {
+type KeyLock struct {
 	mu   sync.Mutex
 	held map[string]struct{}
 }
 
-// try locks key. If another call holds it, ok is false.
-func (l *keyLock) try(key string) (unlock func(), ok bool) {
+// Try locks key. If another call holds it, ok is false.
+func (l *KeyLock) Try(key string) (unlock func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
