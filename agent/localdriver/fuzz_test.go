@@ -16,6 +16,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
 // hostileNames are directory names that a user may choose to confuse a parser of mount tables.
@@ -43,7 +45,7 @@ func FuzzReadMounts(f *testing.F) {
 		root, point = "/"+root, "/"+point
 		line := fmt.Sprintf("36 35 0:52 %s %s rw,nosuid shared:1 - fuse.x %s ro,user_id=0\n", escapedName(root), escapedName(point), escapedName(source))
 		file := filepath.Join(t.TempDir(), "mountinfo")
-		must(t, os.WriteFile(file, []byte("1 0 7:1 / / ro - ext4 /dev/loop1 rw\n"+line+"37 1 7:2 / /z ro - ext4 /dev/loop2 rw\n"), 0o600))
+		sandbox.Must(t, os.WriteFile(file, []byte("1 0 7:1 / / ro - ext4 /dev/loop1 rw\n"+line+"37 1 7:2 / /z ro - ext4 /dev/loop2 rw\n"), 0o600))
 		got, err := readMounts(file, ":")
 		want := []mountEntry{
 			{"1", "7:1", "/", "/", "ext4", "/dev/loop1", true, "rw"},
@@ -150,7 +152,7 @@ func FuzzState(f *testing.F) {
 		var raw [3][]byte
 		for i, x := range []any{v, s, g} {
 			text, err := json.Marshal(x)
-			must(f, err)
+			sandbox.Must(f, err)
 			raw[i] = text
 		}
 		f.Add(raw[0], raw[1], raw[2])
@@ -170,11 +172,11 @@ func FuzzState(f *testing.F) {
 	f.Fuzz(func(t *testing.T, v, s, g []byte) {
 		for path, raw := range map[string][]byte{filepath.Join(dirVolumes, vol, metaFile): v, filepath.Join(dirSnapshots, snap, snapFile): s, filepath.Join(dirGroups, grp, groupFile): g} {
 			path = filepath.Join(dir, path)
-			must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, raw, 0o600)))
+			sandbox.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, raw, 0o600)))
 		}
 		st, err := openStore(t.Context(), dir, hclog.NewNullLogger())
-		must(t, err)
-		defer func() { must(t, st.close()) }()
+		sandbox.Must(t, err)
+		defer func() { sandbox.Must(t, st.close()) }()
 		if _, err := st.get(vol); errors.Is(err, errNoVolume) {
 			t.Error("the volume is neither there nor broken")
 		}
@@ -228,7 +230,7 @@ func FuzzSuperblock(f *testing.F) {
 	f.Add(large)
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		file := filepath.Join(t.TempDir(), "image")
-		must(t, os.WriteFile(file, append(make([]byte, 1024), raw...), 0o600))
+		sandbox.Must(t, os.WriteFile(file, append(make([]byte, 1024), raw...), 0o600))
 		size, err := ext4Size(file)
 		if err == nil && (size < 0 || size%1024 != 0 || len(raw) < 1024 || binary.LittleEndian.Uint32(raw[0x18:]) > 6) {
 			t.Errorf("it has %d bytes", size)

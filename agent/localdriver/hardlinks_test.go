@@ -14,19 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
 // onExt4 makes an ext4 with options of mkfs and mounts it.
 func onExt4(t *testing.T, options ...string) string {
 	t.Helper()
-	needLoops(t)
-	disk := shortDir(t)
-	img, dir := sparseFile(t, filepath.Join(disk, "disk"), 64*mib), mkdir(t, disk, "mnt")
-	run(t, "mkfs.ext4", append(options, "-q", "-F", img)...)
-	run(t, "mount", "-o", "loop", img, dir)
+	sandbox.NeedLoops(t)
+	disk := sandbox.ShortDir(t)
+	img, dir := sandbox.SparseFile(t, filepath.Join(disk, "disk"), 64*mib), sandbox.Mkdir(t, disk, "mnt")
+	sandbox.Command(t, "mkfs.ext4", append(options, "-q", "-F", img)...)
+	sandbox.Command(t, "mount", "-o", "loop", img, dir)
 	t.Cleanup(func() {
-		must(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
-		await(t, "the device is free", func() bool { return len(loopsUnder(disk)) == 0 })
+		sandbox.Must(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
+		sandbox.Await(t, "the device is free", func() bool { return len(sandbox.LoopsUnder(disk)) == 0 })
 	})
 	return dir
 }
@@ -56,18 +57,18 @@ func pairMode(n int) os.FileMode { return os.FileMode(n%0o777) | 0o400 }
 func wantOwnContent(t *testing.T, dir string) (linked int) {
 	t.Helper()
 	list, err := os.ReadDir(dir)
-	must(t, err)
+	sandbox.Must(t, err)
 	for _, e := range list {
 		if e.IsDir() {
 			continue // linksDir, during the copy
 		}
 		name, end, _ := strings.Cut(e.Name(), ".")
 		n, err := strconv.Atoi(name)
-		must(t, err)
+		sandbox.Must(t, err)
 		raw, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		must(t, err)
+		sandbox.Must(t, err)
 		var st unix.Stat_t
-		must(t, unix.Stat(filepath.Join(dir, e.Name()), &st))
+		sandbox.Must(t, unix.Stat(filepath.Join(dir, e.Name()), &st))
 		// A file that was still being made may have no content or mode yet, but never another
 		// file's.
 		early := end == "fresh" || st.Nlink == 1
@@ -88,16 +89,18 @@ func wantOwnContent(t *testing.T, dir string) (linked int) {
 func copierOf(t *testing.T, src, dst string) (entry func(name string)) {
 	t.Helper()
 	from, err := os.Open(src)
-	must(t, err)
+	sandbox.Must(t, err)
 	to, err := os.Open(dst)
-	must(t, err)
+	sandbox.Must(t, err)
 	links, err := newHardLinks(int(to.Fd()))
-	must(t, err)
-	t.Cleanup(func() { must(t, errors.Join(links.clear(background()), links.close(), from.Close(), to.Close())) })
+	sandbox.Must(t, err)
+	t.Cleanup(func() {
+		sandbox.Must(t, errors.Join(links.clear(background()), links.close(), from.Close(), to.Close()))
+	})
 	c := treeCopier{ctx: background(), prog: &jobs.Progress{}, links: links}
 	return func(name string) {
 		t.Helper()
-		must(t, c.entry(int(from.Fd()), name, int(to.Fd()), name, 0))
+		sandbox.Must(t, c.entry(int(from.Fd()), name, int(to.Fd()), name, 0))
 	}
 }
 
@@ -107,13 +110,13 @@ func TestInodeReused(t *testing.T) {
 	for name, options := range inodeSizes {
 		t.Run(name, func(t *testing.T) {
 			dir := onExt4(t, options...)
-			src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "dst")
+			src, dst := sandbox.Mkdir(t, dir, "src"), sandbox.Mkdir(t, dir, "dst")
 			one := copierOf(t, src, dst)
 			for n := 1; n < 50; n++ {
-				must(t, pair(src, n))
+				sandbox.Must(t, pair(src, n))
 				one(fmt.Sprintf("%d.one", n))
-				must(t, errors.Join(os.Remove(filepath.Join(src, fmt.Sprintf("%d.one", n))), os.Remove(filepath.Join(src, fmt.Sprintf("%d.two", n)))))
-				must(t, pair(src, n+1000))
+				sandbox.Must(t, errors.Join(os.Remove(filepath.Join(src, fmt.Sprintf("%d.one", n))), os.Remove(filepath.Join(src, fmt.Sprintf("%d.two", n)))))
+				sandbox.Must(t, pair(src, n+1000))
 				one(fmt.Sprintf("%d.one", n+1000))
 				one(fmt.Sprintf("%d.two", n+1000))
 			}
@@ -129,7 +132,7 @@ func TestCopyUnderReuse(t *testing.T) {
 	for name, options := range inodeSizes {
 		t.Run(name, func(t *testing.T) {
 			dir := onExt4(t, options...)
-			src := mkdir(t, dir, "src")
+			src := sandbox.Mkdir(t, dir, "src")
 			ctx, stop := context.WithCancel(background())
 			var churn sync.WaitGroup
 			for half := range 2 {
@@ -143,8 +146,8 @@ func TestCopyUnderReuse(t *testing.T) {
 				})
 			}
 			for i := range 40 {
-				dst := filepath.Join(mkdir(t, dir, fmt.Sprint("dst", i)), "copy")
-				must(t, copyTree(background(), src, dst, &jobs.Progress{}))
+				dst := filepath.Join(sandbox.Mkdir(t, dir, fmt.Sprint("dst", i)), "copy")
+				sandbox.Must(t, copyTree(background(), src, dst, &jobs.Progress{}))
 				wantOwnContent(t, dst)
 			}
 			stop()
@@ -159,11 +162,11 @@ func TestManyHardLinks(t *testing.T) {
 	for name, options := range inodeSizes {
 		t.Run(name, func(t *testing.T) {
 			dir := onExt4(t, append(options, "-N", "8192")...)
-			src, dst := mkdir(t, dir, "src"), filepath.Join(dir, "dst")
+			src, dst := sandbox.Mkdir(t, dir, "src"), filepath.Join(dir, "dst")
 			for n := range maxPins + more {
-				must(t, pair(src, n))
+				sandbox.Must(t, pair(src, n))
 			}
-			must(t, copyTree(background(), src, dst, &jobs.Progress{}))
+			sandbox.Must(t, copyTree(background(), src, dst, &jobs.Progress{}))
 			want := 2 * (maxPins + more)
 			if name == "without birth times" {
 				want = 2 * maxPins

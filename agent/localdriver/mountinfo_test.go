@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
 // TestReadMounts checks that readMounts returns all names and options of a mount from its line.
@@ -14,7 +16,7 @@ func TestReadMounts(t *testing.T) {
 		`36 35 0:5 /x /t rw - fuse.a a\011b rw`:                                                         {"36", "0:5", "/x", "/t", "fuse.a", "a\tb", false, "rw"},
 	} {
 		file := filepath.Join(t.TempDir(), "mountinfo")
-		must(t, os.WriteFile(file, []byte(line+"\n"), 0o600))
+		sandbox.Must(t, os.WriteFile(file, []byte(line+"\n"), 0o600))
 		if got, err := readMounts(file, ":"); err != nil || len(got) != 1 || got[0] != want {
 			t.Errorf("%q: got %+v, want %+v, %v", line, got, want, err)
 		}

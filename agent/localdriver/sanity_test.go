@@ -15,6 +15,8 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
 // sanityKinds are the kinds of volumes with which the suite runs.
@@ -44,7 +46,7 @@ const noAttach = "a local volume is on its node always; nothing has to be attach
 // suite per process, so all kinds run in one separate process.
 func TestSanity(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), envMode+"="+modeSanity, envBase+"="+shortDir(t))
+	cmd.Env = append(os.Environ(), sandbox.EnvMode+"="+modeSanity, sandbox.EnvBase+"="+sandbox.ShortDir(t))
 	out, err := cmd.CombinedOutput()
 	lines := regexp.MustCompile(`(?m)^sanity (\S+): run (\d+), passed (\d+), failed (\d+), skipped (\d+)$`).FindAllStringSubmatch(string(out), -1)
 	for _, l := range lines {
@@ -79,7 +81,7 @@ type sanityResult struct{ failed bool }
 func (r *sanityResult) Fail() { r.failed = true }
 
 func runSanitySuite() int {
-	base := os.Getenv(envBase)
+	base := os.Getenv(sandbox.EnvBase)
 	var names []string
 	for _, k := range sanityKinds {
 		if k.loops && checkLoopControl() != nil {

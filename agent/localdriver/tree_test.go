@@ -15,13 +15,14 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
 // describeEntry describes all properties of one entry that a copy must keep.
 func describeEntry(t *testing.T, path string) string {
 	t.Helper()
 	var st unix.Stat_t
-	must(t, unix.Lstat(path, &st))
+	sandbox.Must(t, unix.Lstat(path, &st))
 	words := fmt.Sprintf("mode %o owner %d:%d rdev %d nlink %d mtime %d.%d", st.Mode, st.Uid, st.Gid, st.Rdev, st.Nlink,
 		st.Mtim.Sec, st.Mtim.Nsec)
 	switch st.Mode & unix.S_IFMT {
@@ -31,15 +32,15 @@ func describeEntry(t *testing.T, path string) string {
 		words += fmt.Sprintf(" atime %d.%d", st.Atim.Sec, st.Atim.Nsec)
 	}
 	raw, err := readAll(func(b []byte) (int, error) { return unix.Llistxattr(path, b) })
-	must(t, err)
-	for _, name := range sorted(strings.FieldsFunc(string(raw), func(r rune) bool { return r == 0 })...) {
+	sandbox.Must(t, err)
+	for _, name := range sandbox.Sorted(strings.FieldsFunc(string(raw), func(r rune) bool { return r == 0 })...) {
 		value, err := readAll(func(b []byte) (int, error) { return unix.Lgetxattr(path, name, b) })
-		must(t, err)
+		sandbox.Must(t, err)
 		words += fmt.Sprintf(" %s=%x", name, value)
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		to, err := os.Readlink(path)
-		must(t, err)
+		sandbox.Must(t, err)
 		words += " to " + to
 	}
 	return words
@@ -49,7 +50,7 @@ func describeEntry(t *testing.T, path string) string {
 func describeTree(t *testing.T, root string) []string {
 	t.Helper()
 	var all []string
-	must(t, filepath.WalkDir(root, func(p string, _ os.DirEntry, err error) error {
+	sandbox.Must(t, filepath.WalkDir(root, func(p string, _ os.DirEntry, err error) error {
 		if err == nil {
 			all = append(all, fmt.Sprintf("%q %s", strings.TrimPrefix(p, root), describeEntry(t, p)))
 		}
@@ -77,55 +78,55 @@ func acl(user uint32) []byte {
 func deepen(t *testing.T, root string, n int) {
 	t.Helper()
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	must(t, err)
+	sandbox.Must(t, err)
 	for range n {
-		must(t, unix.Mkdirat(fd, "d", 0o755))
+		sandbox.Must(t, unix.Mkdirat(fd, "d", 0o755))
 		next, err := unix.Openat(fd, "d", unix.O_RDONLY|unix.O_DIRECTORY, 0)
-		must(t, errors.Join(err, unix.Close(fd)))
+		sandbox.Must(t, errors.Join(err, unix.Close(fd)))
 		fd = next
 	}
-	must(t, unix.Close(fd))
+	sandbox.Must(t, unix.Close(fd))
 }
 
 // oddTree fills a directory with one entry of each kind.
 func oddTree(t *testing.T, data string) {
 	t.Helper()
 	at := func(elem ...string) string { return filepath.Join(append([]string{data}, elem...)...) }
-	mkdir(t, at("sub", "deep"))
-	write(t, at("sub", "file"), "text")
-	must(t, os.Link(at("sub", "file"), at("sub", "deep", "hard")))
-	must(t, os.Link(at("sub", "file"), at("again")))
-	must(t, os.Symlink("/etc/passwd", at("link")))
-	must(t, os.Symlink("nowhere", at("dangling")))
-	must(t, os.Link(at("dangling"), at("dangling too")))
-	must(t, unix.Mkfifo(at("fifo"), 0o640))
-	must(t, unix.Mknod(at("sock"), unix.S_IFSOCK|0o600, 0))
-	must(t, unix.Mknod(at("null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
-	must(t, unix.Mknod(at("disk"), unix.S_IFBLK|0o660, int(unix.Mkdev(7, 200))))
-	write(t, at("new\nline \xff"), "odd")
-	write(t, at("suid"), "#!/bin/true")
-	must(t, os.Chown(at("suid"), 1234, 4321))
-	must(t, os.Chmod(at("suid"), 0o755|os.ModeSetuid|os.ModeSetgid))
-	must(t, os.Lchown(at("link"), 55, 66))
-	must(t, unix.Lsetxattr(at("suid"), "security.capability", []byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0))
-	must(t, unix.Lsetxattr(at("sub", "file"), "user.note", []byte(strings.Repeat("long ", 60)), 0))
-	must(t, unix.Lsetxattr(at("link"), "trusted.note", []byte("on a link"), 0))
-	write(t, at("shared"), "acl")
-	must(t, unix.Lsetxattr(at("shared"), "system.posix_acl_access", acl(77), 0))
-	must(t, unix.Lsetxattr(at("sub"), "system.posix_acl_default", acl(88), 0))
+	sandbox.Mkdir(t, at("sub", "deep"))
+	sandbox.Write(t, at("sub", "file"), "text")
+	sandbox.Must(t, os.Link(at("sub", "file"), at("sub", "deep", "hard")))
+	sandbox.Must(t, os.Link(at("sub", "file"), at("again")))
+	sandbox.Must(t, os.Symlink("/etc/passwd", at("link")))
+	sandbox.Must(t, os.Symlink("nowhere", at("dangling")))
+	sandbox.Must(t, os.Link(at("dangling"), at("dangling too")))
+	sandbox.Must(t, unix.Mkfifo(at("fifo"), 0o640))
+	sandbox.Must(t, unix.Mknod(at("sock"), unix.S_IFSOCK|0o600, 0))
+	sandbox.Must(t, unix.Mknod(at("null"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+	sandbox.Must(t, unix.Mknod(at("disk"), unix.S_IFBLK|0o660, int(unix.Mkdev(7, 200))))
+	sandbox.Write(t, at("new\nline \xff"), "odd")
+	sandbox.Write(t, at("suid"), "#!/bin/true")
+	sandbox.Must(t, os.Chown(at("suid"), 1234, 4321))
+	sandbox.Must(t, os.Chmod(at("suid"), 0o755|os.ModeSetuid|os.ModeSetgid))
+	sandbox.Must(t, os.Lchown(at("link"), 55, 66))
+	sandbox.Must(t, unix.Lsetxattr(at("suid"), "security.capability", []byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"), 0))
+	sandbox.Must(t, unix.Lsetxattr(at("sub", "file"), "user.note", []byte(strings.Repeat("long ", 60)), 0))
+	sandbox.Must(t, unix.Lsetxattr(at("link"), "trusted.note", []byte("on a link"), 0))
+	sandbox.Write(t, at("shared"), "acl")
+	sandbox.Must(t, unix.Lsetxattr(at("shared"), "system.posix_acl_access", acl(77), 0))
+	sandbox.Must(t, unix.Lsetxattr(at("sub"), "system.posix_acl_default", acl(88), 0))
 	f, err := os.Create(at("sparse"))
-	must(t, err)
+	sandbox.Must(t, err)
 	_, err = f.WriteAt([]byte("start"), 0)
-	must(t, err)
+	sandbox.Must(t, err)
 	_, err = f.WriteAt([]byte("end"), 100*mib)
-	must(t, errors.Join(err, f.Truncate(200*mib), f.Close()))
-	must(t, os.Chmod(at("sub", "deep"), 0o1711))
+	sandbox.Must(t, errors.Join(err, f.Truncate(200*mib), f.Close()))
+	sandbox.Must(t, os.Chmod(at("sub", "deep"), 0o1711))
 	old := []unix.Timespec{{Sec: 1e9, Nsec: 7}, {Sec: 2e9, Nsec: 9}}
-	must(t, filepath.WalkDir(data, func(p string, _ os.DirEntry, err error) error {
+	sandbox.Must(t, filepath.WalkDir(data, func(p string, _ os.DirEntry, err error) error {
 		return errors.Join(err, unix.UtimesNanoAt(unix.AT_FDCWD, p, old, unix.AT_SYMLINK_NOFOLLOW))
 	}))
-	must(t, os.Chmod(data, 0o2775))
-	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, data, old, 0))
+	sandbox.Must(t, os.Chmod(data, 0o2775))
+	sandbox.Must(t, unix.UtimesNanoAt(unix.AT_FDCWD, data, old, 0))
 }
 
 // TestCopyTree copies one entry of each kind and compares, both with copied and with shared data.
@@ -146,18 +147,18 @@ func TestCopyTree(t *testing.T) {
 		if len(got) != len(want) {
 			t.Errorf("%s: the copy has %d entries, not %d", fsType, len(got), len(want))
 		}
-		wantContent(t, filepath.Join(b.data(dup), "sub", "deep", "hard"), "text")
+		sandbox.WantContent(t, filepath.Join(b.data(dup), "sub", "deep", "hard"), "text")
 		f, err := os.Open(filepath.Join(b.data(dup), "sparse"))
-		must(t, err)
+		sandbox.Must(t, err)
 		end := make([]byte, 3)
 		_, err = f.ReadAt(end, 100*mib)
-		must(t, errors.Join(err, f.Close()))
+		sandbox.Must(t, errors.Join(err, f.Close()))
 		var st unix.Stat_t
-		must(t, unix.Stat(f.Name(), &st))
+		sandbox.Must(t, unix.Stat(f.Name(), &st))
 		if string(end) != "end" || st.Size != 200*mib || st.Blocks*512 > mib {
 			t.Errorf("%s: the sparse file ends with %q, has %d bytes and takes %d", fsType, end, st.Size, st.Blocks*512)
 		}
-		wantGone(t, filepath.Join(b.state, dirVolumes, dup, linksDir))
+		sandbox.WantGone(t, filepath.Join(b.state, dirVolumes, dup, linksDir))
 	}
 }
 
@@ -166,28 +167,28 @@ func TestCopyStaysInside(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	id := b.create("v", 0, nil, c)
-	out := mkdir(t, b.path("out"))
-	write(t, filepath.Join(out, "f"), "secret")
-	point := mkdir(t, b.data(id), "a", "mnt")
-	must(t, unix.Mount(out, point, "", unix.MS_BIND, ""))
+	out := sandbox.Mkdir(t, b.path("out"))
+	sandbox.Write(t, filepath.Join(out, "f"), "secret")
+	point := sandbox.Mkdir(t, b.data(id), "a", "mnt")
+	sandbox.Must(t, unix.Mount(out, point, "", unix.MS_BIND, ""))
 	_, err := b.CreateSnapshot(background(), snapReq("s", id))
-	wantCode(t, err, codes.FailedPrecondition, "mounted on", "mnt", "unmount it first")
-	must(t, unix.Unmount(point, 0))
-	write(t, filepath.Join(b.data(id), "file"), "")
-	must(t, unix.Mount(filepath.Join(out, "f"), filepath.Join(b.data(id), "file"), "", unix.MS_BIND, ""))
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "mounted on", "mnt", "unmount it first")
+	sandbox.Must(t, unix.Unmount(point, 0))
+	sandbox.Write(t, filepath.Join(b.data(id), "file"), "")
+	sandbox.Must(t, unix.Mount(filepath.Join(out, "f"), filepath.Join(b.data(id), "file"), "", unix.MS_BIND, ""))
 	_, err = b.CreateSnapshot(background(), snapReq("s", id))
-	wantCode(t, err, codes.FailedPrecondition, "mounted on", "file")
-	must(t, unix.Unmount(filepath.Join(b.data(id), "file"), 0))
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "mounted on", "file")
+	sandbox.Must(t, unix.Unmount(filepath.Join(b.data(id), "file"), 0))
 	b.wantNothingHalf()
 
 	// As in a race: the directory is a link when it is opened.
-	must(t, os.Symlink(out, filepath.Join(b.data(id), "dir")))
+	sandbox.Must(t, os.Symlink(out, filepath.Join(b.data(id), "dir")))
 	dir, err := os.Open(b.data(id))
-	must(t, err)
+	sandbox.Must(t, err)
 	if _, err := openDir(int(dir.Fd()), "dir"); !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOTDIR) {
 		t.Errorf("a link was opened: %v", err)
 	}
-	must(t, dir.Close())
+	sandbox.Must(t, dir.Close())
 	b.snap("s", id)
 }
 
@@ -201,15 +202,15 @@ func TestCopyDeepTree(t *testing.T) {
 	deepen(t, b.data(deep), maxCopyDepth+1)
 	dup := b.copyOf("copy", fromVolume(fine), c)
 	fd, err := unix.Open(b.data(dup), unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	must(t, err)
+	sandbox.Must(t, err)
 	for range maxCopyDepth {
 		next, err := unix.Openat(fd, "d", unix.O_RDONLY|unix.O_DIRECTORY, 0)
-		must(t, errors.Join(err, unix.Close(fd)))
+		sandbox.Must(t, errors.Join(err, unix.Close(fd)))
 		fd = next
 	}
-	must(t, unix.Close(fd))
+	sandbox.Must(t, unix.Close(fd))
 	_, err = b.CreateVolume(background(), copyReq("deeper", fromVolume(deep), c))
-	wantCode(t, err, codes.FailedPrecondition, "too deep", "d/d")
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "too deep", "d/d")
 	if len(err.Error()) > 1000 {
 		t.Errorf("the error has %d bytes", len(err.Error()))
 	}
@@ -221,27 +222,27 @@ func TestCopyDeepTree(t *testing.T) {
 func TestCopyNeedsSpace(t *testing.T) {
 	b := newBench(t)
 	b.stop()
-	tmpfs(t, b.state, "size=32m,nr_inodes=100")
+	sandbox.Tmpfs(t, b.state, "size=32m,nr_inodes=100")
 	t.Cleanup(func() { b.stop() })
 	b.start()
 	c := mountCap(writer, "")
 	big, many := b.create("big", 0, nil, c), b.create("many", 0, nil, c)
-	must(t, os.WriteFile(filepath.Join(b.data(big), "f"), make([]byte, 20*mib), 0o600))
+	sandbox.Must(t, os.WriteFile(filepath.Join(b.data(big), "f"), make([]byte, 20*mib), 0o600))
 	_, err := b.CreateSnapshot(background(), snapReq("s", big))
-	wantCode(t, err, codes.ResourceExhausted, "20971520", "free")
+	sandbox.WantCode(t, err, codes.ResourceExhausted, "20971520", "free")
 	_, err = b.CreateVolume(background(), copyReq("c", fromVolume(big), c))
-	wantCode(t, err, codes.ResourceExhausted, "20971520")
-	must(t, os.Remove(filepath.Join(b.data(big), "f")))
+	sandbox.WantCode(t, err, codes.ResourceExhausted, "20971520")
+	sandbox.Must(t, os.Remove(filepath.Join(b.data(big), "f")))
 	for i := range 50 {
-		write(t, filepath.Join(b.data(many), fmt.Sprint(i)), "x")
+		sandbox.Write(t, filepath.Join(b.data(many), fmt.Sprint(i)), "x")
 	}
 	_, err = b.CreateSnapshot(background(), snapReq("s", many))
-	wantCode(t, err, codes.ResourceExhausted, "no space")
+	sandbox.WantCode(t, err, codes.ResourceExhausted, "no space")
 	if checkLoopControl() == nil {
 		img := b.create("img", 20*mib, image(""), blockCap(writer))
-		must(t, os.WriteFile(filepath.Join(b.state, dirVolumes, img, imageFile), make([]byte, 20*mib), 0o600))
+		sandbox.Must(t, os.WriteFile(filepath.Join(b.state, dirVolumes, img, imageFile), make([]byte, 20*mib), 0o600))
 		_, err = b.CreateSnapshot(background(), snapReq("i", img))
-		wantCode(t, err, codes.ResourceExhausted, "20971520", "free")
+		sandbox.WantCode(t, err, codes.ResourceExhausted, "20971520", "free")
 	}
 	b.wantNothingHalf()
 	if got := b.listed(); len(got) > 3 {
@@ -253,14 +254,14 @@ func TestCopyNeedsSpace(t *testing.T) {
 func TestCopyCancelled(t *testing.T) {
 	dir := t.TempDir()
 	src, err := os.Create(filepath.Join(dir, "src"))
-	must(t, err)
+	sandbox.Must(t, err)
 	_, err = src.Write(make([]byte, mib))
-	must(t, err)
+	sandbox.Must(t, err)
 	dst, err := os.Create(filepath.Join(dir, "dst"))
-	must(t, err)
+	sandbox.Must(t, err)
 	ctx, cancel := context.WithCancel(background())
 	p := &jobs.Progress{}
-	must(t, copyData(ctx, src, dst, mib, p))
+	sandbox.Must(t, copyData(ctx, src, dst, mib, p))
 	if p.Done.Load() != mib {
 		t.Errorf("the progress is %d", p.Done.Load())
 	}
@@ -268,5 +269,5 @@ func TestCopyCancelled(t *testing.T) {
 	if err := copyData(ctx, src, dst, mib, p); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	must(t, errors.Join(src.Close(), dst.Close()))
+	sandbox.Must(t, errors.Join(src.Close(), dst.Close()))
 }
