@@ -10,6 +10,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/tree"
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
@@ -34,7 +35,7 @@ type captured struct {
 	loops  []loopDevice
 	points []string // mounts of its filesystem; none when it is used as a block device
 	fs     *freezer // nil without a mount
-	copy   *imageCopy
+	copy   *tree.ImageCopy
 }
 
 func (c *captured) live() bool { return len(c.loops) > 0 }
@@ -195,9 +196,9 @@ func (c *capture) take(ctx context.Context, dirs []string, p *jobs.Progress) err
 func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, dir string, p *jobs.Progress) error {
 	dst := filepath.Join(dir, contentName(typ))
 	if typ == typeImage {
-		return copyImage(ctx, src, dst, size, p)
+		return tree.CopyImage(ctx, src, dst, size, p)
 	}
-	return copyTree(ctx, src, dst, p)
+	return tree.CopyTree(ctx, src, dst, p)
 }
 
 // takeLive copies the volumes in use.
@@ -211,7 +212,7 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress)
 	defer func() {
 		for _, one := range c.vols {
 			if one.copy != nil && err != nil {
-				one.copy.abandon()
+				one.copy.Abandon()
 			}
 		}
 	}()
@@ -229,7 +230,7 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress)
 		if err != nil {
 			return err
 		}
-		if one.copy, err = openImageCopy(c.d.store.dataPath(one.v), filepath.Join(dirs[i], imageFile), one.v.Capacity); err != nil {
+		if one.copy, err = tree.OpenImageCopy(c.d.store.dataPath(one.v), filepath.Join(dirs[i], imageFile), one.v.Capacity); err != nil {
 			return err
 		}
 	}
@@ -242,7 +243,7 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress)
 		if one.copy == nil {
 			continue
 		}
-		err = errors.Join(err, one.copy.finish())
+		err = errors.Join(err, one.copy.Finish())
 		one.copy = nil
 	}
 
@@ -280,8 +281,8 @@ func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
 			}
 		}
 
-		err := reflink(one.copy.src, one.copy.dst)
-		if errors.Is(err, errNoReflink) {
+		err := tree.Reflink(one.copy.Src, one.copy.Dst)
+		if errors.Is(err, tree.ErrNoReflink) {
 			err = one.cutPlain(ctx, p)
 		}
 		if err != nil {
@@ -315,7 +316,7 @@ func (c *captured) cutPlain(ctx context.Context, p *jobs.Progress) error {
 		return csierr.Preconditionf("it is attached as a block device, and this filesystem cannot clone a file at one moment; %s", advice)
 	}
 
-	_, bytes, err := c.copy.allocated()
+	_, bytes, err := c.copy.Allocated()
 	if err != nil {
 		return err
 	}
@@ -324,7 +325,7 @@ func (c *captured) cutPlain(ctx context.Context, p *jobs.Progress) error {
 			jobs.HumanBytes(bytes), jobs.HumanBytes(shortCopy), advice)
 	}
 
-	err = c.copy.plain(ctx, p)
+	err = c.copy.Plain(ctx, p)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return csierr.Preconditionf("it is mounted, and its data could not be copied within %s, for which its writers were made to wait; %s", freezeMost, advice)
 	}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/tree"
 )
 
 // plant makes a directory under the state directory that looks like one of the driver's own.
@@ -129,7 +130,7 @@ func TestOddTrees(t *testing.T) {
 	sandbox.Must(t, os.Link(filepath.Join(out, "f"), filepath.Join(data, "hardlink")))
 	sandbox.Must(t, unix.Mkfifo(filepath.Join(data, "fifo"), 0o600))
 	sandbox.Write(t, filepath.Join(data, "new\nline \xff"), "")
-	deep := sandbox.Mkdir(t, data, strings.Repeat("d/", 3*maxDepth))
+	deep := sandbox.Mkdir(t, data, strings.Repeat("d/", 3*tree.MaxDepth))
 	sandbox.Must(t, os.Symlink(out, filepath.Join(deep, "dirlink")))
 	for i := range 1500 {
 		sandbox.Write(t, filepath.Join(data, fmt.Sprintf("f%d", i)), "")

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/tree"
 )
 
 // The requests of ioctl_fsfreeze(2), with the numbers of most architectures.
@@ -80,7 +81,7 @@ func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) 
 			continue
 		}
 
-		st, e := statOpen(at)
+		st, e := tree.StatOpen(at)
 		if e == nil {
 			var m mountEntry
 			m, e = mountedAt(st.Mnt_id)

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
-	"github.com/volagent/volagent/agent/localdriver/jobs"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
@@ -151,31 +150,4 @@ func TestSubvolumes(t *testing.T) {
 	sandbox.Must(t, b.delete(dup))
 	sandbox.Must(t, b.delete(id))
 	b.wantNothingHalf()
-}
-
-// TestReplacedWhileCopied replaces a file after it was opened for its copy. The copy must have the
-// content, the owner and the rights of one and the same file.
-func TestReplacedWhileCopied(t *testing.T) {
-	dir := sandbox.ShortDir(t)
-	from, to := sandbox.Mkdir(t, dir, "from"), sandbox.Mkdir(t, dir, "to")
-	at := filepath.Join(from, "f")
-	sandbox.Write(t, at, "trusted")
-	sandbox.Must(t, os.Chmod(at, 0o755|os.ModeSetuid))
-	sandbox.Must(t, unix.Lsetxattr(at, "user.note", []byte("trusted"), 0))
-	in, err := os.Open(from)
-	sandbox.Must(t, err)
-	out, err := os.Open(to)
-	sandbox.Must(t, err)
-	want := describeEntry(t, at) // reading changes the time of access
-	src, err := openBeneath(int(in.Fd()), "f", unix.O_PATH)
-	sandbox.Must(t, err)
-	sandbox.Write(t, filepath.Join(from, "g"), "not trusted")
-	sandbox.Must(t, os.Rename(filepath.Join(from, "g"), at))
-	copier := treeCopier{ctx: background(), prog: &jobs.Progress{}, links: &hardLinks{}}
-	_, err = copier.copy(src, int(out.Fd()), "f", 1)
-	sandbox.Must(t, errors.Join(err, src.Close(), in.Close(), out.Close()))
-	if got := describeEntry(t, filepath.Join(to, "f")); got != want {
-		t.Errorf("the copy is\n%s, and the file was\n%s", got, want)
-	}
-	sandbox.WantContent(t, filepath.Join(to, "f"), "trusted")
 }

@@ -1,4 +1,4 @@
-package localdriver
+package tree
 
 import (
 	"context"

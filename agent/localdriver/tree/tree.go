@@ -1,4 +1,6 @@
-package localdriver
+// Package tree copies and removes trees of files, and copies images. It uses only open directories, so
+// that another process cannot lead it out of a tree.
+package tree
 
 import (
 	"context"
@@ -18,6 +20,9 @@ import (
 // maxCopyDepth limits the directories that are open at once: two for each level.
 const maxCopyDepth = 2048
 
+// cloneBlock is a number of bytes that every filesystem can clone.
+const cloneBlock = 4096
+
 // treeCopier copies a tree using only directory descriptors, so that a rename or link that is made
 // meanwhile cannot lead it out of the tree. It keeps owner, mode, times, extended attributes (which
 // include ACLs and capabilities), hard links, symbolic links, special files and holes. It does not
@@ -28,9 +33,9 @@ type treeCopier struct {
 	links *hardLinks
 }
 
-// copyTree copies the directory src to dst, which must not exist yet, and waits for the disk. It
+// CopyTree copies the directory src to dst, which must not exist yet, and waits for the disk. It
 // skips files that are deleted before it reaches them. A mount inside the tree causes an error.
-func copyTree(ctx context.Context, src, dst string, p *jobs.Progress) error {
+func CopyTree(ctx context.Context, src, dst string, p *jobs.Progress) error {
 	from, err := os.Open(filepath.Dir(src))
 	if err != nil {
 		return err
@@ -99,8 +104,8 @@ func canReflink(dir *os.File) bool {
 	}
 	defer func() { _ = b.Close() }() // it disappears
 
-	_, err = a.Write(make([]byte, imageGranularity))
-	return err == nil && reflink(a, b) == nil
+	_, err = a.Write(make([]byte, cloneBlock))
+	return err == nil && Reflink(a, b) == nil
 }
 
 // countTree adds up the bytes of the files. It counts a file with several names once.
@@ -156,7 +161,7 @@ func (c *treeCopier) entry(from int, name string, to int, toName string, depth i
 
 // copy copies an open file or directory. It reports whether the descriptor is kept.
 func (c *treeCopier) copy(src *os.File, to int, toName string, depth int) (taken bool, err error) {
-	st, err := statOpen(src)
+	st, err := StatOpen(src)
 	if err != nil {
 		return false, err
 	}
@@ -214,7 +219,7 @@ func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
 		return err
 	}
 
-	st, err := statOpen(in)
+	st, err := StatOpen(in)
 	if err != nil {
 		return err
 	}
@@ -246,7 +251,7 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	in := os.NewFile(uintptr(fd), src.Name())
 	defer func() { _ = in.Close() }() // opened for reading only
 
-	st, err := statOpen(in)
+	st, err := StatOpen(in)
 	if err != nil {
 		return err
 	}
@@ -255,8 +260,8 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	}
 
 	out := os.NewFile(uintptr(fd), toName)
-	err = reflink(in, out)
-	if errors.Is(err, errNoReflink) {
+	err = Reflink(in, out)
+	if errors.Is(err, ErrNoReflink) {
 		err = copyData(c.ctx, in, out, int64(st.Size), c.prog)
 	}
 	if err = errors.Join(err, out.Close()); err != nil {

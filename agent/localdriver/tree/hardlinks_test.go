@@ -1,4 +1,4 @@
-package localdriver
+package tree
 
 import (
 	"context"
@@ -22,7 +22,7 @@ func onExt4(t *testing.T, options ...string) string {
 	t.Helper()
 	sandbox.NeedLoops(t)
 	disk := sandbox.ShortDir(t)
-	img, dir := sandbox.SparseFile(t, filepath.Join(disk, "disk"), 64*mib), sandbox.Mkdir(t, disk, "mnt")
+	img, dir := sandbox.SparseFile(t, filepath.Join(disk, "disk"), 64<<20), sandbox.Mkdir(t, disk, "mnt")
 	sandbox.Command(t, "mkfs.ext4", append(options, "-q", "-F", img)...)
 	sandbox.Command(t, "mount", "-o", "loop", img, dir)
 	t.Cleanup(func() {
@@ -95,9 +95,9 @@ func copierOf(t *testing.T, src, dst string) (entry func(name string)) {
 	links, err := newHardLinks(int(to.Fd()))
 	sandbox.Must(t, err)
 	t.Cleanup(func() {
-		sandbox.Must(t, errors.Join(links.clear(background()), links.close(), from.Close(), to.Close()))
+		sandbox.Must(t, errors.Join(links.clear(context.Background()), links.close(), from.Close(), to.Close()))
 	})
-	c := treeCopier{ctx: background(), prog: &jobs.Progress{}, links: links}
+	c := treeCopier{ctx: context.Background(), prog: &jobs.Progress{}, links: links}
 	return func(name string) {
 		t.Helper()
 		sandbox.Must(t, c.entry(int(from.Fd()), name, int(to.Fd()), name, 0))
@@ -133,7 +133,7 @@ func TestCopyUnderReuse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := onExt4(t, options...)
 			src := sandbox.Mkdir(t, dir, "src")
-			ctx, stop := context.WithCancel(background())
+			ctx, stop := context.WithCancel(context.Background())
 			var churn sync.WaitGroup
 			for half := range 2 {
 				churn.Go(func() {
@@ -147,7 +147,7 @@ func TestCopyUnderReuse(t *testing.T) {
 			}
 			for i := range 40 {
 				dst := filepath.Join(sandbox.Mkdir(t, dir, fmt.Sprint("dst", i)), "copy")
-				sandbox.Must(t, copyTree(background(), src, dst, &jobs.Progress{}))
+				sandbox.Must(t, CopyTree(context.Background(), src, dst, &jobs.Progress{}))
 				wantOwnContent(t, dst)
 			}
 			stop()
@@ -166,7 +166,7 @@ func TestManyHardLinks(t *testing.T) {
 			for n := range maxPins + more {
 				sandbox.Must(t, pair(src, n))
 			}
-			sandbox.Must(t, copyTree(background(), src, dst, &jobs.Progress{}))
+			sandbox.Must(t, CopyTree(context.Background(), src, dst, &jobs.Progress{}))
 			want := 2 * (maxPins + more)
 			if name == "without birth times" {
 				want = 2 * maxPins

@@ -1,4 +1,4 @@
-package localdriver
+package tree
 
 import (
 	"context"
@@ -14,17 +14,17 @@ import (
 )
 
 // copyChunk is the number of bytes that are copied between two checks of the context.
-const copyChunk = 8 * mib
+const copyChunk = 8 << 20
 
-// errNoReflink reports that a filesystem cannot share the data of two files.
-var errNoReflink = errors.New("the filesystem cannot clone files")
+// ErrNoReflink reports that a filesystem cannot share the data of two files.
+var ErrNoReflink = errors.New("the filesystem cannot clone files")
 
-// reflink makes dst, an empty file, share all the data of src as it is at this moment.
-func reflink(src, dst *os.File) error {
+// Reflink makes dst, an empty file, share all the data of src as it is at this moment.
+func Reflink(src, dst *os.File) error {
 	err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
 	for _, e := range []error{unix.EOPNOTSUPP, unix.EXDEV, unix.EINVAL, unix.ENOTTY, unix.ENOSYS, unix.EPERM} {
 		if errors.Is(err, e) {
-			return fmt.Errorf("%w: %w", errNoReflink, err)
+			return fmt.Errorf("%w: %w", ErrNoReflink, err)
 		}
 	}
 	return err
@@ -77,12 +77,12 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *jobs.Progre
 	return nil
 }
 
-// imageCopy is an image during its copy: the open source and the new file.
-type imageCopy struct{ src, dst *os.File }
+// ImageCopy is an image during its copy: the open source and the new file.
+type ImageCopy struct{ Src, Dst *os.File }
 
-// openImageCopy refuses an image with fewer bytes than recorded, because the copy would hide the
+// OpenImageCopy refuses an image with fewer bytes than recorded, because the copy would hide the
 // loss.
-func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
+func OpenImageCopy(src, dst string, recorded int64) (*ImageCopy, error) {
 	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, csierr.Preconditionf("the image that holds the data is missing: %s", src)
@@ -104,55 +104,55 @@ func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
 		return nil, errors.Join(err, in.Close())
 	}
 
-	return &imageCopy{in, out}, nil
+	return &ImageCopy{in, out}, nil
 }
 
-// finish waits until the copy is on disk and closes both files.
-func (c *imageCopy) finish() error {
-	return errors.Join(c.dst.Sync(), c.dst.Close(), c.src.Close())
+// Finish waits until the copy is on disk and closes both files.
+func (c *ImageCopy) Finish() error {
+	return errors.Join(c.Dst.Sync(), c.Dst.Close(), c.Src.Close())
 }
 
-func (c *imageCopy) abandon() { _, _ = c.dst.Close(), c.src.Close() } // the file is discarded
+func (c *ImageCopy) Abandon() { _, _ = c.Dst.Close(), c.Src.Close() } // the file is discarded
 
-// allocated returns the size of the source, and the number of its bytes that are not holes.
-func (c *imageCopy) allocated() (size, bytes int64, err error) {
+// Allocated returns the size of the source, and the number of its bytes that are not holes.
+func (c *ImageCopy) Allocated() (size, bytes int64, err error) {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(c.src.Fd()), &st); err != nil {
+	if err := unix.Fstat(int(c.Src.Fd()), &st); err != nil {
 		return 0, 0, err
 	}
 	return st.Size, st.Blocks * 512, nil
 }
 
-// plain copies the data itself. It refuses if there is too little space.
-func (c *imageCopy) plain(ctx context.Context, p *jobs.Progress) error {
-	size, bytes, err := c.allocated()
+// Plain copies the data itself. It refuses if there is too little space.
+func (c *ImageCopy) Plain(ctx context.Context, p *jobs.Progress) error {
+	size, bytes, err := c.Allocated()
 	if err != nil {
 		return err
 	}
-	if err := needSpace(c.dst, bytes); err != nil {
+	if err := needSpace(c.Dst, bytes); err != nil {
 		return err
 	}
 	p.Total.Add(bytes)
-	return copyData(ctx, c.src, c.dst, size, p)
+	return copyData(ctx, c.Src, c.Dst, size, p)
 }
 
-// copyImage copies an image without writers, and syncs the copy.
-func copyImage(ctx context.Context, src, dst string, recorded int64, p *jobs.Progress) error {
-	c, err := openImageCopy(src, dst, recorded)
+// CopyImage copies an image without writers, and syncs the copy.
+func CopyImage(ctx context.Context, src, dst string, recorded int64, p *jobs.Progress) error {
+	c, err := OpenImageCopy(src, dst, recorded)
 	if err != nil {
 		return err
 	}
 
-	err = reflink(c.src, c.dst)
-	if errors.Is(err, errNoReflink) {
-		err = c.plain(ctx, p)
+	err = Reflink(c.Src, c.Dst)
+	if errors.Is(err, ErrNoReflink) {
+		err = c.Plain(ctx, p)
 	}
 	if err != nil {
-		c.abandon()
+		c.Abandon()
 		return err
 	}
 
-	return c.finish()
+	return c.Finish()
 }
 
 // needSpace refuses a copy, before it starts, if it does not fit on the filesystem of f.

@@ -1,4 +1,4 @@
-package localdriver
+package tree
 
 import (
 	"bytes"
@@ -41,8 +41,8 @@ func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
 // paths. The call must not follow a link at the end of the path.
 func procPath(dir int, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) }
 
-// statOpen returns the attributes of an open file.
-func statOpen(f *os.File) (*unix.Statx_t, error) {
+// StatOpen returns the attributes of an open file.
+func StatOpen(f *os.File) (*unix.Statx_t, error) {
 	var st unix.Statx_t
 	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID|unix.STATX_BTIME, &st)
 	return &st, err
