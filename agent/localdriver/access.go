@@ -6,13 +6,14 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // access is a parsed volume capability.
 type access struct {
 	block      bool
 	fsType     string // as requested; if empty, the volume decides
-	flags      mountFlags
+	flags      mounts.MountFlags
 	readerOnly bool
 	manyPaths  bool // may be published at more than one target
 	group      int  // the group that must own the volume; -1 for none
@@ -49,7 +50,7 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 			return a, err
 		}
 		a.fsType = c.GetMount().GetFsType()
-		a.flags = parseMountFlags(slices.Concat(defaultFlags, c.GetMount().GetMountFlags()))
+		a.flags = mounts.ParseMountFlags(slices.Concat(defaultFlags, c.GetMount().GetMountFlags()))
 	default:
 		return a, csierr.Invalidf("the capability says neither mount nor block")
 	}
@@ -76,9 +77,9 @@ func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
 		return a, csierr.Preconditionf("volume %q was created for block access only and holds no filesystem of ours", v.ID)
 	case a.fsType != "" && a.fsType != v.FSType:
 		return a, csierr.Preconditionf("volume %q cannot be mounted as %q: %s", v.ID, a.fsType, v.describe())
-	case v.Type == typeDirectory && len(a.flags.fs) > 0:
+	case v.Type == typeDirectory && len(a.flags.Fs) > 0:
 		return a, csierr.Invalidf("mount flag %q belongs to a filesystem, and volume %q is a directory; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
-			a.flags.fs[0], v.ID)
+			a.flags.Fs[0], v.ID)
 	}
 
 	return a, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/tree"
 	"github.com/volagent/volagent/volmgr/proc"
 )
@@ -140,21 +141,21 @@ func (d *driver) refuseWriters(v volume) error {
 			"detach it first, or take a snapshot with the parameter %s: %s, in which only each file by itself is consistent",
 			v.ID, where, paramConsistency, consistencyPerFile)
 	}
-	entries, err := readMounts(proc.OwnMounts, v.ID)
+	entries, err := mounts.ReadMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
 	}
 
 	for _, e := range entries {
-		if showsDirectory(e, v.ID) && !e.readOnly {
-			return refuse(fmt.Sprintf("%q", e.point))
+		if showsDirectory(e, v.ID) && !e.ReadOnly {
+			return refuse(fmt.Sprintf("%q", e.Point))
 		}
 	}
 
 	var elsewhere error
-	err = otherNamespaces([]string{v.ID}, func(pid int, e mountEntry) {
-		if elsewhere == nil && showsDirectory(e, v.ID) && !e.readOnly {
-			elsewhere = refuse(fmt.Sprintf("%q, in the mount namespace of process %d", e.point, pid))
+	err = mounts.OtherNamespaces([]string{v.ID}, func(pid int, e mounts.MountEntry) {
+		if elsewhere == nil && showsDirectory(e, v.ID) && !e.ReadOnly {
+			elsewhere = refuse(fmt.Sprintf("%q, in the mount namespace of process %d", e.Point, pid))
 		}
 	})
 

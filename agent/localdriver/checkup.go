@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
-	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // ControllerGetVolumeHealth returns the health problems of a volume. The driver serves one node, so
@@ -112,30 +112,6 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 	return diagnose(id, s), nil
 }
 
-// surroundings is the kernel's state of the loop devices, read once for all volumes.
-type surroundings struct {
-	loops  map[string][]string // device names by volume id, the directory of the backing file
-	mounts []mountEntry        // of filesystems on loop devices
-}
-
-func lookAround() (surroundings, error) {
-	look := surroundings{loops: map[string][]string{}}
-	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	if err != nil {
-		return look, err
-	}
-
-	for _, f := range files {
-		if backing, err := os.ReadFile(f); err == nil {
-			id := filepath.Base(filepath.Dir(string(backing)))
-			look.loops[id] = append(look.loops[id], strings.Split(f, "/")[3])
-		}
-	}
-
-	look.mounts, err = readMounts(proc.OwnMounts, "/dev/loop", fmt.Sprintf(" %d:", loopMajor))
-	return look, err
-}
-
 // errBusy is returned for a volume on which another call is working.
 var errBusy = csierr.Errorf(codes.Aborted, "another operation on the volume is running")
 
@@ -166,18 +142,18 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	}
 
 	s := symptoms{kind: v.Type}
-	data, err := statPath(d.store.dataPath(v))
+	data, err := mounts.StatPath(d.store.dataPath(v))
 	if err != nil {
 		return s, err
 	}
 
 	if v.Type == typeDirectory {
-		s.missing = !data.isDir()
+		s.missing = !data.IsDir()
 		if err := d.quotaTrouble(v); err != nil {
 			s.quota = err.Error()
 		}
 	} else {
-		s.missing, s.recorded, s.actual = !data.isRegular(), v.Capacity, int64(data.size)
+		s.missing, s.recorded, s.actual = !data.IsRegular(), v.Capacity, int64(data.Size)
 	}
 
 	if s.missing {
@@ -186,7 +162,7 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 
 	var loops []loopDevice
 	for _, name := range look.loops[id] {
-		l, err := inspectLoop(name, imageRef{d.store.dataPath(v), data.dev, data.ino})
+		l, err := inspectLoop(name, imageRef{d.store.dataPath(v), data.Dev, data.Ino})
 		if err == nil && l != nil && l.usable() {
 			loops = append(loops, *l)
 			s.inspectFilesystem(v, *l, look.mounts)
@@ -207,17 +183,17 @@ func (s *store) unusable(id string) string {
 }
 
 // inspectFilesystem inspects the mounts of the filesystem on a device.
-func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry) {
-	i := slices.IndexFunc(mounts, l.holds)
+func (s *symptoms) inspectFilesystem(v volume, l loopDevice, table []mounts.MountEntry) {
+	i := slices.IndexFunc(table, l.holds)
 	if i < 0 {
 		return
 	}
 
-	e := mounts[i]
-	options := strings.Split(e.options, ",")
+	e := table[i]
+	options := strings.Split(e.Options, ",")
 	// If read-only was requested, both the mount and the filesystem are read-only.
 	s.readOnly = slices.Contains(options, "emergency_ro") ||
-		slices.Contains(options, "ro") && slices.ContainsFunc(mounts, func(m mountEntry) bool { return l.holds(m) && !m.readOnly })
+		slices.Contains(options, "ro") && slices.ContainsFunc(table, func(m mounts.MountEntry) bool { return l.holds(m) && !m.ReadOnly })
 	if slices.Contains(options, "shutdown") {
 		s.dead = "it says shutdown"
 	}
@@ -226,12 +202,12 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 		s.errors = ext4Errors(l.name)
 		// After an error, older kernels show an ext4 as writable although it refuses every write.
 		if s.errors > 0 && !slices.Contains(options, "ro") {
-			s.readOnly = s.readOnly || refusesWrites(e.point)
+			s.readOnly = s.readOnly || refusesWrites(e.Point)
 		}
 	}
 
 	// An xfs that has shut down cannot be opened, and the mount table does not show its state.
-	fd, err := unix.Open(e.point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(e.Point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EIO) {
 		s.dead = err.Error()
 	}
@@ -248,7 +224,7 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 // refusesWrites tries to write to a filesystem. It creates an unnamed file, which disappears when
 // it is closed.
 func refusesWrites(point string) bool {
-	root, err := openWritable(point)
+	root, err := mounts.OpenWritable(point)
 	if err != nil {
 		return false
 	}
@@ -313,7 +289,7 @@ func (d *driver) examineStorage() storage {
 	}
 
 	s := storage{
-		readOnly: fs.Flags&statfsReadOnly != 0,
+		readOnly: fs.Flags&mounts.StatfsReadOnly != 0,
 		free:     int64(fs.Bavail) * fs.Frsize, total: int64(fs.Blocks) * fs.Frsize,
 		inodesFree: fs.Ffree, inodes: fs.Files,
 	}

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // checkFlags refuses mount flags with which the new volume could never be mounted.
@@ -19,11 +20,11 @@ func checkFlags(v volume, caps []*csi.VolumeCapability) error {
 
 		switch {
 		case a.block:
-		case v.Type == typeDirectory && len(a.flags.fs) > 0:
+		case v.Type == typeDirectory && len(a.flags.Fs) > 0:
 			return csierr.Invalidf("mount flag %q belongs to a filesystem, and a volume of type %q has none of its own; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
-				a.flags.fs[0], typeDirectory)
+				a.flags.Fs[0], typeDirectory)
 		case v.Type == typeImage:
-			if err := tryOptions(v.FSType, a.flags.fs); err != nil {
+			if err := tryOptions(v.FSType, a.flags.Fs); err != nil {
 				return err
 			}
 		}
@@ -49,5 +50,5 @@ func tryOptions(fsType string, options []string) error {
 	}
 
 	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
-	return setOptions(ctx, fsType, options)
+	return mounts.SetOptions(ctx, fsType, options)
 }

@@ -10,19 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // lookDead examines a path on which even statx fails with EIO. An xfs that shut down after an error
 // answers only statfs. The mount table still identifies it, so that it can be unmounted.
 func lookDead(loops []loopDevice, p string, cause error) (place, error) {
 	e, err := mountOf(p)
-	if err != nil || e.point != p {
+	if err != nil || e.Point != p {
 		return place{}, errors.Join(cause, err) // the path lies inside the dead filesystem
 	}
 
-	found := place{pathState: pathState{exists: true, mountRoot: true}, kind: kindForeign, dead: cause}
+	found := place{PathState: mounts.PathState{Exists: true, MountRoot: true}, kind: kindForeign, dead: cause}
 	for i := range loops {
-		if loops[i].holds(e) && e.root == "/" {
+		if loops[i].holds(e) && e.Root == "/" {
 			found.kind, found.loop = kindOurs, &loops[i]
 		}
 	}
@@ -31,29 +32,29 @@ func lookDead(loops []loopDevice, p string, cause error) (place, error) {
 }
 
 // mountOf finds the mount that contains a path, without any access to its filesystem.
-func mountOf(p string) (mountEntry, error) {
+func mountOf(p string) (mounts.MountEntry, error) {
 	fd, err := unix.Open(p, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return mountEntry{}, fmt.Errorf("cannot look at %q: %w", p, err)
+		return mounts.MountEntry{}, fmt.Errorf("cannot look at %q: %w", p, err)
 	}
 	defer func() { _ = unix.Close(fd) }() // O_PATH holds nothing that could fail
 
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
-		return mountEntry{}, fmt.Errorf("cannot tell the mount of %q: %w", p, err)
+		return mounts.MountEntry{}, fmt.Errorf("cannot tell the mount of %q: %w", p, err)
 	}
 
 	for line := range strings.Lines(string(info)) {
 		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
 			n, err := strconv.ParseUint(strings.TrimSpace(id), 10, 64)
 			if err != nil {
-				return mountEntry{}, fmt.Errorf("cannot tell the mount of %q: %w", p, err)
+				return mounts.MountEntry{}, fmt.Errorf("cannot tell the mount of %q: %w", p, err)
 			}
-			return mountedAt(n)
+			return mounts.MountedAt(n)
 		}
 	}
 
-	return mountEntry{}, fmt.Errorf("cannot tell the mount of %q: the kernel does not say", p)
+	return mounts.MountEntry{}, fmt.Errorf("cannot tell the mount of %q: the kernel does not say", p)
 }
 
 // refuse returns the error for a call that needs the filesystem, which has shut down.

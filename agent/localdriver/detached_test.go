@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
@@ -24,12 +25,12 @@ func detachBehind(t *testing.T, l loopDevice) {
 
 func rdevAt(t *testing.T, p string) uint64 {
 	t.Helper()
-	st, err := statPath(p)
+	st, err := mounts.StatPath(p)
 	sandbox.Must(t, err)
-	if !st.isBlock() {
+	if !st.IsBlock() {
 		t.Fatalf("%q is no block device", p)
 	}
-	return st.rdev
+	return st.Rdev
 }
 
 // TestDetachedBehind detaches the device of a published block volume without the driver's

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // A volume grows in this order:
@@ -175,13 +176,13 @@ func (s *store) finishGrowing(v volume) volume {
 		return v
 	}
 
-	st, err := statPath(s.dataPath(v))
-	if err != nil || !st.isRegular() || int64(st.size) <= v.Capacity {
+	st, err := mounts.StatPath(s.dataPath(v))
+	if err != nil || !st.IsRegular() || int64(st.Size) <= v.Capacity {
 		return v // a missing or short file is reported when the volume is used
 	}
 
-	s.log.Info("a volume has grown", "volume_id", v.ID, "from_bytes", v.Capacity, "bytes", st.size)
-	v.Capacity = int64(st.size)
+	s.log.Info("a volume has grown", "volume_id", v.ID, "from_bytes", v.Capacity, "bytes", st.Size)
+	v.Capacity = int64(st.Size)
 	if err := writeVolume(s.path(dirVolumes, v.ID), v); err != nil {
 		s.log.Warn("cannot record that a volume has grown; the next start does so", "volume_id", v.ID, "error", err)
 	}
@@ -202,19 +203,6 @@ func (d *driver) growLoops(v volume) error {
 		}
 	}
 
-	return nil
-}
-
-// growLoop makes a device show the full size of its image if it shows less than size bytes.
-func growLoop(l loopDevice, size int64) error {
-	have, err := blockSize(l.path())
-	if err != nil || have >= size || !l.usable() {
-		return err
-	}
-	err = withDevice(l.path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
-	if err != nil {
-		return fmt.Errorf("cannot let %s show all of its image: %w", l.path(), err)
-	}
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/tree"
 )
 
@@ -83,8 +84,8 @@ func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) 
 
 		st, e := tree.StatOpen(at)
 		if e == nil {
-			var m mountEntry
-			m, e = mountedAt(st.Mnt_id)
+			var m mounts.MountEntry
+			m, e = mounts.MountedAt(st.Mnt_id)
 			if e == nil && slices.ContainsFunc(loops, func(l loopDevice) bool { return l.holds(m) }) {
 				return at, nil
 			}
@@ -235,7 +236,7 @@ func (d *driver) thawVolume(ctx context.Context, v volume) error {
 		return errors.Join(err, at.Close())
 	}
 
-	return withPrivateMount(loops[0].path(), v.FSType, nil, func(root *os.File) error {
+	return mounts.WithPrivateMount(loops[0].path(), v.FSType, nil, func(root *os.File) error {
 		_, err := thawAt(root)
 		return errors.Join(ctx.Err(), err)
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // The kernel can grow all three filesystems while they are mounted. It journals the change, so a
@@ -55,7 +56,7 @@ type btrfsArgs struct {
 // CAP_SYS_RESOURCE.
 func growFilesystem(device, path, fsType string) error {
 	fail := func(err error) error { return fmt.Errorf("cannot grow the %s at %q: %w", fsType, path, err) }
-	fd, err := openWritable(path)
+	fd, err := mounts.OpenWritable(path)
 	if err != nil {
 		return fail(err)
 	}
@@ -78,17 +79,17 @@ func growFilesystem(device, path, fsType string) error {
 		var fs unix.Statfs_t
 		if err = unix.Fstatfs(fd, &fs); err == nil {
 			blocks := uint64(want / fs.Bsize)
-			err = ioctl(fd, ext4ResizeFS, unsafe.Pointer(&blocks))
+			err = mounts.Ioctl(fd, ext4ResizeFS, unsafe.Pointer(&blocks))
 		}
 	case "xfs":
 		var geom xfsGeom
-		if err = ioctl(fd, xfsGeometry, unsafe.Pointer(&geom)); err == nil {
-			err = ioctl(fd, xfsGrowData, unsafe.Pointer(&xfsGrow{blocks: uint64(want) / uint64(geom.blockSize), imaxPct: geom.imaxPct}))
+		if err = mounts.Ioctl(fd, xfsGeometry, unsafe.Pointer(&geom)); err == nil {
+			err = mounts.Ioctl(fd, xfsGrowData, unsafe.Pointer(&xfsGrow{blocks: uint64(want) / uint64(geom.blockSize), imaxPct: geom.imaxPct}))
 		}
 	case "btrfs":
 		args := &btrfsArgs{}
 		copy(args.name[:], "max")
-		err = ioctl(fd, btrfsResize, unsafe.Pointer(args))
+		err = mounts.Ioctl(fd, btrfsResize, unsafe.Pointer(args))
 	}
 
 	switch {
@@ -113,20 +114,6 @@ func leastResize(fsType string) int64 {
 	return f.leastResize
 }
 
-// openWritable opens the root of the filesystem at path through a private, writable mount of its
-// own. The kernel refuses changes through a read-only mount.
-func openWritable(path string) (int, error) {
-	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
-	if err != nil {
-		return -1, err
-	}
-	defer func() { _ = unix.Close(tree) }() // the mount lasts as long as an open file in it
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
-		return -1, err
-	}
-	return unix.Openat(tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-}
-
 // sizes returns the bytes of a mounted filesystem and of its device. fd is open in the filesystem.
 func sizes(device string, fd int, fsType string) (have, want int64, err error) {
 	if want, err = blockSize(device); err != nil {
@@ -138,7 +125,7 @@ func sizes(device string, fd int, fsType string) (have, want int64, err error) {
 		have, err = ext4Size(device)
 	case "xfs":
 		var geom xfsGeom
-		err = ioctl(fd, xfsGeometry, unsafe.Pointer(&geom))
+		err = mounts.Ioctl(fd, xfsGeometry, unsafe.Pointer(&geom))
 		have = int64(geom.blocks) * int64(geom.blockSize)
 	default:
 		var fs unix.Statfs_t
@@ -221,11 +208,4 @@ func mayGrowMounted() bool {
 	var data [2]unix.CapUserData
 	err := unix.Capget(&hdr, &data[0])
 	return err == nil && data[0].Effective&(1<<capSysResource) != 0
-}
-
-func ioctl(fd int, request uint, arg unsafe.Pointer) error {
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg)); errno != 0 {
-		return errno
-	}
-	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
@@ -218,19 +219,19 @@ func (b *bench) loops(id string) []loopDevice {
 
 func mountID(t *testing.T, p string) uint64 {
 	t.Helper()
-	st, err := statPath(p)
+	st, err := mounts.StatPath(p)
 	sandbox.Must(t, err)
-	if !st.mountRoot {
+	if !st.MountRoot {
 		t.Fatalf("nothing is mounted at %q", p)
 	}
-	return st.mountID
+	return st.MountID
 }
 
 func wantNotMounted(t *testing.T, p string) {
 	t.Helper()
-	st, err := statPath(p)
+	st, err := mounts.StatPath(p)
 	sandbox.Must(t, err)
-	if st.mountRoot {
+	if st.MountRoot {
 		t.Fatalf("%q is mounted", p)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
@@ -79,13 +80,13 @@ func loopBacking(number int) string {
 // any mount namespace that the driver can read.
 func boundLoopNodes() (map[int]bool, error) {
 	bound := map[int]bool{}
-	note := func(e mountEntry) {
+	note := func(e mounts.MountEntry) {
 		if n, ok := boundLoopNode(e); ok {
 			bound[n] = true
 		}
 	}
 	const needle = "/loop"
-	own, err := readMounts(proc.OwnMounts, needle)
+	own, err := mounts.ReadMounts(proc.OwnMounts, needle)
 	if err != nil {
 		return nil, err
 	}
@@ -94,16 +95,16 @@ func boundLoopNodes() (map[int]bool, error) {
 		note(e)
 	}
 
-	return bound, otherNamespaces([]string{needle}, func(_ int, e mountEntry) { note(e) })
+	return bound, mounts.OtherNamespaces([]string{needle}, func(_ int, e mounts.MountEntry) { note(e) })
 }
 
 // boundLoopNode returns the number of a loop device if the mount is a bind of its node. The name
 // decides, because a path of another namespace cannot be examined from here. It ignores a bind at
 // the device's usual path, because that belongs to the /dev of a container.
-func boundLoopNode(e mountEntry) (number int, ok bool) {
-	name := path.Base(strings.TrimSuffix(e.root, "//deleted"))
+func boundLoopNode(e mounts.MountEntry) (number int, ok bool) {
+	name := path.Base(strings.TrimSuffix(e.Root, "//deleted"))
 	digits, ok := strings.CutPrefix(name, "loop")
-	if !ok || e.point == "/dev/"+name {
+	if !ok || e.Point == "/dev/"+name {
 		return 0, false
 	}
 	number, err := strconv.Atoi(digits)

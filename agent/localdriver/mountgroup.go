@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/volmgr/filetree"
 )
 
@@ -35,7 +36,7 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot give volume %q to group %d: %w", t.v.ID, a.group, err)
 	}
-	root, err := openWritable(at)
+	root, err := mounts.OpenWritable(at)
 	if err != nil {
 		return fail(err)
 	}

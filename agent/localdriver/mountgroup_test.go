@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
@@ -147,7 +148,7 @@ func TestMountGroupCutShort(t *testing.T) {
 	sandbox.Write(t, filepath.Join(b.staging(id), "mnt", "f"), "not the volume's")
 	ctx, cancel := context.WithCancel(background())
 	cancel()
-	fd, err := openWritable(b.staging(id))
+	fd, err := mounts.OpenWritable(b.staging(id))
 	sandbox.Must(t, err)
 	if err := giveTree(ctx, fd, 4242); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)

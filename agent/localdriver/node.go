@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // NodeGetCapabilities lists only calls that are implemented completely.
@@ -207,14 +208,14 @@ func (t *target) loop(readOnly bool) (*loopDevice, error) {
 // checkImage refuses an image that is missing or shorter than recorded, because its users would
 // mistake the rest for the complete data.
 func (t *target) checkImage() error {
-	st, err := statPath(t.data())
+	st, err := mounts.StatPath(t.data())
 	switch {
 	case err != nil:
 		return err
-	case !st.isRegular():
+	case !st.IsRegular():
 		return csierr.Preconditionf("the image that holds the data of volume %q is missing: %s", t.v.ID, t.data())
-	case int64(st.size) < t.v.Capacity:
-		return csierr.Preconditionf("the image of volume %q has %d bytes, less than the %d recorded: a part of it is lost", t.v.ID, st.size, t.v.Capacity)
+	case int64(st.Size) < t.v.Capacity:
+		return csierr.Preconditionf("the image of volume %q has %d bytes, less than the %d recorded: a part of it is lost", t.v.ID, st.Size, t.v.Capacity)
 	}
 
 	return nil
@@ -235,7 +236,7 @@ func (t *target) takeDown() (place, error) {
 			return at, csierr.Preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
 		}
 
-		if err := unmount(t.path); err != nil {
+		if err := mounts.Unmount(t.path); err != nil {
 			return at, err
 		}
 	}

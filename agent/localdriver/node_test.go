@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
@@ -177,7 +178,7 @@ func TestMountFlags(t *testing.T) {
 		t.Errorf("a failed stage left %v", l)
 	}
 	sandbox.Must(t, b.stage(id, mountCap(writer, "", "ro", "commit=30")))
-	if ro, err := isReadOnly(b.staging(id)); err != nil || !ro {
+	if ro, err := mounts.IsReadOnly(b.staging(id)); err != nil || !ro {
 		t.Errorf("read-only is %t (%v)", ro, err)
 	}
 	sandbox.WantCode(t, b.stage(id, mountCap(writer, "")), codes.AlreadyExists, "read-only")

@@ -154,7 +154,7 @@ func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 	return v, v.settle(fsType, mounted)
 }
 
-// settle chooses the filesystem. fsType is the requested type or "", and mounted tells whether the
+// settle chooses the filesystem. FsType is the requested type or "", and mounted tells whether the
 // volume will be mounted.
 func (v *volume) settle(fsType string, mounted bool) error {
 	switch {

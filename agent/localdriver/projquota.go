@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/volmgr/filetree"
 )
 
@@ -101,7 +102,7 @@ func (k kernelProjects) call(cmd, id uint32, arg unsafe.Pointer) error {
 // skips links, pipes and devices, because they take no space.
 func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) error {
 	fail := func(err error) error { return fmt.Errorf("cannot assign %q to project %d: %w", dir, project, err) }
-	root, err := openWritable(dir)
+	root, err := mounts.OpenWritable(dir)
 	if err != nil {
 		return fail(err)
 	}
@@ -134,7 +135,7 @@ func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) 
 
 func setProject(fd int, project uint32, inherit bool) error {
 	var a fsxattr
-	if err := ioctl(fd, getAttr, unsafe.Pointer(&a)); err != nil {
+	if err := mounts.Ioctl(fd, getAttr, unsafe.Pointer(&a)); err != nil {
 		return err
 	}
 
@@ -148,5 +149,5 @@ func setProject(fd int, project uint32, inherit bool) error {
 		return nil
 	}
 
-	return ioctl(fd, setAttr, unsafe.Pointer(&want))
+	return mounts.Ioctl(fd, setAttr, unsafe.Pointer(&want))
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // NodePublishVolume makes a staged volume visible at a target path. It binds the staging path
@@ -42,7 +43,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 		return nil, csierr.Invalidf("the staging path and the target path are the same, %q", staging)
 	}
 
-	readOnly := req.GetReadonly() || a.readerOnly || a.flags.readOnly()
+	readOnly := req.GetReadonly() || a.readerOnly || a.flags.ReadOnly()
 	if a.block {
 		err = t.publishBlock(a, staging, readOnly)
 	} else {
@@ -67,7 +68,7 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 		return from.refuse(t)
 	}
 
-	stagedRO, err := isReadOnly(staging)
+	stagedRO, err := mounts.IsReadOnly(staging)
 	if err != nil {
 		return err
 	}
@@ -90,10 +91,10 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 
 	flags := a.flags
 	if readOnly {
-		flags.set |= unix.MOUNT_ATTR_RDONLY
+		flags.Set |= unix.MOUNT_ATTR_RDONLY
 	}
 
-	err = bind(staging, t.path, flags)
+	err = mounts.Bind(staging, t.path, flags)
 	if err == nil {
 		err = t.confirm(kindOurs)
 	}
@@ -106,7 +107,7 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 
 // confirmReadOnly verifies that the mount at the target is read-only if it must be.
 func (t *target) confirmReadOnly(want bool) error {
-	ro, err := isReadOnly(t.path)
+	ro, err := mounts.IsReadOnly(t.path)
 	if err == nil && want && !ro {
 		err = csierr.Internalf("volume %q is mounted at %q, but not read-only", t.v.ID, t.path)
 	}
@@ -165,7 +166,7 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 		return err
 	}
 
-	err = bind(dev.path(), t.path, mountFlags{})
+	err = mounts.Bind(dev.path(), t.path, mounts.MountFlags{})
 	if err == nil {
 		err = t.confirmNode(dev)
 	}
@@ -230,7 +231,7 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 	case at.kind == kindNode:
 		ro = at.loop.readOnly
 	default:
-		if ro, err = isReadOnly(t.path); err != nil {
+		if ro, err = mounts.IsReadOnly(t.path); err != nil {
 			return false, err
 		}
 	}
@@ -258,20 +259,20 @@ func (t *target) orRemove(err error) error {
 // interrupted attempt, must be empty, because a mount would hide its content.
 func makeTarget(path string, dir bool) error {
 	fail := func(err error) error { return fmt.Errorf("cannot make the target path %q: %w", path, err) }
-	st, err := statPath(path)
+	st, err := mounts.StatPath(path)
 	if err != nil {
 		return err
 	}
 
 	switch {
-	case !st.exists && dir:
+	case !st.Exists && dir:
 		err = os.Mkdir(path, 0o750)
-	case !st.exists:
+	case !st.Exists:
 		var f *os.File
 		if f, err = os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
 			err = f.Close()
 		}
-	case dir && !st.isDir(), !dir && (!st.isRegular() || st.size > 0):
+	case dir && !st.IsDir(), !dir && (!st.IsRegular() || st.Size > 0):
 		return csierr.Preconditionf("the target path %q exists and is not what the driver would make there", path)
 	case dir:
 		list, err := os.ReadDir(path)
@@ -295,13 +296,13 @@ func makeTarget(path string, dir bool) error {
 
 // removeTarget removes an empty mount point that makeTarget made, and refuses any other file.
 func removeTarget(path string) error {
-	st, err := statPath(path)
+	st, err := mounts.StatPath(path)
 	switch {
-	case err != nil || !st.exists:
+	case err != nil || !st.Exists:
 		return err
-	case st.isDir():
+	case st.IsDir():
 		err = unix.Rmdir(path)
-	case st.isRegular() && st.size == 0:
+	case st.IsRegular() && st.Size == 0:
 		err = unix.Unlink(path)
 	default:
 		return csierr.Preconditionf("the target path %q is not what the driver made there; it is left alone", path)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // letGoWithin is the time that a device may stay open, by udev for example, after a copy was
@@ -132,23 +133,7 @@ func replayLog(ctx context.Context, id, path string) error {
 	if err != nil {
 		return err
 	}
-	err = withPrivateMount(l.path(), "xfs", []string{"nouuid"}, func(*os.File) error { return nil })
+	err = mounts.WithPrivateMount(l.path(), "xfs", []string{"nouuid"}, func(*os.File) error { return nil })
 	// The tools must not see the file before the kernel has released it.
 	return errors.Join(err, unix.Close(fd), awaitDetached(ctx, letGoWithin, id, path, l))
-}
-
-// withPrivateMount calls do with the root of the filesystem on a device. The mount has no path.
-func withPrivateMount(device, fsType string, options []string, do func(root *os.File) error) error {
-	fd, err := newMount(device, fsType, mountFlags{fs: options})
-	if err != nil {
-		return fmt.Errorf("cannot mount %s (%s): %w", device, fsType, mountHint(err))
-	}
-
-	root, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return errors.Join(err, unix.Close(fd))
-	}
-
-	f := os.NewFile(uintptr(root), device)
-	return errors.Join(do(f), f.Close(), unix.Close(fd))
 }

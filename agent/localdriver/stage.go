@@ -8,6 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // NodeStageVolume mounts a volume at its staging path. For a raw block volume, it only attaches the
@@ -81,19 +82,19 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 	case at.dead != nil:
 		return at.refuse(t)
 	case at.kind == kindOurs:
-		ro, err := isReadOnly(t.path)
+		ro, err := mounts.IsReadOnly(t.path)
 		if err != nil {
 			return err
 		}
-		if ro != a.flags.readOnly() {
-			return csierr.Existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.flags.readOnly())
+		if ro != a.flags.ReadOnly() {
+			return csierr.Existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.flags.ReadOnly())
 		}
-		return isolate(t.path) // a crash may have come between the mount and this
+		return mounts.Isolate(t.path) // a crash may have come between the mount and this
 	case at.kind != kindNone:
 		return csierr.Preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
-	case !at.exists:
+	case !at.Exists:
 		return csierr.Preconditionf("the staging path %q does not exist", t.path)
-	case !at.isDir():
+	case !at.IsDir():
 		return csierr.Preconditionf("the staging path %q is not a directory", t.path)
 	}
 
@@ -113,18 +114,18 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 }
 
 func (t *target) stageDirectory(a access) error {
-	data, err := statPath(t.data())
+	data, err := mounts.StatPath(t.data())
 	if err != nil {
 		return err
 	}
-	if !data.isDir() || data.mountRoot {
+	if !data.IsDir() || data.MountRoot {
 		return csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", t.v.ID, t.data())
 	}
-	if err := bind(t.data(), t.path, a.flags); err != nil {
+	if err := mounts.Bind(t.data(), t.path, a.flags); err != nil {
 		return err
 	}
 
-	return isolate(t.path)
+	return mounts.Isolate(t.path)
 }
 
 func (t *target) stageImage(ctx context.Context, a access) error {
@@ -159,12 +160,12 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	// While targets keep the filesystem mounted, it must not be checked. The kernel only adds
 	// another mount of it.
 	if len(uses) == 0 {
-		if err = checkFilesystem(ctx, t.v.FSType, l.path()); err == nil && !a.flags.readOnly() {
+		if err = checkFilesystem(ctx, t.v.FSType, l.path()); err == nil && !a.flags.ReadOnly() {
 			t.warnSmall(growBeforeMount(ctx, t.v.FSType, l.path()))
 		}
 	}
 	if err == nil {
-		err = mountDevice(l.path(), t.path, t.v.FSType, a.flags)
+		err = mounts.MountDevice(l.path(), t.path, t.v.FSType, a.flags)
 	}
 	if err != nil && attached {
 		return errors.Join(err, t.detach(context.WithoutCancel(ctx), *l))
@@ -173,11 +174,11 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 		return err
 	}
 
-	if !a.flags.readOnly() {
+	if !a.flags.ReadOnly() {
 		t.warnSmall(growFilesystem(l.path(), t.path, t.v.FSType))
 	}
 
-	return isolate(t.path)
+	return mounts.Isolate(t.path)
 }
 
 // warnSmall logs that a filesystem is smaller than its image and could not be grown. It remains

@@ -2,7 +2,6 @@ package localdriver
 
 import (
 	"errors"
-	"fmt"
 	"path"
 	"path/filepath"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
@@ -22,7 +22,7 @@ type use struct {
 
 // uses lists the mounts of a volume in our mount namespace. loops are the volume's devices.
 func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
-	entries, err := readMounts(proc.OwnMounts, needles(v, loops)...)
+	entries, err := mounts.ReadMounts(proc.OwnMounts, needles(v, loops)...)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
 	for _, e := range entries {
 		if v.Type == typeDirectory {
 			if showsDirectory(e, v.ID) {
-				found = append(found, use{point: e.point})
+				found = append(found, use{point: e.Point})
 			}
 			continue
 		}
@@ -39,9 +39,9 @@ func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
 		for i := range loops {
 			l := &loops[i]
 			if l.holds(e) {
-				found = append(found, use{point: e.point, loop: l})
+				found = append(found, use{point: e.Point, loop: l})
 			} else if l.isNodeOf(e) {
-				found = append(found, use{point: e.point, loop: l, node: true})
+				found = append(found, use{point: e.Point, loop: l, node: true})
 			}
 		}
 	}
@@ -63,41 +63,22 @@ func needles(v volume, loops []loopDevice) []string {
 
 // showsDirectory reports whether a mount shows a directory volume or a part of it. Ids are random,
 // so the path alone is sufficient proof in every namespace.
-func showsDirectory(e mountEntry, id string) bool {
+func showsDirectory(e mounts.MountEntry, id string) bool {
 	data := path.Join("/", dirVolumes, id, dataDir)
-	return strings.HasSuffix(strings.TrimSuffix(e.root, "//deleted"), data) || strings.Contains(e.root, data+"/")
-}
-
-func (l loopDevice) devno() string {
-	return fmt.Sprintf("%d:%d", unix.Major(l.rdev), unix.Minor(l.rdev))
-}
-
-// holds reports whether a mount shows the filesystem on the device. btrfs uses its own device
-// numbers, so for btrfs the source decides.
-func (l loopDevice) holds(e mountEntry) bool {
-	return e.devno == l.devno() || e.fsType == "btrfs" && e.source == l.path()
-}
-
-// isNodeOf reports whether a mount is a bind of the device's node.
-func (l loopDevice) isNodeOf(e mountEntry) bool {
-	if path.Base(e.root) != l.name || e.point == l.path() {
-		return false
-	}
-	st, err := statPath(e.point)
-	return err == nil && st.isBlock() && st.rdev == l.rdev
+	return strings.HasSuffix(strings.TrimSuffix(e.Root, "//deleted"), data) || strings.Contains(e.Root, data+"/")
 }
 
 // checkUnused returns an error if a volume is in use in any way and must not be deleted.
 func (d *driver) checkUnused(v volume) error {
 	dir := d.store.path(dirVolumes, v.ID)
-	inside, err := readMounts(proc.OwnMounts, v.ID)
+	inside, err := mounts.ReadMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
 	}
 
 	for _, e := range inside {
-		if e.point == dir || strings.HasPrefix(e.point, dir+"/") {
-			return csierr.Preconditionf("volume %q cannot be deleted: something is mounted inside it, at %q", v.ID, e.point)
+		if e.Point == dir || strings.HasPrefix(e.Point, dir+"/") {
+			return csierr.Preconditionf("volume %q cannot be deleted: something is mounted inside it, at %q", v.ID, e.Point)
 		}
 	}
 
@@ -114,15 +95,15 @@ func (d *driver) checkUnused(v volume) error {
 
 	for _, e := range inside {
 		if showsDirectory(e, v.ID) {
-			return csierr.Preconditionf("volume %q is in use and cannot be deleted: it is mounted at %q", v.ID, e.point)
+			return csierr.Preconditionf("volume %q is in use and cannot be deleted: it is mounted at %q", v.ID, e.Point)
 		}
 	}
 
 	var elsewhere error
-	err = otherNamespaces([]string{v.ID}, func(pid int, e mountEntry) {
+	err = mounts.OtherNamespaces([]string{v.ID}, func(pid int, e mounts.MountEntry) {
 		if elsewhere == nil && showsDirectory(e, v.ID) {
 			elsewhere = csierr.Preconditionf("volume %q is in use and cannot be deleted: process %d, in another mount namespace, sees it mounted at %q",
-				v.ID, pid, e.point)
+				v.ID, pid, e.Point)
 		}
 	})
 	if err != nil {
@@ -130,30 +111,6 @@ func (d *driver) checkUnused(v volume) error {
 	}
 
 	return elsewhere
-}
-
-// whoMounts lists the mounts of the filesystem on a device, for an error message.
-func whoMounts(l loopDevice) string {
-	var who []string
-	want := []string{"/" + l.name, " " + l.devno() + " "}
-	if own, err := readMounts(proc.OwnMounts, want...); err == nil {
-		for _, e := range own {
-			if l.holds(e) || l.isNodeOf(e) {
-				who = append(who, fmt.Sprintf("mounted at %q", e.point))
-			}
-		}
-	}
-
-	err := otherNamespaces(want, func(pid int, e mountEntry) {
-		if l.holds(e) {
-			who = append(who, fmt.Sprintf("mounted at %q in the mount namespace of process %d", e.point, pid))
-		}
-	})
-	if err != nil || len(who) == 0 {
-		return ""
-	}
-
-	return " (" + strings.Join(who, ", ") + ")"
 }
 
 // kind classifies the mount at a path.
@@ -168,7 +125,7 @@ const (
 
 // place is the state of a staging or target path.
 type place struct {
-	pathState
+	mounts.PathState
 	kind  kind
 	loop  *loopDevice // for kindNode, or the filesystem's device
 	dead  error       // the filesystem has shut down and does not answer
@@ -178,23 +135,23 @@ type place struct {
 // look examines the topmost mount at a path. It is ours only if it is a mount of this very volume:
 // the same directory by device and inode, or the same loop device.
 func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
-	st, err := statPath(p)
+	st, err := mounts.StatPath(p)
 	if errors.Is(err, unix.EIO) {
 		return lookDead(loops, p, err)
 	}
-	if err != nil || !st.mountRoot {
-		return place{pathState: st}, err
+	if err != nil || !st.MountRoot {
+		return place{PathState: st}, err
 	}
 
-	found := place{pathState: st, kind: kindForeign}
+	found := place{PathState: st, kind: kindForeign}
 	if v.Type == typeDirectory {
-		data, err := statPath(d.store.dataPath(v))
+		data, err := mounts.StatPath(d.store.dataPath(v))
 		switch {
 		case err != nil:
 			return found, err
-		case !data.exists || data.mountRoot:
+		case !data.Exists || data.MountRoot:
 			return found, csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", v.ID, d.store.dataPath(v))
-		case data.dev == st.dev && data.ino == st.ino:
+		case data.Dev == st.Dev && data.Ino == st.Ino:
 			found.kind = kindOurs
 		}
 
@@ -202,14 +159,14 @@ func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 	}
 
 	for i := range loops {
-		if st.isBlock() && st.rdev == loops[i].rdev {
+		if st.IsBlock() && st.Rdev == loops[i].rdev {
 			found.kind, found.loop = kindNode, &loops[i]
 			return found, nil
 		}
 	}
 
-	if v.Block && st.isBlock() {
-		found.stray = d.strayNode(st.rdev)
+	if v.Block && st.IsBlock() {
+		found.stray = d.strayNode(st.Rdev)
 		return found, nil
 	}
 
@@ -234,11 +191,11 @@ func (d *driver) strayNode(rdev uint64) bool {
 
 // findFilesystem returns the loop device whose filesystem has its root at the examined path, or
 // nil.
-func (d *driver) findFilesystem(v volume, loops []loopDevice, st pathState) (*loopDevice, error) {
+func (d *driver) findFilesystem(v volume, loops []loopDevice, st mounts.PathState) (*loopDevice, error) {
 	if v.FSType == "btrfs" && len(loops) > 0 {
 		// btrfs files have device numbers that belong to no device. Only the mount table shows the
 		// source.
-		e, err := mountedAt(st.mountID)
+		e, err := mounts.MountedAt(st.MountID)
 		if err != nil {
 			return nil, err
 		}
@@ -253,7 +210,7 @@ func (d *driver) findFilesystem(v volume, loops []loopDevice, st pathState) (*lo
 	}
 
 	for i := range loops {
-		if st.dev != loops[i].rdev {
+		if st.Dev != loops[i].rdev {
 			continue
 		}
 
@@ -263,7 +220,7 @@ func (d *driver) findFilesystem(v volume, loops []loopDevice, st pathState) (*lo
 		}
 
 		root, err := rootInode(v.FSType, file)
-		if err != nil || root != st.ino {
+		if err != nil || root != st.Ino {
 			return nil, err
 		}
 

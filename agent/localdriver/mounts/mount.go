@@ -1,4 +1,6 @@
-package localdriver
+// Package mounts makes mounts, and reads the kernel's tables of them. A mount appears at its path with all
+// its properties at once.
+package mounts
 
 import (
 	"bytes"
@@ -15,8 +17,8 @@ import (
 // attach it in one step, so it is never visible with other properties than the requested ones. A
 // read-only target is not writable even for a moment.
 
-// bind attaches the directory or file at source to target, without the mounts below it.
-func bind(source, target string, flags mountFlags) error {
+// Bind attaches the directory or file at source to target, without the mounts below it.
+func Bind(source, target string, flags MountFlags) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot bind %q to %q: %w", source, target, mountHint(err))
 	}
@@ -26,8 +28,8 @@ func bind(source, target string, flags mountFlags) error {
 	}
 	defer func() { _ = unix.Close(fd) }() // closing drops a tree that was not attached
 
-	if flags.set|flags.clear != 0 {
-		attr := &unix.MountAttr{Attr_set: flags.set, Attr_clr: flags.clear}
+	if flags.Set|flags.clear != 0 {
+		attr := &unix.MountAttr{Attr_set: flags.Set, Attr_clr: flags.clear}
 		err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr)
 		if errors.Is(err, unix.EPERM) {
 			return csierr.Preconditionf("the mount flags cannot be set on %q: in a user namespace, flags that protect the host's mounts cannot be taken off, nor atime modes changed", target)
@@ -44,8 +46,8 @@ func bind(source, target string, flags mountFlags) error {
 	return nil
 }
 
-// mountDevice mounts the filesystem on a device at target.
-func mountDevice(device, target, fsType string, flags mountFlags) error {
+// MountDevice mounts the filesystem on a device at target.
+func MountDevice(device, target, fsType string, flags MountFlags) error {
 	fd, err := newMount(device, fsType, flags)
 	if err == nil {
 		defer func() { _ = unix.Close(fd) }() // closing drops a mount that was not attached
@@ -59,7 +61,7 @@ func mountDevice(device, target, fsType string, flags mountFlags) error {
 
 // newMount mounts the filesystem on a device without attaching it to a path. Closing the returned
 // descriptor removes the mount, unless it was attached.
-func newMount(device, fsType string, flags mountFlags) (int, error) {
+func newMount(device, fsType string, flags MountFlags) (int, error) {
 	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	if errors.Is(err, unix.ENODEV) {
 		return -1, csierr.Preconditionf("this kernel has no %s", fsType)
@@ -72,11 +74,11 @@ func newMount(device, fsType string, flags mountFlags) (int, error) {
 	if err := unix.FsconfigSetString(ctx, "source", device); err != nil {
 		return -1, err
 	}
-	if err := setOptions(ctx, fsType, flags.fs); err != nil {
+	if err := SetOptions(ctx, fsType, flags.Fs); err != nil {
 		return -1, err
 	}
 
-	if flags.readOnly() {
+	if flags.ReadOnly() {
 		if err := unix.FsconfigSetFlag(ctx, "ro"); err != nil {
 			return -1, err
 		}
@@ -86,11 +88,11 @@ func newMount(device, fsType string, flags mountFlags) (int, error) {
 		return -1, fmt.Errorf("%w%s", err, kernelWords(ctx))
 	}
 
-	return unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, int(flags.set))
+	return unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, int(flags.Set))
 }
 
-// setOptions passes options to a filesystem context.
-func setOptions(ctx int, fsType string, options []string) error {
+// SetOptions passes options to a filesystem context.
+func SetOptions(ctx int, fsType string, options []string) error {
 	for _, o := range options {
 		if err := setOption(ctx, o); err != nil {
 			return csierr.Invalidf("mount flag %q is refused by %s: %v%s", o, fsType, err, kernelWords(ctx))
@@ -133,9 +135,9 @@ func attach(fd int, target string) error {
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// isolate makes a mount private. Binds of a shared mount would otherwise pass mounts that are made
+// Isolate makes a mount private. Binds of a shared mount would otherwise pass mounts that are made
 // inside one of them on to all the others.
-func isolate(path string) error {
+func Isolate(path string) error {
 	attr := &unix.MountAttr{Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, attr); err != nil {
 		return fmt.Errorf("cannot make the mount at %q private: %w", path, err)
@@ -143,8 +145,8 @@ func isolate(path string) error {
 	return nil
 }
 
-// unmount removes the topmost mount at path. It is never lazy: a busy mount causes an error.
-func unmount(path string) error {
+// Unmount removes the topmost mount at path. It is never lazy: a busy mount causes an error.
+func Unmount(path string) error {
 	err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
 	if errors.Is(err, unix.EBUSY) {
 		return fmt.Errorf("cannot unmount %q: a process uses it or something is mounted inside: %w", path, err)
@@ -155,16 +157,16 @@ func unmount(path string) error {
 	return nil
 }
 
-// statfsReadOnly is ST_RDONLY of statfs(2): the mount or its filesystem is read-only.
-const statfsReadOnly = 1
+// StatfsReadOnly is ST_RDONLY of statfs(2): the mount or its filesystem is read-only.
+const StatfsReadOnly = 1
 
-// isReadOnly reports whether writes through the mount at path are refused.
-func isReadOnly(path string) (bool, error) {
+// IsReadOnly reports whether writes through the mount at path are refused.
+func IsReadOnly(path string) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
 		return false, fmt.Errorf("cannot look at the mount %q: %w", path, err)
 	}
-	return fs.Flags&statfsReadOnly != 0, nil
+	return fs.Flags&StatfsReadOnly != 0, nil
 }
 
 // mountHint adds an explanation to errors that depend on the driver's environment.

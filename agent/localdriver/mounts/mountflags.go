@@ -1,4 +1,4 @@
-package localdriver
+package mounts
 
 import (
 	"strings"
@@ -6,11 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountFlags are the capability's mount_flags, separated into those for the mount and those for the
+// MountFlags are the capability's mount_flags, separated into those for the mount and those for the
 // filesystem.
-type mountFlags struct {
-	set, clear uint64   // MOUNT_ATTR_*, properties of a mount
-	fs         []string // all others, for the filesystem: "discard", "commit=30"
+type MountFlags struct {
+	Set, clear uint64   // MOUNT_ATTR_*, properties of a mount
+	Fs         []string // all others, for the filesystem: "discard", "commit=30"
 }
 
 // attrs are the flags of mount(8) that belong to a mount, not to a filesystem.
@@ -33,11 +33,11 @@ var attrs = map[string]struct{ set, clear uint64 }{
 	"strictatime": {set: unix.MOUNT_ATTR_STRICTATIME, clear: unix.MOUNT_ATTR__ATIME},
 }
 
-// parseMountFlags lets the last of two contradicting flags win, as mount(8) does. One string may
+// ParseMountFlags lets the last of two contradicting flags win, as mount(8) does. One string may
 // hold several flags, separated by commas. Commas inside double quotes do not separate, as in
 // SELinux' context="system_u:object_r:etc_t:s0:c1,c2".
-func parseMountFlags(flags []string) mountFlags {
-	var m mountFlags
+func ParseMountFlags(flags []string) MountFlags {
+	var m MountFlags
 	quoted := false
 	for _, f := range strings.FieldsFunc(strings.Join(flags, ","), func(r rune) bool {
 		if r == '"' {
@@ -52,15 +52,15 @@ func parseMountFlags(flags []string) mountFlags {
 
 		a, ok := attrs[f]
 		if !ok {
-			m.fs = append(m.fs, f)
+			m.Fs = append(m.Fs, f)
 			continue
 		}
 
-		m.set = m.set&^a.clear | a.set
+		m.Set = m.Set&^a.clear | a.set
 		m.clear |= a.clear // the kernel clears first, then sets
 	}
 
 	return m
 }
 
-func (m mountFlags) readOnly() bool { return m.set&unix.MOUNT_ATTR_RDONLY != 0 }
+func (m MountFlags) ReadOnly() bool { return m.Set&unix.MOUNT_ATTR_RDONLY != 0 }

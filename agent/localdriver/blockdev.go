@@ -1,0 +1,58 @@
+package localdriver
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// growLoop makes a device show the full size of its image if it shows less than size bytes.
+func growLoop(l loopDevice, size int64) error {
+	have, err := blockSize(l.path())
+	if err != nil || have >= size || !l.usable() {
+		return err
+	}
+	err = withDevice(l.path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
+	if err != nil {
+		return fmt.Errorf("cannot let %s show all of its image: %w", l.path(), err)
+	}
+	return nil
+}
+
+// blockSize returns the size in bytes of the block device at path.
+func blockSize(path string) (int64, error) {
+	var size uint64
+	err := withDevice(path, func(fd int) error {
+		// BLKGETSIZE64 has no wrapper in x/sys.
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size)))
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	})
+
+	return int64(size), err
+}
+
+// blockReadOnly asks the kernel whether the block device at path refuses writes.
+func blockReadOnly(path string) (ro bool, err error) {
+	err = withDevice(path, func(fd int) error {
+		n, err := unix.IoctlGetUint32(fd, unix.BLKROGET)
+		ro = n != 0
+		return err
+	})
+	return ro, err
+}
+
+func withDevice(path string, ask func(fd int) error) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("cannot open the block device at %q: %w", path, err)
+	}
+	if err := errors.Join(ask(fd), unix.Close(fd)); err != nil {
+		return fmt.Errorf("cannot ask the block device at %q: %w", path, err)
+	}
+	return nil
+}
