@@ -7,6 +7,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // access is a parsed volume capability.
@@ -60,7 +61,7 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 
 // parseAccessFor parses a capability for use with one volume. It returns FAILED_PRECONDITION if the
 // volume was not created for that capability.
-func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
+func parseAccessFor(v store.Volume, c *csi.VolumeCapability) (access, error) {
 	if c == nil {
 		return access{}, csierr.Invalidf("the volume capability is missing")
 	}
@@ -73,47 +74,14 @@ func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
 	switch {
 	case a.block && !v.Block:
 		return a, csierr.Preconditionf("volume %q was not created for block access", v.ID)
-	case !a.block && v.Type == typeImage && v.FSType == "":
+	case !a.block && v.Type == store.TypeImage && v.FSType == "":
 		return a, csierr.Preconditionf("volume %q was created for block access only and holds no filesystem of ours", v.ID)
 	case a.fsType != "" && a.fsType != v.FSType:
-		return a, csierr.Preconditionf("volume %q cannot be mounted as %q: %s", v.ID, a.fsType, v.describe())
-	case v.Type == typeDirectory && len(a.flags.Fs) > 0:
+		return a, csierr.Preconditionf("volume %q cannot be mounted as %q: %s", v.ID, a.fsType, v.Describe())
+	case v.Type == store.TypeDirectory && len(a.flags.Fs) > 0:
 		return a, csierr.Invalidf("mount flag %q belongs to a filesystem, and volume %q is a directory; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
 			a.flags.Fs[0], v.ID)
 	}
 
 	return a, nil
-}
-
-// describe returns the kind of the volume in words, for error messages.
-func (v volume) describe() string {
-	switch {
-	case v.Type == typeDirectory:
-		return "it is a directory"
-	case v.FSType == "":
-		return "it is a raw image"
-	}
-	return "it is an image with " + v.FSType
-}
-
-// context returns the volume_context. It is for people to read: the driver does not need it back.
-func (v volume) context() map[string]string {
-	m := map[string]string{paramType: v.Type}
-	if v.FSType != "" {
-		m[paramFSType] = v.FSType
-	}
-	if v.QuotaIsSize {
-		m[contextSize] = sizeEnforced
-	}
-	return m
-}
-
-// The key of a volume context, and its value for a directory that cannot outgrow its size.
-const (
-	contextSize  = "size"
-	sizeEnforced = "enforced"
-)
-
-func (v volume) csi() *csi.Volume {
-	return &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.context(), ContentSource: v.contentSource()}
 }

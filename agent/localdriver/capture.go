@@ -11,6 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/agent/localdriver/tree"
 	"github.com/volagent/volagent/volmgr/proc"
 )
@@ -28,7 +29,7 @@ const (
 
 // captured is one volume whose data must be copied as it is at one moment.
 type captured struct {
-	v      volume
+	v      store.Volume
 	unlock func() // of the volume
 	end    func() // removes the volume's entry in readers, after the lock is released
 
@@ -89,8 +90,8 @@ func (c *capture) release() {
 }
 
 // volumes returns the held volumes, in the order of their ids.
-func (c *capture) volumes() []volume {
-	all := make([]volume, len(c.vols))
+func (c *capture) volumes() []store.Volume {
+	all := make([]store.Volume, len(c.vols))
 	for i, one := range c.vols {
 		all[i] = one.v
 	}
@@ -100,14 +101,14 @@ func (c *capture) volumes() []volume {
 // classify determines how a volume is used.
 func (d *driver) classify(one *captured, perFile bool) error {
 	v := one.v
-	if v.Type == typeDirectory {
+	if v.Type == store.TypeDirectory {
 		if perFile {
 			return nil
 		}
 		return d.refuseWriters(v)
 	}
 
-	loops, err := loopsOf(v.ID, d.store.dataPath(v))
+	loops, err := loopsOf(v.ID, d.store.DataPath(v))
 	if err != nil || len(loops) == 0 {
 		return err
 	}
@@ -135,7 +136,7 @@ func (d *driver) classify(one *captured, perFile bool) error {
 
 // refuseWriters returns an error if a directory volume is mounted writable anywhere, because its
 // files cannot all be copied at one moment.
-func (d *driver) refuseWriters(v volume) error {
+func (d *driver) refuseWriters(v store.Volume) error {
 	refuse := func(where string) error {
 		return csierr.Preconditionf("volume %q is a directory and mounted writable at %s, so it cannot be copied as it is at one moment; "+
 			"detach it first, or take a snapshot with the parameter %s: %s, in which only each file by itself is consistent",
@@ -179,12 +180,12 @@ func (c *capture) take(ctx context.Context, dirs []string, p *jobs.Progress) err
 		one.unlock = nil
 	}
 
-	c.d.store.reach("copying")
+	c.d.store.Reach("copying")
 	for i, one := range c.vols {
 		if one.live() {
 			continue
 		}
-		if err := c.d.copyContent(ctx, one.v.Type, c.d.store.dataPath(one.v), one.v.Capacity, dirs[i], p); err != nil {
+		if err := c.d.copyContent(ctx, one.v.Type, c.d.store.DataPath(one.v), one.v.Capacity, dirs[i], p); err != nil {
 			return fmt.Errorf("cannot copy volume %q: %w", one.v.ID, err)
 		}
 		one.end()
@@ -195,8 +196,8 @@ func (c *capture) take(ctx context.Context, dirs []string, p *jobs.Progress) err
 
 // copyContent copies a volume or snapshot without writers. An image must have the recorded size.
 func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, dir string, p *jobs.Progress) error {
-	dst := filepath.Join(dir, contentName(typ))
-	if typ == typeImage {
+	dst := filepath.Join(dir, store.ContentName(typ))
+	if typ == store.TypeImage {
 		return tree.CopyImage(ctx, src, dst, size, p)
 	}
 	return tree.CopyTree(ctx, src, dst, p)
@@ -224,14 +225,14 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress)
 		}
 
 		if len(one.points) > 0 {
-			one.fs, err = c.d.store.newFreezer(one.v, one.points, one.loops)
+			one.fs, err = newFreezer(c.d.store, one.v, one.points, one.loops, c.d.opts.freeze)
 		} else {
 			err = one.flush()
 		}
 		if err != nil {
 			return err
 		}
-		if one.copy, err = tree.OpenImageCopy(c.d.store.dataPath(one.v), filepath.Join(dirs[i], imageFile), one.v.Capacity); err != nil {
+		if one.copy, err = tree.OpenImageCopy(c.d.store.DataPath(one.v), filepath.Join(dirs[i], store.ImageFile), one.v.Capacity); err != nil {
 			return err
 		}
 	}
@@ -251,7 +252,7 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress)
 	return err
 }
 
-// frozen calls do while all filesystems in use are frozen.
+// Frozen calls do while all filesystems in use are Frozen.
 func (c *capture) frozen(do func() error) (err error) {
 	for _, one := range c.vols {
 		if one.fs == nil {
@@ -268,7 +269,7 @@ func (c *capture) frozen(do func() error) (err error) {
 
 // cut copies all images in use within freezeMost, so that their writers hang only briefly.
 func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
-	ctx, cancel := context.WithTimeout(ctx, c.d.store.freezeMost)
+	ctx, cancel := context.WithTimeout(ctx, c.d.opts.freeze)
 	defer cancel()
 
 	for _, one := range c.vols {
@@ -290,7 +291,7 @@ func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
 			return fmt.Errorf("cannot copy volume %q: %w", one.v.ID, err)
 		}
 
-		c.d.store.reach("cut")
+		c.d.store.Reach("cut")
 	}
 
 	return nil

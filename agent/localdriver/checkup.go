@@ -16,6 +16,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // ControllerGetVolumeHealth returns the health problems of a volume. The driver serves one node, so
@@ -36,7 +37,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 	}
 
 	after := req.GetStartingToken()
-	if after != "" && !validID(after) {
+	if after != "" && !store.ValidID(after) {
 		return nil, csierr.Errorf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
 
@@ -46,7 +47,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 	}
 
 	resp := &csi.ControllerListVolumeHealthResponse{}
-	for _, id := range d.store.ids() {
+	for _, id := range d.store.IDs() {
 		if id <= after {
 			continue
 		}
@@ -55,7 +56,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 		}
 
 		s, err := d.examine(look, id)
-		if errors.Is(err, errNoVolume) || errors.Is(err, errBusy) {
+		if errors.Is(err, store.ErrNoVolume) || errors.Is(err, errBusy) {
 			continue // deleted meanwhile, or being deleted
 		}
 		if err != nil {
@@ -102,7 +103,7 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 	}
 
 	s, err := d.examine(look, id, paths...)
-	if errors.Is(err, errNoVolume) {
+	if errors.Is(err, store.ErrNoVolume) {
 		return nil, csierr.Errorf(codes.NotFound, "no volume %q", id)
 	}
 	if err != nil {
@@ -132,22 +133,22 @@ func (d *driver) examine(look surroundings, id string, paths ...string) (symptom
 }
 
 func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms, error) {
-	if why := d.store.unusable(id); why != "" {
+	if why := d.store.Unusable(id); why != "" {
 		return symptoms{metadata: why}, nil
 	}
 
-	v, err := d.store.get(id)
+	v, err := d.store.Get(id)
 	if err != nil {
 		return symptoms{}, err
 	}
 
 	s := symptoms{kind: v.Type}
-	data, err := mounts.StatPath(d.store.dataPath(v))
+	data, err := mounts.StatPath(d.store.DataPath(v))
 	if err != nil {
 		return s, err
 	}
 
-	if v.Type == typeDirectory {
+	if v.Type == store.TypeDirectory {
 		s.missing = !data.IsDir()
 		if err := d.quotaTrouble(v); err != nil {
 			s.quota = err.Error()
@@ -162,7 +163,7 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 
 	var loops []loopDevice
 	for _, name := range look.loops[id] {
-		l, err := inspectLoop(name, imageRef{d.store.dataPath(v), data.Dev, data.Ino})
+		l, err := inspectLoop(name, imageRef{d.store.DataPath(v), data.Dev, data.Ino})
 		if err == nil && l != nil && l.usable() {
 			loops = append(loops, *l)
 			s.inspectFilesystem(v, *l, look.mounts)
@@ -172,18 +173,8 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	return s, d.inspectPaths(&s, v, loops, paths)
 }
 
-// unusable returns the reason why the metadata of a volume cannot be used, or "".
-func (s *store) unusable(id string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.broken[id]; err != nil {
-		return err.Error()
-	}
-	return ""
-}
-
 // inspectFilesystem inspects the mounts of the filesystem on a device.
-func (s *symptoms) inspectFilesystem(v volume, l loopDevice, table []mounts.MountEntry) {
+func (s *symptoms) inspectFilesystem(v store.Volume, l loopDevice, table []mounts.MountEntry) {
 	i := slices.IndexFunc(table, l.holds)
 	if i < 0 {
 		return
@@ -253,7 +244,7 @@ func ext4Errors(loop string) int64 {
 }
 
 // inspectPaths checks whether the volume is mounted at the paths that the caller uses.
-func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths []string) error {
+func (d *driver) inspectPaths(s *symptoms, v store.Volume, loops []loopDevice, paths []string) error {
 	for i, p := range paths {
 		if p == "" {
 			continue
@@ -283,9 +274,9 @@ func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths [
 // examineStorage measures the filesystem that holds the volumes.
 func (d *driver) examineStorage() storage {
 	var fs unix.Statfs_t
-	err := unix.Statfs(d.store.path(dirVolumes), &fs)
+	err := unix.Statfs(d.store.Path(store.DirVolumes), &fs)
 	if err != nil {
-		return storage{gone: fmt.Sprintf("cannot use the state directory %q: %v", d.store.root, err)}
+		return storage{gone: fmt.Sprintf("cannot use the state directory %q: %v", d.store.Root, err)}
 	}
 
 	s := storage{
@@ -293,9 +284,9 @@ func (d *driver) examineStorage() storage {
 		free:     int64(fs.Bavail) * fs.Frsize, total: int64(fs.Blocks) * fs.Frsize,
 		inodesFree: fs.Ffree, inodes: fs.Files,
 	}
-	for _, v := range d.store.list() {
+	for _, v := range d.store.List() {
 		var st unix.Stat_t
-		if v.Type == typeImage && unix.Stat(d.store.dataPath(v), &st) == nil {
+		if v.Type == store.TypeImage && unix.Stat(d.store.DataPath(v), &st) == nil {
 			s.promised += max(0, v.Capacity-st.Blocks*512)
 		}
 	}

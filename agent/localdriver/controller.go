@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // ControllerGetCapabilities lists only calls that are implemented completely.
@@ -61,7 +62,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if err := d.jobs.Running("volume/" + req.GetName()); err != nil {
 		return nil, err
 	}
-	if have, ok := d.store.getByName(req.GetName()); ok {
+	if have, ok := d.store.GetByName(req.GetName()); ok {
 		if err := d.checkHave(req, have); err != nil {
 			return nil, err
 		}
@@ -83,7 +84,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 }
 
 // checkHave refuses a request if the existing volume of the same name does not satisfy it.
-func (d *driver) checkHave(req *csi.CreateVolumeRequest, have volume) error {
+func (d *driver) checkHave(req *csi.CreateVolumeRequest, have store.Volume) error {
 	want, _, err := d.planNew(req, &have)
 	if err != nil {
 		return err
@@ -91,23 +92,23 @@ func (d *driver) checkHave(req *csi.CreateVolumeRequest, have volume) error {
 	if err := d.checkPlan(req, want); err != nil {
 		return err
 	}
-	return have.satisfies(want, req.GetCapacityRange())
+	return satisfies(&have, want, req.GetCapacityRange())
 }
 
 // createNew makes a planned volume. The caller holds the lock on the name.
-func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, want volume) (volume, error) {
+func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, want store.Volume) (store.Volume, error) {
 	var err error
-	if want.Capacity, err = want.sizeFor(req.GetCapacityRange()); err != nil {
+	if want.Capacity, err = sizeFor(&want, req.GetCapacityRange()); err != nil {
 		return want, err
 	}
 
-	want.ID, want.Created = newID(), time.Now().UTC()
+	want.ID, want.Created = store.NewID(), time.Now().UTC()
 	if want.Quota > 0 {
 		want.Project = d.newProject()
 	}
 
-	if want.Type == typeDirectory {
-		err = d.store.add(context.WithoutCancel(ctx), want, func(dir string) error { return d.fillDirectory(ctx, dir, want) })
+	if want.Type == store.TypeDirectory {
+		err = d.store.Add(context.WithoutCancel(ctx), want, func(dir string) error { return d.fillDirectory(ctx, dir, want) })
 	} else {
 		err = d.createImage(ctx, want)
 	}
@@ -122,7 +123,7 @@ func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, wa
 
 // checkPlan refuses a volume that cannot be on this node or cannot have its mount flags or its
 // quota.
-func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
+func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want store.Volume) error {
 	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
 		return err
 	}
@@ -143,14 +144,14 @@ func (d *driver) lockName(name string) (func(), error) {
 
 // createImage makes an image volume. It first refuses an image that could never be staged or
 // filled.
-func (d *driver) createImage(ctx context.Context, v volume) error {
+func (d *driver) createImage(ctx context.Context, v store.Volume) error {
 	if err := checkLoopControl(); err != nil {
 		return err
 	}
 	if err := d.checkFits(v.Capacity); err != nil {
 		return err
 	}
-	return d.store.add(context.WithoutCancel(ctx), v, func(dir string) error { return makeImage(ctx, dir, v) })
+	return d.store.Add(context.WithoutCancel(ctx), v, func(dir string) error { return makeImage(ctx, dir, v) })
 }
 
 // DeleteVolume removes a volume and its data. It refuses while the volume is staged, published or
@@ -161,7 +162,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 	if id == "" {
 		return nil, csierr.Invalidf("the volume id is empty")
 	}
-	if !validID(id) {
+	if !store.ValidID(id) {
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 
@@ -171,15 +172,15 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 	}
 	defer unlock()
 
-	switch v, err := d.store.get(id); {
-	case errors.Is(err, errNoVolume): // perhaps deleted, but not purged yet
+	switch v, err := d.store.Get(id); {
+	case errors.Is(err, store.ErrNoVolume): // perhaps deleted, but not purged yet
 	case err != nil:
 		return nil, err
 	default:
 		if err := d.checkUnused(v); err != nil {
 			return nil, err
 		}
-		if err := d.store.trash(v); err != nil {
+		if err := d.store.Trash(v); err != nil {
 			return nil, err
 		}
 
@@ -191,7 +192,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 		d.log.Info("deleted a volume", "volume_id", id, "name", v.Name)
 	}
 
-	if err := d.store.purge(ctx, id); err != nil {
+	if err := d.store.Purge(ctx, id); err != nil {
 		return nil, err
 	}
 
@@ -224,15 +225,15 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 
 // mismatch returns the reason in words why a volume differs from the description in the request, or
 // "".
-func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
+func mismatch(v store.Volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	for _, c := range req.GetVolumeCapabilities() {
 		if _, err := parseAccessFor(v, c); err != nil {
 			return err.Error()
 		}
 	}
 
-	if got := req.GetVolumeContext(); len(got) > 0 && !maps.Equal(identifying(got), identifying(v.context())) {
-		return fmt.Sprintf("the volume context is %v, not %v", v.context(), got)
+	if got := req.GetVolumeContext(); len(got) > 0 && !maps.Equal(identifying(got), identifying(v.Context())) {
+		return fmt.Sprintf("the volume context is %v, not %v", v.Context(), got)
 	}
 	if len(req.GetParameters()) == 0 {
 		return ""
@@ -243,7 +244,7 @@ func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	case err != nil:
 		return err.Error()
 	case p.typ != "" && p.typ != v.Type, p.fsType != "" && p.fsType != v.FSType:
-		return fmt.Sprintf("the parameters do not match volume %q: %s", v.ID, v.describe())
+		return fmt.Sprintf("the parameters do not match volume %q: %s", v.ID, v.Describe())
 	}
 
 	return ""
@@ -252,7 +253,7 @@ func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 // identifying returns a volume context without the keys that may change.
 func identifying(context map[string]string) map[string]string {
 	context = maps.Clone(context)
-	delete(context, contextSize)
+	delete(context, store.ContextSize)
 	return context
 }
 
@@ -264,12 +265,12 @@ func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*c
 	}
 
 	after := req.GetStartingToken()
-	if after != "" && !validID(after) {
+	if after != "" && !store.ValidID(after) {
 		return nil, csierr.Errorf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
 
-	all := d.store.list()
-	all = slices.DeleteFunc(all, func(v volume) bool { return v.ID <= after })
+	all := d.store.List()
+	all = slices.DeleteFunc(all, func(v store.Volume) bool { return v.ID <= after })
 	resp := &csi.ListVolumesResponse{}
 	if n := int(req.GetMaxEntries()); n > 0 && n < len(all) {
 		all = all[:n]
@@ -312,7 +313,7 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 	}
 
 	resp := &csi.GetCapacityResponse{AvailableCapacity: free}
-	if p.typ == typeImage {
+	if p.typ == store.TypeImage {
 		resp.MaximumVolumeSize = wrapperspb.Int64(total)
 	}
 
@@ -323,7 +324,7 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 func (d *driver) checkFits(size int64) error {
 	_, total, err := d.space()
 	if err == nil && size > total {
-		err = csierr.OutOfRangef("an image of %d bytes does not fit: the filesystem of %q has %d", size, d.store.root, total)
+		err = csierr.OutOfRangef("an image of %d bytes does not fit: the filesystem of %q has %d", size, d.store.Root, total)
 	}
 	return err
 }
@@ -331,8 +332,8 @@ func (d *driver) checkFits(size int64) error {
 // space returns the free and total bytes of the filesystem that holds the volumes.
 func (d *driver) space() (free, total int64, err error) {
 	var fs unix.Statfs_t
-	if err := unix.Statfs(d.store.root, &fs); err != nil {
-		return 0, 0, fmt.Errorf("cannot measure the filesystem of %q: %w", d.store.root, err)
+	if err := unix.Statfs(d.store.Root, &fs); err != nil {
+		return 0, 0, fmt.Errorf("cannot measure the filesystem of %q: %w", d.store.Root, err)
 	}
 	return int64(fs.Bavail) * fs.Frsize, int64(fs.Blocks) * fs.Frsize, nil
 }

@@ -15,12 +15,13 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func image(fsType string) map[string]string {
-	m := map[string]string{paramType: typeImage}
+	m := map[string]string{store.ParamType: store.TypeImage}
 	if fsType != "" {
-		m[paramFSType] = fsType
+		m[store.ParamFSType] = fsType
 	}
 	return m
 }
@@ -93,7 +94,7 @@ func TestCreateRefused(t *testing.T) {
 	if got := b.listed(); len(got) > 0 {
 		t.Errorf("volumes were made: %v", got)
 	}
-	for _, d := range []string{dirTmp, dirTrash, dirVolumes} {
+	for _, d := range []string{store.DirTmp, store.DirTrash, store.DirVolumes} {
 		if left, err := os.ReadDir(filepath.Join(b.state, d)); err != nil || len(left) > 0 {
 			t.Errorf("%s holds %v (%v)", d, left, err)
 		}
@@ -105,16 +106,16 @@ func TestSizes(t *testing.T) {
 		typ, fs               string
 		required, limit, want int64
 	}{
-		{typeDirectory, "", 0, 0, 0},
-		{typeDirectory, "", 12345, 0, 12345},
-		{typeImage, "ext4", 0, 0, gib},
-		{typeImage, "ext4", 0, 100*mib + 1, 100 * mib},
-		{typeImage, "ext4", 20*mib + 1, 0, 20*mib + 4096},
-		{typeImage, "ext4", 20 * mib, 20 * mib, 20 * mib},
-		{typeImage, "", mib, 0, mib},
+		{store.TypeDirectory, "", 0, 0, 0},
+		{store.TypeDirectory, "", 12345, 0, 12345},
+		{store.TypeImage, "ext4", 0, 0, gib},
+		{store.TypeImage, "ext4", 0, 100*mib + 1, 100 * mib},
+		{store.TypeImage, "ext4", 20*mib + 1, 0, 20*mib + 4096},
+		{store.TypeImage, "ext4", 20 * mib, 20 * mib, 20 * mib},
+		{store.TypeImage, "", mib, 0, mib},
 	} {
-		v := volume{Type: c.typ, FSType: c.fs}
-		got, err := v.sizeFor(&csi.CapacityRange{RequiredBytes: c.required, LimitBytes: c.limit})
+		v := store.Volume{Type: c.typ, FSType: c.fs}
+		got, err := sizeFor(&v, &csi.CapacityRange{RequiredBytes: c.required, LimitBytes: c.limit})
 		if err != nil || got != c.want {
 			t.Errorf("%s %q %d to %d: got %d (%v), want %d", c.typ, c.fs, c.required, c.limit, got, err, c.want)
 		}
@@ -280,8 +281,8 @@ func TestDiskFull(t *testing.T) {
 func TestHostileIDs(t *testing.T) {
 	b := newBench(t)
 	bait := b.path("bait")
-	sandbox.Must(t, os.MkdirAll(filepath.Join(bait, dataDir), 0o755))
-	sandbox.Write(t, filepath.Join(bait, dataDir, "f"), "precious")
+	sandbox.Must(t, os.MkdirAll(filepath.Join(bait, store.DataDir), 0o755))
+	sandbox.Write(t, filepath.Join(bait, store.DataDir, "f"), "precious")
 	fs := mountCap(writer, "")
 	for _, id := range []string{
 		"../../bait", "..", ".", "/", b.path("bait"), "vol-/../../../bait", "vol-../../../bait", "vol-aaaaaaaaaaaaaaa/",
@@ -300,7 +301,7 @@ func TestHostileIDs(t *testing.T) {
 			sandbox.WantCode(t, err, codes.NotFound)
 		}
 	}
-	sandbox.WantContent(t, filepath.Join(bait, dataDir, "f"), "precious")
+	sandbox.WantContent(t, filepath.Join(bait, store.DataDir, "f"), "precious")
 }
 
 func TestMissingTool(t *testing.T) {
@@ -314,13 +315,13 @@ func TestMissingTool(t *testing.T) {
 		_, err := b.CreateVolume(background(), createReq("v", 512*mib, image(f.name), mountCap(writer, "")))
 		sandbox.WantCode(t, err, codes.FailedPrecondition, f.mkfs[0], f.pkg)
 	}
-	if left, err := os.ReadDir(filepath.Join(b.state, dirTmp)); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(b.state, store.DirTmp)); err != nil || len(left) > 0 {
 		t.Errorf("tmp holds %v (%v)", left, err)
 	}
 }
 
 func TestOneAtATime(t *testing.T) {
-	st, err := openStore(background(), filepath.Join(sandbox.ShortDir(t), "state"), nil)
+	st, err := store.Open(background(), filepath.Join(sandbox.ShortDir(t), "state"), nil)
 	sandbox.Must(t, err)
 	d := &driver{store: st}
 	unlock, ok := d.locks.Try("vol-aaaaaaaaaaaaaaaa")
@@ -331,5 +332,5 @@ func TestOneAtATime(t *testing.T) {
 	sandbox.WantCode(t, csierr.ToStatus(err), codes.Aborted, "vol-aaaaaaaaaaaaaaaa")
 	unlock()
 	_, err = d.DeleteVolume(background(), &csi.DeleteVolumeRequest{VolumeId: "vol-aaaaaaaaaaaaaaaa"})
-	sandbox.Must(t, errors.Join(err, st.close()))
+	sandbox.Must(t, errors.Join(err, st.Close()))
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // describeTree lists a tree with names relative to its root.
@@ -128,7 +129,7 @@ func TestCopyTree(t *testing.T) {
 		if string(end) != "end" || st.Size != 200*mib || st.Blocks*512 > mib {
 			t.Errorf("%s: the sparse file ends with %q, has %d bytes and takes %d", fsType, end, st.Size, st.Blocks*512)
 		}
-		sandbox.WantGone(t, filepath.Join(b.state, dirVolumes, dup, "links"))
+		sandbox.WantGone(t, filepath.Join(b.state, store.DirVolumes, dup, "links"))
 	}
 }
 
@@ -204,7 +205,7 @@ func TestCopyNeedsSpace(t *testing.T) {
 	sandbox.WantCode(t, err, codes.ResourceExhausted, "no space")
 	if checkLoopControl() == nil {
 		img := b.create("img", 20*mib, image(""), blockCap(writer))
-		sandbox.Must(t, os.WriteFile(filepath.Join(b.state, dirVolumes, img, imageFile), make([]byte, 20*mib), 0o600))
+		sandbox.Must(t, os.WriteFile(filepath.Join(b.state, store.DirVolumes, img, store.ImageFile), make([]byte, 20*mib), 0o600))
 		_, err = b.CreateSnapshot(background(), snapReq("i", img))
 		sandbox.WantCode(t, err, codes.ResourceExhausted, "20971520", "free")
 	}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/agent/localdriver/tree"
 )
 
@@ -38,9 +39,9 @@ func plant(t *testing.T, state, dir, id string, files ...string) string {
 func TestLeftovers(t *testing.T) {
 	b := newBench(t)
 	b.stop()
-	half := plant(t, b.state, dirTmp, newID(), imageFile)
-	gone := plant(t, b.state, dirTrash, newID(), metaFile, "data/a/b/c", "data/d")
-	notOurs := []string{plant(t, b.state, dirTrash, "mine", "f"), plant(t, b.state, dirTmp, "mine", "f"), plant(t, b.state, dirVolumes, "mine", "f")}
+	half := plant(t, b.state, store.DirTmp, store.NewID(), store.ImageFile)
+	gone := plant(t, b.state, store.DirTrash, store.NewID(), store.MetaFile, "data/a/b/c", "data/d")
+	notOurs := []string{plant(t, b.state, store.DirTrash, "mine", "f"), plant(t, b.state, store.DirTmp, "mine", "f"), plant(t, b.state, store.DirVolumes, "mine", "f")}
 	b.start()
 	sandbox.Await(t, "leftovers are removed", func() bool {
 		_, e1 := os.Lstat(half)
@@ -55,10 +56,10 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// leftovers lists the entries of trash that have a name of the driver's.
+// Leftovers lists the entries of trash that have a name of the driver's.
 func (b *bench) leftovers() []string {
 	b.t.Helper()
-	list, err := filepath.Glob(filepath.Join(b.state, dirTrash, idPrefix+"*"))
+	list, err := filepath.Glob(filepath.Join(b.state, store.DirTrash, store.VolumePrefix+"*"))
 	sandbox.Must(b.t, err)
 	return list
 }
@@ -66,8 +67,8 @@ func (b *bench) leftovers() []string {
 // TestDeleteResumes repeats a deletion that was interrupted.
 func TestDeleteResumes(t *testing.T) {
 	b := newBench(t)
-	id := newID()
-	root := plant(t, b.state, dirTrash, id, "data/x")
+	id := store.NewID()
+	root := plant(t, b.state, store.DirTrash, id, "data/x")
 	sandbox.Tmpfs(t, sandbox.Mkdir(t, root, "data", "mnt"), "size=64k")
 	sandbox.Write(t, filepath.Join(root, "data", "mnt", "f"), "kept")
 	sandbox.WantCode(t, b.delete(id), codes.Internal, "mnt", "busy")
@@ -81,7 +82,7 @@ func TestDeleteResumes(t *testing.T) {
 func TestPlantedMount(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
 	other := sandbox.Mkdir(t, b.path("other"))
 	sandbox.Write(t, filepath.Join(other, "f"), "precious")
 	sandbox.Write(t, filepath.Join(data, "own"), "own")
@@ -97,10 +98,10 @@ func TestPlantedMount(t *testing.T) {
 		mountID(t, point)
 
 		// Repeat it as in a race: the mount is made after the check.
-		st := &store{root: b.state}
-		sandbox.Must(t, os.Rename(filepath.Join(b.state, dirVolumes, id), filepath.Join(b.state, dirTrash, id)))
-		err := st.purge(background(), id)
-		sandbox.Must(t, os.Rename(filepath.Join(b.state, dirTrash, id), filepath.Join(b.state, dirVolumes, id)))
+		st := &store.StateDir{Root: b.state}
+		sandbox.Must(t, os.Rename(filepath.Join(b.state, store.DirVolumes, id), filepath.Join(b.state, store.DirTrash, id)))
+		err := st.Purge(background(), id)
+		sandbox.Must(t, os.Rename(filepath.Join(b.state, store.DirTrash, id), filepath.Join(b.state, store.DirVolumes, id)))
 		if err == nil || !strings.Contains(err.Error(), "busy") {
 			t.Errorf("%s: purging went on: %v", what, err)
 		}
@@ -122,7 +123,7 @@ func TestPlantedMount(t *testing.T) {
 func TestOddTrees(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
 	out := sandbox.Mkdir(t, b.path("out"))
 	sandbox.Write(t, filepath.Join(out, "f"), "precious")
 	sandbox.Must(t, os.Symlink(out, filepath.Join(data, "dirlink")))
@@ -149,17 +150,17 @@ func TestBrokenMetadata(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	bad, good := b.create("bad", 0, nil, c), b.create("good", 0, nil, c)
-	root := filepath.Join(b.state, dirVolumes, bad)
-	sandbox.Write(t, filepath.Join(root, dataDir, "f"), "precious")
+	root := filepath.Join(b.state, store.DirVolumes, bad)
+	sandbox.Write(t, filepath.Join(root, store.DataDir, "f"), "precious")
 	for _, text := range []string{"", "{", `{"version":2}`, fmt.Sprintf(`{"version":1,"id":%q,"type":"directory"}`, good)} {
-		sandbox.Write(t, filepath.Join(root, metaFile), text)
+		sandbox.Write(t, filepath.Join(root, store.MetaFile), text)
 		b.restart()
 		if got := b.listed(); !slices.Equal(got, []string{good}) {
 			t.Errorf("%q: listed %v", text, got)
 		}
 		sandbox.WantCode(t, b.delete(bad), codes.Internal, bad)
 		sandbox.WantCode(t, b.stage(bad, c), codes.Internal, bad)
-		sandbox.WantContent(t, filepath.Join(root, dataDir, "f"), "precious")
+		sandbox.WantContent(t, filepath.Join(root, store.DataDir, "f"), "precious")
 	}
 	sandbox.Must(t, b.delete(good))
 }
@@ -242,7 +243,7 @@ func TestKilled(t *testing.T) {
 		}
 		killer.Stop()
 		kill()
-		half, err := os.ReadDir(filepath.Join(b.state, dirTmp))
+		half, err := os.ReadDir(filepath.Join(b.state, store.DirTmp))
 		sandbox.Must(t, err)
 		cut += len(half) + len(b.leftovers())
 	}
@@ -255,7 +256,7 @@ func TestKilled(t *testing.T) {
 		sandbox.Must(t, b.delete(b.create(name, size, params, mountCap(writer, ""))))
 	}
 	sandbox.Await(t, "nothing is left", func() bool {
-		tmp, err := os.ReadDir(filepath.Join(b.state, dirTmp))
+		tmp, err := os.ReadDir(filepath.Join(b.state, store.DirTmp))
 		return err == nil && len(tmp) == 0 && len(b.leftovers()) == 0 && len(b.listed()) == 0
 	})
 }
@@ -288,13 +289,13 @@ func (b *bench) startProcess() func() {
 
 func checkWhole(t *testing.T, b *bench, id string) {
 	t.Helper()
-	root := filepath.Join(b.state, dirVolumes, id)
-	raw, err := os.ReadFile(filepath.Join(root, metaFile))
+	root := filepath.Join(b.state, store.DirVolumes, id)
+	raw, err := os.ReadFile(filepath.Join(root, store.MetaFile))
 	sandbox.Must(t, err)
-	var v volume
+	var v store.Volume
 	sandbox.Must(t, json.Unmarshal(raw, &v))
-	if v.Type == typeDirectory {
-		_, err = os.ReadDir(filepath.Join(root, dataDir))
+	if v.Type == store.TypeDirectory {
+		_, err = os.ReadDir(filepath.Join(root, store.DataDir))
 		sandbox.Must(t, err)
 		return
 	}
@@ -313,10 +314,10 @@ func TestOlderState(t *testing.T) {
 	id := b.create("v", 0, nil, c)
 	sandbox.Write(t, filepath.Join(b.data(id), "f"), "kept")
 	b.stop()
-	for _, d := range []string{dirSnapshots, dirGroups, dirFrozen} {
+	for _, d := range []string{store.DirSnapshots, store.DirGroups, store.DirFrozen} {
 		sandbox.Must(t, os.Remove(filepath.Join(b.state, d)))
 	}
-	sandbox.Write(t, filepath.Join(b.state, dirVolumes, id, metaFile),
+	sandbox.Write(t, filepath.Join(b.state, store.DirVolumes, id, store.MetaFile),
 		`{"version":1,"id":"`+id+`","name":"v","type":"directory","block":false,"capacity_bytes":5000,"created":"2026-01-02T03:04:05Z"}`)
 	b.start()
 	if again := b.create("v", 5000, nil, c); again != id {

@@ -8,10 +8,11 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // checkFlags refuses mount flags with which the new volume could never be mounted.
-func checkFlags(v volume, caps []*csi.VolumeCapability) error {
+func checkFlags(v store.Volume, caps []*csi.VolumeCapability) error {
 	for _, c := range caps {
 		a, err := parseAccess(c)
 		if err != nil {
@@ -20,10 +21,10 @@ func checkFlags(v volume, caps []*csi.VolumeCapability) error {
 
 		switch {
 		case a.block:
-		case v.Type == typeDirectory && len(a.flags.Fs) > 0:
+		case v.Type == store.TypeDirectory && len(a.flags.Fs) > 0:
 			return csierr.Invalidf("mount flag %q belongs to a filesystem, and a volume of type %q has none of its own; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
-				a.flags.Fs[0], typeDirectory)
-		case v.Type == typeImage:
+				a.flags.Fs[0], store.TypeDirectory)
+		case v.Type == store.TypeImage:
 			if err := tryOptions(v.FSType, a.flags.Fs); err != nil {
 				return err
 			}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // A size is a promise. If a request names a size and no type, the volume must not outgrow the size.
@@ -16,7 +17,7 @@ import (
 // planNew plans the volume for a create request without a source. have is the existing volume with
 // that name, or nil. The result ofSize reports that the volume is an image only because the request
 // has a size.
-func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volume, ofSize bool, err error) {
+func (d *driver) planNew(req *csi.CreateVolumeRequest, have *store.Volume) (want store.Volume, ofSize bool, err error) {
 	given, err := parseParams(req.GetParameters())
 	if err != nil {
 		return want, false, err
@@ -27,7 +28,7 @@ func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volum
 		return want, false, err
 	}
 
-	typ := typeDirectory
+	typ := store.TypeDirectory
 	required := req.GetCapacityRange().GetRequiredBytes()
 
 	switch {
@@ -35,7 +36,7 @@ func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volum
 		typ = have.Type
 	case required <= 0 || change.quota > 0:
 	case needsImage(req, given) || change.given || d.projects.check() != nil:
-		typ, ofSize = typeImage, given.typ == "" && have == nil
+		typ, ofSize = store.TypeImage, given.typ == "" && have == nil
 	}
 
 	if want, err = plan(req, typ); err != nil || given.typ != "" {
@@ -43,9 +44,9 @@ func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volum
 	}
 
 	switch {
-	case have != nil && have.Type == typeImage && given.fsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
+	case have != nil && have.Type == store.TypeImage && given.fsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
 		want.FSType = have.FSType // the request accepts either
-	case have == nil && want.Type == typeDirectory && required > 0 && !change.given:
+	case have == nil && want.Type == store.TypeDirectory && required > 0 && !change.given:
 		want.Quota, want.QuotaIsSize = roundQuota(required), true
 	}
 

@@ -12,9 +12,10 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-var asDirectory = map[string]string{paramType: typeDirectory}
+var asDirectory = map[string]string{store.ParamType: store.TypeDirectory}
 
 // TestSizeIsAPromise creates volumes with a size and no type, without enforced quotas.
 func TestSizeIsAPromise(t *testing.T) {
@@ -27,7 +28,7 @@ func TestSizeIsAPromise(t *testing.T) {
 		return
 	}
 	id := b.create("v", 32*mib, nil, c)
-	if v := b.recorded(id); v.Type != typeImage || v.FSType != "ext4" || v.Capacity != 32*mib {
+	if v := b.recorded(id); v.Type != store.TypeImage || v.FSType != "ext4" || v.Capacity != 32*mib {
 		t.Errorf("it is %+v, want an image", v)
 	}
 	sandbox.Must(t, b.stage(id, c))
@@ -36,10 +37,10 @@ func TestSizeIsAPromise(t *testing.T) {
 	}
 	b.clear(id)
 
-	if v := b.recorded(b.create("no size", 0, nil, c)); v.Type != typeDirectory {
+	if v := b.recorded(b.create("no size", 0, nil, c)); v.Type != store.TypeDirectory {
 		t.Errorf("without a size it is %+v", v)
 	}
-	if v := b.recorded(b.create("raw", mib, nil, blockCap(writer))); v.Type != typeImage || v.FSType != "" {
+	if v := b.recorded(b.create("raw", mib, nil, blockCap(writer))); v.Type != store.TypeImage || v.FSType != "" {
 		t.Errorf("for block access it is %+v", v)
 	}
 	_, err := b.CreateVolume(background(), createReq("small", 4096, nil, c))
@@ -67,7 +68,7 @@ func TestTypeLeftOut(t *testing.T) {
 		larger.CapacityRange = &csi.CapacityRange{RequiredBytes: 400 * mib}
 		dup, err := b.CreateVolume(background(), larger)
 		sandbox.Must(t, err)
-		if got, want := dup.GetVolume().GetVolumeContext(), b.recorded(id).context(); !maps.Equal(got, want) {
+		if got, want := dup.GetVolume().GetVolumeContext(), b.recorded(id).Context(); !maps.Equal(got, want) {
 			t.Errorf("%s: the copy is %v, its source %v", name, got, want)
 		}
 	}
@@ -81,7 +82,7 @@ func TestSizeIsAQuota(t *testing.T) {
 	c := mountCap(writer, "")
 	id := b.create("v", 5000, nil, c)
 	v := b.recorded(id)
-	if v.Type != typeDirectory || v.Capacity != 5000 || v.Quota != 5120 {
+	if v.Type != store.TypeDirectory || v.Capacity != 5000 || v.Quota != 5120 {
 		t.Fatalf("it is %+v, want a directory with a quota", v)
 	}
 	limit := func(want int64) {
@@ -90,8 +91,8 @@ func TestSizeIsAQuota(t *testing.T) {
 			t.Errorf("the limit is %d bytes, want %d", got, want)
 		}
 	}
-	context := v.context()
-	if context[contextSize] != sizeEnforced {
+	context := v.Context()
+	if context[store.ContextSize] != store.SizeEnforced {
 		t.Errorf("the context is %v", context)
 	}
 	limit(5120)
@@ -107,8 +108,8 @@ func TestSizeIsAQuota(t *testing.T) {
 	resp, err := b.ValidateVolumeCapabilities(background(), &csi.ValidateVolumeCapabilitiesRequest{
 		VolumeId: id, VolumeCapabilities: []*csi.VolumeCapability{c}, VolumeContext: context})
 	sandbox.Must(t, err)
-	if resp.GetConfirmed() == nil || b.recorded(id).context()[contextSize] != "" {
-		t.Errorf("with another quota: %v, %v", resp, b.recorded(id).context())
+	if resp.GetConfirmed() == nil || b.recorded(id).Context()[store.ContextSize] != "" {
+		t.Errorf("with another quota: %v, %v", resp, b.recorded(id).Context())
 	}
 	if v := b.recorded(b.create("explicit", 5000, asDirectory, c)); v.Quota != 5120 && v.Quota != 0 {
 		t.Errorf("with its type given it is %+v", v)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // detachBehind detaches a device as "losetup -d" does, without the driver's knowledge.
@@ -103,7 +104,7 @@ func wantOwnImage(t *testing.T, b *bench, id, target string) {
 	sandbox.Must(t, err)
 	sandbox.Must(t, f.Sync())
 	sandbox.Must(t, f.Close())
-	img, err := os.ReadFile(filepath.Join(b.state, dirVolumes, id, imageFile))
+	img, err := os.ReadFile(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile))
 	sandbox.Must(t, err)
 	if !bytes.HasPrefix(img, pattern) {
 		t.Errorf("what was written at %q is not in the image of volume %q", target, id)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // DriverName is the name that GetPluginInfo returns. It has the form that the CSI specification
@@ -46,7 +47,7 @@ type driver struct {
 
 	opts     Options
 	log      hclog.Logger
-	store    *store
+	store    *store.Store
 	projects projects
 	seen     seen
 	held     held
@@ -64,15 +65,15 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
 
-	st, err := openStore(ctx, o.StateDir, o.Log)
+	st, err := store.Open(ctx, o.StateDir, o.Log)
 	if err != nil {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
 
-	st.tap, st.freezeMost = o.tap, o.freeze
+	st.Tap = o.tap
 	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects, jobs: jobs.Runner{Log: o.Log, Patience: o.patience}}
 	if d.projects == nil {
-		d.projects = kernelProjects{st.root}
+		d.projects = kernelProjects{st.Root}
 	}
 	d.thawLeftovers(ctx)
 	if err := d.takeOver(); err != nil {
@@ -82,7 +83,7 @@ func Run(ctx context.Context, o Options) error {
 	err = serve(ctx, o, d)
 	d.jobs.Wait()
 	// Close the store last, because it holds the lock on the state directory.
-	return errors.Join(err, d.held.close(), st.close())
+	return errors.Join(err, d.held.close(), st.Close())
 }
 
 func (o *Options) check() error {
@@ -163,13 +164,13 @@ func serve(ctx context.Context, o Options, d *driver) error {
 // sweep removes the data that earlier runs left in trash. If a removal fails, the driver retries it
 // at the next start, or when DeleteVolume is called again for that volume.
 func (d *driver) sweep(ctx context.Context) {
-	for _, id := range d.store.leftovers() {
+	for _, id := range d.store.Leftovers() {
 		unlock, ok := d.locks.Try(id)
 		if !ok {
 			continue // a repeated DeleteVolume is removing it
 		}
 
-		err := d.store.purge(ctx, id)
+		err := d.store.Purge(ctx, id)
 		unlock()
 		if err != nil {
 			d.log.Warn("cannot remove deleted data yet", "id", id, "error", err)

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // admitPath restricts every access mode except SINGLE_NODE_MULTI_WRITER to one target, as the table
@@ -21,7 +22,7 @@ func (t *target) admitPath(a access, staging string) error {
 		return err
 	}
 
-	note := t.d.store.path(dirVolumes, t.v.ID, exclusiveFile)
+	note := t.d.store.Path(store.DirVolumes, t.v.ID, store.ExclusiveFile)
 	for _, u := range uses {
 		if u.point == staging || u.point == t.path {
 			continue

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
-	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // A volume grows in this order:
@@ -53,7 +53,7 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 		return nil, err
 	}
 
-	size, err := v.growTo(req.GetCapacityRange())
+	size, err := growTo(&v, req.GetCapacityRange())
 	if err != nil {
 		return nil, err
 	}
@@ -64,13 +64,13 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 		grown.Quota = roundQuota(size)
 	}
 
-	if v.Type == typeImage {
+	if v.Type == store.TypeImage {
 		err = d.growImage(v, size)
 	}
 	if err == nil && size > v.Capacity {
-		err = d.store.rewrite(grown)
+		err = d.store.Rewrite(grown)
 	}
-	if err == nil && v.Type == typeImage {
+	if err == nil && v.Type == store.TypeImage {
 		err = d.growLoops(grown)
 	}
 	if err == nil && v.QuotaIsSize {
@@ -92,7 +92,7 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 
 // expandAccess parses the optional capability of a request to grow a volume. For a capability that
 // the volume does not have, CSI requires INVALID_ARGUMENT here.
-func expandAccess(v volume, c *csi.VolumeCapability) (access, error) {
+func expandAccess(v store.Volume, c *csi.VolumeCapability) (access, error) {
 	if c == nil {
 		return access{}, nil
 	}
@@ -104,7 +104,7 @@ func expandAccess(v volume, c *csi.VolumeCapability) (access, error) {
 }
 
 // growTo chooses the new size of a volume in bytes: at least its present size.
-func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
+func growTo(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
 	case required < 0 || limit < 0:
@@ -117,13 +117,13 @@ func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
 		return v.Capacity, nil
 	}
 
-	return v.sizeToGrow(r)
+	return sizeToGrow(v, r)
 }
 
 // sizeToGrow is sizeFor for an existing filesystem that grows. It rounds up to a size that the
 // kernel can resize to.
-func (v *volume) sizeToGrow(r *csi.CapacityRange) (int64, error) {
-	size, err := v.sizeFor(r)
+func sizeToGrow(v *store.Volume, r *csi.CapacityRange) (int64, error) {
+	size, err := sizeFor(v, r)
 	if err != nil || !tooSmallToGrow(v.FSType, size) {
 		return size, err
 	}
@@ -135,7 +135,7 @@ func (v *volume) sizeToGrow(r *csi.CapacityRange) (int64, error) {
 }
 
 // growImage makes the file of an image longer, durably. It never makes a file shorter.
-func (d *driver) growImage(v volume, size int64) error {
+func (d *driver) growImage(v store.Volume, size int64) error {
 	fail := func(err error) error { return fmt.Errorf("cannot grow the image of volume %q: %w", v.ID, err) }
 	if size > v.Capacity {
 		if err := d.checkFits(size); err != nil {
@@ -143,7 +143,7 @@ func (d *driver) growImage(v volume, size int64) error {
 		}
 	}
 
-	f, err := os.OpenFile(d.store.dataPath(v), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(d.store.DataPath(v), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fail(err)
 	}
@@ -170,29 +170,9 @@ func (d *driver) growImage(v volume, size int64) error {
 	return nil
 }
 
-// finishGrowing records the size of an image that became longer before a crash.
-func (s *store) finishGrowing(v volume) volume {
-	if v.Type != typeImage {
-		return v
-	}
-
-	st, err := mounts.StatPath(s.dataPath(v))
-	if err != nil || !st.IsRegular() || int64(st.Size) <= v.Capacity {
-		return v // a missing or short file is reported when the volume is used
-	}
-
-	s.log.Info("a volume has grown", "volume_id", v.ID, "from_bytes", v.Capacity, "bytes", st.Size)
-	v.Capacity = int64(st.Size)
-	if err := writeVolume(s.path(dirVolumes, v.ID), v); err != nil {
-		s.log.Warn("cannot record that a volume has grown; the next start does so", "volume_id", v.ID, "error", err)
-	}
-
-	return v
-}
-
 // growLoops makes the devices of an image show its full size.
-func (d *driver) growLoops(v volume) error {
-	loops, err := loopsOf(v.ID, d.store.dataPath(v))
+func (d *driver) growLoops(v store.Volume) error {
+	loops, err := loopsOf(v.ID, d.store.DataPath(v))
 	if err != nil {
 		return err
 	}
@@ -223,7 +203,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 		return nil, err
 	}
 
-	size, err := t.v.growTo(req.GetCapacityRange())
+	size, err := growTo(&t.v, req.GetCapacityRange())
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +220,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	}
 
 	staged := at.kind == kindNode || at.kind == kindOurs
-	if !staged && t.v.Type == typeImage && len(t.loops) > 0 && t.v.Block && at.kind == kindNone {
+	if !staged && t.v.Type == store.TypeImage && len(t.loops) > 0 && t.v.Block && at.kind == kindNone {
 		staged = true // raw block has no mount at its staging path
 	}
 
@@ -255,7 +235,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	}
 
 	switch {
-	case at.kind != kindOurs || t.v.Type != typeImage:
+	case at.kind != kindOurs || t.v.Type != store.TypeImage:
 	case tooSmallToGrow(t.v.FSType, t.v.Capacity):
 		// Only an older driver made such a size. The volume remains usable.
 		t.warnSmall(growFilesystem(at.loop.path(), t.path, t.v.FSType))

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func (b *bench) expand(id string, size int64) (*csi.ControllerExpandVolumeResponse, error) {
@@ -189,7 +190,7 @@ func TestGrowRefused(t *testing.T) {
 	id = b.create("i", 20*mib, image("ext4"), c)
 	sandbox.WantCode(t, ranged(id, 1<<60, 0, nil), codes.OutOfRange, "does not fit")
 	sandbox.WantCode(t, ranged(id, 20*mib+1, 20*mib+2, nil), codes.OutOfRange, "multiple")
-	sandbox.Must(t, os.Truncate(filepath.Join(b.state, dirVolumes, id, imageFile), 19*mib))
+	sandbox.Must(t, os.Truncate(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), 19*mib))
 	sandbox.WantCode(t, ranged(id, 30*mib, 0, nil), codes.FailedPrecondition, "lost")
 	sandbox.Must(t, b.delete(id))
 }
@@ -206,16 +207,16 @@ func TestGrowCutShort(t *testing.T) {
 	}{
 		{"nothing", func(*bench, string) {}},
 		{"file", func(b *bench, id string) {
-			sandbox.Must(b.t, os.Truncate(filepath.Join(b.state, dirVolumes, id, imageFile), grown))
+			sandbox.Must(b.t, os.Truncate(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), grown))
 		}},
 		{"half a record", func(b *bench, id string) {
-			sandbox.Write(b.t, filepath.Join(b.state, dirVolumes, id, metaFile+freshSuffix), `{"ver`)
+			sandbox.Write(b.t, filepath.Join(b.state, store.DirVolumes, id, store.MetaFile+store.FreshSuffix), `{"ver`)
 		}},
 		{"record", func(b *bench, id string) {
-			v, err := readVolume(filepath.Join(b.state, dirVolumes, id, metaFile), id)
+			v, err := store.ReadVolume(filepath.Join(b.state, store.DirVolumes, id, store.MetaFile), id)
 			sandbox.Must(b.t, err)
 			v.Capacity = grown
-			sandbox.Must(b.t, writeVolume(filepath.Join(b.state, dirVolumes, id), v))
+			sandbox.Must(b.t, store.WriteVolume(filepath.Join(b.state, store.DirVolumes, id), v))
 		}},
 		{"device", func(b *bench, id string) { sandbox.Must(b.t, growLoop(b.loops(id)[0], grown)) }},
 	}
@@ -247,7 +248,7 @@ func TestGrowCutShort(t *testing.T) {
 			sandbox.Must(t, err)
 			sandbox.Must(t, b.nodeExpand(id, b.staging(id), grown))
 			b.wantTotal(id, b.staging(id), grown)
-			sandbox.WantGone(t, filepath.Join(b.state, dirVolumes, id, metaFile+freshSuffix))
+			sandbox.WantGone(t, filepath.Join(b.state, store.DirVolumes, id, store.MetaFile+store.FreshSuffix))
 			if got := b.capacity(id); got != grown {
 				t.Errorf("%s: finished, it has %d bytes", steps[last].name, got)
 			}
@@ -323,7 +324,7 @@ func TestGrowOneAtATime(t *testing.T) {
 	}
 	wg.Wait()
 	var st unix.Stat_t
-	sandbox.Must(t, unix.Stat(filepath.Join(b.state, dirVolumes, id, imageFile), &st))
+	sandbox.Must(t, unix.Stat(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), &st))
 	if got := b.capacity(id); got != 20*mib || st.Size != 20*mib {
 		t.Errorf("recorded are %d bytes, the image has %d", got, st.Size)
 	}

@@ -2,34 +2,31 @@ package localdriver
 
 import (
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // FuzzCreate checks that a request to make a volume is refused with a proper code or describes a
 // possible volume, with a known type and a size within the range.
 func FuzzCreate(f *testing.F) {
-	for _, typ := range []string{"", typeDirectory, typeImage, "x"} {
-		f.Add("name", paramType, typ, "", "ext4", int64(0), int64(0), int32(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER), false, "")
-		f.Add("name", paramType, typ, "10GiB", "", int64(1<<30), int64(2<<30), int32(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), true, "1000")
+	for _, typ := range []string{"", store.TypeDirectory, store.TypeImage, "x"} {
+		f.Add("name", store.ParamType, typ, "", "ext4", int64(0), int64(0), int32(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER), false, "")
+		f.Add("name", store.ParamType, typ, "10GiB", "", int64(1<<30), int64(2<<30), int32(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), true, "1000")
 	}
-	f.Add("n\x00", paramFSType, "xfs", "none", "xfs", int64(1), int64(math.MaxInt64), int32(99), true, "4294967295")
-	f.Add("n", paramFSType, "xfs", "9223372036854775807", "ext4", int64(math.MaxInt64), int64(0), int32(7), false, "-1")
-	f.Add("n", paramFSType, "ext4", "18014398509481983KiB", "", int64(math.MaxInt64-1), int64(math.MaxInt64), int32(7), false, "+1")
+	f.Add("n\x00", store.ParamFSType, "xfs", "none", "xfs", int64(1), int64(math.MaxInt64), int32(99), true, "4294967295")
+	f.Add("n", store.ParamFSType, "xfs", "9223372036854775807", "ext4", int64(math.MaxInt64), int64(0), int32(7), false, "-1")
+	f.Add("n", store.ParamFSType, "ext4", "18014398509481983KiB", "", int64(math.MaxInt64-1), int64(math.MaxInt64), int32(7), false, "+1")
 	f.Fuzz(func(t *testing.T, name, key, value, quota, fsType string, required, limit int64, mode int32, block bool, group string) {
 		c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_Mode(mode)}}
 		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, VolumeMountGroup: group}}
@@ -40,9 +37,9 @@ func FuzzCreate(f *testing.F) {
 		if quota != "" {
 			r.MutableParameters = map[string]string{paramQuota: quota}
 		}
-		v, err := plan(r, typeImage)
+		v, err := plan(r, store.TypeImage)
 		if err == nil {
-			v.Capacity, err = v.sizeFor(&csi.CapacityRange{RequiredBytes: required, LimitBytes: limit})
+			v.Capacity, err = sizeFor(&v, &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit})
 		}
 		if err != nil {
 			if code := status.Code(err); code != codes.InvalidArgument && code != codes.OutOfRange {
@@ -51,7 +48,7 @@ func FuzzCreate(f *testing.F) {
 			return
 		}
 		_, known := findFilesystem(v.FSType)
-		typed := v.Type == typeDirectory && v.FSType == "" && !v.Block || v.Type == typeImage && (known || v.FSType == "" && v.Block)
+		typed := v.Type == store.TypeDirectory && v.FSType == "" && !v.Block || v.Type == store.TypeImage && (known || v.FSType == "" && v.Block)
 		sized := v.Capacity >= required && (limit == 0 || v.Capacity <= limit) && v.Quota >= 0 && v.Quota%1024 == 0
 		if !typed || !sized || v.Name != name {
 			t.Errorf("%v is planned as %+v", r, v)
@@ -77,73 +74,6 @@ func FuzzQuota(f *testing.F) {
 			t.Errorf("%q is %d bytes, and then %d, %v", text, n, same, err)
 		}
 	})
-}
-
-// FuzzState checks that the driver opens a state directory with any file contents. It uses a
-// volume, a snapshot or a group only under its own id, and keeps the data of all others.
-func FuzzState(f *testing.F) {
-	const vol, snap, member, grp = "vol-aaaaaaaaaaaaaaaa", "snap-bbbbbbbbbbbbbbbb", "snap-cccccccccccccccc", "grp-dddddddddddddddd"
-	seed := func(v, s, g any) {
-		var raw [3][]byte
-		for i, x := range []any{v, s, g} {
-			text, err := json.Marshal(x)
-			sandbox.Must(f, err)
-			raw[i] = text
-		}
-		f.Add(raw[0], raw[1], raw[2])
-	}
-	v := volume{Version: metaVersion, ID: vol, Name: "n", Type: typeDirectory}
-	s := snapshot{Version: metaVersion, ID: snap, Name: "s", Source: vol, Type: typeImage}
-	g := group{Version: metaVersion, ID: grp, Name: "g", Snapshots: []snapshot{{Version: metaVersion, ID: member, Group: grp, Type: typeDirectory}}}
-	seed(v, s, g)
-	other, stolen := s, g
-	other.ID = "snap-../../../../etc"
-	stolen.Snapshots = []snapshot{{Version: metaVersion, ID: snap, Group: grp, Type: typeDirectory}}
-	seed(volume{Version: 2, ID: vol}, other, stolen)
-	seed(volume{Version: 1, ID: vol, Type: typeImage, Capacity: -1}, []int{1}, group{Version: 1, ID: grp, Snapshots: []snapshot{other}})
-	seed(nil, "x", map[string]any{"snapshots": []any{nil}})
-	f.Add([]byte("{"), []byte(""), []byte("[[[["))
-	dir := f.TempDir()
-	f.Fuzz(func(t *testing.T, v, s, g []byte) {
-		for path, raw := range map[string][]byte{filepath.Join(dirVolumes, vol, metaFile): v, filepath.Join(dirSnapshots, snap, snapFile): s, filepath.Join(dirGroups, grp, groupFile): g} {
-			path = filepath.Join(dir, path)
-			sandbox.Must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, raw, 0o600)))
-		}
-		st, err := openStore(t.Context(), dir, hclog.NewNullLogger())
-		sandbox.Must(t, err)
-		defer func() { sandbox.Must(t, st.close()) }()
-		if _, err := st.get(vol); errors.Is(err, errNoVolume) {
-			t.Error("the volume is neither there nor broken")
-		}
-		checkState(t, st)
-	})
-}
-
-// checkState checks the contents of a store, and the paths at which it would look for data.
-func checkState(t *testing.T, st *store) {
-	t.Helper()
-	inside := func(path string) bool { return strings.HasPrefix(path, st.root+"/") && filepath.Clean(path) == path }
-	for id, v := range st.byID {
-		if v.ID != id || !validID(id) || !inside(st.dataPath(v)) || v.Type != typeDirectory && v.Type != typeImage {
-			t.Errorf("volume %q is %+v", id, v)
-		}
-	}
-	for id, s := range st.snaps {
-		_, grouped := st.groups[s.Group]
-		if s.ID != id || !validIDOf(snapPrefix, id) || !inside(st.snapshotData(s)) || s.Group != "" && !grouped {
-			t.Errorf("snapshot %q is %+v", id, s)
-		}
-	}
-	for id, g := range st.groups {
-		for _, s := range g.Snapshots {
-			if st.snaps[s.ID].Group != id {
-				t.Errorf("snapshot %q of group %q is %+v", s.ID, id, st.snaps[s.ID])
-			}
-		}
-	}
-	for _, s := range st.listSnapshots() {
-		_ = s.csi()
-	}
 }
 
 // FuzzSuperblock checks that the size of a filesystem is plausible for any content of the block

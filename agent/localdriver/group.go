@@ -15,6 +15,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // GroupControllerGetCapabilities announces group snapshots.
@@ -46,8 +47,8 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 	if err != nil {
 		return nil, err
 	}
-	if have, ok := d.store.groupByName(name); ok {
-		return have.answer(sources)
+	if have, ok := d.store.GroupByName(name); ok {
+		return answerGroup(have, sources)
 	}
 
 	for _, id := range sources {
@@ -62,16 +63,16 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 		return nil, err
 	}
 
-	have, ok := d.store.groupByName(name)
+	have, ok := d.store.GroupByName(name)
 	if !ok {
 		return nil, csierr.Errorf(codes.Aborted, "group snapshot %q was deleted as soon as it was made", name)
 	}
 
-	return have.answer(sources)
+	return answerGroup(have, sources)
 }
 
-// answer returns the group if it has exactly the requested source volumes. sources is sorted.
-func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+// answerGroup returns the group if it has exactly the requested source volumes. sources is sorted.
+func answerGroup(g store.Group, sources []string) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	var have []string
 	for _, s := range g.Snapshots {
 		have = append(have, s.Source)
@@ -80,11 +81,11 @@ func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse,
 	if !slices.Equal(have, sources) {
 		return nil, csierr.Existsf("group snapshot %q exists, of the volumes %s and not of %s", g.Name, strings.Join(have, ", "), strings.Join(sources, ", "))
 	}
-	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
+	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: g.CSI()}, nil
 }
 
 func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *jobs.Progress) error {
-	if _, ok := d.store.groupByName(name); ok {
+	if _, ok := d.store.GroupByName(name); ok {
 		return nil // made since the caller's check
 	}
 
@@ -94,14 +95,14 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 	}
 	defer c.release()
 
-	g := group{Version: metaVersion, ID: newIDOf(groupPrefix), Name: name, Created: time.Now().UTC()}
+	g := store.Group{Version: store.MetaVersion, ID: store.NewIDOf(store.GroupPrefix), Name: name, Created: time.Now().UTC()}
 	for _, v := range c.volumes() {
-		snap := newSnapshot("", g.ID, v)
+		snap := store.NewSnapshot("", g.ID, v)
 		snap.Created = g.Created
 		g.Snapshots = append(g.Snapshots, snap)
 	}
 
-	err = d.store.addGroup(ctx, g, func(dir string) error {
+	err = d.store.AddGroup(ctx, g, func(dir string) error {
 		var dirs []string
 		for _, s := range g.Snapshots {
 			dirs = append(dirs, filepath.Join(dir, s.ID))
@@ -115,7 +116,7 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 		}
 
 		for _, member := range dirs {
-			if err := syncDir(member); err != nil {
+			if err := store.SyncDir(member); err != nil {
 				return err
 			}
 		}
@@ -135,7 +136,7 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 	if id == "" {
 		return nil, csierr.Invalidf("the group snapshot id is empty")
 	}
-	if !validIDOf(groupPrefix, id) {
+	if !store.ValidIDOf(store.GroupPrefix, id) {
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 	}
 
@@ -145,12 +146,12 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 	}
 	defer unlock()
 
-	switch g, err := d.store.getGroup(id); {
-	case errors.Is(err, errNoSnapshot): // perhaps deleted, but not purged yet
+	switch g, err := d.store.GetGroup(id); {
+	case errors.Is(err, store.ErrNoSnapshot): // perhaps deleted, but not purged yet
 	case err != nil:
 		return nil, err
 	default:
-		if err := g.matches(req.GetSnapshotIds()); err != nil {
+		if err := matches(g, req.GetSnapshotIds()); err != nil {
 			return nil, err
 		}
 		if err := d.trashGroup(g); err != nil {
@@ -158,15 +159,15 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 		}
 	}
 
-	if err := d.store.purge(ctx, id); err != nil {
+	if err := d.store.Purge(ctx, id); err != nil {
 		return nil, err
 	}
 
 	return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 }
 
-// trashGroup deletes a group unless one of its snapshots is being copied.
-func (d *driver) trashGroup(g group) error {
+// TrashGroup deletes a group unless one of its snapshots is being copied.
+func (d *driver) trashGroup(g store.Group) error {
 	for _, s := range g.Snapshots {
 		unlock, err := d.locks.Lock(s.ID)
 		if err != nil {
@@ -175,7 +176,7 @@ func (d *driver) trashGroup(g group) error {
 		defer unlock()
 	}
 
-	if err := d.store.trashGroup(g); err != nil {
+	if err := d.store.TrashGroup(g); err != nil {
 		return err
 	}
 
@@ -184,7 +185,7 @@ func (d *driver) trashGroup(g group) error {
 }
 
 // matches returns an error if ids are not the snapshots of the group. An empty list always matches.
-func (g group) matches(ids []string) error {
+func matches(g store.Group, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -208,16 +209,16 @@ func (d *driver) GetVolumeGroupSnapshot(_ context.Context, req *csi.GetVolumeGro
 		return nil, csierr.Invalidf("the group snapshot id is empty")
 	}
 
-	g, err := d.store.getGroup(id)
-	if errors.Is(err, errNoSnapshot) {
+	g, err := d.store.GetGroup(id)
+	if errors.Is(err, store.ErrNoSnapshot) {
 		return nil, csierr.Errorf(codes.NotFound, "no group snapshot %q", id)
 	}
 	if err == nil {
-		err = g.matches(req.GetSnapshotIds())
+		err = matches(g, req.GetSnapshotIds())
 	}
 	if err != nil {
 		return nil, err
 	}
 
-	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
+	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g.CSI()}, nil
 }

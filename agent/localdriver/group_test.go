@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func groupReq(name string, sources ...string) *csi.CreateVolumeGroupSnapshotRequest {
@@ -90,7 +91,7 @@ func TestGroupRefusals(t *testing.T) {
 		"no name":      {groupReq("", one), codes.InvalidArgument, "name is empty"},
 		"no source":    {groupReq("x"), codes.InvalidArgument, "no source"},
 		"twice":        {groupReq("x", one, two, one), codes.InvalidArgument, "twice"},
-		"one is gone":  {groupReq("x", one, newID()), codes.NotFound, "no volume"},
+		"one is gone":  {groupReq("x", one, store.NewID()), codes.NotFound, "no volume"},
 		"other source": {groupReq("g", two), codes.AlreadyExists, two},
 		"one more":     {groupReq("g", one, two), codes.AlreadyExists, two},
 		"parameter":    {&csi.CreateVolumeGroupSnapshotRequest{Name: "x", SourceVolumeIds: []string{one}, Parameters: map[string]string{"a": "b"}}, codes.InvalidArgument, "consistency"},
@@ -108,7 +109,7 @@ func TestGroupRefusals(t *testing.T) {
 	if got := b.snapshots(&csi.ListSnapshotsRequest{}); !slices.Equal(got, memberIDs(g)) {
 		t.Errorf("listed %v", got)
 	}
-	_, err = b.GetVolumeGroupSnapshot(background(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: newIDOf(groupPrefix)})
+	_, err = b.GetVolumeGroupSnapshot(background(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: store.NewIDOf(store.GroupPrefix)})
 	sandbox.WantCode(t, err, codes.NotFound, "no group")
 	_, err = b.GetVolumeGroupSnapshot(background(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: g.GetGroupSnapshotId(), SnapshotIds: []string{"x"}})
 	sandbox.WantCode(t, err, codes.InvalidArgument, g.GetGroupSnapshotId())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
@@ -126,12 +127,12 @@ func TestHealthOfData(t *testing.T) {
 	c := mountCap(writer, "")
 	id, bad := b.create("d", 0, nil, c), b.create("bad", 0, nil, c)
 	b.wantHealth(id, "")
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
 	sandbox.Must(t, os.Rename(data, data+"-away"))
 	b.wantHealth(id, "DATA_LOSS DataMissing", "directory")
 	sandbox.Must(t, os.Rename(data+"-away", data))
 	b.wantHealth(id, "")
-	sandbox.Write(t, filepath.Join(b.state, dirVolumes, bad, metaFile), "{")
+	sandbox.Write(t, filepath.Join(b.state, store.DirVolumes, bad, store.MetaFile), "{")
 	b.restart()
 	b.wantHealth(bad, "INACCESSIBLE MetadataUnreadable", bad)
 	b.wantHealth(id, "")
@@ -142,7 +143,7 @@ func TestHealthOfData(t *testing.T) {
 	sandbox.Must(t, b.stage(img, c))
 	b.wantHealth(img, "")
 	sandbox.Must(t, b.unstage(img))
-	path := filepath.Join(b.state, dirVolumes, img, imageFile)
+	path := filepath.Join(b.state, store.DirVolumes, img, store.ImageFile)
 	sandbox.Must(t, os.Truncate(path, 15*mib))
 	b.wantHealth(img, "DATA_LOSS ImageTruncated", fmt.Sprint(15*mib), fmt.Sprint(16*mib))
 	sandbox.Must(t, os.Remove(path))
@@ -285,14 +286,14 @@ func TestHealthOfDeleted(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
 	b.stop()
-	st, err := openStore(background(), b.state, hclog.NewNullLogger())
+	st, err := store.Open(background(), b.state, hclog.NewNullLogger())
 	sandbox.Must(t, err)
-	d := &driver{store: st, projects: kernelProjects{st.root}}
+	d := &driver{store: st, projects: kernelProjects{st.Root}}
 	unlock, ok := d.locks.Try(id)
 	if !ok {
 		t.Fatal("a new lock is taken")
 	}
-	sandbox.Must(t, st.move(id, dirVolumes, dirTrash)) // as DeleteVolume does, before its remaining steps
+	sandbox.Must(t, st.Move(id, store.DirVolumes, store.DirTrash)) // as DeleteVolume does, before its remaining steps
 	_, err = d.health(id)
 	sandbox.WantCode(t, csierr.ToStatus(err), codes.Aborted)
 	all, err := d.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{})
@@ -301,7 +302,7 @@ func TestHealthOfDeleted(t *testing.T) {
 		t.Errorf("listed: %v", all)
 	}
 	unlock()
-	sandbox.Must(t, st.close())
+	sandbox.Must(t, st.Close())
 }
 
 func TestHealthPages(t *testing.T) {
@@ -310,7 +311,7 @@ func TestHealthPages(t *testing.T) {
 	for i := range 7 {
 		id := b.create(fmt.Sprint(i), 0, nil, mountCap(writer, ""))
 		if i%3 != 0 {
-			sandbox.Must(t, os.Remove(filepath.Join(b.state, dirVolumes, id, dataDir)))
+			sandbox.Must(t, os.Remove(filepath.Join(b.state, store.DirVolumes, id, store.DataDir)))
 			sick = append(sick, id)
 		}
 	}
@@ -368,9 +369,9 @@ func TestStorageHealth(t *testing.T) {
 		t.Errorf("got %v", got)
 	}
 	sandbox.Must(t, os.Remove(filler))
-	sandbox.Must(t, os.Rename(filepath.Join(b.state, dirVolumes), filepath.Join(b.state, "away")))
+	sandbox.Must(t, os.Rename(filepath.Join(b.state, store.DirVolumes), filepath.Join(b.state, "away")))
 	if got := health(); backends(got) != "STORAGE_UNREACHABLE StateDirUnavailable" {
 		t.Errorf("got %v", got)
 	}
-	sandbox.Must(t, os.Rename(filepath.Join(b.state, "away"), filepath.Join(b.state, dirVolumes)))
+	sandbox.Must(t, os.Rename(filepath.Join(b.state, "away"), filepath.Join(b.state, store.DirVolumes)))
 }

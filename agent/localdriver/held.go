@@ -22,7 +22,7 @@ type held struct {
 	files map[string]*os.File // by device name
 }
 
-// add opens a device, unless it is held already.
+// Add opens a device, unless it is held already.
 func (h *held) add(l loopDevice) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

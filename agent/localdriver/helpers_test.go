@@ -18,6 +18,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 type mode = csi.VolumeCapability_AccessMode_Mode
@@ -152,7 +153,7 @@ func (b *bench) listed() []string {
 	return ids
 }
 
-// path returns a path of the test. Its parent exists.
+// Path returns a path of the test. Its parent exists.
 func (b *bench) path(elem ...string) string {
 	return filepath.Join(append([]string{b.dir}, elem...)...)
 }
@@ -212,7 +213,7 @@ func (b *bench) clear(id string, targets ...string) {
 
 func (b *bench) loops(id string) []loopDevice {
 	b.t.Helper()
-	l, err := loopsOf(id, filepath.Join(b.state, dirVolumes, id, imageFile))
+	l, err := loopsOf(id, filepath.Join(b.state, store.DirVolumes, id, store.ImageFile))
 	sandbox.Must(b.t, err)
 	return l
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // takeOver examines the loop devices that an earlier driver attached. It holds those of volumes
@@ -22,17 +24,17 @@ func (d *driver) takeOver() error {
 	}
 
 	for id, names := range look.loops {
-		if _, err := d.store.get(id); validID(id) && errors.Is(err, errNoVolume) && d.attachedHere(names) {
+		if _, err := d.store.Get(id); store.ValidID(id) && errors.Is(err, store.ErrNoVolume) && d.attachedHere(names) {
 			d.log.Warn("a loop device has the image of a volume that does not exist; detach it with losetup -d, unless its data is still needed", "volume_id", id, "devices", names)
 		}
 	}
 
-	for _, v := range d.store.list() {
-		if v.Type != typeImage {
+	for _, v := range d.store.List() {
+		if v.Type != store.TypeImage {
 			continue
 		}
 
-		img, err := imageAt(d.store.dataPath(v))
+		img, err := imageAt(d.store.DataPath(v))
 		if err != nil {
 			continue // the volume's health reports it
 		}
@@ -66,7 +68,7 @@ func (d *driver) takeOver() error {
 func (d *driver) attachedHere(names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		raw, err := os.ReadFile("/sys/block/" + name + "/loop/backing_file")
-		return err == nil && strings.HasPrefix(string(raw), d.store.root+"/")
+		return err == nil && strings.HasPrefix(string(raw), d.store.Root+"/")
 	})
 }
 

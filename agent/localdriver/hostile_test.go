@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // TestCopyOfLostData requests copies of missing data. An empty or partial copy would be mistaken
@@ -34,13 +35,13 @@ func TestCopyOfLostData(t *testing.T) {
 	sandbox.Must(t, os.Remove(b.data(dir)))
 	sandbox.Mkdir(t, b.data(dir))
 	snap := b.snap("s", dir)
-	sandbox.Must(t, os.Remove(filepath.Join(b.state, dirSnapshots, snap, dataDir)))
+	sandbox.Must(t, os.Remove(filepath.Join(b.state, store.DirSnapshots, snap, store.DataDir)))
 	_, err := b.CreateVolume(background(), copyReq("lost", fromSnap(snap), c))
 	sandbox.WantCode(t, err, codes.FailedPrecondition, "is missing")
 
 	if checkLoopControl() == nil {
 		img := b.create("img", 16*mib, image("ext4"), c)
-		path := filepath.Join(b.state, dirVolumes, img, imageFile)
+		path := filepath.Join(b.state, store.DirVolumes, img, store.ImageFile)
 		sandbox.Must(t, os.Truncate(path, 15*mib))
 		refused(img, "a part of it is lost")
 		sandbox.Must(t, os.Remove(path))

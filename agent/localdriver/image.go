@@ -15,26 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
-
-// makeDirectory makes the data directory of a directory volume. Like the root of a new filesystem,
-// it belongs to the user who runs the driver (root), and all users may enter it. The 0700
-// directories above it keep other users out until it is mounted elsewhere.
-func makeDirectory(dir string) error {
-	path := dataIn(dir)
-	if err := os.Mkdir(path, 0o755); err != nil {
-		return err
-	}
-	if err := os.Chmod(path, 0o755); err != nil { // regardless of the umask
-		return err
-	}
-	return syncDir(path)
-}
 
 // makeImage makes a sparse file and, unless the volume is raw, a filesystem in it. The tools work
 // on the file itself, so no loop device is needed and none can be left over.
-func makeImage(ctx context.Context, dir string, v volume) error {
-	path := filepath.Join(dir, imageFile)
+func makeImage(ctx context.Context, dir string, v store.Volume) error {
+	path := filepath.Join(dir, store.ImageFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

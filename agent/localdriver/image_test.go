@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // TestDamagedImage wipes the start of a filesystem. Staging must fail, and must not format it.
@@ -21,7 +22,7 @@ func TestDamagedImage(t *testing.T) {
 		b := newBench(t)
 		c := mountCap(writer, f.name)
 		id := b.create("v", f.minSize, image(f.name), c)
-		img, err := os.OpenFile(filepath.Join(b.state, dirVolumes, id, imageFile), os.O_RDWR, 0)
+		img, err := os.OpenFile(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), os.O_RDWR, 0)
 		sandbox.Must(t, err)
 		_, err = img.WriteAt(make([]byte, mib), 0)
 		sandbox.Must(t, err)
@@ -68,7 +69,7 @@ func TestFilesystemCheck(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "ext4")
 	id := b.create("v", 32*mib, image("ext4"), c)
-	img := filepath.Join(b.state, dirVolumes, id, imageFile)
+	img := filepath.Join(b.state, store.DirVolumes, id, store.ImageFile)
 	debugfs := func(command string) {
 		t.Helper()
 		if out, err := exec.Command("debugfs", "-w", "-R", command, img).CombinedOutput(); err != nil {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // stateKinds are the filesystems below the driver that matter for tests: one that copies data, and
@@ -63,7 +64,7 @@ func TestRestoreBesideSource(t *testing.T) {
 // uuidOf reads the UUID of the filesystem in an image. Kernels differ in whether two may be equal.
 func uuidOf(t *testing.T, b *bench, id, fsType string) string {
 	t.Helper()
-	img, err := os.Open(filepath.Join(b.state, dirVolumes, id, imageFile))
+	img, err := os.Open(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile))
 	sandbox.Must(t, err)
 	uuid := make([]byte, 16)
 	_, err = img.ReadAt(uuid, map[string]int64{"ext4": 1024 + 0x68, "xfs": 32, "btrfs": 65536 + 0x20}[fsType])

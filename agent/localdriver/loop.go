@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 const (
@@ -50,7 +51,7 @@ func checkLoopControl() error {
 	fd, err := unix.Open(loopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return csierr.Preconditionf("a volume of type %q needs a loop device, and %s cannot be opened: %v; run the driver as root outside any user namespace, or use type %q",
-			typeImage, loopControl, err, typeDirectory)
+			store.TypeImage, loopControl, err, store.TypeDirectory)
 	}
 	return unix.Close(fd)
 }
@@ -80,7 +81,9 @@ func imageAt(path string) (imageRef, error) {
 
 // mark returns the file name that the driver stores in the device. It stays there even if the file
 // is moved or deleted.
-func (i imageRef) mark() string { return filepath.Join(filepath.Base(filepath.Dir(i.path)), imageFile) }
+func (i imageRef) mark() string {
+	return filepath.Join(filepath.Base(filepath.Dir(i.path)), store.ImageFile)
+}
 
 // loopsOf finds the devices of a volume's image, even if the image was deleted or replaced.
 func loopsOf(id, path string) ([]loopDevice, error) {

@@ -12,10 +12,11 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func (b *bench) image(id string) string {
-	return filepath.Join(b.state, dirVolumes, id, imageFile)
+	return filepath.Join(b.state, store.DirVolumes, id, store.ImageFile)
 }
 
 // TestImageLost deletes, replaces or moves the image of a volume in use. The volume can still be
@@ -104,12 +105,12 @@ func TestOrphans(t *testing.T) {
 	sandbox.Must(t, os.Remove(b.image(known)))
 	sandbox.Must(t, os.RemoveAll(filepath.Dir(b.image(unknown))))
 	var said bytes.Buffer
-	st, err := openStore(background(), b.state, hclog.New(&hclog.LoggerOptions{Output: &said}))
+	st, err := store.Open(background(), b.state, hclog.New(&hclog.LoggerOptions{Output: &said}))
 	sandbox.Must(t, err)
-	d := &driver{store: st, log: st.log}
+	d := &driver{store: st, log: st.Log}
 	sandbox.Must(t, d.takeOver())
 	sandbox.Must(t, d.held.close())
-	sandbox.Must(t, st.close())
+	sandbox.Must(t, st.Close())
 	for _, want := range []string{unknown, dev.name, known} {
 		if !bytes.Contains(said.Bytes(), []byte(want)) {
 			t.Errorf("it does not say %q:\n%s", want, said.String())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func groupCap(m mode, group string) *csi.VolumeCapability {
@@ -120,7 +121,7 @@ func TestMountGroupPrepared(t *testing.T) {
 	needGroups(t)
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
 	sandbox.Write(t, filepath.Join(data, "trap"), "x")
 	sandbox.Must(t, unix.Chmod(filepath.Join(data, "trap"), 0o2700))
 	deepen(t, data, 1200)
@@ -140,7 +141,7 @@ func TestMountGroupCutShort(t *testing.T) {
 	needGroups(t)
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
 	deep := sandbox.Mkdir(t, data, strings.Repeat("d/", 300))
 	sandbox.Mkdir(t, data, "mnt")
 	sandbox.Must(t, b.stage(id, mountCap(writer, "")))

@@ -23,14 +23,3 @@ func TestShowsDirectory(t *testing.T) {
 		}
 	}
 }
-
-func TestIDs(t *testing.T) {
-	seen := map[string]bool{}
-	for range 1000 {
-		id := newID()
-		if !validID(id) || seen[id] {
-			t.Fatalf("%q is not valid or not new", id)
-		}
-		seen[id] = true
-	}
-}

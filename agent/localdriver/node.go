@@ -8,6 +8,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // NodeGetCapabilities lists only calls that are implemented completely.
@@ -38,7 +39,7 @@ func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 // target is a volume and one of its paths, locked for one call.
 type target struct {
 	d     *driver
-	v     volume
+	v     store.Volume
 	path  string
 	loops []loopDevice // of an image, at the start of the call
 }
@@ -88,7 +89,7 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 // readLoops finds the volume's loop devices. It first tries the devices that the volume had last.
 // If none of them belongs to it any longer, it searches all devices.
 func (t *target) readLoops() error {
-	if t.v.Type != typeImage {
+	if t.v.Type != store.TypeImage {
 		return nil
 	}
 
@@ -141,7 +142,7 @@ func (t *target) detach(ctx context.Context, l loopDevice) error {
 	return detachLoop(ctx, t.v.ID, t.data(), l)
 }
 
-func (t *target) data() string { return t.d.store.dataPath(t.v) }
+func (t *target) data() string { return t.d.store.DataPath(t.v) }
 
 func (t *target) look(path string) (place, error) { return t.d.look(t.v, t.loops, path) }
 

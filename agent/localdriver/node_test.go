@@ -15,6 +15,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // cycle takes a mounted volume through its whole life, and makes each call twice.
@@ -59,7 +60,7 @@ func cycle(t *testing.T, b *bench, id string, fsType string, size int64) {
 	sandbox.WantContent(t, filepath.Join(target, "f"), "hello")
 	b.clear(id, target)
 	sandbox.Must(t, b.delete(id))
-	if left, err := os.ReadDir(filepath.Join(b.state, dirTrash)); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(b.state, store.DirTrash)); err != nil || len(left) > 0 {
 		t.Errorf("trash holds %v (%v)", left, err)
 	}
 }
@@ -76,12 +77,12 @@ func TestImages(t *testing.T) {
 			b := newBench(t)
 			id := b.create("data", f.minSize, image(f.name), mountCap(writer, f.name))
 			var st unix.Stat_t
-			sandbox.Must(t, unix.Stat(filepath.Join(b.state, dirVolumes, id, imageFile), &st))
+			sandbox.Must(t, unix.Stat(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), &st))
 			if st.Size != f.minSize || st.Blocks*512 >= f.minSize {
 				t.Errorf("the image has %d bytes and takes %d: not sparse", st.Size, st.Blocks*512)
 			}
 			cycle(t, b, id, f.name, f.minSize)
-			if l := b.path("state", dirVolumes, id); len(sandbox.LoopsUnder(l)) > 0 {
+			if l := b.path("state", store.DirVolumes, id); len(sandbox.LoopsUnder(l)) > 0 {
 				t.Errorf("still attached: %v", sandbox.LoopsUnder(l))
 			}
 		})
@@ -260,7 +261,7 @@ func TestTargetsWithContent(t *testing.T) {
 	sandbox.WantContent(t, file, "mine")
 	sandbox.WantCode(t, b.publish(id, b.path("no", "parent"), c, false), codes.FailedPrecondition, "parent")
 	sandbox.Must(t, b.unpublish(id, b.path("no", "parent")))
-	for _, p := range []string{"relative", b.path("a") + "/../b", "/", filepath.Join(b.state, dirVolumes, "x"), b.state} {
+	for _, p := range []string{"relative", b.path("a") + "/../b", "/", filepath.Join(b.state, store.DirVolumes, "x"), b.state} {
 		sandbox.WantCode(t, b.publish(id, p, c, false), codes.InvalidArgument)
 		sandbox.WantCode(t, b.unpublish(id, p), codes.InvalidArgument)
 	}
@@ -340,7 +341,7 @@ func TestMountsInsideStayApart(t *testing.T) {
 	sandbox.Must(t, os.Mkdir(filepath.Join(t1, "sub"), 0o755))
 	sandbox.Tmpfs(t, filepath.Join(t1, "sub"), "size=64k")
 	mountID(t, filepath.Join(t1, "sub"))
-	for _, p := range []string{t2, b.staging(id), filepath.Join(b.state, dirVolumes, id, dataDir)} {
+	for _, p := range []string{t2, b.staging(id), filepath.Join(b.state, store.DirVolumes, id, store.DataDir)} {
 		wantNotMounted(t, filepath.Join(p, "sub"))
 	}
 	sandbox.Must(t, unix.Unmount(filepath.Join(t1, "sub"), 0))

@@ -10,15 +10,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
-)
-
-// The create parameters and the values of "type".
-const (
-	paramType   = "type"
-	paramFSType = "fs_type"
-
-	typeDirectory = "directory"
-	typeImage     = "image"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 const (
@@ -75,18 +67,18 @@ func parseParams(m map[string]string) (params, error) {
 	var p params
 	for _, k := range sortedKeys(m) {
 		switch v := m[k]; k {
-		case paramType:
-			if v != typeDirectory && v != typeImage {
-				return p, csierr.Invalidf("parameter %q: %q is not one of %s, %s", k, v, typeDirectory, typeImage)
+		case store.ParamType:
+			if v != store.TypeDirectory && v != store.TypeImage {
+				return p, csierr.Invalidf("parameter %q: %q is not one of %s, %s", k, v, store.TypeDirectory, store.TypeImage)
 			}
 			p.typ = v
-		case paramFSType:
+		case store.ParamFSType:
 			if _, ok := findFilesystem(v); !ok {
 				return p, csierr.Invalidf("parameter %q: %q is not one of %s", k, v, filesystemNames())
 			}
 			p.fsType = v
 		default:
-			return p, csierr.Invalidf("unknown parameter %q; the local driver knows %s and %s", k, paramType, paramFSType)
+			return p, csierr.Invalidf("unknown parameter %q; the local driver knows %s and %s", k, store.ParamType, store.ParamFSType)
 		}
 	}
 
@@ -96,7 +88,7 @@ func parseParams(m map[string]string) (params, error) {
 // cannot reports whether no volume with these parameters can have the capability.
 func (p params) cannot(c *csi.VolumeCapability) bool {
 	a, err := parseAccess(c)
-	return err != nil || a.block && p.typ == typeDirectory
+	return err != nil || a.block && p.typ == store.TypeDirectory
 }
 
 func sortedKeys(m map[string]string) []string {
@@ -110,8 +102,8 @@ func sortedKeys(m map[string]string) []string {
 
 // plan turns a create request into a planned volume, without id and size. typ is the type for a
 // request that names none.
-func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
-	v := volume{Version: metaVersion, Name: req.GetName()}
+func plan(req *csi.CreateVolumeRequest, typ string) (store.Volume, error) {
+	v := store.Volume{Version: store.MetaVersion, Name: req.GetName()}
 	if err := checkName("volume", v.Name); err != nil {
 		return v, err
 	}
@@ -151,19 +143,19 @@ func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 		}
 	}
 
-	return v, v.settle(fsType, mounted)
+	return v, settle(&v, fsType, mounted)
 }
 
 // settle chooses the filesystem. FsType is the requested type or "", and mounted tells whether the
 // volume will be mounted.
-func (v *volume) settle(fsType string, mounted bool) error {
+func settle(v *store.Volume, fsType string, mounted bool) error {
 	switch {
-	case v.Type == typeDirectory && v.Block:
-		return csierr.Invalidf("a volume of type %q cannot be a block device; use the parameter type: %s", typeDirectory, typeImage)
-	case v.Type == typeDirectory && fsType != "":
+	case v.Type == store.TypeDirectory && v.Block:
+		return csierr.Invalidf("a volume of type %q cannot be a block device; use the parameter type: %s", store.TypeDirectory, store.TypeImage)
+	case v.Type == store.TypeDirectory && fsType != "":
 		return csierr.Invalidf("a volume of type %q has no filesystem of its own, so fs_type %q cannot be met; use the parameter type: %s",
-			typeDirectory, fsType, typeImage)
-	case v.Type == typeDirectory:
+			store.TypeDirectory, fsType, store.TypeImage)
+	case v.Type == store.TypeDirectory:
 		return nil
 	case !mounted && fsType != "":
 		return csierr.Invalidf("fs_type %q is given, but only block access is asked for", fsType)
@@ -195,7 +187,7 @@ func checkName(what, name string) error {
 
 // sizeFor chooses the capacity in bytes for a range. A directory gets the required size, which is
 // only recorded. An image gets a multiple of imageGranularity within the range.
-func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
+func sizeFor(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
 		return 0, csierr.Invalidf("the capacity range %d to %d is negative", required, limit)
@@ -203,7 +195,7 @@ func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	if limit > 0 && required > limit {
 		return 0, csierr.OutOfRangef("required_bytes %d is more than limit_bytes %d", required, limit)
 	}
-	if v.Type == typeDirectory {
+	if v.Type == store.TypeDirectory {
 		return required, nil
 	}
 
@@ -231,7 +223,7 @@ func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 
 // satisfies returns the reason why an existing volume does not fit a create request with the same
 // name, or nil.
-func (v *volume) satisfies(want volume, r *csi.CapacityRange) error {
+func satisfies(v *store.Volume, want store.Volume, r *csi.CapacityRange) error {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
 	case v.Type != want.Type:

@@ -13,6 +13,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // A directory volume can have a quota, the mutable parameter "quota". It is a project quota of the
@@ -111,11 +112,11 @@ func roundQuota(bytes int64) int64 {
 }
 
 // checkQuota refuses a quota that the volume cannot have.
-func (d *driver) checkQuota(v volume, quota int64) error {
+func (d *driver) checkQuota(v store.Volume, quota int64) error {
 	if quota == 0 {
 		return nil
 	}
-	if v.Type != typeDirectory {
+	if v.Type != store.TypeDirectory {
 		return csierr.Invalidf("a volume of type %q has no quota: its size is its limit", v.Type)
 	}
 	if err := d.projects.check(); err != nil {
@@ -157,7 +158,7 @@ func (d *driver) ControllerModifyVolume(ctx context.Context, req *csi.Controller
 	return &csi.ControllerModifyVolumeResponse{}, nil
 }
 
-func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
+func (d *driver) setQuota(ctx context.Context, v store.Volume, quota int64) error {
 	if err := d.checkQuota(v, quota); err != nil {
 		return err
 	}
@@ -174,16 +175,16 @@ func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
 }
 
 // recordQuota records the quota of a volume, and chooses a project if the volume has none.
-func (d *driver) recordQuota(v *volume) error {
+func (d *driver) recordQuota(v *store.Volume) error {
 	if v.Project == 0 {
 		v.Project, v.Assigning = d.newProject(), true
 	}
-	return d.store.rewrite(*v)
+	return d.store.Rewrite(*v)
 }
 
 // enforce sets the recorded quota of a volume if it is not in force. The caller holds the volume's
 // lock.
-func (d *driver) enforce(ctx context.Context, v volume) error {
+func (d *driver) enforce(ctx context.Context, v store.Volume) error {
 	if d.quotaTrouble(v) == nil {
 		return nil
 	}
@@ -205,16 +206,16 @@ func (d *driver) enforce(ctx context.Context, v volume) error {
 	if !v.Assigning {
 		return nil
 	}
-	if err := d.projects.assign(ctx, d.store.dataPath(v), v.Project); err != nil {
+	if err := d.projects.assign(ctx, d.store.DataPath(v), v.Project); err != nil {
 		return fail(err)
 	}
 
 	v.Assigning = false
-	return d.store.rewrite(v)
+	return d.store.Rewrite(v)
 }
 
 // quotaTrouble returns the reason why the quota of a volume is not in force, or nil.
-func (d *driver) quotaTrouble(v volume) error {
+func (d *driver) quotaTrouble(v store.Volume) error {
 	if v.Project == 0 && v.Quota == 0 {
 		return nil
 	}
@@ -243,7 +244,7 @@ func (d *driver) quotaTrouble(v volume) error {
 // enforceAll sets the quotas of all volumes. This is necessary after a crash, or when the state
 // directory has moved to another filesystem.
 func (d *driver) enforceAll(ctx context.Context) {
-	for _, v := range d.store.list() {
+	for _, v := range d.store.List() {
 		if v.Project == 0 && v.Quota == 0 || ctx.Err() != nil {
 			continue
 		}
@@ -253,7 +254,7 @@ func (d *driver) enforceAll(ctx context.Context) {
 			continue // the call that holds the lock may be a staging, which sets the quota too
 		}
 
-		if now, err := d.store.get(v.ID); err == nil {
+		if now, err := d.store.Get(v.ID); err == nil {
 			d.warnQuota(now, d.enforce(ctx, now))
 		}
 
@@ -263,45 +264,45 @@ func (d *driver) enforceAll(ctx context.Context) {
 
 // warnQuota logs that a quota could not be set. The volume remains usable, and its health reports
 // the problem.
-func (d *driver) warnQuota(v volume, err error) {
+func (d *driver) warnQuota(v store.Volume, err error) {
 	if err != nil {
 		d.log.Warn("a volume's quota is not in force", "volume_id", v.ID, "error", err)
 	}
 }
 
 // fillDirectory makes the data of a directory volume, with the quota in force.
-func (d *driver) fillDirectory(ctx context.Context, dir string, v volume) error {
-	if err := makeDirectory(dir); err != nil {
+func (d *driver) fillDirectory(ctx context.Context, dir string, v store.Volume) error {
+	if err := store.MakeDirectory(dir); err != nil {
 		return err
 	}
 	return d.countDirectory(ctx, dir, v)
 }
 
 // countDirectory applies the quota of a new volume to its content.
-func (d *driver) countDirectory(ctx context.Context, dir string, v volume) error {
+func (d *driver) countDirectory(ctx context.Context, dir string, v store.Volume) error {
 	if v.Project == 0 {
 		return nil
 	}
 	if err := d.projects.limit(v.Project, v.Quota); err != nil {
 		return err
 	}
-	return d.projects.assign(ctx, dataIn(dir), v.Project)
+	return d.projects.assign(ctx, store.DataIn(dir), v.Project)
 }
 
 // newProject chooses a project id that no volume has. The range avoids small ids, which people use,
 // and the ids of container runtimes.
 func (d *driver) newProject() uint32 {
-	all := d.store.list()
+	all := d.store.List()
 	for {
 		p := uint32(1<<30 + rand.IntN(1<<30))
-		if !slices.ContainsFunc(all, func(v volume) bool { return v.Project == p }) {
+		if !slices.ContainsFunc(all, func(v store.Volume) bool { return v.Project == p }) {
 			return p
 		}
 	}
 }
 
 // quotaStats replaces the disk's numbers by those of a directory volume's quota.
-func (d *driver) quotaStats(v volume, resp *csi.NodeGetVolumeStatsResponse) {
+func (d *driver) quotaStats(v store.Volume, resp *csi.NodeGetVolumeStatsResponse) {
 	if v.Quota == 0 || d.quotaTrouble(v) != nil {
 		return
 	}

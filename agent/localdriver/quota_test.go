@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func quota(size string) map[string]string { return map[string]string{paramQuota: size} }
@@ -33,9 +34,9 @@ func (b *bench) createWith(name string, mutable, params map[string]string) (stri
 	return resp.GetVolume().GetVolumeId(), err
 }
 
-func (b *bench) recorded(id string) volume {
+func (b *bench) recorded(id string) store.Volume {
 	b.t.Helper()
-	v, err := readVolume(filepath.Join(b.state, dirVolumes, id, metaFile), id)
+	v, err := store.ReadVolume(filepath.Join(b.state, store.DirVolumes, id, store.MetaFile), id)
 	sandbox.Must(b.t, err)
 	return v
 }
@@ -225,7 +226,7 @@ func TestQuotaCutShort(t *testing.T) {
 	// A volume with a quota and no project gets a project.
 	v := b.recorded(id)
 	v.Quota = 10 * mib
-	sandbox.Must(t, writeVolume(filepath.Join(b.state, dirVolumes, id), v))
+	sandbox.Must(t, store.WriteVolume(filepath.Join(b.state, store.DirVolumes, id), v))
 	b.restart()
 	sandbox.Await(t, "a project", func() bool { v := b.recorded(id); return v.Project != 0 && !v.Assigning })
 	if limit, assigned := f.state(b.recorded(id).Project); limit != 10*mib || assigned != 1 {
@@ -234,7 +235,7 @@ func TestQuotaCutShort(t *testing.T) {
 	for what, finish := range again {
 		v := b.recorded(id)
 		v.Quota, v.Project, v.Assigning = 0, 0, false
-		sandbox.Must(t, writeVolume(filepath.Join(b.state, dirVolumes, id), v))
+		sandbox.Must(t, store.WriteVolume(filepath.Join(b.state, store.DirVolumes, id), v))
 		b.restart()
 		f.set(nil, errors.New("cut short"))
 		sandbox.WantCode(t, b.modify(id, quota("10MiB")), codes.Internal, "cut short")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // letGoWithin is the time that a device may stay open, by udev for example, after a copy was
@@ -24,8 +25,8 @@ const letGoWithin = 30 * time.Second
 // filesystems with the same one, and a mount by UUID could select either of them. Staging grows the
 // filesystem itself later. No other process can see the image yet, so a crash at any moment does no
 // harm.
-func renewImage(ctx context.Context, v volume, dir string) error {
-	path := filepath.Join(dir, imageFile)
+func renewImage(ctx context.Context, v store.Volume, dir string) error {
+	path := filepath.Join(dir, store.ImageFile)
 	err := lengthen(path, v.Capacity)
 	if err != nil {
 		return err

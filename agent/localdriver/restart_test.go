@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // TestRestart stops the driver with volumes in use and starts another. The mounts must be the same
@@ -50,13 +51,13 @@ func TestRestart(t *testing.T) {
 	sandbox.WantContent(t, filepath.Join(all[0].target, "log"), "before after")
 	for _, v := range all {
 		sandbox.WantCode(t, b.publish(v.id, b.path("second"), oneTarget(v.cap), v.readOnly), codes.FailedPrecondition, v.target)
-		attached := len(sandbox.LoopsUnder(filepath.Join(b.state, dirVolumes, v.id)))
+		attached := len(sandbox.LoopsUnder(filepath.Join(b.state, store.DirVolumes, v.id)))
 		sandbox.Must(t, b.stage(v.id, v.cap))
 		sandbox.Must(t, b.publish(v.id, v.target, v.cap, v.readOnly))
 		if got := mountID(t, v.target); got != mounts[v.target] {
 			t.Errorf("%s is another mount than before", v.target)
 		}
-		if got := len(sandbox.LoopsUnder(filepath.Join(b.state, dirVolumes, v.id))); got != attached {
+		if got := len(sandbox.LoopsUnder(filepath.Join(b.state, store.DirVolumes, v.id))); got != attached {
 			t.Errorf("volume %s has %d devices, before %d", v.id, got, attached)
 		}
 		b.clear(v.id, v.target)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // intercept converts every error into a CSI status in one place, recovers from a panic, and logs
@@ -29,15 +30,15 @@ func (d *driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	return resp, csierr.ToStatus(err)
 }
 
-// volume finds a volume by the id in a request. An id that the driver cannot have made is reported
+// Volume finds a Volume by the id in a request. An id that the driver cannot have made is reported
 // as not found, and never becomes part of a path.
-func (d *driver) volume(id string) (volume, error) {
+func (d *driver) volume(id string) (store.Volume, error) {
 	if id == "" {
-		return volume{}, csierr.Invalidf("the volume id is empty")
+		return store.Volume{}, csierr.Invalidf("the volume id is empty")
 	}
-	v, err := d.store.get(id)
-	if errors.Is(err, errNoVolume) {
-		return volume{}, csierr.Errorf(codes.NotFound, "no volume %q", id)
+	v, err := d.store.Get(id)
+	if errors.Is(err, store.ErrNoVolume) {
+		return store.Volume{}, csierr.Errorf(codes.NotFound, "no volume %q", id)
 	}
 	return v, err
 }

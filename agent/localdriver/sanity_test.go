@@ -17,6 +17,7 @@ import (
 	"github.com/onsi/gomega"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // sanityKinds are the kinds of volumes with which the suite runs.
@@ -26,9 +27,9 @@ var sanityKinds = []struct {
 	params       map[string]string
 	loops        bool
 }{
-	{"directory", "mount", 10 * mib, map[string]string{paramType: typeDirectory}, false},
-	{"image", "mount", 16 * mib, map[string]string{paramType: typeImage, paramFSType: "ext4"}, true},
-	{"raw-block", "block", 16 * mib, map[string]string{paramType: typeImage}, true},
+	{"directory", "mount", 10 * mib, map[string]string{store.ParamType: store.TypeDirectory}, false},
+	{"image", "mount", 16 * mib, map[string]string{store.ParamType: store.TypeImage, store.ParamFSType: "ext4"}, true},
+	{"raw-block", "block", 16 * mib, map[string]string{store.ParamType: store.TypeImage}, true},
 }
 
 // sanityExplained gives the reasons for specs that the suite skips with these words.

@@ -4,7 +4,7 @@ import "sync"
 
 // seen remembers the paths at which volumes may be mounted, so that a call need not search a table
 // of thousands of mounts. It is only a hint: every user checks a path before relying on it. A
-// volume that is not known here, as after a restart, is searched for once in the mount table.
+// Volume that is not known here, as after a restart, is searched for once in the mount table.
 type seen struct {
 	mu     sync.Mutex
 	points map[string]map[string]bool // volume id → paths

@@ -9,6 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // The points that store.tap reports, grouped by the operations that pass them.
@@ -126,7 +127,7 @@ func (b *bench) wantAllWhole(all []string, dir *csi.VolumeCapability) {
 			b.t.Errorf("group %s has %d snapshots of %d", g, n, len(all))
 		}
 	}
-	groups, err := os.ReadDir(filepath.Join(b.state, dirGroups))
+	groups, err := os.ReadDir(filepath.Join(b.state, store.DirGroups))
 	sandbox.Must(b.t, err)
 	if len(groups) != len(members) {
 		b.t.Errorf("%d groups are on disk, %d are listed", len(groups), len(members))

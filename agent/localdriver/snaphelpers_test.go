@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // newBenchOn starts a driver whose state directory is on a separate filesystem.
@@ -85,13 +86,15 @@ func (b *bench) snapshots(req *csi.ListSnapshotsRequest) []string {
 }
 
 // data returns the directory with the files of a directory volume.
-func (b *bench) data(id string) string { return filepath.Join(b.state, dirVolumes, id, dataDir) }
+func (b *bench) data(id string) string {
+	return filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
+}
 
 // wantNothingHalf waits until tmp, trash and frozen are empty.
 func (b *bench) wantNothingHalf() {
 	b.t.Helper()
 	sandbox.Await(b.t, "tmp and trash are empty", func() bool {
-		for _, d := range []string{dirTmp, dirTrash, dirFrozen} {
+		for _, d := range []string{store.DirTmp, store.DirTrash, store.DirFrozen} {
 			list, err := os.ReadDir(filepath.Join(b.state, d))
 			if err != nil || len(list) > 0 {
 				return false

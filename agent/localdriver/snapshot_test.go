@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // TestSnapshotDirectory follows a directory volume through snapshots, copies and deletions.
@@ -77,7 +78,7 @@ func TestSnapshotRefusals(t *testing.T) {
 		"no name":        {snapReq("", src), codes.InvalidArgument, "name is empty"},
 		"control":        {snapReq("a\nb", src), codes.InvalidArgument, "control"},
 		"no source":      {snapReq("x", ""), codes.InvalidArgument, "source volume id"},
-		"unknown source": {snapReq("x", newID()), codes.NotFound, "no volume"},
+		"unknown source": {snapReq("x", store.NewID()), codes.NotFound, "no volume"},
 		"a path":         {snapReq("x", "../../etc"), codes.NotFound, "no volume"},
 		"parameter":      {&csi.CreateSnapshotRequest{Name: "x", SourceVolumeId: src, Parameters: map[string]string{"speed": "1"}}, codes.InvalidArgument, "consistency"},
 		"value":          {&csi.CreateSnapshotRequest{Name: "x", SourceVolumeId: src, Parameters: map[string]string{"consistency": "no"}}, codes.InvalidArgument, "per-file"},
@@ -90,14 +91,14 @@ func TestSnapshotRefusals(t *testing.T) {
 	limited := copyReq("x", fromSnap(id), c)
 	limited.CapacityRange = &csi.CapacityRange{LimitBytes: 4000}
 	typed := copyReq("x", fromSnap(id), c)
-	typed.Parameters = map[string]string{paramType: typeImage}
+	typed.Parameters = map[string]string{store.ParamType: store.TypeImage}
 	for what, try := range map[string]struct {
 		req   *csi.CreateVolumeRequest
 		code  codes.Code
 		words string
 	}{
-		"no snapshot":  {copyReq("x", fromSnap(newIDOf(snapPrefix)), c), codes.NotFound, "no snapshot"},
-		"no volume":    {copyReq("x", fromVolume(newID()), c), codes.NotFound, "no volume"},
+		"no snapshot":  {copyReq("x", fromSnap(store.NewIDOf(store.SnapPrefix)), c), codes.NotFound, "no snapshot"},
+		"no volume":    {copyReq("x", fromVolume(store.NewID()), c), codes.NotFound, "no volume"},
 		"empty":        {copyReq("x", &csi.VolumeContentSource{}, c), codes.InvalidArgument, "neither"},
 		"a path":       {copyReq("x", fromSnap("../x"), c), codes.NotFound, "no snapshot"},
 		"too small":    {limited, codes.OutOfRange, "5000"},
@@ -110,11 +111,11 @@ func TestSnapshotRefusals(t *testing.T) {
 			t.Fatal(what)
 		}
 	}
-	_, err := b.GetSnapshot(background(), &csi.GetSnapshotRequest{SnapshotId: newIDOf(snapPrefix)})
+	_, err := b.GetSnapshot(background(), &csi.GetSnapshotRequest{SnapshotId: store.NewIDOf(store.SnapPrefix)})
 	sandbox.WantCode(t, err, codes.NotFound, "no snapshot")
 	sandbox.WantCode(t, b.unsnap(""), codes.InvalidArgument, "empty")
 	sandbox.Must(t, b.unsnap("../../volumes/"+src))
-	sandbox.Must(t, b.unsnap(newIDOf(snapPrefix)))
+	sandbox.Must(t, b.unsnap(store.NewIDOf(store.SnapPrefix)))
 	if got := b.listed(); !slices.Equal(got, []string{src}) {
 		t.Errorf("listed %v", got)
 	}
@@ -167,15 +168,15 @@ func TestBrokenSnapshot(t *testing.T) {
 	v := b.create("v", 0, nil, mountCap(writer, ""))
 	sandbox.Write(t, filepath.Join(b.data(v), "f"), "precious")
 	bad, good := b.snap("bad", v), b.snap("good", v)
-	dir := filepath.Join(b.state, dirSnapshots, bad)
+	dir := filepath.Join(b.state, store.DirSnapshots, bad)
 	for _, text := range []string{"", "{", `{"version":2}`, `{"version":1,"id":"` + good + `","type":"directory"}`} {
-		sandbox.Write(t, filepath.Join(dir, snapFile), text)
+		sandbox.Write(t, filepath.Join(dir, store.SnapFile), text)
 		b.restart()
 		if got := b.snapshots(&csi.ListSnapshotsRequest{}); !slices.Equal(got, []string{good}) {
 			t.Errorf("%q: listed %v", text, got)
 		}
 		sandbox.WantCode(t, b.unsnap(bad), codes.Internal, bad)
-		sandbox.WantContent(t, filepath.Join(dir, dataDir, "f"), "precious")
+		sandbox.WantContent(t, filepath.Join(dir, store.DataDir, "f"), "precious")
 	}
 }
 
@@ -197,7 +198,7 @@ func TestSnapshotOfDirectoryInUse(t *testing.T) {
 	req.Parameters = map[string]string{paramConsistency: consistencyPerFile}
 	resp, err := b.CreateSnapshot(background(), req)
 	sandbox.Must(t, err)
-	sandbox.WantContent(t, filepath.Join(b.state, dirSnapshots, resp.GetSnapshot().GetSnapshotId(), dataDir, "f"), "text")
+	sandbox.WantContent(t, filepath.Join(b.state, store.DirSnapshots, resp.GetSnapshot().GetSnapshotId(), store.DataDir, "f"), "text")
 	sandbox.Must(t, b.unpublish(id, b.path("t")))
 	sandbox.Must(t, b.unstage(id))
 
@@ -236,7 +237,7 @@ func TestSlowCopy(t *testing.T) {
 	sandbox.Await(t, "the copy is done", func() bool { return len(b.snapshots(&csi.ListSnapshotsRequest{})) == 1 })
 	snap := b.snap("s", id)
 	sandbox.Must(t, b.delete(id))
-	sandbox.WantContent(t, filepath.Join(b.state, dirSnapshots, snap, dataDir, "f"), strings.Repeat("x", 5000))
+	sandbox.WantContent(t, filepath.Join(b.state, store.DirSnapshots, snap, store.DataDir, "f"), strings.Repeat("x", 5000))
 }
 
 // TestStopWhileCopying stops the driver during copies. They leave nothing in the state directory.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // NodeStageVolume mounts a volume at its staging path. For a raw block volume, it only attaches the
@@ -100,7 +101,7 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 
 	t.willMount()
 	var err error
-	if t.v.Type == typeDirectory {
+	if t.v.Type == store.TypeDirectory {
 		t.d.warnQuota(t.v, t.d.enforce(ctx, t.v))
 		err = t.stageDirectory(a)
 	} else {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // topologyKey is the only topology segment: a volume is on the node whose disk holds it.
@@ -60,8 +61,8 @@ func (d *driver) checkTopology(r *csi.TopologyRequirement) error {
 }
 
 // csi returns the volume in the form of a controller's answer.
-func (d *driver) csi(v volume) *csi.Volume {
-	answer := v.csi()
+func (d *driver) csi(v store.Volume) *csi.Volume {
+	answer := v.CSI()
 	answer.AccessibleTopology = []*csi.Topology{d.topology()}
 	return answer
 }

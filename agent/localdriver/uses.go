@@ -10,6 +10,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
@@ -21,7 +22,7 @@ type use struct {
 }
 
 // uses lists the mounts of a volume in our mount namespace. loops are the volume's devices.
-func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
+func (d *driver) uses(v store.Volume, loops []loopDevice) ([]use, error) {
 	entries, err := mounts.ReadMounts(proc.OwnMounts, needles(v, loops)...)
 	if err != nil {
 		return nil, err
@@ -29,7 +30,7 @@ func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
 
 	var found []use
 	for _, e := range entries {
-		if v.Type == typeDirectory {
+		if v.Type == store.TypeDirectory {
 			if showsDirectory(e, v.ID) {
 				found = append(found, use{point: e.Point})
 			}
@@ -50,8 +51,8 @@ func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
 }
 
 // needles returns strings such that every mount table line about the volume contains one of them.
-func needles(v volume, loops []loopDevice) []string {
-	if v.Type == typeDirectory {
+func needles(v store.Volume, loops []loopDevice) []string {
+	if v.Type == store.TypeDirectory {
 		return []string{v.ID}
 	}
 	n := []string{}
@@ -64,13 +65,13 @@ func needles(v volume, loops []loopDevice) []string {
 // showsDirectory reports whether a mount shows a directory volume or a part of it. Ids are random,
 // so the path alone is sufficient proof in every namespace.
 func showsDirectory(e mounts.MountEntry, id string) bool {
-	data := path.Join("/", dirVolumes, id, dataDir)
+	data := path.Join("/", store.DirVolumes, id, store.DataDir)
 	return strings.HasSuffix(strings.TrimSuffix(e.Root, "//deleted"), data) || strings.Contains(e.Root, data+"/")
 }
 
 // checkUnused returns an error if a volume is in use in any way and must not be deleted.
-func (d *driver) checkUnused(v volume) error {
-	dir := d.store.path(dirVolumes, v.ID)
+func (d *driver) checkUnused(v store.Volume) error {
+	dir := d.store.Path(store.DirVolumes, v.ID)
 	inside, err := mounts.ReadMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
@@ -82,8 +83,8 @@ func (d *driver) checkUnused(v volume) error {
 		}
 	}
 
-	if v.Type == typeImage {
-		loops, err := loopsOf(v.ID, d.store.dataPath(v))
+	if v.Type == store.TypeImage {
+		loops, err := loopsOf(v.ID, d.store.DataPath(v))
 		if err != nil {
 			return err
 		}
@@ -134,7 +135,7 @@ type place struct {
 
 // look examines the topmost mount at a path. It is ours only if it is a mount of this very volume:
 // the same directory by device and inode, or the same loop device.
-func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
+func (d *driver) look(v store.Volume, loops []loopDevice, p string) (place, error) {
 	st, err := mounts.StatPath(p)
 	if errors.Is(err, unix.EIO) {
 		return lookDead(loops, p, err)
@@ -144,13 +145,13 @@ func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 	}
 
 	found := place{PathState: st, kind: kindForeign}
-	if v.Type == typeDirectory {
-		data, err := mounts.StatPath(d.store.dataPath(v))
+	if v.Type == store.TypeDirectory {
+		data, err := mounts.StatPath(d.store.DataPath(v))
 		switch {
 		case err != nil:
 			return found, err
 		case !data.Exists || data.MountRoot:
-			return found, csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", v.ID, d.store.dataPath(v))
+			return found, csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", v.ID, d.store.DataPath(v))
 		case data.Dev == st.Dev && data.Ino == st.Ino:
 			found.kind = kindOurs
 		}
@@ -186,12 +187,12 @@ func (d *driver) strayNode(rdev uint64) bool {
 		return false
 	}
 	backing := loopBacking(int(unix.Minor(rdev)))
-	return backing == "" || strings.HasPrefix(backing, d.store.path(dirVolumes)+"/")
+	return backing == "" || strings.HasPrefix(backing, d.store.Path(store.DirVolumes)+"/")
 }
 
 // findFilesystem returns the loop device whose filesystem has its root at the examined path, or
 // nil.
-func (d *driver) findFilesystem(v volume, loops []loopDevice, st mounts.PathState) (*loopDevice, error) {
+func (d *driver) findFilesystem(v store.Volume, loops []loopDevice, st mounts.PathState) (*loopDevice, error) {
 	if v.FSType == "btrfs" && len(loops) > 0 {
 		// btrfs files have device numbers that belong to no device. Only the mount table shows the
 		// source.
@@ -214,7 +215,7 @@ func (d *driver) findFilesystem(v volume, loops []loopDevice, st mounts.PathStat
 			continue
 		}
 
-		file := d.store.dataPath(v)
+		file := d.store.DataPath(v)
 		if loops[i].stale {
 			file = loops[i].path()
 		}
@@ -246,7 +247,7 @@ func (d *driver) checkPath(what, p string) (string, error) {
 		p = filepath.Join(dir, filepath.Base(p))
 	}
 
-	if p == d.store.root || strings.HasPrefix(p, d.store.root+"/") {
+	if p == d.store.Root || strings.HasPrefix(p, d.store.Root+"/") {
 		return "", csierr.Invalidf("the %s %q lies in the driver's state directory", what, p)
 	}
 

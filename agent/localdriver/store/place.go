@@ -1,4 +1,4 @@
-package localdriver
+package store
 
 import (
 	"context"
@@ -15,23 +15,23 @@ import (
 //  3. It moves the directory to its place with one rename.
 //
 // After a failure, it removes the leftovers until ctx is done. The next start removes the rest.
-func (s *store) place(ctx context.Context, id, to, file string, meta any, fill func(dir string) error) error {
-	tmp := s.path(dirTmp, id)
+func (s *StateDir) place(ctx context.Context, id, to, file string, meta any, fill func(dir string) error) error {
+	tmp := s.Path(DirTmp, id)
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return err
 	}
 
-	s.reach("made")
+	s.Reach("made")
 	err := fill(tmp)
-	s.reach("filled")
+	s.Reach("filled")
 	if err == nil {
 		err = writeMeta(tmp, file, meta)
 	}
-	s.reach("written")
+	s.Reach("written")
 	if err == nil {
-		err = s.move(id, dirTmp, to)
+		err = s.Move(id, DirTmp, to)
 	}
-	s.reach("placed")
+	s.Reach("placed")
 	if err != nil {
 		return errors.Join(err, s.discard(ctx, id))
 	}
@@ -39,14 +39,14 @@ func (s *store) place(ctx context.Context, id, to, file string, meta any, fill f
 	return nil
 }
 
-// reach tells the tap, if there is one, that this point has been reached.
-func (s *store) reach(point string) {
-	if s.tap != nil {
-		s.tap(point)
+// Reach tells the tap, if there is one, that this point has been reached.
+func (s *StateDir) Reach(point string) {
+	if s.Tap != nil {
+		s.Tap(point)
 	}
 }
 
-func writeVolume(dir string, v volume) error { return writeMeta(dir, metaFile, v) }
+func WriteVolume(dir string, v Volume) error { return writeMeta(dir, MetaFile, v) }
 
 // writeMeta writes a file of metadata into a directory, replaces an existing one, and waits for the
 // disk.
@@ -57,7 +57,7 @@ func writeMeta(dir, name string, meta any) error {
 	}
 
 	// This overwrites a half-written file from a crash.
-	fresh := filepath.Join(dir, name+freshSuffix)
+	fresh := filepath.Join(dir, name+FreshSuffix)
 	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -71,5 +71,5 @@ func writeMeta(dir, name string, meta any) error {
 		return err
 	}
 
-	return syncDir(dir)
+	return SyncDir(dir)
 }
