@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
@@ -22,7 +23,7 @@ func TestBlock(t *testing.T) {
 		sandbox.Must(t, b.stage(id, one))
 		sandbox.Must(t, b.publish(id, target, one, false))
 	}
-	if l := b.loops(id); len(l) != 1 || !l[0].usable() {
+	if l := b.loops(id); len(l) != 1 || !l[0].Usable() {
 		t.Fatalf("attached: %v", l)
 	}
 	wantNotMounted(t, b.staging(id))
@@ -33,7 +34,7 @@ func TestBlock(t *testing.T) {
 	_, err = f.WriteAt(pattern, 4*mib)
 	sandbox.Must(t, err)
 	sandbox.Must(t, f.Close())
-	if ro, err := blockReadOnly(target); err != nil || ro {
+	if ro, err := loopdev.BlockReadOnly(target); err != nil || ro {
 		t.Fatalf("read-only is %t (%v)", ro, err)
 	}
 	resp, err := b.stats(id, target)
@@ -64,7 +65,7 @@ func readOnlyBlock(t *testing.T, b *bench, id, target string, pattern []byte) {
 		sandbox.Must(t, b.publish(id, target, blockCap(multiWriter), true))
 	}
 	sandbox.Must(t, b.publish(id, second, blockCap(multiWriter), true))
-	if ro, err := blockReadOnly(target); err != nil || !ro {
+	if ro, err := loopdev.BlockReadOnly(target); err != nil || !ro {
 		t.Fatalf("read-only is %t (%v)", ro, err)
 	}
 	fd, err := unix.Open(target, unix.O_RDONLY, 0)
@@ -89,7 +90,7 @@ func readOnlyBlock(t *testing.T, b *bench, id, target string, pattern []byte) {
 		t.Errorf("attached: %v; one target still needs the read-only device", l)
 	}
 	sandbox.Must(t, b.unpublish(id, target))
-	if l := b.loops(id); len(l) != 1 || l[0].readOnly {
+	if l := b.loops(id); len(l) != 1 || l[0].ReadOnly {
 		t.Errorf("attached: %v; want the writable device alone", l)
 	}
 }
@@ -118,10 +119,10 @@ func TestOpenDevice(t *testing.T) {
 	id := b.create("raw", mib, image(""), c)
 	sandbox.Must(t, b.stage(id, c))
 	dev := b.loops(id)[0]
-	f, err := os.Open(dev.path())
+	f, err := os.Open(dev.Path())
 	sandbox.Must(t, err)
-	sandbox.WantCode(t, b.unstage(id), codes.Internal, dev.path(), "still open")
-	sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, dev.path())
+	sandbox.WantCode(t, b.unstage(id), codes.Internal, dev.Path(), "still open")
+	sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, dev.Path())
 	sandbox.Must(t, f.Close())
 	sandbox.Await(t, "the device is free", func() bool { return len(b.loops(id)) == 0 })
 	b.clear(id)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/agent/localdriver/tree"
@@ -34,7 +35,7 @@ type captured struct {
 	end    func() // removes the volume's entry in readers, after the lock is released
 
 	// Only for an image in use:
-	loops  []loopDevice
+	loops  []loopdev.LoopDevice
 	points []string // mounts of its filesystem; none when it is used as a block device
 	fs     *freezer // nil without a mount
 	copy   *tree.ImageCopy
@@ -108,14 +109,14 @@ func (d *driver) classify(one *captured, perFile bool) error {
 		return d.refuseWriters(v)
 	}
 
-	loops, err := loopsOf(v.ID, d.store.DataPath(v))
+	loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 	if err != nil || len(loops) == 0 {
 		return err
 	}
 
 	for _, l := range loops {
-		if l.stale {
-			return csierr.Preconditionf("the image of volume %q was deleted or replaced while it was attached to %s, so it cannot be copied as it is used; detach the volume first", v.ID, l.path())
+		if l.Stale {
+			return csierr.Preconditionf("the image of volume %q was deleted or replaced while it was attached to %s, so it cannot be copied as it is used; detach the volume first", v.ID, l.Path())
 		}
 	}
 
@@ -300,10 +301,10 @@ func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
 // flush writes out the cached data of a volume that is used as a block device.
 func (c *captured) flush() error {
 	for _, l := range c.loops {
-		if l.readOnly {
+		if l.ReadOnly {
 			continue
 		}
-		if err := flushLoop(l); err != nil {
+		if err := loopdev.FlushLoop(l); err != nil {
 			return err
 		}
 	}

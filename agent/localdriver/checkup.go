@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -41,7 +42,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 		return nil, csierr.Errorf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
 
-	look, err := lookAround()
+	look, err := loopdev.LookAround()
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +98,7 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 		return nil, csierr.Invalidf("the volume id is empty")
 	}
 
-	look, err := lookAround()
+	look, err := loopdev.LookAround()
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +119,7 @@ var errBusy = csierr.Errorf(codes.Aborted, "another operation on the volume is r
 
 // examine inspects a volume without blocking other calls. Only if data seems to be missing does it
 // lock the volume and inspect it again, because a concurrent deletion looks the same.
-func (d *driver) examine(look surroundings, id string, paths ...string) (symptoms, error) {
+func (d *driver) examine(look loopdev.Surroundings, id string, paths ...string) (symptoms, error) {
 	s, err := d.inspect(look, id, paths)
 	if err != nil || !s.missing {
 		return s, err
@@ -132,7 +133,7 @@ func (d *driver) examine(look surroundings, id string, paths ...string) (symptom
 	return d.inspect(look, id, paths)
 }
 
-func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms, error) {
+func (d *driver) inspect(look loopdev.Surroundings, id string, paths []string) (symptoms, error) {
 	if why := d.store.Unusable(id); why != "" {
 		return symptoms{metadata: why}, nil
 	}
@@ -161,12 +162,12 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 		return s, nil
 	}
 
-	var loops []loopDevice
-	for _, name := range look.loops[id] {
-		l, err := inspectLoop(name, imageRef{d.store.DataPath(v), data.Dev, data.Ino})
-		if err == nil && l != nil && l.usable() {
+	var loops []loopdev.LoopDevice
+	for _, name := range look.Loops[id] {
+		l, err := loopdev.InspectLoop(name, loopdev.ImageRef{d.store.DataPath(v), data.Dev, data.Ino})
+		if err == nil && l != nil && l.Usable() {
 			loops = append(loops, *l)
-			s.inspectFilesystem(v, *l, look.mounts)
+			s.inspectFilesystem(v, *l, look.Mounts)
 		}
 	}
 
@@ -174,8 +175,8 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 }
 
 // inspectFilesystem inspects the mounts of the filesystem on a device.
-func (s *symptoms) inspectFilesystem(v store.Volume, l loopDevice, table []mounts.MountEntry) {
-	i := slices.IndexFunc(table, l.holds)
+func (s *symptoms) inspectFilesystem(v store.Volume, l loopdev.LoopDevice, table []mounts.MountEntry) {
+	i := slices.IndexFunc(table, l.Holds)
 	if i < 0 {
 		return
 	}
@@ -184,13 +185,13 @@ func (s *symptoms) inspectFilesystem(v store.Volume, l loopDevice, table []mount
 	options := strings.Split(e.Options, ",")
 	// If read-only was requested, both the mount and the filesystem are read-only.
 	s.readOnly = slices.Contains(options, "emergency_ro") ||
-		slices.Contains(options, "ro") && slices.ContainsFunc(table, func(m mounts.MountEntry) bool { return l.holds(m) && !m.ReadOnly })
+		slices.Contains(options, "ro") && slices.ContainsFunc(table, func(m mounts.MountEntry) bool { return l.Holds(m) && !m.ReadOnly })
 	if slices.Contains(options, "shutdown") {
 		s.dead = "it says shutdown"
 	}
 
 	if v.FSType == "ext4" {
-		s.errors = ext4Errors(l.name)
+		s.errors = ext4Errors(l.Name)
 		// After an error, older kernels show an ext4 as writable although it refuses every write.
 		if s.errors > 0 && !slices.Contains(options, "ro") {
 			s.readOnly = s.readOnly || refusesWrites(e.Point)
@@ -207,7 +208,7 @@ func (s *symptoms) inspectFilesystem(v store.Volume, l loopDevice, table []mount
 	}
 	defer func() { _ = unix.Close(fd) }()
 
-	if have, want, err := sizes(l.path(), fd, v.FSType); err == nil {
+	if have, want, err := sizes(l.Path(), fd, v.FSType); err == nil {
 		s.filesystem, s.device = have, want
 	}
 }
@@ -244,7 +245,7 @@ func ext4Errors(loop string) int64 {
 }
 
 // inspectPaths checks whether the volume is mounted at the paths that the caller uses.
-func (d *driver) inspectPaths(s *symptoms, v store.Volume, loops []loopDevice, paths []string) error {
+func (d *driver) inspectPaths(s *symptoms, v store.Volume, loops []loopdev.LoopDevice, paths []string) error {
 	for i, p := range paths {
 		if p == "" {
 			continue

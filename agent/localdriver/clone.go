@@ -12,6 +12,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -185,7 +186,7 @@ func (d *driver) checkCopy(v store.Volume) error {
 	if v.Type != store.TypeImage {
 		return nil
 	}
-	if err := checkLoopControl(); err != nil {
+	if err := loopdev.CheckLoopControl(); err != nil {
 		return err
 	}
 	return d.checkFits(v.Capacity)

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -145,7 +146,7 @@ func (d *driver) lockName(name string) (func(), error) {
 // createImage makes an image volume. It first refuses an image that could never be staged or
 // filled.
 func (d *driver) createImage(ctx context.Context, v store.Volume) error {
-	if err := checkLoopControl(); err != nil {
+	if err := loopdev.CheckLoopControl(); err != nil {
 		return err
 	}
 	if err := d.checkFits(v.Capacity); err != nil {

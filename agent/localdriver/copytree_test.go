@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -203,7 +204,7 @@ func TestCopyNeedsSpace(t *testing.T) {
 	}
 	_, err = b.CreateSnapshot(background(), snapReq("s", many))
 	sandbox.WantCode(t, err, codes.ResourceExhausted, "no space")
-	if checkLoopControl() == nil {
+	if loopdev.CheckLoopControl() == nil {
 		img := b.create("img", 20*mib, image(""), blockCap(writer))
 		sandbox.Must(t, os.WriteFile(filepath.Join(b.state, store.DirVolumes, img, store.ImageFile), make([]byte, 20*mib), 0o600))
 		_, err = b.CreateSnapshot(background(), snapReq("i", img))

@@ -10,12 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
 // lookDead examines a path on which even statx fails with EIO. An xfs that shut down after an error
 // answers only statfs. The mount table still identifies it, so that it can be unmounted.
-func lookDead(loops []loopDevice, p string, cause error) (place, error) {
+func lookDead(loops []loopdev.LoopDevice, p string, cause error) (place, error) {
 	e, err := mountOf(p)
 	if err != nil || e.Point != p {
 		return place{}, errors.Join(cause, err) // the path lies inside the dead filesystem
@@ -23,7 +24,7 @@ func lookDead(loops []loopDevice, p string, cause error) (place, error) {
 
 	found := place{PathState: mounts.PathState{Exists: true, MountRoot: true}, kind: kindForeign, dead: cause}
 	for i := range loops {
-		if loops[i].holds(e) && e.Root == "/" {
+		if loops[i].Holds(e) && e.Root == "/" {
 			found.kind, found.loop = kindOurs, &loops[i]
 		}
 	}

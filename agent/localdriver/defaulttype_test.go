@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -21,9 +22,9 @@ var asDirectory = map[string]string{store.ParamType: store.TypeDirectory}
 func TestSizeIsAPromise(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
-	if checkLoopControl() != nil {
+	if loopdev.CheckLoopControl() != nil {
 		_, err := b.CreateVolume(background(), createReq("v", 32*mib, nil, c))
-		sandbox.WantCode(t, err, codes.FailedPrecondition, loopControl, "--param type=directory")
+		sandbox.WantCode(t, err, codes.FailedPrecondition, loopdev.LoopControl, "--param type=directory")
 		sandbox.Must(t, b.delete(b.create("v", 32*mib, asDirectory, c)))
 		return
 	}
@@ -54,7 +55,7 @@ func TestTypeLeftOut(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	kinds := map[string]map[string]string{"directory": asDirectory}
-	if checkLoopControl() == nil {
+	if loopdev.CheckLoopControl() == nil {
 		kinds["ext4"], kinds["xfs"] = image("ext4"), image("xfs")
 	}
 	for name, params := range kinds {

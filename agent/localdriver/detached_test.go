@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // detachBehind detaches a device as "losetup -d" does, without the driver's knowledge.
-func detachBehind(t *testing.T, l loopDevice) {
+func detachBehind(t *testing.T, l loopdev.LoopDevice) {
 	t.Helper()
-	sandbox.Must(t, withDevice(l.path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) }))
+	sandbox.Must(t, loopdev.WithDevice(l.Path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) }))
 }
 
 func rdevAt(t *testing.T, p string) uint64 {
@@ -70,15 +71,15 @@ func detachedBehind(t *testing.T, running bool) (again bool) {
 	if rdevAt(t, b.path("one")) == rdevAt(t, b.path("two")) {
 		t.Error("the targets of both volumes are one device")
 	}
-	if _, err := os.Stat("/sys/block/" + was.name + "/loop"); err == nil && !running { // it has a file again
+	if _, err := os.Stat("/sys/block/" + was.Name + "/loop"); err == nil && !running { // it has a file again
 		sandbox.Must(t, unix.Unmount(b.path("one"), 0))
 		b.clear(one, b.path("one"))
 		b.clear(two, b.path("two"))
 		return true
 	}
 	if running {
-		if l := b.loops(one); len(l) != 1 || l[0].name != was.name {
-			t.Errorf("attached: %v, want %s still", l, was.name)
+		if l := b.loops(one); len(l) != 1 || l[0].Name != was.Name {
+			t.Errorf("attached: %v, want %s still", l, was.Name)
 		}
 	} else {
 		sandbox.WantCode(t, b.publish(one, b.path("one"), c, false), codes.FailedPrecondition, "not staged")
@@ -144,8 +145,8 @@ func TestBoundElsewhere(t *testing.T) {
 	sandbox.Must(t, b.unpublish(one, b.path("one")))
 	sandbox.Must(t, b.unstage(one))
 	sandbox.Must(t, b.stage(two, c))
-	if now := b.loops(two)[0]; now.name == was.name {
-		t.Errorf("volume two has %s, whose node a process in another mount namespace still has as volume one", now.path())
+	if now := b.loops(two)[0]; now.Name == was.Name {
+		t.Errorf("volume two has %s, whose node a process in another mount namespace still has as volume one", now.Path())
 	}
 	end()
 	b.clear(two)

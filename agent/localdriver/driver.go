@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -50,7 +51,7 @@ type driver struct {
 	store    *store.Store
 	projects projects
 	seen     seen
-	held     held
+	held     loopdev.Held
 	locks    jobs.Locks
 	names    jobs.KeyLock // by volume name, while one is being created
 	jobs     jobs.Runner
@@ -83,7 +84,7 @@ func Run(ctx context.Context, o Options) error {
 	err = serve(ctx, o, d)
 	d.jobs.Wait()
 	// Close the store last, because it holds the lock on the state directory.
-	return errors.Join(err, d.held.close(), st.Close())
+	return errors.Join(err, d.held.Close(), st.Close())
 }
 
 func (o *Options) check() error {

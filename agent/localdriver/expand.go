@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -172,13 +173,13 @@ func (d *driver) growImage(v store.Volume, size int64) error {
 
 // growLoops makes the devices of an image show its full size.
 func (d *driver) growLoops(v store.Volume) error {
-	loops, err := loopsOf(v.ID, d.store.DataPath(v))
+	loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 	if err != nil {
 		return err
 	}
 
 	for _, l := range loops {
-		if err := growLoop(l, v.Capacity); err != nil {
+		if err := loopdev.GrowLoop(l, v.Capacity); err != nil {
 			return err
 		}
 	}
@@ -229,7 +230,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	}
 
 	for _, l := range t.loops {
-		if err := growLoop(l, t.v.Capacity); err != nil {
+		if err := loopdev.GrowLoop(l, t.v.Capacity); err != nil {
 			return nil, err
 		}
 	}
@@ -238,9 +239,9 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	case at.kind != kindOurs || t.v.Type != store.TypeImage:
 	case tooSmallToGrow(t.v.FSType, t.v.Capacity):
 		// Only an older driver made such a size. The volume remains usable.
-		t.warnSmall(growFilesystem(at.loop.path(), t.path, t.v.FSType))
+		t.warnSmall(growFilesystem(at.loop.Path(), t.path, t.v.FSType))
 	default:
-		if err := growFilesystem(at.loop.path(), t.path, t.v.FSType); err != nil {
+		if err := growFilesystem(at.loop.Path(), t.path, t.v.FSType); err != nil {
 			return nil, err
 		}
 	}

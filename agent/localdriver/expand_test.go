@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -67,7 +68,7 @@ func TestGrowInUse(t *testing.T) {
 				if resp.GetCapacityBytes() != size || !resp.GetNodeExpansionRequired() || b.capacity(id) != size {
 					t.Fatalf("got %v, recorded are %d", resp, b.capacity(id))
 				}
-				if got, err := blockSize(b.loops(id)[0].path()); err != nil || got != size {
+				if got, err := loopdev.BlockSize(b.loops(id)[0].Path()); err != nil || got != size {
 					t.Errorf("the device has %d bytes (%v), want %d", got, err, size)
 				}
 				for range 2 {
@@ -128,8 +129,8 @@ func TestGrowBlock(t *testing.T) {
 		t.Error("a raw volume is as large as its device")
 	}
 	for _, l := range b.loops(id) {
-		if got, err := blockSize(l.path()); err != nil || got != 4*mib {
-			t.Errorf("%s has %d bytes (%v)", l.path(), got, err)
+		if got, err := loopdev.BlockSize(l.Path()); err != nil || got != 4*mib {
+			t.Errorf("%s has %d bytes (%v)", l.Path(), got, err)
 		}
 	}
 	b.wantTotal(id, target, 4*mib)
@@ -218,7 +219,7 @@ func TestGrowCutShort(t *testing.T) {
 			v.Capacity = grown
 			sandbox.Must(b.t, store.WriteVolume(filepath.Join(b.state, store.DirVolumes, id), v))
 		}},
-		{"device", func(b *bench, id string) { sandbox.Must(b.t, growLoop(b.loops(id)[0], grown)) }},
+		{"device", func(b *bench, id string) { sandbox.Must(b.t, loopdev.GrowLoop(b.loops(id)[0], grown)) }},
 	}
 	for last := range steps {
 		for _, remount := range []bool{false, true} {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/agent/localdriver/tree"
@@ -42,7 +43,7 @@ type freezer struct {
 
 // newFreezer opens a mount of the filesystem and writes out its cached data, so that the later
 // freeze is short.
-func newFreezer(s *store.Store, v store.Volume, points []string, loops []loopDevice, most time.Duration) (*freezer, error) {
+func newFreezer(s *store.Store, v store.Volume, points []string, loops []loopdev.LoopDevice, most time.Duration) (*freezer, error) {
 	at, err := openMount(v, points, loops)
 	if err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func newFreezer(s *store.Store, v store.Volume, points []string, loops []loopDev
 // openMount opens the filesystem on one of the devices, at the first of the paths that shows it.
 // The check matters: another filesystem may have been mounted there since, or a directory put in
 // its place. Freezing a wrong filesystem could stop the whole host.
-func openMount(v store.Volume, points []string, loops []loopDevice) (*os.File, error) {
+func openMount(v store.Volume, points []string, loops []loopdev.LoopDevice) (*os.File, error) {
 	err := csierr.Preconditionf("volume %q is mounted, but something else is where it is mounted, at %s", v.ID, strings.Join(points, ", "))
 	for _, p := range points {
 		at, e := os.OpenFile(p, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
@@ -69,7 +70,7 @@ func openMount(v store.Volume, points []string, loops []loopDevice) (*os.File, e
 		if e == nil {
 			var m mounts.MountEntry
 			m, e = mounts.MountedAt(st.Mnt_id)
-			if e == nil && slices.ContainsFunc(loops, func(l loopDevice) bool { return l.holds(m) }) {
+			if e == nil && slices.ContainsFunc(loops, func(l loopdev.LoopDevice) bool { return l.Holds(m) }) {
 				return at, nil
 			}
 		}
@@ -181,7 +182,7 @@ func (d *driver) thawLeftovers(ctx context.Context) {
 // thawVolume thaws a volume through any of its mounts. A filesystem that is unmounted while frozen
 // stays frozen, so without a mount thawVolume makes a temporary private one.
 func (d *driver) thawVolume(ctx context.Context, v store.Volume) error {
-	loops, err := loopsOf(v.ID, d.store.DataPath(v))
+	loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 	if err != nil || len(loops) == 0 {
 		return err // no device: no mount, so no frozen filesystem
 	}
@@ -203,7 +204,7 @@ func (d *driver) thawVolume(ctx context.Context, v store.Volume) error {
 		return errors.Join(err, at.Close())
 	}
 
-	return mounts.WithPrivateMount(loops[0].path(), v.FSType, nil, func(root *os.File) error {
+	return mounts.WithPrivateMount(loops[0].Path(), v.FSType, nil, func(root *os.File) error {
 		_, err := thawAt(root)
 		return errors.Join(ctx.Err(), err)
 	})

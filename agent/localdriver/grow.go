@@ -13,6 +13,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
@@ -116,7 +117,7 @@ func leastResize(fsType string) int64 {
 
 // sizes returns the bytes of a mounted filesystem and of its device. fd is open in the filesystem.
 func sizes(device string, fd int, fsType string) (have, want int64, err error) {
-	if want, err = blockSize(device); err != nil {
+	if want, err = loopdev.BlockSize(device); err != nil {
 		return 0, 0, err
 	}
 
@@ -179,7 +180,7 @@ func growBeforeMount(ctx context.Context, fsType, device string) error {
 		return err
 	}
 
-	want, err := blockSize(device)
+	want, err := loopdev.BlockSize(device)
 	if err != nil || have >= want {
 		return err
 	}

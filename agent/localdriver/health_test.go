@@ -201,7 +201,7 @@ func TestHealthOfFilesystems(t *testing.T) {
 
 func (b *bench) ext4Error(id string) {
 	b.t.Helper()
-	f, err := os.OpenFile(filepath.Join("/sys/fs/ext4", b.loops(id)[0].name, "trigger_fs_error"), os.O_WRONLY, 0)
+	f, err := os.OpenFile(filepath.Join("/sys/fs/ext4", b.loops(id)[0].Name, "trigger_fs_error"), os.O_WRONLY, 0)
 	sandbox.Must(b.t, err)
 	_, err = f.WriteString("a test's")
 	sandbox.Must(b.t, err)

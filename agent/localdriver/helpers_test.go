@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
@@ -211,9 +212,9 @@ func (b *bench) clear(id string, targets ...string) {
 	sandbox.Must(b.t, b.delete(id))
 }
 
-func (b *bench) loops(id string) []loopDevice {
+func (b *bench) loops(id string) []loopdev.LoopDevice {
 	b.t.Helper()
-	l, err := loopsOf(id, filepath.Join(b.state, store.DirVolumes, id, store.ImageFile))
+	l, err := loopdev.LoopsOf(id, filepath.Join(b.state, store.DirVolumes, id, store.ImageFile))
 	sandbox.Must(b.t, err)
 	return l
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -13,17 +14,17 @@ import (
 // with block access, and logs a warning about devices that no volume can use. It detaches none,
 // because the data of a deleted image is lost when its device is detached.
 func (d *driver) takeOver() error {
-	look, err := lookAround()
+	look, err := loopdev.LookAround()
 	if err != nil {
 		return err
 	}
 
-	bound, err := boundLoopNodes()
+	bound, err := loopdev.BoundLoopNodes()
 	if err != nil {
 		return err
 	}
 
-	for id, names := range look.loops {
+	for id, names := range look.Loops {
 		if _, err := d.store.Get(id); store.ValidID(id) && errors.Is(err, store.ErrNoVolume) && d.attachedHere(names) {
 			d.log.Warn("a loop device has the image of a volume that does not exist; detach it with losetup -d, unless its data is still needed", "volume_id", id, "devices", names)
 		}
@@ -34,28 +35,28 @@ func (d *driver) takeOver() error {
 			continue
 		}
 
-		img, err := imageAt(d.store.DataPath(v))
+		img, err := loopdev.ImageAt(d.store.DataPath(v))
 		if err != nil {
 			continue // the volume's health reports it
 		}
 
-		for _, name := range look.loops[v.ID] {
-			l, err := inspectLoop(name, img)
+		for _, name := range look.Loops[v.ID] {
+			l, err := loopdev.InspectLoop(name, img)
 			if err != nil || l == nil {
 				continue
 			}
 
-			if l.stale {
-				d.log.Warn("the image of a volume was deleted or replaced while it is attached; copy the data away before the volume is detached", "volume_id", v.ID, "device", l.path())
+			if l.Stale {
+				d.log.Warn("the image of a volume was deleted or replaced while it is attached; copy the data away before the volume is detached", "volume_id", v.ID, "device", l.Path())
 			}
 
 			// A device that is marked for detaching will disappear, unless its node is still bound.
-			if !v.Block || l.autoclear && !bound[l.number()] {
+			if !v.Block || l.Autoclear && !bound[l.Number()] {
 				continue
 			}
 
 			if err := d.holdDevice(l); err != nil {
-				d.log.Warn("a block volume's device can be detached while it is in use", "volume_id", v.ID, "device", l.path(), "error", err)
+				d.log.Warn("a block volume's device can be detached while it is in use", "volume_id", v.ID, "device", l.Path(), "error", err)
 			}
 		}
 	}
@@ -73,9 +74,9 @@ func (d *driver) attachedHere(names []string) bool {
 }
 
 // holdDevice keeps a device open and attached until it is dropped.
-func (d *driver) holdDevice(l *loopDevice) error {
-	if err := d.held.add(*l); err != nil {
+func (d *driver) holdDevice(l *loopdev.LoopDevice) error {
+	if err := d.held.Add(*l); err != nil {
 		return err
 	}
-	return d.held.keep(l)
+	return d.held.Keep(l)
 }

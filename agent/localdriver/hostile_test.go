@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -39,7 +40,7 @@ func TestCopyOfLostData(t *testing.T) {
 	_, err := b.CreateVolume(background(), copyReq("lost", fromSnap(snap), c))
 	sandbox.WantCode(t, err, codes.FailedPrecondition, "is missing")
 
-	if checkLoopControl() == nil {
+	if loopdev.CheckLoopControl() == nil {
 		img := b.create("img", 16*mib, image("ext4"), c)
 		path := filepath.Join(b.state, store.DirVolumes, img, store.ImageFile)
 		sandbox.Must(t, os.Truncate(path, 15*mib))
@@ -84,7 +85,7 @@ func TestOtherMountOnTop(t *testing.T) {
 // publishElsewhere mounts a volume's device at one more path.
 func (b *bench) publishElsewhere(id string) error {
 	p := sandbox.Mkdir(b.t, b.dir, "elsewhere")
-	return unix.Mount(b.loops(id)[0].path(), p, "ext4", 0, "")
+	return unix.Mount(b.loops(id)[0].Path(), p, "ext4", 0, "")
 }
 
 // TestThawedTooEarly thaws a filesystem during its copy: by hand, or because the copy takes too

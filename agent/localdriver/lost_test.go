@@ -109,9 +109,9 @@ func TestOrphans(t *testing.T) {
 	sandbox.Must(t, err)
 	d := &driver{store: st, log: st.Log}
 	sandbox.Must(t, d.takeOver())
-	sandbox.Must(t, d.held.close())
+	sandbox.Must(t, d.held.Close())
 	sandbox.Must(t, st.Close())
-	for _, want := range []string{unknown, dev.name, known} {
+	for _, want := range []string{unknown, dev.Name, known} {
 		if !bytes.Contains(said.Bytes(), []byte(want)) {
 			t.Errorf("it does not say %q:\n%s", want, said.String())
 		}

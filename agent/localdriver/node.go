@@ -7,6 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -41,7 +42,7 @@ type target struct {
 	d     *driver
 	v     store.Volume
 	path  string
-	loops []loopDevice // of an image, at the start of the call
+	loops []loopdev.LoopDevice // of an image, at the start of the call
 }
 
 // open finds and locks the volume of a node call and checks its path.
@@ -95,21 +96,21 @@ func (t *target) readLoops() error {
 
 	for _, name := range t.d.seen.devices(t.v.ID) {
 		// A device that cannot be examined may have been removed. The search below finds the right one.
-		if l, err := loopOf(name, t.data()); err == nil && l != nil {
+		if l, err := loopdev.LoopOf(name, t.data()); err == nil && l != nil {
 			t.loops = append(t.loops, *l)
 		}
 	}
 
 	if len(t.loops) == 0 {
 		var err error
-		if t.loops, err = loopsOf(t.v.ID, t.data()); err != nil {
+		if t.loops, err = loopdev.LoopsOf(t.v.ID, t.data()); err != nil {
 			return err
 		}
 	}
 
 	for i := range t.loops {
-		if err := t.d.held.keep(&t.loops[i]); err != nil {
-			t.d.log.Warn("cannot keep a device that was told to detach", "volume_id", t.v.ID, "device", t.loops[i].path(), "error", err)
+		if err := t.d.held.Keep(&t.loops[i]); err != nil {
+			t.d.log.Warn("cannot keep a device that was told to detach", "volume_id", t.v.ID, "device", t.loops[i].Path(), "error", err)
 		}
 	}
 
@@ -117,8 +118,8 @@ func (t *target) readLoops() error {
 }
 
 // attach attaches the volume's image to another loop device.
-func (t *target) attach(readOnly bool) (loopDevice, error) {
-	l, err := attachLoop(t.data(), readOnly)
+func (t *target) attach(readOnly bool) (loopdev.LoopDevice, error) {
+	l, err := loopdev.AttachLoop(t.data(), readOnly)
 	if err != nil {
 		return l, err
 	}
@@ -126,7 +127,7 @@ func (t *target) attach(readOnly bool) (loopDevice, error) {
 	t.loops = append(t.loops, l)
 	t.d.seen.learnDevices(t.v.ID, t.loops)
 	if t.v.Block {
-		if err := t.d.held.add(l); err != nil {
+		if err := t.d.held.Add(l); err != nil {
 			return l, errors.Join(err, t.detach(context.Background(), l))
 		}
 	}
@@ -135,11 +136,11 @@ func (t *target) attach(readOnly bool) (loopDevice, error) {
 }
 
 // detach detaches a loop device from the volume and waits until it is free.
-func (t *target) detach(ctx context.Context, l loopDevice) error {
-	if err := t.d.held.drop(l); err != nil {
+func (t *target) detach(ctx context.Context, l loopdev.LoopDevice) error {
+	if err := t.d.held.Drop(l); err != nil {
 		return err
 	}
-	return detachLoop(ctx, t.v.ID, t.data(), l)
+	return loopdev.DetachLoop(ctx, t.v.ID, t.data(), l)
 }
 
 func (t *target) data() string { return t.d.store.DataPath(t.v) }
@@ -188,17 +189,17 @@ func (t *target) willMount() {
 
 // loop returns the volume's attached device, writable or read-only, or nil. It returns an error if
 // a device is unusable, because a second device beside it could lose writes.
-func (t *target) loop(readOnly bool) (*loopDevice, error) {
+func (t *target) loop(readOnly bool) (*loopdev.LoopDevice, error) {
 	for i, l := range t.loops {
-		if l.stale {
+		if l.Stale {
 			return nil, csierr.Preconditionf("the image of volume %q was deleted or replaced while it was attached to %s%s, which still shows the old one; unpublish and unstage the volume first",
-				t.v.ID, l.path(), whoMounts(l))
+				t.v.ID, l.Path(), loopdev.WhoMounts(l))
 		}
-		if !l.usable() {
+		if !l.Usable() {
 			return nil, csierr.Preconditionf("the image of volume %q is in use by %s%s, which the driver did not attach or which has not let go of it yet",
-				t.v.ID, l.path(), whoMounts(l))
+				t.v.ID, l.Path(), loopdev.WhoMounts(l))
 		}
-		if l.readOnly == readOnly {
+		if l.ReadOnly == readOnly {
 			return &t.loops[i], nil
 		}
 	}

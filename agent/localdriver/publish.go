@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
@@ -144,9 +145,9 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 	}
 
 	for _, u := range uses {
-		if u.loop.readOnly != readOnly {
+		if u.loop.ReadOnly != readOnly {
 			return csierr.Preconditionf("volume %q cannot be published with read-only %t: it is published with read-only %t at %q, and a block volume cannot be both",
-				t.v.ID, readOnly, u.loop.readOnly, u.point)
+				t.v.ID, readOnly, u.loop.ReadOnly, u.point)
 		}
 	}
 
@@ -166,7 +167,7 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 		return err
 	}
 
-	err = mounts.Bind(dev.path(), t.path, mounts.MountFlags{})
+	err = mounts.Bind(dev.Path(), t.path, mounts.MountFlags{})
 	if err == nil {
 		err = t.confirmNode(dev)
 	}
@@ -176,14 +177,14 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 
 // readOnlyLoop finds or attaches the read-only device. It first writes out the cached data of the
 // writable device.
-func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
-	if err := flushLoop(rw); err != nil {
-		return loopDevice{}, err
+func (t *target) readOnlyLoop(rw loopdev.LoopDevice) (loopdev.LoopDevice, error) {
+	if err := loopdev.FlushLoop(rw); err != nil {
+		return loopdev.LoopDevice{}, err
 	}
 
 	l, err := t.loop(true)
 	if err != nil {
-		return loopDevice{}, err
+		return loopdev.LoopDevice{}, err
 	}
 	if l != nil {
 		return *l, nil
@@ -193,18 +194,18 @@ func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
 }
 
 // confirmNode verifies that the target is the intended device, and is read-only if the device is.
-func (t *target) confirmNode(want loopDevice) error {
+func (t *target) confirmNode(want loopdev.LoopDevice) error {
 	at, err := t.look(t.path)
 	if err != nil {
 		return err
 	}
-	if at.kind != kindNode || at.loop.rdev != want.rdev {
-		return csierr.Internalf("%s was bound to %q, but something else is there now", want.path(), t.path)
+	if at.kind != kindNode || at.loop.Rdev != want.Rdev {
+		return csierr.Internalf("%s was bound to %q, but something else is there now", want.Path(), t.path)
 	}
 
-	ro, err := blockReadOnly(t.path)
-	if err == nil && ro != want.readOnly {
-		err = csierr.Internalf("%s at %q answers read-only %t, not %t", want.path(), t.path, ro, want.readOnly)
+	ro, err := loopdev.BlockReadOnly(t.path)
+	if err == nil && ro != want.ReadOnly {
+		err = csierr.Internalf("%s at %q answers read-only %t, not %t", want.Path(), t.path, ro, want.ReadOnly)
 	}
 
 	return err
@@ -229,7 +230,7 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 	case at.kind != want:
 		return false, csierr.Existsf("volume %q is published at %q with another access type", t.v.ID, t.path)
 	case at.kind == kindNode:
-		ro = at.loop.readOnly
+		ro = at.loop.ReadOnly
 	default:
 		if ro, err = mounts.IsReadOnly(t.path); err != nil {
 			return false, err
@@ -346,7 +347,7 @@ func (d *driver) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublish
 // finds a device that an earlier attempt did not detach.
 func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 	for _, l := range t.loops {
-		if !l.readOnly {
+		if !l.ReadOnly {
 			continue
 		}
 
@@ -354,7 +355,7 @@ func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(uses, func(u use) bool { return u.loop.rdev == l.rdev }) {
+		if slices.ContainsFunc(uses, func(u use) bool { return u.loop.Rdev == l.Rdev }) {
 			continue
 		}
 		if err := t.detach(ctx, l); err != nil {

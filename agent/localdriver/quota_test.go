@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -302,14 +303,14 @@ func mountWith(t *testing.T, dir, fsType string, mkfs []string) error {
 	if out, err := exec.Command(mkfs[0], append(mkfs[1:], img)...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", mkfs[0], err, out)
 	}
-	l, err := attachLoop(img, false)
+	l, err := loopdev.AttachLoop(img, false)
 	sandbox.Must(t, err)
 	t.Cleanup(func() {
-		if err := detachLoop(background(), "of the test", img, l); err != nil {
+		if err := loopdev.DetachLoop(background(), "of the test", img, l); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := unix.Mount(l.path(), dir, fsType, 0, "prjquota"); err != nil {
+	if err := unix.Mount(l.Path(), dir, fsType, 0, "prjquota"); err != nil {
 		return err
 	}
 	t.Cleanup(func() { sandbox.Must(t, unix.Unmount(dir, 0)) })

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -130,11 +131,11 @@ func xfsUUID(path string) ([]byte, error) {
 // replayLog mounts an xfs without attaching it to a path, and unmounts it. The device detaches
 // itself after its last close, also when this process is killed.
 func replayLog(ctx context.Context, id, path string) error {
-	l, fd, err := attachOpen(path, false, unix.LO_FLAGS_AUTOCLEAR)
+	l, fd, err := loopdev.AttachOpen(path, false, unix.LO_FLAGS_AUTOCLEAR)
 	if err != nil {
 		return err
 	}
-	err = mounts.WithPrivateMount(l.path(), "xfs", []string{"nouuid"}, func(*os.File) error { return nil })
+	err = mounts.WithPrivateMount(l.Path(), "xfs", []string{"nouuid"}, func(*os.File) error { return nil })
 	// The tools must not see the file before the kernel has released it.
-	return errors.Join(err, unix.Close(fd), awaitDetached(ctx, letGoWithin, id, path, l))
+	return errors.Join(err, unix.Close(fd), loopdev.AwaitDetached(ctx, letGoWithin, id, path, l))
 }

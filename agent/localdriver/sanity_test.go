@@ -16,6 +16,7 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
 
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -69,7 +70,7 @@ func TestSanity(t *testing.T) {
 		t.Errorf("explained, but not skipped: %v", stale)
 	}
 	want := len(sanityKinds)
-	if checkLoopControl() != nil {
+	if loopdev.CheckLoopControl() != nil {
 		want = 1
 	}
 	if err != nil || len(lines) != want {
@@ -85,7 +86,7 @@ func runSanitySuite() int {
 	base := os.Getenv(sandbox.EnvBase)
 	var names []string
 	for _, k := range sanityKinds {
-		if k.loops && checkLoopControl() != nil {
+		if k.loops && loopdev.CheckLoopControl() != nil {
 			continue
 		}
 		dir := filepath.Join(base, k.name)

@@ -161,12 +161,12 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	// While targets keep the filesystem mounted, it must not be checked. The kernel only adds
 	// another mount of it.
 	if len(uses) == 0 {
-		if err = checkFilesystem(ctx, t.v.FSType, l.path()); err == nil && !a.flags.ReadOnly() {
-			t.warnSmall(growBeforeMount(ctx, t.v.FSType, l.path()))
+		if err = checkFilesystem(ctx, t.v.FSType, l.Path()); err == nil && !a.flags.ReadOnly() {
+			t.warnSmall(growBeforeMount(ctx, t.v.FSType, l.Path()))
 		}
 	}
 	if err == nil {
-		err = mounts.MountDevice(l.path(), t.path, t.v.FSType, a.flags)
+		err = mounts.MountDevice(l.Path(), t.path, t.v.FSType, a.flags)
 	}
 	if err != nil && attached {
 		return errors.Join(err, t.detach(context.WithoutCancel(ctx), *l))
@@ -176,7 +176,7 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	}
 
 	if !a.flags.ReadOnly() {
-		t.warnSmall(growFilesystem(l.path(), t.path, t.v.FSType))
+		t.warnSmall(growFilesystem(l.Path(), t.path, t.v.FSType))
 	}
 
 	return mounts.Isolate(t.path)

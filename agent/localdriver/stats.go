@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 )
 
 // NodeGetVolumeStats reports the bytes and inodes of a mounted volume, or the size of a block
@@ -48,7 +49,7 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeSta
 		}
 		return resp, err
 	case kindNode:
-		size, err := blockSize(path)
+		size, err := loopdev.BlockSize(path)
 		if err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/volmgr/proc"
@@ -17,12 +18,12 @@ import (
 // use is one mount of a volume, or of a part of it, in the mount table.
 type use struct {
 	point string
-	loop  *loopDevice // of an image
-	node  bool        // the loop device's node is bound here, not the filesystem on it
+	loop  *loopdev.LoopDevice // of an image
+	node  bool                // the loop device's node is bound here, not the filesystem on it
 }
 
 // uses lists the mounts of a volume in our mount namespace. loops are the volume's devices.
-func (d *driver) uses(v store.Volume, loops []loopDevice) ([]use, error) {
+func (d *driver) uses(v store.Volume, loops []loopdev.LoopDevice) ([]use, error) {
 	entries, err := mounts.ReadMounts(proc.OwnMounts, needles(v, loops)...)
 	if err != nil {
 		return nil, err
@@ -39,9 +40,9 @@ func (d *driver) uses(v store.Volume, loops []loopDevice) ([]use, error) {
 
 		for i := range loops {
 			l := &loops[i]
-			if l.holds(e) {
+			if l.Holds(e) {
 				found = append(found, use{point: e.Point, loop: l})
-			} else if l.isNodeOf(e) {
+			} else if l.IsNodeOf(e) {
 				found = append(found, use{point: e.Point, loop: l, node: true})
 			}
 		}
@@ -51,13 +52,13 @@ func (d *driver) uses(v store.Volume, loops []loopDevice) ([]use, error) {
 }
 
 // needles returns strings such that every mount table line about the volume contains one of them.
-func needles(v store.Volume, loops []loopDevice) []string {
+func needles(v store.Volume, loops []loopdev.LoopDevice) []string {
 	if v.Type == store.TypeDirectory {
 		return []string{v.ID}
 	}
 	n := []string{}
 	for _, l := range loops {
-		n = append(n, "/"+l.name, " "+l.devno()+" ")
+		n = append(n, "/"+l.Name, " "+l.Devno()+" ")
 	}
 	return n
 }
@@ -84,12 +85,12 @@ func (d *driver) checkUnused(v store.Volume) error {
 	}
 
 	if v.Type == store.TypeImage {
-		loops, err := loopsOf(v.ID, d.store.DataPath(v))
+		loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 		if err != nil {
 			return err
 		}
 		for _, l := range loops {
-			return csierr.Preconditionf("volume %q is in use and cannot be deleted: it is attached to %s%s", v.ID, l.path(), whoMounts(l))
+			return csierr.Preconditionf("volume %q is in use and cannot be deleted: it is attached to %s%s", v.ID, l.Path(), loopdev.WhoMounts(l))
 		}
 		return nil
 	}
@@ -128,14 +129,14 @@ const (
 type place struct {
 	mounts.PathState
 	kind  kind
-	loop  *loopDevice // for kindNode, or the filesystem's device
-	dead  error       // the filesystem has shut down and does not answer
-	stray bool        // for kindForeign: a node that once showed the volume, see strayNode
+	loop  *loopdev.LoopDevice // for kindNode, or the filesystem's device
+	dead  error               // the filesystem has shut down and does not answer
+	stray bool                // for kindForeign: a node that once showed the volume, see strayNode
 }
 
 // look examines the topmost mount at a path. It is ours only if it is a mount of this very volume:
 // the same directory by device and inode, or the same loop device.
-func (d *driver) look(v store.Volume, loops []loopDevice, p string) (place, error) {
+func (d *driver) look(v store.Volume, loops []loopdev.LoopDevice, p string) (place, error) {
 	st, err := mounts.StatPath(p)
 	if errors.Is(err, unix.EIO) {
 		return lookDead(loops, p, err)
@@ -160,7 +161,7 @@ func (d *driver) look(v store.Volume, loops []loopDevice, p string) (place, erro
 	}
 
 	for i := range loops {
-		if st.IsBlock() && st.Rdev == loops[i].rdev {
+		if st.IsBlock() && st.Rdev == loops[i].Rdev {
 			found.kind, found.loop = kindNode, &loops[i]
 			return found, nil
 		}
@@ -183,16 +184,16 @@ func (d *driver) look(v store.Volume, loops []loopDevice, p string) (place, erro
 // whether the bind is left over from a device that another program detached. Such a node shows no
 // data now, or the image of another volume. Removing the bind harms neither.
 func (d *driver) strayNode(rdev uint64) bool {
-	if unix.Major(rdev) != loopMajor {
+	if unix.Major(rdev) != loopdev.LoopMajor {
 		return false
 	}
-	backing := loopBacking(int(unix.Minor(rdev)))
+	backing := loopdev.LoopBacking(int(unix.Minor(rdev)))
 	return backing == "" || strings.HasPrefix(backing, d.store.Path(store.DirVolumes)+"/")
 }
 
 // findFilesystem returns the loop device whose filesystem has its root at the examined path, or
 // nil.
-func (d *driver) findFilesystem(v store.Volume, loops []loopDevice, st mounts.PathState) (*loopDevice, error) {
+func (d *driver) findFilesystem(v store.Volume, loops []loopdev.LoopDevice, st mounts.PathState) (*loopdev.LoopDevice, error) {
 	if v.FSType == "btrfs" && len(loops) > 0 {
 		// btrfs files have device numbers that belong to no device. Only the mount table shows the
 		// source.
@@ -202,7 +203,7 @@ func (d *driver) findFilesystem(v store.Volume, loops []loopDevice, st mounts.Pa
 		}
 
 		for i := range loops {
-			if loops[i].holds(e) {
+			if loops[i].Holds(e) {
 				return &loops[i], nil
 			}
 		}
@@ -211,13 +212,13 @@ func (d *driver) findFilesystem(v store.Volume, loops []loopDevice, st mounts.Pa
 	}
 
 	for i := range loops {
-		if st.Dev != loops[i].rdev {
+		if st.Dev != loops[i].Rdev {
 			continue
 		}
 
 		file := d.store.DataPath(v)
-		if loops[i].stale {
-			file = loops[i].path()
+		if loops[i].Stale {
+			file = loops[i].Path()
 		}
 
 		root, err := rootInode(v.FSType, file)

@@ -1,4 +1,4 @@
-package localdriver
+package loopdev
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// held keeps the loop devices of volumes with block access open.
+// Held keeps the loop devices of volumes with block access open.
 //
 // A mounted filesystem keeps its device attached, but the bind mount of a device node does not. A
 // tool that detaches all loop devices, or "losetup -d", would detach the device at once while it is
@@ -17,52 +17,52 @@ import (
 // removes that mark. While no driver runs, no process holds the devices open. Then loopNumbers
 // keeps the number of a lost device from being reused for another volume, and the agent finds and
 // repairs the target.
-type held struct {
+type Held struct {
 	mu    sync.Mutex
 	files map[string]*os.File // by device name
 }
 
 // Add opens a device, unless it is held already.
-func (h *held) add(l loopDevice) error {
+func (h *Held) Add(l LoopDevice) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if h.files[l.name] != nil {
+	if h.files[l.Name] != nil {
 		return nil
 	}
 
 	// Open it read-only: some kernels refuse to mount a device that is open for writing.
-	f, err := os.OpenFile(l.path(), os.O_RDONLY, 0)
+	f, err := os.OpenFile(l.Path(), os.O_RDONLY, 0)
 	if err != nil {
-		return fmt.Errorf("cannot keep %s open: %w", l.path(), err)
+		return fmt.Errorf("cannot keep %s open: %w", l.Path(), err)
 	}
 
 	if h.files == nil {
 		h.files = map[string]*os.File{}
 	}
-	h.files[l.name] = f
+	h.files[l.Name] = f
 	return nil
 }
 
-func (h *held) has(l loopDevice) bool {
+func (h *Held) has(l LoopDevice) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.files[l.name] != nil
+	return h.files[l.Name] != nil
 }
 
-// drop closes a device, so that it can be detached.
-func (h *held) drop(l loopDevice) error {
+// Drop closes a device, so that it can be detached.
+func (h *Held) Drop(l LoopDevice) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f := h.files[l.name]
+	f := h.files[l.Name]
 	if f == nil {
 		return nil
 	}
-	delete(h.files, l.name)
+	delete(h.files, l.Name)
 	return f.Close()
 }
 
-func (h *held) close() error {
+func (h *Held) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var err error
@@ -73,13 +73,13 @@ func (h *held) close() error {
 	return err
 }
 
-// keep makes a held device stay attached after a program has asked to detach it.
-func (h *held) keep(l *loopDevice) error {
-	if !l.autoclear || !h.has(*l) {
+// Keep makes a held device stay attached after a program has asked to detach it.
+func (h *Held) Keep(l *LoopDevice) error {
+	if !l.Autoclear || !h.has(*l) {
 		return nil
 	}
 
-	err := withDevice(l.path(), func(fd int) error {
+	err := WithDevice(l.Path(), func(fd int) error {
 		info, err := unix.IoctlLoopGetStatus64(fd)
 		if err != nil {
 			return err
@@ -88,7 +88,7 @@ func (h *held) keep(l *loopDevice) error {
 		return unix.IoctlLoopSetStatus64(fd, info)
 	})
 	if err == nil {
-		l.autoclear = false
+		l.Autoclear = false
 	}
 
 	return err

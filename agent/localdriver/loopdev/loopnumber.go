@@ -1,4 +1,4 @@
-package localdriver
+package loopdev
 
 import (
 	"errors"
@@ -29,14 +29,14 @@ type loopNumbers struct {
 }
 
 func newLoopNumbers() (*loopNumbers, error) {
-	bound, err := boundLoopNodes()
+	bound, err := BoundLoopNodes()
 	return &loopNumbers{bound: bound}, err
 }
 
 // free returns the number of a device without an image, whose node is not bound anywhere. If
 // another process takes the device first, the next call returns another number.
 func (n *loopNumbers) free() (int, error) {
-	ctl, err := unix.Open(loopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	ctl, err := unix.Open(LoopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -48,7 +48,7 @@ func (n *loopNumbers) free() (int, error) {
 	}
 
 	for i := max(lowest, n.next); i < maxLoops; i++ {
-		if n.bound[i] || loopBacking(i) != "" {
+		if n.bound[i] || LoopBacking(i) != "" {
 			continue
 		}
 
@@ -65,10 +65,10 @@ func (n *loopNumbers) free() (int, error) {
 	return 0, errors.New("no free loop device")
 }
 
-// loopBacking returns the path of the file that is attached to a loop device, as the kernel shows
+// LoopBacking returns the path of the file that is attached to a loop device, as the kernel shows
 // it. The path ends with " (deleted)" if the file has been deleted. It is empty if no file is
 // attached.
-func loopBacking(number int) string {
+func LoopBacking(number int) string {
 	raw, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
 	if err != nil {
 		return ""
@@ -76,9 +76,9 @@ func loopBacking(number int) string {
 	return strings.TrimSuffix(string(raw), "\n")
 }
 
-// boundLoopNodes returns the numbers of the loop devices whose node is bound to another path, in
+// BoundLoopNodes returns the numbers of the loop devices whose node is bound to another path, in
 // any mount namespace that the driver can read.
-func boundLoopNodes() (map[int]bool, error) {
+func BoundLoopNodes() (map[int]bool, error) {
 	bound := map[int]bool{}
 	note := func(e mounts.MountEntry) {
 		if n, ok := boundLoopNode(e); ok {
