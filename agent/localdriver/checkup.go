@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
@@ -164,7 +165,7 @@ func (d *driver) inspect(look loopdev.Surroundings, id string, paths []string) (
 
 	var loops []loopdev.LoopDevice
 	for _, name := range look.Loops[id] {
-		l, err := loopdev.InspectLoop(name, loopdev.ImageRef{d.store.DataPath(v), data.Dev, data.Ino})
+		l, err := loopdev.InspectLoop(name, loopdev.ImageRef{Path: d.store.DataPath(v), Dev: data.Dev, Ino: data.Ino})
 		if err == nil && l != nil && l.Usable() {
 			loops = append(loops, *l)
 			s.inspectFilesystem(v, *l, look.Mounts)
@@ -208,7 +209,7 @@ func (s *symptoms) inspectFilesystem(v store.Volume, l loopdev.LoopDevice, table
 	}
 	defer func() { _ = unix.Close(fd) }()
 
-	if have, want, err := sizes(l.Path(), fd, v.FSType); err == nil {
+	if have, want, err := imagefs.Sizes(l.Path(), fd, v.FSType); err == nil {
 		s.filesystem, s.device = have, want
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/store"
@@ -213,7 +214,7 @@ func (d *driver) makeCopy(ctx context.Context, want store.Volume, from origin, p
 			return err
 		}
 		if want.Type == store.TypeImage {
-			return renewImage(ctx, want, dir)
+			return imagefs.RenewImage(ctx, want, dir)
 		}
 		return d.countDirectory(ctx, dir, want)
 	})

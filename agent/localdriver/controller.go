@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -152,7 +153,7 @@ func (d *driver) createImage(ctx context.Context, v store.Volume) error {
 	if err := d.checkFits(v.Capacity); err != nil {
 		return err
 	}
-	return d.store.Add(context.WithoutCancel(ctx), v, func(dir string) error { return makeImage(ctx, dir, v) })
+	return d.store.Add(context.WithoutCancel(ctx), v, func(dir string) error { return imagefs.MakeImage(ctx, dir, v) })
 }
 
 // DeleteVolume removes a volume and its data. It refuses while the volume is staged, published or

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -306,14 +307,14 @@ func TestHostileIDs(t *testing.T) {
 
 func TestMissingTool(t *testing.T) {
 	sandbox.NeedLoops(t)
-	old := toolDirs
-	toolDirs = nil
-	t.Cleanup(func() { toolDirs = old })
+	old := imagefs.ToolDirs
+	imagefs.ToolDirs = nil
+	t.Cleanup(func() { imagefs.ToolDirs = old })
 	t.Setenv("PATH", "/nonexistent")
 	b := newBench(t)
-	for _, f := range filesystems {
-		_, err := b.CreateVolume(background(), createReq("v", 512*mib, image(f.name), mountCap(writer, "")))
-		sandbox.WantCode(t, err, codes.FailedPrecondition, f.mkfs[0], f.pkg)
+	for _, f := range imagefs.Filesystems {
+		_, err := b.CreateVolume(background(), createReq("v", 512*mib, image(f.Name), mountCap(writer, "")))
+		sandbox.WantCode(t, err, codes.FailedPrecondition, f.Mkfs[0], f.Pkg)
 	}
 	if left, err := os.ReadDir(filepath.Join(b.state, store.DirTmp)); err != nil || len(left) > 0 {
 		t.Errorf("tmp holds %v (%v)", left, err)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -125,10 +126,10 @@ func growTo(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 // kernel can resize to.
 func sizeToGrow(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	size, err := sizeFor(v, r)
-	if err != nil || !tooSmallToGrow(v.FSType, size) {
+	if err != nil || !imagefs.TooSmallToGrow(v.FSType, size) {
 		return size, err
 	}
-	least := leastResize(v.FSType)
+	least := imagefs.LeastResize(v.FSType)
 	if limit := r.GetLimitBytes(); limit > 0 && limit < least {
 		return 0, csierr.OutOfRangef("the kernel grows a %s to no less than %d bytes (%d MiB), and limit_bytes is %d", v.FSType, least, least/mib, limit)
 	}
@@ -237,11 +238,11 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 
 	switch {
 	case at.kind != kindOurs || t.v.Type != store.TypeImage:
-	case tooSmallToGrow(t.v.FSType, t.v.Capacity):
+	case imagefs.TooSmallToGrow(t.v.FSType, t.v.Capacity):
 		// Only an older driver made such a size. The volume remains usable.
-		t.warnSmall(growFilesystem(at.loop.Path(), t.path, t.v.FSType))
+		t.warnSmall(imagefs.GrowFilesystem(at.loop.Path(), t.path, t.v.FSType))
 	default:
-		if err := growFilesystem(at.loop.Path(), t.path, t.v.FSType); err != nil {
+		if err := imagefs.GrowFilesystem(at.loop.Path(), t.path, t.v.FSType); err != nil {
 			return nil, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
@@ -50,17 +51,17 @@ func (b *bench) wantTotal(id, path string, size int64) {
 // through a read-only target.
 func TestGrowInUse(t *testing.T) {
 	sandbox.NeedLoops(t)
-	for _, f := range filesystems {
-		t.Run(f.name, func(t *testing.T) {
+	for _, f := range imagefs.Filesystems {
+		t.Run(f.Name, func(t *testing.T) {
 			b := newBench(t)
-			c, target := mountCap(multiWriter, f.name), b.path("ro")
-			id := b.create("v", f.minSize, image(f.name), c)
+			c, target := mountCap(multiWriter, f.Name), b.path("ro")
+			id := b.create("v", f.MinSize, image(f.Name), c)
 			sandbox.Must(t, b.stage(id, c))
 			sandbox.Must(t, b.publish(id, target, c, true))
 			sandbox.Write(t, filepath.Join(b.staging(id), "f"), "kept")
 			small, err := b.stats(id, target)
 			sandbox.Must(t, err)
-			size := f.minSize
+			size := f.MinSize
 			for _, path := range []string{b.staging(id), target} {
 				size *= 2
 				resp, err := b.expand(id, size-1) // rounded up
@@ -73,7 +74,7 @@ func TestGrowInUse(t *testing.T) {
 				}
 				for range 2 {
 					err = b.nodeExpand(id, path, size)
-					if f.name != "ext4" || mayGrowMounted() {
+					if f.Name != "ext4" || imagefs.MayGrowMounted() {
 						sandbox.Must(t, err)
 						b.wantTotal(id, target, size)
 						continue
@@ -100,17 +101,17 @@ func TestGrowInUse(t *testing.T) {
 // without a call of NodeExpandVolume.
 func TestGrowUnmounted(t *testing.T) {
 	sandbox.NeedLoops(t)
-	for _, f := range filesystems {
+	for _, f := range imagefs.Filesystems {
 		b := newBench(t)
-		c := mountCap(writer, f.name)
-		id := b.create("v", f.minSize, image(f.name), c)
-		_, err := b.expand(id, 2*f.minSize)
+		c := mountCap(writer, f.Name)
+		id := b.create("v", f.MinSize, image(f.Name), c)
+		_, err := b.expand(id, 2*f.MinSize)
 		sandbox.Must(t, err)
-		sandbox.Must(t, b.stage(id, mountCap(writer, f.name, "ro")))
+		sandbox.Must(t, b.stage(id, mountCap(writer, f.Name, "ro")))
 		sandbox.WantCode(t, b.nodeExpand(id, b.staging(id), 0), codes.FailedPrecondition, "staging-"+id)
 		sandbox.Must(t, b.unstage(id))
 		sandbox.Must(t, b.stage(id, c))
-		b.wantTotal(id, b.staging(id), 2*f.minSize)
+		b.wantTotal(id, b.staging(id), 2*f.MinSize)
 		sandbox.Must(t, b.nodeExpand(id, b.staging(id), 0))
 		b.clear(id)
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
@@ -33,10 +34,10 @@ func isFrozen(t *testing.T, point string) bool {
 // next start thaws them, including one that was unmounted meanwhile.
 func TestKilledWhileFrozen(t *testing.T) {
 	sandbox.NeedLoops(t)
-	for _, f := range filesystems {
+	for _, f := range imagefs.Filesystems {
 		b := newBench(t)
-		c := mountCap(writer, f.name)
-		id := b.create("v", f.minSize, image(f.name), c)
+		c := mountCap(writer, f.Name)
+		id := b.create("v", f.MinSize, image(f.Name), c)
 		sandbox.Must(t, b.stage(id, c))
 		point := b.staging(id)
 		sandbox.Write(t, filepath.Join(point, "f"), "before")
@@ -44,11 +45,11 @@ func TestKilledWhileFrozen(t *testing.T) {
 			b.stop()
 			died := b.dying("frozen")
 			if _, err := b.CreateSnapshot(background(), snapReq("s", id)); err == nil {
-				t.Errorf("%s: a snapshot came from a dead driver", f.name)
+				t.Errorf("%s: a snapshot came from a dead driver", f.Name)
 			}
 			died()
 			if !isFrozen(t, point) {
-				t.Errorf("%s: it is not frozen, so the test shows nothing", f.name)
+				t.Errorf("%s: it is not frozen, so the test shows nothing", f.Name)
 			}
 			if unmounted {
 				sandbox.Must(t, unix.Unmount(point, 0))
@@ -56,7 +57,7 @@ func TestKilledWhileFrozen(t *testing.T) {
 			b.start()
 			sandbox.Must(t, b.stage(id, c))
 			if isFrozen(t, point) {
-				t.Fatalf("%s: it is still frozen (unmounted meanwhile: %t)", f.name, unmounted)
+				t.Fatalf("%s: it is still frozen (unmounted meanwhile: %t)", f.Name, unmounted)
 			}
 			sandbox.Write(t, filepath.Join(point, "f"), "after")
 			b.wantNothingHalf()

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -42,7 +43,7 @@ func FuzzCreate(f *testing.F) {
 			}
 			return
 		}
-		_, known := findFilesystem(v.FSType)
+		_, known := imagefs.FindFilesystem(v.FSType)
 		typed := v.Type == store.TypeDirectory && v.FSType == "" && !v.Block || v.Type == store.TypeImage && (known || v.FSType == "" && v.Block)
 		sized := v.Capacity >= required && (limit == 0 || v.Capacity <= limit) && v.Quota >= 0 && v.Quota%1024 == 0
 		if !typed || !sized || v.Name != name {

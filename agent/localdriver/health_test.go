@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/volmgr/proc"
@@ -166,9 +167,9 @@ func TestHealthOfFilesystems(t *testing.T) {
 		{"ext4", "INACCESSIBLE FilesystemShutDown", nil, b.shutDown},
 		{"xfs", "INACCESSIBLE FilesystemShutDown", nil, b.shutDown},
 	} {
-		fs, _ := findFilesystem(c.fsType)
+		fs, _ := imagefs.FindFilesystem(c.fsType)
 		capability := mountCap(writer, c.fsType, c.flags...)
-		id := b.create("v", fs.minSize, image(c.fsType), capability)
+		id := b.create("v", fs.MinSize, image(c.fsType), capability)
 		sandbox.Must(t, b.stage(id, capability))
 		sandbox.Must(t, b.publish(id, target, capability, false))
 		b.wantHealth(id, "")

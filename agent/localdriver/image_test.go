@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -18,23 +19,23 @@ import (
 // TestDamagedImage wipes the start of a filesystem. Staging must fail, and must not format it.
 func TestDamagedImage(t *testing.T) {
 	sandbox.NeedLoops(t)
-	for _, f := range filesystems {
+	for _, f := range imagefs.Filesystems {
 		b := newBench(t)
-		c := mountCap(writer, f.name)
-		id := b.create("v", f.minSize, image(f.name), c)
+		c := mountCap(writer, f.Name)
+		id := b.create("v", f.MinSize, image(f.Name), c)
 		img, err := os.OpenFile(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), os.O_RDWR, 0)
 		sandbox.Must(t, err)
 		_, err = img.WriteAt(make([]byte, mib), 0)
 		sandbox.Must(t, err)
 		if err := b.stage(id, c); err == nil {
-			t.Errorf("%s: a wiped filesystem was staged", f.name)
+			t.Errorf("%s: a wiped filesystem was staged", f.Name)
 		}
 		got := make([]byte, mib)
 		_, err = img.ReadAt(got, 0)
 		sandbox.Must(t, err)
 		for _, x := range got {
 			if x != 0 {
-				t.Fatalf("%s: the image was written to", f.name)
+				t.Fatalf("%s: the image was written to", f.Name)
 			}
 		}
 		sandbox.Must(t, img.Close())

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -28,23 +29,23 @@ var stateKinds = []string{"ext4", "xfs", "btrfs"}
 func TestRestoreBesideSource(t *testing.T) {
 	for _, state := range stateKinds {
 		b := newBenchOn(t, state)
-		for _, f := range filesystems {
-			c := mountCap(writer, f.name)
-			src := b.create("src-"+f.name, f.minSize, image(f.name), c)
+		for _, f := range imagefs.Filesystems {
+			c := mountCap(writer, f.Name)
+			src := b.create("src-"+f.Name, f.MinSize, image(f.Name), c)
 			sandbox.Must(t, b.stage(src, c))
 			file := filepath.Join(b.staging(src), "f")
 			sandbox.Write(t, file, "one")
-			snap := b.snap("s-"+f.name, src)
+			snap := b.snap("s-"+f.Name, src)
 			sandbox.Write(t, file, "two")
-			first := b.copyOf("first-"+f.name, fromSnap(snap), mountCap(writer, "")) // the copy needs no named filesystem
-			second := b.copyOf("second-"+f.name, fromVolume(src), c)
-			third := b.copyOf("third-"+f.name, fromVolume(first), c)
+			first := b.copyOf("first-"+f.Name, fromSnap(snap), mountCap(writer, "")) // the copy needs no named filesystem
+			second := b.copyOf("second-"+f.Name, fromVolume(src), c)
+			third := b.copyOf("third-"+f.Name, fromVolume(first), c)
 			sandbox.Must(t, b.unsnap(snap))
-			uuids := map[string]string{uuidOf(t, b, src, f.name): src}
+			uuids := map[string]string{uuidOf(t, b, src, f.Name): src}
 			for id, want := range map[string]string{first: "one", second: "two", third: "one"} {
-				uuid := uuidOf(t, b, id, f.name)
+				uuid := uuidOf(t, b, id, f.Name)
 				if uuids[uuid] != "" {
-					t.Errorf("%s: %s has the UUID of %s", f.name, id, uuids[uuid])
+					t.Errorf("%s: %s has the UUID of %s", f.Name, id, uuids[uuid])
 				}
 				uuids[uuid] = id
 				sandbox.Must(t, b.stage(id, c))
@@ -76,22 +77,22 @@ func uuidOf(t *testing.T, b *bench, id, fsType string) string {
 // usable.
 func TestLargerCopies(t *testing.T) {
 	b := newBenchOn(t, "xfs")
-	for _, f := range filesystems {
-		c := mountCap(writer, f.name)
-		src := b.create("src-"+f.name, f.minSize, image(f.name), c)
-		req := copyReq("copy-"+f.name, fromVolume(src), c)
-		req.CapacityRange = &csi.CapacityRange{RequiredBytes: 2 * f.minSize}
+	for _, f := range imagefs.Filesystems {
+		c := mountCap(writer, f.Name)
+		src := b.create("src-"+f.Name, f.MinSize, image(f.Name), c)
+		req := copyReq("copy-"+f.Name, fromVolume(src), c)
+		req.CapacityRange = &csi.CapacityRange{RequiredBytes: 2 * f.MinSize}
 		resp, err := b.CreateVolume(background(), req)
 		sandbox.Must(t, err)
-		if got := resp.GetVolume().GetCapacityBytes(); got != 2*f.minSize {
-			t.Errorf("%s: the copy has %d bytes", f.name, got)
+		if got := resp.GetVolume().GetCapacityBytes(); got != 2*f.MinSize {
+			t.Errorf("%s: the copy has %d bytes", f.Name, got)
 		}
 		id := resp.GetVolume().GetVolumeId()
 		sandbox.Must(t, b.stage(id, c))
 		stats, err := b.stats(id, b.staging(id))
 		sandbox.Must(t, err)
-		if total := stats.GetUsage()[0].GetTotal(); total < 3*f.minSize/2 {
-			t.Errorf("%s: the filesystem has %d bytes of %d", f.name, total, 2*f.minSize)
+		if total := stats.GetUsage()[0].GetTotal(); total < 3*f.MinSize/2 {
+			t.Errorf("%s: the filesystem has %d bytes of %d", f.Name, total, 2*f.MinSize)
 		}
 		b.clear(id)
 		sandbox.Must(t, b.delete(src))
@@ -103,9 +104,9 @@ func TestLargerCopies(t *testing.T) {
 func TestUncleanCopies(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	for _, fsType := range []string{"ext4", "xfs"} {
-		fs, _ := findFilesystem(fsType)
+		fs, _ := imagefs.FindFilesystem(fsType)
 		c := mountCap(writer, fsType)
-		id := b.create("v"+fsType, fs.minSize, image(fsType), c)
+		id := b.create("v"+fsType, fs.MinSize, image(fsType), c)
 		sandbox.Must(t, b.stage(id, c))
 		f, err := os.Create(filepath.Join(b.staging(id), "f"))
 		sandbox.Must(t, err)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
@@ -72,16 +73,16 @@ func TestDirectory(t *testing.T) {
 
 func TestImages(t *testing.T) {
 	sandbox.NeedLoops(t)
-	for _, f := range filesystems {
-		t.Run(f.name, func(t *testing.T) {
+	for _, f := range imagefs.Filesystems {
+		t.Run(f.Name, func(t *testing.T) {
 			b := newBench(t)
-			id := b.create("data", f.minSize, image(f.name), mountCap(writer, f.name))
+			id := b.create("data", f.MinSize, image(f.Name), mountCap(writer, f.Name))
 			var st unix.Stat_t
 			sandbox.Must(t, unix.Stat(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), &st))
-			if st.Size != f.minSize || st.Blocks*512 >= f.minSize {
+			if st.Size != f.MinSize || st.Blocks*512 >= f.MinSize {
 				t.Errorf("the image has %d bytes and takes %d: not sparse", st.Size, st.Blocks*512)
 			}
-			cycle(t, b, id, f.name, f.minSize)
+			cycle(t, b, id, f.Name, f.MinSize)
 			if l := b.path("state", store.DirVolumes, id); len(sandbox.LoopsUnder(l)) > 0 {
 				t.Errorf("still attached: %v", sandbox.LoopsUnder(l))
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -39,8 +40,8 @@ func parseParams(m map[string]string) (params, error) {
 			}
 			p.typ = v
 		case store.ParamFSType:
-			if _, ok := findFilesystem(v); !ok {
-				return p, csierr.Invalidf("parameter %q: %q is not one of %s", k, v, filesystemNames())
+			if _, ok := imagefs.FindFilesystem(v); !ok {
+				return p, csierr.Invalidf("parameter %q: %q is not one of %s", k, v, imagefs.FilesystemNames())
 			}
 			p.fsType = v
 		default:
@@ -128,11 +129,11 @@ func settle(v *store.Volume, fsType string, mounted bool) error {
 	case !mounted:
 		return nil
 	case fsType == "":
-		fsType = filesystems[0].name
+		fsType = imagefs.Filesystems[0].Name
 	}
 
-	if _, ok := findFilesystem(fsType); !ok {
-		return csierr.Invalidf("fs_type %q is not one of %s", fsType, filesystemNames())
+	if _, ok := imagefs.FindFilesystem(fsType); !ok {
+		return csierr.Invalidf("fs_type %q is not one of %s", fsType, imagefs.FilesystemNames())
 	}
 
 	v.FSType = fsType
@@ -166,8 +167,8 @@ func sizeFor(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	}
 
 	kind, least := "a raw image", minRawSize
-	if f, ok := findFilesystem(v.FSType); ok {
-		kind, least = "an image with "+f.name, f.minSize
+	if f, ok := imagefs.FindFilesystem(v.FSType); ok {
+		kind, least = "an image with "+f.Name, f.MinSize
 	}
 
 	size := defaultImageSize

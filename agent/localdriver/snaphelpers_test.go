@@ -10,6 +10,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -23,7 +24,7 @@ func newBenchOn(t *testing.T, fsType string) *bench {
 	disk := sandbox.ShortDir(t)
 	sandbox.Tmpfs(t, disk, "size=1100m") // in memory, so no test waits for a disk
 	img := sandbox.SparseFile(t, filepath.Join(disk, "disk"), 1*gib)
-	sandbox.Must(t, format(background(), fsType, img))
+	sandbox.Must(t, imagefs.Format(background(), fsType, img))
 	sandbox.Command(t, "mount", "-o", "loop", "-t", fsType, img, b.state)
 	t.Cleanup(func() {
 		sandbox.Must(t, unix.Unmount(b.state, unix.UMOUNT_NOFOLLOW))

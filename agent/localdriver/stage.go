@@ -8,6 +8,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -161,8 +162,8 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	// While targets keep the filesystem mounted, it must not be checked. The kernel only adds
 	// another mount of it.
 	if len(uses) == 0 {
-		if err = checkFilesystem(ctx, t.v.FSType, l.Path()); err == nil && !a.flags.ReadOnly() {
-			t.warnSmall(growBeforeMount(ctx, t.v.FSType, l.Path()))
+		if err = imagefs.CheckFilesystem(ctx, t.v.FSType, l.Path()); err == nil && !a.flags.ReadOnly() {
+			t.warnSmall(imagefs.GrowBeforeMount(ctx, t.v.FSType, l.Path()))
 		}
 	}
 	if err == nil {
@@ -176,7 +177,7 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	}
 
 	if !a.flags.ReadOnly() {
-		t.warnSmall(growFilesystem(l.Path(), t.path, t.v.FSType))
+		t.warnSmall(imagefs.GrowFilesystem(l.Path(), t.path, t.v.FSType))
 	}
 
 	return mounts.Isolate(t.path)

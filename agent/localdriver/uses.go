@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
@@ -191,7 +192,7 @@ func (d *driver) strayNode(rdev uint64) bool {
 	return backing == "" || strings.HasPrefix(backing, d.store.Path(store.DirVolumes)+"/")
 }
 
-// findFilesystem returns the loop device whose filesystem has its root at the examined path, or
+// FindFilesystem returns the loop device whose filesystem has its root at the examined path, or
 // nil.
 func (d *driver) findFilesystem(v store.Volume, loops []loopdev.LoopDevice, st mounts.PathState) (*loopdev.LoopDevice, error) {
 	if v.FSType == "btrfs" && len(loops) > 0 {
@@ -221,7 +222,7 @@ func (d *driver) findFilesystem(v store.Volume, loops []loopdev.LoopDevice, st m
 			file = loops[i].Path()
 		}
 
-		root, err := rootInode(v.FSType, file)
+		root, err := imagefs.RootInode(v.FSType, file)
 		if err != nil || root != st.Ino {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package localdriver
+package imagefs
 
 import (
 	"bytes"
@@ -21,12 +21,12 @@ import (
 // mounted.
 const letGoWithin = 30 * time.Second
 
-// renewImage makes the copy of an image an independent volume. It extends the file to the volume's
+// RenewImage makes the copy of an image an independent volume. It extends the file to the volume's
 // size and sets a new UUID. A new UUID is necessary because xfs and btrfs refuse to mount two
 // filesystems with the same one, and a mount by UUID could select either of them. Staging grows the
 // filesystem itself later. No other process can see the image yet, so a crash at any moment does no
 // harm.
-func renewImage(ctx context.Context, v store.Volume, dir string) error {
+func RenewImage(ctx context.Context, v store.Volume, dir string) error {
 	path := filepath.Join(dir, store.ImageFile)
 	err := lengthen(path, v.Capacity)
 	if err != nil {

@@ -1,4 +1,4 @@
-package localdriver
+package imagefs
 
 import (
 	"context"
@@ -51,11 +51,11 @@ type btrfsArgs struct {
 	name [4088]byte
 }
 
-// growFilesystem makes the filesystem that is mounted at path as large as its device, whether or
+// GrowFilesystem makes the filesystem that is mounted at path as large as its device, whether or
 // not it is in use. It does nothing if the size is right already. The mount may be read-only, but a
 // read-only filesystem causes FAILED_PRECONDITION. So does an ext4 if the process lacks
 // CAP_SYS_RESOURCE.
-func growFilesystem(device, path, fsType string) error {
+func GrowFilesystem(device, path, fsType string) error {
 	fail := func(err error) error { return fmt.Errorf("cannot grow the %s at %q: %w", fsType, path, err) }
 	fd, err := mounts.OpenWritable(path)
 	if err != nil {
@@ -63,16 +63,16 @@ func growFilesystem(device, path, fsType string) error {
 	}
 	defer func() { _ = unix.Close(fd) }() // a directory, nothing is written to it
 
-	have, want, err := sizes(device, fd, fsType)
+	have, want, err := Sizes(device, fd, fsType)
 	if err != nil {
 		return fail(err)
 	}
 	if have >= want {
 		return nil
 	}
-	if tooSmallToGrow(fsType, want) {
+	if TooSmallToGrow(fsType, want) {
 		return csierr.Preconditionf("the %s at %q has %d bytes and its device %d: the kernel gives no %s less than %d (%s); expand the volume to at least that",
-			fsType, path, have, want, fsType, leastResize(fsType), jobs.HumanBytes(leastResize(fsType)))
+			fsType, path, have, want, fsType, LeastResize(fsType), jobs.HumanBytes(LeastResize(fsType)))
 	}
 
 	switch fsType {
@@ -105,18 +105,18 @@ func growFilesystem(device, path, fsType string) error {
 	return nil
 }
 
-// tooSmallToGrow reports whether the kernel refuses to resize a filesystem to this size. mkfs can
+// TooSmallToGrow reports whether the kernel refuses to resize a filesystem to this size. mkfs can
 // still create a filesystem of that size.
-func tooSmallToGrow(fsType string, size int64) bool { return size < leastResize(fsType) }
+func TooSmallToGrow(fsType string, size int64) bool { return size < LeastResize(fsType) }
 
-// leastResize returns the smallest size in bytes to which the kernel resizes a mounted filesystem.
-func leastResize(fsType string) int64 {
-	f, _ := findFilesystem(fsType)
+// LeastResize returns the smallest size in bytes to which the kernel resizes a mounted filesystem.
+func LeastResize(fsType string) int64 {
+	f, _ := FindFilesystem(fsType)
 	return f.leastResize
 }
 
-// sizes returns the bytes of a mounted filesystem and of its device. fd is open in the filesystem.
-func sizes(device string, fd int, fsType string) (have, want int64, err error) {
+// Sizes returns the bytes of a mounted filesystem and of its device. fd is open in the filesystem.
+func Sizes(device string, fd int, fsType string) (have, want int64, err error) {
 	if want, err = loopdev.BlockSize(device); err != nil {
 		return 0, 0, err
 	}
@@ -168,10 +168,10 @@ func ext4Size(device string) (int64, error) {
 	return int64(blocks << shift), nil
 }
 
-// growBeforeMount grows an unmounted ext4 if the kernel would not let this process grow it later.
+// GrowBeforeMount grows an unmounted ext4 if the kernel would not let this process grow it later.
 // The filesystem has just been checked.
-func growBeforeMount(ctx context.Context, fsType, device string) error {
-	if fsType != "ext4" || mayGrowMounted() {
+func GrowBeforeMount(ctx context.Context, fsType, device string) error {
+	if fsType != "ext4" || MayGrowMounted() {
 		return nil
 	}
 
@@ -203,8 +203,8 @@ func growBeforeMount(ctx context.Context, fsType, device string) error {
 	return nil
 }
 
-// mayGrowMounted reports whether this process has CAP_SYS_RESOURCE.
-func mayGrowMounted() bool {
+// MayGrowMounted reports whether this process has CAP_SYS_RESOURCE.
+func MayGrowMounted() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	err := unix.Capget(&hdr, &data[0])

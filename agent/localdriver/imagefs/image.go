@@ -1,4 +1,4 @@
-package localdriver
+package imagefs
 
 import (
 	"bytes"
@@ -18,9 +18,9 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// makeImage makes a sparse file and, unless the volume is raw, a filesystem in it. The tools work
+// MakeImage makes a sparse file and, unless the volume is raw, a filesystem in it. The tools work
 // on the file itself, so no loop device is needed and none can be left over.
-func makeImage(ctx context.Context, dir string, v store.Volume) error {
+func MakeImage(ctx context.Context, dir string, v store.Volume) error {
 	path := filepath.Join(dir, store.ImageFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -32,7 +32,7 @@ func makeImage(ctx context.Context, dir string, v store.Volume) error {
 		err = csierr.OutOfRangef("an image of %d bytes is more than its filesystem allows for one file", v.Capacity)
 	}
 	if err == nil && v.FSType != "" {
-		err = format(ctx, v.FSType, path)
+		err = Format(ctx, v.FSType, path)
 	}
 	if err == nil {
 		err = f.Sync()
@@ -41,18 +41,18 @@ func makeImage(ctx context.Context, dir string, v store.Volume) error {
 	return errors.Join(err, f.Close())
 }
 
-func format(ctx context.Context, fsType, path string) error {
-	fs, ok := findFilesystem(fsType)
+func Format(ctx context.Context, fsType, path string) error {
+	fs, ok := FindFilesystem(fsType)
 	if !ok {
 		return fmt.Errorf("unknown filesystem type %q", fsType)
 	}
 
-	code, out, err := runTool(ctx, fs.pkg, fs.mkfs[0], append(fs.mkfs[1:len(fs.mkfs):len(fs.mkfs)], path)...)
+	code, out, err := runTool(ctx, fs.Pkg, fs.Mkfs[0], append(fs.Mkfs[1:len(fs.Mkfs):len(fs.Mkfs)], path)...)
 	if err != nil {
 		return err
 	}
 	if code != 0 {
-		return fmt.Errorf("%s failed with exit code %d: %s", fs.mkfs[0], code, out)
+		return fmt.Errorf("%s failed with exit code %d: %s", fs.Mkfs[0], code, out)
 	}
 
 	return nil
@@ -64,9 +64,9 @@ const (
 	fsckReboot    = 2
 )
 
-// checkFilesystem makes the safe repairs to an unmounted filesystem before it is used. xfs and
+// CheckFilesystem makes the safe repairs to an unmounted filesystem before it is used. xfs and
 // btrfs do this when they are mounted.
-func checkFilesystem(ctx context.Context, fsType, device string) error {
+func CheckFilesystem(ctx context.Context, fsType, device string) error {
 	if fsType != "ext4" {
 		return nil
 	}
@@ -82,8 +82,8 @@ func checkFilesystem(ctx context.Context, fsType, device string) error {
 	return nil
 }
 
-// toolDirs are searched after PATH, because the PATH of a service often lacks the sbin directories.
-var toolDirs = []string{"/usr/sbin", "/sbin"}
+// ToolDirs are searched after PATH, because the PATH of a service often lacks the sbin directories.
+var ToolDirs = []string{"/usr/sbin", "/sbin"}
 
 // runTool runs a tool to its end, or kills it when ctx is done. It returns the exit code and the
 // end of the output. It returns an error if the tool did not start or was killed. pkg names the
@@ -118,7 +118,7 @@ func findTool(name string) (string, error) {
 		return path, nil
 	}
 
-	for _, dir := range toolDirs {
+	for _, dir := range ToolDirs {
 		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return p, nil
 		}
@@ -137,9 +137,9 @@ func lastWords(out []byte) string {
 	return strings.ToValidUTF8(strings.Join(strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == '\r' }), "; "), "")
 }
 
-// rootInode returns the inode number of an image's root directory. It is always 2 for ext4. For xfs
+// RootInode returns the inode number of an image's root directory. It is always 2 for ext4. For xfs
 // it is in the superblock (sb_rootino, big-endian at byte 56).
-func rootInode(fsType, path string) (uint64, error) {
+func RootInode(fsType, path string) (uint64, error) {
 	if fsType != "xfs" {
 		return 2, nil
 	}

@@ -1,4 +1,4 @@
-package localdriver
+package imagefs
 
 import (
 	"encoding/binary"
@@ -38,6 +38,6 @@ func FuzzSuperblock(f *testing.F) {
 		if slices.Equal(raw, good) && size != 4<<30 {
 			t.Errorf("%d bytes, %v", size, err)
 		}
-		_, _ = rootInode("xfs", file)
+		_, _ = RootInode("xfs", file)
 	})
 }
