@@ -12,6 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/jobs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/agent/localdriver/tree"
 	"github.com/volagent/volagent/volmgr/proc"
@@ -20,7 +21,7 @@ import (
 const (
 	// shortCopy is the limit in bytes for copying a frozen filesystem's image if the data cannot be
 	// shared. freezeMost is the time limit for all such copies. Writers hang during both.
-	shortCopy  = 128 * mib
+	shortCopy  = 128 << 20
 	freezeMost = 5 * time.Second
 	// thawAfter, multiplied by freezeMost, is the longest time that a filesystem stays frozen. It
 	// applies also when another member of a group cannot be frozen, or when the disk is slow. The
@@ -141,7 +142,7 @@ func (d *driver) refuseWriters(v store.Volume) error {
 	refuse := func(where string) error {
 		return csierr.Preconditionf("volume %q is a directory and mounted writable at %s, so it cannot be copied as it is at one moment; "+
 			"detach it first, or take a snapshot with the parameter %s: %s, in which only each file by itself is consistent",
-			v.ID, where, paramConsistency, consistencyPerFile)
+			v.ID, where, request.ParamConsistency, request.ConsistencyPerFile)
 	}
 	entries, err := mounts.ReadMounts(proc.OwnMounts, v.ID)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -45,7 +46,7 @@ func (o origin) String() string {
 // createCopy is CreateVolume with a content source. It answers only when the copy is complete. See
 // CreateSnapshot for copies that take long.
 func (d *driver) createCopy(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
-	if err := checkName("volume", req.GetName()); err != nil {
+	if err := request.CheckName("volume", req.GetName()); err != nil {
 		return nil, err
 	}
 
@@ -80,7 +81,7 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 		return store.Volume{}, err
 	}
 	if exists {
-		return have, satisfies(&have, want, req.GetCapacityRange())
+		return have, request.Satisfies(&have, want, req.GetCapacityRange())
 	}
 	if want.Capacity, err = sizeForCopy(&want, req.GetCapacityRange(), from); err != nil {
 		return store.Volume{}, err
@@ -143,7 +144,7 @@ func planCopy(req *csi.CreateVolumeRequest, from origin) (store.Volume, error) {
 		blank.Parameters[store.ParamFSType] = from.fsType
 	}
 
-	want, err := plan(blank, from.typ)
+	want, err := request.Plan(blank, from.typ)
 	if err != nil {
 		return want, fmt.Errorf("cannot make a copy of %s: %w", from, err)
 	}
@@ -177,9 +178,9 @@ func sizeForCopy(v *store.Volume, r *csi.CapacityRange, from origin) (int64, err
 		return 0, csierr.OutOfRangef("%s has %d bytes, and a copy cannot have less; limit_bytes is %d", from, from.size, limit)
 	}
 	if r.GetRequiredBytes() > from.size {
-		return sizeToGrow(v, r)
+		return request.SizeToGrow(v, r)
 	}
-	return sizeFor(v, &csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
+	return request.SizeFor(v, &csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
 }
 
 // checkCopy refuses early a volume that could never be staged or filled.

@@ -16,6 +16,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -51,7 +52,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if req.GetVolumeContentSource() != nil {
 		return d.createCopy(ctx, req)
 	}
-	if err := checkName("volume", req.GetName()); err != nil {
+	if err := request.CheckName("volume", req.GetName()); err != nil {
 		return nil, err
 	}
 
@@ -94,13 +95,13 @@ func (d *driver) checkHave(req *csi.CreateVolumeRequest, have store.Volume) erro
 	if err := d.checkPlan(req, want); err != nil {
 		return err
 	}
-	return satisfies(&have, want, req.GetCapacityRange())
+	return request.Satisfies(&have, want, req.GetCapacityRange())
 }
 
 // createNew makes a planned volume. The caller holds the lock on the name.
 func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, want store.Volume) (store.Volume, error) {
 	var err error
-	if want.Capacity, err = sizeFor(&want, req.GetCapacityRange()); err != nil {
+	if want.Capacity, err = request.SizeFor(&want, req.GetCapacityRange()); err != nil {
 		return want, err
 	}
 
@@ -129,7 +130,7 @@ func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want store.Volume) erro
 	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
 		return err
 	}
-	if err := checkFlags(want, req.GetVolumeCapabilities()); err != nil {
+	if err := request.CheckFlags(want, req.GetVolumeCapabilities()); err != nil {
 		return err
 	}
 	return d.checkQuota(want, want.Quota)
@@ -229,7 +230,7 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 // "".
 func mismatch(v store.Volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	for _, c := range req.GetVolumeCapabilities() {
-		if _, err := parseAccessFor(v, c); err != nil {
+		if _, err := request.ParseAccessFor(v, c); err != nil {
 			return err.Error()
 		}
 	}
@@ -241,11 +242,11 @@ func mismatch(v store.Volume, req *csi.ValidateVolumeCapabilitiesRequest) string
 		return ""
 	}
 
-	p, err := parseParams(req.GetParameters())
+	p, err := request.ParseParams(req.GetParameters())
 	switch {
 	case err != nil:
 		return err.Error()
-	case p.typ != "" && p.typ != v.Type, p.fsType != "" && p.fsType != v.FSType:
+	case p.Typ != "" && p.Typ != v.Type, p.FsType != "" && p.FsType != v.FSType:
 		return fmt.Sprintf("the parameters do not match volume %q: %s", v.ID, v.Describe())
 	}
 
@@ -301,11 +302,11 @@ func (d *driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVo
 // GetCapacity reports the free bytes of the filesystem under the state directory. Images are
 // sparse, so their sizes may add up to more than that. They then compete for the free space.
 func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
-	p, err := parseParams(req.GetParameters())
+	p, err := request.ParseParams(req.GetParameters())
 	if err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(req.GetVolumeCapabilities(), p.cannot) || !d.isHere(req.GetAccessibleTopology()) {
+	if slices.ContainsFunc(req.GetVolumeCapabilities(), p.Cannot) || !d.isHere(req.GetAccessibleTopology()) {
 		return &csi.GetCapacityResponse{}, nil
 	}
 
@@ -315,7 +316,7 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 	}
 
 	resp := &csi.GetCapacityResponse{AvailableCapacity: free}
-	if p.typ == store.TypeImage {
+	if p.Typ == store.TypeImage {
 		resp.MaximumVolumeSize = wrapperspb.Int64(total)
 	}
 

@@ -102,27 +102,6 @@ func TestCreateRefused(t *testing.T) {
 	}
 }
 
-func TestSizes(t *testing.T) {
-	for _, c := range []struct {
-		typ, fs               string
-		required, limit, want int64
-	}{
-		{store.TypeDirectory, "", 0, 0, 0},
-		{store.TypeDirectory, "", 12345, 0, 12345},
-		{store.TypeImage, "ext4", 0, 0, gib},
-		{store.TypeImage, "ext4", 0, 100*mib + 1, 100 * mib},
-		{store.TypeImage, "ext4", 20*mib + 1, 0, 20*mib + 4096},
-		{store.TypeImage, "ext4", 20 * mib, 20 * mib, 20 * mib},
-		{store.TypeImage, "", mib, 0, mib},
-	} {
-		v := store.Volume{Type: c.typ, FSType: c.fs}
-		got, err := sizeFor(&v, &csi.CapacityRange{RequiredBytes: c.required, LimitBytes: c.limit})
-		if err != nil || got != c.want {
-			t.Errorf("%s %q %d to %d: got %d (%v), want %d", c.typ, c.fs, c.required, c.limit, got, err, c.want)
-		}
-	}
-}
-
 func TestTooLarge(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

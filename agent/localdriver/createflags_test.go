@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -27,7 +28,7 @@ func TestCreateFlags(t *testing.T) {
 		"with a bad value":       {store.TypeImage, "ext4", []string{"commit=soon"}, `mount flag "commit=soon" is refused by ext4`},
 		"of a kernel without it": {store.TypeImage, "nosuchfs", []string{"x"}, ""},
 	} {
-		err := checkFlags(store.Volume{Type: c.typ, FSType: c.fsType}, []*csi.VolumeCapability{mountCap(writer, "", c.flags...)})
+		err := request.CheckFlags(store.Volume{Type: c.typ, FSType: c.fsType}, []*csi.VolumeCapability{mountCap(writer, "", c.flags...)})
 		switch {
 		case c.word == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
@@ -35,7 +36,7 @@ func TestCreateFlags(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.word)
 		}
 	}
-	if err := checkFlags(store.Volume{Type: store.TypeImage, Block: true}, []*csi.VolumeCapability{blockCap(writer)}); err != nil {
+	if err := request.CheckFlags(store.Volume{Type: store.TypeImage, Block: true}, []*csi.VolumeCapability{blockCap(writer)}); err != nil {
 		t.Errorf("a raw volume: %v", err)
 	}
 	b := newBench(t)

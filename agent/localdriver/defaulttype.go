@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -18,12 +19,12 @@ import (
 // that name, or nil. The result ofSize reports that the volume is an image only because the request
 // has a size.
 func (d *driver) planNew(req *csi.CreateVolumeRequest, have *store.Volume) (want store.Volume, ofSize bool, err error) {
-	given, err := parseParams(req.GetParameters())
+	given, err := request.ParseParams(req.GetParameters())
 	if err != nil {
 		return want, false, err
 	}
 
-	change, err := parseMutable(req.GetMutableParameters())
+	change, err := request.ParseMutable(req.GetMutableParameters())
 	if err != nil {
 		return want, false, err
 	}
@@ -34,33 +35,33 @@ func (d *driver) planNew(req *csi.CreateVolumeRequest, have *store.Volume) (want
 	switch {
 	case have != nil && !needsImage(req, given):
 		typ = have.Type
-	case required <= 0 || change.quota > 0:
-	case needsImage(req, given) || change.given || d.projects.check() != nil:
-		typ, ofSize = store.TypeImage, given.typ == "" && have == nil
+	case required <= 0 || change.Quota > 0:
+	case needsImage(req, given) || change.Given || d.projects.check() != nil:
+		typ, ofSize = store.TypeImage, given.Typ == "" && have == nil
 	}
 
-	if want, err = plan(req, typ); err != nil || given.typ != "" {
+	if want, err = request.Plan(req, typ); err != nil || given.Typ != "" {
 		return want, false, err
 	}
 
 	switch {
-	case have != nil && have.Type == store.TypeImage && given.fsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
+	case have != nil && have.Type == store.TypeImage && given.FsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
 		want.FSType = have.FSType // the request accepts either
-	case have == nil && want.Type == store.TypeDirectory && required > 0 && !change.given:
-		want.Quota, want.QuotaIsSize = roundQuota(required), true
+	case have == nil && want.Type == store.TypeDirectory && required > 0 && !change.Given:
+		want.Quota, want.QuotaIsSize = request.RoundQuota(required), true
 	}
 
 	return want, ofSize, nil
 }
 
 // needsImage reports whether a request needs a property that a directory cannot have.
-func needsImage(req *csi.CreateVolumeRequest, given params) bool {
+func needsImage(req *csi.CreateVolumeRequest, given request.Params) bool {
 	for _, c := range req.GetVolumeCapabilities() {
 		if c.GetBlock() != nil {
 			return true
 		}
 	}
-	return given.fsType != "" || namesFilesystem(req)
+	return given.FsType != "" || namesFilesystem(req)
 }
 
 // adviseDirectory adds the alternative, a directory, to an error about an image that was chosen

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -16,7 +17,7 @@ import (
 // The mount table does not show the mode of the existing target, so a file records it. The first
 // target creates or removes the file. The file therefore matters only while a target exists. It
 // outlives the driver. It need not survive a reboot of the host, so it is not synced.
-func (t *target) admitPath(a access, staging string) error {
+func (t *target) admitPath(a request.Access, staging string) error {
 	uses, err := t.uses()
 	if err != nil {
 		return err
@@ -27,7 +28,7 @@ func (t *target) admitPath(a access, staging string) error {
 		if u.point == staging || u.point == t.path {
 			continue
 		}
-		if !a.manyPaths {
+		if !a.ManyPaths {
 			return csierr.Preconditionf("volume %q is published at %q, and its access mode allows one target", t.v.ID, u.point)
 		}
 		if _, err := os.Lstat(note); err == nil {
@@ -37,7 +38,7 @@ func (t *target) admitPath(a access, staging string) error {
 		return nil
 	}
 
-	if a.manyPaths {
+	if a.ManyPaths {
 		err = os.Remove(note)
 	} else {
 		err = os.WriteFile(note, nil, 0o600)

@@ -13,6 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -55,7 +56,7 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 		return nil, err
 	}
 
-	size, err := growTo(&v, req.GetCapacityRange())
+	size, err := request.GrowTo(&v, req.GetCapacityRange())
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 	grown := v
 	grown.Capacity = size
 	if v.QuotaIsSize {
-		grown.Quota = roundQuota(size)
+		grown.Quota = request.RoundQuota(size)
 	}
 
 	if v.Type == store.TypeImage {
@@ -88,52 +89,21 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 
 	return &csi.ControllerExpandVolumeResponse{
 		CapacityBytes:         size,
-		NodeExpansionRequired: v.FSType != "" && !a.block,
+		NodeExpansionRequired: v.FSType != "" && !a.Block,
 	}, nil
 }
 
 // expandAccess parses the optional capability of a request to grow a volume. For a capability that
 // the volume does not have, CSI requires INVALID_ARGUMENT here.
-func expandAccess(v store.Volume, c *csi.VolumeCapability) (access, error) {
+func expandAccess(v store.Volume, c *csi.VolumeCapability) (request.Access, error) {
 	if c == nil {
-		return access{}, nil
+		return request.Access{}, nil
 	}
-	a, err := parseAccessFor(v, c)
+	a, err := request.ParseAccessFor(v, c)
 	if err != nil {
 		return a, csierr.Invalidf("%v", err)
 	}
 	return a, nil
-}
-
-// growTo chooses the new size of a volume in bytes: at least its present size.
-func growTo(v *store.Volume, r *csi.CapacityRange) (int64, error) {
-	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
-	switch {
-	case required < 0 || limit < 0:
-		return 0, csierr.Invalidf("the capacity range %d to %d is negative", required, limit)
-	case limit > 0 && required > limit:
-		return 0, csierr.OutOfRangef("required_bytes %d is more than limit_bytes %d", required, limit)
-	case limit > 0 && v.Capacity > limit:
-		return 0, csierr.OutOfRangef("volume %q has %d bytes and cannot be shrunk to %d", v.ID, v.Capacity, limit)
-	case required <= v.Capacity:
-		return v.Capacity, nil
-	}
-
-	return sizeToGrow(v, r)
-}
-
-// sizeToGrow is sizeFor for an existing filesystem that grows. It rounds up to a size that the
-// kernel can resize to.
-func sizeToGrow(v *store.Volume, r *csi.CapacityRange) (int64, error) {
-	size, err := sizeFor(v, r)
-	if err != nil || !imagefs.TooSmallToGrow(v.FSType, size) {
-		return size, err
-	}
-	least := imagefs.LeastResize(v.FSType)
-	if limit := r.GetLimitBytes(); limit > 0 && limit < least {
-		return 0, csierr.OutOfRangef("the kernel grows a %s to no less than %d bytes (%d MiB), and limit_bytes is %d", v.FSType, least, least/mib, limit)
-	}
-	return least, nil
 }
 
 // growImage makes the file of an image longer, durably. It never makes a file shorter.
@@ -205,7 +175,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 		return nil, err
 	}
 
-	size, err := growTo(&t.v, req.GetCapacityRange())
+	size, err := request.GrowTo(&t.v, req.GetCapacityRange())
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -31,7 +32,7 @@ func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupContr
 // CreateSnapshot for copies that take long.
 func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	name := req.GetName()
-	if err := checkName("group snapshot", name); err != nil {
+	if err := request.CheckName("group snapshot", name); err != nil {
 		return nil, err
 	}
 
@@ -43,7 +44,7 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 		return nil, csierr.Invalidf("a source volume id is given twice")
 	}
 
-	perFile, err := parseConsistency(req.GetParameters())
+	perFile, err := request.ParseConsistency(req.GetParameters())
 	if err != nil {
 		return nil, err
 	}

@@ -98,8 +98,8 @@ type storage struct {
 // The disk counts as nearly full if less than a twentieth of it is free, or less than nearlyFull
 // bytes if that is smaller. With less than a MiB free, it counts as full.
 const (
-	nearlyFull = 10 * gib
-	full       = mib
+	nearlyFull = int64(10) << 30
+	full       = int64(1) << 20
 )
 
 // storageConditions lists all health problems of the filesystem below the volumes.

@@ -22,6 +22,11 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
+const (
+	mib = int64(1) << 20
+	gib = int64(1) << 30
+)
+
 type mode = csi.VolumeCapability_AccessMode_Mode
 
 const (

@@ -13,6 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/request"
 )
 
 // NodePublishVolume makes a staged volume visible at a target path. It binds the staging path
@@ -28,7 +29,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	}
 	defer unlock()
 
-	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
+	a, err := request.ParseAccessFor(t.v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}
@@ -44,8 +45,8 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 		return nil, csierr.Invalidf("the staging path and the target path are the same, %q", staging)
 	}
 
-	readOnly := req.GetReadonly() || a.readerOnly || a.flags.ReadOnly()
-	if a.block {
+	readOnly := req.GetReadonly() || a.ReaderOnly || a.Flags.ReadOnly()
+	if a.Block {
 		err = t.publishBlock(a, staging, readOnly)
 	} else {
 		err = t.publishMount(ctx, a, staging, readOnly)
@@ -57,7 +58,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-func (t *target) publishMount(ctx context.Context, a access, staging string, readOnly bool) error {
+func (t *target) publishMount(ctx context.Context, a request.Access, staging string, readOnly bool) error {
 	from, err := t.look(staging)
 	if err != nil {
 		return err
@@ -90,7 +91,7 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 		return err
 	}
 
-	flags := a.flags
+	flags := a.Flags
 	if readOnly {
 		flags.Set |= unix.MOUNT_ATTR_RDONLY
 	}
@@ -117,7 +118,7 @@ func (t *target) confirmReadOnly(want bool) error {
 
 // publishBlock binds the node of the writable device, or of a second, read-only one. It refuses to
 // publish both at once, because their caches are not coherent.
-func (t *target) publishBlock(a access, staging string, readOnly bool) error {
+func (t *target) publishBlock(a request.Access, staging string, readOnly bool) error {
 	rw, err := t.loop(false)
 	if err != nil {
 		return err

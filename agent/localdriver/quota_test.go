@@ -17,11 +17,12 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-func quota(size string) map[string]string { return map[string]string{paramQuota: size} }
+func quota(size string) map[string]string { return map[string]string{request.ParamQuota: size} }
 
 func (b *bench) modify(id string, params map[string]string) error {
 	_, err := b.ControllerModifyVolume(background(), &csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: params})
@@ -50,22 +51,6 @@ func (b *bench) bytesOf(id, path string) *csi.VolumeUsage {
 	return resp.GetUsage()[0]
 }
 
-func TestParseQuota(t *testing.T) {
-	for text, want := range map[string]int64{
-		"1": 1024, "1024": 1024, "1025": 2048, "5GiB": 5 * gib, "5 GiB": 5 * gib, "1MB": 1000448, "2048B": 2048, "1PiB": 1 << 50,
-		"9223372036854774784": 9223372036854774784,
-	} {
-		if got, err := parseQuota(text); err != nil || got != want {
-			t.Errorf("%q: got %d (%v), want %d", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "0", "-1", "x", "GiB", "1.5GiB", "1Gi", "9223372036854775807", "8192PiB", "99999999999999999999"} {
-		if got, err := parseQuota(text); err == nil {
-			t.Errorf("%q: got %d", text, got)
-		}
-	}
-}
-
 func TestQuotaRefused(t *testing.T) {
 	b := newBench(t)
 	id, err := b.createWith("v", quota("none"), nil)
@@ -79,7 +64,7 @@ func TestQuotaRefused(t *testing.T) {
 		"no project quotas": {quota("5GiB"), []string{b.dir, "prjquota"}},
 		"no size":           {quota("much"), []string{`"much"`, "none", "10GiB"}},
 		"nothing":           {quota("0"), []string{`"0"`}},
-		"unknown":           {map[string]string{"iops": "5"}, []string{`"iops"`, paramQuota}},
+		"unknown":           {map[string]string{"iops": "5"}, []string{`"iops"`, request.ParamQuota}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			sandbox.WantCode(t, b.modify(id, c.params), codes.InvalidArgument, c.words...)

@@ -17,6 +17,7 @@ import (
 	"github.com/onsi/gomega"
 
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -99,7 +100,7 @@ func runSanitySuite() int {
 		cfg.Address = "unix://" + filepath.Join(dir, "csi.sock")
 		cfg.TargetPath, cfg.StagingPath = filepath.Join(dir, "mnt"), filepath.Join(dir, "stg")
 		cfg.TestVolumeSize, cfg.TestVolumeAccessType, cfg.TestVolumeParameters = k.size, k.access, k.params
-		cfg.TestVolumeExpandSize, cfg.TestVolumeMutableParameters = 2*k.size, map[string]string{paramQuota: noQuota}
+		cfg.TestVolumeExpandSize, cfg.TestVolumeMutableParameters = 2*k.size, map[string]string{request.ParamQuota: request.NoQuota}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {

@@ -11,43 +11,23 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
-
-// The only parameter of snapshots and group snapshots, and its only value.
-const (
-	paramConsistency   = "consistency"
-	consistencyPerFile = "per-file"
-)
-
-// parseConsistency reports whether a directory may be copied file by file while it has writers.
-func parseConsistency(m map[string]string) (perFile bool, err error) {
-	for _, k := range sortedKeys(m) {
-		switch {
-		case k != paramConsistency:
-			return false, csierr.Invalidf("unknown parameter %q; for snapshots the local driver knows %s", k, paramConsistency)
-		case m[k] != consistencyPerFile:
-			return false, csierr.Invalidf("parameter %q: %q is not %s", k, m[k], consistencyPerFile)
-		}
-		perFile = true
-	}
-
-	return perFile, nil
-}
 
 // CreateSnapshot copies a volume as it is at one moment. If the copy takes longer than a call, the
 // call returns ABORTED with the progress, and the caller repeats it. A returned snapshot is always
 // ready.
 func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	name, source := req.GetName(), req.GetSourceVolumeId()
-	if err := checkName("snapshot", name); err != nil {
+	if err := request.CheckName("snapshot", name); err != nil {
 		return nil, err
 	}
 	if source == "" {
 		return nil, csierr.Invalidf("the source volume id is empty")
 	}
 
-	perFile, err := parseConsistency(req.GetParameters())
+	perFile, err := request.ParseConsistency(req.GetParameters())
 	if err != nil {
 		return nil, err
 	}

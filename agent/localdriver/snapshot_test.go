@@ -11,6 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
@@ -195,7 +196,7 @@ func TestSnapshotOfDirectoryInUse(t *testing.T) {
 	sandbox.WantCode(t, err, codes.FailedPrecondition, "detach it first")
 	b.wantNothingHalf()
 	req := snapReq("s", id)
-	req.Parameters = map[string]string{paramConsistency: consistencyPerFile}
+	req.Parameters = map[string]string{request.ParamConsistency: request.ConsistencyPerFile}
 	resp, err := b.CreateSnapshot(background(), req)
 	sandbox.Must(t, err)
 	sandbox.WantContent(t, filepath.Join(b.state, store.DirSnapshots, resp.GetSnapshot().GetSnapshotId(), store.DataDir, "f"), "text")

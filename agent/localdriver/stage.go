@@ -10,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
@@ -26,7 +27,7 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 	}
 	defer unlock()
 
-	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
+	a, err := request.ParseAccessFor(t.v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +37,7 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 		return nil, err
 	}
 
-	if a.block {
+	if a.Block {
 		err = t.stageBlock(at)
 	} else {
 		err = t.stageMount(ctx, a, at)
@@ -79,7 +80,7 @@ func (t *target) stageBlock(at place) error {
 	return err
 }
 
-func (t *target) stageMount(ctx context.Context, a access, at place) error {
+func (t *target) stageMount(ctx context.Context, a request.Access, at place) error {
 	switch {
 	case at.dead != nil:
 		return at.refuse(t)
@@ -88,8 +89,8 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 		if err != nil {
 			return err
 		}
-		if ro != a.flags.ReadOnly() {
-			return csierr.Existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.flags.ReadOnly())
+		if ro != a.Flags.ReadOnly() {
+			return csierr.Existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.Flags.ReadOnly())
 		}
 		return mounts.Isolate(t.path) // a crash may have come between the mount and this
 	case at.kind != kindNone:
@@ -115,7 +116,7 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 	return t.confirm(kindOurs)
 }
 
-func (t *target) stageDirectory(a access) error {
+func (t *target) stageDirectory(a request.Access) error {
 	data, err := mounts.StatPath(t.data())
 	if err != nil {
 		return err
@@ -123,14 +124,14 @@ func (t *target) stageDirectory(a access) error {
 	if !data.IsDir() || data.MountRoot {
 		return csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", t.v.ID, t.data())
 	}
-	if err := mounts.Bind(t.data(), t.path, a.flags); err != nil {
+	if err := mounts.Bind(t.data(), t.path, a.Flags); err != nil {
 		return err
 	}
 
 	return mounts.Isolate(t.path)
 }
 
-func (t *target) stageImage(ctx context.Context, a access) error {
+func (t *target) stageImage(ctx context.Context, a request.Access) error {
 	uses, err := t.uses()
 	if err != nil {
 		return err
@@ -162,12 +163,12 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	// While targets keep the filesystem mounted, it must not be checked. The kernel only adds
 	// another mount of it.
 	if len(uses) == 0 {
-		if err = imagefs.CheckFilesystem(ctx, t.v.FSType, l.Path()); err == nil && !a.flags.ReadOnly() {
+		if err = imagefs.CheckFilesystem(ctx, t.v.FSType, l.Path()); err == nil && !a.Flags.ReadOnly() {
 			t.warnSmall(imagefs.GrowBeforeMount(ctx, t.v.FSType, l.Path()))
 		}
 	}
 	if err == nil {
-		err = mounts.MountDevice(l.Path(), t.path, t.v.FSType, a.flags)
+		err = mounts.MountDevice(l.Path(), t.path, t.v.FSType, a.Flags)
 	}
 	if err != nil && attached {
 		return errors.Join(err, t.detach(context.WithoutCancel(ctx), *l))
@@ -176,7 +177,7 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 		return err
 	}
 
-	if !a.flags.ReadOnly() {
+	if !a.Flags.ReadOnly() {
 		t.warnSmall(imagefs.GrowFilesystem(l.Path(), t.path, t.v.FSType))
 	}
 

@@ -1,4 +1,4 @@
-package localdriver
+package request
 
 import (
 	"fmt"
@@ -12,6 +12,27 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
+
+func TestSizes(t *testing.T) {
+	for _, c := range []struct {
+		typ, fs               string
+		required, limit, want int64
+	}{
+		{store.TypeDirectory, "", 0, 0, 0},
+		{store.TypeDirectory, "", 12345, 0, 12345},
+		{store.TypeImage, "ext4", 0, 0, gibibyte},
+		{store.TypeImage, "ext4", 0, 100*mebibyte + 1, 100 * mebibyte},
+		{store.TypeImage, "ext4", 20*mebibyte + 1, 0, 20*mebibyte + 4096},
+		{store.TypeImage, "ext4", 20 * mebibyte, 20 * mebibyte, 20 * mebibyte},
+		{store.TypeImage, "", mebibyte, 0, mebibyte},
+	} {
+		v := store.Volume{Type: c.typ, FSType: c.fs}
+		got, err := SizeFor(&v, &csi.CapacityRange{RequiredBytes: c.required, LimitBytes: c.limit})
+		if err != nil || got != c.want {
+			t.Errorf("%s %q %d to %d: got %d (%v), want %d", c.typ, c.fs, c.required, c.limit, got, err, c.want)
+		}
+	}
+}
 
 // FuzzCreate checks that a request to make a volume is refused with a proper code or describes a
 // possible volume, with a known type and a size within the range.
@@ -31,11 +52,11 @@ func FuzzCreate(f *testing.F) {
 		}
 		r := &csi.CreateVolumeRequest{Name: name, Parameters: map[string]string{key: value}, VolumeCapabilities: []*csi.VolumeCapability{c}}
 		if quota != "" {
-			r.MutableParameters = map[string]string{paramQuota: quota}
+			r.MutableParameters = map[string]string{ParamQuota: quota}
 		}
-		v, err := plan(r, store.TypeImage)
+		v, err := Plan(r, store.TypeImage)
 		if err == nil {
-			v.Capacity, err = sizeFor(&v, &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit})
+			v.Capacity, err = SizeFor(&v, &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit})
 		}
 		if err != nil {
 			if code := status.Code(err); code != codes.InvalidArgument && code != codes.OutOfRange {
@@ -70,4 +91,20 @@ func FuzzQuota(f *testing.F) {
 			t.Errorf("%q is %d bytes, and then %d, %v", text, n, same, err)
 		}
 	})
+}
+
+func TestParseQuota(t *testing.T) {
+	for text, want := range map[string]int64{
+		"1": 1024, "1024": 1024, "1025": 2048, "5GiB": 5 * gibibyte, "5 GiB": 5 * gibibyte, "1MB": 1000448, "2048B": 2048, "1PiB": 1 << 50,
+		"9223372036854774784": 9223372036854774784,
+	} {
+		if got, err := parseQuota(text); err != nil || got != want {
+			t.Errorf("%q: got %d (%v), want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "x", "GiB", "1.5GiB", "1Gi", "9223372036854775807", "8192PiB", "99999999999999999999"} {
+		if got, err := parseQuota(text); err == nil {
+			t.Errorf("%q: got %d", text, got)
+		}
+	}
 }

@@ -1,7 +1,11 @@
-package localdriver
+// Package request checks and parses the parameters, capabilities and sizes of CSI requests, and plans
+// volumes from them.
+package request
 
 import (
+	"math"
 	"slices"
+	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -10,14 +14,14 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// access is a parsed volume capability.
-type access struct {
-	block      bool
+// Access is a parsed volume capability.
+type Access struct {
+	Block      bool
 	fsType     string // as requested; if empty, the volume decides
-	flags      mounts.MountFlags
-	readerOnly bool
-	manyPaths  bool // may be published at more than one target
-	group      int  // the group that must own the volume; -1 for none
+	Flags      mounts.MountFlags
+	ReaderOnly bool
+	ManyPaths  bool // may be published at more than one target
+	Group      int  // the group that must own the volume; -1 for none
 }
 
 // defaultFlags come before the mount_flags of a capability, which may revoke them with suid and
@@ -27,15 +31,15 @@ var defaultFlags = []string{"nosuid", "nodev"}
 
 // parseAccess parses a capability. It returns INVALID_ARGUMENT for a capability that the driver
 // never supports.
-func parseAccess(c *csi.VolumeCapability) (access, error) {
-	a := access{group: -1}
+func parseAccess(c *csi.VolumeCapability) (Access, error) {
+	a := Access{Group: -1}
 	switch mode := c.GetAccessMode().GetMode(); mode {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
 		csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
-		a.manyPaths = true
+		a.ManyPaths = true
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
-		a.readerOnly = true
+		a.ReaderOnly = true
 	case csi.VolumeCapability_AccessMode_UNKNOWN:
 		return a, csierr.Invalidf("the capability has no access mode")
 	default:
@@ -44,14 +48,14 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 
 	switch {
 	case c.GetBlock() != nil:
-		a.block = true
+		a.Block = true
 	case c.GetMount() != nil:
 		var err error
-		if a.group, err = parseGroup(c.GetMount().GetVolumeMountGroup()); err != nil {
+		if a.Group, err = parseGroup(c.GetMount().GetVolumeMountGroup()); err != nil {
 			return a, err
 		}
 		a.fsType = c.GetMount().GetFsType()
-		a.flags = mounts.ParseMountFlags(slices.Concat(defaultFlags, c.GetMount().GetMountFlags()))
+		a.Flags = mounts.ParseMountFlags(slices.Concat(defaultFlags, c.GetMount().GetMountFlags()))
 	default:
 		return a, csierr.Invalidf("the capability says neither mount nor block")
 	}
@@ -59,11 +63,11 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 	return a, nil
 }
 
-// parseAccessFor parses a capability for use with one volume. It returns FAILED_PRECONDITION if the
+// ParseAccessFor parses a capability for use with one volume. It returns FAILED_PRECONDITION if the
 // volume was not created for that capability.
-func parseAccessFor(v store.Volume, c *csi.VolumeCapability) (access, error) {
+func ParseAccessFor(v store.Volume, c *csi.VolumeCapability) (Access, error) {
 	if c == nil {
-		return access{}, csierr.Invalidf("the volume capability is missing")
+		return Access{}, csierr.Invalidf("the volume capability is missing")
 	}
 
 	a, err := parseAccess(c)
@@ -72,16 +76,28 @@ func parseAccessFor(v store.Volume, c *csi.VolumeCapability) (access, error) {
 	}
 
 	switch {
-	case a.block && !v.Block:
+	case a.Block && !v.Block:
 		return a, csierr.Preconditionf("volume %q was not created for block access", v.ID)
-	case !a.block && v.Type == store.TypeImage && v.FSType == "":
+	case !a.Block && v.Type == store.TypeImage && v.FSType == "":
 		return a, csierr.Preconditionf("volume %q was created for block access only and holds no filesystem of ours", v.ID)
 	case a.fsType != "" && a.fsType != v.FSType:
 		return a, csierr.Preconditionf("volume %q cannot be mounted as %q: %s", v.ID, a.fsType, v.Describe())
-	case v.Type == store.TypeDirectory && len(a.flags.Fs) > 0:
+	case v.Type == store.TypeDirectory && len(a.Flags.Fs) > 0:
 		return a, csierr.Invalidf("mount flag %q belongs to a filesystem, and volume %q is a directory; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
-			a.flags.Fs[0], v.ID)
+			a.Flags.Fs[0], v.ID)
 	}
 
 	return a, nil
+}
+
+// parseGroup parses a volume_mount_group, a numeric group id. It returns -1 for an empty one.
+func parseGroup(group string) (int, error) {
+	if group == "" {
+		return -1, nil
+	}
+	gid, err := strconv.ParseUint(group, 10, 32)
+	if err != nil || gid == math.MaxUint32 { // chown takes this value as "unchanged"
+		return -1, csierr.Invalidf("volume_mount_group %q is not the number of a group", group)
+	}
+	return int(gid), nil
 }

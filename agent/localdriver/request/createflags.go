@@ -1,4 +1,4 @@
-package localdriver
+package request
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// checkFlags refuses mount flags with which the new volume could never be mounted.
-func checkFlags(v store.Volume, caps []*csi.VolumeCapability) error {
+// CheckFlags refuses mount flags with which the new volume could never be mounted.
+func CheckFlags(v store.Volume, caps []*csi.VolumeCapability) error {
 	for _, c := range caps {
 		a, err := parseAccess(c)
 		if err != nil {
@@ -20,12 +20,12 @@ func checkFlags(v store.Volume, caps []*csi.VolumeCapability) error {
 		}
 
 		switch {
-		case a.block:
-		case v.Type == store.TypeDirectory && len(a.flags.Fs) > 0:
+		case a.Block:
+		case v.Type == store.TypeDirectory && len(a.Flags.Fs) > 0:
 			return csierr.Invalidf("mount flag %q belongs to a filesystem, and a volume of type %q has none of its own; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
-				a.flags.Fs[0], store.TypeDirectory)
+				a.Flags.Fs[0], store.TypeDirectory)
 		case v.Type == store.TypeImage:
-			if err := tryOptions(v.FSType, a.flags.Fs); err != nil {
+			if err := tryOptions(v.FSType, a.Flags.Fs); err != nil {
 				return err
 			}
 		}

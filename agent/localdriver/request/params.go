@@ -1,4 +1,4 @@
-package localdriver
+package request
 
 import (
 	"cmp"
@@ -15,35 +15,35 @@ import (
 )
 
 const (
-	mib = int64(1) << 20
-	gib = int64(1) << 30
+	mebibyte = int64(1) << 20
+	gibibyte = int64(1) << 30
 
-	defaultImageSize = 1 * gib
-	minRawSize       = 1 * mib
+	defaultImageSize = 1 * gibibyte
+	minRawSize       = 1 * mebibyte
 	imageGranularity = 4096 // bytes; images are a multiple of this
 	maxNameBytes     = 128  // CSI's bound on a string
 )
 
-// params are the parsed create parameters, with known keys and values only.
-type params struct {
-	typ    string // empty when not given
-	fsType string // empty when not given
+// Params are the parsed create parameters, with known keys and values only.
+type Params struct {
+	Typ    string // empty when not given
+	FsType string // empty when not given
 }
 
-func parseParams(m map[string]string) (params, error) {
-	var p params
+func ParseParams(m map[string]string) (Params, error) {
+	var p Params
 	for _, k := range sortedKeys(m) {
 		switch v := m[k]; k {
 		case store.ParamType:
 			if v != store.TypeDirectory && v != store.TypeImage {
 				return p, csierr.Invalidf("parameter %q: %q is not one of %s, %s", k, v, store.TypeDirectory, store.TypeImage)
 			}
-			p.typ = v
+			p.Typ = v
 		case store.ParamFSType:
 			if _, ok := imagefs.FindFilesystem(v); !ok {
 				return p, csierr.Invalidf("parameter %q: %q is not one of %s", k, v, imagefs.FilesystemNames())
 			}
-			p.fsType = v
+			p.FsType = v
 		default:
 			return p, csierr.Invalidf("unknown parameter %q; the local driver knows %s and %s", k, store.ParamType, store.ParamFSType)
 		}
@@ -52,10 +52,10 @@ func parseParams(m map[string]string) (params, error) {
 	return p, nil
 }
 
-// cannot reports whether no volume with these parameters can have the capability.
-func (p params) cannot(c *csi.VolumeCapability) bool {
+// Cannot reports whether no volume with these parameters can have the capability.
+func (p Params) Cannot(c *csi.VolumeCapability) bool {
 	a, err := parseAccess(c)
-	return err != nil || a.block && p.typ == store.TypeDirectory
+	return err != nil || a.Block && p.Typ == store.TypeDirectory
 }
 
 func sortedKeys(m map[string]string) []string {
@@ -67,11 +67,11 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// plan turns a create request into a planned volume, without id and size. typ is the type for a
+// Plan turns a create request into a planned volume, without id and size. typ is the type for a
 // request that names none.
-func plan(req *csi.CreateVolumeRequest, typ string) (store.Volume, error) {
+func Plan(req *csi.CreateVolumeRequest, typ string) (store.Volume, error) {
 	v := store.Volume{Version: store.MetaVersion, Name: req.GetName()}
-	if err := checkName("volume", v.Name); err != nil {
+	if err := CheckName("volume", v.Name); err != nil {
 		return v, err
 	}
 
@@ -80,18 +80,18 @@ func plan(req *csi.CreateVolumeRequest, typ string) (store.Volume, error) {
 		return v, csierr.Invalidf("no volume capabilities are given")
 	}
 
-	p, err := parseParams(req.GetParameters())
+	p, err := ParseParams(req.GetParameters())
 	if err != nil {
 		return v, err
 	}
 
-	change, err := parseMutable(req.GetMutableParameters())
+	change, err := ParseMutable(req.GetMutableParameters())
 	if err != nil {
 		return v, err
 	}
 
-	v.Type, v.Quota = cmp.Or(p.typ, typ), change.quota
-	fsType, mounted := p.fsType, false
+	v.Type, v.Quota = cmp.Or(p.Typ, typ), change.Quota
+	fsType, mounted := p.FsType, false
 
 	for _, c := range req.GetVolumeCapabilities() {
 		a, err := parseAccess(c)
@@ -99,8 +99,8 @@ func plan(req *csi.CreateVolumeRequest, typ string) (store.Volume, error) {
 			return v, err
 		}
 
-		v.Block = v.Block || a.block
-		mounted = mounted || !a.block
+		v.Block = v.Block || a.Block
+		mounted = mounted || !a.Block
 		if a.fsType != "" && fsType != "" && a.fsType != fsType {
 			return v, csierr.Invalidf("two filesystem types are asked for: %q and %q", fsType, a.fsType)
 		}
@@ -140,7 +140,7 @@ func settle(v *store.Volume, fsType string, mounted bool) error {
 	return nil
 }
 
-func checkName(what, name string) error {
+func CheckName(what, name string) error {
 	switch {
 	case name == "":
 		return csierr.Invalidf("the %s name is empty", what)
@@ -152,9 +152,9 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// sizeFor chooses the capacity in bytes for a range. A directory gets the required size, which is
+// SizeFor chooses the capacity in bytes for a range. A directory gets the required size, which is
 // only recorded. An image gets a multiple of imageGranularity within the range.
-func sizeFor(v *store.Volume, r *csi.CapacityRange) (int64, error) {
+func SizeFor(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
 		return 0, csierr.Invalidf("the capacity range %d to %d is negative", required, limit)
@@ -174,7 +174,7 @@ func sizeFor(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	size := defaultImageSize
 	switch {
 	case required > 0 && required < least, limit > 0 && limit < least:
-		return 0, csierr.OutOfRangef("%s needs at least %d bytes (%d MiB)", kind, least, least/mib)
+		return 0, csierr.OutOfRangef("%s needs at least %d bytes (%d MiB)", kind, least, least/mebibyte)
 	case required > 0:
 		size = (required + imageGranularity - 1) / imageGranularity * imageGranularity
 	case limit > 0 && limit < size:
@@ -188,9 +188,9 @@ func sizeFor(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	return size, nil
 }
 
-// satisfies returns the reason why an existing volume does not fit a create request with the same
+// Satisfies returns the reason why an existing volume does not fit a create request with the same
 // name, or nil.
-func satisfies(v *store.Volume, want store.Volume, r *csi.CapacityRange) error {
+func Satisfies(v *store.Volume, want store.Volume, r *csi.CapacityRange) error {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
 	case v.Type != want.Type:
