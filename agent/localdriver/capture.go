@@ -15,6 +15,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/agent/localdriver/tree"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
@@ -122,14 +123,14 @@ func (d *driver) classify(one *captured, perFile bool) error {
 	}
 
 	one.loops = loops
-	uses, err := d.uses(v, loops)
+	uses, err := usage.UsesOf(v, loops)
 	if err != nil {
 		return err
 	}
 
 	for _, u := range uses {
-		if !u.node {
-			one.points = append(one.points, u.point)
+		if !u.Node {
+			one.points = append(one.points, u.Point)
 		}
 	}
 
@@ -150,14 +151,14 @@ func (d *driver) refuseWriters(v store.Volume) error {
 	}
 
 	for _, e := range entries {
-		if showsDirectory(e, v.ID) && !e.ReadOnly {
+		if usage.ShowsDirectory(e, v.ID) && !e.ReadOnly {
 			return refuse(fmt.Sprintf("%q", e.Point))
 		}
 	}
 
 	var elsewhere error
 	err = mounts.OtherNamespaces([]string{v.ID}, func(pid int, e mounts.MountEntry) {
-		if elsewhere == nil && showsDirectory(e, v.ID) && !e.ReadOnly {
+		if elsewhere == nil && usage.ShowsDirectory(e, v.ID) && !e.ReadOnly {
 			elsewhere = refuse(fmt.Sprintf("%q, in the mount namespace of process %d", e.Point, pid))
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // ControllerGetVolumeHealth returns the health problems of a volume. The driver serves one node, so
@@ -168,7 +169,7 @@ func (d *driver) inspect(look loopdev.Surroundings, id string, paths []string) (
 		l, err := loopdev.InspectLoop(name, loopdev.ImageRef{Path: d.store.DataPath(v), Dev: data.Dev, Ino: data.Ino})
 		if err == nil && l != nil && l.Usable() {
 			loops = append(loops, *l)
-			s.inspectFilesystem(v, *l, look.Mounts)
+			inspectFilesystem(&s, v, *l, look.Mounts)
 		}
 	}
 
@@ -176,7 +177,7 @@ func (d *driver) inspect(look loopdev.Surroundings, id string, paths []string) (
 }
 
 // inspectFilesystem inspects the mounts of the filesystem on a device.
-func (s *symptoms) inspectFilesystem(v store.Volume, l loopdev.LoopDevice, table []mounts.MountEntry) {
+func inspectFilesystem(s *symptoms, v store.Volume, l loopdev.LoopDevice, table []mounts.MountEntry) {
 	i := slices.IndexFunc(table, l.Holds)
 	if i < 0 {
 		return
@@ -252,20 +253,20 @@ func (d *driver) inspectPaths(s *symptoms, v store.Volume, loops []loopdev.LoopD
 			continue
 		}
 
-		p, err := d.checkPath("volume path", p)
+		p, err := usage.CheckPath(d.store, "volume path", p)
 		if err != nil {
 			return err
 		}
 
-		at, err := d.look(v, loops, p)
+		at, err := usage.LookAt(d.store, v, loops, p)
 		switch {
 		case err != nil:
 			return err
-		case at.dead != nil && at.kind == kindOurs:
-			s.dead = at.dead.Error()
-		case at.kind == kindForeign:
+		case at.Dead != nil && at.Kind == usage.KindOurs:
+			s.dead = at.Dead.Error()
+		case at.Kind == usage.KindForeign:
 			s.foreign = p
-		case at.kind == kindNone && (i > 0 || !v.Block): // raw block has no mount at its staging path
+		case at.Kind == usage.KindNone && (i > 0 || !v.Block): // raw block has no mount at its staging path
 			s.unmounted = p
 		}
 	}

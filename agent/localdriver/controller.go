@@ -18,6 +18,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // ControllerGetCapabilities lists only calls that are implemented completely.
@@ -180,7 +181,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 	case err != nil:
 		return nil, err
 	default:
-		if err := d.checkUnused(v); err != nil {
+		if err := usage.CheckUnused(d.store, v); err != nil {
 			return nil, err
 		}
 		if err := d.store.Trash(v); err != nil {

@@ -25,14 +25,14 @@ func (t *target) admitPath(a request.Access, staging string) error {
 
 	note := t.d.store.Path(store.DirVolumes, t.v.ID, store.ExclusiveFile)
 	for _, u := range uses {
-		if u.point == staging || u.point == t.path {
+		if u.Point == staging || u.Point == t.path {
 			continue
 		}
 		if !a.ManyPaths {
-			return csierr.Preconditionf("volume %q is published at %q, and its access mode allows one target", t.v.ID, u.point)
+			return csierr.Preconditionf("volume %q is published at %q, and its access mode allows one target", t.v.ID, u.Point)
 		}
 		if _, err := os.Lstat(note); err == nil {
-			return csierr.Preconditionf("volume %q is published at %q in an access mode that allows one target", t.v.ID, u.point)
+			return csierr.Preconditionf("volume %q is published at %q in an access mode that allows one target", t.v.ID, u.Point)
 		}
 
 		return nil

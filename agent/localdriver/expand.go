@@ -15,6 +15,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // A volume grows in this order:
@@ -187,12 +188,12 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	if err != nil {
 		return nil, err
 	}
-	if at.dead != nil {
-		return nil, at.refuse(t)
+	if at.Dead != nil {
+		return nil, at.Refuse(t.v.ID)
 	}
 
-	staged := at.kind == kindNode || at.kind == kindOurs
-	if !staged && t.v.Type == store.TypeImage && len(t.loops) > 0 && t.v.Block && at.kind == kindNone {
+	staged := at.Kind == usage.KindNode || at.Kind == usage.KindOurs
+	if !staged && t.v.Type == store.TypeImage && len(t.loops) > 0 && t.v.Block && at.Kind == usage.KindNone {
 		staged = true // raw block has no mount at its staging path
 	}
 
@@ -207,12 +208,12 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	}
 
 	switch {
-	case at.kind != kindOurs || t.v.Type != store.TypeImage:
+	case at.Kind != usage.KindOurs || t.v.Type != store.TypeImage:
 	case imagefs.TooSmallToGrow(t.v.FSType, t.v.Capacity):
 		// Only an older driver made such a size. The volume remains usable.
-		t.warnSmall(imagefs.GrowFilesystem(at.loop.Path(), t.path, t.v.FSType))
+		t.warnSmall(imagefs.GrowFilesystem(at.Loop.Path(), t.path, t.v.FSType))
 	default:
-		if err := imagefs.GrowFilesystem(at.loop.Path(), t.path, t.v.FSType); err != nil {
+		if err := imagefs.GrowFilesystem(at.Loop.Path(), t.path, t.v.FSType); err != nil {
 			return nil, err
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
 	"github.com/volagent/volagent/agent/localdriver/tree"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // The requests of ioctl_fsfreeze(2), with the numbers of most architectures.
@@ -187,15 +188,15 @@ func (d *driver) thawVolume(ctx context.Context, v store.Volume) error {
 		return err // no device: no mount, so no frozen filesystem
 	}
 
-	uses, err := d.uses(v, loops)
+	uses, err := usage.UsesOf(v, loops)
 	if err != nil {
 		return err
 	}
 
 	var points []string
 	for _, u := range uses {
-		if !u.node {
-			points = append(points, u.point)
+		if !u.Node {
+			points = append(points, u.Point)
 		}
 	}
 

@@ -43,8 +43,8 @@ func (t *target) giveToGroup(ctx context.Context, a request.Access, at string) e
 	}
 
 	for _, u := range uses {
-		if u.point != at && u.point != t.path {
-			return csierr.Preconditionf("volume %q cannot be given to group %d: it is published at %q and belongs to another group", t.v.ID, a.Group, u.point)
+		if u.Point != at && u.Point != t.path {
+			return csierr.Preconditionf("volume %q cannot be given to group %d: it is published at %q and belongs to another group", t.v.ID, a.Group, u.Point)
 		}
 	}
 

@@ -10,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // NodeGetCapabilities lists only calls that are implemented completely.
@@ -60,7 +61,7 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 		return nil, nil, csierr.Invalidf("the volume id is empty")
 	}
 
-	path, err := d.checkPath(what, path)
+	path, err := usage.CheckPath(d.store, what, path)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -145,32 +146,34 @@ func (t *target) detach(ctx context.Context, l loopdev.LoopDevice) error {
 
 func (t *target) data() string { return t.d.store.DataPath(t.v) }
 
-func (t *target) look(path string) (place, error) { return t.d.look(t.v, t.loops, path) }
+func (t *target) look(path string) (usage.Place, error) {
+	return usage.LookAt(t.d.store, t.v, t.loops, path)
+}
 
 // uses lists the paths where this driver mounted the volume. It finds mounts by other programs only
-// when it searches for the volume for the first time. checkUnused always finds them.
-func (t *target) uses() ([]use, error) {
+// when it searches for the volume for the first time. CheckUnused always finds them.
+func (t *target) uses() ([]usage.Use, error) {
 	paths, known := t.d.seen.at(t.v.ID)
 	if !known {
-		uses, err := t.d.uses(t.v, t.loops)
+		uses, err := usage.UsesOf(t.v, t.loops)
 		if err != nil {
 			return nil, err
 		}
 		t.d.seen.learn(t.v.ID)
 		for _, u := range uses {
-			t.d.seen.learn(t.v.ID, u.point)
+			t.d.seen.learn(t.v.ID, u.Point)
 		}
 		return uses, nil
 	}
 
-	var found []use
+	var found []usage.Use
 	for _, p := range paths {
 		at, err := t.look(p)
 		switch {
 		case err != nil:
 			return nil, err
-		case at.kind == kindOurs || at.kind == kindNode:
-			found = append(found, use{point: p, loop: at.loop, node: at.kind == kindNode})
+		case at.Kind == usage.KindOurs || at.Kind == usage.KindNode:
+			found = append(found, usage.Use{Point: p, Loop: at.Loop, Node: at.Kind == usage.KindNode})
 		case p != t.path:
 			t.d.seen.forget(t.v.ID, p)
 		}
@@ -187,7 +190,7 @@ func (t *target) willMount() {
 	}
 }
 
-// loop returns the volume's attached device, writable or read-only, or nil. It returns an error if
+// Loop returns the volume's attached device, writable or read-only, or nil. It returns an error if
 // a device is unusable, because a second device beside it could lose writes.
 func (t *target) loop(readOnly bool) (*loopdev.LoopDevice, error) {
 	for i, l := range t.loops {
@@ -226,15 +229,15 @@ func (t *target) checkImage() error {
 // takeDown unmounts every mount of this volume at the path, even several on top of each other, and
 // stray nodes of its devices. For a mount that is not the volume's, it changes nothing and returns
 // an error.
-func (t *target) takeDown() (place, error) {
+func (t *target) takeDown() (usage.Place, error) {
 	for {
 		at, err := t.look(t.path)
 		switch {
 		case err != nil:
 			return at, err
-		case at.kind == kindNone:
+		case at.Kind == usage.KindNone:
 			return at, nil
-		case at.kind == kindForeign && !at.stray:
+		case at.Kind == usage.KindForeign && !at.Stray:
 			return at, csierr.Preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
 		}
 

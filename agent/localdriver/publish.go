@@ -14,6 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // NodePublishVolume makes a staged volume visible at a target path. It binds the staging path
@@ -37,7 +38,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 		return nil, csierr.Preconditionf("the staging path is not set")
 	}
 
-	staging, err := d.checkPath("staging path", req.GetStagingTargetPath())
+	staging, err := usage.CheckPath(d.store, "staging path", req.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
@@ -63,11 +64,11 @@ func (t *target) publishMount(ctx context.Context, a request.Access, staging str
 	if err != nil {
 		return err
 	}
-	if from.kind != kindOurs {
+	if from.Kind != usage.KindOurs {
 		return csierr.Preconditionf("volume %q is not staged at %q", t.v.ID, staging)
 	}
-	if from.dead != nil {
-		return from.refuse(t)
+	if from.Dead != nil {
+		return from.Refuse(t.v.ID)
 	}
 
 	stagedRO, err := mounts.IsReadOnly(staging)
@@ -76,7 +77,7 @@ func (t *target) publishMount(ctx context.Context, a request.Access, staging str
 	}
 
 	readOnly = readOnly || stagedRO
-	if done, err := t.published(kindOurs, readOnly); done || err != nil {
+	if done, err := t.published(usage.KindOurs, readOnly); done || err != nil {
 		return err
 	}
 	if err := t.admitPath(a, staging); err != nil {
@@ -98,7 +99,7 @@ func (t *target) publishMount(ctx context.Context, a request.Access, staging str
 
 	err = mounts.Bind(staging, t.path, flags)
 	if err == nil {
-		err = t.confirm(kindOurs)
+		err = t.confirm(usage.KindOurs)
 	}
 	if err == nil {
 		err = t.confirmReadOnly(readOnly)
@@ -136,19 +137,19 @@ func (t *target) publishBlock(a request.Access, staging string, readOnly bool) e
 	}
 
 	for _, u := range uses {
-		if !u.node {
-			return csierr.Preconditionf("volume %q cannot be published as a block device: its filesystem is mounted at %q", t.v.ID, u.point)
+		if !u.Node {
+			return csierr.Preconditionf("volume %q cannot be published as a block device: its filesystem is mounted at %q", t.v.ID, u.Point)
 		}
 	}
 
-	if done, err := t.published(kindNode, readOnly); done || err != nil {
+	if done, err := t.published(usage.KindNode, readOnly); done || err != nil {
 		return err
 	}
 
 	for _, u := range uses {
-		if u.loop.ReadOnly != readOnly {
+		if u.Loop.ReadOnly != readOnly {
 			return csierr.Preconditionf("volume %q cannot be published with read-only %t: it is published with read-only %t at %q, and a block volume cannot be both",
-				t.v.ID, readOnly, u.loop.ReadOnly, u.point)
+				t.v.ID, readOnly, u.Loop.ReadOnly, u.Point)
 		}
 	}
 
@@ -200,7 +201,7 @@ func (t *target) confirmNode(want loopdev.LoopDevice) error {
 	if err != nil {
 		return err
 	}
-	if at.kind != kindNode || at.loop.Rdev != want.Rdev {
+	if at.Kind != usage.KindNode || at.Loop.Rdev != want.Rdev {
 		return csierr.Internalf("%s was bound to %q, but something else is there now", want.Path(), t.path)
 	}
 
@@ -214,7 +215,7 @@ func (t *target) confirmNode(want loopdev.LoopDevice) error {
 
 // published reports whether the target is already published exactly as requested. It returns an
 // error if the target is published in another way.
-func (t *target) published(want kind, readOnly bool) (bool, error) {
+func (t *target) published(want usage.Kind, readOnly bool) (bool, error) {
 	at, err := t.look(t.path)
 	if err != nil {
 		return false, err
@@ -222,16 +223,16 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 
 	var ro bool
 	switch {
-	case at.kind == kindNone:
+	case at.Kind == usage.KindNone:
 		return false, nil
-	case at.stray:
+	case at.Stray:
 		return false, csierr.Preconditionf("the loop device of volume %q, which was published at %q, has been detached; unpublish and unstage the volume, and stage it again", t.v.ID, t.path)
-	case at.kind == kindForeign:
+	case at.Kind == usage.KindForeign:
 		return false, csierr.Preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
-	case at.kind != want:
+	case at.Kind != want:
 		return false, csierr.Existsf("volume %q is published at %q with another access type", t.v.ID, t.path)
-	case at.kind == kindNode:
-		ro = at.loop.ReadOnly
+	case at.Kind == usage.KindNode:
+		ro = at.Loop.ReadOnly
 	default:
 		if ro, err = mounts.IsReadOnly(t.path); err != nil {
 			return false, err
@@ -356,7 +357,7 @@ func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(uses, func(u use) bool { return u.loop.Rdev == l.Rdev }) {
+		if slices.ContainsFunc(uses, func(u usage.Use) bool { return u.Loop.Rdev == l.Rdev }) {
 			continue
 		}
 		if err := t.detach(ctx, l); err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/request"
 	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // NodeStageVolume mounts a volume at its staging path. For a raw block volume, it only attaches the
@@ -52,8 +53,8 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 	return &csi.NodeStageVolumeResponse{}, nil
 }
 
-func (t *target) stageBlock(at place) error {
-	if at.kind == kindOurs {
+func (t *target) stageBlock(at usage.Place) error {
+	if at.Kind == usage.KindOurs {
 		return csierr.Existsf("volume %q is staged at %q with a filesystem, not for block access", t.v.ID, t.path)
 	}
 
@@ -63,8 +64,8 @@ func (t *target) stageBlock(at place) error {
 	}
 
 	for _, u := range uses {
-		if !u.node {
-			return csierr.Preconditionf("volume %q cannot be staged for block access: its filesystem is mounted at %q", t.v.ID, u.point)
+		if !u.Node {
+			return csierr.Preconditionf("volume %q cannot be staged for block access: its filesystem is mounted at %q", t.v.ID, u.Point)
 		}
 	}
 
@@ -80,11 +81,11 @@ func (t *target) stageBlock(at place) error {
 	return err
 }
 
-func (t *target) stageMount(ctx context.Context, a request.Access, at place) error {
+func (t *target) stageMount(ctx context.Context, a request.Access, at usage.Place) error {
 	switch {
-	case at.dead != nil:
-		return at.refuse(t)
-	case at.kind == kindOurs:
+	case at.Dead != nil:
+		return at.Refuse(t.v.ID)
+	case at.Kind == usage.KindOurs:
 		ro, err := mounts.IsReadOnly(t.path)
 		if err != nil {
 			return err
@@ -93,7 +94,7 @@ func (t *target) stageMount(ctx context.Context, a request.Access, at place) err
 			return csierr.Existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.Flags.ReadOnly())
 		}
 		return mounts.Isolate(t.path) // a crash may have come between the mount and this
-	case at.kind != kindNone:
+	case at.Kind != usage.KindNone:
 		return csierr.Preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
 	case !at.Exists:
 		return csierr.Preconditionf("the staging path %q does not exist", t.path)
@@ -113,7 +114,7 @@ func (t *target) stageMount(ctx context.Context, a request.Access, at place) err
 		return err
 	}
 
-	return t.confirm(kindOurs)
+	return t.confirm(usage.KindOurs)
 }
 
 func (t *target) stageDirectory(a request.Access) error {
@@ -138,8 +139,8 @@ func (t *target) stageImage(ctx context.Context, a request.Access) error {
 	}
 
 	for _, u := range uses {
-		if u.node {
-			return csierr.Preconditionf("volume %q cannot be mounted: it is published as a block device at %q", t.v.ID, u.point)
+		if u.Node {
+			return csierr.Preconditionf("volume %q cannot be mounted: it is published as a block device at %q", t.v.ID, u.Point)
 		}
 	}
 
@@ -193,12 +194,12 @@ func (t *target) warnSmall(err error) {
 }
 
 // confirm verifies the mount at the path after it was made.
-func (t *target) confirm(want kind) error {
+func (t *target) confirm(want usage.Kind) error {
 	at, err := t.look(t.path)
 	if err != nil {
 		return err
 	}
-	if at.kind != want {
+	if at.Kind != want {
 		return csierr.Internalf("volume %q was mounted at %q, but something else is there now", t.v.ID, t.path)
 	}
 	return nil
@@ -217,8 +218,8 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolu
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(uses, func(u use) bool { return u.point != t.path }); i >= 0 {
-		return nil, csierr.Preconditionf("volume %q cannot be unstaged: it is still mounted at %q", t.v.ID, uses[i].point)
+	if i := slices.IndexFunc(uses, func(u usage.Use) bool { return u.Point != t.path }); i >= 0 {
+		return nil, csierr.Preconditionf("volume %q cannot be unstaged: it is still mounted at %q", t.v.ID, uses[i].Point)
 	}
 	if _, err := t.takeDown(); err != nil {
 		return nil, err

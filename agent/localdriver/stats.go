@@ -10,6 +10,7 @@ import (
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // NodeGetVolumeStats reports the bytes and inodes of a mounted volume, or the size of a block
@@ -26,7 +27,7 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeSta
 	}
 
 	notThere := csierr.Errorf(codes.NotFound, "volume %q is not mounted at %q", v.ID, req.GetVolumePath())
-	path, err := d.checkPath("volume path", req.GetVolumePath())
+	path, err := usage.CheckPath(d.store, "volume path", req.GetVolumePath())
 	if err != nil {
 		return nil, notThere
 	}
@@ -41,14 +42,14 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeSta
 		return nil, err
 	}
 
-	switch at.kind {
-	case kindOurs:
+	switch at.Kind {
+	case usage.KindOurs:
 		resp, err := mountStats(path)
 		if err == nil {
 			d.quotaStats(v, resp)
 		}
 		return resp, err
-	case kindNode:
+	case usage.KindNode:
 		size, err := loopdev.BlockSize(path)
 		if err != nil {
 			return nil, err

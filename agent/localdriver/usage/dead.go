@@ -1,4 +1,5 @@
-package localdriver
+// Package usage finds the mounts of a volume, and decides whether a mount at a path shows that volume.
+package usage
 
 import (
 	"errors"
@@ -16,16 +17,16 @@ import (
 
 // lookDead examines a path on which even statx fails with EIO. An xfs that shut down after an error
 // answers only statfs. The mount table still identifies it, so that it can be unmounted.
-func lookDead(loops []loopdev.LoopDevice, p string, cause error) (place, error) {
+func lookDead(loops []loopdev.LoopDevice, p string, cause error) (Place, error) {
 	e, err := mountOf(p)
 	if err != nil || e.Point != p {
-		return place{}, errors.Join(cause, err) // the path lies inside the dead filesystem
+		return Place{}, errors.Join(cause, err) // the path lies inside the dead filesystem
 	}
 
-	found := place{PathState: mounts.PathState{Exists: true, MountRoot: true}, kind: kindForeign, dead: cause}
+	found := Place{PathState: mounts.PathState{Exists: true, MountRoot: true}, Kind: KindForeign, Dead: cause}
 	for i := range loops {
 		if loops[i].Holds(e) && e.Root == "/" {
-			found.kind, found.loop = kindOurs, &loops[i]
+			found.Kind, found.Loop = KindOurs, &loops[i]
 		}
 	}
 
@@ -58,7 +59,7 @@ func mountOf(p string) (mounts.MountEntry, error) {
 	return mounts.MountEntry{}, fmt.Errorf("cannot tell the mount of %q: the kernel does not say", p)
 }
 
-// refuse returns the error for a call that needs the filesystem, which has shut down.
-func (at place) refuse(t *target) error {
-	return csierr.Preconditionf("the filesystem of volume %q is shut down after an error (%v); unpublish and unstage it, and stage it again", t.v.ID, at.dead)
+// Refuse returns the error for a call that needs the filesystem, which has shut down.
+func (at Place) Refuse(id string) error {
+	return csierr.Preconditionf("the filesystem of volume %q is shut down after an error (%v); unpublish and unstage it, and stage it again", id, at.Dead)
 }

@@ -1,4 +1,4 @@
-package localdriver
+package usage
 
 import (
 	"testing"
@@ -18,7 +18,7 @@ func TestShowsDirectory(t *testing.T) {
 		"/s/volumes/vol-bbbbbbbbbbbbbbbb/data":       false,
 		"/s/volumes/vol-bbbbbbbbbbbbbbbb/data/" + id: false,
 	} {
-		if got := showsDirectory(mounts.MountEntry{Root: root}, id); got != want {
+		if got := ShowsDirectory(mounts.MountEntry{Root: root}, id); got != want {
 			t.Errorf("%q: got %t", root, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package localdriver
+package usage
 
 import (
 	"errors"
@@ -16,25 +16,25 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// use is one mount of a volume, or of a part of it, in the mount table.
-type use struct {
-	point string
-	loop  *loopdev.LoopDevice // of an image
-	node  bool                // the loop device's node is bound here, not the filesystem on it
+// Use is one mount of a volume, or of a part of it, in the mount table.
+type Use struct {
+	Point string
+	Loop  *loopdev.LoopDevice // of an image
+	Node  bool                // the loop device's node is bound here, not the filesystem on it
 }
 
-// uses lists the mounts of a volume in our mount namespace. loops are the volume's devices.
-func (d *driver) uses(v store.Volume, loops []loopdev.LoopDevice) ([]use, error) {
+// UsesOf lists the mounts of a volume in our mount namespace. loops are the volume's devices.
+func UsesOf(v store.Volume, loops []loopdev.LoopDevice) ([]Use, error) {
 	entries, err := mounts.ReadMounts(proc.OwnMounts, needles(v, loops)...)
 	if err != nil {
 		return nil, err
 	}
 
-	var found []use
+	var found []Use
 	for _, e := range entries {
 		if v.Type == store.TypeDirectory {
-			if showsDirectory(e, v.ID) {
-				found = append(found, use{point: e.Point})
+			if ShowsDirectory(e, v.ID) {
+				found = append(found, Use{Point: e.Point})
 			}
 			continue
 		}
@@ -42,9 +42,9 @@ func (d *driver) uses(v store.Volume, loops []loopdev.LoopDevice) ([]use, error)
 		for i := range loops {
 			l := &loops[i]
 			if l.Holds(e) {
-				found = append(found, use{point: e.Point, loop: l})
+				found = append(found, Use{Point: e.Point, Loop: l})
 			} else if l.IsNodeOf(e) {
-				found = append(found, use{point: e.Point, loop: l, node: true})
+				found = append(found, Use{Point: e.Point, Loop: l, Node: true})
 			}
 		}
 	}
@@ -64,16 +64,16 @@ func needles(v store.Volume, loops []loopdev.LoopDevice) []string {
 	return n
 }
 
-// showsDirectory reports whether a mount shows a directory volume or a part of it. Ids are random,
+// ShowsDirectory reports whether a mount shows a directory volume or a part of it. Ids are random,
 // so the path alone is sufficient proof in every namespace.
-func showsDirectory(e mounts.MountEntry, id string) bool {
+func ShowsDirectory(e mounts.MountEntry, id string) bool {
 	data := path.Join("/", store.DirVolumes, id, store.DataDir)
 	return strings.HasSuffix(strings.TrimSuffix(e.Root, "//deleted"), data) || strings.Contains(e.Root, data+"/")
 }
 
-// checkUnused returns an error if a volume is in use in any way and must not be deleted.
-func (d *driver) checkUnused(v store.Volume) error {
-	dir := d.store.Path(store.DirVolumes, v.ID)
+// CheckUnused returns an error if a volume is in use in any way and must not be deleted.
+func CheckUnused(s *store.Store, v store.Volume) error {
+	dir := s.Path(store.DirVolumes, v.ID)
 	inside, err := mounts.ReadMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (d *driver) checkUnused(v store.Volume) error {
 	}
 
 	if v.Type == store.TypeImage {
-		loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
+		loops, err := loopdev.LoopsOf(v.ID, s.DataPath(v))
 		if err != nil {
 			return err
 		}
@@ -97,14 +97,14 @@ func (d *driver) checkUnused(v store.Volume) error {
 	}
 
 	for _, e := range inside {
-		if showsDirectory(e, v.ID) {
+		if ShowsDirectory(e, v.ID) {
 			return csierr.Preconditionf("volume %q is in use and cannot be deleted: it is mounted at %q", v.ID, e.Point)
 		}
 	}
 
 	var elsewhere error
 	err = mounts.OtherNamespaces([]string{v.ID}, func(pid int, e mounts.MountEntry) {
-		if elsewhere == nil && showsDirectory(e, v.ID) {
+		if elsewhere == nil && ShowsDirectory(e, v.ID) {
 			elsewhere = csierr.Preconditionf("volume %q is in use and cannot be deleted: process %d, in another mount namespace, sees it mounted at %q",
 				v.ID, pid, e.Point)
 		}
@@ -116,46 +116,46 @@ func (d *driver) checkUnused(v store.Volume) error {
 	return elsewhere
 }
 
-// kind classifies the mount at a path.
-type kind int
+// Kind classifies the mount at a path.
+type Kind int
 
 const (
-	kindNone    kind = iota // no mount exactly at the path
-	kindOurs                // the volume's directory or filesystem
-	kindNode                // the node of a loop device of the volume
-	kindForeign             // any other mount
+	KindNone    Kind = iota // no mount exactly at the path
+	KindOurs                // the volume's directory or filesystem
+	KindNode                // the node of a loop device of the volume
+	KindForeign             // any other mount
 )
 
-// place is the state of a staging or target path.
-type place struct {
+// Place is the state of a staging or target path.
+type Place struct {
 	mounts.PathState
-	kind  kind
-	loop  *loopdev.LoopDevice // for kindNode, or the filesystem's device
-	dead  error               // the filesystem has shut down and does not answer
-	stray bool                // for kindForeign: a node that once showed the volume, see strayNode
+	Kind  Kind
+	Loop  *loopdev.LoopDevice // for KindNode, or the filesystem's device
+	Dead  error               // the filesystem has shut down and does not answer
+	Stray bool                // for KindForeign: a node that once showed the volume, see strayNode
 }
 
-// look examines the topmost mount at a path. It is ours only if it is a mount of this very volume:
+// LookAt examines the topmost mount at a path. It is ours only if it is a mount of this very volume:
 // the same directory by device and inode, or the same loop device.
-func (d *driver) look(v store.Volume, loops []loopdev.LoopDevice, p string) (place, error) {
+func LookAt(s *store.Store, v store.Volume, loops []loopdev.LoopDevice, p string) (Place, error) {
 	st, err := mounts.StatPath(p)
 	if errors.Is(err, unix.EIO) {
 		return lookDead(loops, p, err)
 	}
 	if err != nil || !st.MountRoot {
-		return place{PathState: st}, err
+		return Place{PathState: st}, err
 	}
 
-	found := place{PathState: st, kind: kindForeign}
+	found := Place{PathState: st, Kind: KindForeign}
 	if v.Type == store.TypeDirectory {
-		data, err := mounts.StatPath(d.store.DataPath(v))
+		data, err := mounts.StatPath(s.DataPath(v))
 		switch {
 		case err != nil:
 			return found, err
 		case !data.Exists || data.MountRoot:
-			return found, csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", v.ID, d.store.DataPath(v))
+			return found, csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", v.ID, s.DataPath(v))
 		case data.Dev == st.Dev && data.Ino == st.Ino:
-			found.kind = kindOurs
+			found.Kind = KindOurs
 		}
 
 		return found, nil
@@ -163,19 +163,19 @@ func (d *driver) look(v store.Volume, loops []loopdev.LoopDevice, p string) (pla
 
 	for i := range loops {
 		if st.IsBlock() && st.Rdev == loops[i].Rdev {
-			found.kind, found.loop = kindNode, &loops[i]
+			found.Kind, found.Loop = KindNode, &loops[i]
 			return found, nil
 		}
 	}
 
 	if v.Block && st.IsBlock() {
-		found.stray = d.strayNode(st.Rdev)
+		found.Stray = strayNode(s, st.Rdev)
 		return found, nil
 	}
 
-	found.loop, err = d.findFilesystem(v, loops, st)
-	if found.loop != nil {
-		found.kind = kindOurs
+	found.Loop, err = findFilesystem(s, v, loops, st)
+	if found.Loop != nil {
+		found.Kind = KindOurs
 	}
 
 	return found, err
@@ -184,17 +184,17 @@ func (d *driver) look(v store.Volume, loops []loopdev.LoopDevice, p string) (pla
 // strayNode examines a loop device's node that is bound at a path of a block volume. It reports
 // whether the bind is left over from a device that another program detached. Such a node shows no
 // data now, or the image of another volume. Removing the bind harms neither.
-func (d *driver) strayNode(rdev uint64) bool {
+func strayNode(s *store.Store, rdev uint64) bool {
 	if unix.Major(rdev) != loopdev.LoopMajor {
 		return false
 	}
 	backing := loopdev.LoopBacking(int(unix.Minor(rdev)))
-	return backing == "" || strings.HasPrefix(backing, d.store.Path(store.DirVolumes)+"/")
+	return backing == "" || strings.HasPrefix(backing, s.Path(store.DirVolumes)+"/")
 }
 
 // FindFilesystem returns the loop device whose filesystem has its root at the examined path, or
 // nil.
-func (d *driver) findFilesystem(v store.Volume, loops []loopdev.LoopDevice, st mounts.PathState) (*loopdev.LoopDevice, error) {
+func findFilesystem(s *store.Store, v store.Volume, loops []loopdev.LoopDevice, st mounts.PathState) (*loopdev.LoopDevice, error) {
 	if v.FSType == "btrfs" && len(loops) > 0 {
 		// btrfs files have device numbers that belong to no device. Only the mount table shows the
 		// source.
@@ -217,7 +217,7 @@ func (d *driver) findFilesystem(v store.Volume, loops []loopdev.LoopDevice, st m
 			continue
 		}
 
-		file := d.store.DataPath(v)
+		file := s.DataPath(v)
 		if loops[i].Stale {
 			file = loops[i].Path()
 		}
@@ -233,10 +233,10 @@ func (d *driver) findFilesystem(v store.Volume, loops []loopdev.LoopDevice, st m
 	return nil, nil
 }
 
-// checkPath returns a caller's path as the mount table shows it, with the links above its last
+// CheckPath returns a caller's path as the mount table shows it, with the links above its last
 // element resolved. The path must be absolute and clean, and must not lead into the state
 // directory.
-func (d *driver) checkPath(what, p string) (string, error) {
+func CheckPath(s *store.Store, what, p string) (string, error) {
 	switch {
 	case p == "":
 		return "", csierr.Invalidf("the %s is empty", what)
@@ -249,7 +249,7 @@ func (d *driver) checkPath(what, p string) (string, error) {
 		p = filepath.Join(dir, filepath.Base(p))
 	}
 
-	if p == d.store.Root || strings.HasPrefix(p, d.store.Root+"/") {
+	if p == s.Root || strings.HasPrefix(p, s.Root+"/") {
 		return "", csierr.Invalidf("the %s %q lies in the driver's state directory", what, p)
 	}
 
