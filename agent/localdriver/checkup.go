@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/health"
 	"github.com/volagent/volagent/agent/localdriver/imagefs"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
@@ -66,7 +67,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 			return nil, err
 		}
 
-		h := diagnose(id, s)
+		h := health.Diagnose(id, s)
 		if len(h.GetHealthStatuses()) == 0 {
 			continue
 		}
@@ -92,7 +93,7 @@ func (d *driver) NodeGetVolumeHealth(_ context.Context, req *csi.NodeGetVolumeHe
 
 // NodeGetStorageHealth returns the health problems of the filesystem that holds the volumes.
 func (d *driver) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
-	return &csi.NodeGetStorageHealthResponse{BackendHealth: diagnoseStorage(d.examineStorage())}, nil
+	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.DiagnoseStorage(d.examineStorage())}, nil
 }
 
 func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
@@ -113,7 +114,7 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 		return nil, err
 	}
 
-	return diagnose(id, s), nil
+	return health.Diagnose(id, s), nil
 }
 
 // errBusy is returned for a volume on which another call is working.
@@ -121,9 +122,9 @@ var errBusy = csierr.Errorf(codes.Aborted, "another operation on the volume is r
 
 // examine inspects a volume without blocking other calls. Only if data seems to be missing does it
 // lock the volume and inspect it again, because a concurrent deletion looks the same.
-func (d *driver) examine(look loopdev.Surroundings, id string, paths ...string) (symptoms, error) {
+func (d *driver) examine(look loopdev.Surroundings, id string, paths ...string) (health.Symptoms, error) {
 	s, err := d.inspect(look, id, paths)
-	if err != nil || !s.missing {
+	if err != nil || !s.Missing {
 		return s, err
 	}
 
@@ -135,32 +136,32 @@ func (d *driver) examine(look loopdev.Surroundings, id string, paths ...string) 
 	return d.inspect(look, id, paths)
 }
 
-func (d *driver) inspect(look loopdev.Surroundings, id string, paths []string) (symptoms, error) {
+func (d *driver) inspect(look loopdev.Surroundings, id string, paths []string) (health.Symptoms, error) {
 	if why := d.store.Unusable(id); why != "" {
-		return symptoms{metadata: why}, nil
+		return health.Symptoms{Metadata: why}, nil
 	}
 
 	v, err := d.store.Get(id)
 	if err != nil {
-		return symptoms{}, err
+		return health.Symptoms{}, err
 	}
 
-	s := symptoms{kind: v.Type}
+	s := health.Symptoms{Kind: v.Type}
 	data, err := mounts.StatPath(d.store.DataPath(v))
 	if err != nil {
 		return s, err
 	}
 
 	if v.Type == store.TypeDirectory {
-		s.missing = !data.IsDir()
+		s.Missing = !data.IsDir()
 		if err := d.quotaTrouble(v); err != nil {
-			s.quota = err.Error()
+			s.Quota = err.Error()
 		}
 	} else {
-		s.missing, s.recorded, s.actual = !data.IsRegular(), v.Capacity, int64(data.Size)
+		s.Missing, s.Recorded, s.Actual = !data.IsRegular(), v.Capacity, int64(data.Size)
 	}
 
-	if s.missing {
+	if s.Missing {
 		return s, nil
 	}
 
@@ -177,7 +178,7 @@ func (d *driver) inspect(look loopdev.Surroundings, id string, paths []string) (
 }
 
 // inspectFilesystem inspects the mounts of the filesystem on a device.
-func inspectFilesystem(s *symptoms, v store.Volume, l loopdev.LoopDevice, table []mounts.MountEntry) {
+func inspectFilesystem(s *health.Symptoms, v store.Volume, l loopdev.LoopDevice, table []mounts.MountEntry) {
 	i := slices.IndexFunc(table, l.Holds)
 	if i < 0 {
 		return
@@ -186,24 +187,24 @@ func inspectFilesystem(s *symptoms, v store.Volume, l loopdev.LoopDevice, table 
 	e := table[i]
 	options := strings.Split(e.Options, ",")
 	// If read-only was requested, both the mount and the filesystem are read-only.
-	s.readOnly = slices.Contains(options, "emergency_ro") ||
+	s.ReadOnly = slices.Contains(options, "emergency_ro") ||
 		slices.Contains(options, "ro") && slices.ContainsFunc(table, func(m mounts.MountEntry) bool { return l.Holds(m) && !m.ReadOnly })
 	if slices.Contains(options, "shutdown") {
-		s.dead = "it says shutdown"
+		s.Dead = "it says shutdown"
 	}
 
 	if v.FSType == "ext4" {
-		s.errors = ext4Errors(l.Name)
+		s.Errors = ext4Errors(l.Name)
 		// After an error, older kernels show an ext4 as writable although it refuses every write.
-		if s.errors > 0 && !slices.Contains(options, "ro") {
-			s.readOnly = s.readOnly || refusesWrites(e.Point)
+		if s.Errors > 0 && !slices.Contains(options, "ro") {
+			s.ReadOnly = s.ReadOnly || refusesWrites(e.Point)
 		}
 	}
 
 	// An xfs that has shut down cannot be opened, and the mount table does not show its state.
 	fd, err := unix.Open(e.Point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EIO) {
-		s.dead = err.Error()
+		s.Dead = err.Error()
 	}
 	if err != nil {
 		return
@@ -211,7 +212,7 @@ func inspectFilesystem(s *symptoms, v store.Volume, l loopdev.LoopDevice, table 
 	defer func() { _ = unix.Close(fd) }()
 
 	if have, want, err := imagefs.Sizes(l.Path(), fd, v.FSType); err == nil {
-		s.filesystem, s.device = have, want
+		s.Filesystem, s.Device = have, want
 	}
 }
 
@@ -247,7 +248,7 @@ func ext4Errors(loop string) int64 {
 }
 
 // inspectPaths checks whether the volume is mounted at the paths that the caller uses.
-func (d *driver) inspectPaths(s *symptoms, v store.Volume, loops []loopdev.LoopDevice, paths []string) error {
+func (d *driver) inspectPaths(s *health.Symptoms, v store.Volume, loops []loopdev.LoopDevice, paths []string) error {
 	for i, p := range paths {
 		if p == "" {
 			continue
@@ -263,11 +264,11 @@ func (d *driver) inspectPaths(s *symptoms, v store.Volume, loops []loopdev.LoopD
 		case err != nil:
 			return err
 		case at.Dead != nil && at.Kind == usage.KindOurs:
-			s.dead = at.Dead.Error()
+			s.Dead = at.Dead.Error()
 		case at.Kind == usage.KindForeign:
-			s.foreign = p
+			s.Foreign = p
 		case at.Kind == usage.KindNone && (i > 0 || !v.Block): // raw block has no mount at its staging path
-			s.unmounted = p
+			s.Unmounted = p
 		}
 	}
 
@@ -275,22 +276,22 @@ func (d *driver) inspectPaths(s *symptoms, v store.Volume, loops []loopdev.LoopD
 }
 
 // examineStorage measures the filesystem that holds the volumes.
-func (d *driver) examineStorage() storage {
+func (d *driver) examineStorage() health.Storage {
 	var fs unix.Statfs_t
 	err := unix.Statfs(d.store.Path(store.DirVolumes), &fs)
 	if err != nil {
-		return storage{gone: fmt.Sprintf("cannot use the state directory %q: %v", d.store.Root, err)}
+		return health.Storage{Gone: fmt.Sprintf("cannot use the state directory %q: %v", d.store.Root, err)}
 	}
 
-	s := storage{
-		readOnly: fs.Flags&mounts.StatfsReadOnly != 0,
-		free:     int64(fs.Bavail) * fs.Frsize, total: int64(fs.Blocks) * fs.Frsize,
-		inodesFree: fs.Ffree, inodes: fs.Files,
+	s := health.Storage{
+		ReadOnly: fs.Flags&mounts.StatfsReadOnly != 0,
+		Free:     int64(fs.Bavail) * fs.Frsize, Total: int64(fs.Blocks) * fs.Frsize,
+		InodesFree: fs.Ffree, Inodes: fs.Files,
 	}
 	for _, v := range d.store.List() {
 		var st unix.Stat_t
 		if v.Type == store.TypeImage && unix.Stat(d.store.DataPath(v), &st) == nil {
-			s.promised += max(0, v.Capacity-st.Blocks*512)
+			s.Promised += max(0, v.Capacity-st.Blocks*512)
 		}
 	}
 

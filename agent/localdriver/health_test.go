@@ -20,23 +20,7 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// statuses puts the reported problems on one line.
-func statuses(h *csi.VolumeHealth) string {
-	var all []string
-	for _, e := range h.GetHealthStatuses() {
-		all = append(all, e.GetStatus().String()+" "+e.GetReason())
-	}
-	return strings.Join(all, ", ")
-}
-
-func backends(found []*csi.NodeGetStorageHealthResponse_StorageBackendHealth) string {
-	var all []string
-	for _, e := range found {
-		all = append(all, e.GetStatus().String()+" "+e.GetReason())
-	}
-	return strings.Join(all, ", ")
-}
-
+// Statuses puts the reported problems on one line.
 // wantHealth asks the node and the controller, for one volume and for all, and compares each
 // answer.
 func (b *bench) wantHealth(id, want string, words ...string) {
@@ -50,10 +34,10 @@ func (b *bench) wantHealth(id, want string, words ...string) {
 	listed := ""
 	for _, h := range all.GetEntries() {
 		if h.GetVolumeId() == id {
-			listed = statuses(h)
+			listed = sandbox.Statuses(h)
 		}
 	}
-	if n, c := statuses(node.GetVolumeHealth()), statuses(one.GetVolumeHealth()); n != want || c != want || listed != want {
+	if n, c := sandbox.Statuses(node.GetVolumeHealth()), sandbox.Statuses(one.GetVolumeHealth()); n != want || c != want || listed != want {
 		b.t.Errorf("the node says %q, the controller %q and the list %q, want %q", n, c, listed, want)
 	}
 	for _, w := range words {
@@ -128,7 +112,7 @@ func TestHealthOfFilesystems(t *testing.T) {
 				last = now
 				t.Log(now)
 			}
-			return statuses(resp.GetVolumeHealth()) == c.want
+			return sandbox.Statuses(resp.GetVolumeHealth()) == c.want
 		})
 		b.wantHealth(id, c.want)
 		sandbox.Must(t, b.unpublish(id, target))
@@ -199,7 +183,7 @@ func TestHealthOfPaths(t *testing.T) {
 		t.Helper()
 		resp, err := ask(staging, publish)
 		sandbox.Must(t, err)
-		if got := statuses(resp.GetVolumeHealth()); got != want {
+		if got := sandbox.Statuses(resp.GetVolumeHealth()); got != want {
 			t.Errorf("got %v, want %q", resp, want)
 		}
 	}
@@ -290,7 +274,7 @@ func TestStorageHealth(t *testing.T) {
 		sandbox.Must(t, err)
 		return resp.GetBackendHealth()
 	}
-	if got := backends(health()); got != "" {
+	if got := sandbox.Backends(health()); got != "" {
 		t.Errorf("an empty disk: %q", got)
 	}
 	if !sandbox.InUserNamespace(t) {
@@ -299,19 +283,19 @@ func TestStorageHealth(t *testing.T) {
 	filler := b.path("small", "filler")
 	sandbox.Must(t, os.WriteFile(filler, make([]byte, 31*mib-256<<10), 0o600))
 	got := health()
-	if backends(got) != "STORAGE_DEGRADED DiskNearlyFull" {
+	if sandbox.Backends(got) != "STORAGE_DEGRADED DiskNearlyFull" {
 		t.Errorf("got %v", got)
 	}
 	if !sandbox.InUserNamespace(t) && !strings.Contains(got[0].GetMessage(), fmt.Sprintf("may still take %d", 30*mib)) {
 		t.Errorf("got %v", got)
 	}
 	sandbox.Must(t, os.WriteFile(filler, make([]byte, 32*mib-256<<10), 0o600))
-	if got := health(); backends(got) != "STORAGE_DEGRADED DiskFull" {
+	if got := health(); sandbox.Backends(got) != "STORAGE_DEGRADED DiskFull" {
 		t.Errorf("got %v", got)
 	}
 	sandbox.Must(t, os.Remove(filler))
 	sandbox.Must(t, os.Rename(filepath.Join(b.state, store.DirVolumes), filepath.Join(b.state, "away")))
-	if got := health(); backends(got) != "STORAGE_UNREACHABLE StateDirUnavailable" {
+	if got := health(); sandbox.Backends(got) != "STORAGE_UNREACHABLE StateDirUnavailable" {
 		t.Errorf("got %v", got)
 	}
 	sandbox.Must(t, os.Rename(filepath.Join(b.state, "away"), filepath.Join(b.state, store.DirVolumes)))

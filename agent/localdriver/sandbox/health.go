@@ -1,0 +1,23 @@
+package sandbox
+
+import (
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+func Statuses(h *csi.VolumeHealth) string {
+	var all []string
+	for _, e := range h.GetHealthStatuses() {
+		all = append(all, e.GetStatus().String()+" "+e.GetReason())
+	}
+	return strings.Join(all, ", ")
+}
+
+func Backends(found []*csi.NodeGetStorageHealthResponse_StorageBackendHealth) string {
+	var all []string
+	for _, e := range found {
+		all = append(all, e.GetStatus().String()+" "+e.GetReason())
+	}
+	return strings.Join(all, ", ")
+}
