@@ -24,6 +24,7 @@ var Filesystems = []filesystem{
 	{"btrfs", "btrfs-progs", 128 << 20, 256 << 20, []string{"mkfs.btrfs", "-q", "-f"}},
 }
 
+// FindFilesystem returns the filesystem with this name.
 func FindFilesystem(name string) (filesystem, bool) {
 	i := slices.IndexFunc(Filesystems, func(f filesystem) bool { return f.Name == name })
 	if i < 0 {
@@ -32,6 +33,7 @@ func FindFilesystem(name string) (filesystem, bool) {
 	return Filesystems[i], true
 }
 
+// FilesystemNames returns the names of all filesystems, for messages.
 func FilesystemNames() string {
 	names := make([]string, len(Filesystems))
 	for i, f := range Filesystems {

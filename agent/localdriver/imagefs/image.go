@@ -41,6 +41,7 @@ func MakeImage(ctx context.Context, dir string, v store.Volume) error {
 	return errors.Join(err, f.Close())
 }
 
+// Format makes a filesystem in the file at path.
 func Format(ctx context.Context, fsType, path string) error {
 	fs, ok := FindFilesystem(fsType)
 	if !ok {

@@ -48,6 +48,7 @@ func BlockReadOnly(path string) (ro bool, err error) {
 	return ro, err
 }
 
+// WithDevice calls ask with the open block device at path.
 func WithDevice(path string, ask func(fd int) error) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -62,6 +62,7 @@ func (h *Held) Drop(l LoopDevice) error {
 	return f.Close()
 }
 
+// Close closes all devices.
 func (h *Held) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -12,21 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
 	"github.com/volagent/volagent/agent/localdriver/store"
-)
-
-const (
-	LoopMajor   = 7
-	LoopControl = "/dev/loop-control"
-
-	// attachTries limits the retries when other programs take free loop devices first.
-	attachTries = 64
-	// detachWait is the time that a device may stay open (by udev, say) after the order to detach.
-	detachWait = 3 * time.Second
-	// sectorSize is the logical block size of each loop device, for any disk below.
-	sectorSize = 512
-	// deletedMark is the kernel's suffix for the path of a file that has been deleted.
-	deletedMark = " (deleted)"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // LoopDevice is a loop device whose backing file is a volume's image.
@@ -41,6 +30,7 @@ type LoopDevice struct {
 	Stale     bool // its file was the volume's image, and was deleted, moved or replaced
 }
 
+// Path returns the path of the device.
 func (l LoopDevice) Path() string { return "/dev/" + l.Name }
 
 // Usable reports whether the device can serve a volume.
@@ -56,6 +46,7 @@ func CheckLoopControl() error {
 	return unix.Close(fd)
 }
 
+// Number returns the device's minor number.
 func (l LoopDevice) Number() int { return int(unix.Minor(l.Rdev)) }
 
 // ImageRef is the file that a volume's loop devices must show.
@@ -64,6 +55,7 @@ type ImageRef struct {
 	Dev, Ino uint64 // 0 if there is no such file
 }
 
+// ImageAt identifies the file at path. A missing file is no error.
 func ImageAt(path string) (ImageRef, error) {
 	img := ImageRef{Path: path}
 	var st unix.Stat_t
@@ -277,4 +269,48 @@ func FlushLoop(l LoopDevice) error {
 		return fmt.Errorf("cannot flush %s: %w", l.Path(), err)
 	}
 	return nil
+}
+
+// Devno returns the device number as a mount table shows it.
+func (l LoopDevice) Devno() string {
+	return fmt.Sprintf("%d:%d", unix.Major(l.Rdev), unix.Minor(l.Rdev))
+}
+
+// Holds reports whether a mount shows the filesystem on the device. btrfs uses its own device
+// numbers, so for btrfs the source decides.
+func (l LoopDevice) Holds(e mounts.MountEntry) bool {
+	return e.Devno == l.Devno() || e.FsType == "btrfs" && e.Source == l.Path()
+}
+
+// IsNodeOf reports whether a mount is a bind of the device's node.
+func (l LoopDevice) IsNodeOf(e mounts.MountEntry) bool {
+	if path.Base(e.Root) != l.Name || e.Point == l.Path() {
+		return false
+	}
+	st, err := mounts.StatPath(e.Point)
+	return err == nil && st.IsBlock() && st.Rdev == l.Rdev
+}
+
+// WhoMounts lists the mounts of the filesystem on a device, for an error message.
+func WhoMounts(l LoopDevice) string {
+	var who []string
+	want := []string{"/" + l.Name, " " + l.Devno() + " "}
+	if own, err := mounts.ReadMounts(proc.OwnMounts, want...); err == nil {
+		for _, e := range own {
+			if l.Holds(e) || l.IsNodeOf(e) {
+				who = append(who, fmt.Sprintf("mounted at %q", e.Point))
+			}
+		}
+	}
+
+	err := mounts.OtherNamespaces(want, func(pid int, e mounts.MountEntry) {
+		if l.Holds(e) {
+			who = append(who, fmt.Sprintf("mounted at %q in the mount namespace of process %d", e.Point, pid))
+		}
+	})
+	if err != nil || len(who) == 0 {
+		return ""
+	}
+
+	return " (" + strings.Join(who, ", ") + ")"
 }

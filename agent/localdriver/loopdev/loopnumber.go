@@ -7,6 +7,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -110,3 +111,17 @@ func boundLoopNode(e mounts.MountEntry) (number int, ok bool) {
 	number, err := strconv.Atoi(digits)
 	return number, err == nil && number >= 0
 }
+
+const (
+	LoopMajor   = 7
+	LoopControl = "/dev/loop-control"
+
+	// attachTries limits the retries when other programs take free loop devices first.
+	attachTries = 64
+	// detachWait is the time that a device may stay open (by udev, say) after the order to detach.
+	detachWait = 3 * time.Second
+	// sectorSize is the logical block size of each loop device, for any disk below.
+	sectorSize = 512
+	// deletedMark is the kernel's suffix for the path of a file that has been deleted.
+	deletedMark = " (deleted)"
+)

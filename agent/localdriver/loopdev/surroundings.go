@@ -16,6 +16,7 @@ type Surroundings struct {
 	Mounts []mounts.MountEntry // of filesystems on loop devices
 }
 
+// LookAround reads the loop devices and their mounts.
 func LookAround() (Surroundings, error) {
 	look := Surroundings{Loops: map[string][]string{}}
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")

@@ -63,4 +63,5 @@ func ParseMountFlags(flags []string) MountFlags {
 	return m
 }
 
+// ReadOnly reports whether a mount with these flags is read-only.
 func (m MountFlags) ReadOnly() bool { return m.Set&unix.MOUNT_ATTR_RDONLY != 0 }

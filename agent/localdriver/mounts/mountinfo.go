@@ -127,10 +127,16 @@ type PathState struct {
 	Size      uint64
 }
 
-func (p PathState) IsDir() bool     { return p.mode&unix.S_IFMT == unix.S_IFDIR }
-func (p PathState) IsRegular() bool { return p.mode&unix.S_IFMT == unix.S_IFREG }
-func (p PathState) IsBlock() bool   { return p.mode&unix.S_IFMT == unix.S_IFBLK }
+// IsDir reports whether the path is a directory.
+func (p PathState) IsDir() bool { return p.mode&unix.S_IFMT == unix.S_IFDIR }
 
+// IsRegular reports whether the path is a regular file.
+func (p PathState) IsRegular() bool { return p.mode&unix.S_IFMT == unix.S_IFREG }
+
+// IsBlock reports whether the path is a block device.
+func (p PathState) IsBlock() bool { return p.mode&unix.S_IFMT == unix.S_IFBLK }
+
+// StatPath examines a path. It does not follow a link at the end, and a missing path is no error.
 func StatPath(path string) (PathState, error) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT,

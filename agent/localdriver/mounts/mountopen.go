@@ -23,6 +23,7 @@ func OpenWritable(path string) (int, error) {
 	return unix.Openat(tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 }
 
+// Ioctl makes a request to the kernel on an open file.
 func Ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg)); errno != 0 {
 		return errno

@@ -3,6 +3,7 @@ package request
 import (
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -32,6 +33,7 @@ type mutable struct {
 	Quota int64 // bytes, 0 for none
 }
 
+// ParseMutable parses the mutable parameters of a request.
 func ParseMutable(m map[string]string) (mutable, error) {
 	var p mutable
 	for _, k := range sortedKeys(m) {
@@ -90,4 +92,13 @@ func RoundQuota(bytes int64) int64 {
 		return bytes
 	}
 	return (bytes + 1023) / 1024 * 1024
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
 }

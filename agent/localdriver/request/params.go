@@ -2,7 +2,6 @@ package request
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -30,6 +29,7 @@ type Params struct {
 	FsType string // empty when not given
 }
 
+// ParseParams parses the create parameters of a request.
 func ParseParams(m map[string]string) (Params, error) {
 	var p Params
 	for _, k := range sortedKeys(m) {
@@ -56,15 +56,6 @@ func ParseParams(m map[string]string) (Params, error) {
 func (p Params) Cannot(c *csi.VolumeCapability) bool {
 	a, err := parseAccess(c)
 	return err != nil || a.Block && p.Typ == store.TypeDirectory
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 // Plan turns a create request into a planned volume, without id and size. typ is the type for a
@@ -140,6 +131,7 @@ func settle(v *store.Volume, fsType string, mounted bool) error {
 	return nil
 }
 
+// CheckName refuses a name that CSI does not allow. what names the kind of object.
 func CheckName(what, name string) error {
 	switch {
 	case name == "":

@@ -1,5 +1,5 @@
-// Package sandbox helps the tests of the driver, which mount filesystems and attach loop devices. Only
-// tests import it.
+// Package sandbox helps the tests of the driver, which mount filesystems and attach loop devices.
+// Only tests import it.
 package sandbox
 
 import (
@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// Mkdir makes a directory and its parents.
 func Mkdir(t *testing.T, elem ...string) string {
 	t.Helper()
 	p := filepath.Join(elem...)
@@ -50,6 +51,7 @@ func NeedLoops(t *testing.T) {
 	Must(t, err)
 }
 
+// InUserNamespace reports whether this process has only a part of the user ids.
 func InUserNamespace(t *testing.T) bool {
 	t.Helper()
 	m, err := os.ReadFile("/proc/self/uid_map")
@@ -57,6 +59,7 @@ func InUserNamespace(t *testing.T) bool {
 	return !slices.Equal(strings.Fields(string(m)), []string{"0", "0", "4294967295"})
 }
 
+// Must ends the test if there is an error.
 func Must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -64,6 +67,7 @@ func Must(t testing.TB, err error) {
 	}
 }
 
+// WantCode ends the test unless err has this gRPC code, and checks that it contains words.
 func WantCode(t *testing.T, err error, want codes.Code, words ...string) {
 	t.Helper()
 	if got := status.Code(err); got != want {
@@ -76,6 +80,7 @@ func WantCode(t *testing.T, err error, want codes.Code, words ...string) {
 	}
 }
 
+// WantGone ends the test if a file exists.
 func WantGone(t *testing.T, p string) {
 	t.Helper()
 	if _, err := os.Lstat(p); !errors.Is(err, fs.ErrNotExist) {
@@ -83,11 +88,13 @@ func WantGone(t *testing.T, p string) {
 	}
 }
 
+// Write writes a file.
 func Write(t *testing.T, p, text string) {
 	t.Helper()
 	Must(t, os.WriteFile(p, []byte(text), 0o644))
 }
 
+// WantContent ends the test if a file has another content.
 func WantContent(t *testing.T, p, want string) {
 	t.Helper()
 	got, err := os.ReadFile(p)
@@ -218,6 +225,7 @@ func SparseFile(t *testing.T, path string, size int64) string {
 	return path
 }
 
+// Command runs a command that must succeed.
 func Command(t *testing.T, name string, args ...string) {
 	t.Helper()
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
@@ -225,6 +233,7 @@ func Command(t *testing.T, name string, args ...string) {
 	}
 }
 
+// Sorted returns ids in order.
 func Sorted(ids ...string) []string { return slices.Sorted(slices.Values(ids)) }
 
 // RunTests is the TestMain of a package. It runs all tests in a new mount namespace. modes are the

@@ -24,6 +24,7 @@ func (s *StateDir) UnnoteFreeze(id string) error {
 	return err
 }
 
+// Frozen lists the volumes that NoteFreeze recorded.
 func (s *StateDir) Frozen() []string {
 	list, err := os.ReadDir(s.Path(DirFrozen))
 	if err != nil {

@@ -39,13 +39,7 @@ func (s *StateDir) place(ctx context.Context, id, to, file string, meta any, fil
 	return nil
 }
 
-// Reach tells the tap, if there is one, that this point has been reached.
-func (s *StateDir) Reach(point string) {
-	if s.Tap != nil {
-		s.Tap(point)
-	}
-}
-
+// WriteVolume replaces a volume's metadata in dir, durably.
 func WriteVolume(dir string, v Volume) error { return writeMeta(dir, MetaFile, v) }
 
 // writeMeta writes a file of metadata into a directory, replaces an existing one, and waits for the

@@ -8,18 +8,11 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/types/known/timestamppb"
-)
-
-const (
-	SnapPrefix  = "snap-"
-	GroupPrefix = "grp-"
-
-	SnapFile  = "snapshot.json"
-	groupFile = "group.json"
 )
 
 // ErrNoSnapshot is returned for an id that no snapshot, or no group, has.
@@ -55,11 +48,13 @@ func NewSnapshot(name, groupID string, v Volume) Snapshot {
 		Type: v.Type, FSType: v.FSType, Block: v.Block, Size: v.Capacity, Created: time.Now().UTC()}
 }
 
+// CSI returns the snapshot in the form of a CSI answer.
 func (s Snapshot) CSI() *csi.Snapshot {
 	return &csi.Snapshot{SnapshotId: s.ID, SourceVolumeId: s.Source, SizeBytes: s.Size, GroupSnapshotId: s.Group,
 		CreationTime: timestamppb.New(s.Created), ReadyToUse: true}
 }
 
+// CSI returns the group in the form of a CSI answer.
 func (g Group) CSI() *csi.VolumeGroupSnapshot {
 	out := &csi.VolumeGroupSnapshot{GroupSnapshotId: g.ID, CreationTime: timestamppb.New(g.Created), ReadyToUse: true}
 	for _, s := range g.Snapshots {
@@ -235,6 +230,7 @@ func find[T any](s *snapshots, in map[string]T, id string) (T, error) {
 	return found, nil
 }
 
+// SnapshotByName finds a snapshot that is not in a group.
 func (s *snapshots) SnapshotByName(name string) (Snapshot, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,6 +238,7 @@ func (s *snapshots) SnapshotByName(name string) (Snapshot, bool) {
 	return snap, ok
 }
 
+// GroupByName finds a group.
 func (s *snapshots) GroupByName(name string) (Group, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,4 +256,16 @@ func (s *snapshots) ListSnapshots() []Snapshot {
 	}
 	slices.SortFunc(all, func(a, b Snapshot) int { return cmp.Compare(a.ID, b.ID) })
 	return all
+}
+
+// snapshots keeps the snapshots and groups of a state directory, in the same way as volumes.
+type snapshots struct {
+	*StateDir
+
+	mu          sync.Mutex
+	snaps       map[string]Snapshot // including the members of groups
+	snapNames   map[string]string   // name → id
+	brokenSnaps map[string]error    // id → why its metadata cannot be used
+	groups      map[string]Group
+	groupNames  map[string]string // name → id
 }

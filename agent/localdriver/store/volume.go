@@ -35,6 +35,7 @@ const (
 	SizeEnforced = "enforced"
 )
 
+// CSI returns the volume in the form of a CSI answer.
 func (v Volume) CSI() *csi.Volume {
 	return &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.Context(), ContentSource: v.contentSource()}
 }

@@ -112,6 +112,7 @@ func (c *ImageCopy) Finish() error {
 	return errors.Join(c.Dst.Sync(), c.Dst.Close(), c.Src.Close())
 }
 
+// Abandon closes both files.
 func (c *ImageCopy) Abandon() { _, _ = c.Dst.Close(), c.Src.Close() } // the file is discarded
 
 // Allocated returns the size of the source, and the number of its bytes that are not holes.

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/localdriver/csierr"
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
@@ -57,9 +56,4 @@ func mountOf(p string) (mounts.MountEntry, error) {
 	}
 
 	return mounts.MountEntry{}, fmt.Errorf("cannot tell the mount of %q: the kernel does not say", p)
-}
-
-// Refuse returns the error for a call that needs the filesystem, which has shut down.
-func (at Place) Refuse(id string) error {
-	return csierr.Preconditionf("the filesystem of volume %q is shut down after an error (%v); unpublish and unstage it, and stage it again", id, at.Dead)
 }

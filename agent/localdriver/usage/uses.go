@@ -116,25 +116,6 @@ func CheckUnused(s *store.Store, v store.Volume) error {
 	return elsewhere
 }
 
-// Kind classifies the mount at a path.
-type Kind int
-
-const (
-	KindNone    Kind = iota // no mount exactly at the path
-	KindOurs                // the volume's directory or filesystem
-	KindNode                // the node of a loop device of the volume
-	KindForeign             // any other mount
-)
-
-// Place is the state of a staging or target path.
-type Place struct {
-	mounts.PathState
-	Kind  Kind
-	Loop  *loopdev.LoopDevice // for KindNode, or the filesystem's device
-	Dead  error               // the filesystem has shut down and does not answer
-	Stray bool                // for KindForeign: a node that once showed the volume, see strayNode
-}
-
 // LookAt examines the topmost mount at a path. It is ours only if it is a mount of this very volume:
 // the same directory by device and inode, or the same loop device.
 func LookAt(s *store.Store, v store.Volume, loops []loopdev.LoopDevice, p string) (Place, error) {

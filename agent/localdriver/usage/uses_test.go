@@ -1,6 +1,7 @@
 package usage
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/volagent/volagent/agent/localdriver/mounts"
@@ -22,4 +23,17 @@ func TestShowsDirectory(t *testing.T) {
 			t.Errorf("%q: got %t", root, got)
 		}
 	}
+}
+
+// FuzzShowsDirectory checks that a mount that shows a volume has the volume's id in its root.
+func FuzzShowsDirectory(f *testing.F) {
+	const id = "vol-aaaaaaaaaaaaaaaa"
+	for _, root := range []string{"", "/volumes/" + id + "/data", "/volumes/" + id + "/data//deleted", "/volumes/" + id + "/database"} {
+		f.Add(root)
+	}
+	f.Fuzz(func(t *testing.T, root string) {
+		if ShowsDirectory(mounts.MountEntry{Root: root}, id) && !strings.Contains(root, id) {
+			t.Errorf("%q does not name the volume", root)
+		}
+	})
 }
