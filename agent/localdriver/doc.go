@@ -1,6 +1,6 @@
 // Package localdriver is the bundled CSI driver, "builtin: local". It runs as a separate process
-// and is reached only through its CSI socket. Of this module, it imports only small helper
-// packages.
+// and is reached only through its CSI socket. Of this module, it imports only small helper packages
+// and the packages below it, each of which has one job.
 //
 // It offers two types of volume, chosen by the create parameter "type":
 //

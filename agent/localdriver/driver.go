@@ -34,7 +34,7 @@ type Options struct {
 	Log      hclog.Logger
 
 	projects projects           // the kernel's when nil; tests set their own
-	tap      func(point string) // see store.tap
+	tap      func(point string) // see store.StateDir.Tap
 	patience time.Duration      // how long a call waits for its copy; 20 s when 0
 	freeze   time.Duration      // freezeMost when 0
 }

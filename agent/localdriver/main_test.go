@@ -21,7 +21,7 @@ const (
 	modeSanity = "sanity"
 	modeDriver = "driver"
 
-	// envDie makes a driver process kill itself at a point of store.tap: "placed", or "frozen 2"
+	// envDie makes a driver process kill itself at a point of store.StateDir.Tap: "placed", or "frozen 2"
 	// for the second time at that point.
 	envDie = "LOCALDRIVER_TEST_DIE"
 )

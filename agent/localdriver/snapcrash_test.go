@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// The points that store.tap reports, grouped by the operations that pass them.
+// The points that store.StateDir.Tap reports, grouped by the operations that pass them.
 var (
 	makingPoints   = []string{"made", "filled", "written", "placed"}
 	freezingPoints = []string{"noted", "frozen", "thawed"}

@@ -131,7 +131,8 @@ func settle(v *store.Volume, fsType string, mounted bool) error {
 	return nil
 }
 
-// CheckName refuses a name that CSI does not allow. what names the kind of object.
+// CheckName refuses a name that CSI does not allow. The error calls the object by its kind, such as
+// "volume".
 func CheckName(what, name string) error {
 	switch {
 	case name == "":
