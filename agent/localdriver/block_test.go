@@ -6,50 +6,53 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
 func TestBlock(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	one, many := blockCap(writer), blockCap(multiWriter)
 	id := b.create("raw", 8*mib, image(""), one)
-	wantCode(t, b.stage(id, mountCap(writer, "")), codes.FailedPrecondition, "block access only")
+	sandbox.WantCode(t, b.stage(id, mountCap(writer, "")), codes.FailedPrecondition, "block access only")
 	target, second := b.path("dev"), b.path("dev2")
-	wantCode(t, b.publish(id, target, one, false), codes.FailedPrecondition, "not staged")
+	sandbox.WantCode(t, b.publish(id, target, one, false), codes.FailedPrecondition, "not staged")
 	for range 2 {
-		must(t, b.stage(id, one))
-		must(t, b.publish(id, target, one, false))
+		sandbox.Must(t, b.stage(id, one))
+		sandbox.Must(t, b.publish(id, target, one, false))
 	}
-	if l := b.loops(id); len(l) != 1 || !l[0].usable() {
+	if l := b.loops(id); len(l) != 1 || !l[0].Usable() {
 		t.Fatalf("attached: %v", l)
 	}
 	wantNotMounted(t, b.staging(id))
 	pattern := make([]byte, 4096)
 	copy(pattern, "written through the device")
 	f, err := os.OpenFile(target, os.O_RDWR, 0)
-	must(t, err)
+	sandbox.Must(t, err)
 	_, err = f.WriteAt(pattern, 4*mib)
-	must(t, err)
-	must(t, f.Close())
-	if ro, err := blockReadOnly(target); err != nil || ro {
+	sandbox.Must(t, err)
+	sandbox.Must(t, f.Close())
+	if ro, err := loopdev.BlockReadOnly(target); err != nil || ro {
 		t.Fatalf("read-only is %t (%v)", ro, err)
 	}
 	resp, err := b.stats(id, target)
-	must(t, err)
+	sandbox.Must(t, err)
 	if got := resp.GetUsage()[0].GetTotal(); got != 8*mib {
 		t.Errorf("stats: %v", resp)
 	}
-	wantCode(t, b.publish(id, second, one, false), codes.FailedPrecondition, target)
-	wantCode(t, b.publish(id, second, many, true), codes.FailedPrecondition, "cannot be both")
-	wantCode(t, b.publish(id, target, many, true), codes.AlreadyExists)
-	wantCode(t, b.unstage(id), codes.FailedPrecondition, target)
-	wantCode(t, b.publish(id, second, many, false), codes.FailedPrecondition, target, "one target")
-	must(t, b.unpublish(id, target))
-	must(t, b.publish(id, target, many, false))
-	must(t, b.publish(id, second, many, false))
-	must(t, b.unpublish(id, second))
-	must(t, b.unpublish(id, target))
-	wantGone(t, target)
+	sandbox.WantCode(t, b.publish(id, second, one, false), codes.FailedPrecondition, target)
+	sandbox.WantCode(t, b.publish(id, second, many, true), codes.FailedPrecondition, "cannot be both")
+	sandbox.WantCode(t, b.publish(id, target, many, true), codes.AlreadyExists)
+	sandbox.WantCode(t, b.unstage(id), codes.FailedPrecondition, target)
+	sandbox.WantCode(t, b.publish(id, second, many, false), codes.FailedPrecondition, target, "one target")
+	sandbox.Must(t, b.unpublish(id, target))
+	sandbox.Must(t, b.publish(id, target, many, false))
+	sandbox.Must(t, b.publish(id, second, many, false))
+	sandbox.Must(t, b.unpublish(id, second))
+	sandbox.Must(t, b.unpublish(id, target))
+	sandbox.WantGone(t, target)
 
 	readOnlyBlock(t, b, id, target, pattern)
 	b.clear(id)
@@ -59,18 +62,18 @@ func readOnlyBlock(t *testing.T, b *bench, id, target string, pattern []byte) {
 	t.Helper()
 	second := b.path("dev2")
 	for range 2 {
-		must(t, b.publish(id, target, blockCap(multiWriter), true))
+		sandbox.Must(t, b.publish(id, target, blockCap(multiWriter), true))
 	}
-	must(t, b.publish(id, second, blockCap(multiWriter), true))
-	if ro, err := blockReadOnly(target); err != nil || !ro {
+	sandbox.Must(t, b.publish(id, second, blockCap(multiWriter), true))
+	if ro, err := loopdev.BlockReadOnly(target); err != nil || !ro {
 		t.Fatalf("read-only is %t (%v)", ro, err)
 	}
 	fd, err := unix.Open(target, unix.O_RDONLY, 0)
-	must(t, err)
+	sandbox.Must(t, err)
 	got := make([]byte, len(pattern))
 	_, err = unix.Pread(fd, got, 4*mib)
-	must(t, err)
-	must(t, unix.Close(fd))
+	sandbox.Must(t, err)
+	sandbox.Must(t, unix.Close(fd))
 	if string(got) != string(pattern) {
 		t.Error("the read-only device shows other data than was written")
 	}
@@ -79,48 +82,48 @@ func readOnlyBlock(t *testing.T, b *bench, id, target string, pattern []byte) {
 		if err == nil {
 			t.Error("the read-only device took a write")
 		}
-		must(t, unix.Close(fd))
+		sandbox.Must(t, unix.Close(fd))
 	}
-	wantCode(t, b.publish(id, b.path("rw"), blockCap(multiWriter), false), codes.FailedPrecondition, "cannot be both")
-	must(t, b.unpublish(id, second))
+	sandbox.WantCode(t, b.publish(id, b.path("rw"), blockCap(multiWriter), false), codes.FailedPrecondition, "cannot be both")
+	sandbox.Must(t, b.unpublish(id, second))
 	if l := b.loops(id); len(l) != 2 {
 		t.Errorf("attached: %v; one target still needs the read-only device", l)
 	}
-	must(t, b.unpublish(id, target))
-	if l := b.loops(id); len(l) != 1 || l[0].readOnly {
+	sandbox.Must(t, b.unpublish(id, target))
+	if l := b.loops(id); len(l) != 1 || l[0].ReadOnly {
 		t.Errorf("attached: %v; want the writable device alone", l)
 	}
 }
 
 func TestBothAccessTypes(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	fs, block := mountCap(writer, ""), blockCap(writer)
 	id := b.create("both", 16*mib, image("ext4"), fs, block)
 	target := b.path("t")
-	must(t, b.stage(id, fs))
-	wantCode(t, b.stage(id, block), codes.AlreadyExists)
-	wantCode(t, b.publish(id, target, block, false), codes.FailedPrecondition, "mounted")
-	must(t, b.unstage(id))
-	must(t, b.stage(id, block))
-	must(t, b.publish(id, target, block, false))
-	wantCode(t, b.stage(id, fs), codes.FailedPrecondition, target)
+	sandbox.Must(t, b.stage(id, fs))
+	sandbox.WantCode(t, b.stage(id, block), codes.AlreadyExists)
+	sandbox.WantCode(t, b.publish(id, target, block, false), codes.FailedPrecondition, "mounted")
+	sandbox.Must(t, b.unstage(id))
+	sandbox.Must(t, b.stage(id, block))
+	sandbox.Must(t, b.publish(id, target, block, false))
+	sandbox.WantCode(t, b.stage(id, fs), codes.FailedPrecondition, target)
 	b.clear(id, target)
 }
 
 // TestOpenDevice keeps a raw device open after its unpublish. Unstaging must not claim success.
 func TestOpenDevice(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c := blockCap(writer)
 	id := b.create("raw", mib, image(""), c)
-	must(t, b.stage(id, c))
+	sandbox.Must(t, b.stage(id, c))
 	dev := b.loops(id)[0]
-	f, err := os.Open(dev.path())
-	must(t, err)
-	wantCode(t, b.unstage(id), codes.Internal, dev.path(), "still open")
-	wantCode(t, b.stage(id, c), codes.FailedPrecondition, dev.path())
-	must(t, f.Close())
-	await(t, "the device is free", func() bool { return len(b.loops(id)) == 0 })
+	f, err := os.Open(dev.Path())
+	sandbox.Must(t, err)
+	sandbox.WantCode(t, b.unstage(id), codes.Internal, dev.Path(), "still open")
+	sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, dev.Path())
+	sandbox.Must(t, f.Close())
+	sandbox.Await(t, "the device is free", func() bool { return len(b.loops(id)) == 0 })
 	b.clear(id)
 }

@@ -8,15 +8,21 @@ import (
 	"slices"
 	"time"
 
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/tree"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 	"github.com/volagent/volagent/volmgr/proc"
-
-	"google.golang.org/grpc/codes"
 )
 
 const (
 	// shortCopy is the limit in bytes for copying a frozen filesystem's image if the data cannot be
 	// shared. freezeMost is the time limit for all such copies. Writers hang during both.
-	shortCopy  = 128 * mib
+	shortCopy  = 128 << 20
 	freezeMost = 5 * time.Second
 	// thawAfter, multiplied by freezeMost, is the longest time that a filesystem stays frozen. It
 	// applies also when another member of a group cannot be frozen, or when the disk is slow. The
@@ -26,15 +32,15 @@ const (
 
 // captured is one volume whose data must be copied as it is at one moment.
 type captured struct {
-	v      volume
+	v      store.Volume
 	unlock func() // of the volume
 	end    func() // removes the volume's entry in readers, after the lock is released
 
 	// Only for an image in use:
-	loops  []loopDevice
+	loops  []loopdev.LoopDevice
 	points []string // mounts of its filesystem; none when it is used as a block device
 	fs     *freezer // nil without a mount
-	copy   *imageCopy
+	copy   *tree.ImageCopy
 }
 
 func (c *captured) live() bool { return len(c.loops) > 0 }
@@ -51,7 +57,7 @@ type capture struct {
 func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 	c := &capture{d: d}
 	for _, id := range slices.Sorted(slices.Values(ids)) {
-		unlock, err := d.lockToRelease(id)
+		unlock, err := d.locks.LockToRelease(id)
 		if err != nil {
 			c.release()
 			return nil, err
@@ -87,8 +93,8 @@ func (c *capture) release() {
 }
 
 // volumes returns the held volumes, in the order of their ids.
-func (c *capture) volumes() []volume {
-	all := make([]volume, len(c.vols))
+func (c *capture) volumes() []store.Volume {
+	all := make([]store.Volume, len(c.vols))
 	for i, one := range c.vols {
 		all[i] = one.v
 	}
@@ -98,33 +104,33 @@ func (c *capture) volumes() []volume {
 // classify determines how a volume is used.
 func (d *driver) classify(one *captured, perFile bool) error {
 	v := one.v
-	if v.Type == typeDirectory {
+	if v.Type == store.TypeDirectory {
 		if perFile {
 			return nil
 		}
 		return d.refuseWriters(v)
 	}
 
-	loops, err := loopsOf(v.ID, d.store.dataPath(v))
+	loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 	if err != nil || len(loops) == 0 {
 		return err
 	}
 
 	for _, l := range loops {
-		if l.stale {
-			return preconditionf("the image of volume %q was deleted or replaced while it was attached to %s, so it cannot be copied as it is used; detach the volume first", v.ID, l.path())
+		if l.Stale {
+			return csierr.Preconditionf("the image of volume %q was deleted or replaced while it was attached to %s, so it cannot be copied as it is used; detach the volume first", v.ID, l.Path())
 		}
 	}
 
 	one.loops = loops
-	uses, err := d.uses(v, loops)
+	uses, err := usage.UsesOf(v, loops)
 	if err != nil {
 		return err
 	}
 
 	for _, u := range uses {
-		if !u.node {
-			one.points = append(one.points, u.point)
+		if !u.Node {
+			one.points = append(one.points, u.Point)
 		}
 	}
 
@@ -133,27 +139,27 @@ func (d *driver) classify(one *captured, perFile bool) error {
 
 // refuseWriters returns an error if a directory volume is mounted writable anywhere, because its
 // files cannot all be copied at one moment.
-func (d *driver) refuseWriters(v volume) error {
+func (d *driver) refuseWriters(v store.Volume) error {
 	refuse := func(where string) error {
-		return preconditionf("volume %q is a directory and mounted writable at %s, so it cannot be copied as it is at one moment; "+
+		return csierr.Preconditionf("volume %q is a directory and mounted writable at %s, so it cannot be copied as it is at one moment; "+
 			"detach it first, or take a snapshot with the parameter %s: %s, in which only each file by itself is consistent",
-			v.ID, where, paramConsistency, consistencyPerFile)
+			v.ID, where, request.ParamConsistency, request.ConsistencyPerFile)
 	}
-	entries, err := readMounts(proc.OwnMounts, v.ID)
+	entries, err := mounts.ReadMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
 	}
 
 	for _, e := range entries {
-		if showsDirectory(e, v.ID) && !e.readOnly {
-			return refuse(fmt.Sprintf("%q", e.point))
+		if usage.ShowsDirectory(e, v.ID) && !e.ReadOnly {
+			return refuse(fmt.Sprintf("%q", e.Point))
 		}
 	}
 
 	var elsewhere error
-	err = otherNamespaces([]string{v.ID}, func(pid int, e mountEntry) {
-		if elsewhere == nil && showsDirectory(e, v.ID) && !e.readOnly {
-			elsewhere = refuse(fmt.Sprintf("%q, in the mount namespace of process %d", e.point, pid))
+	err = mounts.OtherNamespaces([]string{v.ID}, func(pid int, e mounts.MountEntry) {
+		if elsewhere == nil && usage.ShowsDirectory(e, v.ID) && !e.ReadOnly {
+			elsewhere = refuse(fmt.Sprintf("%q, in the mount namespace of process %d", e.Point, pid))
 		}
 	})
 
@@ -162,7 +168,7 @@ func (d *driver) refuseWriters(v volume) error {
 
 // take copies the data of each volume to dirs, which are in the order of volumes(), and waits until
 // the copies are on disk. Afterwards c holds no volume.
-func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
+func (c *capture) take(ctx context.Context, dirs []string, p *jobs.Progress) error {
 	defer c.release()
 
 	if err := c.takeLive(ctx, dirs, p); err != nil {
@@ -171,18 +177,18 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 
 	for _, one := range c.vols {
 		if !one.live() {
-			one.end = c.d.readers.begin(one.v.ID, p)
+			one.end = c.d.locks.BeginCopy(one.v.ID, p)
 		}
 		one.unlock()
 		one.unlock = nil
 	}
 
-	c.d.store.reach("copying")
+	c.d.store.Reach("copying")
 	for i, one := range c.vols {
 		if one.live() {
 			continue
 		}
-		if err := c.d.copyContent(ctx, one.v.Type, c.d.store.dataPath(one.v), one.v.Capacity, dirs[i], p); err != nil {
+		if err := c.d.copyContent(ctx, one.v.Type, c.d.store.DataPath(one.v), one.v.Capacity, dirs[i], p); err != nil {
 			return fmt.Errorf("cannot copy volume %q: %w", one.v.ID, err)
 		}
 		one.end()
@@ -192,12 +198,12 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 }
 
 // copyContent copies a volume or snapshot without writers. An image must have the recorded size.
-func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, dir string, p *progress) error {
-	dst := filepath.Join(dir, contentName(typ))
-	if typ == typeImage {
-		return copyImage(ctx, src, dst, size, p)
+func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, dir string, p *jobs.Progress) error {
+	dst := filepath.Join(dir, store.ContentName(typ))
+	if typ == store.TypeImage {
+		return tree.CopyImage(ctx, src, dst, size, p)
 	}
-	return copyTree(ctx, src, dst, p)
+	return tree.CopyTree(ctx, src, dst, p)
 }
 
 // takeLive copies the volumes in use.
@@ -207,11 +213,11 @@ func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, d
 //  3. Clone all images. Copy the small ones if cloning is not possible.
 //  4. Thaw all filesystems, also after an error.
 //  5. Sync the copies.
-func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err error) {
+func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress) (err error) {
 	defer func() {
 		for _, one := range c.vols {
 			if one.copy != nil && err != nil {
-				one.copy.abandon()
+				one.copy.Abandon()
 			}
 		}
 	}()
@@ -222,14 +228,14 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err
 		}
 
 		if len(one.points) > 0 {
-			one.fs, err = c.d.store.newFreezer(one.v, one.points, one.loops)
+			one.fs, err = newFreezer(c.d.store, one.v, one.points, one.loops, c.d.opts.freeze)
 		} else {
 			err = one.flush()
 		}
 		if err != nil {
 			return err
 		}
-		if one.copy, err = openImageCopy(c.d.store.dataPath(one.v), filepath.Join(dirs[i], imageFile), one.v.Capacity); err != nil {
+		if one.copy, err = tree.OpenImageCopy(c.d.store.DataPath(one.v), filepath.Join(dirs[i], store.ImageFile), one.v.Capacity); err != nil {
 			return err
 		}
 	}
@@ -242,14 +248,14 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err
 		if one.copy == nil {
 			continue
 		}
-		err = errors.Join(err, one.copy.finish())
+		err = errors.Join(err, one.copy.Finish())
 		one.copy = nil
 	}
 
 	return err
 }
 
-// frozen calls do while all filesystems in use are frozen.
+// Frozen calls do while all filesystems in use are Frozen.
 func (c *capture) frozen(do func() error) (err error) {
 	for _, one := range c.vols {
 		if one.fs == nil {
@@ -265,8 +271,8 @@ func (c *capture) frozen(do func() error) (err error) {
 }
 
 // cut copies all images in use within freezeMost, so that their writers hang only briefly.
-func (c *capture) cut(ctx context.Context, p *progress) error {
-	ctx, cancel := context.WithTimeout(ctx, c.d.store.freezeMost)
+func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
+	ctx, cancel := context.WithTimeout(ctx, c.d.opts.freeze)
 	defer cancel()
 
 	for _, one := range c.vols {
@@ -280,15 +286,15 @@ func (c *capture) cut(ctx context.Context, p *progress) error {
 			}
 		}
 
-		err := reflink(one.copy.src, one.copy.dst)
-		if errors.Is(err, errNoReflink) {
+		err := tree.Reflink(one.copy.Src, one.copy.Dst)
+		if errors.Is(err, tree.ErrNoReflink) {
 			err = one.cutPlain(ctx, p)
 		}
 		if err != nil {
 			return fmt.Errorf("cannot copy volume %q: %w", one.v.ID, err)
 		}
 
-		c.d.store.reach("cut")
+		c.d.store.Reach("cut")
 	}
 
 	return nil
@@ -297,10 +303,10 @@ func (c *capture) cut(ctx context.Context, p *progress) error {
 // flush writes out the cached data of a volume that is used as a block device.
 func (c *captured) flush() error {
 	for _, l := range c.loops {
-		if l.readOnly {
+		if l.ReadOnly {
 			continue
 		}
-		if err := flushLoop(l); err != nil {
+		if err := loopdev.FlushLoop(l); err != nil {
 			return err
 		}
 	}
@@ -309,48 +315,25 @@ func (c *captured) flush() error {
 
 // cutPlain copies the data of an image in use when it cannot be shared. It refuses an image that is
 // large or not frozen.
-func (c *captured) cutPlain(ctx context.Context, p *progress) error {
+func (c *captured) cutPlain(ctx context.Context, p *jobs.Progress) error {
 	const advice = "detach it first, or put the driver's state directory on xfs or btrfs, which can clone a file at once"
 	if c.fs == nil {
-		return preconditionf("it is attached as a block device, and this filesystem cannot clone a file at one moment; %s", advice)
+		return csierr.Preconditionf("it is attached as a block device, and this filesystem cannot clone a file at one moment; %s", advice)
 	}
 
-	_, bytes, err := c.copy.allocated()
+	_, bytes, err := c.copy.Allocated()
 	if err != nil {
 		return err
 	}
 	if bytes > shortCopy {
-		return preconditionf("it is mounted and holds %s; this filesystem cannot clone a file, and its writers would hang while so much is copied (at most %s are); %s",
-			humanBytes(bytes), humanBytes(shortCopy), advice)
+		return csierr.Preconditionf("it is mounted and holds %s; this filesystem cannot clone a file, and its writers would hang while so much is copied (at most %s are); %s",
+			jobs.HumanBytes(bytes), jobs.HumanBytes(shortCopy), advice)
 	}
 
-	err = c.copy.plain(ctx, p)
+	err = c.copy.Plain(ctx, p)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return preconditionf("it is mounted, and its data could not be copied within %s, for which its writers were made to wait; %s", freezeMost, advice)
+		return csierr.Preconditionf("it is mounted, and its data could not be copied within %s, for which its writers were made to wait; %s", freezeMost, advice)
 	}
 
 	return err
-}
-
-// lockToRelease locks a volume or snapshot for a call that may run while the data is being copied,
-// because the call only removes mounts or makes another copy.
-func (d *driver) lockToRelease(id string) (func(), error) {
-	unlock, ok := d.busy.try(id)
-	if !ok {
-		return nil, codedf(codes.Aborted, "another operation on %q is running", id)
-	}
-	return unlock, nil
-}
-
-// lock locks a volume or snapshot for a call that must not run during a copy of its data.
-func (d *driver) lock(id string) (func(), error) {
-	unlock, err := d.lockToRelease(id)
-	if err != nil {
-		return nil, err
-	}
-	if err := d.readers.check(id); err != nil {
-		unlock()
-		return nil, err
-	}
-	return unlock, nil
 }

@@ -10,11 +10,17 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/health"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // ControllerGetVolumeHealth returns the health problems of a volume. The driver serves one node, so
@@ -31,21 +37,21 @@ func (d *driver) ControllerGetVolumeHealth(_ context.Context, req *csi.Controlle
 // like ListVolumes.
 func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
 	if req.GetMaxEntries() < 0 {
-		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
+		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
 	}
 
 	after := req.GetStartingToken()
-	if after != "" && !validID(after) {
-		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
+	if after != "" && !store.ValidID(after) {
+		return nil, csierr.Errorf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
 
-	look, err := lookAround()
+	look, err := loopdev.LookAround()
 	if err != nil {
 		return nil, err
 	}
 
 	resp := &csi.ControllerListVolumeHealthResponse{}
-	for _, id := range d.store.ids() {
+	for _, id := range d.store.IDs() {
 		if id <= after {
 			continue
 		}
@@ -54,14 +60,14 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 		}
 
 		s, err := d.examine(look, id)
-		if errors.Is(err, errNoVolume) || errors.Is(err, errBusy) {
+		if errors.Is(err, store.ErrNoVolume) || errors.Is(err, errBusy) {
 			continue // deleted meanwhile, or being deleted
 		}
 		if err != nil {
 			return nil, err
 		}
 
-		h := diagnose(id, s)
+		h := health.Diagnose(id, s)
 		if len(h.GetHealthStatuses()) == 0 {
 			continue
 		}
@@ -87,66 +93,42 @@ func (d *driver) NodeGetVolumeHealth(_ context.Context, req *csi.NodeGetVolumeHe
 
 // NodeGetStorageHealth returns the health problems of the filesystem that holds the volumes.
 func (d *driver) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
-	return &csi.NodeGetStorageHealthResponse{BackendHealth: diagnoseStorage(d.examineStorage())}, nil
+	return &csi.NodeGetStorageHealthResponse{BackendHealth: health.DiagnoseStorage(d.examineStorage())}, nil
 }
 
 func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 	if id == "" {
-		return nil, invalidf("the volume id is empty")
+		return nil, csierr.Invalidf("the volume id is empty")
 	}
 
-	look, err := lookAround()
+	look, err := loopdev.LookAround()
 	if err != nil {
 		return nil, err
 	}
 
 	s, err := d.examine(look, id, paths...)
-	if errors.Is(err, errNoVolume) {
-		return nil, codedf(codes.NotFound, "no volume %q", id)
+	if errors.Is(err, store.ErrNoVolume) {
+		return nil, csierr.Errorf(codes.NotFound, "no volume %q", id)
 	}
 	if err != nil {
 		return nil, err
 	}
 
-	return diagnose(id, s), nil
-}
-
-// surroundings is the kernel's state of the loop devices, read once for all volumes.
-type surroundings struct {
-	loops  map[string][]string // device names by volume id, the directory of the backing file
-	mounts []mountEntry        // of filesystems on loop devices
-}
-
-func lookAround() (surroundings, error) {
-	look := surroundings{loops: map[string][]string{}}
-	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	if err != nil {
-		return look, err
-	}
-
-	for _, f := range files {
-		if backing, err := os.ReadFile(f); err == nil {
-			id := filepath.Base(filepath.Dir(string(backing)))
-			look.loops[id] = append(look.loops[id], strings.Split(f, "/")[3])
-		}
-	}
-
-	look.mounts, err = readMounts(proc.OwnMounts, "/dev/loop", fmt.Sprintf(" %d:", loopMajor))
-	return look, err
+	return health.Diagnose(id, s), nil
 }
 
 // errBusy is returned for a volume on which another call is working.
-var errBusy = codedf(codes.Aborted, "another operation on the volume is running")
+var errBusy = csierr.Errorf(codes.Aborted, "another operation on the volume is running")
 
 // examine inspects a volume without blocking other calls. Only if data seems to be missing does it
 // lock the volume and inspect it again, because a concurrent deletion looks the same.
-func (d *driver) examine(look surroundings, id string, paths ...string) (symptoms, error) {
+func (d *driver) examine(look loopdev.Surroundings, id string, paths ...string) (health.Symptoms, error) {
 	s, err := d.inspect(look, id, paths)
-	if err != nil || !s.missing {
+	if err != nil || !s.Missing {
 		return s, err
 	}
 
-	unlock, ok := d.busy.try(id)
+	unlock, ok := d.locks.Try(id)
 	if !ok {
 		return s, errBusy
 	}
@@ -154,100 +136,90 @@ func (d *driver) examine(look surroundings, id string, paths ...string) (symptom
 	return d.inspect(look, id, paths)
 }
 
-func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms, error) {
-	if why := d.store.unusable(id); why != "" {
-		return symptoms{metadata: why}, nil
+func (d *driver) inspect(look loopdev.Surroundings, id string, paths []string) (health.Symptoms, error) {
+	if why := d.store.Unusable(id); why != "" {
+		return health.Symptoms{Metadata: why}, nil
 	}
 
-	v, err := d.store.get(id)
+	v, err := d.store.Get(id)
 	if err != nil {
-		return symptoms{}, err
+		return health.Symptoms{}, err
 	}
 
-	s := symptoms{kind: v.Type}
-	data, err := statPath(d.store.dataPath(v))
+	s := health.Symptoms{Kind: v.Type}
+	data, err := mounts.StatPath(d.store.DataPath(v))
 	if err != nil {
 		return s, err
 	}
 
-	if v.Type == typeDirectory {
-		s.missing = !data.isDir()
+	if v.Type == store.TypeDirectory {
+		s.Missing = !data.IsDir()
 		if err := d.quotaTrouble(v); err != nil {
-			s.quota = err.Error()
+			s.Quota = err.Error()
 		}
 	} else {
-		s.missing, s.recorded, s.actual = !data.isRegular(), v.Capacity, int64(data.size)
+		s.Missing, s.Recorded, s.Actual = !data.IsRegular(), v.Capacity, int64(data.Size)
 	}
 
-	if s.missing {
+	if s.Missing {
 		return s, nil
 	}
 
-	var loops []loopDevice
-	for _, name := range look.loops[id] {
-		l, err := inspectLoop(name, imageRef{d.store.dataPath(v), data.dev, data.ino})
-		if err == nil && l != nil && l.usable() {
+	var loops []loopdev.LoopDevice
+	for _, name := range look.Loops[id] {
+		l, err := loopdev.InspectLoop(name, loopdev.ImageRef{Path: d.store.DataPath(v), Dev: data.Dev, Ino: data.Ino})
+		if err == nil && l != nil && l.Usable() {
 			loops = append(loops, *l)
-			s.inspectFilesystem(v, *l, look.mounts)
+			inspectFilesystem(&s, v, *l, look.Mounts)
 		}
 	}
 
 	return s, d.inspectPaths(&s, v, loops, paths)
 }
 
-// unusable returns the reason why the metadata of a volume cannot be used, or "".
-func (s *store) unusable(id string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.broken[id]; err != nil {
-		return err.Error()
-	}
-	return ""
-}
-
 // inspectFilesystem inspects the mounts of the filesystem on a device.
-func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry) {
-	i := slices.IndexFunc(mounts, l.holds)
+func inspectFilesystem(s *health.Symptoms, v store.Volume, l loopdev.LoopDevice, table []mounts.MountEntry) {
+	i := slices.IndexFunc(table, l.Holds)
 	if i < 0 {
 		return
 	}
 
-	e := mounts[i]
-	options := strings.Split(e.options, ",")
+	e := table[i]
+	options := strings.Split(e.Options, ",")
 	// If read-only was requested, both the mount and the filesystem are read-only.
-	s.readOnly = slices.Contains(options, "emergency_ro") ||
-		slices.Contains(options, "ro") && slices.ContainsFunc(mounts, func(m mountEntry) bool { return l.holds(m) && !m.readOnly })
+	s.ReadOnly = slices.Contains(options, "emergency_ro") ||
+		slices.Contains(options, "ro") && slices.ContainsFunc(table, func(m mounts.MountEntry) bool { return l.Holds(m) && !m.ReadOnly })
 	if slices.Contains(options, "shutdown") {
-		s.dead = "it says shutdown"
+		s.Dead = "it says shutdown"
 	}
 
 	if v.FSType == "ext4" {
-		s.errors = ext4Errors(l.name)
+		s.Errors = ext4Errors(l.Name)
 		// After an error, older kernels show an ext4 as writable although it refuses every write.
-		if s.errors > 0 && !slices.Contains(options, "ro") {
-			s.readOnly = s.readOnly || refusesWrites(e.point)
+		if s.Errors > 0 && !slices.Contains(options, "ro") {
+			s.ReadOnly = s.ReadOnly || refusesWrites(e.Point)
 		}
 	}
 
 	// An xfs that has shut down cannot be opened, and the mount table does not show its state.
-	fd, err := unix.Open(e.point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(e.Point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EIO) {
-		s.dead = err.Error()
+		s.Dead = err.Error()
 	}
 	if err != nil {
 		return
 	}
 	defer func() { _ = unix.Close(fd) }()
 
-	if have, want, err := sizes(l.path(), fd, v.FSType); err == nil {
-		s.filesystem, s.device = have, want
+	if have, want, err := imagefs.Sizes(l.Path(), fd, v.FSType); err == nil {
+		s.Filesystem, s.Device = have, want
 	}
 }
 
 // refusesWrites tries to write to a filesystem. It creates an unnamed file, which disappears when
 // it is closed.
 func refusesWrites(point string) bool {
-	root, err := openWritable(point)
+	root, err := mounts.OpenWritable(point)
 	if err != nil {
 		return false
 	}
@@ -276,27 +248,27 @@ func ext4Errors(loop string) int64 {
 }
 
 // inspectPaths checks whether the volume is mounted at the paths that the caller uses.
-func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths []string) error {
+func (d *driver) inspectPaths(s *health.Symptoms, v store.Volume, loops []loopdev.LoopDevice, paths []string) error {
 	for i, p := range paths {
 		if p == "" {
 			continue
 		}
 
-		p, err := d.checkPath("volume path", p)
+		p, err := usage.CheckPath(d.store, "volume path", p)
 		if err != nil {
 			return err
 		}
 
-		at, err := d.look(v, loops, p)
+		at, err := usage.LookAt(d.store, v, loops, p)
 		switch {
 		case err != nil:
 			return err
-		case at.dead != nil && at.kind == kindOurs:
-			s.dead = at.dead.Error()
-		case at.kind == kindForeign:
-			s.foreign = p
-		case at.kind == kindNone && (i > 0 || !v.Block): // raw block has no mount at its staging path
-			s.unmounted = p
+		case at.Dead != nil && at.Kind == usage.KindOurs:
+			s.Dead = at.Dead.Error()
+		case at.Kind == usage.KindForeign:
+			s.Foreign = p
+		case at.Kind == usage.KindNone && (i > 0 || !v.Block): // raw block has no mount at its staging path
+			s.Unmounted = p
 		}
 	}
 
@@ -304,22 +276,22 @@ func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths [
 }
 
 // examineStorage measures the filesystem that holds the volumes.
-func (d *driver) examineStorage() storage {
+func (d *driver) examineStorage() health.Storage {
 	var fs unix.Statfs_t
-	err := unix.Statfs(d.store.path(dirVolumes), &fs)
+	err := unix.Statfs(d.store.Path(store.DirVolumes), &fs)
 	if err != nil {
-		return storage{gone: fmt.Sprintf("cannot use the state directory %q: %v", d.store.root, err)}
+		return health.Storage{Gone: fmt.Sprintf("cannot use the state directory %q: %v", d.store.Root, err)}
 	}
 
-	s := storage{
-		readOnly: fs.Flags&statfsReadOnly != 0,
-		free:     int64(fs.Bavail) * fs.Frsize, total: int64(fs.Blocks) * fs.Frsize,
-		inodesFree: fs.Ffree, inodes: fs.Files,
+	s := health.Storage{
+		ReadOnly: fs.Flags&mounts.StatfsReadOnly != 0,
+		Free:     int64(fs.Bavail) * fs.Frsize, Total: int64(fs.Blocks) * fs.Frsize,
+		InodesFree: fs.Ffree, Inodes: fs.Files,
 	}
-	for _, v := range d.store.list() {
+	for _, v := range d.store.List() {
 		var st unix.Stat_t
-		if v.Type == typeImage && unix.Stat(d.store.dataPath(v), &st) == nil {
-			s.promised += max(0, v.Capacity-st.Blocks*512)
+		if v.Type == store.TypeImage && unix.Stat(d.store.DataPath(v), &st) == nil {
+			s.Promised += max(0, v.Capacity-st.Blocks*512)
 		}
 	}
 

@@ -9,6 +9,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // origin is the snapshot or volume from which a new volume is copied.
@@ -20,11 +27,11 @@ type origin struct {
 	size   int64 // bytes; the copy has at least this size
 }
 
-func (v volume) origin() origin {
+func originOf(v store.Volume) origin {
 	return origin{id: v.ID, typ: v.Type, fsType: v.FSType, size: v.Capacity}
 }
 
-func (s snapshot) origin() origin {
+func originOfSnapshot(s store.Snapshot) origin {
 	return origin{id: s.ID, isSnap: true, typ: s.Type, fsType: s.FSType, size: s.Size}
 }
 
@@ -36,23 +43,10 @@ func (o origin) String() string {
 	return fmt.Sprintf("%s %q", kind, o.id)
 }
 
-// contentSource returns the source of a volume in the form of a CSI answer, or nil.
-func (v volume) contentSource() *csi.VolumeContentSource {
-	switch {
-	case v.Source == "":
-		return nil
-	case validIDOf(snapPrefix, v.Source):
-		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
-			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: v.Source}}}
-	}
-	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
-		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Source}}}
-}
-
 // createCopy is CreateVolume with a content source. It answers only when the copy is complete. See
 // CreateSnapshot for copies that take long.
 func (d *driver) createCopy(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
-	if err := checkName("volume", req.GetName()); err != nil {
+	if err := request.CheckName("volume", req.GetName()); err != nil {
 		return nil, err
 	}
 
@@ -72,40 +66,40 @@ func (d *driver) createCopy(ctx context.Context, req *csi.CreateVolumeRequest) (
 
 // createFrom makes a volume as a copy of a snapshot or of another volume. The caller holds the lock
 // on the name.
-func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (volume, error) {
-	have, exists := d.store.getByName(req.GetName())
+func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (store.Volume, error) {
+	have, exists := d.store.GetByName(req.GetName())
 	from, err := d.origin(req.GetVolumeContentSource(), have)
 	if err != nil {
-		return volume{}, err
+		return store.Volume{}, err
 	}
 
 	want, err := planCopy(req, from)
 	if err != nil {
-		return volume{}, err
+		return store.Volume{}, err
 	}
 	if err := d.checkPlan(req, want); err != nil {
-		return volume{}, err
+		return store.Volume{}, err
 	}
 	if exists {
-		return have, have.satisfies(want, req.GetCapacityRange())
+		return have, request.Satisfies(&have, want, req.GetCapacityRange())
 	}
-	if want.Capacity, err = want.sizeForCopy(req.GetCapacityRange(), from); err != nil {
-		return volume{}, err
+	if want.Capacity, err = sizeForCopy(&want, req.GetCapacityRange(), from); err != nil {
+		return store.Volume{}, err
 	}
 	if err := d.checkCopy(want); err != nil {
-		return volume{}, err
+		return store.Volume{}, err
 	}
 
-	err = d.jobs.do(ctx, "volume/"+want.Name, fmt.Sprint(from.id, want.Capacity, want.Block),
+	err = d.jobs.Do(ctx, "volume/"+want.Name, fmt.Sprint(from.id, want.Capacity, want.Block),
 		fmt.Sprintf("volume %q, a copy of %s,", want.Name, from),
-		func(ctx context.Context, p *progress) error { return d.makeCopy(ctx, want, from, p) })
+		func(ctx context.Context, p *jobs.Progress) error { return d.makeCopy(ctx, want, from, p) })
 	if err != nil {
-		return volume{}, err
+		return store.Volume{}, err
 	}
 
-	made, ok := d.store.getByName(want.Name)
+	made, ok := d.store.GetByName(want.Name)
 	if !ok {
-		return made, codedf(codes.Aborted, "volume %q was deleted as soon as it was made", want.Name)
+		return made, csierr.Errorf(codes.Aborted, "volume %q was deleted as soon as it was made", want.Name)
 	}
 
 	return made, nil
@@ -113,14 +107,14 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 
 // origin finds the source that a request names. If the source has been deleted, a volume that was
 // made from it earlier still has the source's properties.
-func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, error) {
+func (d *driver) origin(src *csi.VolumeContentSource, have store.Volume) (origin, error) {
 	id := src.GetVolume().GetVolumeId()
 	if src.GetSnapshot() != nil {
 		id = src.GetSnapshot().GetSnapshotId()
 	}
 
 	if id != "" && id == have.Source {
-		o := have.origin()
+		o := originOf(have)
 		o.id, o.isSnap, o.size = id, src.GetSnapshot() != nil, 0
 		return o, nil
 	}
@@ -128,40 +122,40 @@ func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, erro
 	switch {
 	case src.GetSnapshot() != nil:
 		snap, err := d.snapshot(id)
-		return snap.origin(), err
+		return originOfSnapshot(snap), err
 	case src.GetVolume() != nil:
 		v, err := d.volume(id)
-		return v.origin(), err
+		return originOf(v), err
 	}
 
-	return origin{}, invalidf("the content source is neither a snapshot nor a volume")
+	return origin{}, csierr.Invalidf("the content source is neither a snapshot nor a volume")
 }
 
 // planCopy plans a volume with the type and filesystem of its source. It refuses a request that
 // demands others.
-func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
+func planCopy(req *csi.CreateVolumeRequest, from origin) (store.Volume, error) {
 	blank := proto.CloneOf(req)
 	blank.VolumeContentSource = nil
 	blank.Parameters = maps.Clone(req.GetParameters())
 	if blank.Parameters == nil {
 		blank.Parameters = map[string]string{}
 	}
-	if blank.Parameters[paramFSType] == "" && from.fsType != "" && !namesFilesystem(req) {
-		blank.Parameters[paramFSType] = from.fsType
+	if blank.Parameters[store.ParamFSType] == "" && from.fsType != "" && !namesFilesystem(req) {
+		blank.Parameters[store.ParamFSType] = from.fsType
 	}
 
-	want, err := plan(blank, from.typ)
+	want, err := request.Plan(blank, from.typ)
 	if err != nil {
 		return want, fmt.Errorf("cannot make a copy of %s: %w", from, err)
 	}
 
 	switch {
 	case want.Type != from.typ:
-		return want, invalidf("type %q is asked for, but %s has type %q, and a copy has the same", want.Type, from, from.typ)
+		return want, csierr.Invalidf("type %q is asked for, but %s has type %q, and a copy has the same", want.Type, from, from.typ)
 	case want.FSType != from.fsType && from.fsType == "":
-		return want, invalidf("a filesystem is asked for, but %s is a raw image; list only block access", from)
+		return want, csierr.Invalidf("a filesystem is asked for, but %s is a raw image; list only block access", from)
 	case want.FSType != from.fsType:
-		return want, invalidf("fs_type %q is asked for, but %s holds %q, and a copy has the same", want.FSType, from, from.fsType)
+		return want, csierr.Invalidf("fs_type %q is asked for, but %s holds %q, and a copy has the same", want.FSType, from, from.fsType)
 	}
 
 	want.Source = from.id
@@ -179,33 +173,33 @@ func namesFilesystem(req *csi.CreateVolumeRequest) bool {
 }
 
 // sizeForCopy chooses the capacity of a copy in bytes: at least the capacity of the source.
-func (v *volume) sizeForCopy(r *csi.CapacityRange, from origin) (int64, error) {
+func sizeForCopy(v *store.Volume, r *csi.CapacityRange, from origin) (int64, error) {
 	if limit := r.GetLimitBytes(); limit > 0 && limit < from.size {
-		return 0, outOfRangef("%s has %d bytes, and a copy cannot have less; limit_bytes is %d", from, from.size, limit)
+		return 0, csierr.OutOfRangef("%s has %d bytes, and a copy cannot have less; limit_bytes is %d", from, from.size, limit)
 	}
 	if r.GetRequiredBytes() > from.size {
-		return v.sizeToGrow(r)
+		return request.SizeToGrow(v, r)
 	}
-	return v.sizeFor(&csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
+	return request.SizeFor(v, &csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
 }
 
 // checkCopy refuses early a volume that could never be staged or filled.
-func (d *driver) checkCopy(v volume) error {
-	if v.Type != typeImage {
+func (d *driver) checkCopy(v store.Volume) error {
+	if v.Type != store.TypeImage {
 		return nil
 	}
-	if err := checkLoopControl(); err != nil {
+	if err := loopdev.CheckLoopControl(); err != nil {
 		return err
 	}
 	return d.checkFits(v.Capacity)
 }
 
-func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *progress) error {
-	if _, ok := d.store.getByName(want.Name); ok {
+func (d *driver) makeCopy(ctx context.Context, want store.Volume, from origin, p *jobs.Progress) error {
+	if _, ok := d.store.GetByName(want.Name); ok {
 		return nil // made since the caller's check
 	}
 
-	want.ID, want.Created = newID(), time.Now().UTC()
+	want.ID, want.Created = store.NewID(), time.Now().UTC()
 	if want.Quota > 0 {
 		want.Project = d.newProject()
 	}
@@ -216,12 +210,12 @@ func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *prog
 	}
 	defer release()
 
-	err = d.store.add(ctx, want, func(dir string) error {
+	err = d.store.Add(ctx, want, func(dir string) error {
 		if err := fill(ctx, dir); err != nil {
 			return err
 		}
-		if want.Type == typeImage {
-			return renewImage(ctx, want, dir)
+		if want.Type == store.TypeImage {
+			return imagefs.RenewImage(ctx, want, dir)
 		}
 		return d.countDirectory(ctx, dir, want)
 	})
@@ -235,9 +229,9 @@ func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *prog
 }
 
 // reader holds a source and returns a function that copies its data into a directory.
-func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx context.Context, dir string) error, release func(), err error) {
+func (d *driver) reader(from origin, want store.Volume, p *jobs.Progress) (fill func(ctx context.Context, dir string) error, release func(), err error) {
 	if from.isSnap {
-		unlock, err := d.lockToRelease(from.id)
+		unlock, err := d.locks.LockToRelease(from.id)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -249,8 +243,8 @@ func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx co
 		}
 
 		return func(ctx context.Context, dir string) error {
-			return d.copyContent(ctx, snap.Type, d.store.snapshotData(snap), snap.Size, dir, p)
-		}, d.readers.begin(snap.ID, p), nil
+			return d.copyContent(ctx, snap.Type, d.store.SnapshotData(snap), snap.Size, dir, p)
+		}, d.locks.BeginCopy(snap.ID, p), nil
 	}
 
 	c, err := d.hold([]string{from.id}, false)
@@ -259,7 +253,7 @@ func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx co
 	}
 	if now := c.volumes()[0].Capacity; now > want.Capacity {
 		c.release()
-		return nil, nil, outOfRangef("%s has grown to %d bytes, and its copy was to have %d", from, now, want.Capacity)
+		return nil, nil, csierr.OutOfRangef("%s has grown to %d bytes, and its copy was to have %d", from, now, want.Capacity)
 	}
 
 	return func(ctx context.Context, dir string) error { return c.take(ctx, []string{dir}, p) }, c.release, nil

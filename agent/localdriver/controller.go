@@ -12,6 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // ControllerGetCapabilities lists only calls that are implemented completely.
@@ -46,7 +53,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if req.GetVolumeContentSource() != nil {
 		return d.createCopy(ctx, req)
 	}
-	if err := checkName("volume", req.GetName()); err != nil {
+	if err := request.CheckName("volume", req.GetName()); err != nil {
 		return nil, err
 	}
 
@@ -56,10 +63,10 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	}
 	defer unlock()
 
-	if err := d.jobs.running("volume/" + req.GetName()); err != nil {
+	if err := d.jobs.Running("volume/" + req.GetName()); err != nil {
 		return nil, err
 	}
-	if have, ok := d.store.getByName(req.GetName()); ok {
+	if have, ok := d.store.GetByName(req.GetName()); ok {
 		if err := d.checkHave(req, have); err != nil {
 			return nil, err
 		}
@@ -81,7 +88,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 }
 
 // checkHave refuses a request if the existing volume of the same name does not satisfy it.
-func (d *driver) checkHave(req *csi.CreateVolumeRequest, have volume) error {
+func (d *driver) checkHave(req *csi.CreateVolumeRequest, have store.Volume) error {
 	want, _, err := d.planNew(req, &have)
 	if err != nil {
 		return err
@@ -89,23 +96,23 @@ func (d *driver) checkHave(req *csi.CreateVolumeRequest, have volume) error {
 	if err := d.checkPlan(req, want); err != nil {
 		return err
 	}
-	return have.satisfies(want, req.GetCapacityRange())
+	return request.Satisfies(&have, want, req.GetCapacityRange())
 }
 
 // createNew makes a planned volume. The caller holds the lock on the name.
-func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, want volume) (volume, error) {
+func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, want store.Volume) (store.Volume, error) {
 	var err error
-	if want.Capacity, err = want.sizeFor(req.GetCapacityRange()); err != nil {
+	if want.Capacity, err = request.SizeFor(&want, req.GetCapacityRange()); err != nil {
 		return want, err
 	}
 
-	want.ID, want.Created = newID(), time.Now().UTC()
+	want.ID, want.Created = store.NewID(), time.Now().UTC()
 	if want.Quota > 0 {
 		want.Project = d.newProject()
 	}
 
-	if want.Type == typeDirectory {
-		err = d.store.add(context.WithoutCancel(ctx), want, func(dir string) error { return d.fillDirectory(ctx, dir, want) })
+	if want.Type == store.TypeDirectory {
+		err = d.store.Add(context.WithoutCancel(ctx), want, func(dir string) error { return d.fillDirectory(ctx, dir, want) })
 	} else {
 		err = d.createImage(ctx, want)
 	}
@@ -120,11 +127,11 @@ func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, wa
 
 // checkPlan refuses a volume that cannot be on this node or cannot have its mount flags or its
 // quota.
-func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
+func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want store.Volume) error {
 	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
 		return err
 	}
-	if err := checkFlags(want, req.GetVolumeCapabilities()); err != nil {
+	if err := request.CheckFlags(want, req.GetVolumeCapabilities()); err != nil {
 		return err
 	}
 	return d.checkQuota(want, want.Quota)
@@ -132,23 +139,23 @@ func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
 
 // lockName locks the name of a volume that a call is about to create.
 func (d *driver) lockName(name string) (func(), error) {
-	unlock, ok := d.names.try(name)
+	unlock, ok := d.names.Try(name)
 	if !ok {
-		return nil, codedf(codes.Aborted, "volume %q is being created", name)
+		return nil, csierr.Errorf(codes.Aborted, "volume %q is being created", name)
 	}
 	return unlock, nil
 }
 
 // createImage makes an image volume. It first refuses an image that could never be staged or
 // filled.
-func (d *driver) createImage(ctx context.Context, v volume) error {
-	if err := checkLoopControl(); err != nil {
+func (d *driver) createImage(ctx context.Context, v store.Volume) error {
+	if err := loopdev.CheckLoopControl(); err != nil {
 		return err
 	}
 	if err := d.checkFits(v.Capacity); err != nil {
 		return err
 	}
-	return d.store.add(context.WithoutCancel(ctx), v, func(dir string) error { return makeImage(ctx, dir, v) })
+	return d.store.Add(context.WithoutCancel(ctx), v, func(dir string) error { return imagefs.MakeImage(ctx, dir, v) })
 }
 
 // DeleteVolume removes a volume and its data. It refuses while the volume is staged, published or
@@ -157,27 +164,27 @@ func (d *driver) createImage(ctx context.Context, v volume) error {
 func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	id := req.GetVolumeId()
 	if id == "" {
-		return nil, invalidf("the volume id is empty")
+		return nil, csierr.Invalidf("the volume id is empty")
 	}
-	if !validID(id) {
+	if !store.ValidID(id) {
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 
-	unlock, err := d.lock(id)
+	unlock, err := d.locks.Lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 
-	switch v, err := d.store.get(id); {
-	case errors.Is(err, errNoVolume): // perhaps deleted, but not purged yet
+	switch v, err := d.store.Get(id); {
+	case errors.Is(err, store.ErrNoVolume): // perhaps deleted, but not purged yet
 	case err != nil:
 		return nil, err
 	default:
-		if err := d.checkUnused(v); err != nil {
+		if err := usage.CheckUnused(d.store, v); err != nil {
 			return nil, err
 		}
-		if err := d.store.trash(v); err != nil {
+		if err := d.store.Trash(v); err != nil {
 			return nil, err
 		}
 
@@ -189,7 +196,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 		d.log.Info("deleted a volume", "volume_id", id, "name", v.Name)
 	}
 
-	if err := d.store.purge(ctx, id); err != nil {
+	if err := d.store.Purge(ctx, id); err != nil {
 		return nil, err
 	}
 
@@ -200,7 +207,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 // this volume.
 func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if req.GetVolumeId() == "" || len(req.GetVolumeCapabilities()) == 0 {
-		return nil, invalidf("the volume id and at least one volume capability must be given")
+		return nil, csierr.Invalidf("the volume id and at least one volume capability must be given")
 	}
 
 	v, err := d.volume(req.GetVolumeId())
@@ -222,26 +229,26 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 
 // mismatch returns the reason in words why a volume differs from the description in the request, or
 // "".
-func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
+func mismatch(v store.Volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	for _, c := range req.GetVolumeCapabilities() {
-		if _, err := parseAccessFor(v, c); err != nil {
+		if _, err := request.ParseAccessFor(v, c); err != nil {
 			return err.Error()
 		}
 	}
 
-	if got := req.GetVolumeContext(); len(got) > 0 && !maps.Equal(identifying(got), identifying(v.context())) {
-		return fmt.Sprintf("the volume context is %v, not %v", v.context(), got)
+	if got := req.GetVolumeContext(); len(got) > 0 && !maps.Equal(identifying(got), identifying(v.Context())) {
+		return fmt.Sprintf("the volume context is %v, not %v", v.Context(), got)
 	}
 	if len(req.GetParameters()) == 0 {
 		return ""
 	}
 
-	p, err := parseParams(req.GetParameters())
+	p, err := request.ParseParams(req.GetParameters())
 	switch {
 	case err != nil:
 		return err.Error()
-	case p.typ != "" && p.typ != v.Type, p.fsType != "" && p.fsType != v.FSType:
-		return fmt.Sprintf("the parameters do not match volume %q: %s", v.ID, v.describe())
+	case p.Typ != "" && p.Typ != v.Type, p.FsType != "" && p.FsType != v.FSType:
+		return fmt.Sprintf("the parameters do not match volume %q: %s", v.ID, v.Describe())
 	}
 
 	return ""
@@ -250,7 +257,7 @@ func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 // identifying returns a volume context without the keys that may change.
 func identifying(context map[string]string) map[string]string {
 	context = maps.Clone(context)
-	delete(context, contextSize)
+	delete(context, store.ContextSize)
 	return context
 }
 
@@ -258,16 +265,16 @@ func identifying(context map[string]string) map[string]string {
 // that is created or deleted between pages causes no gap and no repetition.
 func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if req.GetMaxEntries() < 0 {
-		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
+		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
 	}
 
 	after := req.GetStartingToken()
-	if after != "" && !validID(after) {
-		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
+	if after != "" && !store.ValidID(after) {
+		return nil, csierr.Errorf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
 
-	all := d.store.list()
-	all = slices.DeleteFunc(all, func(v volume) bool { return v.ID <= after })
+	all := d.store.List()
+	all = slices.DeleteFunc(all, func(v store.Volume) bool { return v.ID <= after })
 	resp := &csi.ListVolumesResponse{}
 	if n := int(req.GetMaxEntries()); n > 0 && n < len(all) {
 		all = all[:n]
@@ -296,11 +303,11 @@ func (d *driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVo
 // GetCapacity reports the free bytes of the filesystem under the state directory. Images are
 // sparse, so their sizes may add up to more than that. They then compete for the free space.
 func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
-	p, err := parseParams(req.GetParameters())
+	p, err := request.ParseParams(req.GetParameters())
 	if err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(req.GetVolumeCapabilities(), p.cannot) || !d.isHere(req.GetAccessibleTopology()) {
+	if slices.ContainsFunc(req.GetVolumeCapabilities(), p.Cannot) || !d.isHere(req.GetAccessibleTopology()) {
 		return &csi.GetCapacityResponse{}, nil
 	}
 
@@ -310,7 +317,7 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 	}
 
 	resp := &csi.GetCapacityResponse{AvailableCapacity: free}
-	if p.typ == typeImage {
+	if p.Typ == store.TypeImage {
 		resp.MaximumVolumeSize = wrapperspb.Int64(total)
 	}
 
@@ -321,7 +328,7 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 func (d *driver) checkFits(size int64) error {
 	_, total, err := d.space()
 	if err == nil && size > total {
-		err = outOfRangef("an image of %d bytes does not fit: the filesystem of %q has %d", size, d.store.root, total)
+		err = csierr.OutOfRangef("an image of %d bytes does not fit: the filesystem of %q has %d", size, d.store.Root, total)
 	}
 	return err
 }
@@ -329,8 +336,8 @@ func (d *driver) checkFits(size int64) error {
 // space returns the free and total bytes of the filesystem that holds the volumes.
 func (d *driver) space() (free, total int64, err error) {
 	var fs unix.Statfs_t
-	if err := unix.Statfs(d.store.root, &fs); err != nil {
-		return 0, 0, fmt.Errorf("cannot measure the filesystem of %q: %w", d.store.root, err)
+	if err := unix.Statfs(d.store.Root, &fs); err != nil {
+		return 0, 0, fmt.Errorf("cannot measure the filesystem of %q: %w", d.store.Root, err)
 	}
 	return int64(fs.Bavail) * fs.Frsize, int64(fs.Blocks) * fs.Frsize, nil
 }

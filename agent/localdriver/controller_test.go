@@ -12,12 +12,17 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func image(fsType string) map[string]string {
-	m := map[string]string{paramType: typeImage}
+	m := map[string]string{store.ParamType: store.TypeImage}
 	if fsType != "" {
-		m[paramFSType] = fsType
+		m[store.ParamFSType] = fsType
 	}
 	return m
 }
@@ -30,12 +35,12 @@ func createReq(name string, size int64, params map[string]string, caps ...*csi.V
 func TestIdentity(t *testing.T) {
 	b := newBench(t)
 	info, err := b.GetPluginInfo(background(), &csi.GetPluginInfoRequest{})
-	must(t, err)
+	sandbox.Must(t, err)
 	if info.GetName() != DriverName || info.GetVendorVersion() != "test" {
 		t.Errorf("got %v", info)
 	}
 	node, err := b.NodeGetInfo(background(), &csi.NodeGetInfoRequest{})
-	must(t, err)
+	sandbox.Must(t, err)
 	if node.GetNodeId() != "node-1" {
 		t.Errorf("got %v", node)
 	}
@@ -84,49 +89,28 @@ func TestCreateRefused(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			_, err := b.CreateVolume(background(), c.req)
-			wantCode(t, err, c.code, c.word)
+			sandbox.WantCode(t, err, c.code, c.word)
 		})
 	}
 	if got := b.listed(); len(got) > 0 {
 		t.Errorf("volumes were made: %v", got)
 	}
-	for _, d := range []string{dirTmp, dirTrash, dirVolumes} {
+	for _, d := range []string{store.DirTmp, store.DirTrash, store.DirVolumes} {
 		if left, err := os.ReadDir(filepath.Join(b.state, d)); err != nil || len(left) > 0 {
 			t.Errorf("%s holds %v (%v)", d, left, err)
 		}
 	}
 }
 
-func TestSizes(t *testing.T) {
-	for _, c := range []struct {
-		typ, fs               string
-		required, limit, want int64
-	}{
-		{typeDirectory, "", 0, 0, 0},
-		{typeDirectory, "", 12345, 0, 12345},
-		{typeImage, "ext4", 0, 0, gib},
-		{typeImage, "ext4", 0, 100*mib + 1, 100 * mib},
-		{typeImage, "ext4", 20*mib + 1, 0, 20*mib + 4096},
-		{typeImage, "ext4", 20 * mib, 20 * mib, 20 * mib},
-		{typeImage, "", mib, 0, mib},
-	} {
-		v := volume{Type: c.typ, FSType: c.fs}
-		got, err := v.sizeFor(&csi.CapacityRange{RequiredBytes: c.required, LimitBytes: c.limit})
-		if err != nil || got != c.want {
-			t.Errorf("%s %q %d to %d: got %d (%v), want %d", c.typ, c.fs, c.required, c.limit, got, err, c.want)
-		}
-	}
-}
-
 func TestTooLarge(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	_, err := b.CreateVolume(background(), createReq("v", 1<<60, image("ext4"), mountCap(writer, "")))
-	wantCode(t, err, codes.OutOfRange, "does not fit")
+	sandbox.WantCode(t, err, codes.OutOfRange, "does not fit")
 }
 
 func TestCreateTwice(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	fs := mountCap(writer, "")
 	id := b.create("v", 20*mib, image("ext4"), fs)
@@ -145,7 +129,7 @@ func TestCreateTwice(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", what, err, code)
 		}
 	}
-	must(t, b.delete(id))
+	sandbox.Must(t, b.delete(id))
 	if again := b.create("v", 0, nil, fs); again == id {
 		t.Error("an id was used a second time")
 	}
@@ -162,7 +146,7 @@ func TestList(t *testing.T) {
 	token := ""
 	for {
 		resp, err := b.ListVolumes(background(), &csi.ListVolumesRequest{MaxEntries: 2, StartingToken: token})
-		must(t, err)
+		sandbox.Must(t, err)
 		for _, e := range resp.GetEntries() {
 			got = append(got, e.GetVolume().GetVolumeId())
 		}
@@ -170,15 +154,15 @@ func TestList(t *testing.T) {
 		if token = resp.GetNextToken(); token == "" {
 			break
 		}
-		must(t, b.delete(token))
+		sandbox.Must(t, b.delete(token))
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("pages gave %v, want %v", got, want)
 	}
 	_, err := b.ListVolumes(background(), &csi.ListVolumesRequest{StartingToken: "../x"})
-	wantCode(t, err, codes.Aborted)
+	sandbox.WantCode(t, err, codes.Aborted)
 	_, err = b.ListVolumes(background(), &csi.ListVolumesRequest{MaxEntries: -1})
-	wantCode(t, err, codes.InvalidArgument)
+	sandbox.WantCode(t, err, codes.InvalidArgument)
 }
 
 func TestGetAndValidate(t *testing.T) {
@@ -186,7 +170,7 @@ func TestGetAndValidate(t *testing.T) {
 	fs := mountCap(writer, "")
 	id := b.create("v", 4096, asDirectory, fs)
 	got, err := b.ControllerGetVolume(background(), &csi.ControllerGetVolumeRequest{VolumeId: id})
-	must(t, err)
+	sandbox.Must(t, err)
 	if got.GetVolume().GetCapacityBytes() != 4096 || !maps.Equal(got.GetVolume().GetVolumeContext(), map[string]string{"type": "directory"}) {
 		t.Errorf("got %v", got)
 	}
@@ -194,7 +178,7 @@ func TestGetAndValidate(t *testing.T) {
 		t.Helper()
 		resp, err := b.ValidateVolumeCapabilities(background(), &csi.ValidateVolumeCapabilitiesRequest{
 			VolumeId: id, VolumeCapabilities: []*csi.VolumeCapability{c}, Parameters: params, VolumeContext: context})
-		must(t, err)
+		sandbox.Must(t, err)
 		if (resp.GetConfirmed() == nil) == (resp.GetMessage() == "") {
 			t.Errorf("neither or both of confirmed and a message: %v", resp)
 		}
@@ -222,36 +206,36 @@ func TestGetAndValidate(t *testing.T) {
 
 func TestCapacity(t *testing.T) {
 	b := newBench(t)
-	must(t, os.Mkdir(b.path("small"), 0o755))
-	tmpfs(t, b.path("small"), "size=8m")
+	sandbox.Must(t, os.Mkdir(b.path("small"), 0o755))
+	sandbox.Tmpfs(t, b.path("small"), "size=8m")
 	t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
 	b.stop()
 	b.state = b.path("small", "state")
 	b.start()
 	resp, err := b.GetCapacity(background(), &csi.GetCapacityRequest{Parameters: image("")})
-	must(t, err)
+	sandbox.Must(t, err)
 	if got := resp.GetAvailableCapacity(); got < 7*mib || got > 8*mib || resp.GetMaximumVolumeSize().GetValue() != 8*mib {
 		t.Errorf("got %v", resp)
 	}
 	raw := []*csi.VolumeCapability{blockCap(writer)}
 	resp, err = b.GetCapacity(background(), &csi.GetCapacityRequest{VolumeCapabilities: raw})
-	must(t, err)
+	sandbox.Must(t, err)
 	if resp.GetAvailableCapacity() == 0 {
 		t.Errorf("a volume with a size is an image, which can be a block device, but got %v", resp)
 	}
 	resp, err = b.GetCapacity(background(), &csi.GetCapacityRequest{VolumeCapabilities: raw, Parameters: map[string]string{"type": "directory"}})
-	must(t, err)
+	sandbox.Must(t, err)
 	if resp.GetAvailableCapacity() != 0 {
 		t.Errorf("a directory cannot be a block device, but got %v", resp)
 	}
 	_, err = b.GetCapacity(background(), &csi.GetCapacityRequest{Parameters: map[string]string{"a": "b"}})
-	wantCode(t, err, codes.InvalidArgument)
+	sandbox.WantCode(t, err, codes.InvalidArgument)
 }
 
 func TestDiskFull(t *testing.T) {
 	b := newBench(t)
-	must(t, os.Mkdir(b.path("small"), 0o755))
-	tmpfs(t, b.path("small"), "size=256k")
+	sandbox.Must(t, os.Mkdir(b.path("small"), 0o755))
+	sandbox.Tmpfs(t, b.path("small"), "size=256k")
 	t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
 	b.stop()
 	b.state = b.path("small", "state")
@@ -261,14 +245,14 @@ func TestDiskFull(t *testing.T) {
 	for ; err == nil; made++ {
 		_, err = b.CreateVolume(background(), createReq(fmt.Sprintf("v%d", made), 0, nil, mountCap(writer, "")))
 	}
-	wantCode(t, err, codes.ResourceExhausted)
+	sandbox.WantCode(t, err, codes.ResourceExhausted)
 	made--
 	if got := len(b.listed()); got != made || made == 0 {
 		t.Errorf("%d were made, %d are listed", made, got)
 	}
 	b.restart()
 	for _, id := range b.listed() {
-		must(t, b.delete(id))
+		sandbox.Must(t, b.delete(id))
 	}
 	b.create("fits again", 0, nil, mountCap(writer, ""))
 }
@@ -277,14 +261,14 @@ func TestDiskFull(t *testing.T) {
 func TestHostileIDs(t *testing.T) {
 	b := newBench(t)
 	bait := b.path("bait")
-	must(t, os.MkdirAll(filepath.Join(bait, dataDir), 0o755))
-	write(t, filepath.Join(bait, dataDir, "f"), "precious")
+	sandbox.Must(t, os.MkdirAll(filepath.Join(bait, store.DataDir), 0o755))
+	sandbox.Write(t, filepath.Join(bait, store.DataDir, "f"), "precious")
 	fs := mountCap(writer, "")
 	for _, id := range []string{
 		"../../bait", "..", ".", "/", b.path("bait"), "vol-/../../../bait", "vol-../../../bait", "vol-aaaaaaaaaaaaaaa/",
 		"vol-AAAAAAAAAAAAAAAA", "vol-aaaaaaaaaaaaaaaa", "vol-aaaaaaaaaaaaaaa\x00", "x", strings.Repeat("a", 5000),
 	} {
-		must(t, b.delete(id)) // CSI treats an unknown volume as deleted
+		sandbox.Must(t, b.delete(id)) // CSI treats an unknown volume as deleted
 		ctx, stg, tgt := background(), b.path("s"), b.path("t")
 		_, e1 := b.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: stg, VolumeCapability: fs})
 		_, e2 := b.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: stg})
@@ -294,39 +278,39 @@ func TestHostileIDs(t *testing.T) {
 		_, e6 := b.ValidateVolumeCapabilities(ctx, &csi.ValidateVolumeCapabilitiesRequest{VolumeId: id, VolumeCapabilities: []*csi.VolumeCapability{fs}})
 		_, e7 := b.ControllerGetVolume(ctx, &csi.ControllerGetVolumeRequest{VolumeId: id})
 		for _, err := range []error{e1, e2, e3, e4, e5, e6, e7} {
-			wantCode(t, err, codes.NotFound)
+			sandbox.WantCode(t, err, codes.NotFound)
 		}
 	}
-	wantContent(t, filepath.Join(bait, dataDir, "f"), "precious")
+	sandbox.WantContent(t, filepath.Join(bait, store.DataDir, "f"), "precious")
 }
 
 func TestMissingTool(t *testing.T) {
-	needLoops(t)
-	old := toolDirs
-	toolDirs = nil
-	t.Cleanup(func() { toolDirs = old })
+	sandbox.NeedLoops(t)
+	old := imagefs.ToolDirs
+	imagefs.ToolDirs = nil
+	t.Cleanup(func() { imagefs.ToolDirs = old })
 	t.Setenv("PATH", "/nonexistent")
 	b := newBench(t)
-	for _, f := range filesystems {
-		_, err := b.CreateVolume(background(), createReq("v", 512*mib, image(f.name), mountCap(writer, "")))
-		wantCode(t, err, codes.FailedPrecondition, f.mkfs[0], f.pkg)
+	for _, f := range imagefs.Filesystems {
+		_, err := b.CreateVolume(background(), createReq("v", 512*mib, image(f.Name), mountCap(writer, "")))
+		sandbox.WantCode(t, err, codes.FailedPrecondition, f.Mkfs[0], f.Pkg)
 	}
-	if left, err := os.ReadDir(filepath.Join(b.state, dirTmp)); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(b.state, store.DirTmp)); err != nil || len(left) > 0 {
 		t.Errorf("tmp holds %v (%v)", left, err)
 	}
 }
 
 func TestOneAtATime(t *testing.T) {
-	st, err := openStore(background(), filepath.Join(shortDir(t), "state"), nil)
-	must(t, err)
+	st, err := store.Open(background(), filepath.Join(sandbox.ShortDir(t), "state"), nil)
+	sandbox.Must(t, err)
 	d := &driver{store: st}
-	unlock, ok := d.busy.try("vol-aaaaaaaaaaaaaaaa")
+	unlock, ok := d.locks.Try("vol-aaaaaaaaaaaaaaaa")
 	if !ok {
 		t.Fatal("a new lock is taken")
 	}
 	_, err = d.DeleteVolume(background(), &csi.DeleteVolumeRequest{VolumeId: "vol-aaaaaaaaaaaaaaaa"})
-	wantCode(t, toStatus(err), codes.Aborted, "vol-aaaaaaaaaaaaaaaa")
+	sandbox.WantCode(t, csierr.ToStatus(err), codes.Aborted, "vol-aaaaaaaaaaaaaaaa")
 	unlock()
 	_, err = d.DeleteVolume(background(), &csi.DeleteVolumeRequest{VolumeId: "vol-aaaaaaaaaaaaaaaa"})
-	must(t, errors.Join(err, st.close()))
+	sandbox.Must(t, errors.Join(err, st.Close()))
 }

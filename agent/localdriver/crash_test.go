@@ -17,16 +17,20 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/tree"
 )
 
 // plant makes a directory under the state directory that looks like one of the driver's own.
 func plant(t *testing.T, state, dir, id string, files ...string) string {
 	t.Helper()
 	root := filepath.Join(state, dir, id)
-	must(t, os.MkdirAll(root, 0o700))
+	sandbox.Must(t, os.MkdirAll(root, 0o700))
 	for _, f := range files {
-		must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, f)), 0o700))
-		write(t, filepath.Join(root, f), f)
+		sandbox.Must(t, os.MkdirAll(filepath.Dir(filepath.Join(root, f)), 0o700))
+		sandbox.Write(t, filepath.Join(root, f), f)
 	}
 	return root
 }
@@ -35,90 +39,83 @@ func plant(t *testing.T, state, dir, id string, files ...string) string {
 func TestLeftovers(t *testing.T) {
 	b := newBench(t)
 	b.stop()
-	half := plant(t, b.state, dirTmp, newID(), imageFile)
-	gone := plant(t, b.state, dirTrash, newID(), metaFile, "data/a/b/c", "data/d")
-	notOurs := []string{plant(t, b.state, dirTrash, "mine", "f"), plant(t, b.state, dirTmp, "mine", "f"), plant(t, b.state, dirVolumes, "mine", "f")}
+	half := plant(t, b.state, store.DirTmp, store.NewID(), store.ImageFile)
+	gone := plant(t, b.state, store.DirTrash, store.NewID(), store.MetaFile, "data/a/b/c", "data/d")
+	notOurs := []string{plant(t, b.state, store.DirTrash, "mine", "f"), plant(t, b.state, store.DirTmp, "mine", "f"), plant(t, b.state, store.DirVolumes, "mine", "f")}
 	b.start()
-	await(t, "leftovers are removed", func() bool {
+	sandbox.Await(t, "leftovers are removed", func() bool {
 		_, e1 := os.Lstat(half)
 		_, e2 := os.Lstat(gone)
 		return os.IsNotExist(e1) && os.IsNotExist(e2) && len(b.leftovers()) == 0
 	})
 	for _, p := range notOurs {
-		wantContent(t, filepath.Join(p, "f"), "f")
+		sandbox.WantContent(t, filepath.Join(p, "f"), "f")
 	}
 	if got := b.listed(); len(got) > 0 {
 		t.Errorf("listed: %v", got)
 	}
 }
 
-// leftovers lists the entries of trash that have a name of the driver's.
+// Leftovers lists the entries of trash that have a name of the driver's.
 func (b *bench) leftovers() []string {
 	b.t.Helper()
-	list, err := filepath.Glob(filepath.Join(b.state, dirTrash, idPrefix+"*"))
-	must(b.t, err)
+	list, err := filepath.Glob(filepath.Join(b.state, store.DirTrash, store.VolumePrefix+"*"))
+	sandbox.Must(b.t, err)
 	return list
 }
 
 // TestDeleteResumes repeats a deletion that was interrupted.
 func TestDeleteResumes(t *testing.T) {
 	b := newBench(t)
-	id := newID()
-	root := plant(t, b.state, dirTrash, id, "data/x")
-	tmpfs(t, mkdir(t, root, "data", "mnt"), "size=64k")
-	write(t, filepath.Join(root, "data", "mnt", "f"), "kept")
-	wantCode(t, b.delete(id), codes.Internal, "mnt", "busy")
-	wantContent(t, filepath.Join(root, "data", "mnt", "f"), "kept")
-	must(t, unix.Unmount(filepath.Join(root, "data", "mnt"), 0))
-	must(t, b.delete(id))
-	wantGone(t, root)
-}
-
-func mkdir(t *testing.T, elem ...string) string {
-	t.Helper()
-	p := filepath.Join(elem...)
-	must(t, os.MkdirAll(p, 0o755))
-	return p
+	id := store.NewID()
+	root := plant(t, b.state, store.DirTrash, id, "data/x")
+	sandbox.Tmpfs(t, sandbox.Mkdir(t, root, "data", "mnt"), "size=64k")
+	sandbox.Write(t, filepath.Join(root, "data", "mnt", "f"), "kept")
+	sandbox.WantCode(t, b.delete(id), codes.Internal, "mnt", "busy")
+	sandbox.WantContent(t, filepath.Join(root, "data", "mnt", "f"), "kept")
+	sandbox.Must(t, unix.Unmount(filepath.Join(root, "data", "mnt"), 0))
+	sandbox.Must(t, b.delete(id))
+	sandbox.WantGone(t, root)
 }
 
 // TestPlantedMount mounts other data inside volumes. Deleting must neither change nor unmount it.
 func TestPlantedMount(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
-	other := mkdir(t, b.path("other"))
-	write(t, filepath.Join(other, "f"), "precious")
-	write(t, filepath.Join(data, "own"), "own")
-	write(t, filepath.Join(data, "file"), "")
-	for what, point := range map[string]string{"below": mkdir(t, data, "a", "b"), "as the data": data, "on a file": filepath.Join(data, "file")} {
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
+	other := sandbox.Mkdir(t, b.path("other"))
+	sandbox.Write(t, filepath.Join(other, "f"), "precious")
+	sandbox.Write(t, filepath.Join(data, "own"), "own")
+	sandbox.Write(t, filepath.Join(data, "file"), "")
+	for what, point := range map[string]string{"below": sandbox.Mkdir(t, data, "a", "b"), "as the data": data, "on a file": filepath.Join(data, "file")} {
 		source := other
 		if what == "on a file" {
 			source = filepath.Join(other, "f")
 		}
-		must(t, unix.Mount(source, point, "", unix.MS_BIND, ""))
-		wantCode(t, b.delete(id), codes.FailedPrecondition, "mounted inside", point)
-		wantContent(t, filepath.Join(other, "f"), "precious")
+		sandbox.Must(t, unix.Mount(source, point, "", unix.MS_BIND, ""))
+		sandbox.WantCode(t, b.delete(id), codes.FailedPrecondition, "mounted inside", point)
+		sandbox.WantContent(t, filepath.Join(other, "f"), "precious")
 		mountID(t, point)
 
 		// Repeat it as in a race: the mount is made after the check.
-		st := &store{root: b.state}
-		must(t, os.Rename(filepath.Join(b.state, dirVolumes, id), filepath.Join(b.state, dirTrash, id)))
-		err := st.purge(background(), id)
-		must(t, os.Rename(filepath.Join(b.state, dirTrash, id), filepath.Join(b.state, dirVolumes, id)))
+		st := &store.StateDir{Root: b.state}
+		sandbox.Must(t, os.Rename(filepath.Join(b.state, store.DirVolumes, id), filepath.Join(b.state, store.DirTrash, id)))
+		err := st.Purge(background(), id)
+		sandbox.Must(t, os.Rename(filepath.Join(b.state, store.DirTrash, id), filepath.Join(b.state, store.DirVolumes, id)))
 		if err == nil || !strings.Contains(err.Error(), "busy") {
 			t.Errorf("%s: purging went on: %v", what, err)
 		}
-		wantContent(t, filepath.Join(other, "f"), "precious")
+		sandbox.WantContent(t, filepath.Join(other, "f"), "precious")
 		mountID(t, point)
-		must(t, unix.Unmount(point, 0))
-		must(t, os.MkdirAll(filepath.Join(data, "a", "b"), 0o755))
-		write(t, filepath.Join(data, "file"), "")
+		sandbox.Must(t, unix.Unmount(point, 0))
+		sandbox.Must(t, os.MkdirAll(filepath.Join(data, "a", "b"), 0o755))
+		sandbox.Write(t, filepath.Join(data, "file"), "")
 	}
 	// A volume whose data is mounted elsewhere is in use, even if another program mounted it.
-	must(t, unix.Mount(mkdir(t, data, "sub"), mkdir(t, b.path("view")), "", unix.MS_BIND, ""))
-	wantCode(t, b.delete(id), codes.FailedPrecondition, b.path("view"))
-	must(t, unix.Unmount(b.path("view"), 0))
-	must(t, b.delete(id))
+	sandbox.Must(t, unix.Mount(sandbox.Mkdir(t, data, "sub"), sandbox.Mkdir(t, b.path("view")), "", unix.MS_BIND, ""))
+	sandbox.WantCode(t, b.delete(id), codes.FailedPrecondition, b.path("view"))
+	sandbox.Must(t, unix.Unmount(b.path("view"), 0))
+	sandbox.Must(t, b.delete(id))
 }
 
 // TestOddTrees deletes links that lead outside, a tree deeper than the limit of open directories,
@@ -126,22 +123,22 @@ func TestPlantedMount(t *testing.T) {
 func TestOddTrees(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
-	out := mkdir(t, b.path("out"))
-	write(t, filepath.Join(out, "f"), "precious")
-	must(t, os.Symlink(out, filepath.Join(data, "dirlink")))
-	must(t, os.Symlink(filepath.Join(out, "f"), filepath.Join(data, "filelink")))
-	must(t, os.Link(filepath.Join(out, "f"), filepath.Join(data, "hardlink")))
-	must(t, unix.Mkfifo(filepath.Join(data, "fifo"), 0o600))
-	write(t, filepath.Join(data, "new\nline \xff"), "")
-	deep := mkdir(t, data, strings.Repeat("d/", 3*maxDepth))
-	must(t, os.Symlink(out, filepath.Join(deep, "dirlink")))
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
+	out := sandbox.Mkdir(t, b.path("out"))
+	sandbox.Write(t, filepath.Join(out, "f"), "precious")
+	sandbox.Must(t, os.Symlink(out, filepath.Join(data, "dirlink")))
+	sandbox.Must(t, os.Symlink(filepath.Join(out, "f"), filepath.Join(data, "filelink")))
+	sandbox.Must(t, os.Link(filepath.Join(out, "f"), filepath.Join(data, "hardlink")))
+	sandbox.Must(t, unix.Mkfifo(filepath.Join(data, "fifo"), 0o600))
+	sandbox.Write(t, filepath.Join(data, "new\nline \xff"), "")
+	deep := sandbox.Mkdir(t, data, strings.Repeat("d/", 3*tree.MaxDepth))
+	sandbox.Must(t, os.Symlink(out, filepath.Join(deep, "dirlink")))
 	for i := range 1500 {
-		write(t, filepath.Join(data, fmt.Sprintf("f%d", i)), "")
+		sandbox.Write(t, filepath.Join(data, fmt.Sprintf("f%d", i)), "")
 	}
-	must(t, os.Chmod(mkdir(t, data, "closed", "x"), 0))
-	must(t, b.delete(id))
-	wantContent(t, filepath.Join(out, "f"), "precious")
+	sandbox.Must(t, os.Chmod(sandbox.Mkdir(t, data, "closed", "x"), 0))
+	sandbox.Must(t, b.delete(id))
+	sandbox.WantContent(t, filepath.Join(out, "f"), "precious")
 	if left := b.leftovers(); len(left) > 0 {
 		t.Errorf("left: %v", left)
 	}
@@ -153,19 +150,19 @@ func TestBrokenMetadata(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	bad, good := b.create("bad", 0, nil, c), b.create("good", 0, nil, c)
-	root := filepath.Join(b.state, dirVolumes, bad)
-	write(t, filepath.Join(root, dataDir, "f"), "precious")
+	root := filepath.Join(b.state, store.DirVolumes, bad)
+	sandbox.Write(t, filepath.Join(root, store.DataDir, "f"), "precious")
 	for _, text := range []string{"", "{", `{"version":2}`, fmt.Sprintf(`{"version":1,"id":%q,"type":"directory"}`, good)} {
-		write(t, filepath.Join(root, metaFile), text)
+		sandbox.Write(t, filepath.Join(root, store.MetaFile), text)
 		b.restart()
 		if got := b.listed(); !slices.Equal(got, []string{good}) {
 			t.Errorf("%q: listed %v", text, got)
 		}
-		wantCode(t, b.delete(bad), codes.Internal, bad)
-		wantCode(t, b.stage(bad, c), codes.Internal, bad)
-		wantContent(t, filepath.Join(root, dataDir, "f"), "precious")
+		sandbox.WantCode(t, b.delete(bad), codes.Internal, bad)
+		sandbox.WantCode(t, b.stage(bad, c), codes.Internal, bad)
+		sandbox.WantContent(t, filepath.Join(root, store.DataDir, "f"), "precious")
 	}
-	must(t, b.delete(good))
+	sandbox.Must(t, b.delete(good))
 }
 
 // TestTwoDrivers starts a second driver on a state directory in use.
@@ -175,24 +172,24 @@ func TestTwoDrivers(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "another driver") {
 		t.Errorf("got %v", err)
 	}
-	wantGone(t, b.path("two.sock"))
+	sandbox.WantGone(t, b.path("two.sock"))
 }
 
 // TestSockets starts drivers on socket paths that are occupied.
 func TestSockets(t *testing.T) {
-	dir := shortDir(t)
+	dir := sandbox.ShortDir(t)
 	stale, live, file := filepath.Join(dir, "stale"), filepath.Join(dir, "live"), filepath.Join(dir, "file")
 	for _, p := range []string{stale, live} {
 		l, err := net.Listen("unix", p)
-		must(t, err)
+		sandbox.Must(t, err)
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		if p == stale {
-			must(t, l.Close())
+			sandbox.Must(t, l.Close())
 		} else {
-			t.Cleanup(func() { must(t, l.Close()) })
+			t.Cleanup(func() { sandbox.Must(t, l.Close()) })
 		}
 	}
-	write(t, file, "mine")
+	sandbox.Write(t, file, "mine")
 	for endpoint, word := range map[string]string{
 		"unix://" + live: "answers", "unix://" + file: "no socket", "tcp://1.2.3.4:5": "unix:///", "": "unix:///",
 		"unix:///" + strings.Repeat("x", 107): "107",
@@ -202,24 +199,24 @@ func TestSockets(t *testing.T) {
 			t.Errorf("%q: got %v, want %q", endpoint, err, word)
 		}
 	}
-	wantContent(t, file, "mine")
+	sandbox.WantContent(t, file, "mine")
 	ctx, cancel := context.WithCancel(background())
 	done := make(chan error)
 	go func() {
 		done <- Run(ctx, Options{Endpoint: "unix://" + stale, NodeID: "n", StateDir: filepath.Join(dir, "s")})
 	}()
-	await(t, "the stale socket is replaced", func() bool {
+	sandbox.Await(t, "the stale socket is replaced", func() bool {
 		c, err := net.Dial("unix", stale)
 		return err == nil && c.Close() == nil
 	})
 	info, err := os.Stat(stale)
-	must(t, err)
+	sandbox.Must(t, err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket has mode %v", info.Mode())
 	}
 	cancel()
-	must(t, <-done)
-	wantGone(t, stale)
+	sandbox.Must(t, <-done)
+	sandbox.WantGone(t, stale)
 }
 
 // TestKilled kills the driver at random moments while it creates and deletes. After each restart,
@@ -232,7 +229,7 @@ func TestKilled(t *testing.T) {
 		rounds = 5
 	}
 	params, size := asDirectory, int64(4096)
-	if !inUserNamespace(t) {
+	if !sandbox.InUserNamespace(t) {
 		params, size = image("ext4"), 64*mib
 	}
 	names := []string{"a", "b", "c"}
@@ -246,8 +243,8 @@ func TestKilled(t *testing.T) {
 		}
 		killer.Stop()
 		kill()
-		half, err := os.ReadDir(filepath.Join(b.state, dirTmp))
-		must(t, err)
+		half, err := os.ReadDir(filepath.Join(b.state, store.DirTmp))
+		sandbox.Must(t, err)
 		cut += len(half) + len(b.leftovers())
 	}
 	t.Logf("%d kills left something in tmp or trash", cut)
@@ -256,10 +253,10 @@ func TestKilled(t *testing.T) {
 		checkWhole(t, b, id)
 	}
 	for _, name := range names {
-		must(t, b.delete(b.create(name, size, params, mountCap(writer, ""))))
+		sandbox.Must(t, b.delete(b.create(name, size, params, mountCap(writer, ""))))
 	}
-	await(t, "nothing is left", func() bool {
-		tmp, err := os.ReadDir(filepath.Join(b.state, dirTmp))
+	sandbox.Await(t, "nothing is left", func() bool {
+		tmp, err := os.ReadDir(filepath.Join(b.state, store.DirTmp))
 		return err == nil && len(tmp) == 0 && len(b.leftovers()) == 0 && len(b.listed()) == 0
 	})
 }
@@ -279,8 +276,8 @@ func (b *bench) startProcess() func() {
 	b.t.Helper()
 	sock := b.path("csi.sock")
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), envMode+"="+modeDriver, "CSI_ENDPOINT="+sock, "STATE_DIR="+b.state)
-	must(b.t, cmd.Start())
+	cmd.Env = append(os.Environ(), sandbox.EnvMode+"="+modeDriver, "CSI_ENDPOINT="+sock, "STATE_DIR="+b.state)
+	sandbox.Must(b.t, cmd.Start())
 	conn := b.dial(sock)
 	return sync.OnceFunc(func() {
 		kill, end, hangup := cmd.Process.Kill(), cmd.Wait(), conn.Close()
@@ -292,21 +289,21 @@ func (b *bench) startProcess() func() {
 
 func checkWhole(t *testing.T, b *bench, id string) {
 	t.Helper()
-	root := filepath.Join(b.state, dirVolumes, id)
-	raw, err := os.ReadFile(filepath.Join(root, metaFile))
-	must(t, err)
-	var v volume
-	must(t, json.Unmarshal(raw, &v))
-	if v.Type == typeDirectory {
-		_, err = os.ReadDir(filepath.Join(root, dataDir))
-		must(t, err)
+	root := filepath.Join(b.state, store.DirVolumes, id)
+	raw, err := os.ReadFile(filepath.Join(root, store.MetaFile))
+	sandbox.Must(t, err)
+	var v store.Volume
+	sandbox.Must(t, json.Unmarshal(raw, &v))
+	if v.Type == store.TypeDirectory {
+		_, err = os.ReadDir(filepath.Join(root, store.DataDir))
+		sandbox.Must(t, err)
 		return
 	}
 	c := mountCap(writer, "ext4")
-	must(t, b.stage(id, c))
-	must(t, b.unstage(id))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.unstage(id))
 	_, err = b.ControllerGetVolume(background(), &csi.ControllerGetVolumeRequest{VolumeId: id})
-	must(t, err)
+	sandbox.Must(t, err)
 }
 
 // TestOlderState starts on a state directory of an older release, which had no snapshots, quotas or
@@ -315,20 +312,20 @@ func TestOlderState(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	id := b.create("v", 0, nil, c)
-	write(t, filepath.Join(b.data(id), "f"), "kept")
+	sandbox.Write(t, filepath.Join(b.data(id), "f"), "kept")
 	b.stop()
-	for _, d := range []string{dirSnapshots, dirGroups, dirFrozen} {
-		must(t, os.Remove(filepath.Join(b.state, d)))
+	for _, d := range []string{store.DirSnapshots, store.DirGroups, store.DirFrozen} {
+		sandbox.Must(t, os.Remove(filepath.Join(b.state, d)))
 	}
-	write(t, filepath.Join(b.state, dirVolumes, id, metaFile),
+	sandbox.Write(t, filepath.Join(b.state, store.DirVolumes, id, store.MetaFile),
 		`{"version":1,"id":"`+id+`","name":"v","type":"directory","block":false,"capacity_bytes":5000,"created":"2026-01-02T03:04:05Z"}`)
 	b.start()
 	if again := b.create("v", 5000, nil, c); again != id {
 		t.Errorf("asked again: %q, before %q", again, id)
 	}
 	dup := b.copyOf("copy", fromSnap(b.snap("s", id)), c)
-	wantContent(t, filepath.Join(b.data(dup), "f"), "kept")
-	must(t, b.stage(id, c))
-	wantContent(t, filepath.Join(b.staging(id), "f"), "kept")
+	sandbox.WantContent(t, filepath.Join(b.data(dup), "f"), "kept")
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.WantContent(t, filepath.Join(b.staging(id), "f"), "kept")
 	b.clear(id)
 }

@@ -7,6 +7,9 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // TestCreateFlags checks that CreateVolume refuses mount flags with which the volume could never be
@@ -17,15 +20,15 @@ func TestCreateFlags(t *testing.T) {
 		flags       []string
 		word        string // empty: the flags are accepted
 	}{
-		"a directory's own":      {typeDirectory, "", []string{"ro", "noatime"}, ""},
-		"of no file system":      {typeDirectory, "", []string{"noatime", "discard"}, `mount flag "discard" belongs to a filesystem`},
-		"of ext4":                {typeImage, "ext4", []string{"noatime", "commit=30"}, ""},
-		"of another file system": {typeImage, "ext4", []string{"swalloc"}, `mount flag "swalloc" is refused by ext4`},
-		"of xfs":                 {typeImage, "xfs", []string{"swalloc"}, ""},
-		"with a bad value":       {typeImage, "ext4", []string{"commit=soon"}, `mount flag "commit=soon" is refused by ext4`},
-		"of a kernel without it": {typeImage, "nosuchfs", []string{"x"}, ""},
+		"a directory's own":      {store.TypeDirectory, "", []string{"ro", "noatime"}, ""},
+		"of no file system":      {store.TypeDirectory, "", []string{"noatime", "discard"}, `mount flag "discard" belongs to a filesystem`},
+		"of ext4":                {store.TypeImage, "ext4", []string{"noatime", "commit=30"}, ""},
+		"of another file system": {store.TypeImage, "ext4", []string{"swalloc"}, `mount flag "swalloc" is refused by ext4`},
+		"of xfs":                 {store.TypeImage, "xfs", []string{"swalloc"}, ""},
+		"with a bad value":       {store.TypeImage, "ext4", []string{"commit=soon"}, `mount flag "commit=soon" is refused by ext4`},
+		"of a kernel without it": {store.TypeImage, "nosuchfs", []string{"x"}, ""},
 	} {
-		err := checkFlags(volume{Type: c.typ, FSType: c.fsType}, []*csi.VolumeCapability{mountCap(writer, "", c.flags...)})
+		err := request.CheckFlags(store.Volume{Type: c.typ, FSType: c.fsType}, []*csi.VolumeCapability{mountCap(writer, "", c.flags...)})
 		switch {
 		case c.word == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
@@ -33,7 +36,7 @@ func TestCreateFlags(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.word)
 		}
 	}
-	if err := checkFlags(volume{Type: typeImage, Block: true}, []*csi.VolumeCapability{blockCap(writer)}); err != nil {
+	if err := request.CheckFlags(store.Volume{Type: store.TypeImage, Block: true}, []*csi.VolumeCapability{blockCap(writer)}); err != nil {
 		t.Errorf("a raw volume: %v", err)
 	}
 	b := newBench(t)

@@ -6,6 +6,10 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // A size is a promise. If a request names a size and no type, the volume must not outgrow the size.
@@ -14,57 +18,57 @@ import (
 // planNew plans the volume for a create request without a source. have is the existing volume with
 // that name, or nil. The result ofSize reports that the volume is an image only because the request
 // has a size.
-func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volume, ofSize bool, err error) {
-	given, err := parseParams(req.GetParameters())
+func (d *driver) planNew(req *csi.CreateVolumeRequest, have *store.Volume) (want store.Volume, ofSize bool, err error) {
+	given, err := request.ParseParams(req.GetParameters())
 	if err != nil {
 		return want, false, err
 	}
 
-	change, err := parseMutable(req.GetMutableParameters())
+	change, err := request.ParseMutable(req.GetMutableParameters())
 	if err != nil {
 		return want, false, err
 	}
 
-	typ := typeDirectory
+	typ := store.TypeDirectory
 	required := req.GetCapacityRange().GetRequiredBytes()
 
 	switch {
 	case have != nil && !needsImage(req, given):
 		typ = have.Type
-	case required <= 0 || change.quota > 0:
-	case needsImage(req, given) || change.given || d.projects.check() != nil:
-		typ, ofSize = typeImage, given.typ == "" && have == nil
+	case required <= 0 || change.Quota > 0:
+	case needsImage(req, given) || change.Given || d.projects.check() != nil:
+		typ, ofSize = store.TypeImage, given.Typ == "" && have == nil
 	}
 
-	if want, err = plan(req, typ); err != nil || given.typ != "" {
+	if want, err = request.Plan(req, typ); err != nil || given.Typ != "" {
 		return want, false, err
 	}
 
 	switch {
-	case have != nil && have.Type == typeImage && given.fsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
+	case have != nil && have.Type == store.TypeImage && given.FsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
 		want.FSType = have.FSType // the request accepts either
-	case have == nil && want.Type == typeDirectory && required > 0 && !change.given:
-		want.Quota, want.QuotaIsSize = roundQuota(required), true
+	case have == nil && want.Type == store.TypeDirectory && required > 0 && !change.Given:
+		want.Quota, want.QuotaIsSize = request.RoundQuota(required), true
 	}
 
 	return want, ofSize, nil
 }
 
 // needsImage reports whether a request needs a property that a directory cannot have.
-func needsImage(req *csi.CreateVolumeRequest, given params) bool {
+func needsImage(req *csi.CreateVolumeRequest, given request.Params) bool {
 	for _, c := range req.GetVolumeCapabilities() {
 		if c.GetBlock() != nil {
 			return true
 		}
 	}
-	return given.fsType != "" || namesFilesystem(req)
+	return given.FsType != "" || namesFilesystem(req)
 }
 
 // adviseDirectory adds the alternative, a directory, to an error about an image that was chosen
 // only because of its size.
 func adviseDirectory(err error, ofSize bool) error {
-	refused := (*coded)(nil)
-	if !ofSize || !errors.As(err, &refused) || refused.code != codes.FailedPrecondition && refused.code != codes.OutOfRange {
+	refused := (*csierr.Error)(nil)
+	if !ofSize || !errors.As(err, &refused) || refused.Code != codes.FailedPrecondition && refused.Code != codes.OutOfRange {
 		return err
 	}
 	return fmt.Errorf("%w; a volume with a size is an image where the file system enforces no quotas; --param type=directory makes a directory, whose size is not enforced", err)

@@ -12,29 +12,34 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // detachBehind detaches a device as "losetup -d" does, without the driver's knowledge.
-func detachBehind(t *testing.T, l loopDevice) {
+func detachBehind(t *testing.T, l loopdev.LoopDevice) {
 	t.Helper()
-	must(t, withDevice(l.path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) }))
+	sandbox.Must(t, loopdev.WithDevice(l.Path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) }))
 }
 
 func rdevAt(t *testing.T, p string) uint64 {
 	t.Helper()
-	st, err := statPath(p)
-	must(t, err)
-	if !st.isBlock() {
+	st, err := mounts.StatPath(p)
+	sandbox.Must(t, err)
+	if !st.IsBlock() {
 		t.Fatalf("%q is no block device", p)
 	}
-	return st.rdev
+	return st.Rdev
 }
 
 // TestDetachedBehind detaches the device of a published block volume without the driver's
 // knowledge. The device must not serve another volume while the first volume's target still leads
 // to it.
 func TestDetachedBehind(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	for name, running := range map[string]bool{"with the driver": true, "without the driver": false} {
 		t.Run(name, func(t *testing.T) {
 			for detachedBehind(t, running) {
@@ -51,8 +56,8 @@ func detachedBehind(t *testing.T, running bool) (again bool) {
 	c := blockCap(multiWriter)
 	b := newBench(t)
 	one, two := b.create("one", mib, image(""), c), b.create("two", mib, image(""), c)
-	must(t, b.stage(one, c))
-	must(t, b.publish(one, b.path("one"), c, false))
+	sandbox.Must(t, b.stage(one, c))
+	sandbox.Must(t, b.publish(one, b.path("one"), c, false))
 	was := b.loops(one)[0]
 	if !running {
 		b.stop()
@@ -61,28 +66,28 @@ func detachedBehind(t *testing.T, running bool) (again bool) {
 	if !running {
 		b.start()
 	}
-	must(t, b.stage(two, c))
-	must(t, b.publish(two, b.path("two"), c, false))
+	sandbox.Must(t, b.stage(two, c))
+	sandbox.Must(t, b.publish(two, b.path("two"), c, false))
 	if rdevAt(t, b.path("one")) == rdevAt(t, b.path("two")) {
 		t.Error("the targets of both volumes are one device")
 	}
-	if _, err := os.Stat("/sys/block/" + was.name + "/loop"); err == nil && !running { // it has a file again
-		must(t, unix.Unmount(b.path("one"), 0))
+	if _, err := os.Stat("/sys/block/" + was.Name + "/loop"); err == nil && !running { // it has a file again
+		sandbox.Must(t, unix.Unmount(b.path("one"), 0))
 		b.clear(one, b.path("one"))
 		b.clear(two, b.path("two"))
 		return true
 	}
 	if running {
-		if l := b.loops(one); len(l) != 1 || l[0].name != was.name {
-			t.Errorf("attached: %v, want %s still", l, was.name)
+		if l := b.loops(one); len(l) != 1 || l[0].Name != was.Name {
+			t.Errorf("attached: %v, want %s still", l, was.Name)
 		}
 	} else {
-		wantCode(t, b.publish(one, b.path("one"), c, false), codes.FailedPrecondition, "not staged")
+		sandbox.WantCode(t, b.publish(one, b.path("one"), c, false), codes.FailedPrecondition, "not staged")
 	}
-	must(t, b.unpublish(one, b.path("one")))
-	must(t, b.unstage(one))
-	must(t, b.stage(one, c))
-	must(t, b.publish(one, b.path("one"), c, false))
+	sandbox.Must(t, b.unpublish(one, b.path("one")))
+	sandbox.Must(t, b.unstage(one))
+	sandbox.Must(t, b.stage(one, c))
+	sandbox.Must(t, b.publish(one, b.path("one"), c, false))
 	wantOwnImage(t, b, one, b.path("one"))
 	wantOwnImage(t, b, two, b.path("two"))
 	b.clear(one, b.path("one"))
@@ -95,13 +100,13 @@ func wantOwnImage(t *testing.T, b *bench, id, target string) {
 	t.Helper()
 	pattern := bytes.Repeat([]byte(id), 4096)[:4096]
 	f, err := os.OpenFile(target, os.O_WRONLY, 0)
-	must(t, err)
+	sandbox.Must(t, err)
 	_, err = f.Write(pattern)
-	must(t, err)
-	must(t, f.Sync())
-	must(t, f.Close())
-	img, err := os.ReadFile(filepath.Join(b.state, dirVolumes, id, imageFile))
-	must(t, err)
+	sandbox.Must(t, err)
+	sandbox.Must(t, f.Sync())
+	sandbox.Must(t, f.Close())
+	img, err := os.ReadFile(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile))
+	sandbox.Must(t, err)
 	if !bytes.HasPrefix(img, pattern) {
 		t.Errorf("what was written at %q is not in the image of volume %q", target, id)
 	}
@@ -111,12 +116,12 @@ func wantOwnImage(t *testing.T, b *bench, id, target string) {
 // a container runtime does. The returned function ends the process.
 func bindElsewhere(t *testing.T, from, to string) (end func()) {
 	t.Helper()
-	write(t, to, "")
+	sandbox.Write(t, to, "")
 	cmd := exec.Command("sh", "-c", `mount --bind "$1" "$2" && echo bound && exec sleep infinity`, "sh", from, to)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	out, err := cmd.StdoutPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	sandbox.Must(t, err)
+	sandbox.Must(t, cmd.Start())
 	end = sync.OnceFunc(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
 	t.Cleanup(end)
 	said, err := bufio.NewReader(out).ReadString('\n')
@@ -129,21 +134,21 @@ func bindElsewhere(t *testing.T, from, to string) (end func()) {
 // TestBoundElsewhere binds the node of a detached device only in another mount namespace, as in a
 // container that outlives its claim.
 func TestBoundElsewhere(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c := blockCap(writer)
 	one, two := b.create("one", mib, image(""), c), b.create("two", mib, image(""), c)
-	must(t, b.stage(one, c))
-	must(t, b.publish(one, b.path("one"), c, false))
+	sandbox.Must(t, b.stage(one, c))
+	sandbox.Must(t, b.publish(one, b.path("one"), c, false))
 	was := b.loops(one)[0]
 	end := bindElsewhere(t, b.path("one"), b.path("container"))
-	must(t, b.unpublish(one, b.path("one")))
-	must(t, b.unstage(one))
-	must(t, b.stage(two, c))
-	if now := b.loops(two)[0]; now.name == was.name {
-		t.Errorf("volume two has %s, whose node a process in another mount namespace still has as volume one", now.path())
+	sandbox.Must(t, b.unpublish(one, b.path("one")))
+	sandbox.Must(t, b.unstage(one))
+	sandbox.Must(t, b.stage(two, c))
+	if now := b.loops(two)[0]; now.Name == was.Name {
+		t.Errorf("volume two has %s, whose node a process in another mount namespace still has as volume one", now.Path())
 	}
 	end()
 	b.clear(two)
-	must(t, b.delete(one))
+	sandbox.Must(t, b.delete(one))
 }

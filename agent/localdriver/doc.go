@@ -1,6 +1,6 @@
 // Package localdriver is the bundled CSI driver, "builtin: local". It runs as a separate process
-// and is reached only through its CSI socket. Of this module, it imports only small helper
-// packages.
+// and is reached only through its CSI socket. Of this module, it imports only small helper packages
+// and the packages below it, each of which has one job.
 //
 // It offers two types of volume, chosen by the create parameter "type":
 //
@@ -52,7 +52,7 @@
 //
 // Snapshots, and volumes made from a source, are full copies. They share data with their source
 // only if the filesystem below can clone files. A long copy continues after the call that requested
-// it has been answered (jobs.go). An image in use is cloned at one moment, while its filesystem is
+// it has been answered (package jobs). An image in use is cloned at one moment, while its filesystem is
 // frozen. A volume without writers can be copied slowly, and no writer may start until the copy is
 // complete.
 //
@@ -69,7 +69,7 @@
 //
 // The bind mount of a device node does not keep the device attached, so the driver holds the
 // devices of block volumes open (hold.go). It also attaches no image to a device number whose node
-// is still bind-mounted (loopnumber.go).
+// is still bind-mounted (package loopdev).
 //
 // A raw volume is published either for writing or read-only, never both at once, because two loop
 // devices do not share a cache. The driver needs Linux 5.12 or newer (mount_setattr, openat2,

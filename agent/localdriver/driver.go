@@ -11,6 +11,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc"
+
+	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // DriverName is the name that GetPluginInfo returns. It has the form that the CSI specification
@@ -30,7 +34,7 @@ type Options struct {
 	Log      hclog.Logger
 
 	projects projects           // the kernel's when nil; tests set their own
-	tap      func(point string) // see store.tap
+	tap      func(point string) // see store.StateDir.Tap
 	patience time.Duration      // how long a call waits for its copy; 20 s when 0
 	freeze   time.Duration      // freezeMost when 0
 }
@@ -44,14 +48,13 @@ type driver struct {
 
 	opts     Options
 	log      hclog.Logger
-	store    *store
+	store    *store.Store
 	projects projects
 	seen     seen
-	held     held
-	busy     keyLock // by the id of a volume, snapshot or group
-	names    keyLock // by volume name, while one is being created
-	readers  readers
-	jobs     jobs
+	held     loopdev.Held
+	locks    jobs.Locks
+	names    jobs.KeyLock // by volume name, while one is being created
+	jobs     jobs.Runner
 }
 
 // Run serves CSI on the endpoint until ctx is done. Then it waits for running calls, for at most
@@ -63,15 +66,15 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
 
-	st, err := openStore(ctx, o.StateDir, o.Log)
+	st, err := store.Open(ctx, o.StateDir, o.Log)
 	if err != nil {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
 
-	st.tap, st.freezeMost = o.tap, o.freeze
-	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects, jobs: jobs{log: o.Log, patience: o.patience}}
+	st.Tap = o.tap
+	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects, jobs: jobs.Runner{Log: o.Log, Patience: o.patience}}
 	if d.projects == nil {
-		d.projects = kernelProjects{st.root}
+		d.projects = kernelProjects{st.Root}
 	}
 	d.thawLeftovers(ctx)
 	if err := d.takeOver(); err != nil {
@@ -79,9 +82,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 
 	err = serve(ctx, o, d)
-	d.jobs.wg.Wait()
+	d.jobs.Wait()
 	// Close the store last, because it holds the lock on the state directory.
-	return errors.Join(err, d.held.close(), st.close())
+	return errors.Join(err, d.held.Close(), st.Close())
 }
 
 func (o *Options) check() error {
@@ -102,7 +105,7 @@ func (o *Options) check() error {
 		o.Log = hclog.NewNullLogger()
 	}
 	if o.patience == 0 {
-		o.patience = patience
+		o.patience = jobs.Patience
 	}
 
 	if o.freeze == 0 {
@@ -123,7 +126,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	csi.RegisterControllerServer(srv, d)
 	csi.RegisterGroupControllerServer(srv, d)
 	csi.RegisterNodeServer(srv, d)
-	defer d.jobs.cancel()
+	defer d.jobs.Cancel()
 
 	// Leftovers can be large, and volumes can hold many files, so this work runs while calls are
 	// served.
@@ -146,7 +149,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	case <-ctx.Done():
 	}
 
-	d.jobs.cancel() // running calls wait for these jobs
+	d.jobs.Cancel() // running calls wait for these jobs
 	stop := time.AfterFunc(stopGrace, srv.Stop)
 	defer stop.Stop()
 
@@ -162,13 +165,13 @@ func serve(ctx context.Context, o Options, d *driver) error {
 // sweep removes the data that earlier runs left in trash. If a removal fails, the driver retries it
 // at the next start, or when DeleteVolume is called again for that volume.
 func (d *driver) sweep(ctx context.Context) {
-	for _, id := range d.store.leftovers() {
-		unlock, ok := d.busy.try(id)
+	for _, id := range d.store.Leftovers() {
+		unlock, ok := d.locks.Try(id)
 		if !ok {
 			continue // a repeated DeleteVolume is removing it
 		}
 
-		err := d.store.purge(ctx, id)
+		err := d.store.Purge(ctx, id)
 		unlock()
 		if err != nil {
 			d.log.Warn("cannot remove deleted data yet", "id", id, "error", err)

@@ -4,6 +4,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // admitPath restricts every access mode except SINGLE_NODE_MULTI_WRITER to one target, as the table
@@ -13,28 +17,28 @@ import (
 // The mount table does not show the mode of the existing target, so a file records it. The first
 // target creates or removes the file. The file therefore matters only while a target exists. It
 // outlives the driver. It need not survive a reboot of the host, so it is not synced.
-func (t *target) admitPath(a access, staging string) error {
+func (t *target) admitPath(a request.Access, staging string) error {
 	uses, err := t.uses()
 	if err != nil {
 		return err
 	}
 
-	note := t.d.store.path(dirVolumes, t.v.ID, exclusiveFile)
+	note := t.d.store.Path(store.DirVolumes, t.v.ID, store.ExclusiveFile)
 	for _, u := range uses {
-		if u.point == staging || u.point == t.path {
+		if u.Point == staging || u.Point == t.path {
 			continue
 		}
-		if !a.manyPaths {
-			return preconditionf("volume %q is published at %q, and its access mode allows one target", t.v.ID, u.point)
+		if !a.ManyPaths {
+			return csierr.Preconditionf("volume %q is published at %q, and its access mode allows one target", t.v.ID, u.Point)
 		}
 		if _, err := os.Lstat(note); err == nil {
-			return preconditionf("volume %q is published at %q in an access mode that allows one target", t.v.ID, u.point)
+			return csierr.Preconditionf("volume %q is published at %q in an access mode that allows one target", t.v.ID, u.Point)
 		}
 
 		return nil
 	}
 
-	if a.manyPaths {
+	if a.ManyPaths {
 		err = os.Remove(note)
 	} else {
 		err = os.WriteFile(note, nil, 0o600)

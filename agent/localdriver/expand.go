@@ -9,6 +9,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // A volume grows in this order:
@@ -28,13 +35,13 @@ import (
 // already, the call succeeds.
 func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetCapacityRange() == nil {
-		return nil, invalidf("the capacity range is missing")
+		return nil, csierr.Invalidf("the capacity range is missing")
 	}
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
 	}
 
-	unlock, err := d.lock(req.GetVolumeId())
+	unlock, err := d.locks.Lock(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +57,7 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 		return nil, err
 	}
 
-	size, err := v.growTo(req.GetCapacityRange())
+	size, err := request.GrowTo(&v, req.GetCapacityRange())
 	if err != nil {
 		return nil, err
 	}
@@ -58,16 +65,16 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 	grown := v
 	grown.Capacity = size
 	if v.QuotaIsSize {
-		grown.Quota = roundQuota(size)
+		grown.Quota = request.RoundQuota(size)
 	}
 
-	if v.Type == typeImage {
+	if v.Type == store.TypeImage {
 		err = d.growImage(v, size)
 	}
 	if err == nil && size > v.Capacity {
-		err = d.store.rewrite(grown)
+		err = d.store.Rewrite(grown)
 	}
-	if err == nil && v.Type == typeImage {
+	if err == nil && v.Type == store.TypeImage {
 		err = d.growLoops(grown)
 	}
 	if err == nil && v.QuotaIsSize {
@@ -83,56 +90,25 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 
 	return &csi.ControllerExpandVolumeResponse{
 		CapacityBytes:         size,
-		NodeExpansionRequired: v.FSType != "" && !a.block,
+		NodeExpansionRequired: v.FSType != "" && !a.Block,
 	}, nil
 }
 
 // expandAccess parses the optional capability of a request to grow a volume. For a capability that
 // the volume does not have, CSI requires INVALID_ARGUMENT here.
-func expandAccess(v volume, c *csi.VolumeCapability) (access, error) {
+func expandAccess(v store.Volume, c *csi.VolumeCapability) (request.Access, error) {
 	if c == nil {
-		return access{}, nil
+		return request.Access{}, nil
 	}
-	a, err := parseAccessFor(v, c)
+	a, err := request.ParseAccessFor(v, c)
 	if err != nil {
-		return a, invalidf("%v", err)
+		return a, csierr.Invalidf("%v", err)
 	}
 	return a, nil
 }
 
-// growTo chooses the new size of a volume in bytes: at least its present size.
-func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
-	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
-	switch {
-	case required < 0 || limit < 0:
-		return 0, invalidf("the capacity range %d to %d is negative", required, limit)
-	case limit > 0 && required > limit:
-		return 0, outOfRangef("required_bytes %d is more than limit_bytes %d", required, limit)
-	case limit > 0 && v.Capacity > limit:
-		return 0, outOfRangef("volume %q has %d bytes and cannot be shrunk to %d", v.ID, v.Capacity, limit)
-	case required <= v.Capacity:
-		return v.Capacity, nil
-	}
-
-	return v.sizeToGrow(r)
-}
-
-// sizeToGrow is sizeFor for an existing filesystem that grows. It rounds up to a size that the
-// kernel can resize to.
-func (v *volume) sizeToGrow(r *csi.CapacityRange) (int64, error) {
-	size, err := v.sizeFor(r)
-	if err != nil || !tooSmallToGrow(v.FSType, size) {
-		return size, err
-	}
-	least := leastResize(v.FSType)
-	if limit := r.GetLimitBytes(); limit > 0 && limit < least {
-		return 0, outOfRangef("the kernel grows a %s to no less than %d bytes (%d MiB), and limit_bytes is %d", v.FSType, least, least/mib, limit)
-	}
-	return least, nil
-}
-
 // growImage makes the file of an image longer, durably. It never makes a file shorter.
-func (d *driver) growImage(v volume, size int64) error {
+func (d *driver) growImage(v store.Volume, size int64) error {
 	fail := func(err error) error { return fmt.Errorf("cannot grow the image of volume %q: %w", v.ID, err) }
 	if size > v.Capacity {
 		if err := d.checkFits(size); err != nil {
@@ -140,7 +116,7 @@ func (d *driver) growImage(v volume, size int64) error {
 		}
 	}
 
-	f, err := os.OpenFile(d.store.dataPath(v), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	f, err := os.OpenFile(d.store.DataPath(v), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fail(err)
 	}
@@ -149,11 +125,11 @@ func (d *driver) growImage(v volume, size int64) error {
 	switch {
 	case err != nil:
 	case st.Size() < v.Capacity:
-		err = preconditionf("it has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), v.Capacity)
+		err = csierr.Preconditionf("it has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), v.Capacity)
 	case st.Size() < size:
 		err = f.Truncate(size)
 		if errors.Is(err, unix.EFBIG) {
-			err = outOfRangef("%d bytes are more than its filesystem allows for one file", size)
+			err = csierr.OutOfRangef("%d bytes are more than its filesystem allows for one file", size)
 		}
 		if err == nil {
 			err = f.Sync()
@@ -167,52 +143,19 @@ func (d *driver) growImage(v volume, size int64) error {
 	return nil
 }
 
-// finishGrowing records the size of an image that became longer before a crash.
-func (s *store) finishGrowing(v volume) volume {
-	if v.Type != typeImage {
-		return v
-	}
-
-	st, err := statPath(s.dataPath(v))
-	if err != nil || !st.isRegular() || int64(st.size) <= v.Capacity {
-		return v // a missing or short file is reported when the volume is used
-	}
-
-	s.log.Info("a volume has grown", "volume_id", v.ID, "from_bytes", v.Capacity, "bytes", st.size)
-	v.Capacity = int64(st.size)
-	if err := writeVolume(s.path(dirVolumes, v.ID), v); err != nil {
-		s.log.Warn("cannot record that a volume has grown; the next start does so", "volume_id", v.ID, "error", err)
-	}
-
-	return v
-}
-
 // growLoops makes the devices of an image show its full size.
-func (d *driver) growLoops(v volume) error {
-	loops, err := loopsOf(v.ID, d.store.dataPath(v))
+func (d *driver) growLoops(v store.Volume) error {
+	loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 	if err != nil {
 		return err
 	}
 
 	for _, l := range loops {
-		if err := growLoop(l, v.Capacity); err != nil {
+		if err := loopdev.GrowLoop(l, v.Capacity); err != nil {
 			return err
 		}
 	}
 
-	return nil
-}
-
-// growLoop makes a device show the full size of its image if it shows less than size bytes.
-func growLoop(l loopDevice, size int64) error {
-	have, err := blockSize(l.path())
-	if err != nil || have >= size || !l.usable() {
-		return err
-	}
-	err = withDevice(l.path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
-	if err != nil {
-		return fmt.Errorf("cannot let %s show all of its image: %w", l.path(), err)
-	}
 	return nil
 }
 
@@ -233,44 +176,44 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 		return nil, err
 	}
 
-	size, err := t.v.growTo(req.GetCapacityRange())
+	size, err := request.GrowTo(&t.v, req.GetCapacityRange())
 	if err != nil {
 		return nil, err
 	}
 	if size > t.v.Capacity {
-		return nil, outOfRangef("volume %q has %d bytes; ControllerExpandVolume must make them %d first", t.v.ID, t.v.Capacity, size)
+		return nil, csierr.OutOfRangef("volume %q has %d bytes; ControllerExpandVolume must make them %d first", t.v.ID, t.v.Capacity, size)
 	}
 
 	at, err := t.look(t.path)
 	if err != nil {
 		return nil, err
 	}
-	if at.dead != nil {
-		return nil, at.refuse(t)
+	if at.Dead != nil {
+		return nil, at.Refuse(t.v.ID)
 	}
 
-	staged := at.kind == kindNode || at.kind == kindOurs
-	if !staged && t.v.Type == typeImage && len(t.loops) > 0 && t.v.Block && at.kind == kindNone {
+	staged := at.Kind == usage.KindNode || at.Kind == usage.KindOurs
+	if !staged && t.v.Type == store.TypeImage && len(t.loops) > 0 && t.v.Block && at.Kind == usage.KindNone {
 		staged = true // raw block has no mount at its staging path
 	}
 
 	if !staged {
-		return nil, codedf(codes.NotFound, "volume %q is neither staged nor published at %q", t.v.ID, t.path)
+		return nil, csierr.Errorf(codes.NotFound, "volume %q is neither staged nor published at %q", t.v.ID, t.path)
 	}
 
 	for _, l := range t.loops {
-		if err := growLoop(l, t.v.Capacity); err != nil {
+		if err := loopdev.GrowLoop(l, t.v.Capacity); err != nil {
 			return nil, err
 		}
 	}
 
 	switch {
-	case at.kind != kindOurs || t.v.Type != typeImage:
-	case tooSmallToGrow(t.v.FSType, t.v.Capacity):
+	case at.Kind != usage.KindOurs || t.v.Type != store.TypeImage:
+	case imagefs.TooSmallToGrow(t.v.FSType, t.v.Capacity):
 		// Only an older driver made such a size. The volume remains usable.
-		t.warnSmall(growFilesystem(at.loop.path(), t.path, t.v.FSType))
+		t.warnSmall(imagefs.GrowFilesystem(at.Loop.Path(), t.path, t.v.FSType))
 	default:
-		if err := growFilesystem(at.loop.path(), t.path, t.v.FSType); err != nil {
+		if err := imagefs.GrowFilesystem(at.Loop.Path(), t.path, t.v.FSType); err != nil {
 			return nil, err
 		}
 	}

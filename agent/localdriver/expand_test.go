@@ -11,6 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func (b *bench) expand(id string, size int64) (*csi.ControllerExpandVolumeResponse, error) {
@@ -27,7 +32,7 @@ func (b *bench) nodeExpand(id, path string, size int64) error {
 func (b *bench) capacity(id string) int64 {
 	b.t.Helper()
 	resp, err := b.ControllerGetVolume(background(), &csi.ControllerGetVolumeRequest{VolumeId: id})
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	return resp.GetVolume().GetCapacityBytes()
 }
 
@@ -36,7 +41,7 @@ func (b *bench) capacity(id string) int64 {
 func (b *bench) wantTotal(id, path string, size int64) {
 	b.t.Helper()
 	resp, err := b.stats(id, path)
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	if got := resp.GetUsage()[0].GetTotal(); got > size || got < size/10*7 {
 		b.t.Errorf("%q has %d bytes, want about %d", path, got, size)
 	}
@@ -45,48 +50,48 @@ func (b *bench) wantTotal(id, path string, size int64) {
 // TestGrowInUse makes filesystems larger during reads and writes, through the staging path and
 // through a read-only target.
 func TestGrowInUse(t *testing.T) {
-	needLoops(t)
-	for _, f := range filesystems {
-		t.Run(f.name, func(t *testing.T) {
+	sandbox.NeedLoops(t)
+	for _, f := range imagefs.Filesystems {
+		t.Run(f.Name, func(t *testing.T) {
 			b := newBench(t)
-			c, target := mountCap(multiWriter, f.name), b.path("ro")
-			id := b.create("v", f.minSize, image(f.name), c)
-			must(t, b.stage(id, c))
-			must(t, b.publish(id, target, c, true))
-			write(t, filepath.Join(b.staging(id), "f"), "kept")
+			c, target := mountCap(multiWriter, f.Name), b.path("ro")
+			id := b.create("v", f.MinSize, image(f.Name), c)
+			sandbox.Must(t, b.stage(id, c))
+			sandbox.Must(t, b.publish(id, target, c, true))
+			sandbox.Write(t, filepath.Join(b.staging(id), "f"), "kept")
 			small, err := b.stats(id, target)
-			must(t, err)
-			size := f.minSize
+			sandbox.Must(t, err)
+			size := f.MinSize
 			for _, path := range []string{b.staging(id), target} {
 				size *= 2
 				resp, err := b.expand(id, size-1) // rounded up
-				must(t, err)
+				sandbox.Must(t, err)
 				if resp.GetCapacityBytes() != size || !resp.GetNodeExpansionRequired() || b.capacity(id) != size {
 					t.Fatalf("got %v, recorded are %d", resp, b.capacity(id))
 				}
-				if got, err := blockSize(b.loops(id)[0].path()); err != nil || got != size {
+				if got, err := loopdev.BlockSize(b.loops(id)[0].Path()); err != nil || got != size {
 					t.Errorf("the device has %d bytes (%v), want %d", got, err, size)
 				}
 				for range 2 {
 					err = b.nodeExpand(id, path, size)
-					if f.name != "ext4" || mayGrowMounted() {
-						must(t, err)
+					if f.Name != "ext4" || imagefs.MayGrowMounted() {
+						sandbox.Must(t, err)
 						b.wantTotal(id, target, size)
 						continue
 					}
-					wantCode(t, err, codes.FailedPrecondition, "CAP_SYS_RESOURCE")
+					sandbox.WantCode(t, err, codes.FailedPrecondition, "CAP_SYS_RESOURCE")
 				}
 			}
-			wantContent(t, filepath.Join(target, "f"), "kept")
-			must(t, b.unpublish(id, target))
-			must(t, b.unstage(id))
-			must(t, b.stage(id, c))
+			sandbox.WantContent(t, filepath.Join(target, "f"), "kept")
+			sandbox.Must(t, b.unpublish(id, target))
+			sandbox.Must(t, b.unstage(id))
+			sandbox.Must(t, b.stage(id, c))
 			b.wantTotal(id, b.staging(id), size)
 			if now, err := b.stats(id, b.staging(id)); err != nil || now.GetUsage()[0].GetTotal() <= small.GetUsage()[0].GetTotal() {
 				t.Errorf("it was %v and is %v (%v)", small, now, err)
 			}
-			must(t, b.nodeExpand(id, b.staging(id), size))
-			wantContent(t, filepath.Join(b.staging(id), "f"), "kept")
+			sandbox.Must(t, b.nodeExpand(id, b.staging(id), size))
+			sandbox.WantContent(t, filepath.Join(b.staging(id), "f"), "kept")
 			b.clear(id)
 		})
 	}
@@ -95,44 +100,44 @@ func TestGrowInUse(t *testing.T) {
 // TestGrowUnmounted grows volumes that are not in use. The next staging grows the filesystem, even
 // without a call of NodeExpandVolume.
 func TestGrowUnmounted(t *testing.T) {
-	needLoops(t)
-	for _, f := range filesystems {
+	sandbox.NeedLoops(t)
+	for _, f := range imagefs.Filesystems {
 		b := newBench(t)
-		c := mountCap(writer, f.name)
-		id := b.create("v", f.minSize, image(f.name), c)
-		_, err := b.expand(id, 2*f.minSize)
-		must(t, err)
-		must(t, b.stage(id, mountCap(writer, f.name, "ro")))
-		wantCode(t, b.nodeExpand(id, b.staging(id), 0), codes.FailedPrecondition, "staging-"+id)
-		must(t, b.unstage(id))
-		must(t, b.stage(id, c))
-		b.wantTotal(id, b.staging(id), 2*f.minSize)
-		must(t, b.nodeExpand(id, b.staging(id), 0))
+		c := mountCap(writer, f.Name)
+		id := b.create("v", f.MinSize, image(f.Name), c)
+		_, err := b.expand(id, 2*f.MinSize)
+		sandbox.Must(t, err)
+		sandbox.Must(t, b.stage(id, mountCap(writer, f.Name, "ro")))
+		sandbox.WantCode(t, b.nodeExpand(id, b.staging(id), 0), codes.FailedPrecondition, "staging-"+id)
+		sandbox.Must(t, b.unstage(id))
+		sandbox.Must(t, b.stage(id, c))
+		b.wantTotal(id, b.staging(id), 2*f.MinSize)
+		sandbox.Must(t, b.nodeExpand(id, b.staging(id), 0))
 		b.clear(id)
 	}
 }
 
 func TestGrowBlock(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c, target := blockCap(writer), b.path("dev")
 	id := b.create("v", mib, image(""), c)
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, true)) // this makes a second device
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, target, c, true)) // this makes a second device
 	resp, err := b.expand(id, 4*mib)
-	must(t, err)
+	sandbox.Must(t, err)
 	if resp.GetNodeExpansionRequired() {
 		t.Error("a raw volume is as large as its device")
 	}
 	for _, l := range b.loops(id) {
-		if got, err := blockSize(l.path()); err != nil || got != 4*mib {
-			t.Errorf("%s has %d bytes (%v)", l.path(), got, err)
+		if got, err := loopdev.BlockSize(l.Path()); err != nil || got != 4*mib {
+			t.Errorf("%s has %d bytes (%v)", l.Path(), got, err)
 		}
 	}
 	b.wantTotal(id, target, 4*mib)
-	must(t, b.nodeExpand(id, target, 4*mib))
-	must(t, b.nodeExpand(id, b.staging(id), 4*mib))
-	must(t, b.unpublish(id, target))
+	sandbox.Must(t, b.nodeExpand(id, target, 4*mib))
+	sandbox.Must(t, b.nodeExpand(id, b.staging(id), 4*mib))
+	sandbox.Must(t, b.unpublish(id, target))
 	b.clear(id)
 }
 
@@ -141,7 +146,7 @@ func TestGrowDirectory(t *testing.T) {
 	c := mountCap(writer, "")
 	id := b.create("v", 1000, asDirectory, c)
 	resp, err := b.expand(id, 5000)
-	must(t, err)
+	sandbox.Must(t, err)
 	if resp.GetCapacityBytes() != 5000 || resp.GetNodeExpansionRequired() {
 		t.Errorf("got %v", resp)
 	}
@@ -149,8 +154,8 @@ func TestGrowDirectory(t *testing.T) {
 	if got := b.capacity(id); got != 5000 {
 		t.Errorf("after a restart it has %d bytes", got)
 	}
-	must(t, b.stage(id, c))
-	must(t, b.nodeExpand(id, b.staging(id), 5000))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.nodeExpand(id, b.staging(id), 5000))
 	b.clear(id)
 }
 
@@ -164,39 +169,39 @@ func TestGrowRefused(t *testing.T) {
 		return err
 	}
 	_, err := b.ControllerExpandVolume(background(), &csi.ControllerExpandVolumeRequest{VolumeId: id})
-	wantCode(t, err, codes.InvalidArgument, "capacity range")
-	wantCode(t, ranged("", 1, 0, nil), codes.InvalidArgument, "id is empty")
-	wantCode(t, ranged("vol-aaaaaaaaaaaaaaaa", 1, 0, nil), codes.NotFound, "vol-aaaaaaaaaaaaaaaa")
-	wantCode(t, ranged(id, -1, 0, nil), codes.InvalidArgument, "negative")
-	wantCode(t, ranged(id, 9, 8, nil), codes.OutOfRange, "limit_bytes")
-	wantCode(t, ranged(id, 0, 4999, nil), codes.OutOfRange, "5000", "cannot be shrunk")
-	wantCode(t, ranged(id, 6000, 0, blockCap(writer)), codes.InvalidArgument, "block access")
-	must(t, ranged(id, 4000, 0, c)) // it already has more than that
+	sandbox.WantCode(t, err, codes.InvalidArgument, "capacity range")
+	sandbox.WantCode(t, ranged("", 1, 0, nil), codes.InvalidArgument, "id is empty")
+	sandbox.WantCode(t, ranged("vol-aaaaaaaaaaaaaaaa", 1, 0, nil), codes.NotFound, "vol-aaaaaaaaaaaaaaaa")
+	sandbox.WantCode(t, ranged(id, -1, 0, nil), codes.InvalidArgument, "negative")
+	sandbox.WantCode(t, ranged(id, 9, 8, nil), codes.OutOfRange, "limit_bytes")
+	sandbox.WantCode(t, ranged(id, 0, 4999, nil), codes.OutOfRange, "5000", "cannot be shrunk")
+	sandbox.WantCode(t, ranged(id, 6000, 0, blockCap(writer)), codes.InvalidArgument, "block access")
+	sandbox.Must(t, ranged(id, 4000, 0, c)) // it already has more than that
 	if got := b.capacity(id); got != 5000 {
 		t.Errorf("it has %d bytes after the refusals", got)
 	}
-	wantCode(t, b.nodeExpand(id, b.path("nowhere"), 0), codes.NotFound, "nowhere")
-	wantCode(t, b.nodeExpand(id, "", 0), codes.InvalidArgument, "volume path")
-	wantCode(t, b.nodeExpand("vol-aaaaaaaaaaaaaaaa", "some/path", 0), codes.NotFound)
-	must(t, b.stage(id, c))
-	wantCode(t, b.nodeExpand(id, b.staging(id), 5001), codes.OutOfRange, "ControllerExpandVolume")
+	sandbox.WantCode(t, b.nodeExpand(id, b.path("nowhere"), 0), codes.NotFound, "nowhere")
+	sandbox.WantCode(t, b.nodeExpand(id, "", 0), codes.InvalidArgument, "volume path")
+	sandbox.WantCode(t, b.nodeExpand("vol-aaaaaaaaaaaaaaaa", "some/path", 0), codes.NotFound)
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.WantCode(t, b.nodeExpand(id, b.staging(id), 5001), codes.OutOfRange, "ControllerExpandVolume")
 	b.clear(id)
-	if inUserNamespace(t) {
+	if sandbox.InUserNamespace(t) {
 		return
 	}
 	id = b.create("i", 20*mib, image("ext4"), c)
-	wantCode(t, ranged(id, 1<<60, 0, nil), codes.OutOfRange, "does not fit")
-	wantCode(t, ranged(id, 20*mib+1, 20*mib+2, nil), codes.OutOfRange, "multiple")
-	must(t, os.Truncate(filepath.Join(b.state, dirVolumes, id, imageFile), 19*mib))
-	wantCode(t, ranged(id, 30*mib, 0, nil), codes.FailedPrecondition, "lost")
-	must(t, b.delete(id))
+	sandbox.WantCode(t, ranged(id, 1<<60, 0, nil), codes.OutOfRange, "does not fit")
+	sandbox.WantCode(t, ranged(id, 20*mib+1, 20*mib+2, nil), codes.OutOfRange, "multiple")
+	sandbox.Must(t, os.Truncate(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), 19*mib))
+	sandbox.WantCode(t, ranged(id, 30*mib, 0, nil), codes.FailedPrecondition, "lost")
+	sandbox.Must(t, b.delete(id))
 }
 
 // TestGrowCutShort stops the expansion after each of its steps, as a crash does. The volume must
 // have the old or the new size, hold its data and be mountable. The same call must then complete
 // it.
 func TestGrowCutShort(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	const old, grown = 300 * mib, 600 * mib
 	steps := []struct {
 		name string
@@ -204,26 +209,26 @@ func TestGrowCutShort(t *testing.T) {
 	}{
 		{"nothing", func(*bench, string) {}},
 		{"file", func(b *bench, id string) {
-			must(b.t, os.Truncate(filepath.Join(b.state, dirVolumes, id, imageFile), grown))
+			sandbox.Must(b.t, os.Truncate(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), grown))
 		}},
 		{"half a record", func(b *bench, id string) {
-			write(b.t, filepath.Join(b.state, dirVolumes, id, metaFile+freshSuffix), `{"ver`)
+			sandbox.Write(b.t, filepath.Join(b.state, store.DirVolumes, id, store.MetaFile+store.FreshSuffix), `{"ver`)
 		}},
 		{"record", func(b *bench, id string) {
-			v, err := readVolume(filepath.Join(b.state, dirVolumes, id, metaFile), id)
-			must(b.t, err)
+			v, err := store.ReadVolume(filepath.Join(b.state, store.DirVolumes, id, store.MetaFile), id)
+			sandbox.Must(b.t, err)
 			v.Capacity = grown
-			must(b.t, writeVolume(filepath.Join(b.state, dirVolumes, id), v))
+			sandbox.Must(b.t, store.WriteVolume(filepath.Join(b.state, store.DirVolumes, id), v))
 		}},
-		{"device", func(b *bench, id string) { must(b.t, growLoop(b.loops(id)[0], grown)) }},
+		{"device", func(b *bench, id string) { sandbox.Must(b.t, loopdev.GrowLoop(b.loops(id)[0], grown)) }},
 	}
 	for last := range steps {
 		for _, remount := range []bool{false, true} {
 			b := newBench(t)
 			c := mountCap(writer, "xfs")
 			id := b.create("v", old, image("xfs"), c)
-			must(t, b.stage(id, c))
-			write(t, filepath.Join(b.staging(id), "f"), "kept")
+			sandbox.Must(t, b.stage(id, c))
+			sandbox.Write(t, filepath.Join(b.staging(id), "f"), "kept")
 			b.stop()
 			for _, s := range steps[:last+1] {
 				s.do(b, id)
@@ -237,15 +242,15 @@ func TestGrowCutShort(t *testing.T) {
 				t.Errorf("%s: it has %d bytes, and %d are recorded", steps[last].name, got, b.recorded(id).Capacity)
 			}
 			if remount {
-				must(t, b.unstage(id))
-				must(t, b.stage(id, c))
+				sandbox.Must(t, b.unstage(id))
+				sandbox.Must(t, b.stage(id, c))
 			}
-			wantContent(t, filepath.Join(b.staging(id), "f"), "kept")
+			sandbox.WantContent(t, filepath.Join(b.staging(id), "f"), "kept")
 			_, err := b.expand(id, grown)
-			must(t, err)
-			must(t, b.nodeExpand(id, b.staging(id), grown))
+			sandbox.Must(t, err)
+			sandbox.Must(t, b.nodeExpand(id, b.staging(id), grown))
 			b.wantTotal(id, b.staging(id), grown)
-			wantGone(t, filepath.Join(b.state, dirVolumes, id, metaFile+freshSuffix))
+			sandbox.WantGone(t, filepath.Join(b.state, store.DirVolumes, id, store.MetaFile+store.FreshSuffix))
 			if got := b.capacity(id); got != grown {
 				t.Errorf("%s: finished, it has %d bytes", steps[last].name, got)
 			}
@@ -256,12 +261,12 @@ func TestGrowCutShort(t *testing.T) {
 
 // TestGrowKilled kills the driver at random moments while it grows a volume in use.
 func TestGrowKilled(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c := mountCap(writer, "xfs")
 	id := b.create("v", 300*mib, image("xfs"), c)
-	must(t, b.stage(id, c))
-	write(t, filepath.Join(b.staging(id), "f"), "kept")
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Write(t, filepath.Join(b.staging(id), "f"), "kept")
 	b.stop()
 	rounds := 20
 	if testing.Short() {
@@ -286,22 +291,22 @@ func TestGrowKilled(t *testing.T) {
 			t.Fatalf("it has %d bytes, and %d were promised last", got, size)
 		}
 		_, err := b.expand(id, size+4*mib)
-		must(t, err)
+		sandbox.Must(t, err)
 		size += 4 * mib
-		must(t, b.nodeExpand(id, b.staging(id), size))
+		sandbox.Must(t, b.nodeExpand(id, b.staging(id), size))
 		b.wantTotal(id, b.staging(id), size)
 		b.stop()
 	}
 	b.start()
-	must(t, b.unstage(id))
-	must(t, b.stage(id, c))
-	wantContent(t, filepath.Join(b.staging(id), "f"), "kept")
+	sandbox.Must(t, b.unstage(id))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.WantContent(t, filepath.Join(b.staging(id), "f"), "kept")
 	b.clear(id)
 }
 
 // TestGrowOneAtATime requests many sizes at once. The recorded size never exceeds the image.
 func TestGrowOneAtATime(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	id := b.create("v", mib, image(""), blockCap(writer))
 	var wg sync.WaitGroup
@@ -321,7 +326,7 @@ func TestGrowOneAtATime(t *testing.T) {
 	}
 	wg.Wait()
 	var st unix.Stat_t
-	must(t, unix.Stat(filepath.Join(b.state, dirVolumes, id, imageFile), &st))
+	sandbox.Must(t, unix.Stat(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), &st))
 	if got := b.capacity(id); got != 20*mib || st.Size != 20*mib {
 		t.Errorf("recorded are %d bytes, the image has %d", got, st.Size)
 	}

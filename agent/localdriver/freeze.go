@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +11,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/tree"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // The requests of ioctl_fsfreeze(2), with the numbers of most architectures.
@@ -24,29 +30,12 @@ const (
 // driver therefore creates frozen/VOLUME-ID on disk before it freezes a filesystem, and removes the
 // file after thawing. The next start thaws every volume named there before it serves calls.
 
-// noteFreeze records durably that a volume's filesystem will be frozen.
-func (s *store) noteFreeze(id string) error {
-	f, err := os.OpenFile(s.path(dirFrozen, id), os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close(), syncDir(s.path(dirFrozen)))
-}
-
-// unnoteFreeze does not sync, because an unnecessary thaw does no harm.
-func (s *store) unnoteFreeze(id string) error {
-	err := os.Remove(s.path(dirFrozen, id))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
 // freezer is a mounted filesystem of a volume, which can be frozen.
 type freezer struct {
-	s  *store
-	v  volume
-	at *os.File // the root of one of its mounts
+	s    *store.Store
+	v    store.Volume
+	at   *os.File      // the root of one of its mounts
+	most time.Duration // as freezeMost
 
 	mu     sync.Mutex
 	late   *time.Timer // thaws a filesystem that has been frozen for too long
@@ -55,7 +44,7 @@ type freezer struct {
 
 // newFreezer opens a mount of the filesystem and writes out its cached data, so that the later
 // freeze is short.
-func (s *store) newFreezer(v volume, points []string, loops []loopDevice) (*freezer, error) {
+func newFreezer(s *store.Store, v store.Volume, points []string, loops []loopdev.LoopDevice, most time.Duration) (*freezer, error) {
 	at, err := openMount(v, points, loops)
 	if err != nil {
 		return nil, err
@@ -63,14 +52,14 @@ func (s *store) newFreezer(v volume, points []string, loops []loopDevice) (*free
 	if err := unix.Syncfs(int(at.Fd())); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot write out volume %q: %w", v.ID, err), at.Close())
 	}
-	return &freezer{s: s, v: v, at: at}, nil
+	return &freezer{s: s, v: v, at: at, most: most}, nil
 }
 
 // openMount opens the filesystem on one of the devices, at the first of the paths that shows it.
 // The check matters: another filesystem may have been mounted there since, or a directory put in
 // its place. Freezing a wrong filesystem could stop the whole host.
-func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) {
-	err := preconditionf("volume %q is mounted, but something else is where it is mounted, at %s", v.ID, strings.Join(points, ", "))
+func openMount(v store.Volume, points []string, loops []loopdev.LoopDevice) (*os.File, error) {
+	err := csierr.Preconditionf("volume %q is mounted, but something else is where it is mounted, at %s", v.ID, strings.Join(points, ", "))
 	for _, p := range points {
 		at, e := os.OpenFile(p, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if e != nil {
@@ -78,11 +67,11 @@ func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) 
 			continue
 		}
 
-		st, e := statOpen(at)
+		st, e := tree.StatOpen(at)
 		if e == nil {
-			var m mountEntry
-			m, e = mountedAt(st.Mnt_id)
-			if e == nil && slices.ContainsFunc(loops, func(l loopDevice) bool { return l.holds(m) }) {
+			var m mounts.MountEntry
+			m, e = mounts.MountedAt(st.Mnt_id)
+			if e == nil && slices.ContainsFunc(loops, func(l loopdev.LoopDevice) bool { return l.Holds(m) }) {
 				return at, nil
 			}
 		}
@@ -96,27 +85,27 @@ func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) 
 // freeze stops all writers until thaw. It returns an error for a filesystem that another program
 // has frozen, because that program could thaw it at any moment.
 func (f *freezer) freeze() error {
-	if err := f.s.noteFreeze(f.v.ID); err != nil {
+	if err := f.s.NoteFreeze(f.v.ID); err != nil {
 		return fmt.Errorf("cannot freeze volume %q: %w", f.v.ID, err)
 	}
 
-	f.s.reach("noted")
+	f.s.Reach("noted")
 	err := unix.IoctlSetInt(int(f.at.Fd()), fiFreeze, 0)
 	if err == nil {
-		f.late = time.AfterFunc(thawAfter*f.s.freezeMost, f.giveUp)
+		f.late = time.AfterFunc(thawAfter*f.most, f.giveUp)
 	}
-	f.s.reach("frozen")
+	f.s.Reach("frozen")
 	if err == nil {
 		return nil
 	}
 
 	if errors.Is(err, unix.EBUSY) {
-		err = preconditionf("the filesystem of volume %q has been frozen by somebody else (fsfreeze?); thaw it first", f.v.ID)
+		err = csierr.Preconditionf("the filesystem of volume %q has been frozen by somebody else (fsfreeze?); thaw it first", f.v.ID)
 	} else {
 		err = fmt.Errorf("cannot freeze the filesystem of volume %q: %w", f.v.ID, err)
 	}
 
-	return errors.Join(err, f.s.unnoteFreeze(f.v.ID))
+	return errors.Join(err, f.s.UnnoteFreeze(f.v.ID))
 }
 
 // thaw lets the writers continue. It returns an error if the filesystem was thawed earlier, because
@@ -132,13 +121,13 @@ func (f *freezer) thaw() error {
 		return fmt.Errorf("cannot thaw volume %q, whose writers hang now; run fsfreeze -u on its mount: %w", f.v.ID, err)
 	}
 
-	f.s.reach("thawed")
-	if err := f.s.unnoteFreeze(f.v.ID); err != nil {
+	f.s.Reach("thawed")
+	if err := f.s.UnnoteFreeze(f.v.ID); err != nil {
 		return err
 	}
 	if !was {
-		return preconditionf("the filesystem of volume %q was thawed before it was copied: by somebody else, or because it was frozen for more than %s; try again",
-			f.v.ID, thawAfter*f.s.freezeMost)
+		return csierr.Preconditionf("the filesystem of volume %q was thawed before it was copied: by somebody else, or because it was frozen for more than %s; try again",
+			f.v.ID, thawAfter*f.most)
 	}
 
 	return nil
@@ -152,7 +141,7 @@ func (f *freezer) giveUp() {
 		return
 	}
 	if _, err := thawAt(f.at); err != nil {
-		f.s.log.Error("cannot thaw a volume that has been frozen for too long", "volume_id", f.v.ID, "error", err)
+		f.s.Log.Error("cannot thaw a volume that has been frozen for too long", "volume_id", f.v.ID, "error", err)
 	}
 }
 
@@ -170,16 +159,16 @@ func thawAt(dir *os.File) (was bool, err error) {
 // thawLeftovers thaws the volumes that a killed driver left frozen. If a thaw fails, the next start
 // tries again.
 func (d *driver) thawLeftovers(ctx context.Context) {
-	for _, e := range d.store.frozen() {
-		v, err := d.store.get(e)
+	for _, e := range d.store.Frozen() {
+		v, err := d.store.Get(e)
 		if err == nil {
 			err = d.thawVolume(ctx, v)
 		}
-		if errors.Is(err, errNoVolume) {
+		if errors.Is(err, store.ErrNoVolume) {
 			err = nil // it was deleted, so it was not mounted then
 		}
 		if err == nil {
-			err = d.store.unnoteFreeze(e)
+			err = d.store.UnnoteFreeze(e)
 		}
 		if err != nil {
 			d.log.Error("cannot thaw a volume that an earlier run may have left frozen; if its writers hang, run fsfreeze -u on its mount",
@@ -191,39 +180,23 @@ func (d *driver) thawLeftovers(ctx context.Context) {
 	}
 }
 
-func (s *store) frozen() []string {
-	list, err := os.ReadDir(s.path(dirFrozen))
-	if err != nil {
-		s.log.Error("cannot list a state directory", "error", err)
-	}
-
-	var ids []string
-	for _, e := range list {
-		if validID(e.Name()) {
-			ids = append(ids, e.Name())
-		}
-	}
-
-	return ids
-}
-
 // thawVolume thaws a volume through any of its mounts. A filesystem that is unmounted while frozen
 // stays frozen, so without a mount thawVolume makes a temporary private one.
-func (d *driver) thawVolume(ctx context.Context, v volume) error {
-	loops, err := loopsOf(v.ID, d.store.dataPath(v))
+func (d *driver) thawVolume(ctx context.Context, v store.Volume) error {
+	loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 	if err != nil || len(loops) == 0 {
 		return err // no device: no mount, so no frozen filesystem
 	}
 
-	uses, err := d.uses(v, loops)
+	uses, err := usage.UsesOf(v, loops)
 	if err != nil {
 		return err
 	}
 
 	var points []string
 	for _, u := range uses {
-		if !u.node {
-			points = append(points, u.point)
+		if !u.Node {
+			points = append(points, u.Point)
 		}
 	}
 
@@ -232,7 +205,7 @@ func (d *driver) thawVolume(ctx context.Context, v volume) error {
 		return errors.Join(err, at.Close())
 	}
 
-	return withPrivateMount(loops[0].path(), v.FSType, nil, func(root *os.File) error {
+	return mounts.WithPrivateMount(loops[0].Path(), v.FSType, nil, func(root *os.File) error {
 		_, err := thawAt(root)
 		return errors.Join(ctx.Err(), err)
 	})

@@ -8,17 +8,20 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
 // isFrozen asks the kernel by a second freeze, which the kernel refuses.
 func isFrozen(t *testing.T, point string) bool {
 	t.Helper()
 	f, err := os.Open(point)
-	must(t, err)
-	defer func() { must(t, f.Close()) }()
+	sandbox.Must(t, err)
+	defer func() { sandbox.Must(t, f.Close()) }()
 	err = unix.IoctlSetInt(int(f.Fd()), fiFreeze, 0)
 	if err == nil {
-		must(t, unix.IoctlSetInt(int(f.Fd()), fiThaw, 0))
+		sandbox.Must(t, unix.IoctlSetInt(int(f.Fd()), fiThaw, 0))
 		return false
 	}
 	if !errors.Is(err, unix.EBUSY) {
@@ -30,33 +33,33 @@ func isFrozen(t *testing.T, point string) bool {
 // TestKilledWhileFrozen kills the driver while filesystems are frozen. They stay frozen until the
 // next start thaws them, including one that was unmounted meanwhile.
 func TestKilledWhileFrozen(t *testing.T) {
-	needLoops(t)
-	for _, f := range filesystems {
+	sandbox.NeedLoops(t)
+	for _, f := range imagefs.Filesystems {
 		b := newBench(t)
-		c := mountCap(writer, f.name)
-		id := b.create("v", f.minSize, image(f.name), c)
-		must(t, b.stage(id, c))
+		c := mountCap(writer, f.Name)
+		id := b.create("v", f.MinSize, image(f.Name), c)
+		sandbox.Must(t, b.stage(id, c))
 		point := b.staging(id)
-		write(t, filepath.Join(point, "f"), "before")
+		sandbox.Write(t, filepath.Join(point, "f"), "before")
 		for _, unmounted := range []bool{false, true} {
 			b.stop()
 			died := b.dying("frozen")
 			if _, err := b.CreateSnapshot(background(), snapReq("s", id)); err == nil {
-				t.Errorf("%s: a snapshot came from a dead driver", f.name)
+				t.Errorf("%s: a snapshot came from a dead driver", f.Name)
 			}
 			died()
 			if !isFrozen(t, point) {
-				t.Errorf("%s: it is not frozen, so the test shows nothing", f.name)
+				t.Errorf("%s: it is not frozen, so the test shows nothing", f.Name)
 			}
 			if unmounted {
-				must(t, unix.Unmount(point, 0))
+				sandbox.Must(t, unix.Unmount(point, 0))
 			}
 			b.start()
-			must(t, b.stage(id, c))
+			sandbox.Must(t, b.stage(id, c))
 			if isFrozen(t, point) {
-				t.Fatalf("%s: it is still frozen (unmounted meanwhile: %t)", f.name, unmounted)
+				t.Fatalf("%s: it is still frozen (unmounted meanwhile: %t)", f.Name, unmounted)
 			}
-			write(t, filepath.Join(point, "f"), "after")
+			sandbox.Write(t, filepath.Join(point, "f"), "after")
 			b.wantNothingHalf()
 		}
 		b.snap("s", id)
@@ -69,18 +72,18 @@ func TestFrozenByOthers(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	c := mountCap(writer, "ext4")
 	id := b.create("v", 32*mib, image("ext4"), c)
-	must(t, b.stage(id, c))
+	sandbox.Must(t, b.stage(id, c))
 	dir, err := os.Open(b.staging(id))
-	must(t, err)
-	must(t, unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
+	sandbox.Must(t, err)
+	sandbox.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
 	_, err = b.CreateSnapshot(background(), snapReq("s", id))
-	wantCode(t, err, codes.FailedPrecondition, "frozen by somebody else", "fsfreeze")
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "frozen by somebody else", "fsfreeze")
 	b.restart()
 	if !isFrozen(t, b.staging(id)) {
 		t.Error("a freeze of somebody else was undone")
 	}
-	must(t, unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0))
-	must(t, dir.Close())
+	sandbox.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0))
+	sandbox.Must(t, dir.Close())
 	b.wantNothingHalf()
 	b.clear(id)
 }

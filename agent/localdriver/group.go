@@ -12,6 +12,11 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // GroupControllerGetCapabilities announces group snapshots.
@@ -27,24 +32,24 @@ func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupContr
 // CreateSnapshot for copies that take long.
 func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	name := req.GetName()
-	if err := checkName("group snapshot", name); err != nil {
+	if err := request.CheckName("group snapshot", name); err != nil {
 		return nil, err
 	}
 
 	sources := slices.Sorted(slices.Values(req.GetSourceVolumeIds()))
 	if len(sources) == 0 {
-		return nil, invalidf("no source volume ids are given")
+		return nil, csierr.Invalidf("no source volume ids are given")
 	}
 	if n := len(sources); len(slices.Compact(slices.Clone(sources))) != n {
-		return nil, invalidf("a source volume id is given twice")
+		return nil, csierr.Invalidf("a source volume id is given twice")
 	}
 
-	perFile, err := parseConsistency(req.GetParameters())
+	perFile, err := request.ParseConsistency(req.GetParameters())
 	if err != nil {
 		return nil, err
 	}
-	if have, ok := d.store.groupByName(name); ok {
-		return have.answer(sources)
+	if have, ok := d.store.GroupByName(name); ok {
+		return answerGroup(have, sources)
 	}
 
 	for _, id := range sources {
@@ -53,35 +58,35 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 		}
 	}
 
-	err = d.jobs.do(ctx, "group/"+name, fmt.Sprint(sources, perFile), "group snapshot \""+name+"\"",
-		func(ctx context.Context, p *progress) error { return d.makeGroup(ctx, name, sources, perFile, p) })
+	err = d.jobs.Do(ctx, "group/"+name, fmt.Sprint(sources, perFile), "group snapshot \""+name+"\"",
+		func(ctx context.Context, p *jobs.Progress) error { return d.makeGroup(ctx, name, sources, perFile, p) })
 	if err != nil {
 		return nil, err
 	}
 
-	have, ok := d.store.groupByName(name)
+	have, ok := d.store.GroupByName(name)
 	if !ok {
-		return nil, codedf(codes.Aborted, "group snapshot %q was deleted as soon as it was made", name)
+		return nil, csierr.Errorf(codes.Aborted, "group snapshot %q was deleted as soon as it was made", name)
 	}
 
-	return have.answer(sources)
+	return answerGroup(have, sources)
 }
 
-// answer returns the group if it has exactly the requested source volumes. sources is sorted.
-func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+// answerGroup returns the group if it has exactly the requested source volumes. sources is sorted.
+func answerGroup(g store.Group, sources []string) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	var have []string
 	for _, s := range g.Snapshots {
 		have = append(have, s.Source)
 	}
 	slices.Sort(have)
 	if !slices.Equal(have, sources) {
-		return nil, existsf("group snapshot %q exists, of the volumes %s and not of %s", g.Name, strings.Join(have, ", "), strings.Join(sources, ", "))
+		return nil, csierr.Existsf("group snapshot %q exists, of the volumes %s and not of %s", g.Name, strings.Join(have, ", "), strings.Join(sources, ", "))
 	}
-	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
+	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: g.CSI()}, nil
 }
 
-func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *progress) error {
-	if _, ok := d.store.groupByName(name); ok {
+func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *jobs.Progress) error {
+	if _, ok := d.store.GroupByName(name); ok {
 		return nil // made since the caller's check
 	}
 
@@ -91,14 +96,14 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 	}
 	defer c.release()
 
-	g := group{Version: metaVersion, ID: newIDOf(groupPrefix), Name: name, Created: time.Now().UTC()}
+	g := store.Group{Version: store.MetaVersion, ID: store.NewIDOf(store.GroupPrefix), Name: name, Created: time.Now().UTC()}
 	for _, v := range c.volumes() {
-		snap := newSnapshot("", g.ID, v)
+		snap := store.NewSnapshot("", g.ID, v)
 		snap.Created = g.Created
 		g.Snapshots = append(g.Snapshots, snap)
 	}
 
-	err = d.store.addGroup(ctx, g, func(dir string) error {
+	err = d.store.AddGroup(ctx, g, func(dir string) error {
 		var dirs []string
 		for _, s := range g.Snapshots {
 			dirs = append(dirs, filepath.Join(dir, s.ID))
@@ -112,7 +117,7 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 		}
 
 		for _, member := range dirs {
-			if err := syncDir(member); err != nil {
+			if err := store.SyncDir(member); err != nil {
 				return err
 			}
 		}
@@ -130,24 +135,24 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 	id := req.GetGroupSnapshotId()
 	if id == "" {
-		return nil, invalidf("the group snapshot id is empty")
+		return nil, csierr.Invalidf("the group snapshot id is empty")
 	}
-	if !validIDOf(groupPrefix, id) {
+	if !store.ValidIDOf(store.GroupPrefix, id) {
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 	}
 
-	unlock, err := d.lock(id)
+	unlock, err := d.locks.Lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 
-	switch g, err := d.store.getGroup(id); {
-	case errors.Is(err, errNoSnapshot): // perhaps deleted, but not purged yet
+	switch g, err := d.store.GetGroup(id); {
+	case errors.Is(err, store.ErrNoSnapshot): // perhaps deleted, but not purged yet
 	case err != nil:
 		return nil, err
 	default:
-		if err := g.matches(req.GetSnapshotIds()); err != nil {
+		if err := matches(g, req.GetSnapshotIds()); err != nil {
 			return nil, err
 		}
 		if err := d.trashGroup(g); err != nil {
@@ -155,24 +160,24 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 		}
 	}
 
-	if err := d.store.purge(ctx, id); err != nil {
+	if err := d.store.Purge(ctx, id); err != nil {
 		return nil, err
 	}
 
 	return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 }
 
-// trashGroup deletes a group unless one of its snapshots is being copied.
-func (d *driver) trashGroup(g group) error {
+// TrashGroup deletes a group unless one of its snapshots is being copied.
+func (d *driver) trashGroup(g store.Group) error {
 	for _, s := range g.Snapshots {
-		unlock, err := d.lock(s.ID)
+		unlock, err := d.locks.Lock(s.ID)
 		if err != nil {
 			return err
 		}
 		defer unlock()
 	}
 
-	if err := d.store.trashGroup(g); err != nil {
+	if err := d.store.TrashGroup(g); err != nil {
 		return err
 	}
 
@@ -181,7 +186,7 @@ func (d *driver) trashGroup(g group) error {
 }
 
 // matches returns an error if ids are not the snapshots of the group. An empty list always matches.
-func (g group) matches(ids []string) error {
+func matches(g store.Group, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -192,7 +197,7 @@ func (g group) matches(ids []string) error {
 	}
 
 	if want := slices.Sorted(slices.Values(ids)); !slices.Equal(slices.Sorted(slices.Values(have)), want) {
-		return invalidf("group snapshot %q holds the snapshots %s, not %s", g.ID, strings.Join(have, ", "), strings.Join(want, ", "))
+		return csierr.Invalidf("group snapshot %q holds the snapshots %s, not %s", g.ID, strings.Join(have, ", "), strings.Join(want, ", "))
 	}
 
 	return nil
@@ -202,19 +207,19 @@ func (g group) matches(ids []string) error {
 func (d *driver) GetVolumeGroupSnapshot(_ context.Context, req *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
 	id := req.GetGroupSnapshotId()
 	if id == "" {
-		return nil, invalidf("the group snapshot id is empty")
+		return nil, csierr.Invalidf("the group snapshot id is empty")
 	}
 
-	g, err := d.store.getGroup(id)
-	if errors.Is(err, errNoSnapshot) {
-		return nil, codedf(codes.NotFound, "no group snapshot %q", id)
+	g, err := d.store.GetGroup(id)
+	if errors.Is(err, store.ErrNoSnapshot) {
+		return nil, csierr.Errorf(codes.NotFound, "no group snapshot %q", id)
 	}
 	if err == nil {
-		err = g.matches(req.GetSnapshotIds())
+		err = matches(g, req.GetSnapshotIds())
 	}
 	if err != nil {
 		return nil, err
 	}
 
-	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
+	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g.CSI()}, nil
 }

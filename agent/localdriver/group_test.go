@@ -7,6 +7,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func groupReq(name string, sources ...string) *csi.CreateVolumeGroupSnapshotRequest {
@@ -16,7 +19,7 @@ func groupReq(name string, sources ...string) *csi.CreateVolumeGroupSnapshotRequ
 func (b *bench) group(name string, sources ...string) *csi.VolumeGroupSnapshot {
 	b.t.Helper()
 	resp, err := b.CreateVolumeGroupSnapshot(background(), groupReq(name, sources...))
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	return resp.GetGroupSnapshot()
 }
 
@@ -30,7 +33,7 @@ func memberIDs(g *csi.VolumeGroupSnapshot) []string {
 	for _, s := range g.GetSnapshots() {
 		ids = append(ids, s.GetSnapshotId())
 	}
-	return sorted(ids...)
+	return sandbox.Sorted(ids...)
 }
 
 // TestGroupSnapshot follows a group of two directories from its creation to its deletion.
@@ -38,8 +41,8 @@ func TestGroupSnapshot(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	one, two := b.create("one", 100, asDirectory, c), b.create("two", 0, nil, c)
-	write(t, filepath.Join(b.data(one), "f"), "1")
-	write(t, filepath.Join(b.data(two), "f"), "2")
+	sandbox.Write(t, filepath.Join(b.data(one), "f"), "1")
+	sandbox.Write(t, filepath.Join(b.data(two), "f"), "2")
 	g := b.group("g", two, one)
 	if !g.GetReadyToUse() || len(g.GetSnapshots()) != 2 {
 		t.Fatalf("got %v", g)
@@ -52,23 +55,23 @@ func TestGroupSnapshot(t *testing.T) {
 		t.Errorf("listed %v, want %v", got, memberIDs(g))
 	}
 	got, err := b.GetVolumeGroupSnapshot(background(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: g.GetGroupSnapshotId(), SnapshotIds: memberIDs(g)})
-	must(t, err)
+	sandbox.Must(t, err)
 	if !slices.Equal(memberIDs(got.GetGroupSnapshot()), memberIDs(g)) {
 		t.Errorf("got %v", got)
 	}
-	must(t, b.delete(one))
-	must(t, b.delete(two))
+	sandbox.Must(t, b.delete(one))
+	sandbox.Must(t, b.delete(two))
 	for _, s := range g.GetSnapshots() {
 		if s.GetGroupSnapshotId() != g.GetGroupSnapshotId() || !s.GetReadyToUse() {
 			t.Errorf("a member is %v", s)
 		}
-		wantCode(t, b.unsnap(s.GetSnapshotId()), codes.InvalidArgument, g.GetGroupSnapshotId())
+		sandbox.WantCode(t, b.unsnap(s.GetSnapshotId()), codes.InvalidArgument, g.GetGroupSnapshotId())
 		dup := b.copyOf("from-"+s.GetSourceVolumeId(), fromSnap(s.GetSnapshotId()), c)
-		wantContent(t, filepath.Join(b.data(dup), "f"), map[string]string{one: "1", two: "2"}[s.GetSourceVolumeId()])
+		sandbox.WantContent(t, filepath.Join(b.data(dup), "f"), map[string]string{one: "1", two: "2"}[s.GetSourceVolumeId()])
 	}
-	wantCode(t, b.ungroup(g.GetGroupSnapshotId(), memberIDs(g)[0]), codes.InvalidArgument, memberIDs(g)[1])
-	must(t, b.ungroup(g.GetGroupSnapshotId(), memberIDs(g)...))
-	must(t, b.ungroup(g.GetGroupSnapshotId(), memberIDs(g)...))
+	sandbox.WantCode(t, b.ungroup(g.GetGroupSnapshotId(), memberIDs(g)[0]), codes.InvalidArgument, memberIDs(g)[1])
+	sandbox.Must(t, b.ungroup(g.GetGroupSnapshotId(), memberIDs(g)...))
+	sandbox.Must(t, b.ungroup(g.GetGroupSnapshotId(), memberIDs(g)...))
 	if got := b.snapshots(&csi.ListSnapshotsRequest{}); len(got) > 0 {
 		t.Errorf("listed %v", got)
 	}
@@ -88,29 +91,29 @@ func TestGroupRefusals(t *testing.T) {
 		"no name":      {groupReq("", one), codes.InvalidArgument, "name is empty"},
 		"no source":    {groupReq("x"), codes.InvalidArgument, "no source"},
 		"twice":        {groupReq("x", one, two, one), codes.InvalidArgument, "twice"},
-		"one is gone":  {groupReq("x", one, newID()), codes.NotFound, "no volume"},
+		"one is gone":  {groupReq("x", one, store.NewID()), codes.NotFound, "no volume"},
 		"other source": {groupReq("g", two), codes.AlreadyExists, two},
 		"one more":     {groupReq("g", one, two), codes.AlreadyExists, two},
 		"parameter":    {&csi.CreateVolumeGroupSnapshotRequest{Name: "x", SourceVolumeIds: []string{one}, Parameters: map[string]string{"a": "b"}}, codes.InvalidArgument, "consistency"},
 	} {
 		_, err := b.CreateVolumeGroupSnapshot(background(), try.req)
-		if wantCode(t, err, try.code, try.words); t.Failed() {
+		if sandbox.WantCode(t, err, try.code, try.words); t.Failed() {
 			t.Fatal(what)
 		}
 	}
 	// If one volume cannot be copied now, no snapshot of the others is made.
-	must(t, b.stage(two, c))
+	sandbox.Must(t, b.stage(two, c))
 	_, err := b.CreateVolumeGroupSnapshot(background(), groupReq("x", one, two))
-	wantCode(t, err, codes.FailedPrecondition, two, "detach it first")
-	must(t, b.unstage(two))
+	sandbox.WantCode(t, err, codes.FailedPrecondition, two, "detach it first")
+	sandbox.Must(t, b.unstage(two))
 	if got := b.snapshots(&csi.ListSnapshotsRequest{}); !slices.Equal(got, memberIDs(g)) {
 		t.Errorf("listed %v", got)
 	}
-	_, err = b.GetVolumeGroupSnapshot(background(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: newIDOf(groupPrefix)})
-	wantCode(t, err, codes.NotFound, "no group")
+	_, err = b.GetVolumeGroupSnapshot(background(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: store.NewIDOf(store.GroupPrefix)})
+	sandbox.WantCode(t, err, codes.NotFound, "no group")
 	_, err = b.GetVolumeGroupSnapshot(background(), &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: g.GetGroupSnapshotId(), SnapshotIds: []string{"x"}})
-	wantCode(t, err, codes.InvalidArgument, g.GetGroupSnapshotId())
-	wantCode(t, b.ungroup(""), codes.InvalidArgument, "empty")
-	must(t, b.ungroup("../x"))
+	sandbox.WantCode(t, err, codes.InvalidArgument, g.GetGroupSnapshotId())
+	sandbox.WantCode(t, b.ungroup(""), codes.InvalidArgument, "empty")
+	sandbox.Must(t, b.ungroup("../x"))
 	b.wantNothingHalf()
 }

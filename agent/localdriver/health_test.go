@@ -4,112 +4,40 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/volagent/volagent/volmgr/proc"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// TestConditions has a line for each possible problem, and checks that each is reported once.
-func TestConditions(t *testing.T) {
-	named := map[string]bool{}
-	for _, c := range []struct {
-		s    symptoms
-		want string
-	}{
-		{symptoms{}, ""},
-		{symptoms{recorded: 10, actual: 10, filesystem: 8, device: 9, kind: "image"}, ""},
-		{symptoms{missing: true, kind: "image", recorded: 10}, "DATA_LOSS DataMissing"},
-		{symptoms{recorded: 10, actual: 9}, "DATA_LOSS ImageTruncated"},
-		{symptoms{metadata: "no JSON"}, "INACCESSIBLE MetadataUnreadable"},
-		{symptoms{dead: "EIO", readOnly: true}, "INACCESSIBLE FilesystemShutDown"},
-		{symptoms{foreign: "/t"}, "INACCESSIBLE OtherMount"},
-		{symptoms{unmounted: "/t"}, "INACCESSIBLE NotMounted"},
-		{symptoms{readOnly: true}, "DEGRADED FilesystemReadOnly"},
-		{symptoms{errors: 3}, "DEGRADED FilesystemErrors"},
-		{symptoms{filesystem: 80, device: 100}, "DEGRADED FilesystemTooSmall"},
-		{symptoms{quota: "no such luck"}, "DEGRADED QuotaNotEnforced"},
-		{symptoms{recorded: 2, actual: 1, errors: 1}, "DATA_LOSS ImageTruncated, DEGRADED FilesystemErrors"},
-	} {
-		h := diagnose("v", c.s)
-		if got := statuses(h); got != c.want || h.GetVolumeId() != "v" {
-			t.Errorf("%+v: got %q, want %q", c.s, got, c.want)
-		}
-		for _, e := range h.GetHealthStatuses() {
-			named[e.GetReason()] = true
-			if e.GetMessage() == "" || !regexp.MustCompile(`^([A-Z][a-z]+)+$`).MatchString(e.GetReason()) {
-				t.Errorf("not for people and programs: %v", e)
-			}
-		}
-	}
-	if len(named) != len(conditions) {
-		t.Errorf("%d conditions of %d are tested", len(named), len(conditions))
-	}
-}
-
-// statuses puts the reported problems on one line.
-func statuses(h *csi.VolumeHealth) string {
-	var all []string
-	for _, e := range h.GetHealthStatuses() {
-		all = append(all, e.GetStatus().String()+" "+e.GetReason())
-	}
-	return strings.Join(all, ", ")
-}
-
-func TestStorageConditions(t *testing.T) {
-	const tib = 1024 * gib
-	for _, c := range []struct {
-		s    storage
-		want string
-	}{
-		{storage{free: 500 * gib, total: tib, inodesFree: 100, inodes: 100}, ""},
-		{storage{free: 11 * gib, total: tib, promised: tib}, ""}, // 10 GiB are plenty, for any disk
-		{storage{free: 9 * gib, total: tib}, "STORAGE_DEGRADED DiskNearlyFull"},
-		{storage{free: 4 * mib, total: 100 * mib}, "STORAGE_DEGRADED DiskNearlyFull"},
-		{storage{free: 6 * mib, total: 100 * mib}, ""},
-		{storage{free: 0, total: tib}, "STORAGE_DEGRADED DiskFull"},
-		{storage{free: gib, total: 2 * gib, inodesFree: 1, inodes: 100}, "STORAGE_DEGRADED InodesNearlyUsedUp"},
-		{storage{free: gib, total: 2 * gib, readOnly: true}, "STORAGE_DEGRADED DiskReadOnly"},
-		{storage{gone: "no such directory"}, "STORAGE_UNREACHABLE StateDirUnavailable"},
-	} {
-		if got := backends(diagnoseStorage(c.s)); got != c.want {
-			t.Errorf("%+v: got %q, want %q", c.s, got, c.want)
-		}
-	}
-}
-
-func backends(found []*csi.NodeGetStorageHealthResponse_StorageBackendHealth) string {
-	var all []string
-	for _, e := range found {
-		all = append(all, e.GetStatus().String()+" "+e.GetReason())
-	}
-	return strings.Join(all, ", ")
-}
-
+// Statuses puts the reported problems on one line.
 // wantHealth asks the node and the controller, for one volume and for all, and compares each
 // answer.
 func (b *bench) wantHealth(id, want string, words ...string) {
 	b.t.Helper()
 	node, err := b.NodeGetVolumeHealth(background(), &csi.NodeGetVolumeHealthRequest{VolumeId: id})
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	one, err := b.ControllerGetVolumeHealth(background(), &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	all, err := b.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{})
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	listed := ""
 	for _, h := range all.GetEntries() {
 		if h.GetVolumeId() == id {
-			listed = statuses(h)
+			listed = sandbox.Statuses(h)
 		}
 	}
-	if n, c := statuses(node.GetVolumeHealth()), statuses(one.GetVolumeHealth()); n != want || c != want || listed != want {
+	if n, c := sandbox.Statuses(node.GetVolumeHealth()), sandbox.Statuses(one.GetVolumeHealth()); n != want || c != want || listed != want {
 		b.t.Errorf("the node says %q, the controller %q and the list %q, want %q", n, c, listed, want)
 	}
 	for _, w := range words {
@@ -124,33 +52,33 @@ func TestHealthOfData(t *testing.T) {
 	c := mountCap(writer, "")
 	id, bad := b.create("d", 0, nil, c), b.create("bad", 0, nil, c)
 	b.wantHealth(id, "")
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
-	must(t, os.Rename(data, data+"-away"))
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
+	sandbox.Must(t, os.Rename(data, data+"-away"))
 	b.wantHealth(id, "DATA_LOSS DataMissing", "directory")
-	must(t, os.Rename(data+"-away", data))
+	sandbox.Must(t, os.Rename(data+"-away", data))
 	b.wantHealth(id, "")
-	write(t, filepath.Join(b.state, dirVolumes, bad, metaFile), "{")
+	sandbox.Write(t, filepath.Join(b.state, store.DirVolumes, bad, store.MetaFile), "{")
 	b.restart()
 	b.wantHealth(bad, "INACCESSIBLE MetadataUnreadable", bad)
 	b.wantHealth(id, "")
-	if inUserNamespace(t) {
+	if sandbox.InUserNamespace(t) {
 		return
 	}
 	img := b.create("i", 16*mib, image("ext4"), c)
-	must(t, b.stage(img, c))
+	sandbox.Must(t, b.stage(img, c))
 	b.wantHealth(img, "")
-	must(t, b.unstage(img))
-	path := filepath.Join(b.state, dirVolumes, img, imageFile)
-	must(t, os.Truncate(path, 15*mib))
+	sandbox.Must(t, b.unstage(img))
+	path := filepath.Join(b.state, store.DirVolumes, img, store.ImageFile)
+	sandbox.Must(t, os.Truncate(path, 15*mib))
 	b.wantHealth(img, "DATA_LOSS ImageTruncated", fmt.Sprint(15*mib), fmt.Sprint(16*mib))
-	must(t, os.Remove(path))
+	sandbox.Must(t, os.Remove(path))
 	b.wantHealth(img, "DATA_LOSS DataMissing", "image")
 }
 
 // TestHealthOfFilesystems causes errors and shutdowns in filesystems that are in use. A new staging
 // must repair them.
 func TestHealthOfFilesystems(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	target := b.path("t")
 	for _, c := range []struct {
@@ -163,11 +91,11 @@ func TestHealthOfFilesystems(t *testing.T) {
 		{"ext4", "INACCESSIBLE FilesystemShutDown", nil, b.shutDown},
 		{"xfs", "INACCESSIBLE FilesystemShutDown", nil, b.shutDown},
 	} {
-		fs, _ := findFilesystem(c.fsType)
+		fs, _ := imagefs.FindFilesystem(c.fsType)
 		capability := mountCap(writer, c.fsType, c.flags...)
-		id := b.create("v", fs.minSize, image(c.fsType), capability)
-		must(t, b.stage(id, capability))
-		must(t, b.publish(id, target, capability, false))
+		id := b.create("v", fs.MinSize, image(c.fsType), capability)
+		sandbox.Must(t, b.stage(id, capability))
+		sandbox.Must(t, b.publish(id, target, capability, false))
 		b.wantHealth(id, "")
 		c.harm(id)
 		if dead, err := os.ReadFile(proc.OwnMounts); err == nil && c.want == "INACCESSIBLE FilesystemShutDown" && c.fsType == "ext4" && !strings.Contains(string(dead), ",shutdown") {
@@ -176,21 +104,21 @@ func TestHealthOfFilesystems(t *testing.T) {
 			continue
 		}
 		last := ""
-		await(t, c.want, func() bool {
+		sandbox.Await(t, c.want, func() bool {
 			resp, err := b.NodeGetVolumeHealth(background(), &csi.NodeGetVolumeHealthRequest{
 				VolumeId: id, StagingTargetPath: b.staging(id), VolumePublishPath: target})
-			must(t, err)
+			sandbox.Must(t, err)
 			if now := resp.GetVolumeHealth().String(); now != last {
 				last = now
 				t.Log(now)
 			}
-			return statuses(resp.GetVolumeHealth()) == c.want
+			return sandbox.Statuses(resp.GetVolumeHealth()) == c.want
 		})
 		b.wantHealth(id, c.want)
-		must(t, b.unpublish(id, target))
-		must(t, b.unstage(id))
+		sandbox.Must(t, b.unpublish(id, target))
+		sandbox.Must(t, b.unstage(id))
 		b.wantHealth(id, "")
-		must(t, b.stage(id, capability))
+		sandbox.Must(t, b.stage(id, capability))
 		b.wantHealth(id, "")
 		b.clear(id)
 	}
@@ -198,48 +126,48 @@ func TestHealthOfFilesystems(t *testing.T) {
 
 func (b *bench) ext4Error(id string) {
 	b.t.Helper()
-	f, err := os.OpenFile(filepath.Join("/sys/fs/ext4", b.loops(id)[0].name, "trigger_fs_error"), os.O_WRONLY, 0)
-	must(b.t, err)
+	f, err := os.OpenFile(filepath.Join("/sys/fs/ext4", b.loops(id)[0].Name, "trigger_fs_error"), os.O_WRONLY, 0)
+	sandbox.Must(b.t, err)
 	_, err = f.WriteString("a test's")
-	must(b.t, err)
-	must(b.t, f.Close())
+	sandbox.Must(b.t, err)
+	sandbox.Must(b.t, f.Close())
 }
 
 func (b *bench) shutDown(id string) {
 	b.t.Helper()
 	f, err := os.Open(b.staging(id))
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	const shutdown = 0x8004587d
-	must(b.t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, 2))
-	must(b.t, f.Close())
+	sandbox.Must(b.t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, 2))
+	sandbox.Must(b.t, f.Close())
 }
 
 // TestShutDown shuts down an xfs, which then does not even answer statx. The driver must be able to
 // unmount it, and must not treat it as staged.
 func TestShutDown(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c, target := mountCap(multiWriter, "xfs"), b.path("t")
 	id := b.create("v", 300*mib, image("xfs"), c)
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, false))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, target, c, false))
 	b.shutDown(id)
-	must(t, unix.Unmount(target, 0))
-	must(t, unix.Mount(b.staging(id), target, "", unix.MS_BIND, ""))
+	sandbox.Must(t, unix.Unmount(target, 0))
+	sandbox.Must(t, unix.Mount(b.staging(id), target, "", unix.MS_BIND, ""))
 	for range 2 {
-		wantCode(t, b.stage(id, c), codes.FailedPrecondition, "shut down")
-		wantCode(t, b.publish(id, b.path("t2"), c, false), codes.FailedPrecondition, "shut down")
-		wantCode(t, b.nodeExpand(id, target, 0), codes.FailedPrecondition, "shut down")
+		sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, "shut down")
+		sandbox.WantCode(t, b.publish(id, b.path("t2"), c, false), codes.FailedPrecondition, "shut down")
+		sandbox.WantCode(t, b.nodeExpand(id, target, 0), codes.FailedPrecondition, "shut down")
 		b.restart()
 	}
 	other := b.create("other", 0, nil, mountCap(writer, ""))
-	wantCode(t, b.unpublish(other, target), codes.FailedPrecondition, "left alone")
-	must(t, b.delete(other))
-	must(t, b.unpublish(id, target))
-	must(t, b.unstage(id))
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, false))
-	write(t, filepath.Join(target, "f"), "")
+	sandbox.WantCode(t, b.unpublish(other, target), codes.FailedPrecondition, "left alone")
+	sandbox.Must(t, b.delete(other))
+	sandbox.Must(t, b.unpublish(id, target))
+	sandbox.Must(t, b.unstage(id))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, target, c, false))
+	sandbox.Write(t, filepath.Join(target, "f"), "")
 	b.clear(id, target)
 }
 
@@ -254,27 +182,27 @@ func TestHealthOfPaths(t *testing.T) {
 	want := func(staging, publish, want string) {
 		t.Helper()
 		resp, err := ask(staging, publish)
-		must(t, err)
-		if got := statuses(resp.GetVolumeHealth()); got != want {
+		sandbox.Must(t, err)
+		if got := sandbox.Statuses(resp.GetVolumeHealth()); got != want {
 			t.Errorf("got %v, want %q", resp, want)
 		}
 	}
-	must(t, b.stage(id, c))
+	sandbox.Must(t, b.stage(id, c))
 	want(b.staging(id), "", "")
 	want(b.staging(id), target, "INACCESSIBLE NotMounted")
-	must(t, os.Mkdir(target, 0o755))
-	tmpfs(t, target, "size=64k")
+	sandbox.Must(t, os.Mkdir(target, 0o755))
+	sandbox.Tmpfs(t, target, "size=64k")
 	want(b.staging(id), target, "INACCESSIBLE OtherMount")
-	must(t, unix.Unmount(target, 0))
-	must(t, b.publish(id, target, c, false))
+	sandbox.Must(t, unix.Unmount(target, 0))
+	sandbox.Must(t, b.publish(id, target, c, false))
 	want(b.staging(id), target, "")
 	_, err := ask("relative", "")
-	wantCode(t, err, codes.InvalidArgument, "relative")
+	sandbox.WantCode(t, err, codes.InvalidArgument, "relative")
 	b.clear(id, target)
 	_, err = ask("", "")
-	wantCode(t, err, codes.NotFound, id)
+	sandbox.WantCode(t, err, codes.NotFound, id)
 	_, err = b.ControllerGetVolumeHealth(background(), &csi.ControllerGetVolumeHealthRequest{})
-	wantCode(t, err, codes.InvalidArgument, "id is empty")
+	sandbox.WantCode(t, err, codes.InvalidArgument, "id is empty")
 }
 
 // TestHealthOfDeleted examines a volume during its deletion. Its data is gone but must not be
@@ -283,23 +211,23 @@ func TestHealthOfDeleted(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
 	b.stop()
-	st, err := openStore(background(), b.state, hclog.NewNullLogger())
-	must(t, err)
-	d := &driver{store: st, projects: kernelProjects{st.root}}
-	unlock, ok := d.busy.try(id)
+	st, err := store.Open(background(), b.state, hclog.NewNullLogger())
+	sandbox.Must(t, err)
+	d := &driver{store: st, projects: kernelProjects{st.Root}}
+	unlock, ok := d.locks.Try(id)
 	if !ok {
 		t.Fatal("a new lock is taken")
 	}
-	must(t, st.move(id, dirVolumes, dirTrash)) // as DeleteVolume does, before its remaining steps
+	sandbox.Must(t, st.Move(id, store.DirVolumes, store.DirTrash)) // as DeleteVolume does, before its remaining steps
 	_, err = d.health(id)
-	wantCode(t, toStatus(err), codes.Aborted)
+	sandbox.WantCode(t, csierr.ToStatus(err), codes.Aborted)
 	all, err := d.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{})
-	must(t, err)
+	sandbox.Must(t, err)
 	if len(all.GetEntries()) > 0 {
 		t.Errorf("listed: %v", all)
 	}
 	unlock()
-	must(t, st.close())
+	sandbox.Must(t, st.Close())
 }
 
 func TestHealthPages(t *testing.T) {
@@ -308,7 +236,7 @@ func TestHealthPages(t *testing.T) {
 	for i := range 7 {
 		id := b.create(fmt.Sprint(i), 0, nil, mountCap(writer, ""))
 		if i%3 != 0 {
-			must(t, os.Remove(filepath.Join(b.state, dirVolumes, id, dataDir)))
+			sandbox.Must(t, os.Remove(filepath.Join(b.state, store.DirVolumes, id, store.DataDir)))
 			sick = append(sick, id)
 		}
 	}
@@ -316,7 +244,7 @@ func TestHealthPages(t *testing.T) {
 	var got []string
 	for token := "-"; token != ""; {
 		resp, err := b.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{MaxEntries: 3, StartingToken: strings.Trim(token, "-")})
-		must(t, err)
+		sandbox.Must(t, err)
 		for _, h := range resp.GetEntries() {
 			got = append(got, h.GetVolumeId())
 		}
@@ -326,16 +254,16 @@ func TestHealthPages(t *testing.T) {
 		t.Errorf("pages gave %v, want %v", got, sick)
 	}
 	_, err := b.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{StartingToken: "../x"})
-	wantCode(t, err, codes.Aborted, "start again")
+	sandbox.WantCode(t, err, codes.Aborted, "start again")
 	_, err = b.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{MaxEntries: -1})
-	wantCode(t, err, codes.InvalidArgument, "max_entries")
+	sandbox.WantCode(t, err, codes.InvalidArgument, "max_entries")
 }
 
 // TestStorageHealth fills the disk below sparse images.
 func TestStorageHealth(t *testing.T) {
 	b := newBench(t)
-	must(t, os.Mkdir(b.path("small"), 0o755))
-	tmpfs(t, b.path("small"), "size=32m")
+	sandbox.Must(t, os.Mkdir(b.path("small"), 0o755))
+	sandbox.Tmpfs(t, b.path("small"), "size=32m")
 	t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
 	b.stop()
 	b.state = b.path("small", "state")
@@ -343,32 +271,32 @@ func TestStorageHealth(t *testing.T) {
 	health := func() []*csi.NodeGetStorageHealthResponse_StorageBackendHealth {
 		t.Helper()
 		resp, err := b.NodeGetStorageHealth(background(), &csi.NodeGetStorageHealthRequest{})
-		must(t, err)
+		sandbox.Must(t, err)
 		return resp.GetBackendHealth()
 	}
-	if got := backends(health()); got != "" {
+	if got := sandbox.Backends(health()); got != "" {
 		t.Errorf("an empty disk: %q", got)
 	}
-	if !inUserNamespace(t) {
+	if !sandbox.InUserNamespace(t) {
 		b.create("i", 30*mib, image(""), blockCap(writer))
 	}
 	filler := b.path("small", "filler")
-	must(t, os.WriteFile(filler, make([]byte, 31*mib-256<<10), 0o600))
+	sandbox.Must(t, os.WriteFile(filler, make([]byte, 31*mib-256<<10), 0o600))
 	got := health()
-	if backends(got) != "STORAGE_DEGRADED DiskNearlyFull" {
+	if sandbox.Backends(got) != "STORAGE_DEGRADED DiskNearlyFull" {
 		t.Errorf("got %v", got)
 	}
-	if !inUserNamespace(t) && !strings.Contains(got[0].GetMessage(), fmt.Sprintf("may still take %d", 30*mib)) {
+	if !sandbox.InUserNamespace(t) && !strings.Contains(got[0].GetMessage(), fmt.Sprintf("may still take %d", 30*mib)) {
 		t.Errorf("got %v", got)
 	}
-	must(t, os.WriteFile(filler, make([]byte, 32*mib-256<<10), 0o600))
-	if got := health(); backends(got) != "STORAGE_DEGRADED DiskFull" {
+	sandbox.Must(t, os.WriteFile(filler, make([]byte, 32*mib-256<<10), 0o600))
+	if got := health(); sandbox.Backends(got) != "STORAGE_DEGRADED DiskFull" {
 		t.Errorf("got %v", got)
 	}
-	must(t, os.Remove(filler))
-	must(t, os.Rename(filepath.Join(b.state, dirVolumes), filepath.Join(b.state, "away")))
-	if got := health(); backends(got) != "STORAGE_UNREACHABLE StateDirUnavailable" {
+	sandbox.Must(t, os.Remove(filler))
+	sandbox.Must(t, os.Rename(filepath.Join(b.state, store.DirVolumes), filepath.Join(b.state, "away")))
+	if got := health(); sandbox.Backends(got) != "STORAGE_UNREACHABLE StateDirUnavailable" {
 		t.Errorf("got %v", got)
 	}
-	must(t, os.Rename(filepath.Join(b.state, "away"), filepath.Join(b.state, dirVolumes)))
+	sandbox.Must(t, os.Rename(filepath.Join(b.state, "away"), filepath.Join(b.state, store.DirVolumes)))
 }

@@ -7,22 +7,25 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
+
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-func background() context.Context { return context.Background() }
+const (
+	mib = int64(1) << 20
+	gib = int64(1) << 30
+)
 
 type mode = csi.VolumeCapability_AccessMode_Mode
 
@@ -44,51 +47,6 @@ func blockCap(m mode) *csi.VolumeCapability {
 	return &csi.VolumeCapability{
 		AccessMode: &csi.VolumeCapability_AccessMode{Mode: m},
 		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
-	}
-}
-
-// shortDir makes a directory whose path is short enough for a socket.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp(os.Getenv(envBase), "t") //nolint:usetesting // t.TempDir is too long for a socket
-	must(t, err)
-	return dir
-}
-
-// needLoops skips only in a user namespace. For root it fails instead, because there the image
-// tests must run.
-func needLoops(t *testing.T) {
-	t.Helper()
-	err := checkLoopControl()
-	if err != nil && inUserNamespace(t) {
-		t.Skipf("in a user namespace: %v", err)
-	}
-	must(t, err)
-}
-
-func inUserNamespace(t *testing.T) bool {
-	t.Helper()
-	m, err := os.ReadFile("/proc/self/uid_map")
-	must(t, err)
-	return !slices.Equal(strings.Fields(string(m)), []string{"0", "0", "4294967295"})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantCode(t *testing.T, err error, want codes.Code, words ...string) {
-	t.Helper()
-	if got := status.Code(err); got != want {
-		t.Fatalf("got %v (%v), want %v", got, err, want)
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("the error %q does not say %q", err, w)
-		}
 	}
 }
 
@@ -114,7 +72,7 @@ type bench struct {
 // newBench starts a driver in this process.
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	dir := shortDir(t)
+	dir := sandbox.ShortDir(t)
 	return startBench(t, &bench{t: t, dir: dir, state: filepath.Join(dir, "state")})
 }
 
@@ -124,7 +82,7 @@ func startBench(t *testing.T, b *bench) *bench {
 	b.start()
 	t.Cleanup(func() {
 		b.stop()
-		if left := loopsLeft(dir); len(left) > 0 {
+		if left := sandbox.LoopsLeft(dir); len(left) > 0 {
 			t.Errorf("loop devices are left behind: %v", left)
 		}
 	})
@@ -145,7 +103,7 @@ func (b *bench) start() {
 	b.stop = func() {
 		b.t.Helper()
 		b.stop = func() {}
-		must(b.t, conn.Close())
+		sandbox.Must(b.t, conn.Close())
 		cancel()
 		if err := <-done; err != nil {
 			b.t.Errorf("the driver ended with: %v", err)
@@ -158,13 +116,13 @@ func (b *bench) dial(sock string) *grpc.ClientConn {
 	conn, err := grpc.NewClient("unix:"+sock, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		// Without a minimum, an attempt gets only its delay, which is too little on a busy machine.
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 20 * time.Second, Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: time.Second}}))
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
 	b.GroupControllerClient = csi.NewGroupControllerClient(conn)
 	ctx, cancel := context.WithTimeout(background(), 2*time.Minute)
 	defer cancel()
 	_, err = b.Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true))
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	return conn
 }
 
@@ -181,7 +139,7 @@ func (b *bench) create(name string, size int64, params map[string]string, caps .
 		Name: name, Parameters: params, VolumeCapabilities: caps,
 		CapacityRange: &csi.CapacityRange{RequiredBytes: size},
 	})
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	return resp.GetVolume().GetVolumeId()
 }
 
@@ -193,7 +151,7 @@ func (b *bench) delete(id string) error {
 func (b *bench) listed() []string {
 	b.t.Helper()
 	resp, err := b.ListVolumes(background(), &csi.ListVolumesRequest{})
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	var ids []string
 	for _, e := range resp.GetEntries() {
 		ids = append(ids, e.GetVolume().GetVolumeId())
@@ -201,7 +159,7 @@ func (b *bench) listed() []string {
 	return ids
 }
 
-// path returns a path of the test. Its parent exists.
+// Path returns a path of the test. Its parent exists.
 func (b *bench) path(elem ...string) string {
 	return filepath.Join(append([]string{b.dir}, elem...)...)
 }
@@ -212,7 +170,7 @@ func (b *bench) staging(id string) string {
 	p := b.path("staging-" + id)
 	// Mkdir does not examine a mount at the path. It may be dead.
 	if err := os.Mkdir(p, 0o750); !errors.Is(err, fs.ErrExist) {
-		must(b.t, err)
+		sandbox.Must(b.t, err)
 	}
 	return p
 }
@@ -252,77 +210,35 @@ func (b *bench) stats(id, path string) (*csi.NodeGetVolumeStatsResponse, error) 
 func (b *bench) clear(id string, targets ...string) {
 	b.t.Helper()
 	for _, p := range targets {
-		must(b.t, b.unpublish(id, p))
-		wantGone(b.t, p)
+		sandbox.Must(b.t, b.unpublish(id, p))
+		sandbox.WantGone(b.t, p)
 	}
-	must(b.t, b.unstage(id))
-	must(b.t, b.delete(id))
+	sandbox.Must(b.t, b.unstage(id))
+	sandbox.Must(b.t, b.delete(id))
 }
 
-func (b *bench) loops(id string) []loopDevice {
+func (b *bench) loops(id string) []loopdev.LoopDevice {
 	b.t.Helper()
-	l, err := loopsOf(id, filepath.Join(b.state, dirVolumes, id, imageFile))
-	must(b.t, err)
+	l, err := loopdev.LoopsOf(id, filepath.Join(b.state, store.DirVolumes, id, store.ImageFile))
+	sandbox.Must(b.t, err)
 	return l
 }
 
 func mountID(t *testing.T, p string) uint64 {
 	t.Helper()
-	st, err := statPath(p)
-	must(t, err)
-	if !st.mountRoot {
+	st, err := mounts.StatPath(p)
+	sandbox.Must(t, err)
+	if !st.MountRoot {
 		t.Fatalf("nothing is mounted at %q", p)
 	}
-	return st.mountID
+	return st.MountID
 }
 
 func wantNotMounted(t *testing.T, p string) {
 	t.Helper()
-	st, err := statPath(p)
-	must(t, err)
-	if st.mountRoot {
+	st, err := mounts.StatPath(p)
+	sandbox.Must(t, err)
+	if st.MountRoot {
 		t.Fatalf("%q is mounted", p)
-	}
-}
-
-func wantGone(t *testing.T, p string) {
-	t.Helper()
-	if _, err := os.Lstat(p); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("%q still exists (%v)", p, err)
-	}
-}
-
-func write(t *testing.T, p, text string) {
-	t.Helper()
-	must(t, os.WriteFile(p, []byte(text), 0o644))
-}
-
-func wantContent(t *testing.T, p, want string) {
-	t.Helper()
-	got, err := os.ReadFile(p)
-	must(t, err)
-	if string(got) != want {
-		t.Fatalf("%q holds %q, want %q", p, got, want)
-	}
-}
-
-// tmpfs mounts a tmpfs, and unmounts it when the test ends.
-func tmpfs(t *testing.T, p, opts string) {
-	t.Helper()
-	must(t, unix.Mount("tmpfs", p, "tmpfs", 0, opts))
-	t.Cleanup(func() {
-		if err := unix.Unmount(p, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			t.Errorf("cannot unmount %q: %v", p, err)
-		}
-	})
-}
-
-// await polls a condition that another goroutine makes true.
-func await(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within 2 minutes", what)
-		}
 	}
 }

@@ -10,6 +10,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // TestCopyOfLostData requests copies of missing data. An empty or partial copy would be mistaken
@@ -20,34 +24,34 @@ func TestCopyOfLostData(t *testing.T) {
 	refused := func(id, words string) {
 		t.Helper()
 		_, err := b.CreateSnapshot(background(), snapReq("lost", id))
-		wantCode(t, err, codes.FailedPrecondition, words)
+		sandbox.WantCode(t, err, codes.FailedPrecondition, words)
 		_, err = b.CreateVolume(background(), copyReq("lost", fromVolume(id), c))
-		wantCode(t, err, codes.FailedPrecondition, words)
+		sandbox.WantCode(t, err, codes.FailedPrecondition, words)
 	}
 	dir := b.create("dir", 0, nil, c)
-	must(t, os.Remove(b.data(dir)))
+	sandbox.Must(t, os.Remove(b.data(dir)))
 	refused(dir, "is missing")
-	must(t, os.Symlink("/etc", b.data(dir)))
+	sandbox.Must(t, os.Symlink("/etc", b.data(dir)))
 	refused(dir, "is missing")
-	must(t, os.Remove(b.data(dir)))
-	mkdir(t, b.data(dir))
+	sandbox.Must(t, os.Remove(b.data(dir)))
+	sandbox.Mkdir(t, b.data(dir))
 	snap := b.snap("s", dir)
-	must(t, os.Remove(filepath.Join(b.state, dirSnapshots, snap, dataDir)))
+	sandbox.Must(t, os.Remove(filepath.Join(b.state, store.DirSnapshots, snap, store.DataDir)))
 	_, err := b.CreateVolume(background(), copyReq("lost", fromSnap(snap), c))
-	wantCode(t, err, codes.FailedPrecondition, "is missing")
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "is missing")
 
-	if checkLoopControl() == nil {
+	if loopdev.CheckLoopControl() == nil {
 		img := b.create("img", 16*mib, image("ext4"), c)
-		path := filepath.Join(b.state, dirVolumes, img, imageFile)
-		must(t, os.Truncate(path, 15*mib))
+		path := filepath.Join(b.state, store.DirVolumes, img, store.ImageFile)
+		sandbox.Must(t, os.Truncate(path, 15*mib))
 		refused(img, "a part of it is lost")
-		must(t, os.Remove(path))
+		sandbox.Must(t, os.Remove(path))
 		_, err := b.CreateVolume(background(), copyReq("lost", fromVolume(img), c))
 		if err == nil {
 			t.Error("an image that is gone was copied")
 		}
-		must(t, os.WriteFile(path, nil, 0o600))
-		must(t, b.delete(img))
+		sandbox.Must(t, os.WriteFile(path, nil, 0o600))
+		sandbox.Must(t, b.delete(img))
 	}
 	if got := b.snapshots(&csi.ListSnapshotsRequest{}); len(got) != 1 {
 		t.Errorf("listed %v", got)
@@ -64,15 +68,15 @@ func TestOtherMountOnTop(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	c := mountCap(writer, "ext4")
 	id, other := b.create("v", 32*mib, image("ext4"), c), b.create("other", 32*mib, image("ext4"), c)
-	must(t, b.stage(id, c))
-	must(t, b.stage(other, c))
-	must(t, unix.Mount(b.staging(other), b.staging(id), "", unix.MS_BIND, ""))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.stage(other, c))
+	sandbox.Must(t, unix.Mount(b.staging(other), b.staging(id), "", unix.MS_BIND, ""))
 	_, err := b.CreateSnapshot(background(), snapReq("s", id))
-	wantCode(t, err, codes.FailedPrecondition, "something else", b.staging(id))
-	must(t, b.publishElsewhere(id))
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "something else", b.staging(id))
+	sandbox.Must(t, b.publishElsewhere(id))
 	b.snap("s", id) // another mount of it is sufficient
-	must(t, unix.Unmount(b.path("elsewhere"), 0))
-	must(t, unix.Unmount(b.staging(id), 0))
+	sandbox.Must(t, unix.Unmount(b.path("elsewhere"), 0))
+	sandbox.Must(t, unix.Unmount(b.staging(id), 0))
 	b.clear(other)
 	b.clear(id)
 	b.wantNothingHalf()
@@ -80,8 +84,8 @@ func TestOtherMountOnTop(t *testing.T) {
 
 // publishElsewhere mounts a volume's device at one more path.
 func (b *bench) publishElsewhere(id string) error {
-	p := mkdir(b.t, b.dir, "elsewhere")
-	return unix.Mount(b.loops(id)[0].path(), p, "ext4", 0, "")
+	p := sandbox.Mkdir(b.t, b.dir, "elsewhere")
+	return unix.Mount(b.loops(id)[0].Path(), p, "ext4", 0, "")
 }
 
 // TestThawedTooEarly thaws a filesystem during its copy: by hand, or because the copy takes too
@@ -91,7 +95,7 @@ func TestThawedTooEarly(t *testing.T) {
 		b := newBenchOn(t, "xfs")
 		c := mountCap(writer, "ext4")
 		id := b.create("v", 32*mib, image("ext4"), c)
-		must(t, b.stage(id, c))
+		sandbox.Must(t, b.stage(id, c))
 		point := b.staging(id)
 		var err error
 		b.freeze = time.Hour
@@ -109,8 +113,8 @@ func TestThawedTooEarly(t *testing.T) {
 			err = errors.Join(err, os.WriteFile(filepath.Join(point, "f"), []byte("x"), 0o600))
 		})
 		_, failed := b.CreateSnapshot(background(), snapReq("s", id))
-		wantCode(t, failed, codes.FailedPrecondition, "was thawed")
-		must(t, err)
+		sandbox.WantCode(t, failed, codes.FailedPrecondition, "was thawed")
+		sandbox.Must(t, err)
 		b.freeze = 0
 		b.restartOn(nil)
 		b.wantNothingHalf()
@@ -135,44 +139,17 @@ func TestSubvolumes(t *testing.T) {
 	id := b.create("v", 0, nil, c)
 	for _, s := range []string{"a", "b"} {
 		sub := filepath.Join(b.data(id), s)
-		run(t, "btrfs", "subvolume", "create", sub)
-		write(t, filepath.Join(sub, "f"), s)
-		must(t, os.Link(filepath.Join(sub, "f"), filepath.Join(sub, "g")))
+		sandbox.Command(t, "btrfs", "subvolume", "create", sub)
+		sandbox.Write(t, filepath.Join(sub, "f"), s)
+		sandbox.Must(t, os.Link(filepath.Join(sub, "f"), filepath.Join(sub, "g")))
 	}
 	dup := b.copyOf("copy", fromVolume(id), c)
 	for _, s := range []string{"a", "b"} {
 		for _, f := range []string{"f", "g"} {
-			wantContent(t, filepath.Join(b.data(dup), s, f), s)
+			sandbox.WantContent(t, filepath.Join(b.data(dup), s, f), s)
 		}
 	}
-	must(t, b.delete(dup))
-	must(t, b.delete(id))
+	sandbox.Must(t, b.delete(dup))
+	sandbox.Must(t, b.delete(id))
 	b.wantNothingHalf()
-}
-
-// TestReplacedWhileCopied replaces a file after it was opened for its copy. The copy must have the
-// content, the owner and the rights of one and the same file.
-func TestReplacedWhileCopied(t *testing.T) {
-	dir := shortDir(t)
-	from, to := mkdir(t, dir, "from"), mkdir(t, dir, "to")
-	at := filepath.Join(from, "f")
-	write(t, at, "trusted")
-	must(t, os.Chmod(at, 0o755|os.ModeSetuid))
-	must(t, unix.Lsetxattr(at, "user.note", []byte("trusted"), 0))
-	in, err := os.Open(from)
-	must(t, err)
-	out, err := os.Open(to)
-	must(t, err)
-	want := describeEntry(t, at) // reading changes the time of access
-	src, err := openBeneath(int(in.Fd()), "f", unix.O_PATH)
-	must(t, err)
-	write(t, filepath.Join(from, "g"), "not trusted")
-	must(t, os.Rename(filepath.Join(from, "g"), at))
-	copier := treeCopier{ctx: background(), prog: &progress{}, links: &hardLinks{}}
-	_, err = copier.copy(src, int(out.Fd()), "f", 1)
-	must(t, errors.Join(err, src.Close(), in.Close(), out.Close()))
-	if got := describeEntry(t, filepath.Join(to, "f")); got != want {
-		t.Errorf("the copy is\n%s, and the file was\n%s", got, want)
-	}
-	wantContent(t, filepath.Join(to, "f"), "trusted")
 }

@@ -5,6 +5,9 @@ import (
 	"os"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // GetPluginInfo returns the driver's name and version.
@@ -35,8 +38,8 @@ func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 
 // Probe returns an error if the state directory is missing, because no call can succeed then.
 func (d *driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
-	if _, err := os.Stat(d.store.path(dirVolumes)); err != nil {
-		return nil, preconditionf("cannot use the state directory: %v", err)
+	if _, err := os.Stat(d.store.Path(store.DirVolumes)); err != nil {
+		return nil, csierr.Preconditionf("cannot use the state directory: %v", err)
 	}
 	return &csi.ProbeResponse{}, nil
 }

@@ -10,63 +10,67 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // TestDamagedImage wipes the start of a filesystem. Staging must fail, and must not format it.
 func TestDamagedImage(t *testing.T) {
-	needLoops(t)
-	for _, f := range filesystems {
+	sandbox.NeedLoops(t)
+	for _, f := range imagefs.Filesystems {
 		b := newBench(t)
-		c := mountCap(writer, f.name)
-		id := b.create("v", f.minSize, image(f.name), c)
-		img, err := os.OpenFile(filepath.Join(b.state, dirVolumes, id, imageFile), os.O_RDWR, 0)
-		must(t, err)
+		c := mountCap(writer, f.Name)
+		id := b.create("v", f.MinSize, image(f.Name), c)
+		img, err := os.OpenFile(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), os.O_RDWR, 0)
+		sandbox.Must(t, err)
 		_, err = img.WriteAt(make([]byte, mib), 0)
-		must(t, err)
+		sandbox.Must(t, err)
 		if err := b.stage(id, c); err == nil {
-			t.Errorf("%s: a wiped filesystem was staged", f.name)
+			t.Errorf("%s: a wiped filesystem was staged", f.Name)
 		}
 		got := make([]byte, mib)
 		_, err = img.ReadAt(got, 0)
-		must(t, err)
+		sandbox.Must(t, err)
 		for _, x := range got {
 			if x != 0 {
-				t.Fatalf("%s: the image was written to", f.name)
+				t.Fatalf("%s: the image was written to", f.Name)
 			}
 		}
-		must(t, img.Close())
+		sandbox.Must(t, img.Close())
 		b.clear(id)
 	}
 }
 
 // TestUncleanImage simulates a power loss of an ext4 and mounts it again.
 func TestUncleanImage(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c := mountCap(writer, "ext4")
 	id := b.create("v", 32*mib, image("ext4"), c)
-	must(t, b.stage(id, c))
+	sandbox.Must(t, b.stage(id, c))
 	f, err := os.Create(filepath.Join(b.staging(id), "f"))
-	must(t, err)
+	sandbox.Must(t, err)
 	_, err = f.WriteString("synced")
-	must(t, errors.Join(err, f.Sync()))
+	sandbox.Must(t, errors.Join(err, f.Sync()))
 	const ext4Shutdown = 0x8004587d
-	must(t, unix.IoctlSetPointerInt(int(f.Fd()), ext4Shutdown, 2))
-	must(t, f.Close())
-	must(t, b.unstage(id))
-	must(t, b.stage(id, c))
-	wantContent(t, filepath.Join(b.staging(id), "f"), "synced")
+	sandbox.Must(t, unix.IoctlSetPointerInt(int(f.Fd()), ext4Shutdown, 2))
+	sandbox.Must(t, f.Close())
+	sandbox.Must(t, b.unstage(id))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.WantContent(t, filepath.Join(b.staging(id), "f"), "synced")
 	b.clear(id)
 }
 
 // TestFilesystemCheck marks an ext4 as having errors. Then it damages the filesystem so much that
 // an automatic repair is not safe.
 func TestFilesystemCheck(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c := mountCap(writer, "ext4")
 	id := b.create("v", 32*mib, image("ext4"), c)
-	img := filepath.Join(b.state, dirVolumes, id, imageFile)
+	img := filepath.Join(b.state, store.DirVolumes, id, store.ImageFile)
 	debugfs := func(command string) {
 		t.Helper()
 		if out, err := exec.Command("debugfs", "-w", "-R", command, img).CombinedOutput(); err != nil {
@@ -76,7 +80,7 @@ func TestFilesystemCheck(t *testing.T) {
 	state := func() string {
 		t.Helper()
 		out, err := exec.Command("dumpe2fs", "-h", img).Output()
-		must(t, err)
+		sandbox.Must(t, err)
 		_, state, _ := strings.Cut(string(out), "Filesystem state:")
 		state, _, _ = strings.Cut(state, "\n")
 		return strings.TrimSpace(state)
@@ -85,14 +89,14 @@ func TestFilesystemCheck(t *testing.T) {
 	if got := state(); !strings.Contains(got, "errors") {
 		t.Fatalf("the state is %q before the check", got)
 	}
-	must(t, b.stage(id, c))
-	must(t, b.unstage(id))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.unstage(id))
 	if got := state(); got != "clean" {
 		t.Errorf("the state is %q after the check", got)
 	}
 	debugfs("ssv state 2")
 	debugfs("clri <2>")
-	wantCode(t, b.stage(id, c), codes.FailedPrecondition, "repair by hand", "e2fsck")
+	sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, "repair by hand", "e2fsck")
 	if l := b.loops(id); len(l) > 0 {
 		t.Errorf("a failed stage left %v", l)
 	}

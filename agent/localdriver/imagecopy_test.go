@@ -14,6 +14,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // stateKinds are the filesystems below the driver that matter for tests: one that copies data, and
@@ -25,31 +29,31 @@ var stateKinds = []string{"ext4", "xfs", "btrfs"}
 func TestRestoreBesideSource(t *testing.T) {
 	for _, state := range stateKinds {
 		b := newBenchOn(t, state)
-		for _, f := range filesystems {
-			c := mountCap(writer, f.name)
-			src := b.create("src-"+f.name, f.minSize, image(f.name), c)
-			must(t, b.stage(src, c))
+		for _, f := range imagefs.Filesystems {
+			c := mountCap(writer, f.Name)
+			src := b.create("src-"+f.Name, f.MinSize, image(f.Name), c)
+			sandbox.Must(t, b.stage(src, c))
 			file := filepath.Join(b.staging(src), "f")
-			write(t, file, "one")
-			snap := b.snap("s-"+f.name, src)
-			write(t, file, "two")
-			first := b.copyOf("first-"+f.name, fromSnap(snap), mountCap(writer, "")) // the copy needs no named filesystem
-			second := b.copyOf("second-"+f.name, fromVolume(src), c)
-			third := b.copyOf("third-"+f.name, fromVolume(first), c)
-			must(t, b.unsnap(snap))
-			uuids := map[string]string{uuidOf(t, b, src, f.name): src}
+			sandbox.Write(t, file, "one")
+			snap := b.snap("s-"+f.Name, src)
+			sandbox.Write(t, file, "two")
+			first := b.copyOf("first-"+f.Name, fromSnap(snap), mountCap(writer, "")) // the copy needs no named filesystem
+			second := b.copyOf("second-"+f.Name, fromVolume(src), c)
+			third := b.copyOf("third-"+f.Name, fromVolume(first), c)
+			sandbox.Must(t, b.unsnap(snap))
+			uuids := map[string]string{uuidOf(t, b, src, f.Name): src}
 			for id, want := range map[string]string{first: "one", second: "two", third: "one"} {
-				uuid := uuidOf(t, b, id, f.name)
+				uuid := uuidOf(t, b, id, f.Name)
 				if uuids[uuid] != "" {
-					t.Errorf("%s: %s has the UUID of %s", f.name, id, uuids[uuid])
+					t.Errorf("%s: %s has the UUID of %s", f.Name, id, uuids[uuid])
 				}
 				uuids[uuid] = id
-				must(t, b.stage(id, c))
-				wantContent(t, filepath.Join(b.staging(id), "f"), want)
-				write(t, filepath.Join(b.staging(id), "g"), id)
+				sandbox.Must(t, b.stage(id, c))
+				sandbox.WantContent(t, filepath.Join(b.staging(id), "f"), want)
+				sandbox.Write(t, filepath.Join(b.staging(id), "g"), id)
 			}
-			wantContent(t, file, "two")
-			wantGone(t, filepath.Join(b.staging(src), "g"))
+			sandbox.WantContent(t, file, "two")
+			sandbox.WantGone(t, filepath.Join(b.staging(src), "g"))
 			for _, id := range []string{src, second, first, third} {
 				b.clear(id)
 			}
@@ -61,11 +65,11 @@ func TestRestoreBesideSource(t *testing.T) {
 // uuidOf reads the UUID of the filesystem in an image. Kernels differ in whether two may be equal.
 func uuidOf(t *testing.T, b *bench, id, fsType string) string {
 	t.Helper()
-	img, err := os.Open(filepath.Join(b.state, dirVolumes, id, imageFile))
-	must(t, err)
+	img, err := os.Open(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile))
+	sandbox.Must(t, err)
 	uuid := make([]byte, 16)
 	_, err = img.ReadAt(uuid, map[string]int64{"ext4": 1024 + 0x68, "xfs": 32, "btrfs": 65536 + 0x20}[fsType])
-	must(t, errors.Join(err, img.Close()))
+	sandbox.Must(t, errors.Join(err, img.Close()))
 	return string(uuid)
 }
 
@@ -73,25 +77,25 @@ func uuidOf(t *testing.T, b *bench, id, fsType string) string {
 // usable.
 func TestLargerCopies(t *testing.T) {
 	b := newBenchOn(t, "xfs")
-	for _, f := range filesystems {
-		c := mountCap(writer, f.name)
-		src := b.create("src-"+f.name, f.minSize, image(f.name), c)
-		req := copyReq("copy-"+f.name, fromVolume(src), c)
-		req.CapacityRange = &csi.CapacityRange{RequiredBytes: 2 * f.minSize}
+	for _, f := range imagefs.Filesystems {
+		c := mountCap(writer, f.Name)
+		src := b.create("src-"+f.Name, f.MinSize, image(f.Name), c)
+		req := copyReq("copy-"+f.Name, fromVolume(src), c)
+		req.CapacityRange = &csi.CapacityRange{RequiredBytes: 2 * f.MinSize}
 		resp, err := b.CreateVolume(background(), req)
-		must(t, err)
-		if got := resp.GetVolume().GetCapacityBytes(); got != 2*f.minSize {
-			t.Errorf("%s: the copy has %d bytes", f.name, got)
+		sandbox.Must(t, err)
+		if got := resp.GetVolume().GetCapacityBytes(); got != 2*f.MinSize {
+			t.Errorf("%s: the copy has %d bytes", f.Name, got)
 		}
 		id := resp.GetVolume().GetVolumeId()
-		must(t, b.stage(id, c))
+		sandbox.Must(t, b.stage(id, c))
 		stats, err := b.stats(id, b.staging(id))
-		must(t, err)
-		if total := stats.GetUsage()[0].GetTotal(); total < 3*f.minSize/2 {
-			t.Errorf("%s: the filesystem has %d bytes of %d", f.name, total, 2*f.minSize)
+		sandbox.Must(t, err)
+		if total := stats.GetUsage()[0].GetTotal(); total < 3*f.MinSize/2 {
+			t.Errorf("%s: the filesystem has %d bytes of %d", f.Name, total, 2*f.MinSize)
 		}
 		b.clear(id)
-		must(t, b.delete(src))
+		sandbox.Must(t, b.delete(src))
 	}
 }
 
@@ -100,22 +104,22 @@ func TestLargerCopies(t *testing.T) {
 func TestUncleanCopies(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	for _, fsType := range []string{"ext4", "xfs"} {
-		fs, _ := findFilesystem(fsType)
+		fs, _ := imagefs.FindFilesystem(fsType)
 		c := mountCap(writer, fsType)
-		id := b.create("v"+fsType, fs.minSize, image(fsType), c)
-		must(t, b.stage(id, c))
+		id := b.create("v"+fsType, fs.MinSize, image(fsType), c)
+		sandbox.Must(t, b.stage(id, c))
 		f, err := os.Create(filepath.Join(b.staging(id), "f"))
-		must(t, err)
+		sandbox.Must(t, err)
 		_, err = f.WriteString("synced")
-		must(t, errors.Join(err, f.Sync()))
+		sandbox.Must(t, errors.Join(err, f.Sync()))
 		const shutdown = 0x8004587d
-		must(t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, 2))
-		must(t, f.Close())
-		must(t, unix.Unmount(filepath.Dir(f.Name()), 0)) // a dead xfs does not even allow a stat
-		must(t, b.unstage(id))
+		sandbox.Must(t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, 2))
+		sandbox.Must(t, f.Close())
+		sandbox.Must(t, unix.Unmount(filepath.Dir(f.Name()), 0)) // a dead xfs does not even allow a stat
+		sandbox.Must(t, b.unstage(id))
 		dup := b.copyOf("copy"+fsType, fromVolume(id), c)
-		must(t, b.stage(dup, c))
-		wantContent(t, filepath.Join(b.staging(dup), "f"), "synced")
+		sandbox.Must(t, b.stage(dup, c))
+		sandbox.WantContent(t, filepath.Join(b.staging(dup), "f"), "synced")
 		b.clear(dup)
 		b.clear(id)
 	}
@@ -129,28 +133,28 @@ func TestLargeImageInUse(t *testing.T) {
 		b := newBenchOn(t, state)
 		c := mountCap(writer, "ext4")
 		id := b.create("v", 300*mib, image("ext4"), c)
-		must(t, b.stage(id, c))
-		must(t, os.WriteFile(filepath.Join(b.staging(id), "f"), bytes.Repeat([]byte("x"), int(shortCopy+8*mib)), 0o600))
+		sandbox.Must(t, b.stage(id, c))
+		sandbox.Must(t, os.WriteFile(filepath.Join(b.staging(id), "f"), bytes.Repeat([]byte("x"), int(shortCopy+8*mib)), 0o600))
 		_, err := b.CreateSnapshot(background(), snapReq("s", id))
 		if state == "ext4" {
-			wantCode(t, err, codes.FailedPrecondition, "detach it first", "xfs or btrfs", "128.0 MiB")
-			write(t, filepath.Join(b.staging(id), "g"), "writers do not hang")
+			sandbox.WantCode(t, err, codes.FailedPrecondition, "detach it first", "xfs or btrfs", "128.0 MiB")
+			sandbox.Write(t, filepath.Join(b.staging(id), "g"), "writers do not hang")
 			b.wantNothingHalf()
 		} else {
-			must(t, err)
+			sandbox.Must(t, err)
 		}
-		must(t, b.unstage(id))
+		sandbox.Must(t, b.unstage(id))
 		snap := b.snap("s", id)
 		dup := b.copyOf("copy", fromSnap(snap), c)
-		must(t, b.stage(dup, c))
+		sandbox.Must(t, b.stage(dup, c))
 		got, err := os.ReadFile(filepath.Join(b.staging(dup), "f"))
-		must(t, err)
+		sandbox.Must(t, err)
 		if len(got) != int(shortCopy+8*mib) || len(bytes.Trim(got, "x")) > 0 {
 			t.Errorf("%s: the copy has %d bytes", state, len(got))
 		}
 		b.clear(dup)
 		b.clear(id)
-		must(t, b.unsnap(snap))
+		sandbox.Must(t, b.unsnap(snap))
 	}
 }
 
@@ -160,38 +164,38 @@ func TestRawImageInUse(t *testing.T) {
 		b := newBenchOn(t, state)
 		c := blockCap(writer)
 		id := b.create("v", 4*mib, image(""), c)
-		must(t, b.stage(id, c))
-		must(t, b.publish(id, b.path("t"), c, false))
+		sandbox.Must(t, b.stage(id, c))
+		sandbox.Must(t, b.publish(id, b.path("t"), c, false))
 		dev, err := os.OpenFile(b.path("t"), os.O_RDWR, 0)
-		must(t, err)
+		sandbox.Must(t, err)
 		_, err = dev.WriteAt([]byte("written and not synced"), 2*mib)
-		must(t, err)
+		sandbox.Must(t, err)
 		_, err = b.CreateSnapshot(background(), snapReq("s", id))
 		if state == "ext4" {
-			wantCode(t, err, codes.FailedPrecondition, "block device", "detach it first")
+			sandbox.WantCode(t, err, codes.FailedPrecondition, "block device", "detach it first")
 		} else {
-			must(t, err)
+			sandbox.Must(t, err)
 		}
-		must(t, dev.Close())
-		must(t, b.unpublish(id, b.path("t")))
-		must(t, b.unstage(id))
+		sandbox.Must(t, dev.Close())
+		sandbox.Must(t, b.unpublish(id, b.path("t")))
+		sandbox.Must(t, b.unstage(id))
 		snap := b.snap("s", id)
 		dup := b.copyOf("copy", fromSnap(snap), c)
-		must(t, b.stage(dup, c))
-		must(t, b.publish(dup, b.path("t"), c, true))
+		sandbox.Must(t, b.stage(dup, c))
+		sandbox.Must(t, b.publish(dup, b.path("t"), c, true))
 		got := make([]byte, 22)
 		dev, err = os.Open(b.path("t"))
-		must(t, err)
+		sandbox.Must(t, err)
 		_, err = dev.ReadAt(got, 2*mib)
-		must(t, errors.Join(err, dev.Close()))
+		sandbox.Must(t, errors.Join(err, dev.Close()))
 		if string(got) != "written and not synced" {
 			t.Errorf("%s: the copy holds %q", state, got)
 		}
 		b.clear(dup, b.path("t"))
 		b.clear(id)
 		_, err = b.CreateVolume(background(), copyReq("fs", fromSnap(snap), mountCap(writer, "ext4")))
-		wantCode(t, err, codes.InvalidArgument, "raw image", "block access")
-		must(t, b.unsnap(snap))
+		sandbox.WantCode(t, err, codes.InvalidArgument, "raw image", "block access")
+		sandbox.Must(t, b.unsnap(snap))
 	}
 }
 
@@ -201,11 +205,11 @@ func TestOneMoment(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	c := mountCap(writer, "ext4")
 	one, two := b.create("one", 32*mib, image("ext4"), c), b.create("two", 32*mib, image("ext4"), c)
-	must(t, b.stage(one, c))
-	must(t, b.stage(two, c))
+	sandbox.Must(t, b.stage(one, c))
+	sandbox.Must(t, b.stage(two, c))
 	files := []string{filepath.Join(b.staging(one), "n"), filepath.Join(b.staging(two), "n")}
 	for _, f := range files {
-		write(t, f, "0000000000")
+		sandbox.Write(t, f, "0000000000")
 	}
 	stop, ended := make(chan struct{}), make(chan error, 1)
 	var at atomic.Int64
@@ -223,20 +227,20 @@ func TestOneMoment(t *testing.T) {
 	for i := range 5 {
 		resp, err := b.CreateVolumeGroupSnapshot(background(), &csi.CreateVolumeGroupSnapshotRequest{
 			Name: "g" + strconv.Itoa(i), SourceVolumeIds: []string{two, one}})
-		must(t, err)
+		sandbox.Must(t, err)
 		groups = append(groups, resp.GetGroupSnapshot())
 	}
 	close(stop)
-	must(t, <-ended)
+	sandbox.Must(t, <-ended)
 	for _, g := range groups {
 		n := map[string]int{}
 		for _, s := range g.GetSnapshots() {
 			dup := b.copyOf("copy-"+s.GetSnapshotId(), fromSnap(s.GetSnapshotId()), c)
-			must(t, b.stage(dup, c))
+			sandbox.Must(t, b.stage(dup, c))
 			raw, err := os.ReadFile(filepath.Join(b.staging(dup), "n"))
-			must(t, err)
+			sandbox.Must(t, err)
 			n[s.GetSourceVolumeId()], err = strconv.Atoi(strings.TrimLeft(string(raw[:9]), "0") + string(raw[9:]))
-			must(t, err)
+			sandbox.Must(t, err)
 			b.clear(dup)
 		}
 		if len(n) != 2 || n[one] < n[two] || n[one] > n[two]+1 {

@@ -10,26 +10,29 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func (b *bench) image(id string) string {
-	return filepath.Join(b.state, dirVolumes, id, imageFile)
+	return filepath.Join(b.state, store.DirVolumes, id, store.ImageFile)
 }
 
 // TestImageLost deletes, replaces or moves the image of a volume in use. The volume can still be
 // unpublished and unstaged, and no device stays attached.
 func TestImageLost(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	fs, block := mountCap(writer, ""), blockCap(writer)
 	lose := map[string]func(t *testing.T, image string){
-		"deleted": func(t *testing.T, image string) { must(t, os.Remove(image)) },
+		"deleted": func(t *testing.T, image string) { sandbox.Must(t, os.Remove(image)) },
 		"replaced": func(t *testing.T, image string) {
-			run(t, "cp", "--sparse=always", image, image+".copy")
-			must(t, os.Rename(image+".copy", image))
+			sandbox.Command(t, "cp", "--sparse=always", image, image+".copy")
+			sandbox.Must(t, os.Rename(image+".copy", image))
 		},
 		"moved away": func(t *testing.T, image string) {
-			must(t, os.Rename(image, image+".old"))
-			run(t, "cp", "--sparse=always", image+".old", image)
+			sandbox.Must(t, os.Rename(image, image+".old"))
+			sandbox.Command(t, "cp", "--sparse=always", image+".old", image)
 		},
 	}
 	for fsType, size := range map[string]int64{"ext4": 16 * mib, "xfs": 300 * mib, "btrfs": 128 * mib, "": mib} {
@@ -42,27 +45,27 @@ func TestImageLost(t *testing.T) {
 						c = block
 					}
 					id, target := b.create("v", size, image(fsType), c), b.path("t")
-					must(t, b.stage(id, c))
-					must(t, b.publish(id, target, c, false))
+					sandbox.Must(t, b.stage(id, c))
+					sandbox.Must(t, b.publish(id, target, c, false))
 					lose(t, b.image(id))
 					if restart {
 						b.restart()
 					}
 					if fsType == "" {
-						wantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "deleted or replaced")
+						sandbox.WantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "deleted or replaced")
 					}
-					wantCode(t, b.delete(id), codes.FailedPrecondition, "attached")
-					must(t, b.unpublish(id, target))
-					must(t, b.unstage(id))
-					if left := loopsUnder(b.state); len(left) > 0 {
+					sandbox.WantCode(t, b.delete(id), codes.FailedPrecondition, "attached")
+					sandbox.Must(t, b.unpublish(id, target))
+					sandbox.Must(t, b.unstage(id))
+					if left := sandbox.LoopsUnder(b.state); len(left) > 0 {
 						t.Errorf("still attached: %v", left)
 					}
 					if how == "deleted" {
-						wantCode(t, b.stage(id, c), codes.FailedPrecondition, "missing")
-						must(t, b.delete(id))
+						sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, "missing")
+						sandbox.Must(t, b.delete(id))
 						return
 					}
-					must(t, b.stage(id, c))
+					sandbox.Must(t, b.stage(id, c))
 					b.clear(id)
 				})
 			}
@@ -73,17 +76,17 @@ func TestImageLost(t *testing.T) {
 // TestTruncatedImage shortens an image. The driver must refuse to use the rest as a filesystem or
 // as a raw device.
 func TestTruncatedImage(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	for name, c := range map[string]*csi.VolumeCapability{"raw": blockCap(writer), "ext4": mountCap(writer, "")} {
 		id := b.create(name, 32*mib, image(""), c)
-		must(t, os.Truncate(b.image(id), 20*mib))
-		wantCode(t, b.stage(id, c), codes.FailedPrecondition, "20971520 bytes", "33554432", "a part of it is lost")
-		must(t, os.Truncate(b.image(id), 32*mib))
-		must(t, b.stage(id, c))
+		sandbox.Must(t, os.Truncate(b.image(id), 20*mib))
+		sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, "20971520 bytes", "33554432", "a part of it is lost")
+		sandbox.Must(t, os.Truncate(b.image(id), 32*mib))
+		sandbox.Must(t, b.stage(id, c))
 		if name == "raw" {
-			must(t, os.Truncate(b.image(id), 20*mib))
-			wantCode(t, b.publish(id, b.path(name), c, false), codes.FailedPrecondition, "a part of it is lost")
+			sandbox.Must(t, os.Truncate(b.image(id), 20*mib))
+			sandbox.WantCode(t, b.publish(id, b.path(name), c, false), codes.FailedPrecondition, "a part of it is lost")
 		}
 		b.clear(id)
 	}
@@ -91,24 +94,24 @@ func TestTruncatedImage(t *testing.T) {
 
 // TestOrphans starts a driver while devices are attached to images without a volume.
 func TestOrphans(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c := blockCap(writer)
 	known, unknown := b.create("known", mib, image(""), c), b.create("unknown", mib, image(""), c)
-	must(t, b.stage(known, c))
-	must(t, b.stage(unknown, c))
+	sandbox.Must(t, b.stage(known, c))
+	sandbox.Must(t, b.stage(unknown, c))
 	dev := b.loops(unknown)[0]
 	b.stop()
-	must(t, os.Remove(b.image(known)))
-	must(t, os.RemoveAll(filepath.Dir(b.image(unknown))))
+	sandbox.Must(t, os.Remove(b.image(known)))
+	sandbox.Must(t, os.RemoveAll(filepath.Dir(b.image(unknown))))
 	var said bytes.Buffer
-	st, err := openStore(background(), b.state, hclog.New(&hclog.LoggerOptions{Output: &said}))
-	must(t, err)
-	d := &driver{store: st, log: st.log}
-	must(t, d.takeOver())
-	must(t, d.held.close())
-	must(t, st.close())
-	for _, want := range []string{unknown, dev.name, known} {
+	st, err := store.Open(background(), b.state, hclog.New(&hclog.LoggerOptions{Output: &said}))
+	sandbox.Must(t, err)
+	d := &driver{store: st, log: st.Log}
+	sandbox.Must(t, d.takeOver())
+	sandbox.Must(t, d.held.Close())
+	sandbox.Must(t, st.Close())
+	for _, want := range []string{unknown, dev.Name, known} {
 		if !bytes.Contains(said.Bytes(), []byte(want)) {
 			t.Errorf("it does not say %q:\n%s", want, said.String())
 		}
@@ -120,12 +123,12 @@ func TestOrphans(t *testing.T) {
 
 // TestBtrfsBetween grows a btrfs to sizes that the kernel refuses to resize to.
 func TestBtrfsBetween(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c := mountCap(writer, "")
 	id, target := b.create("v", 128*mib, image("btrfs"), c), b.path("t")
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, false))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, target, c, false))
 	expand := func(required, limit int64) (int64, error) {
 		resp, err := b.ControllerExpandVolume(background(), &csi.ControllerExpandVolumeRequest{
 			VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit}})
@@ -136,21 +139,21 @@ func TestBtrfsBetween(t *testing.T) {
 		return err
 	}
 	_, err := expand(200*mib, 220*mib)
-	wantCode(t, err, codes.OutOfRange, "256 MiB")
+	sandbox.WantCode(t, err, codes.OutOfRange, "256 MiB")
 	// The state that an older driver could produce:
-	must(t, b.unpublish(id, target))
-	must(t, b.unstage(id))
-	must(t, os.Truncate(b.image(id), 200*mib))
+	sandbox.Must(t, b.unpublish(id, target))
+	sandbox.Must(t, b.unstage(id))
+	sandbox.Must(t, os.Truncate(b.image(id), 200*mib))
 	b.restart()
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, false))
-	must(t, nodeExpand())
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, target, c, false))
+	sandbox.Must(t, nodeExpand())
 	if got, err := expand(210*mib, 0); err != nil || got != 256*mib {
 		t.Errorf("expanded to %d (%v), want 256 MiB", got, err)
 	}
-	must(t, nodeExpand())
+	sandbox.Must(t, nodeExpand())
 	resp, err := b.stats(id, target)
-	must(t, err)
+	sandbox.Must(t, err)
 	if got := resp.GetUsage()[0].GetTotal(); got != 256*mib {
 		t.Errorf("the filesystem has %d bytes, want 256 MiB", got)
 	}
@@ -159,10 +162,10 @@ func TestBtrfsBetween(t *testing.T) {
 	larger := copyReq("larger", fromVolume(small), c)
 	larger.CapacityRange = &csi.CapacityRange{RequiredBytes: 150 * mib}
 	dup, err := b.CreateVolume(background(), larger)
-	must(t, err)
+	sandbox.Must(t, err)
 	if got := dup.GetVolume().GetCapacityBytes(); got != 256*mib {
 		t.Errorf("the larger copy has %d bytes, want 256 MiB", got)
 	}
-	must(t, b.delete(dup.GetVolume().GetVolumeId()))
-	must(t, b.delete(small))
+	sandbox.Must(t, b.delete(dup.GetVolume().GetVolumeId()))
+	sandbox.Must(t, b.delete(small))
 }

@@ -4,42 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
 
-	"github.com/volagent/volagent/volmgr/filetree"
 	"golang.org/x/sys/unix"
-)
 
-// parseGroup parses a volume_mount_group, a numeric group id. It returns -1 for an empty one.
-func parseGroup(group string) (int, error) {
-	if group == "" {
-		return -1, nil
-	}
-	gid, err := strconv.ParseUint(group, 10, 32)
-	if err != nil || gid == math.MaxUint32 { // chown takes this value as "unchanged"
-		return -1, invalidf("volume_mount_group %q is not the number of a group", group)
-	}
-	return int(gid), nil
-}
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/volmgr/filetree"
+)
 
 // giveToGroup makes the volume, which is mounted at the path at, belong to the group of its
 // capability. It refuses while the volume is published for another group.
-func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
-	if a.group < 0 {
+func (t *target) giveToGroup(ctx context.Context, a request.Access, at string) error {
+	if a.Group < 0 {
 		return nil
 	}
 
 	fail := func(err error) error {
-		return fmt.Errorf("cannot give volume %q to group %d: %w", t.v.ID, a.group, err)
+		return fmt.Errorf("cannot give volume %q to group %d: %w", t.v.ID, a.Group, err)
 	}
-	root, err := openWritable(at)
+	root, err := mounts.OpenWritable(at)
 	if err != nil {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
 
-	done, err := givenTo(root, a.group)
+	done, err := givenTo(root, a.Group)
 	if err != nil {
 		return fail(err)
 	}
@@ -53,14 +43,14 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 	}
 
 	for _, u := range uses {
-		if u.point != at && u.point != t.path {
-			return preconditionf("volume %q cannot be given to group %d: it is published at %q and belongs to another group", t.v.ID, a.group, u.point)
+		if u.Point != at && u.Point != t.path {
+			return csierr.Preconditionf("volume %q cannot be given to group %d: it is published at %q and belongs to another group", t.v.ID, a.Group, u.Point)
 		}
 	}
 
-	err = giveTree(ctx, root, a.group)
+	err = giveTree(ctx, root, a.Group)
 	if errors.Is(err, unix.EROFS) {
-		return preconditionf("volume %q cannot be given to group %d: its filesystem is mounted read-only", t.v.ID, a.group)
+		return csierr.Preconditionf("volume %q cannot be given to group %d: its filesystem is mounted read-only", t.v.ID, a.Group)
 	}
 	if err != nil {
 		return fail(err)

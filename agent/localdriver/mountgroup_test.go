@@ -11,6 +11,10 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 func groupCap(m mode, group string) *csi.VolumeCapability {
@@ -22,7 +26,7 @@ func groupCap(m mode, group string) *csi.VolumeCapability {
 // needGroups skips the test in a user namespace, where only the user's own group exists.
 func needGroups(t *testing.T) {
 	t.Helper()
-	if inUserNamespace(t) {
+	if sandbox.InUserNamespace(t) {
 		t.Skip("in a user namespace no other group can be given anything")
 	}
 }
@@ -30,7 +34,7 @@ func needGroups(t *testing.T) {
 func wantOwned(t *testing.T, p string, gid, mode uint32) {
 	t.Helper()
 	var st unix.Stat_t
-	must(t, unix.Lstat(p, &st))
+	sandbox.Must(t, unix.Lstat(p, &st))
 	if st.Gid != gid || st.Mode&0o7777 != mode {
 		t.Errorf("%q belongs to group %d with mode %o, want %d and %o", p, st.Gid, st.Mode&0o7777, gid, mode)
 	}
@@ -42,22 +46,22 @@ func TestMountGroup(t *testing.T) {
 		b := newBench(t)
 		id := b.create("v", 16*mib, params, mountCap(writer, ""))
 		stg := b.staging(id)
-		must(t, b.stage(id, mountCap(writer, "")))
+		sandbox.Must(t, b.stage(id, mountCap(writer, "")))
 		out := b.path("out")
-		write(t, out, "precious")
-		must(t, os.Chmod(out, 0o600))
-		mkdir(t, stg, "d", "e")
-		must(t, os.Chmod(filepath.Join(stg, "d"), 0o700))
-		write(t, filepath.Join(stg, "d", "e", "f"), "kept")
-		must(t, os.Chmod(filepath.Join(stg, "d", "e", "f"), 0o4640)) // a change of the owner clears the set-user-id bit
-		must(t, os.Symlink(out, filepath.Join(stg, "link")))
-		must(t, os.Symlink(b.dir, filepath.Join(stg, "d", "dirlink")))
-		must(t, unix.Mkfifo(filepath.Join(stg, "d", "pipe"), 0o600))
-		must(t, b.unstage(id))
+		sandbox.Write(t, out, "precious")
+		sandbox.Must(t, os.Chmod(out, 0o600))
+		sandbox.Mkdir(t, stg, "d", "e")
+		sandbox.Must(t, os.Chmod(filepath.Join(stg, "d"), 0o700))
+		sandbox.Write(t, filepath.Join(stg, "d", "e", "f"), "kept")
+		sandbox.Must(t, os.Chmod(filepath.Join(stg, "d", "e", "f"), 0o4640)) // a change of the owner clears the set-user-id bit
+		sandbox.Must(t, os.Symlink(out, filepath.Join(stg, "link")))
+		sandbox.Must(t, os.Symlink(b.dir, filepath.Join(stg, "d", "dirlink")))
+		sandbox.Must(t, unix.Mkfifo(filepath.Join(stg, "d", "pipe"), 0o600))
+		sandbox.Must(t, b.unstage(id))
 
 		c, target := groupCap(multiWriter, "4242"), b.path("t")
-		must(t, b.stage(id, c))
-		must(t, b.publish(id, target, c, true))
+		sandbox.Must(t, b.stage(id, c))
+		sandbox.Must(t, b.publish(id, target, c, true))
 		wantOwned(t, target, 4242, 0o2775)
 		wantOwned(t, filepath.Join(target, "d"), 4242, 0o2770)
 		wantOwned(t, filepath.Join(target, "d", "e"), 4242, 0o2775)
@@ -70,20 +74,20 @@ func TestMountGroup(t *testing.T) {
 		}
 
 		// While the root belongs to the group, the driver does not examine the files below it.
-		must(t, os.Chown(filepath.Join(stg, "d"), 0, 7))
-		must(t, b.publish(id, b.path("t2"), c, false))
-		must(t, b.stage(id, c))
+		sandbox.Must(t, os.Chown(filepath.Join(stg, "d"), 0, 7))
+		sandbox.Must(t, b.publish(id, b.path("t2"), c, false))
+		sandbox.Must(t, b.stage(id, c))
 		wantOwned(t, filepath.Join(stg, "d"), 7, 0o2770)
 
 		// A mode that a user has set stays.
-		must(t, unix.Chmod(stg, 0o750))
-		must(t, b.stage(id, c))
+		sandbox.Must(t, unix.Chmod(stg, 0o750))
+		sandbox.Must(t, b.stage(id, c))
 		wantOwned(t, stg, 4242, 0o750)
 
-		wantCode(t, b.publish(id, b.path("t3"), groupCap(multiWriter, "5"), false), codes.FailedPrecondition, "another group", "group 5")
-		must(t, b.unpublish(id, b.path("t2")))
-		must(t, b.unpublish(id, target))
-		must(t, b.publish(id, b.path("t3"), groupCap(multiWriter, "5"), false))
+		sandbox.WantCode(t, b.publish(id, b.path("t3"), groupCap(multiWriter, "5"), false), codes.FailedPrecondition, "another group", "group 5")
+		sandbox.Must(t, b.unpublish(id, b.path("t2")))
+		sandbox.Must(t, b.unpublish(id, target))
+		sandbox.Must(t, b.publish(id, b.path("t3"), groupCap(multiWriter, "5"), false))
 		wantOwned(t, filepath.Join(stg, "d"), 5, 0o2770)
 		wantOwned(t, stg, 5, 0o2770)
 		b.clear(id, b.path("t3"))
@@ -94,20 +98,20 @@ func TestMountGroupRefused(t *testing.T) {
 	b := newBench(t)
 	for _, group := range []string{"root", "-1", "4294967295", "4294967296", "1 2", "0x1"} {
 		_, err := b.CreateVolume(background(), createReq("v", 0, nil, groupCap(writer, group)))
-		wantCode(t, err, codes.InvalidArgument, group, "number of a group")
+		sandbox.WantCode(t, err, codes.InvalidArgument, group, "number of a group")
 	}
 	needGroups(t)
 	id := b.create("v", 16*mib, image("ext4"), mountCap(writer, ""))
 	c := groupCap(writer, "4242")
 	c.GetMount().MountFlags = []string{"ro"}
-	wantCode(t, b.stage(id, c), codes.FailedPrecondition, "read-only")
-	must(t, b.unstage(id))
-	must(t, b.stage(id, groupCap(writer, "0")))
+	sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, "read-only")
+	sandbox.Must(t, b.unstage(id))
+	sandbox.Must(t, b.stage(id, groupCap(writer, "0")))
 	wantOwned(t, b.staging(id), 0, 0o2775)
-	must(t, b.unstage(id))
-	must(t, b.stage(id, groupCap(writer, "4242")))
-	must(t, b.unstage(id))
-	must(t, b.stage(id, c)) // it belongs to the group now
+	sandbox.Must(t, b.unstage(id))
+	sandbox.Must(t, b.stage(id, groupCap(writer, "4242")))
+	sandbox.Must(t, b.unstage(id))
+	sandbox.Must(t, b.stage(id, c)) // it belongs to the group now
 	b.clear(id)
 }
 
@@ -117,12 +121,12 @@ func TestMountGroupPrepared(t *testing.T) {
 	needGroups(t)
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
-	write(t, filepath.Join(data, "trap"), "x")
-	must(t, unix.Chmod(filepath.Join(data, "trap"), 0o2700))
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
+	sandbox.Write(t, filepath.Join(data, "trap"), "x")
+	sandbox.Must(t, unix.Chmod(filepath.Join(data, "trap"), 0o2700))
 	deepen(t, data, 1200)
-	must(t, unix.Setxattr(data, "system.posix_acl_access", acl(1234), 0))
-	must(t, b.stage(id, groupCap(writer, "4242")))
+	sandbox.Must(t, unix.Setxattr(data, "system.posix_acl_access", acl(1234), 0))
+	sandbox.Must(t, b.stage(id, groupCap(writer, "4242")))
 	wantOwned(t, filepath.Join(data, "trap"), 4242, 0o770)
 	wantOwned(t, data, 4242, 0o2774)
 	if _, err := unix.Getxattr(data, "system.posix_acl_access", nil); !errors.Is(err, unix.ENODATA) {
@@ -137,25 +141,25 @@ func TestMountGroupCutShort(t *testing.T) {
 	needGroups(t)
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
-	data := filepath.Join(b.state, dirVolumes, id, dataDir)
-	deep := mkdir(t, data, strings.Repeat("d/", 300))
-	mkdir(t, data, "mnt")
-	must(t, b.stage(id, mountCap(writer, "")))
-	tmpfs(t, filepath.Join(b.staging(id), "mnt"), "size=64k,mode=0700")
-	write(t, filepath.Join(b.staging(id), "mnt", "f"), "not the volume's")
+	data := filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
+	deep := sandbox.Mkdir(t, data, strings.Repeat("d/", 300))
+	sandbox.Mkdir(t, data, "mnt")
+	sandbox.Must(t, b.stage(id, mountCap(writer, "")))
+	sandbox.Tmpfs(t, filepath.Join(b.staging(id), "mnt"), "size=64k,mode=0700")
+	sandbox.Write(t, filepath.Join(b.staging(id), "mnt", "f"), "not the volume's")
 	ctx, cancel := context.WithCancel(background())
 	cancel()
-	fd, err := openWritable(b.staging(id))
-	must(t, err)
+	fd, err := mounts.OpenWritable(b.staging(id))
+	sandbox.Must(t, err)
 	if err := giveTree(ctx, fd, 4242); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	must(t, unix.Close(fd))
-	must(t, os.Chown(filepath.Join(data, "d"), 0, 4242))
-	must(t, b.stage(id, groupCap(writer, "4242")))
+	sandbox.Must(t, unix.Close(fd))
+	sandbox.Must(t, os.Chown(filepath.Join(data, "d"), 0, 4242))
+	sandbox.Must(t, b.stage(id, groupCap(writer, "4242")))
 	wantOwned(t, deep, 4242, 0o2775)
 	wantOwned(t, filepath.Join(data, "mnt"), 4242, 0o2775)
 	wantOwned(t, filepath.Join(b.staging(id), "mnt"), 0, 0o700)
-	must(t, unix.Unmount(filepath.Join(b.staging(id), "mnt"), 0))
+	sandbox.Must(t, unix.Unmount(filepath.Join(b.staging(id), "mnt"), 0))
 	b.clear(id)
 }

@@ -5,6 +5,12 @@ import (
 	"errors"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // NodeGetCapabilities lists only calls that are implemented completely.
@@ -35,27 +41,27 @@ func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 // target is a volume and one of its paths, locked for one call.
 type target struct {
 	d     *driver
-	v     volume
+	v     store.Volume
 	path  string
-	loops []loopDevice // of an image, at the start of the call
+	loops []loopdev.LoopDevice // of an image, at the start of the call
 }
 
 // open finds and locks the volume of a node call and checks its path.
 func (d *driver) open(id, what, path string) (*target, func(), error) {
-	return d.openWith(d.lock, id, what, path)
+	return d.openWith(d.locks.Lock, id, what, path)
 }
 
 // openToRelease is open for calls that remove mounts, which are allowed at any time.
 func (d *driver) openToRelease(id, what, path string) (*target, func(), error) {
-	return d.openWith(d.lockToRelease, id, what, path)
+	return d.openWith(d.locks.LockToRelease, id, what, path)
 }
 
 func (d *driver) openWith(lock func(id string) (func(), error), id, what, path string) (*target, func(), error) {
 	if id == "" {
-		return nil, nil, invalidf("the volume id is empty")
+		return nil, nil, csierr.Invalidf("the volume id is empty")
 	}
 
-	path, err := d.checkPath(what, path)
+	path, err := usage.CheckPath(d.store, what, path)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,27 +91,27 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 // readLoops finds the volume's loop devices. It first tries the devices that the volume had last.
 // If none of them belongs to it any longer, it searches all devices.
 func (t *target) readLoops() error {
-	if t.v.Type != typeImage {
+	if t.v.Type != store.TypeImage {
 		return nil
 	}
 
 	for _, name := range t.d.seen.devices(t.v.ID) {
 		// A device that cannot be examined may have been removed. The search below finds the right one.
-		if l, err := loopOf(name, t.data()); err == nil && l != nil {
+		if l, err := loopdev.LoopOf(name, t.data()); err == nil && l != nil {
 			t.loops = append(t.loops, *l)
 		}
 	}
 
 	if len(t.loops) == 0 {
 		var err error
-		if t.loops, err = loopsOf(t.v.ID, t.data()); err != nil {
+		if t.loops, err = loopdev.LoopsOf(t.v.ID, t.data()); err != nil {
 			return err
 		}
 	}
 
 	for i := range t.loops {
-		if err := t.d.held.keep(&t.loops[i]); err != nil {
-			t.d.log.Warn("cannot keep a device that was told to detach", "volume_id", t.v.ID, "device", t.loops[i].path(), "error", err)
+		if err := t.d.held.Keep(&t.loops[i]); err != nil {
+			t.d.log.Warn("cannot keep a device that was told to detach", "volume_id", t.v.ID, "device", t.loops[i].Path(), "error", err)
 		}
 	}
 
@@ -113,8 +119,8 @@ func (t *target) readLoops() error {
 }
 
 // attach attaches the volume's image to another loop device.
-func (t *target) attach(readOnly bool) (loopDevice, error) {
-	l, err := attachLoop(t.data(), readOnly)
+func (t *target) attach(readOnly bool) (loopdev.LoopDevice, error) {
+	l, err := loopdev.AttachLoop(t.data(), readOnly)
 	if err != nil {
 		return l, err
 	}
@@ -122,7 +128,7 @@ func (t *target) attach(readOnly bool) (loopDevice, error) {
 	t.loops = append(t.loops, l)
 	t.d.seen.learnDevices(t.v.ID, t.loops)
 	if t.v.Block {
-		if err := t.d.held.add(l); err != nil {
+		if err := t.d.held.Add(l); err != nil {
 			return l, errors.Join(err, t.detach(context.Background(), l))
 		}
 	}
@@ -131,41 +137,43 @@ func (t *target) attach(readOnly bool) (loopDevice, error) {
 }
 
 // detach detaches a loop device from the volume and waits until it is free.
-func (t *target) detach(ctx context.Context, l loopDevice) error {
-	if err := t.d.held.drop(l); err != nil {
+func (t *target) detach(ctx context.Context, l loopdev.LoopDevice) error {
+	if err := t.d.held.Drop(l); err != nil {
 		return err
 	}
-	return detachLoop(ctx, t.v.ID, t.data(), l)
+	return loopdev.DetachLoop(ctx, t.v.ID, t.data(), l)
 }
 
-func (t *target) data() string { return t.d.store.dataPath(t.v) }
+func (t *target) data() string { return t.d.store.DataPath(t.v) }
 
-func (t *target) look(path string) (place, error) { return t.d.look(t.v, t.loops, path) }
+func (t *target) look(path string) (usage.Place, error) {
+	return usage.LookAt(t.d.store, t.v, t.loops, path)
+}
 
 // uses lists the paths where this driver mounted the volume. It finds mounts by other programs only
-// when it searches for the volume for the first time. checkUnused always finds them.
-func (t *target) uses() ([]use, error) {
+// when it searches for the volume for the first time. CheckUnused always finds them.
+func (t *target) uses() ([]usage.Use, error) {
 	paths, known := t.d.seen.at(t.v.ID)
 	if !known {
-		uses, err := t.d.uses(t.v, t.loops)
+		uses, err := usage.UsesOf(t.v, t.loops)
 		if err != nil {
 			return nil, err
 		}
 		t.d.seen.learn(t.v.ID)
 		for _, u := range uses {
-			t.d.seen.learn(t.v.ID, u.point)
+			t.d.seen.learn(t.v.ID, u.Point)
 		}
 		return uses, nil
 	}
 
-	var found []use
+	var found []usage.Use
 	for _, p := range paths {
 		at, err := t.look(p)
 		switch {
 		case err != nil:
 			return nil, err
-		case at.kind == kindOurs || at.kind == kindNode:
-			found = append(found, use{point: p, loop: at.loop, node: at.kind == kindNode})
+		case at.Kind == usage.KindOurs || at.Kind == usage.KindNode:
+			found = append(found, usage.Use{Point: p, Loop: at.Loop, Node: at.Kind == usage.KindNode})
 		case p != t.path:
 			t.d.seen.forget(t.v.ID, p)
 		}
@@ -182,19 +190,19 @@ func (t *target) willMount() {
 	}
 }
 
-// loop returns the volume's attached device, writable or read-only, or nil. It returns an error if
+// Loop returns the volume's attached device, writable or read-only, or nil. It returns an error if
 // a device is unusable, because a second device beside it could lose writes.
-func (t *target) loop(readOnly bool) (*loopDevice, error) {
+func (t *target) loop(readOnly bool) (*loopdev.LoopDevice, error) {
 	for i, l := range t.loops {
-		if l.stale {
-			return nil, preconditionf("the image of volume %q was deleted or replaced while it was attached to %s%s, which still shows the old one; unpublish and unstage the volume first",
-				t.v.ID, l.path(), whoMounts(l))
+		if l.Stale {
+			return nil, csierr.Preconditionf("the image of volume %q was deleted or replaced while it was attached to %s%s, which still shows the old one; unpublish and unstage the volume first",
+				t.v.ID, l.Path(), loopdev.WhoMounts(l))
 		}
-		if !l.usable() {
-			return nil, preconditionf("the image of volume %q is in use by %s%s, which the driver did not attach or which has not let go of it yet",
-				t.v.ID, l.path(), whoMounts(l))
+		if !l.Usable() {
+			return nil, csierr.Preconditionf("the image of volume %q is in use by %s%s, which the driver did not attach or which has not let go of it yet",
+				t.v.ID, l.Path(), loopdev.WhoMounts(l))
 		}
-		if l.readOnly == readOnly {
+		if l.ReadOnly == readOnly {
 			return &t.loops[i], nil
 		}
 	}
@@ -205,14 +213,14 @@ func (t *target) loop(readOnly bool) (*loopDevice, error) {
 // checkImage refuses an image that is missing or shorter than recorded, because its users would
 // mistake the rest for the complete data.
 func (t *target) checkImage() error {
-	st, err := statPath(t.data())
+	st, err := mounts.StatPath(t.data())
 	switch {
 	case err != nil:
 		return err
-	case !st.isRegular():
-		return preconditionf("the image that holds the data of volume %q is missing: %s", t.v.ID, t.data())
-	case int64(st.size) < t.v.Capacity:
-		return preconditionf("the image of volume %q has %d bytes, less than the %d recorded: a part of it is lost", t.v.ID, st.size, t.v.Capacity)
+	case !st.IsRegular():
+		return csierr.Preconditionf("the image that holds the data of volume %q is missing: %s", t.v.ID, t.data())
+	case int64(st.Size) < t.v.Capacity:
+		return csierr.Preconditionf("the image of volume %q has %d bytes, less than the %d recorded: a part of it is lost", t.v.ID, st.Size, t.v.Capacity)
 	}
 
 	return nil
@@ -221,19 +229,19 @@ func (t *target) checkImage() error {
 // takeDown unmounts every mount of this volume at the path, even several on top of each other, and
 // stray nodes of its devices. For a mount that is not the volume's, it changes nothing and returns
 // an error.
-func (t *target) takeDown() (place, error) {
+func (t *target) takeDown() (usage.Place, error) {
 	for {
 		at, err := t.look(t.path)
 		switch {
 		case err != nil:
 			return at, err
-		case at.kind == kindNone:
+		case at.Kind == usage.KindNone:
 			return at, nil
-		case at.kind == kindForeign && !at.stray:
-			return at, preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
+		case at.Kind == usage.KindForeign && !at.Stray:
+			return at, csierr.Preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
 		}
 
-		if err := unmount(t.path); err != nil {
+		if err := mounts.Unmount(t.path); err != nil {
 			return at, err
 		}
 	}

@@ -12,6 +12,11 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // cycle takes a mounted volume through its whole life, and makes each call twice.
@@ -19,44 +24,44 @@ func cycle(t *testing.T, b *bench, id string, fsType string, size int64) {
 	t.Helper()
 	c := mountCap(writer, fsType)
 	target := b.path("target-" + id)
-	wantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "not staged")
-	wantGone(t, target)
+	sandbox.WantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "not staged")
+	sandbox.WantGone(t, target)
 	for range 2 {
-		must(t, b.stage(id, c))
+		sandbox.Must(t, b.stage(id, c))
 	}
 	for range 2 {
-		must(t, b.publish(id, target, c, false))
+		sandbox.Must(t, b.publish(id, target, c, false))
 	}
 	st, err := os.Stat(target)
-	must(t, err)
+	sandbox.Must(t, err)
 	if st.Mode().Perm() != 0o755 {
 		t.Errorf("the root of the volume has mode %v", st.Mode())
 	}
-	write(t, filepath.Join(target, "f"), "hello")
+	sandbox.Write(t, filepath.Join(target, "f"), "hello")
 	resp, err := b.stats(id, target)
-	must(t, err)
+	sandbox.Must(t, err)
 	if u := resp.GetUsage()[0]; u.GetUnit() != csi.VolumeUsage_BYTES || u.GetTotal() <= 0 || size > 0 && (u.GetTotal() > size || u.GetTotal() < size/2) {
 		t.Errorf("stats of %d bytes: %v", size, resp)
 	}
 	_, err = b.stats(id, b.dir)
-	wantCode(t, err, codes.NotFound)
-	wantCode(t, b.delete(id), codes.FailedPrecondition, "in use")
-	wantCode(t, b.unstage(id), codes.FailedPrecondition, target)
+	sandbox.WantCode(t, err, codes.NotFound)
+	sandbox.WantCode(t, b.delete(id), codes.FailedPrecondition, "in use")
+	sandbox.WantCode(t, b.unstage(id), codes.FailedPrecondition, target)
 	for range 2 {
-		must(t, b.unpublish(id, target))
-		wantGone(t, target)
+		sandbox.Must(t, b.unpublish(id, target))
+		sandbox.WantGone(t, target)
 	}
 	for range 2 {
-		must(t, b.unstage(id))
+		sandbox.Must(t, b.unstage(id))
 	}
 	wantNotMounted(t, b.staging(id))
 	// Repeat it: the written data is still there, and the volume is not formatted again.
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, false))
-	wantContent(t, filepath.Join(target, "f"), "hello")
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, target, c, false))
+	sandbox.WantContent(t, filepath.Join(target, "f"), "hello")
 	b.clear(id, target)
-	must(t, b.delete(id))
-	if left, err := os.ReadDir(filepath.Join(b.state, dirTrash)); err != nil || len(left) > 0 {
+	sandbox.Must(t, b.delete(id))
+	if left, err := os.ReadDir(filepath.Join(b.state, store.DirTrash)); err != nil || len(left) > 0 {
 		t.Errorf("trash holds %v (%v)", left, err)
 	}
 }
@@ -67,19 +72,19 @@ func TestDirectory(t *testing.T) {
 }
 
 func TestImages(t *testing.T) {
-	needLoops(t)
-	for _, f := range filesystems {
-		t.Run(f.name, func(t *testing.T) {
+	sandbox.NeedLoops(t)
+	for _, f := range imagefs.Filesystems {
+		t.Run(f.Name, func(t *testing.T) {
 			b := newBench(t)
-			id := b.create("data", f.minSize, image(f.name), mountCap(writer, f.name))
+			id := b.create("data", f.MinSize, image(f.Name), mountCap(writer, f.Name))
 			var st unix.Stat_t
-			must(t, unix.Stat(filepath.Join(b.state, dirVolumes, id, imageFile), &st))
-			if st.Size != f.minSize || st.Blocks*512 >= f.minSize {
+			sandbox.Must(t, unix.Stat(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile), &st))
+			if st.Size != f.MinSize || st.Blocks*512 >= f.MinSize {
 				t.Errorf("the image has %d bytes and takes %d: not sparse", st.Size, st.Blocks*512)
 			}
-			cycle(t, b, id, f.name, f.minSize)
-			if l := b.path("state", dirVolumes, id); len(loopsUnder(l)) > 0 {
-				t.Errorf("still attached: %v", loopsUnder(l))
+			cycle(t, b, id, f.Name, f.MinSize)
+			if l := b.path("state", store.DirVolumes, id); len(sandbox.LoopsUnder(l)) > 0 {
+				t.Errorf("still attached: %v", sandbox.LoopsUnder(l))
 			}
 		})
 	}
@@ -88,29 +93,29 @@ func TestImages(t *testing.T) {
 func TestReadOnly(t *testing.T) {
 	b := newBench(t)
 	ids := map[string]string{"directory": b.create("d", 0, nil, mountCap(writer, ""))}
-	if !inUserNamespace(t) {
+	if !sandbox.InUserNamespace(t) {
 		ids["image"] = b.create("i", 16*mib, image("ext4"), mountCap(writer, ""))
 	}
 	for what, id := range ids {
 		t.Run(what, func(t *testing.T) {
 			rw, many, target := b.path("rw"), mountCap(multiWriter, ""), b.path("ro")
-			must(t, b.stage(id, many))
-			must(t, b.publish(id, rw, many, false))
+			sandbox.Must(t, b.stage(id, many))
+			sandbox.Must(t, b.publish(id, rw, many, false))
 			for name, c := range map[string]*csi.VolumeCapability{
 				"asked for": many, "by access mode": mountCap(readerOnly, ""), "by flag": mountCap(multiWriter, "", "ro"),
 			} {
 				if name == "by access mode" {
-					must(t, b.unpublish(id, rw)) // it allows only one target
+					sandbox.Must(t, b.unpublish(id, rw)) // it allows only one target
 				}
-				must(t, b.publish(id, target, c, name == "asked for"))
+				sandbox.Must(t, b.publish(id, target, c, name == "asked for"))
 				if err := os.WriteFile(filepath.Join(target, "f"), nil, 0o600); !errors.Is(err, unix.EROFS) {
 					t.Errorf("%s: a write got %v", name, err)
 				}
-				must(t, b.publish(id, target, c, true))
-				wantCode(t, b.publish(id, target, many, false), codes.AlreadyExists, "read-only")
-				must(t, b.unpublish(id, target))
-				must(t, b.publish(id, rw, many, false))
-				write(t, filepath.Join(rw, "f"), "still writable")
+				sandbox.Must(t, b.publish(id, target, c, true))
+				sandbox.WantCode(t, b.publish(id, target, many, false), codes.AlreadyExists, "read-only")
+				sandbox.Must(t, b.unpublish(id, target))
+				sandbox.Must(t, b.publish(id, rw, many, false))
+				sandbox.Write(t, filepath.Join(rw, "f"), "still writable")
 			}
 			b.clear(id, rw)
 		})
@@ -122,65 +127,65 @@ func TestOneTarget(t *testing.T) {
 	t1, t2 := b.path("t1"), b.path("t2")
 	for _, m := range []mode{writer, singleWriter, readerOnly} {
 		id := b.create(m.String(), 0, nil, mountCap(m, ""))
-		must(t, b.stage(id, mountCap(m, "")))
-		must(t, b.publish(id, t1, mountCap(m, ""), false))
-		wantCode(t, b.publish(id, t2, mountCap(m, ""), false), codes.FailedPrecondition, t1)
-		wantGone(t, t2)
+		sandbox.Must(t, b.stage(id, mountCap(m, "")))
+		sandbox.Must(t, b.publish(id, t1, mountCap(m, ""), false))
+		sandbox.WantCode(t, b.publish(id, t2, mountCap(m, ""), false), codes.FailedPrecondition, t1)
+		sandbox.WantGone(t, t2)
 		// Another mode for the second target makes no difference. A restart makes none either.
 		many := mountCap(multiWriter, "")
-		wantCode(t, b.publish(id, t2, many, false), codes.FailedPrecondition, t1, "one target")
+		sandbox.WantCode(t, b.publish(id, t2, many, false), codes.FailedPrecondition, t1, "one target")
 		b.restart()
-		wantCode(t, b.publish(id, t2, many, false), codes.FailedPrecondition, t1, "one target")
-		must(t, b.unpublish(id, t1))
-		must(t, b.publish(id, t1, many, false))
-		must(t, b.publish(id, t2, many, false))
+		sandbox.WantCode(t, b.publish(id, t2, many, false), codes.FailedPrecondition, t1, "one target")
+		sandbox.Must(t, b.unpublish(id, t1))
+		sandbox.Must(t, b.publish(id, t1, many, false))
+		sandbox.Must(t, b.publish(id, t2, many, false))
 		b.clear(id, t1, t2)
 	}
 	c := mountCap(multiWriter, "")
 	id := b.create("many", 0, nil, c)
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, t1, c, false))
-	must(t, b.publish(id, t2, c, false))
-	write(t, filepath.Join(t1, "f"), "x")
-	wantContent(t, filepath.Join(t2, "f"), "x")
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, t1, c, false))
+	sandbox.Must(t, b.publish(id, t2, c, false))
+	sandbox.Write(t, filepath.Join(t1, "f"), "x")
+	sandbox.WantContent(t, filepath.Join(t2, "f"), "x")
 	b.clear(id, t1, t2)
 }
 
 func TestMountFlags(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
-	wantCode(t, b.stage(id, mountCap(writer, "", "noatime", "discard")), codes.InvalidArgument, `"discard"`)
+	sandbox.WantCode(t, b.stage(id, mountCap(writer, "", "noatime", "discard")), codes.InvalidArgument, `"discard"`)
 	flags, want := []string{"noexec,nosuid", "noatime"}, int64(unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NOATIME)
-	if inUserNamespace(t) { // here the kernel locks the host's settings for access times
-		wantCode(t, b.stage(id, mountCap(writer, "", flags...)), codes.FailedPrecondition, "user namespace")
+	if sandbox.InUserNamespace(t) { // here the kernel locks the host's settings for access times
+		sandbox.WantCode(t, b.stage(id, mountCap(writer, "", flags...)), codes.FailedPrecondition, "user namespace")
 		flags, want = flags[:1], unix.MS_NOEXEC|unix.MS_NOSUID
 	}
 	c := mountCap(writer, "", flags...)
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, b.path("t"), c, false))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, b.path("t"), c, false))
 	var fs unix.Statfs_t
-	must(t, unix.Statfs(b.path("t"), &fs))
+	sandbox.Must(t, unix.Statfs(b.path("t"), &fs))
 	if fs.Flags&want != want {
 		t.Errorf("the flags are %#x", fs.Flags)
 	}
 	b.clear(id, b.path("t"))
 
-	if inUserNamespace(t) {
+	if sandbox.InUserNamespace(t) {
 		return
 	}
 	id = b.create("i", 16*mib, image("ext4"), mountCap(writer, ""))
 	err := b.stage(id, mountCap(writer, "", "no-such-option"))
-	wantCode(t, err, codes.InvalidArgument, "no-such-option")
+	sandbox.WantCode(t, err, codes.InvalidArgument, "no-such-option")
 	if l := b.loops(id); len(l) > 0 {
 		t.Errorf("a failed stage left %v", l)
 	}
-	must(t, b.stage(id, mountCap(writer, "", "ro", "commit=30")))
-	if ro, err := isReadOnly(b.staging(id)); err != nil || !ro {
+	sandbox.Must(t, b.stage(id, mountCap(writer, "", "ro", "commit=30")))
+	if ro, err := mounts.IsReadOnly(b.staging(id)); err != nil || !ro {
 		t.Errorf("read-only is %t (%v)", ro, err)
 	}
-	wantCode(t, b.stage(id, mountCap(writer, "")), codes.AlreadyExists, "read-only")
-	must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false)) // the target is read-only then
-	must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false))
+	sandbox.WantCode(t, b.stage(id, mountCap(writer, "")), codes.AlreadyExists, "read-only")
+	sandbox.Must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false)) // the target is read-only then
+	sandbox.Must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false))
 	b.clear(id, b.path("t"))
 }
 
@@ -192,28 +197,28 @@ func TestForeignMounts(t *testing.T) {
 	id := b.create("v", 0, nil, c)
 	other := b.create("other", 0, nil, c)
 	stg, target := b.staging(id), b.path("t")
-	tmpfs(t, stg, "size=64k")
-	write(t, filepath.Join(stg, "f"), "not yours")
-	wantCode(t, b.stage(id, c), codes.FailedPrecondition, "is not volume")
-	wantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "not staged")
-	wantCode(t, b.unstage(id), codes.FailedPrecondition, "left alone")
-	wantContent(t, filepath.Join(stg, "f"), "not yours")
-	must(t, unix.Unmount(stg, 0))
+	sandbox.Tmpfs(t, stg, "size=64k")
+	sandbox.Write(t, filepath.Join(stg, "f"), "not yours")
+	sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, "is not volume")
+	sandbox.WantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "not staged")
+	sandbox.WantCode(t, b.unstage(id), codes.FailedPrecondition, "left alone")
+	sandbox.WantContent(t, filepath.Join(stg, "f"), "not yours")
+	sandbox.Must(t, unix.Unmount(stg, 0))
 
-	must(t, b.stage(id, c))
-	must(t, os.Mkdir(target, 0o755))
-	tmpfs(t, target, "size=64k")
-	write(t, filepath.Join(target, "f"), "not yours")
-	wantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "is not volume")
-	wantCode(t, b.unpublish(id, target), codes.FailedPrecondition, "left alone")
-	wantContent(t, filepath.Join(target, "f"), "not yours")
-	must(t, unix.Unmount(target, 0))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, os.Mkdir(target, 0o755))
+	sandbox.Tmpfs(t, target, "size=64k")
+	sandbox.Write(t, filepath.Join(target, "f"), "not yours")
+	sandbox.WantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "is not volume")
+	sandbox.WantCode(t, b.unpublish(id, target), codes.FailedPrecondition, "left alone")
+	sandbox.WantContent(t, filepath.Join(target, "f"), "not yours")
+	sandbox.Must(t, unix.Unmount(target, 0))
 
 	// A mount of another volume of the same driver counts as foreign, too.
-	must(t, b.stage(other, c))
-	must(t, b.publish(other, target, c, false))
-	wantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition)
-	wantCode(t, b.unpublish(id, target), codes.FailedPrecondition)
+	sandbox.Must(t, b.stage(other, c))
+	sandbox.Must(t, b.publish(other, target, c, false))
+	sandbox.WantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition)
+	sandbox.WantCode(t, b.unpublish(id, target), codes.FailedPrecondition)
 	b.clear(other, target)
 	b.clear(id)
 }
@@ -222,19 +227,19 @@ func TestForeignMounts(t *testing.T) {
 func TestPartOfVolume(t *testing.T) {
 	b := newBench(t)
 	ids := []string{b.create("d", 0, nil, mountCap(writer, ""))}
-	if !inUserNamespace(t) {
+	if !sandbox.InUserNamespace(t) {
 		ids = append(ids, b.create("i", 16*mib, image("ext4"), mountCap(writer, "")), b.create("x", 300*mib, image("xfs"), mountCap(writer, "")))
 	}
 	for _, id := range ids {
-		c, view := mountCap(writer, ""), mkdir(t, b.path("view"+id))
-		must(t, b.stage(id, c))
-		must(t, unix.Mount(mkdir(t, b.staging(id), "sub"), view, "", unix.MS_BIND, ""))
-		must(t, unix.Unmount(b.staging(id), 0))
-		must(t, unix.Mount(view, b.staging(id), "", unix.MS_BIND, ""))
-		wantCode(t, b.stage(id, c), codes.FailedPrecondition, "is not volume")
-		wantCode(t, b.publish(id, b.path("t"), c, false), codes.FailedPrecondition, "not staged")
-		must(t, unix.Unmount(b.staging(id), 0))
-		must(t, unix.Unmount(view, 0))
+		c, view := mountCap(writer, ""), sandbox.Mkdir(t, b.path("view"+id))
+		sandbox.Must(t, b.stage(id, c))
+		sandbox.Must(t, unix.Mount(sandbox.Mkdir(t, b.staging(id), "sub"), view, "", unix.MS_BIND, ""))
+		sandbox.Must(t, unix.Unmount(b.staging(id), 0))
+		sandbox.Must(t, unix.Mount(view, b.staging(id), "", unix.MS_BIND, ""))
+		sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, "is not volume")
+		sandbox.WantCode(t, b.publish(id, b.path("t"), c, false), codes.FailedPrecondition, "not staged")
+		sandbox.Must(t, unix.Unmount(b.staging(id), 0))
+		sandbox.Must(t, unix.Unmount(view, 0))
 		b.clear(id)
 	}
 }
@@ -243,26 +248,26 @@ func TestTargetsWithContent(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	id := b.create("v", 0, nil, c)
-	must(t, b.stage(id, c))
+	sandbox.Must(t, b.stage(id, c))
 	dir, file, link := b.path("dir"), b.path("file"), b.path("link")
-	must(t, os.Mkdir(dir, 0o755))
-	write(t, filepath.Join(dir, "f"), "mine")
-	write(t, file, "mine")
-	must(t, os.Symlink(dir, link))
+	sandbox.Must(t, os.Mkdir(dir, 0o755))
+	sandbox.Write(t, filepath.Join(dir, "f"), "mine")
+	sandbox.Write(t, file, "mine")
+	sandbox.Must(t, os.Symlink(dir, link))
 	for _, p := range []string{dir, file, link} {
-		wantCode(t, b.publish(id, p, c, false), codes.FailedPrecondition, p)
-		wantCode(t, b.unpublish(id, p), codes.FailedPrecondition, p)
+		sandbox.WantCode(t, b.publish(id, p, c, false), codes.FailedPrecondition, p)
+		sandbox.WantCode(t, b.unpublish(id, p), codes.FailedPrecondition, p)
 	}
-	wantContent(t, filepath.Join(dir, "f"), "mine")
-	wantContent(t, file, "mine")
-	wantCode(t, b.publish(id, b.path("no", "parent"), c, false), codes.FailedPrecondition, "parent")
-	must(t, b.unpublish(id, b.path("no", "parent")))
-	for _, p := range []string{"relative", b.path("a") + "/../b", "/", filepath.Join(b.state, dirVolumes, "x"), b.state} {
-		wantCode(t, b.publish(id, p, c, false), codes.InvalidArgument)
-		wantCode(t, b.unpublish(id, p), codes.InvalidArgument)
+	sandbox.WantContent(t, filepath.Join(dir, "f"), "mine")
+	sandbox.WantContent(t, file, "mine")
+	sandbox.WantCode(t, b.publish(id, b.path("no", "parent"), c, false), codes.FailedPrecondition, "parent")
+	sandbox.Must(t, b.unpublish(id, b.path("no", "parent")))
+	for _, p := range []string{"relative", b.path("a") + "/../b", "/", filepath.Join(b.state, store.DirVolumes, "x"), b.state} {
+		sandbox.WantCode(t, b.publish(id, p, c, false), codes.InvalidArgument)
+		sandbox.WantCode(t, b.unpublish(id, p), codes.InvalidArgument)
 	}
-	must(t, os.Symlink(b.state, b.path("in")))
-	wantCode(t, b.publish(id, b.path("in", "t"), c, false), codes.InvalidArgument, "state directory")
+	sandbox.Must(t, os.Symlink(b.state, b.path("in")))
+	sandbox.WantCode(t, b.publish(id, b.path("in", "t"), c, false), codes.InvalidArgument, "state directory")
 	b.clear(id)
 }
 
@@ -271,13 +276,13 @@ func TestBusy(t *testing.T) {
 	c := mountCap(writer, "")
 	id := b.create("v", 0, nil, c)
 	target := b.path("t")
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, false))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, target, c, false))
 	f, err := os.Create(filepath.Join(target, "open"))
-	must(t, err)
-	wantCode(t, b.unpublish(id, target), codes.Internal, "busy")
+	sandbox.Must(t, err)
+	sandbox.WantCode(t, b.unpublish(id, target), codes.Internal, "busy")
 	mountID(t, target)
-	must(t, f.Close())
+	sandbox.Must(t, f.Close())
 	b.clear(id, target)
 }
 
@@ -286,7 +291,7 @@ func TestBusy(t *testing.T) {
 func TestParallel(t *testing.T) {
 	b := newBench(t)
 	kinds := []*csi.CreateVolumeRequest{createReq("d", 0, nil, mountCap(writer, ""))}
-	if !inUserNamespace(t) {
+	if !sandbox.InUserNamespace(t) {
 		kinds = append(kinds, createReq("i", 16*mib, image("ext4"), mountCap(writer, "")), createReq("r", mib, image(""), blockCap(writer)))
 	}
 	var wg sync.WaitGroup
@@ -324,23 +329,23 @@ func TestParallel(t *testing.T) {
 // makes a mount inside one target. The mount must not appear in the volume's other mounts.
 func TestMountsInsideStayApart(t *testing.T) {
 	b := newBench(t)
-	must(t, unix.Mount(b.dir, b.dir, "", unix.MS_BIND, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(b.dir, unix.MNT_DETACH)) })
-	must(t, unix.Mount("", b.dir, "", unix.MS_SHARED, ""))
+	sandbox.Must(t, unix.Mount(b.dir, b.dir, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { sandbox.Must(t, unix.Unmount(b.dir, unix.MNT_DETACH)) })
+	sandbox.Must(t, unix.Mount("", b.dir, "", unix.MS_SHARED, ""))
 	b.restart()
 	c := mountCap(multiWriter, "")
 	id := b.create("v", 0, nil, c)
 	t1, t2 := b.path("t1"), b.path("t2")
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, t1, c, false))
-	must(t, b.publish(id, t2, c, false))
-	must(t, os.Mkdir(filepath.Join(t1, "sub"), 0o755))
-	tmpfs(t, filepath.Join(t1, "sub"), "size=64k")
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, t1, c, false))
+	sandbox.Must(t, b.publish(id, t2, c, false))
+	sandbox.Must(t, os.Mkdir(filepath.Join(t1, "sub"), 0o755))
+	sandbox.Tmpfs(t, filepath.Join(t1, "sub"), "size=64k")
 	mountID(t, filepath.Join(t1, "sub"))
-	for _, p := range []string{t2, b.staging(id), filepath.Join(b.state, dirVolumes, id, dataDir)} {
+	for _, p := range []string{t2, b.staging(id), filepath.Join(b.state, store.DirVolumes, id, store.DataDir)} {
 		wantNotMounted(t, filepath.Join(p, "sub"))
 	}
-	must(t, unix.Unmount(filepath.Join(t1, "sub"), 0))
+	sandbox.Must(t, unix.Unmount(filepath.Join(t1, "sub"), 0))
 	b.clear(id, t1, t2)
 	b.stop()
 }
@@ -351,17 +356,17 @@ func TestMountedElsewhere(t *testing.T) {
 	c := mountCap(writer, "")
 	id := b.create("v", 0, nil, c)
 	target := b.path("t")
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, false))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, target, c, false))
 	cmd := exec.Command("cat")
-	cmd.SysProcAttr = namespaces(0, 0)
+	cmd.SysProcAttr = sandbox.Namespaces(0, 0)
 	in, err := cmd.StdinPipe()
-	must(t, err)
-	must(t, cmd.Start())
-	must(t, b.unpublish(id, target))
-	must(t, b.unstage(id))
-	wantCode(t, b.delete(id), codes.FailedPrecondition, "another mount namespace")
-	must(t, in.Close())
-	must(t, cmd.Wait())
-	must(t, b.delete(id))
+	sandbox.Must(t, err)
+	sandbox.Must(t, cmd.Start())
+	sandbox.Must(t, b.unpublish(id, target))
+	sandbox.Must(t, b.unstage(id))
+	sandbox.WantCode(t, b.delete(id), codes.FailedPrecondition, "another mount namespace")
+	sandbox.Must(t, in.Close())
+	sandbox.Must(t, cmd.Wait())
+	sandbox.Must(t, b.delete(id))
 }

@@ -8,8 +8,10 @@ import (
 	"strconv"
 	"unsafe"
 
-	"github.com/volagent/volagent/volmgr/filetree"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/volmgr/filetree"
 )
 
 // These constants come from linux/quota.h, linux/dqblk_xfs.h and linux/fs.h. x/sys lacks them.
@@ -100,7 +102,7 @@ func (k kernelProjects) call(cmd, id uint32, arg unsafe.Pointer) error {
 // skips links, pipes and devices, because they take no space.
 func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) error {
 	fail := func(err error) error { return fmt.Errorf("cannot assign %q to project %d: %w", dir, project, err) }
-	root, err := openWritable(dir)
+	root, err := mounts.OpenWritable(dir)
 	if err != nil {
 		return fail(err)
 	}
@@ -133,7 +135,7 @@ func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) 
 
 func setProject(fd int, project uint32, inherit bool) error {
 	var a fsxattr
-	if err := ioctl(fd, getAttr, unsafe.Pointer(&a)); err != nil {
+	if err := mounts.Ioctl(fd, getAttr, unsafe.Pointer(&a)); err != nil {
 		return err
 	}
 
@@ -147,5 +149,5 @@ func setProject(fd int, project uint32, inherit bool) error {
 		return nil
 	}
 
-	return ioctl(fd, setAttr, unsafe.Pointer(&want))
+	return mounts.Ioctl(fd, setAttr, unsafe.Pointer(&want))
 }

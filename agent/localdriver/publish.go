@@ -9,13 +9,19 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // NodePublishVolume makes a staged volume visible at a target path. It binds the staging path
 // there, or the node of the loop device.
 func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetTargetPath() != "" && req.GetVolumeCapability() == nil {
-		return nil, invalidf("the volume capability is missing")
+		return nil, csierr.Invalidf("the volume capability is missing")
 	}
 
 	t, unlock, err := d.open(req.GetVolumeId(), "target path", req.GetTargetPath())
@@ -24,24 +30,24 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	}
 	defer unlock()
 
-	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
+	a, err := request.ParseAccessFor(t.v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}
 	if req.GetStagingTargetPath() == "" {
-		return nil, preconditionf("the staging path is not set")
+		return nil, csierr.Preconditionf("the staging path is not set")
 	}
 
-	staging, err := d.checkPath("staging path", req.GetStagingTargetPath())
+	staging, err := usage.CheckPath(d.store, "staging path", req.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
 	if staging == t.path {
-		return nil, invalidf("the staging path and the target path are the same, %q", staging)
+		return nil, csierr.Invalidf("the staging path and the target path are the same, %q", staging)
 	}
 
-	readOnly := req.GetReadonly() || a.readerOnly || a.flags.readOnly()
-	if a.block {
+	readOnly := req.GetReadonly() || a.ReaderOnly || a.Flags.ReadOnly()
+	if a.Block {
 		err = t.publishBlock(a, staging, readOnly)
 	} else {
 		err = t.publishMount(ctx, a, staging, readOnly)
@@ -53,25 +59,25 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-func (t *target) publishMount(ctx context.Context, a access, staging string, readOnly bool) error {
+func (t *target) publishMount(ctx context.Context, a request.Access, staging string, readOnly bool) error {
 	from, err := t.look(staging)
 	if err != nil {
 		return err
 	}
-	if from.kind != kindOurs {
-		return preconditionf("volume %q is not staged at %q", t.v.ID, staging)
+	if from.Kind != usage.KindOurs {
+		return csierr.Preconditionf("volume %q is not staged at %q", t.v.ID, staging)
 	}
-	if from.dead != nil {
-		return from.refuse(t)
+	if from.Dead != nil {
+		return from.Refuse(t.v.ID)
 	}
 
-	stagedRO, err := isReadOnly(staging)
+	stagedRO, err := mounts.IsReadOnly(staging)
 	if err != nil {
 		return err
 	}
 
 	readOnly = readOnly || stagedRO
-	if done, err := t.published(kindOurs, readOnly); done || err != nil {
+	if done, err := t.published(usage.KindOurs, readOnly); done || err != nil {
 		return err
 	}
 	if err := t.admitPath(a, staging); err != nil {
@@ -86,14 +92,14 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 		return err
 	}
 
-	flags := a.flags
+	flags := a.Flags
 	if readOnly {
-		flags.set |= unix.MOUNT_ATTR_RDONLY
+		flags.Set |= unix.MOUNT_ATTR_RDONLY
 	}
 
-	err = bind(staging, t.path, flags)
+	err = mounts.Bind(staging, t.path, flags)
 	if err == nil {
-		err = t.confirm(kindOurs)
+		err = t.confirm(usage.KindOurs)
 	}
 	if err == nil {
 		err = t.confirmReadOnly(readOnly)
@@ -104,22 +110,22 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 
 // confirmReadOnly verifies that the mount at the target is read-only if it must be.
 func (t *target) confirmReadOnly(want bool) error {
-	ro, err := isReadOnly(t.path)
+	ro, err := mounts.IsReadOnly(t.path)
 	if err == nil && want && !ro {
-		err = internalf("volume %q is mounted at %q, but not read-only", t.v.ID, t.path)
+		err = csierr.Internalf("volume %q is mounted at %q, but not read-only", t.v.ID, t.path)
 	}
 	return err
 }
 
 // publishBlock binds the node of the writable device, or of a second, read-only one. It refuses to
 // publish both at once, because their caches are not coherent.
-func (t *target) publishBlock(a access, staging string, readOnly bool) error {
+func (t *target) publishBlock(a request.Access, staging string, readOnly bool) error {
 	rw, err := t.loop(false)
 	if err != nil {
 		return err
 	}
 	if rw == nil {
-		return preconditionf("volume %q is not staged for block access", t.v.ID)
+		return csierr.Preconditionf("volume %q is not staged for block access", t.v.ID)
 	}
 	if err := t.checkImage(); err != nil {
 		return err
@@ -131,19 +137,19 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 	}
 
 	for _, u := range uses {
-		if !u.node {
-			return preconditionf("volume %q cannot be published as a block device: its filesystem is mounted at %q", t.v.ID, u.point)
+		if !u.Node {
+			return csierr.Preconditionf("volume %q cannot be published as a block device: its filesystem is mounted at %q", t.v.ID, u.Point)
 		}
 	}
 
-	if done, err := t.published(kindNode, readOnly); done || err != nil {
+	if done, err := t.published(usage.KindNode, readOnly); done || err != nil {
 		return err
 	}
 
 	for _, u := range uses {
-		if u.loop.readOnly != readOnly {
-			return preconditionf("volume %q cannot be published with read-only %t: it is published with read-only %t at %q, and a block volume cannot be both",
-				t.v.ID, readOnly, u.loop.readOnly, u.point)
+		if u.Loop.ReadOnly != readOnly {
+			return csierr.Preconditionf("volume %q cannot be published with read-only %t: it is published with read-only %t at %q, and a block volume cannot be both",
+				t.v.ID, readOnly, u.Loop.ReadOnly, u.Point)
 		}
 	}
 
@@ -163,7 +169,7 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 		return err
 	}
 
-	err = bind(dev.path(), t.path, mountFlags{})
+	err = mounts.Bind(dev.Path(), t.path, mounts.MountFlags{})
 	if err == nil {
 		err = t.confirmNode(dev)
 	}
@@ -173,14 +179,14 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 
 // readOnlyLoop finds or attaches the read-only device. It first writes out the cached data of the
 // writable device.
-func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
-	if err := flushLoop(rw); err != nil {
-		return loopDevice{}, err
+func (t *target) readOnlyLoop(rw loopdev.LoopDevice) (loopdev.LoopDevice, error) {
+	if err := loopdev.FlushLoop(rw); err != nil {
+		return loopdev.LoopDevice{}, err
 	}
 
 	l, err := t.loop(true)
 	if err != nil {
-		return loopDevice{}, err
+		return loopdev.LoopDevice{}, err
 	}
 	if l != nil {
 		return *l, nil
@@ -190,18 +196,18 @@ func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
 }
 
 // confirmNode verifies that the target is the intended device, and is read-only if the device is.
-func (t *target) confirmNode(want loopDevice) error {
+func (t *target) confirmNode(want loopdev.LoopDevice) error {
 	at, err := t.look(t.path)
 	if err != nil {
 		return err
 	}
-	if at.kind != kindNode || at.loop.rdev != want.rdev {
-		return internalf("%s was bound to %q, but something else is there now", want.path(), t.path)
+	if at.Kind != usage.KindNode || at.Loop.Rdev != want.Rdev {
+		return csierr.Internalf("%s was bound to %q, but something else is there now", want.Path(), t.path)
 	}
 
-	ro, err := blockReadOnly(t.path)
-	if err == nil && ro != want.readOnly {
-		err = internalf("%s at %q answers read-only %t, not %t", want.path(), t.path, ro, want.readOnly)
+	ro, err := loopdev.BlockReadOnly(t.path)
+	if err == nil && ro != want.ReadOnly {
+		err = csierr.Internalf("%s at %q answers read-only %t, not %t", want.Path(), t.path, ro, want.ReadOnly)
 	}
 
 	return err
@@ -209,7 +215,7 @@ func (t *target) confirmNode(want loopDevice) error {
 
 // published reports whether the target is already published exactly as requested. It returns an
 // error if the target is published in another way.
-func (t *target) published(want kind, readOnly bool) (bool, error) {
+func (t *target) published(want usage.Kind, readOnly bool) (bool, error) {
 	at, err := t.look(t.path)
 	if err != nil {
 		return false, err
@@ -217,24 +223,24 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 
 	var ro bool
 	switch {
-	case at.kind == kindNone:
+	case at.Kind == usage.KindNone:
 		return false, nil
-	case at.stray:
-		return false, preconditionf("the loop device of volume %q, which was published at %q, has been detached; unpublish and unstage the volume, and stage it again", t.v.ID, t.path)
-	case at.kind == kindForeign:
-		return false, preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
-	case at.kind != want:
-		return false, existsf("volume %q is published at %q with another access type", t.v.ID, t.path)
-	case at.kind == kindNode:
-		ro = at.loop.readOnly
+	case at.Stray:
+		return false, csierr.Preconditionf("the loop device of volume %q, which was published at %q, has been detached; unpublish and unstage the volume, and stage it again", t.v.ID, t.path)
+	case at.Kind == usage.KindForeign:
+		return false, csierr.Preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
+	case at.Kind != want:
+		return false, csierr.Existsf("volume %q is published at %q with another access type", t.v.ID, t.path)
+	case at.Kind == usage.KindNode:
+		ro = at.Loop.ReadOnly
 	default:
-		if ro, err = isReadOnly(t.path); err != nil {
+		if ro, err = mounts.IsReadOnly(t.path); err != nil {
 			return false, err
 		}
 	}
 
 	if ro != readOnly {
-		return false, existsf("volume %q is published at %q with read-only %t, not %t", t.v.ID, t.path, ro, readOnly)
+		return false, csierr.Existsf("volume %q is published at %q with read-only %t, not %t", t.v.ID, t.path, ro, readOnly)
 	}
 
 	return true, nil
@@ -256,33 +262,33 @@ func (t *target) orRemove(err error) error {
 // interrupted attempt, must be empty, because a mount would hide its content.
 func makeTarget(path string, dir bool) error {
 	fail := func(err error) error { return fmt.Errorf("cannot make the target path %q: %w", path, err) }
-	st, err := statPath(path)
+	st, err := mounts.StatPath(path)
 	if err != nil {
 		return err
 	}
 
 	switch {
-	case !st.exists && dir:
+	case !st.Exists && dir:
 		err = os.Mkdir(path, 0o750)
-	case !st.exists:
+	case !st.Exists:
 		var f *os.File
 		if f, err = os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
 			err = f.Close()
 		}
-	case dir && !st.isDir(), !dir && (!st.isRegular() || st.size > 0):
-		return preconditionf("the target path %q exists and is not what the driver would make there", path)
+	case dir && !st.IsDir(), !dir && (!st.IsRegular() || st.Size > 0):
+		return csierr.Preconditionf("the target path %q exists and is not what the driver would make there", path)
 	case dir:
 		list, err := os.ReadDir(path)
 		if err != nil {
 			return fail(err)
 		}
 		if len(list) > 0 {
-			return preconditionf("the target path %q is a directory that is not empty", path)
+			return csierr.Preconditionf("the target path %q is a directory that is not empty", path)
 		}
 	}
 
 	if errors.Is(err, os.ErrNotExist) {
-		return preconditionf("the parent directory of the target path %q does not exist", path)
+		return csierr.Preconditionf("the parent directory of the target path %q does not exist", path)
 	}
 	if err != nil {
 		return fail(err)
@@ -293,20 +299,20 @@ func makeTarget(path string, dir bool) error {
 
 // removeTarget removes an empty mount point that makeTarget made, and refuses any other file.
 func removeTarget(path string) error {
-	st, err := statPath(path)
+	st, err := mounts.StatPath(path)
 	switch {
-	case err != nil || !st.exists:
+	case err != nil || !st.Exists:
 		return err
-	case st.isDir():
+	case st.IsDir():
 		err = unix.Rmdir(path)
-	case st.isRegular() && st.size == 0:
+	case st.IsRegular() && st.Size == 0:
 		err = unix.Unlink(path)
 	default:
-		return preconditionf("the target path %q is not what the driver made there; it is left alone", path)
+		return csierr.Preconditionf("the target path %q is not what the driver made there; it is left alone", path)
 	}
 
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		return preconditionf("the target path %q is not mounted and not empty; it is left alone", path)
+		return csierr.Preconditionf("the target path %q is not mounted and not empty; it is left alone", path)
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("cannot remove the target path %q: %w", path, err)
@@ -343,7 +349,7 @@ func (d *driver) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublish
 // finds a device that an earlier attempt did not detach.
 func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 	for _, l := range t.loops {
-		if !l.readOnly {
+		if !l.ReadOnly {
 			continue
 		}
 
@@ -351,7 +357,7 @@ func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if slices.ContainsFunc(uses, func(u use) bool { return u.loop.rdev == l.rdev }) {
+		if slices.ContainsFunc(uses, func(u usage.Use) bool { return u.Loop.Rdev == l.Rdev }) {
 			continue
 		}
 		if err := t.detach(ctx, l); err != nil {

@@ -15,9 +15,14 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-func quota(size string) map[string]string { return map[string]string{paramQuota: size} }
+func quota(size string) map[string]string { return map[string]string{request.ParamQuota: size} }
 
 func (b *bench) modify(id string, params map[string]string) error {
 	_, err := b.ControllerModifyVolume(background(), &csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: params})
@@ -31,10 +36,10 @@ func (b *bench) createWith(name string, mutable, params map[string]string) (stri
 	return resp.GetVolume().GetVolumeId(), err
 }
 
-func (b *bench) recorded(id string) volume {
+func (b *bench) recorded(id string) store.Volume {
 	b.t.Helper()
-	v, err := readVolume(filepath.Join(b.state, dirVolumes, id, metaFile), id)
-	must(b.t, err)
+	v, err := store.ReadVolume(filepath.Join(b.state, store.DirVolumes, id, store.MetaFile), id)
+	sandbox.Must(b.t, err)
 	return v
 }
 
@@ -42,32 +47,16 @@ func (b *bench) recorded(id string) volume {
 func (b *bench) bytesOf(id, path string) *csi.VolumeUsage {
 	b.t.Helper()
 	resp, err := b.stats(id, path)
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	return resp.GetUsage()[0]
-}
-
-func TestParseQuota(t *testing.T) {
-	for text, want := range map[string]int64{
-		"1": 1024, "1024": 1024, "1025": 2048, "5GiB": 5 * gib, "5 GiB": 5 * gib, "1MB": 1000448, "2048B": 2048, "1PiB": 1 << 50,
-		"9223372036854774784": 9223372036854774784,
-	} {
-		if got, err := parseQuota(text); err != nil || got != want {
-			t.Errorf("%q: got %d (%v), want %d", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "0", "-1", "x", "GiB", "1.5GiB", "1Gi", "9223372036854775807", "8192PiB", "99999999999999999999"} {
-		if got, err := parseQuota(text); err == nil {
-			t.Errorf("%q: got %d", text, got)
-		}
-	}
 }
 
 func TestQuotaRefused(t *testing.T) {
 	b := newBench(t)
 	id, err := b.createWith("v", quota("none"), nil)
-	must(t, err)
-	must(t, b.modify(id, quota("none")))
-	must(t, b.modify(id, nil))
+	sandbox.Must(t, err)
+	sandbox.Must(t, b.modify(id, quota("none")))
+	sandbox.Must(t, b.modify(id, nil))
 	for what, c := range map[string]struct {
 		params map[string]string
 		words  []string
@@ -75,27 +64,27 @@ func TestQuotaRefused(t *testing.T) {
 		"no project quotas": {quota("5GiB"), []string{b.dir, "prjquota"}},
 		"no size":           {quota("much"), []string{`"much"`, "none", "10GiB"}},
 		"nothing":           {quota("0"), []string{`"0"`}},
-		"unknown":           {map[string]string{"iops": "5"}, []string{`"iops"`, paramQuota}},
+		"unknown":           {map[string]string{"iops": "5"}, []string{`"iops"`, request.ParamQuota}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			wantCode(t, b.modify(id, c.params), codes.InvalidArgument, c.words...)
+			sandbox.WantCode(t, b.modify(id, c.params), codes.InvalidArgument, c.words...)
 			_, err := b.createWith("other", c.params, nil)
-			wantCode(t, err, codes.InvalidArgument, c.words...)
+			sandbox.WantCode(t, err, codes.InvalidArgument, c.words...)
 		})
 	}
 	if got := b.listed(); len(got) != 1 || b.recorded(id).Project != 0 {
 		t.Errorf("something was made: %v, %+v", got, b.recorded(id))
 	}
-	wantCode(t, b.modify("", quota("none")), codes.InvalidArgument, "id is empty")
-	wantCode(t, b.modify("vol-aaaaaaaaaaaaaaaa", quota("none")), codes.NotFound)
-	if inUserNamespace(t) {
+	sandbox.WantCode(t, b.modify("", quota("none")), codes.InvalidArgument, "id is empty")
+	sandbox.WantCode(t, b.modify("vol-aaaaaaaaaaaaaaaa", quota("none")), codes.NotFound)
+	if sandbox.InUserNamespace(t) {
 		return
 	}
 	img := b.create("i", 16*mib, image("ext4"), mountCap(writer, ""))
-	wantCode(t, b.modify(img, quota("5GiB")), codes.InvalidArgument, "size is its limit")
-	must(t, b.modify(img, quota("none")))
+	sandbox.WantCode(t, b.modify(img, quota("5GiB")), codes.InvalidArgument, "size is its limit")
+	sandbox.Must(t, b.modify(img, quota("none")))
 	_, err = b.createWith("j", quota("5GiB"), image("ext4"))
-	wantCode(t, err, codes.InvalidArgument, "size is its limit")
+	sandbox.WantCode(t, err, codes.InvalidArgument, "size is its limit")
 }
 
 // fakeProjects replaces a filesystem with project quotas, which many kernels lack.
@@ -142,7 +131,7 @@ func (f *fakeProjects) usage(project uint32) (used, limit int64, err error) {
 	return 3 * mib, f.limits[project], f.absent
 }
 
-// set changes the abilities of the filesystem, as a new mount with other options does.
+// Set changes the abilities of the filesystem, as a new mount with other options does.
 func (f *fakeProjects) set(absent, fail error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,30 +164,30 @@ func TestQuota(t *testing.T) {
 		}
 	}
 	id, err := b.createWith("v", quota("5GiB"), nil)
-	must(t, err)
+	sandbox.Must(t, err)
 	want(id, 5*gib, 1)
 	plain, err := b.createWith("plain", nil, nil)
-	must(t, err)
+	sandbox.Must(t, err)
 	for _, size := range []string{"10MiB", "10MiB", "20MiB"} {
-		must(t, b.modify(plain, quota(size)))
+		sandbox.Must(t, b.modify(plain, quota(size)))
 	}
 	want(plain, 20*mib, 1)
 	if b.recorded(id).Project == b.recorded(plain).Project {
 		t.Error("two volumes share a project")
 	}
 	c := mountCap(writer, "")
-	must(t, b.stage(plain, c))
+	sandbox.Must(t, b.stage(plain, c))
 	if u := b.bytesOf(plain, b.staging(plain)); u.GetTotal() != 20*mib || u.GetUsed() != 3*mib || u.GetAvailable() > 17*mib {
 		t.Errorf("stats: %v", u)
 	}
-	must(t, b.modify(plain, nil)) // an unnamed parameter does not change
+	sandbox.Must(t, b.modify(plain, nil)) // an unnamed parameter does not change
 	want(plain, 20*mib, 1)
-	must(t, b.modify(plain, quota("none")))
+	sandbox.Must(t, b.modify(plain, quota("none")))
 	want(plain, 0, 1)
 	if u := b.bytesOf(plain, b.staging(plain)); u.GetTotal() == 20*mib {
 		t.Errorf("stats without a quota: %v", u)
 	}
-	must(t, b.modify(plain, quota("1MiB")))
+	sandbox.Must(t, b.modify(plain, quota("1MiB")))
 	want(plain, mib, 1) // it kept its project
 	project := b.recorded(plain).Project
 	b.clear(plain)
@@ -213,45 +202,45 @@ func TestQuota(t *testing.T) {
 func TestQuotaCutShort(t *testing.T) {
 	b, f := newQuotaBench(t)
 	id, err := b.createWith("v", nil, nil)
-	must(t, err)
+	sandbox.Must(t, err)
 	c := mountCap(writer, "")
 	again := map[string]func(){
 		"start":   func() { b.restart() },
-		"staging": func() { must(t, b.stage(id, c)); must(t, b.unstage(id)) },
-		"request": func() { must(t, b.modify(id, quota("10MiB"))) },
+		"staging": func() { sandbox.Must(t, b.stage(id, c)); sandbox.Must(t, b.unstage(id)) },
+		"request": func() { sandbox.Must(t, b.modify(id, quota("10MiB"))) },
 	}
 	// A volume with a quota and no project gets a project.
 	v := b.recorded(id)
 	v.Quota = 10 * mib
-	must(t, writeVolume(filepath.Join(b.state, dirVolumes, id), v))
+	sandbox.Must(t, store.WriteVolume(filepath.Join(b.state, store.DirVolumes, id), v))
 	b.restart()
-	await(t, "a project", func() bool { v := b.recorded(id); return v.Project != 0 && !v.Assigning })
+	sandbox.Await(t, "a project", func() bool { v := b.recorded(id); return v.Project != 0 && !v.Assigning })
 	if limit, assigned := f.state(b.recorded(id).Project); limit != 10*mib || assigned != 1 {
 		t.Errorf("in force are %d bytes, assigned %d times", limit, assigned)
 	}
 	for what, finish := range again {
 		v := b.recorded(id)
 		v.Quota, v.Project, v.Assigning = 0, 0, false
-		must(t, writeVolume(filepath.Join(b.state, dirVolumes, id), v))
+		sandbox.Must(t, store.WriteVolume(filepath.Join(b.state, store.DirVolumes, id), v))
 		b.restart()
 		f.set(nil, errors.New("cut short"))
-		wantCode(t, b.modify(id, quota("10MiB")), codes.Internal, "cut short")
+		sandbox.WantCode(t, b.modify(id, quota("10MiB")), codes.Internal, "cut short")
 		if v = b.recorded(id); !v.Assigning || v.Quota != 10*mib {
 			t.Fatalf("%s: recorded is %+v", what, v)
 		}
 		b.wantHealth(id, "DEGRADED QuotaNotEnforced", "not all of the volume")
 		f.set(nil, nil)
 		finish()
-		await(t, what, func() bool { return !b.recorded(id).Assigning })
+		sandbox.Await(t, what, func() bool { return !b.recorded(id).Assigning })
 		if limit, assigned := f.state(v.Project); limit != 10*mib || assigned != 1 {
 			t.Errorf("%s: in force are %d bytes, assigned %d times", what, limit, assigned)
 		}
 		// The limit alone may be lost as well.
-		must(t, f.limit(v.Project, 0))
+		sandbox.Must(t, f.limit(v.Project, 0))
 		b.wantHealth(id, "DEGRADED QuotaNotEnforced", "the limit is 0 bytes")
 		finish()
-		await(t, what, func() bool { limit, _ := f.state(v.Project); return limit == 10*mib })
-		await(t, "good health", func() bool {
+		sandbox.Await(t, what, func() bool { limit, _ := f.state(v.Project); return limit == 10*mib })
+		sandbox.Await(t, "good health", func() bool {
 			h, err := b.ControllerGetVolumeHealth(background(), &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
 			return err == nil && len(h.GetVolumeHealth().GetHealthStatuses()) == 0
 		})
@@ -259,18 +248,18 @@ func TestQuotaCutShort(t *testing.T) {
 	// If quotas are no longer available, the volume is still mounted, and its health reports it.
 	f.set(errors.New("mounted without prjquota"), nil)
 	b.restart()
-	must(t, b.stage(id, c))
+	sandbox.Must(t, b.stage(id, c))
 	b.wantHealth(id, "DEGRADED QuotaNotEnforced", "mounted without prjquota")
 	if u := b.bytesOf(id, b.staging(id)); u.GetTotal() == 10*mib {
 		t.Errorf("stats of a quota that is not in force: %v", u)
 	}
-	wantCode(t, b.modify(id, quota("20MiB")), codes.InvalidArgument, "mounted without prjquota")
+	sandbox.WantCode(t, b.modify(id, quota("20MiB")), codes.InvalidArgument, "mounted without prjquota")
 	b.clear(id)
 }
 
 // TestQuotaByTheKernel uses real project quotas if the kernel supports them.
 func TestQuotaByTheKernel(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	for fsType, mkfs := range map[string][]string{
 		"xfs":  {"mkfs.xfs", "-q"},
 		"ext4": {"mkfs.ext4", "-q", "-O", "quota,project", "-E", "quotatype=prjquota"},
@@ -278,7 +267,7 @@ func TestQuotaByTheKernel(t *testing.T) {
 		t.Run(fsType, func(t *testing.T) {
 			b := newBench(t)
 			b.stop()
-			dir := mkdir(t, b.path("fs"))
+			dir := sandbox.Mkdir(t, b.path("fs"))
 			if err := mountWith(t, dir, fsType, mkfs); err != nil {
 				t.Skipf("this kernel has no project quotas of %s: %v", fsType, err)
 			}
@@ -294,22 +283,22 @@ func TestQuotaByTheKernel(t *testing.T) {
 func mountWith(t *testing.T, dir, fsType string, mkfs []string) error {
 	t.Helper()
 	img := dir + ".img"
-	must(t, os.WriteFile(img, nil, 0o600))
-	must(t, os.Truncate(img, 400*mib))
+	sandbox.Must(t, os.WriteFile(img, nil, 0o600))
+	sandbox.Must(t, os.Truncate(img, 400*mib))
 	if out, err := exec.Command(mkfs[0], append(mkfs[1:], img)...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", mkfs[0], err, out)
 	}
-	l, err := attachLoop(img, false)
-	must(t, err)
+	l, err := loopdev.AttachLoop(img, false)
+	sandbox.Must(t, err)
 	t.Cleanup(func() {
-		if err := detachLoop(background(), "of the test", img, l); err != nil {
+		if err := loopdev.DetachLoop(background(), "of the test", img, l); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := unix.Mount(l.path(), dir, fsType, 0, "prjquota"); err != nil {
+	if err := unix.Mount(l.Path(), dir, fsType, 0, "prjquota"); err != nil {
 		return err
 	}
-	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	t.Cleanup(func() { sandbox.Must(t, unix.Unmount(dir, 0)) })
 	return nil
 }
 
@@ -317,37 +306,37 @@ func testKernelQuota(t *testing.T, b *bench) {
 	t.Helper()
 	c := mountCap(writer, "")
 	fresh, err := b.createWith("fresh", quota("8MiB"), nil)
-	must(t, err)
+	sandbox.Must(t, err)
 	full, err := b.createWith("full", nil, nil)
-	must(t, err)
+	sandbox.Must(t, err)
 	for _, id := range []string{fresh, full} {
-		must(t, b.stage(id, c))
-		must(t, os.Chmod(b.staging(id), 0o777))
+		sandbox.Must(t, b.stage(id, c))
+		sandbox.Must(t, os.Chmod(b.staging(id), 0o777))
 	}
-	must(t, b.fill(full, "sub/before", 4))
-	must(t, os.Symlink("/", filepath.Join(b.staging(full), "sub", "link")))
-	must(t, unix.Mkfifo(filepath.Join(b.staging(full), "sub", "pipe"), 0o600))
-	must(t, b.modify(full, quota("8MiB")))
+	sandbox.Must(t, b.fill(full, "sub/before", 4))
+	sandbox.Must(t, os.Symlink("/", filepath.Join(b.staging(full), "sub", "link")))
+	sandbox.Must(t, unix.Mkfifo(filepath.Join(b.staging(full), "sub", "pipe"), 0o600))
+	sandbox.Must(t, b.modify(full, quota("8MiB")))
 	if u := b.bytesOf(full, b.staging(full)); u.GetTotal() != 8*mib || u.GetUsed() < 4*mib || u.GetUsed() > 5*mib {
 		t.Errorf("what was there does not count: %v", u)
 	}
 	for _, id := range []string{fresh, full} {
 		b.wantHealth(id, "")
-		must(t, b.fill(id, "a", 2))
+		sandbox.Must(t, b.fill(id, "a", 2))
 		if err := b.fill(id, "b", 20); err == nil {
 			t.Errorf("20 MiB went into 8: %v", b.bytesOf(id, b.staging(id)))
 		}
 		if u := b.bytesOf(id, b.staging(id)); u.GetTotal() != 8*mib || u.GetUsed() > 8*mib {
 			t.Errorf("stats: %v", u)
 		}
-		must(t, b.modify(id, quota("64MiB")))
-		must(t, b.fill(id, "c", 20))
+		sandbox.Must(t, b.modify(id, quota("64MiB")))
+		sandbox.Must(t, b.fill(id, "c", 20))
 		b.restart()
 		if u := b.bytesOf(id, b.staging(id)); u.GetTotal() != 64*mib || u.GetUsed() < 22*mib {
 			t.Errorf("stats: %v", u)
 		}
-		must(t, b.modify(id, quota("none")))
-		must(t, b.fill(id, "d", 80))
+		sandbox.Must(t, b.modify(id, quota("none")))
+		sandbox.Must(t, b.fill(id, "d", 80))
 		b.clear(id)
 	}
 }
@@ -357,13 +346,13 @@ func (b *bench) fill(id, name string, size int) error {
 	b.t.Helper()
 	p := filepath.Join(b.staging(id), name)
 	if dir := filepath.Dir(p); dir != b.staging(id) {
-		must(b.t, os.MkdirAll(dir, 0o777))
-		must(b.t, os.Chmod(dir, 0o777))
+		sandbox.Must(b.t, os.MkdirAll(dir, 0o777))
+		sandbox.Must(b.t, os.Chmod(dir, 0o777))
 	}
 	cmd := exec.Command("dd", "if=/dev/zero", "bs=1M", fmt.Sprintf("count=%d", size))
 	f, err := os.Create(p)
-	must(b.t, err)
-	must(b.t, os.Chown(p, 65534, 65534))
+	sandbox.Must(b.t, err)
+	sandbox.Must(b.t, os.Chown(p, 65534, 65534))
 	cmd.Stdout = f
 	var words strings.Builder
 	cmd.Stderr = &words
@@ -380,8 +369,8 @@ func (b *bench) fill(id, name string, size int) error {
 func TestQuotaOfCopy(t *testing.T) {
 	b, f := newQuotaBench(t)
 	src, err := b.createWith("src", quota("5MiB"), nil)
-	must(t, err)
-	write(t, filepath.Join(b.data(src), "f"), "text")
+	sandbox.Must(t, err)
+	sandbox.Write(t, filepath.Join(b.data(src), "f"), "text")
 	plain := b.copyOf("plain", fromSnap(b.snap("s", src)), mountCap(writer, ""))
 	if v := b.recorded(plain); v.Quota != 0 || v.Project != 0 {
 		t.Errorf("a copy took over a quota: %+v", v)
@@ -389,10 +378,10 @@ func TestQuotaOfCopy(t *testing.T) {
 	req := copyReq("limited", fromVolume(src), mountCap(writer, ""))
 	req.MutableParameters = quota("7MiB")
 	resp, err := b.CreateVolume(background(), req)
-	must(t, err)
+	sandbox.Must(t, err)
 	v := b.recorded(resp.GetVolume().GetVolumeId())
 	if l, a := f.state(v.Project); v.Quota != 7*mib || l != 7*mib || a != 1 || v.Project == b.recorded(src).Project {
 		t.Errorf("recorded is %+v, in force are %d bytes, assigned %d times", v, l, a)
 	}
-	wantContent(t, filepath.Join(b.data(v.ID), "f"), "text")
+	sandbox.WantContent(t, filepath.Join(b.data(v.ID), "f"), "text")
 }

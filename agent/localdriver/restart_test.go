@@ -8,6 +8,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // TestRestart stops the driver with volumes in use and starts another. The mounts must be the same
@@ -22,7 +25,7 @@ func TestRestart(t *testing.T) {
 	}
 	fs := mountCap(writer, "")
 	all := []one{{b.create("d", 0, nil, fs), b.path("d"), fs, false}}
-	if !inUserNamespace(t) {
+	if !sandbox.InUserNamespace(t) {
 		many := blockCap(multiWriter)
 		all = append(all,
 			one{b.create("i", 16*mib, image(""), fs), b.path("i"), fs, true},
@@ -33,28 +36,28 @@ func TestRestart(t *testing.T) {
 	}
 	mounts := map[string]uint64{}
 	for _, v := range all {
-		must(t, b.stage(v.id, v.cap))
-		must(t, b.publish(v.id, v.target, v.cap, v.readOnly))
+		sandbox.Must(t, b.stage(v.id, v.cap))
+		sandbox.Must(t, b.publish(v.id, v.target, v.cap, v.readOnly))
 		mounts[v.target] = mountID(t, v.target)
 	}
 	f, err := os.Create(filepath.Join(all[0].target, "log"))
-	must(t, err)
+	sandbox.Must(t, err)
 	_, err = f.WriteString("before ")
-	must(t, err)
+	sandbox.Must(t, err)
 	b.restart()
 	_, err = f.WriteString("after")
-	must(t, err)
-	must(t, f.Close())
-	wantContent(t, filepath.Join(all[0].target, "log"), "before after")
+	sandbox.Must(t, err)
+	sandbox.Must(t, f.Close())
+	sandbox.WantContent(t, filepath.Join(all[0].target, "log"), "before after")
 	for _, v := range all {
-		wantCode(t, b.publish(v.id, b.path("second"), oneTarget(v.cap), v.readOnly), codes.FailedPrecondition, v.target)
-		attached := len(loopsUnder(filepath.Join(b.state, dirVolumes, v.id)))
-		must(t, b.stage(v.id, v.cap))
-		must(t, b.publish(v.id, v.target, v.cap, v.readOnly))
+		sandbox.WantCode(t, b.publish(v.id, b.path("second"), oneTarget(v.cap), v.readOnly), codes.FailedPrecondition, v.target)
+		attached := len(sandbox.LoopsUnder(filepath.Join(b.state, store.DirVolumes, v.id)))
+		sandbox.Must(t, b.stage(v.id, v.cap))
+		sandbox.Must(t, b.publish(v.id, v.target, v.cap, v.readOnly))
 		if got := mountID(t, v.target); got != mounts[v.target] {
 			t.Errorf("%s is another mount than before", v.target)
 		}
-		if got := len(loopsUnder(filepath.Join(b.state, dirVolumes, v.id))); got != attached {
+		if got := len(sandbox.LoopsUnder(filepath.Join(b.state, store.DirVolumes, v.id))); got != attached {
 			t.Errorf("volume %s has %d devices, before %d", v.id, got, attached)
 		}
 		b.clear(v.id, v.target)
@@ -71,20 +74,20 @@ func oneTarget(c *csi.VolumeCapability) *csi.VolumeCapability {
 
 // TestStagingLost unmounts the staging path without the driver's knowledge, with a target in use.
 func TestStagingLost(t *testing.T) {
-	needLoops(t)
+	sandbox.NeedLoops(t)
 	b := newBench(t)
 	c := mountCap(writer, "")
 	id := b.create("i", 16*mib, image(""), c)
 	target := b.path("t")
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, false))
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, target, c, false))
 	f, err := os.Create(filepath.Join(target, "f"))
-	must(t, err)
-	must(t, exec.Command("umount", b.staging(id)).Run())
-	must(t, b.stage(id, c))
+	sandbox.Must(t, err)
+	sandbox.Must(t, exec.Command("umount", b.staging(id)).Run())
+	sandbox.Must(t, b.stage(id, c))
 	_, err = f.WriteString("goes on")
-	must(t, err)
-	must(t, f.Close())
-	wantContent(t, filepath.Join(b.staging(id), "f"), "goes on")
+	sandbox.Must(t, err)
+	sandbox.Must(t, f.Close())
+	sandbox.WantContent(t, filepath.Join(b.staging(id), "f"), "goes on")
 	b.clear(id, target)
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
 // The id of an unprivileged user.
@@ -15,16 +17,16 @@ const nobody = 65534
 // TestWithoutRoot repeats the directory tests as an ordinary user, in a user namespace and a mount
 // namespace.
 func TestWithoutRoot(t *testing.T) {
-	if inUserNamespace(t) {
+	if sandbox.InUserNamespace(t) {
 		t.Skip("all tests run without root already")
 	}
-	dir := shortDir(t)
-	must(t, os.Chown(dir, nobody, nobody))
-	must(t, os.Chmod(os.Getenv(envBase), 0o755))
+	dir := sandbox.ShortDir(t)
+	sandbox.Must(t, os.Chown(dir, nobody, nobody))
+	sandbox.Must(t, os.Chmod(os.Getenv(sandbox.EnvBase), 0o755))
 	cmd := exec.Command("/proc/self/exe", "-test.v",
 		"-test.run=^(TestDirectory|TestSnapshotDirectory|TestSnapshotOfDirectoryInUse|TestCopyStaysInside|TestGroupSnapshot|TestSlowCopy|TestImageNeedsLoops|TestReadOnly|TestDeleteInUse|TestPlantedMount|TestRestart|TestMountFlags|TestSizeIsAPromise|TestTypeLeftOut)$")
-	cmd.Env = append(os.Environ(), envMode+"="+modeTests, envBase+"="+dir)
-	cmd.SysProcAttr = namespaces(nobody, nobody)
+	cmd.Env = append(os.Environ(), sandbox.EnvMode+"="+sandbox.ModeTests, sandbox.EnvBase+"="+dir)
+	cmd.SysProcAttr = sandbox.Namespaces(nobody, nobody)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestDirectory ") || !strings.Contains(string(out), "--- PASS: TestImageNeedsLoops ") {
 		t.Fatalf("the tests failed without root: %v\n%s", err, out)
@@ -32,12 +34,12 @@ func TestWithoutRoot(t *testing.T) {
 }
 
 func TestImageNeedsLoops(t *testing.T) {
-	if !inUserNamespace(t) {
+	if !sandbox.InUserNamespace(t) {
 		t.Skip("root has loop devices; TestWithoutRoot runs this one")
 	}
 	b := newBench(t)
 	_, err := b.CreateVolume(background(), createReq("img", 16*mib, image("ext4"), mountCap(writer, "")))
-	wantCode(t, err, codes.FailedPrecondition, "loop", "root", `type "directory"`)
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "loop", "root", `type "directory"`)
 	if got := b.listed(); len(got) != 0 {
 		t.Errorf("listed %v", got)
 	}

@@ -15,6 +15,11 @@ import (
 	"github.com/onsi/ginkgo/v2"
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
+
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // sanityKinds are the kinds of volumes with which the suite runs.
@@ -24,9 +29,9 @@ var sanityKinds = []struct {
 	params       map[string]string
 	loops        bool
 }{
-	{"directory", "mount", 10 * mib, map[string]string{paramType: typeDirectory}, false},
-	{"image", "mount", 16 * mib, map[string]string{paramType: typeImage, paramFSType: "ext4"}, true},
-	{"raw-block", "block", 16 * mib, map[string]string{paramType: typeImage}, true},
+	{"directory", "mount", 10 * mib, map[string]string{store.ParamType: store.TypeDirectory}, false},
+	{"image", "mount", 16 * mib, map[string]string{store.ParamType: store.TypeImage, store.ParamFSType: "ext4"}, true},
+	{"raw-block", "block", 16 * mib, map[string]string{store.ParamType: store.TypeImage}, true},
 }
 
 // sanityExplained gives the reasons for specs that the suite skips with these words.
@@ -44,7 +49,7 @@ const noAttach = "a local volume is on its node always; nothing has to be attach
 // suite per process, so all kinds run in one separate process.
 func TestSanity(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), envMode+"="+modeSanity, envBase+"="+shortDir(t))
+	cmd.Env = append(os.Environ(), sandbox.EnvMode+"="+modeSanity, sandbox.EnvBase+"="+sandbox.ShortDir(t))
 	out, err := cmd.CombinedOutput()
 	lines := regexp.MustCompile(`(?m)^sanity (\S+): run (\d+), passed (\d+), failed (\d+), skipped (\d+)$`).FindAllStringSubmatch(string(out), -1)
 	for _, l := range lines {
@@ -66,7 +71,7 @@ func TestSanity(t *testing.T) {
 		t.Errorf("explained, but not skipped: %v", stale)
 	}
 	want := len(sanityKinds)
-	if checkLoopControl() != nil {
+	if loopdev.CheckLoopControl() != nil {
 		want = 1
 	}
 	if err != nil || len(lines) != want {
@@ -79,10 +84,10 @@ type sanityResult struct{ failed bool }
 func (r *sanityResult) Fail() { r.failed = true }
 
 func runSanitySuite() int {
-	base := os.Getenv(envBase)
+	base := os.Getenv(sandbox.EnvBase)
 	var names []string
 	for _, k := range sanityKinds {
-		if k.loops && checkLoopControl() != nil {
+		if k.loops && loopdev.CheckLoopControl() != nil {
 			continue
 		}
 		dir := filepath.Join(base, k.name)
@@ -95,7 +100,7 @@ func runSanitySuite() int {
 		cfg.Address = "unix://" + filepath.Join(dir, "csi.sock")
 		cfg.TargetPath, cfg.StagingPath = filepath.Join(dir, "mnt"), filepath.Join(dir, "stg")
 		cfg.TestVolumeSize, cfg.TestVolumeAccessType, cfg.TestVolumeParameters = k.size, k.access, k.params
-		cfg.TestVolumeExpandSize, cfg.TestVolumeMutableParameters = 2*k.size, map[string]string{paramQuota: noQuota}
+		cfg.TestVolumeExpandSize, cfg.TestVolumeMutableParameters = 2*k.size, map[string]string{request.ParamQuota: request.NoQuota}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {

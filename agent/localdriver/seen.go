@@ -1,10 +1,14 @@
 package localdriver
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+)
 
 // seen remembers the paths at which volumes may be mounted, so that a call need not search a table
 // of thousands of mounts. It is only a hint: every user checks a path before relying on it. A
-// volume that is not known here, as after a restart, is searched for once in the mount table.
+// Volume that is not known here, as after a restart, is searched for once in the mount table.
 type seen struct {
 	mu     sync.Mutex
 	points map[string]map[string]bool // volume id → paths
@@ -19,7 +23,7 @@ func (s *seen) devices(id string) []string {
 }
 
 // learnDevices replaces the names of a volume's loop devices.
-func (s *seen) learnDevices(id string, loops []loopDevice) {
+func (s *seen) learnDevices(id string, loops []loopdev.LoopDevice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -28,7 +32,7 @@ func (s *seen) learnDevices(id string, loops []loopDevice) {
 	}
 	names := make([]string, len(loops))
 	for i, l := range loops {
-		names[i] = l.name
+		names[i] = l.Name
 	}
 
 	s.loops[id] = names
@@ -68,7 +72,7 @@ func (s *seen) forget(id, path string) {
 	delete(s.points[id], path)
 }
 
-// drop makes a deleted volume unknown.
+// Drop makes a deleted volume unknown.
 func (s *seen) drop(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

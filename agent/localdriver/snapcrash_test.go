@@ -7,9 +7,12 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// The points that store.tap reports, grouped by the operations that pass them.
+// The points that store.StateDir.Tap reports, grouped by the operations that pass them.
 var (
 	makingPoints   = []string{"made", "filled", "written", "placed"}
 	freezingPoints = []string{"noted", "frozen", "thawed"}
@@ -26,10 +29,10 @@ func TestKilledAtEveryPoint(t *testing.T) {
 	one, two := b.create("one", 16*mib, image("ext4"), fs), b.create("two", 16*mib, image("ext4"), fs)
 	files := b.create("files", 0, nil, dir)
 	for _, id := range []string{one, two} {
-		must(t, b.stage(id, fs))
-		write(t, filepath.Join(b.staging(id), "f"), id)
+		sandbox.Must(t, b.stage(id, fs))
+		sandbox.Write(t, filepath.Join(b.staging(id), "f"), id)
 	}
-	write(t, filepath.Join(b.data(files), "f"), files)
+	sandbox.Write(t, filepath.Join(b.data(files), "f"), files)
 	kept := b.snap("kept", files)
 	all := []string{one, two, files}
 	for _, ch := range changes(b, all, kept, dir) {
@@ -49,7 +52,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 			undo()
 			b.wantNothingHalf()
 			for _, id := range []string{one, two} {
-				write(t, filepath.Join(b.staging(id), "f"), id) // hangs if it is still frozen
+				sandbox.Write(t, filepath.Join(b.staging(id), "f"), id) // hangs if it is still frozen
 			}
 		}
 	}
@@ -69,17 +72,19 @@ func changes(b *bench, all []string, kept string, c *csi.VolumeCapability) []cha
 	nothing := func() func() { return func() {} }
 	var doomed string
 	return []change{
-		{"create a snapshot", slices.Concat(makingPoints, freezingPoints), func() func() { return func() { must(b.t, b.unsnap(b.snap("s", all[0]))) } }, func() error {
+		{"create a snapshot", slices.Concat(makingPoints, freezingPoints), func() func() { return func() { sandbox.Must(b.t, b.unsnap(b.snap("s", all[0]))) } }, func() error {
 			_, err := b.CreateSnapshot(background(), snapReq("s", all[0]))
 			return err
 		}},
 		{"delete a snapshot", deletingPoints, func() func() { doomed = b.snap("doomed", all[2]); return func() {} }, func() error { return b.unsnap(doomed) }},
-		{"create a group", slices.Concat(makingPoints, freezingPoints, copyingPoints, []string{"frozen 2", "thawed 2"}), func() func() { return func() { must(b.t, b.ungroup(b.group("g", all...).GetGroupSnapshotId())) } }, func() error {
+		{"create a group", slices.Concat(makingPoints, freezingPoints, copyingPoints, []string{"frozen 2", "thawed 2"}), func() func() {
+			return func() { sandbox.Must(b.t, b.ungroup(b.group("g", all...).GetGroupSnapshotId())) }
+		}, func() error {
 			_, err := b.CreateVolumeGroupSnapshot(background(), groupReq("g", all...))
 			return err
 		}},
 		{"delete a group", deletingPoints, func() func() { doomed = b.group("doomed", all...).GetGroupSnapshotId(); return func() {} }, func() error { return b.ungroup(doomed) }},
-		{"restore", makingPoints, func() func() { return func() { must(b.t, b.delete(b.copyOf("r", fromSnap(kept), c))) } }, func() error {
+		{"restore", makingPoints, func() func() { return func() { sandbox.Must(b.t, b.delete(b.copyOf("r", fromSnap(kept), c))) } }, func() error {
 			_, err := b.CreateVolume(background(), copyReq("r", fromSnap(kept), c))
 			return err
 		}},
@@ -98,7 +103,7 @@ func changes(b *bench, all []string, kept string, c *csi.VolumeCapability) []cha
 func (b *bench) wantAllWhole(all []string, dir *csi.VolumeCapability) {
 	b.t.Helper()
 	resp, err := b.ListSnapshots(background(), &csi.ListSnapshotsRequest{})
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	members := map[string]int{}
 	for _, e := range resp.GetEntries() {
 		s := e.GetSnapshot()
@@ -107,14 +112,14 @@ func (b *bench) wantAllWhole(all []string, dir *csi.VolumeCapability) {
 		}
 		if s.GetSourceVolumeId() == all[2] {
 			dup := b.copyOf("check", fromSnap(s.GetSnapshotId()), dir)
-			wantContent(b.t, filepath.Join(b.data(dup), "f"), all[2])
-			must(b.t, b.delete(dup))
+			sandbox.WantContent(b.t, filepath.Join(b.data(dup), "f"), all[2])
+			sandbox.Must(b.t, b.delete(dup))
 			continue
 		}
 		c := mountCap(writer, "ext4")
 		dup := b.copyOf("check", fromSnap(s.GetSnapshotId()), c)
-		must(b.t, b.stage(dup, c))
-		wantContent(b.t, filepath.Join(b.staging(dup), "f"), s.GetSourceVolumeId())
+		sandbox.Must(b.t, b.stage(dup, c))
+		sandbox.WantContent(b.t, filepath.Join(b.staging(dup), "f"), s.GetSourceVolumeId())
 		b.clear(dup)
 	}
 	for g, n := range members {
@@ -122,8 +127,8 @@ func (b *bench) wantAllWhole(all []string, dir *csi.VolumeCapability) {
 			b.t.Errorf("group %s has %d snapshots of %d", g, n, len(all))
 		}
 	}
-	groups, err := os.ReadDir(filepath.Join(b.state, dirGroups))
-	must(b.t, err)
+	groups, err := os.ReadDir(filepath.Join(b.state, store.DirGroups))
+	sandbox.Must(b.t, err)
 	if len(groups) != len(members) {
 		b.t.Errorf("%d groups are on disk, %d are listed", len(groups), len(members))
 	}

@@ -4,45 +4,31 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
-
-// sparseFile makes a file that is one large hole.
-func sparseFile(t *testing.T, path string, size int64) string {
-	t.Helper()
-	f, err := os.Create(path)
-	must(t, err)
-	must(t, f.Truncate(size))
-	must(t, f.Close())
-	return path
-}
-
-func run(t *testing.T, name string, args ...string) {
-	t.Helper()
-	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%s %v: %v: %s", name, args, err, out)
-	}
-}
 
 // newBenchOn starts a driver whose state directory is on a separate filesystem.
 func newBenchOn(t *testing.T, fsType string) *bench {
 	t.Helper()
-	needLoops(t)
-	b := &bench{t: t, dir: shortDir(t)}
-	b.state = mkdir(t, b.dir, "state")
-	disk := shortDir(t)
-	tmpfs(t, disk, "size=1100m") // in memory, so no test waits for a disk
-	img := sparseFile(t, filepath.Join(disk, "disk"), 1*gib)
-	must(t, format(background(), fsType, img))
-	run(t, "mount", "-o", "loop", "-t", fsType, img, b.state)
+	sandbox.NeedLoops(t)
+	b := &bench{t: t, dir: sandbox.ShortDir(t)}
+	b.state = sandbox.Mkdir(t, b.dir, "state")
+	disk := sandbox.ShortDir(t)
+	sandbox.Tmpfs(t, disk, "size=1100m") // in memory, so no test waits for a disk
+	img := sandbox.SparseFile(t, filepath.Join(disk, "disk"), 1*gib)
+	sandbox.Must(t, imagefs.Format(background(), fsType, img))
+	sandbox.Command(t, "mount", "-o", "loop", "-t", fsType, img, b.state)
 	t.Cleanup(func() {
-		must(t, unix.Unmount(b.state, unix.UMOUNT_NOFOLLOW))
-		await(t, "the state directory's device is free", func() bool { return len(loopsUnder(disk)) == 0 })
+		sandbox.Must(t, unix.Unmount(b.state, unix.UMOUNT_NOFOLLOW))
+		sandbox.Await(t, "the state directory's device is free", func() bool { return len(sandbox.LoopsUnder(disk)) == 0 })
 	})
 	return startBench(t, b)
 }
@@ -55,7 +41,7 @@ func snapReq(name, source string) *csi.CreateSnapshotRequest {
 func (b *bench) snap(name, source string) string {
 	b.t.Helper()
 	resp, err := b.CreateSnapshot(background(), snapReq(name, source))
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	if !resp.GetSnapshot().GetReadyToUse() {
 		b.t.Errorf("snapshot %q is not ready", name)
 	}
@@ -85,14 +71,14 @@ func copyReq(name string, src *csi.VolumeContentSource, caps ...*csi.VolumeCapab
 func (b *bench) copyOf(name string, src *csi.VolumeContentSource, caps ...*csi.VolumeCapability) string {
 	b.t.Helper()
 	resp, err := b.CreateVolume(background(), copyReq(name, src, caps...))
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	return resp.GetVolume().GetVolumeId()
 }
 
 func (b *bench) snapshots(req *csi.ListSnapshotsRequest) []string {
 	b.t.Helper()
 	resp, err := b.ListSnapshots(background(), req)
-	must(b.t, err)
+	sandbox.Must(b.t, err)
 	var ids []string
 	for _, e := range resp.GetEntries() {
 		ids = append(ids, e.GetSnapshot().GetSnapshotId())
@@ -101,13 +87,15 @@ func (b *bench) snapshots(req *csi.ListSnapshotsRequest) []string {
 }
 
 // data returns the directory with the files of a directory volume.
-func (b *bench) data(id string) string { return filepath.Join(b.state, dirVolumes, id, dataDir) }
+func (b *bench) data(id string) string {
+	return filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
+}
 
 // wantNothingHalf waits until tmp, trash and frozen are empty.
 func (b *bench) wantNothingHalf() {
 	b.t.Helper()
-	await(b.t, "tmp and trash are empty", func() bool {
-		for _, d := range []string{dirTmp, dirTrash, dirFrozen} {
+	sandbox.Await(b.t, "tmp and trash are empty", func() bool {
+		for _, d := range []string{store.DirTmp, store.DirTrash, store.DirFrozen} {
 			list, err := os.ReadDir(filepath.Join(b.state, d))
 			if err != nil || len(list) > 0 {
 				return false
@@ -122,14 +110,14 @@ func (b *bench) dying(point string) (died func()) {
 	b.t.Helper()
 	sock := b.path("csi.sock")
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), envMode+"="+modeDriver, envDie+"="+point, "CSI_ENDPOINT="+sock, "STATE_DIR="+b.state)
-	must(b.t, cmd.Start())
+	cmd.Env = append(os.Environ(), sandbox.EnvMode+"="+modeDriver, envDie+"="+point, "CSI_ENDPOINT="+sock, "STATE_DIR="+b.state)
+	sandbox.Must(b.t, cmd.Start())
 	conn := b.dial(sock)
 	return func() {
 		b.t.Helper()
 		_ = cmd.Process.Signal(unix.SIGTERM) // has no effect if it has killed itself already
 		err := cmd.Wait()
-		must(b.t, conn.Close())
+		sandbox.Must(b.t, conn.Close())
 		if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != unix.SIGKILL {
 			b.t.Errorf("the driver did not kill itself at %q: %v", point, err)
 		}
@@ -161,5 +149,3 @@ func (g *gate) tap(point string) {
 		<-g.open
 	}
 }
-
-func sorted(ids ...string) []string { return slices.Sorted(slices.Values(ids)) }

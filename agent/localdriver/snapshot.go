@@ -8,76 +8,62 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
-
-// The only parameter of snapshots and group snapshots, and its only value.
-const (
-	paramConsistency   = "consistency"
-	consistencyPerFile = "per-file"
-)
-
-// parseConsistency reports whether a directory may be copied file by file while it has writers.
-func parseConsistency(m map[string]string) (perFile bool, err error) {
-	for _, k := range sortedKeys(m) {
-		switch {
-		case k != paramConsistency:
-			return false, invalidf("unknown parameter %q; for snapshots the local driver knows %s", k, paramConsistency)
-		case m[k] != consistencyPerFile:
-			return false, invalidf("parameter %q: %q is not %s", k, m[k], consistencyPerFile)
-		}
-		perFile = true
-	}
-
-	return perFile, nil
-}
 
 // CreateSnapshot copies a volume as it is at one moment. If the copy takes longer than a call, the
 // call returns ABORTED with the progress, and the caller repeats it. A returned snapshot is always
 // ready.
 func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	name, source := req.GetName(), req.GetSourceVolumeId()
-	if err := checkName("snapshot", name); err != nil {
+	if err := request.CheckName("snapshot", name); err != nil {
 		return nil, err
 	}
 	if source == "" {
-		return nil, invalidf("the source volume id is empty")
+		return nil, csierr.Invalidf("the source volume id is empty")
 	}
 
-	perFile, err := parseConsistency(req.GetParameters())
+	perFile, err := request.ParseConsistency(req.GetParameters())
 	if err != nil {
 		return nil, err
 	}
-	if have, ok := d.store.snapshotByName(name); ok {
-		return have.answer(source)
+	if have, ok := d.store.SnapshotByName(name); ok {
+		return answerSnapshot(have, source)
 	}
 	if _, err := d.volume(source); err != nil {
 		return nil, err
 	}
 
-	err = d.jobs.do(ctx, "snapshot/"+name, fmt.Sprint(source, perFile), "snapshot \""+name+"\" of volume \""+source+"\"",
-		func(ctx context.Context, p *progress) error { return d.makeSnapshot(ctx, name, source, perFile, p) })
+	err = d.jobs.Do(ctx, "snapshot/"+name, fmt.Sprint(source, perFile), "snapshot \""+name+"\" of volume \""+source+"\"",
+		func(ctx context.Context, p *jobs.Progress) error {
+			return d.makeSnapshot(ctx, name, source, perFile, p)
+		})
 	if err != nil {
 		return nil, err
 	}
 
-	have, ok := d.store.snapshotByName(name)
+	have, ok := d.store.SnapshotByName(name)
 	if !ok {
-		return nil, codedf(codes.Aborted, "snapshot %q was deleted as soon as it was made", name)
+		return nil, csierr.Errorf(codes.Aborted, "snapshot %q was deleted as soon as it was made", name)
 	}
 
-	return have.answer(source)
+	return answerSnapshot(have, source)
 }
 
-// answer returns the snapshot if it has the requested source volume.
-func (s snapshot) answer(source string) (*csi.CreateSnapshotResponse, error) {
+// answerSnapshot returns the snapshot if it has the requested source volume.
+func answerSnapshot(s store.Snapshot, source string) (*csi.CreateSnapshotResponse, error) {
 	if s.Source != source {
-		return nil, existsf("snapshot %q exists, of volume %q and not of %q", s.Name, s.Source, source)
+		return nil, csierr.Existsf("snapshot %q exists, of volume %q and not of %q", s.Name, s.Source, source)
 	}
-	return &csi.CreateSnapshotResponse{Snapshot: s.csi()}, nil
+	return &csi.CreateSnapshotResponse{Snapshot: s.CSI()}, nil
 }
 
-func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile bool, p *progress) error {
-	if _, ok := d.store.snapshotByName(name); ok {
+func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile bool, p *jobs.Progress) error {
+	if _, ok := d.store.SnapshotByName(name); ok {
 		return nil // made since the caller's check
 	}
 
@@ -87,8 +73,8 @@ func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile 
 	}
 	defer c.release()
 
-	snap := newSnapshot(name, "", c.volumes()[0])
-	err = d.store.addSnapshot(ctx, snap, func(dir string) error { return c.take(ctx, []string{dir}, p) })
+	snap := store.NewSnapshot(name, "", c.volumes()[0])
+	err = d.store.AddSnapshot(ctx, snap, func(dir string) error { return c.take(ctx, []string{dir}, p) })
 	if err == nil {
 		d.log.Info("took a snapshot", "snapshot_id", snap.ID, "name", name, "volume_id", source)
 	}
@@ -101,32 +87,32 @@ func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile 
 func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	id := req.GetSnapshotId()
 	if id == "" {
-		return nil, invalidf("the snapshot id is empty")
+		return nil, csierr.Invalidf("the snapshot id is empty")
 	}
-	if !validIDOf(snapPrefix, id) {
+	if !store.ValidIDOf(store.SnapPrefix, id) {
 		return &csi.DeleteSnapshotResponse{}, nil
 	}
 
-	unlock, err := d.lock(id)
+	unlock, err := d.locks.Lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 
-	switch snap, err := d.store.getSnapshot(id); {
-	case errors.Is(err, errNoSnapshot): // perhaps deleted, but not purged yet
+	switch snap, err := d.store.GetSnapshot(id); {
+	case errors.Is(err, store.ErrNoSnapshot): // perhaps deleted, but not purged yet
 	case err != nil:
 		return nil, err
 	case snap.Group != "":
-		return nil, invalidf("snapshot %q is part of group snapshot %q and can only be deleted with it", id, snap.Group)
+		return nil, csierr.Invalidf("snapshot %q is part of group snapshot %q and can only be deleted with it", id, snap.Group)
 	default:
-		if err := d.store.trashSnapshot(snap); err != nil {
+		if err := d.store.TrashSnapshot(snap); err != nil {
 			return nil, err
 		}
 		d.log.Info("deleted a snapshot", "snapshot_id", id, "name", snap.Name)
 	}
 
-	if err := d.store.purge(ctx, id); err != nil {
+	if err := d.store.Purge(ctx, id); err != nil {
 		return nil, err
 	}
 
@@ -136,15 +122,15 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 // ListSnapshots pages like ListVolumes. A filter without a match gives an empty list.
 func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	if req.GetMaxEntries() < 0 {
-		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
+		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
 	}
 
 	after := req.GetStartingToken()
-	if after != "" && !validIDOf(snapPrefix, after) {
-		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
+	if after != "" && !store.ValidIDOf(store.SnapPrefix, after) {
+		return nil, csierr.Errorf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
 
-	all := slices.DeleteFunc(d.store.listSnapshots(), func(s snapshot) bool {
+	all := slices.DeleteFunc(d.store.ListSnapshots(), func(s store.Snapshot) bool {
 		return s.ID <= after || req.GetSnapshotId() != "" && s.ID != req.GetSnapshotId() ||
 			req.GetSourceVolumeId() != "" && s.Source != req.GetSourceVolumeId()
 	})
@@ -155,7 +141,7 @@ func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest)
 	}
 
 	for _, s := range all {
-		resp.Entries = append(resp.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: s.csi()})
+		resp.Entries = append(resp.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: s.CSI()})
 	}
 
 	return resp, nil
@@ -167,17 +153,17 @@ func (d *driver) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*c
 	if err != nil {
 		return nil, err
 	}
-	return &csi.GetSnapshotResponse{Snapshot: snap.csi()}, nil
+	return &csi.GetSnapshotResponse{Snapshot: snap.CSI()}, nil
 }
 
-// snapshot finds a snapshot by the id in a request.
-func (d *driver) snapshot(id string) (snapshot, error) {
+// Snapshot finds a Snapshot by the id in a request.
+func (d *driver) snapshot(id string) (store.Snapshot, error) {
 	if id == "" {
-		return snapshot{}, invalidf("the snapshot id is empty")
+		return store.Snapshot{}, csierr.Invalidf("the snapshot id is empty")
 	}
-	snap, err := d.store.getSnapshot(id)
-	if errors.Is(err, errNoSnapshot) {
-		return snap, codedf(codes.NotFound, "no snapshot %q", id)
+	snap, err := d.store.GetSnapshot(id)
+	if errors.Is(err, store.ErrNoSnapshot) {
+		return snap, csierr.Errorf(codes.NotFound, "no snapshot %q", id)
 	}
 	return snap, err
 }

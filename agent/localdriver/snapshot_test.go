@@ -10,6 +10,10 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // TestSnapshotDirectory follows a directory volume through snapshots, copies and deletions.
@@ -18,45 +22,45 @@ func TestSnapshotDirectory(t *testing.T) {
 	c := mountCap(writer, "")
 	src := b.create("src", 5000, asDirectory, c)
 	other := b.create("other", 0, nil, c)
-	write(t, filepath.Join(b.data(src), "f"), "one")
+	sandbox.Write(t, filepath.Join(b.data(src), "f"), "one")
 	id := b.snap("s", src)
-	write(t, filepath.Join(b.data(src), "f"), "two")
+	sandbox.Write(t, filepath.Join(b.data(src), "f"), "two")
 
 	// The name identifies the snapshot.
 	if again := b.snap("s", src); again != id {
 		t.Errorf("asked again: %q, before %q", again, id)
 	}
 	_, err := b.CreateSnapshot(background(), snapReq("s", other))
-	wantCode(t, err, codes.AlreadyExists, src, other)
+	sandbox.WantCode(t, err, codes.AlreadyExists, src, other)
 	b.restart()
 	if again := b.snap("s", src); again != id {
 		t.Errorf("after a restart: %q, before %q", again, id)
 	}
 
 	got, err := b.GetSnapshot(background(), &csi.GetSnapshotRequest{SnapshotId: id})
-	must(t, err)
+	sandbox.Must(t, err)
 	if s := got.GetSnapshot(); s.GetSizeBytes() != 5000 || s.GetSourceVolumeId() != src || !s.GetReadyToUse() ||
 		time.Since(s.GetCreationTime().AsTime()) > time.Hour || s.GetGroupSnapshotId() != "" {
 		t.Errorf("got %v", s)
 	}
 
 	// Neither needs the other: delete the source, then make a copy, then delete the snapshot.
-	must(t, b.delete(src))
+	sandbox.Must(t, b.delete(src))
 	vol := b.copyOf("copy", fromSnap(id), c)
-	wantContent(t, filepath.Join(b.data(vol), "f"), "one")
-	must(t, b.unsnap(id))
-	must(t, b.unsnap(id))
+	sandbox.WantContent(t, filepath.Join(b.data(vol), "f"), "one")
+	sandbox.Must(t, b.unsnap(id))
+	sandbox.Must(t, b.unsnap(id))
 	if again := b.copyOf("copy", fromSnap(id), c); again != vol {
 		t.Errorf("asked again with the source gone: %q, before %q", again, vol)
 	}
 	second := b.copyOf("second", fromVolume(vol), c)
-	wantContent(t, filepath.Join(b.data(second), "f"), "one")
+	sandbox.WantContent(t, filepath.Join(b.data(second), "f"), "one")
 	_, err = b.CreateVolume(background(), copyReq("second", fromVolume(other), c))
-	wantCode(t, err, codes.AlreadyExists, vol, other)
+	sandbox.WantCode(t, err, codes.AlreadyExists, vol, other)
 	_, err = b.CreateVolume(background(), copyReq("second", nil, c))
-	wantCode(t, err, codes.AlreadyExists, vol)
+	sandbox.WantCode(t, err, codes.AlreadyExists, vol)
 	for _, v := range []string{vol, second, other} {
-		must(t, b.delete(v))
+		sandbox.Must(t, b.delete(v))
 	}
 	b.wantNothingHalf()
 }
@@ -75,27 +79,27 @@ func TestSnapshotRefusals(t *testing.T) {
 		"no name":        {snapReq("", src), codes.InvalidArgument, "name is empty"},
 		"control":        {snapReq("a\nb", src), codes.InvalidArgument, "control"},
 		"no source":      {snapReq("x", ""), codes.InvalidArgument, "source volume id"},
-		"unknown source": {snapReq("x", newID()), codes.NotFound, "no volume"},
+		"unknown source": {snapReq("x", store.NewID()), codes.NotFound, "no volume"},
 		"a path":         {snapReq("x", "../../etc"), codes.NotFound, "no volume"},
 		"parameter":      {&csi.CreateSnapshotRequest{Name: "x", SourceVolumeId: src, Parameters: map[string]string{"speed": "1"}}, codes.InvalidArgument, "consistency"},
 		"value":          {&csi.CreateSnapshotRequest{Name: "x", SourceVolumeId: src, Parameters: map[string]string{"consistency": "no"}}, codes.InvalidArgument, "per-file"},
 	} {
 		_, err := b.CreateSnapshot(background(), try.req)
-		if wantCode(t, err, try.code, try.words); t.Failed() {
+		if sandbox.WantCode(t, err, try.code, try.words); t.Failed() {
 			t.Fatal(what)
 		}
 	}
 	limited := copyReq("x", fromSnap(id), c)
 	limited.CapacityRange = &csi.CapacityRange{LimitBytes: 4000}
 	typed := copyReq("x", fromSnap(id), c)
-	typed.Parameters = map[string]string{paramType: typeImage}
+	typed.Parameters = map[string]string{store.ParamType: store.TypeImage}
 	for what, try := range map[string]struct {
 		req   *csi.CreateVolumeRequest
 		code  codes.Code
 		words string
 	}{
-		"no snapshot":  {copyReq("x", fromSnap(newIDOf(snapPrefix)), c), codes.NotFound, "no snapshot"},
-		"no volume":    {copyReq("x", fromVolume(newID()), c), codes.NotFound, "no volume"},
+		"no snapshot":  {copyReq("x", fromSnap(store.NewIDOf(store.SnapPrefix)), c), codes.NotFound, "no snapshot"},
+		"no volume":    {copyReq("x", fromVolume(store.NewID()), c), codes.NotFound, "no volume"},
 		"empty":        {copyReq("x", &csi.VolumeContentSource{}, c), codes.InvalidArgument, "neither"},
 		"a path":       {copyReq("x", fromSnap("../x"), c), codes.NotFound, "no snapshot"},
 		"too small":    {limited, codes.OutOfRange, "5000"},
@@ -104,15 +108,15 @@ func TestSnapshotRefusals(t *testing.T) {
 		"a filesystem": {copyReq("x", fromSnap(id), mountCap(writer, "ext4")), codes.InvalidArgument, "fs_type"},
 	} {
 		_, err := b.CreateVolume(background(), try.req)
-		if wantCode(t, err, try.code, try.words); t.Failed() {
+		if sandbox.WantCode(t, err, try.code, try.words); t.Failed() {
 			t.Fatal(what)
 		}
 	}
-	_, err := b.GetSnapshot(background(), &csi.GetSnapshotRequest{SnapshotId: newIDOf(snapPrefix)})
-	wantCode(t, err, codes.NotFound, "no snapshot")
-	wantCode(t, b.unsnap(""), codes.InvalidArgument, "empty")
-	must(t, b.unsnap("../../volumes/"+src))
-	must(t, b.unsnap(newIDOf(snapPrefix)))
+	_, err := b.GetSnapshot(background(), &csi.GetSnapshotRequest{SnapshotId: store.NewIDOf(store.SnapPrefix)})
+	sandbox.WantCode(t, err, codes.NotFound, "no snapshot")
+	sandbox.WantCode(t, b.unsnap(""), codes.InvalidArgument, "empty")
+	sandbox.Must(t, b.unsnap("../../volumes/"+src))
+	sandbox.Must(t, b.unsnap(store.NewIDOf(store.SnapPrefix)))
 	if got := b.listed(); !slices.Equal(got, []string{src}) {
 		t.Errorf("listed %v", got)
 	}
@@ -123,7 +127,7 @@ func TestListSnapshots(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	v1, v2 := b.create("v1", 0, nil, c), b.create("v2", 0, nil, c)
-	all := sorted(b.snap("a", v1), b.snap("b", v2), b.snap("c", v1))
+	all := sandbox.Sorted(b.snap("a", v1), b.snap("b", v2), b.snap("c", v1))
 	if got := b.snapshots(&csi.ListSnapshotsRequest{}); !slices.Equal(got, all) {
 		t.Errorf("listed %v, want %v", got, all)
 	}
@@ -141,7 +145,7 @@ func TestListSnapshots(t *testing.T) {
 	var pages []string
 	for token := ""; ; {
 		resp, err := b.ListSnapshots(background(), &csi.ListSnapshotsRequest{MaxEntries: 1, StartingToken: token})
-		must(t, err)
+		sandbox.Must(t, err)
 		for _, e := range resp.GetEntries() {
 			pages = append(pages, e.GetSnapshot().GetSnapshotId())
 		}
@@ -153,9 +157,9 @@ func TestListSnapshots(t *testing.T) {
 		t.Errorf("by pages %v, want %v", pages, all)
 	}
 	_, err := b.ListSnapshots(background(), &csi.ListSnapshotsRequest{StartingToken: "nonsense"})
-	wantCode(t, err, codes.Aborted, "start again")
+	sandbox.WantCode(t, err, codes.Aborted, "start again")
 	_, err = b.ListSnapshots(background(), &csi.ListSnapshotsRequest{MaxEntries: -1})
-	wantCode(t, err, codes.InvalidArgument, "max_entries")
+	sandbox.WantCode(t, err, codes.InvalidArgument, "max_entries")
 }
 
 // TestBrokenSnapshot damages the metadata of one snapshot. The others still work, and its data
@@ -163,17 +167,17 @@ func TestListSnapshots(t *testing.T) {
 func TestBrokenSnapshot(t *testing.T) {
 	b := newBench(t)
 	v := b.create("v", 0, nil, mountCap(writer, ""))
-	write(t, filepath.Join(b.data(v), "f"), "precious")
+	sandbox.Write(t, filepath.Join(b.data(v), "f"), "precious")
 	bad, good := b.snap("bad", v), b.snap("good", v)
-	dir := filepath.Join(b.state, dirSnapshots, bad)
+	dir := filepath.Join(b.state, store.DirSnapshots, bad)
 	for _, text := range []string{"", "{", `{"version":2}`, `{"version":1,"id":"` + good + `","type":"directory"}`} {
-		write(t, filepath.Join(dir, snapFile), text)
+		sandbox.Write(t, filepath.Join(dir, store.SnapFile), text)
 		b.restart()
 		if got := b.snapshots(&csi.ListSnapshotsRequest{}); !slices.Equal(got, []string{good}) {
 			t.Errorf("%q: listed %v", text, got)
 		}
-		wantCode(t, b.unsnap(bad), codes.Internal, bad)
-		wantContent(t, filepath.Join(dir, dataDir, "f"), "precious")
+		sandbox.WantCode(t, b.unsnap(bad), codes.Internal, bad)
+		sandbox.WantContent(t, filepath.Join(dir, store.DataDir, "f"), "precious")
 	}
 }
 
@@ -183,25 +187,25 @@ func TestSnapshotOfDirectoryInUse(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	id := b.create("v", 0, nil, c)
-	write(t, filepath.Join(b.data(id), "f"), "text")
-	must(t, b.stage(id, c))
-	must(t, b.publish(id, b.path("t"), c, false))
+	sandbox.Write(t, filepath.Join(b.data(id), "f"), "text")
+	sandbox.Must(t, b.stage(id, c))
+	sandbox.Must(t, b.publish(id, b.path("t"), c, false))
 	_, err := b.CreateSnapshot(background(), snapReq("s", id))
-	wantCode(t, err, codes.FailedPrecondition, "detach it first", "consistency: per-file", b.path("t")[:4])
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "detach it first", "consistency: per-file", b.path("t")[:4])
 	_, err = b.CreateVolume(background(), copyReq("c", fromVolume(id), c))
-	wantCode(t, err, codes.FailedPrecondition, "detach it first")
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "detach it first")
 	b.wantNothingHalf()
 	req := snapReq("s", id)
-	req.Parameters = map[string]string{paramConsistency: consistencyPerFile}
+	req.Parameters = map[string]string{request.ParamConsistency: request.ConsistencyPerFile}
 	resp, err := b.CreateSnapshot(background(), req)
-	must(t, err)
-	wantContent(t, filepath.Join(b.state, dirSnapshots, resp.GetSnapshot().GetSnapshotId(), dataDir, "f"), "text")
-	must(t, b.unpublish(id, b.path("t")))
-	must(t, b.unstage(id))
+	sandbox.Must(t, err)
+	sandbox.WantContent(t, filepath.Join(b.state, store.DirSnapshots, resp.GetSnapshot().GetSnapshotId(), store.DataDir, "f"), "text")
+	sandbox.Must(t, b.unpublish(id, b.path("t")))
+	sandbox.Must(t, b.unstage(id))
 
 	// A volume that is mounted read-only has no writers.
 	ro := mountCap(writer, "", "ro")
-	must(t, b.stage(id, ro))
+	sandbox.Must(t, b.stage(id, ro))
 	b.snap("while read-only", id)
 	b.clear(id)
 }
@@ -213,28 +217,28 @@ func TestSlowCopy(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	id := b.create("v", 0, nil, c)
-	write(t, filepath.Join(b.data(id), "f"), strings.Repeat("x", 5000))
+	sandbox.Write(t, filepath.Join(b.data(id), "f"), strings.Repeat("x", 5000))
 	b.patience = 50 * time.Millisecond
 	b.restartOn(g.tap)
 	_, err := b.CreateSnapshot(background(), snapReq("s", id))
-	wantCode(t, err, codes.Aborted, `snapshot "s"`, "ask again")
+	sandbox.WantCode(t, err, codes.Aborted, `snapshot "s"`, "ask again")
 	<-g.reached
 	_, err = b.CreateSnapshot(background(), snapReq("s", id))
-	wantCode(t, err, codes.Aborted, "ask again")
+	sandbox.WantCode(t, err, codes.Aborted, "ask again")
 	other := b.create("other", 0, nil, c)
 	_, err = b.CreateSnapshot(background(), snapReq("s", other))
-	wantCode(t, err, codes.Aborted, "another request", "with other arguments")
-	wantCode(t, b.stage(id, c), codes.Aborted, "being copied")
-	wantCode(t, b.delete(id), codes.Aborted, "being copied")
-	must(t, b.unstage(id))
+	sandbox.WantCode(t, err, codes.Aborted, "another request", "with other arguments")
+	sandbox.WantCode(t, b.stage(id, c), codes.Aborted, "being copied")
+	sandbox.WantCode(t, b.delete(id), codes.Aborted, "being copied")
+	sandbox.Must(t, b.unstage(id))
 	if got := b.snapshots(&csi.ListSnapshotsRequest{}); len(got) > 0 {
 		t.Errorf("a half-made snapshot is listed: %v", got)
 	}
 	close(g.open)
-	await(t, "the copy is done", func() bool { return len(b.snapshots(&csi.ListSnapshotsRequest{})) == 1 })
+	sandbox.Await(t, "the copy is done", func() bool { return len(b.snapshots(&csi.ListSnapshotsRequest{})) == 1 })
 	snap := b.snap("s", id)
-	must(t, b.delete(id))
-	wantContent(t, filepath.Join(b.state, dirSnapshots, snap, dataDir, "f"), strings.Repeat("x", 5000))
+	sandbox.Must(t, b.delete(id))
+	sandbox.WantContent(t, filepath.Join(b.state, store.DirSnapshots, snap, store.DataDir, "f"), strings.Repeat("x", 5000))
 }
 
 // TestStopWhileCopying stops the driver during copies. They leave nothing in the state directory.
@@ -242,7 +246,7 @@ func TestStopWhileCopying(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
 	id := b.create("v", 0, nil, c)
-	write(t, filepath.Join(b.data(id), "f"), "text")
+	sandbox.Write(t, filepath.Join(b.data(id), "f"), "text")
 	g := newGate("copying")
 	b.restartOn(g.tap)
 	failed := make(chan error, 1)
@@ -253,7 +257,7 @@ func TestStopWhileCopying(t *testing.T) {
 	<-g.reached
 	stopped := make(chan struct{})
 	go func() { b.stop(); close(stopped) }()
-	await(t, "the driver is stopping", func() bool {
+	sandbox.Await(t, "the driver is stopping", func() bool {
 		_, err := os.Lstat(b.path("csi.sock"))
 		return err != nil
 	})

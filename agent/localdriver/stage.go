@@ -6,13 +6,20 @@ import (
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/imagefs"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/request"
+	"github.com/volagent/volagent/agent/localdriver/store"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // NodeStageVolume mounts a volume at its staging path. For a raw block volume, it only attaches the
 // loop device. An existing mount counts as staged only if it is a mount of this volume.
 func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetStagingTargetPath() != "" && req.GetVolumeCapability() == nil {
-		return nil, invalidf("the volume capability is missing")
+		return nil, csierr.Invalidf("the volume capability is missing")
 	}
 
 	t, unlock, err := d.open(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
@@ -21,7 +28,7 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 	}
 	defer unlock()
 
-	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
+	a, err := request.ParseAccessFor(t.v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +38,7 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 		return nil, err
 	}
 
-	if a.block {
+	if a.Block {
 		err = t.stageBlock(at)
 	} else {
 		err = t.stageMount(ctx, a, at)
@@ -46,9 +53,9 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 	return &csi.NodeStageVolumeResponse{}, nil
 }
 
-func (t *target) stageBlock(at place) error {
-	if at.kind == kindOurs {
-		return existsf("volume %q is staged at %q with a filesystem, not for block access", t.v.ID, t.path)
+func (t *target) stageBlock(at usage.Place) error {
+	if at.Kind == usage.KindOurs {
+		return csierr.Existsf("volume %q is staged at %q with a filesystem, not for block access", t.v.ID, t.path)
 	}
 
 	uses, err := t.uses()
@@ -57,8 +64,8 @@ func (t *target) stageBlock(at place) error {
 	}
 
 	for _, u := range uses {
-		if !u.node {
-			return preconditionf("volume %q cannot be staged for block access: its filesystem is mounted at %q", t.v.ID, u.point)
+		if !u.Node {
+			return csierr.Preconditionf("volume %q cannot be staged for block access: its filesystem is mounted at %q", t.v.ID, u.Point)
 		}
 	}
 
@@ -74,30 +81,30 @@ func (t *target) stageBlock(at place) error {
 	return err
 }
 
-func (t *target) stageMount(ctx context.Context, a access, at place) error {
+func (t *target) stageMount(ctx context.Context, a request.Access, at usage.Place) error {
 	switch {
-	case at.dead != nil:
-		return at.refuse(t)
-	case at.kind == kindOurs:
-		ro, err := isReadOnly(t.path)
+	case at.Dead != nil:
+		return at.Refuse(t.v.ID)
+	case at.Kind == usage.KindOurs:
+		ro, err := mounts.IsReadOnly(t.path)
 		if err != nil {
 			return err
 		}
-		if ro != a.flags.readOnly() {
-			return existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.flags.readOnly())
+		if ro != a.Flags.ReadOnly() {
+			return csierr.Existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.Flags.ReadOnly())
 		}
-		return isolate(t.path) // a crash may have come between the mount and this
-	case at.kind != kindNone:
-		return preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
-	case !at.exists:
-		return preconditionf("the staging path %q does not exist", t.path)
-	case !at.isDir():
-		return preconditionf("the staging path %q is not a directory", t.path)
+		return mounts.Isolate(t.path) // a crash may have come between the mount and this
+	case at.Kind != usage.KindNone:
+		return csierr.Preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
+	case !at.Exists:
+		return csierr.Preconditionf("the staging path %q does not exist", t.path)
+	case !at.IsDir():
+		return csierr.Preconditionf("the staging path %q is not a directory", t.path)
 	}
 
 	t.willMount()
 	var err error
-	if t.v.Type == typeDirectory {
+	if t.v.Type == store.TypeDirectory {
 		t.d.warnQuota(t.v, t.d.enforce(ctx, t.v))
 		err = t.stageDirectory(a)
 	} else {
@@ -107,33 +114,33 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 		return err
 	}
 
-	return t.confirm(kindOurs)
+	return t.confirm(usage.KindOurs)
 }
 
-func (t *target) stageDirectory(a access) error {
-	data, err := statPath(t.data())
+func (t *target) stageDirectory(a request.Access) error {
+	data, err := mounts.StatPath(t.data())
 	if err != nil {
 		return err
 	}
-	if !data.isDir() || data.mountRoot {
-		return preconditionf("the directory of volume %q is missing, or something is mounted on %q", t.v.ID, t.data())
+	if !data.IsDir() || data.MountRoot {
+		return csierr.Preconditionf("the directory of volume %q is missing, or something is mounted on %q", t.v.ID, t.data())
 	}
-	if err := bind(t.data(), t.path, a.flags); err != nil {
+	if err := mounts.Bind(t.data(), t.path, a.Flags); err != nil {
 		return err
 	}
 
-	return isolate(t.path)
+	return mounts.Isolate(t.path)
 }
 
-func (t *target) stageImage(ctx context.Context, a access) error {
+func (t *target) stageImage(ctx context.Context, a request.Access) error {
 	uses, err := t.uses()
 	if err != nil {
 		return err
 	}
 
 	for _, u := range uses {
-		if u.node {
-			return preconditionf("volume %q cannot be mounted: it is published as a block device at %q", t.v.ID, u.point)
+		if u.Node {
+			return csierr.Preconditionf("volume %q cannot be mounted: it is published as a block device at %q", t.v.ID, u.Point)
 		}
 	}
 
@@ -157,12 +164,12 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	// While targets keep the filesystem mounted, it must not be checked. The kernel only adds
 	// another mount of it.
 	if len(uses) == 0 {
-		if err = checkFilesystem(ctx, t.v.FSType, l.path()); err == nil && !a.flags.readOnly() {
-			t.warnSmall(growBeforeMount(ctx, t.v.FSType, l.path()))
+		if err = imagefs.CheckFilesystem(ctx, t.v.FSType, l.Path()); err == nil && !a.Flags.ReadOnly() {
+			t.warnSmall(imagefs.GrowBeforeMount(ctx, t.v.FSType, l.Path()))
 		}
 	}
 	if err == nil {
-		err = mountDevice(l.path(), t.path, t.v.FSType, a.flags)
+		err = mounts.MountDevice(l.Path(), t.path, t.v.FSType, a.Flags)
 	}
 	if err != nil && attached {
 		return errors.Join(err, t.detach(context.WithoutCancel(ctx), *l))
@@ -171,11 +178,11 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 		return err
 	}
 
-	if !a.flags.readOnly() {
-		t.warnSmall(growFilesystem(l.path(), t.path, t.v.FSType))
+	if !a.Flags.ReadOnly() {
+		t.warnSmall(imagefs.GrowFilesystem(l.Path(), t.path, t.v.FSType))
 	}
 
-	return isolate(t.path)
+	return mounts.Isolate(t.path)
 }
 
 // warnSmall logs that a filesystem is smaller than its image and could not be grown. It remains
@@ -187,13 +194,13 @@ func (t *target) warnSmall(err error) {
 }
 
 // confirm verifies the mount at the path after it was made.
-func (t *target) confirm(want kind) error {
+func (t *target) confirm(want usage.Kind) error {
 	at, err := t.look(t.path)
 	if err != nil {
 		return err
 	}
-	if at.kind != want {
-		return internalf("volume %q was mounted at %q, but something else is there now", t.v.ID, t.path)
+	if at.Kind != want {
+		return csierr.Internalf("volume %q was mounted at %q, but something else is there now", t.v.ID, t.path)
 	}
 	return nil
 }
@@ -211,8 +218,8 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolu
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(uses, func(u use) bool { return u.point != t.path }); i >= 0 {
-		return nil, preconditionf("volume %q cannot be unstaged: it is still mounted at %q", t.v.ID, uses[i].point)
+	if i := slices.IndexFunc(uses, func(u usage.Use) bool { return u.Point != t.path }); i >= 0 {
+		return nil, csierr.Preconditionf("volume %q cannot be unstaged: it is still mounted at %q", t.v.ID, uses[i].Point)
 	}
 	if _, err := t.takeDown(); err != nil {
 		return nil, err

@@ -2,13 +2,15 @@ package localdriver
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"unsafe"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/loopdev"
+	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
 // NodeGetVolumeStats reports the bytes and inodes of a mounted volume, or the size of a block
@@ -16,7 +18,7 @@ import (
 // cover the whole filesystem.
 func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if req.GetVolumeId() == "" || req.GetVolumePath() == "" {
-		return nil, invalidf("the volume id and the volume path must be given")
+		return nil, csierr.Invalidf("the volume id and the volume path must be given")
 	}
 
 	v, err := d.volume(req.GetVolumeId())
@@ -24,8 +26,8 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeSta
 		return nil, err
 	}
 
-	notThere := codedf(codes.NotFound, "volume %q is not mounted at %q", v.ID, req.GetVolumePath())
-	path, err := d.checkPath("volume path", req.GetVolumePath())
+	notThere := csierr.Errorf(codes.NotFound, "volume %q is not mounted at %q", v.ID, req.GetVolumePath())
+	path, err := usage.CheckPath(d.store, "volume path", req.GetVolumePath())
 	if err != nil {
 		return nil, notThere
 	}
@@ -40,15 +42,15 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeSta
 		return nil, err
 	}
 
-	switch at.kind {
-	case kindOurs:
+	switch at.Kind {
+	case usage.KindOurs:
 		resp, err := mountStats(path)
 		if err == nil {
 			d.quotaStats(v, resp)
 		}
 		return resp, err
-	case kindNode:
-		size, err := blockSize(path)
+	case usage.KindNode:
+		size, err := loopdev.BlockSize(path)
 		if err != nil {
 			return nil, err
 		}
@@ -82,40 +84,4 @@ func mountStats(path string) (*csi.NodeGetVolumeStatsResponse, error) {
 	}
 
 	return resp, nil
-}
-
-// blockSize returns the size in bytes of the block device at path.
-func blockSize(path string) (int64, error) {
-	var size uint64
-	err := withDevice(path, func(fd int) error {
-		// BLKGETSIZE64 has no wrapper in x/sys.
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size)))
-		if errno != 0 {
-			return errno
-		}
-		return nil
-	})
-
-	return int64(size), err
-}
-
-// blockReadOnly asks the kernel whether the block device at path refuses writes.
-func blockReadOnly(path string) (ro bool, err error) {
-	err = withDevice(path, func(fd int) error {
-		n, err := unix.IoctlGetUint32(fd, unix.BLKROGET)
-		ro = n != 0
-		return err
-	})
-	return ro, err
-}
-
-func withDevice(path string, ask func(fd int) error) error {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("cannot open the block device at %q: %w", path, err)
-	}
-	if err := errors.Join(ask(fd), unix.Close(fd)); err != nil {
-		return fmt.Errorf("cannot ask the block device at %q: %w", path, err)
-	}
-	return nil
 }

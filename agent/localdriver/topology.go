@@ -7,6 +7,9 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
 // topologyKey is the only topology segment: a volume is on the node whose disk holds it.
@@ -53,13 +56,13 @@ func (d *driver) checkTopology(r *csi.TopologyRequirement) error {
 		}
 	}
 
-	return codedf(codes.ResourceExhausted, "the volume must be on another node than this one: its requisite topologies do not include %s: %s",
+	return csierr.Errorf(codes.ResourceExhausted, "the volume must be on another node than this one: its requisite topologies do not include %s: %s",
 		topologyKey, topologyNode(d.opts.NodeID))
 }
 
 // csi returns the volume in the form of a controller's answer.
-func (d *driver) csi(v volume) *csi.Volume {
-	answer := v.csi()
+func (d *driver) csi(v store.Volume) *csi.Volume {
+	answer := v.CSI()
 	answer.AccessibleTopology = []*csi.Topology{d.topology()}
 	return answer
 }

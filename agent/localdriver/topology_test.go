@@ -8,6 +8,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
 func onNode(name string) *csi.Topology {
@@ -17,13 +19,13 @@ func onNode(name string) *csi.Topology {
 func TestTopology(t *testing.T) {
 	b := newBench(t)
 	plugin, err := b.GetPluginCapabilities(background(), &csi.GetPluginCapabilitiesRequest{})
-	must(t, err)
+	sandbox.Must(t, err)
 	if !strings.Contains(plugin.String(), "VOLUME_ACCESSIBILITY_CONSTRAINTS") {
 		t.Errorf("got %v", plugin)
 	}
 	here, there := onNode("node-1"), onNode("node-2")
 	info, err := b.NodeGetInfo(background(), &csi.NodeGetInfoRequest{})
-	must(t, err)
+	sandbox.Must(t, err)
 	if !maps.Equal(info.GetAccessibleTopology().GetSegments(), here.GetSegments()) {
 		t.Errorf("the node says %v", info)
 	}
@@ -40,7 +42,7 @@ func TestTopology(t *testing.T) {
 		"there if it can be": {Preferred: []*csi.Topology{there}},
 	} {
 		resp, err := b.CreateVolume(background(), req(name, r))
-		must(t, err)
+		sandbox.Must(t, err)
 		got := resp.GetVolume().GetAccessibleTopology()
 		if len(got) != 1 || !maps.Equal(got[0].GetSegments(), here.GetSegments()) {
 			t.Errorf("%s: the volume is at %v", name, got)
@@ -51,10 +53,10 @@ func TestTopology(t *testing.T) {
 		"in zone": {Requisite: []*csi.Topology{zone}},
 	} {
 		_, err := b.CreateVolume(background(), req(name, r))
-		wantCode(t, err, codes.ResourceExhausted, "another node", "node-1")
+		sandbox.WantCode(t, err, codes.ResourceExhausted, "another node", "node-1")
 	}
 	list, err := b.ListVolumes(background(), &csi.ListVolumesRequest{})
-	must(t, err)
+	sandbox.Must(t, err)
 	if len(list.GetEntries()) != 4 {
 		t.Errorf("made were %v", list)
 	}
@@ -65,7 +67,7 @@ func TestTopology(t *testing.T) {
 	}
 	for _, at := range []*csi.Topology{nil, here, there} {
 		resp, err := b.GetCapacity(background(), &csi.GetCapacityRequest{AccessibleTopology: at})
-		must(t, err)
+		sandbox.Must(t, err)
 		if (resp.GetAvailableCapacity() > 0) != (at != there) {
 			t.Errorf("capacity at %v: %v", at, resp)
 		}

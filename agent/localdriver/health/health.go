@@ -1,0 +1,142 @@
+// Package health turns observations about volumes and their storage into the health problems of CSI.
+package health
+
+import (
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// Symptoms holds the observations about one volume.
+type Symptoms struct {
+	Metadata string // why volume.json cannot be used
+	Kind     string // the type of the volume, for the message about missing data
+	Missing  bool   // the data does not exist
+	Recorded int64  // the bytes that an image must have
+	Actual   int64  // the bytes that it has
+
+	Dead       string // why the mounted filesystem does not answer
+	ReadOnly   bool   // it refuses writes although it was mounted for them
+	Errors     int64  // errors that the kernel recorded in it
+	Filesystem int64  // the filesystem's size in bytes
+	Device     int64  // the size of its device in bytes
+
+	Unmounted string // a path where the volume should be mounted and is not
+	Foreign   string // a path that has a different mount
+	Quota     string // why the quota is not in force
+}
+
+// condition is one possible health problem. words returns "" if the volume does not have it.
+type condition struct {
+	status csi.VolumeHealthErrorType
+	reason string
+	words  func(s Symptoms) string
+}
+
+// conditions lists all health problems of a volume, the worst first. Programs also use the reasons,
+// so an existing reason is never renamed.
+var conditions = []condition{
+	{csi.VolumeHealthErrorType_DATA_LOSS, "DataMissing", func(s Symptoms) string {
+		return when(s.Missing, "the %s that holds the data is missing", s.Kind)
+	}},
+	{csi.VolumeHealthErrorType_DATA_LOSS, "ImageTruncated", func(s Symptoms) string {
+		return when(!s.Missing && s.Actual < s.Recorded, "the image has %d bytes, less than the %d recorded", s.Actual, s.Recorded)
+	}},
+	{csi.VolumeHealthErrorType_INACCESSIBLE, "MetadataUnreadable", func(s Symptoms) string {
+		return when(s.Metadata != "", "%s", s.Metadata)
+	}},
+	{csi.VolumeHealthErrorType_INACCESSIBLE, "FilesystemShutDown", func(s Symptoms) string {
+		return when(s.Dead != "", "the filesystem is shut down after an error: %s; mount the volume anew", s.Dead)
+	}},
+	{csi.VolumeHealthErrorType_INACCESSIBLE, "OtherMount", func(s Symptoms) string {
+		return when(s.Foreign != "", "something else is mounted at %q", s.Foreign)
+	}},
+	{csi.VolumeHealthErrorType_INACCESSIBLE, "NotMounted", func(s Symptoms) string {
+		return when(s.Unmounted != "", "the volume is not mounted at %q", s.Unmounted)
+	}},
+	{csi.VolumeHealthErrorType_DEGRADED, "FilesystemReadOnly", func(s Symptoms) string {
+		return when(s.ReadOnly && s.Dead == "", "the kernel made the filesystem read-only after an error; mount the volume anew")
+	}},
+	{csi.VolumeHealthErrorType_DEGRADED, "FilesystemErrors", func(s Symptoms) string {
+		return when(s.Errors > 0, "the kernel noted %d errors in the filesystem; it is checked when the volume is staged again", s.Errors)
+	}},
+	{csi.VolumeHealthErrorType_DEGRADED, "FilesystemTooSmall", func(s Symptoms) string {
+		return when(s.Device-s.Filesystem > s.Device/8, "the filesystem has %d bytes and its device %d; expand the volume again", s.Filesystem, s.Device)
+	}},
+	{csi.VolumeHealthErrorType_DEGRADED, "QuotaNotEnforced", func(s Symptoms) string {
+		return when(s.Quota != "", "the quota is not in force: %s", s.Quota)
+	}},
+}
+
+func when(is bool, format string, args ...any) string {
+	if !is {
+		return ""
+	}
+	return fmt.Sprintf(format, args...)
+}
+
+// Diagnose lists the health problems of a volume. The list of a healthy volume is empty.
+func Diagnose(id string, s Symptoms) *csi.VolumeHealth {
+	h := &csi.VolumeHealth{VolumeId: id}
+	for _, c := range conditions {
+		if words := c.words(s); words != "" {
+			h.HealthStatuses = append(h.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: c.status, Reason: c.reason, Message: words})
+		}
+	}
+	return h
+}
+
+// Storage holds the observations about the filesystem that holds the volumes.
+type Storage struct {
+	Gone        string // why it cannot be examined
+	ReadOnly    bool
+	Free, Total int64  // bytes
+	Promised    int64  // bytes that sparse images may still allocate
+	InodesFree  uint64 // 0 of 0 if the filesystem has no fixed number
+	Inodes      uint64
+}
+
+// The disk counts as nearly full if less than a twentieth of it is free, or less than nearlyFull
+// bytes if that is smaller. With less than a MiB free, it counts as full.
+const (
+	nearlyFull = int64(10) << 30
+	full       = int64(1) << 20
+)
+
+// storageConditions lists all health problems of the filesystem below the volumes.
+var storageConditions = []struct {
+	status csi.StorageHealthErrorType
+	reason string
+	words  func(s Storage) string
+}{
+	{csi.StorageHealthErrorType_STORAGE_UNREACHABLE, "StateDirUnavailable", func(s Storage) string {
+		return when(s.Gone != "", "%s", s.Gone)
+	}},
+	{csi.StorageHealthErrorType_STORAGE_DEGRADED, "DiskReadOnly", func(s Storage) string {
+		return when(s.Gone == "" && s.ReadOnly, "the filesystem that holds the volumes is read-only")
+	}},
+	{csi.StorageHealthErrorType_STORAGE_DEGRADED, "DiskFull", func(s Storage) string {
+		return when(s.Gone == "" && s.Free < full, "the disk that holds the volumes is full: %s", s.space())
+	}},
+	{csi.StorageHealthErrorType_STORAGE_DEGRADED, "DiskNearlyFull", func(s Storage) string {
+		return when(s.Gone == "" && s.Free >= full && s.Free < min(s.Total/20, nearlyFull), "the disk that holds the volumes is nearly full: %s", s.space())
+	}},
+	{csi.StorageHealthErrorType_STORAGE_DEGRADED, "InodesNearlyUsedUp", func(s Storage) string {
+		return when(s.Gone == "" && s.InodesFree < s.Inodes/20, "the disk that holds the volumes has %d of %d inodes left", s.InodesFree, s.Inodes)
+	}},
+}
+
+func (s Storage) space() string {
+	return fmt.Sprintf("%d of %d bytes are left, and images may still take %d", s.Free, s.Total, s.Promised)
+}
+
+// DiagnoseStorage lists the health problems of the filesystem below the volumes.
+func DiagnoseStorage(s Storage) []*csi.NodeGetStorageHealthResponse_StorageBackendHealth {
+	var found []*csi.NodeGetStorageHealthResponse_StorageBackendHealth
+	for _, c := range storageConditions {
+		if words := c.words(s); words != "" {
+			found = append(found, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{Status: c.status, Reason: c.reason, Message: words})
+		}
+	}
+	return found
+}

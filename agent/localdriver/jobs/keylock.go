@@ -1,0 +1,30 @@
+package jobs
+
+import "sync"
+
+// KeyLock gives each key to one holder at a time and never waits, because CSI wants ABORTED for a
+// second call on a volume.
+type KeyLock struct {
+	mu   sync.Mutex
+	held map[string]struct{}
+}
+
+// Try locks key. If another call holds it, ok is false.
+func (l *KeyLock) Try(key string) (unlock func(), ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if _, taken := l.held[key]; taken {
+		return nil, false
+	}
+
+	if l.held == nil {
+		l.held = make(map[string]struct{})
+	}
+	l.held[key] = struct{}{}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.held, key)
+	}, true
+}

@@ -1,0 +1,89 @@
+package jobs
+
+import (
+	"sync"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+)
+
+// Locks decides which calls may use a volume, snapshot or group at the same time.
+type Locks struct {
+	busy    KeyLock // by id
+	readers readers
+}
+
+// Try locks an id, regardless of copies. If another call holds it, ok is false.
+func (l *Locks) Try(id string) (unlock func(), ok bool) { return l.busy.Try(id) }
+
+// LockToRelease locks a volume or snapshot for a call that may run while the data is being copied,
+// because the call only removes mounts or makes another copy.
+func (l *Locks) LockToRelease(id string) (func(), error) {
+	unlock, ok := l.busy.Try(id)
+	if !ok {
+		return nil, csierr.Errorf(codes.Aborted, "another operation on %q is running", id)
+	}
+	return unlock, nil
+}
+
+// Lock locks a volume or snapshot for a call that must not run during a copy of its data.
+func (l *Locks) Lock(id string) (func(), error) {
+	unlock, err := l.LockToRelease(id)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.readers.check(id); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// BeginCopy registers a copy of an id. The caller must call the returned function when the copy
+// ends.
+func (l *Locks) BeginCopy(id string, p *Progress) (end func()) { return l.readers.begin(id, p) }
+
+// readers holds the volumes and snapshots whose data is being copied, which can take a long time.
+// Until the copy ends they may be unmounted, but no new writer may start, and they may not be
+// deleted.
+type readers struct {
+	mu sync.Mutex
+	by map[string][]*Progress
+}
+
+// begin registers a copy of an id. The caller must call the returned function when the copy ends.
+func (r *readers) begin(id string, p *Progress) (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.by == nil {
+		r.by = map[string][]*Progress{}
+	}
+	r.by[id] = append(r.by[id], p)
+	return sync.OnceFunc(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+
+		for i, q := range r.by[id] {
+			if q == p {
+				r.by[id] = append(r.by[id][:i:i], r.by[id][i+1:]...)
+				break
+			}
+		}
+
+		if len(r.by[id]) == 0 {
+			delete(r.by, id)
+		}
+	})
+}
+
+// check returns ABORTED while an id is being copied.
+func (r *readers) check(id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.by[id]; len(p) > 0 {
+		return csierr.Errorf(codes.Aborted, "%q is being copied, so far %s; it can be used when that is done", id, p[0])
+	}
+	return nil
+}

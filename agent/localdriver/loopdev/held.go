@@ -1,0 +1,96 @@
+package loopdev
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Held keeps the loop devices of volumes with block access open.
+//
+// A mounted filesystem keeps its device attached, but the bind mount of a device node does not. A
+// tool that detaches all loop devices, or "losetup -d", would detach the device at once while it is
+// in use. If the device is open, the kernel only marks it for detaching at the last close, and keep
+// removes that mark. While no driver runs, no process holds the devices open. Then loopNumbers
+// keeps the number of a lost device from being reused for another volume, and the agent finds and
+// repairs the target.
+type Held struct {
+	mu    sync.Mutex
+	files map[string]*os.File // by device name
+}
+
+// Add opens a device, unless it is held already.
+func (h *Held) Add(l LoopDevice) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.files[l.Name] != nil {
+		return nil
+	}
+
+	// Open it read-only: some kernels refuse to mount a device that is open for writing.
+	f, err := os.OpenFile(l.Path(), os.O_RDONLY, 0)
+	if err != nil {
+		return fmt.Errorf("cannot keep %s open: %w", l.Path(), err)
+	}
+
+	if h.files == nil {
+		h.files = map[string]*os.File{}
+	}
+	h.files[l.Name] = f
+	return nil
+}
+
+func (h *Held) has(l LoopDevice) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.files[l.Name] != nil
+}
+
+// Drop closes a device, so that it can be detached.
+func (h *Held) Drop(l LoopDevice) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	f := h.files[l.Name]
+	if f == nil {
+		return nil
+	}
+	delete(h.files, l.Name)
+	return f.Close()
+}
+
+// Close closes all devices.
+func (h *Held) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var err error
+	for _, f := range h.files {
+		err = errors.Join(err, f.Close())
+	}
+	h.files = nil
+	return err
+}
+
+// Keep makes a held device stay attached after a program has asked to detach it.
+func (h *Held) Keep(l *LoopDevice) error {
+	if !l.Autoclear || !h.has(*l) {
+		return nil
+	}
+
+	err := WithDevice(l.Path(), func(fd int) error {
+		info, err := unix.IoctlLoopGetStatus64(fd)
+		if err != nil {
+			return err
+		}
+		info.Flags &^= unix.LO_FLAGS_AUTOCLEAR
+		return unix.IoctlLoopSetStatus64(fd, info)
+	})
+	if err == nil {
+		l.Autoclear = false
+	}
+
+	return err
+}

@@ -1,0 +1,36 @@
+package loopdev
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/volmgr/proc"
+)
+
+// Surroundings is the kernel's state of the loop devices, read once for all volumes.
+type Surroundings struct {
+	Loops  map[string][]string // device names by volume id, the directory of the backing file
+	Mounts []mounts.MountEntry // of filesystems on loop devices
+}
+
+// LookAround reads the loop devices and their mounts.
+func LookAround() (Surroundings, error) {
+	look := Surroundings{Loops: map[string][]string{}}
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return look, err
+	}
+
+	for _, f := range files {
+		if backing, err := os.ReadFile(f); err == nil {
+			id := filepath.Base(filepath.Dir(string(backing)))
+			look.Loops[id] = append(look.Loops[id], strings.Split(f, "/")[3])
+		}
+	}
+
+	look.Mounts, err = mounts.ReadMounts(proc.OwnMounts, "/dev/loop", fmt.Sprintf(" %d:", LoopMajor))
+	return look, err
+}

@@ -1,0 +1,161 @@
+package mounts
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
+)
+
+// MountEntry is one line of a mount table, as described in proc_pid_mountinfo(5).
+type MountEntry struct {
+	id     string
+	Devno  string // "7:3"
+	Root   string // the mounted part of the filesystem: "/" or the path of a bind's source
+	Point  string
+	FsType string
+	Source string
+
+	ReadOnly bool   // of this mount, independent of the filesystem
+	Options  string // of the filesystem: "rw,shutdown"
+}
+
+// ReadMounts returns the lines of a mount table that contain one of the needles.
+func ReadMounts(file string, needles ...string) (found []MountEntry, err error) {
+	err = eachMount(file, needles, func(e MountEntry) { found = append(found, e) })
+	return found, err
+}
+
+// eachMount calls found with the lines of a mount table that contain one of the needles. It
+// discards most lines without parsing them, so thousands of other mounts cost little.
+func eachMount(file string, needles []string, found func(MountEntry)) error {
+	has := func(line []byte) bool {
+		return slices.ContainsFunc(needles, func(n string) bool { return bytes.Contains(line, []byte(n)) })
+	}
+	_, err := proc.ReadMounts(file, has, func(m *proc.Mount) (skip, stop bool) {
+		found(entryOf(m))
+		return true, false
+	})
+	if err != nil {
+		return fmt.Errorf("cannot read the mount table: %w", err)
+	}
+
+	return nil
+}
+
+func entryOf(m *proc.Mount) MountEntry {
+	return MountEntry{
+		id:    strconv.Itoa(m.ID),
+		Devno: fmt.Sprintf("%d:%d", m.Major, m.Minor),
+		Root:  m.Root, Point: m.Mountpoint, FsType: m.FSType, Source: m.Source,
+		ReadOnly: slices.Contains(strings.Split(m.Options, ","), "ro"),
+		Options:  m.VFSOptions,
+	}
+}
+
+// MountedAt finds the mount table entry with this mount id.
+func MountedAt(id uint64) (MountEntry, error) {
+	want := strconv.FormatUint(id, 10)
+	entries, err := ReadMounts(proc.OwnMounts, want+" ")
+	if err != nil {
+		return MountEntry{}, err
+	}
+
+	for _, e := range entries {
+		if e.id == want {
+			return e, nil
+		}
+	}
+
+	return MountEntry{}, fmt.Errorf("mount %s is not in the mount table", want)
+}
+
+// OtherNamespaces calls found with the entries that contain a needle, in every mount namespace
+// except our own. It passes the id of one process in that namespace. It skips namespaces that it
+// may not read or that have disappeared: without root, only the user's own processes are readable.
+func OtherNamespaces(needles []string, found func(pid int, e MountEntry)) error {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return fmt.Errorf("cannot tell our own mount namespace: %w", err)
+	}
+
+	links, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
+	if err != nil {
+		return err
+	}
+
+	seen := map[string]bool{own: true}
+	for _, link := range links {
+		ns, err := os.Readlink(link)
+		if err != nil || seen[ns] {
+			continue
+		}
+
+		proc := strings.TrimSuffix(link, "/ns/mnt")
+		pid, err := strconv.Atoi(filepath.Base(proc))
+		if err != nil {
+			continue
+		}
+
+		err = eachMount(proc+"/mountinfo", needles, func(e MountEntry) { found(pid, e) })
+		if err != nil {
+			continue // the process has ended; another process may show the namespace
+		}
+
+		seen[ns] = true
+	}
+
+	return nil
+}
+
+// PathState is the result of one statx on a path, without following links.
+type PathState struct {
+	Exists    bool
+	MountRoot bool // this path is the root of a mount
+	MountID   uint64
+	Dev, Ino  uint64
+	Rdev      uint64 // of a device node
+	mode      uint16
+	Size      uint64
+}
+
+// IsDir reports whether the path is a directory.
+func (p PathState) IsDir() bool { return p.mode&unix.S_IFMT == unix.S_IFDIR }
+
+// IsRegular reports whether the path is a regular file.
+func (p PathState) IsRegular() bool { return p.mode&unix.S_IFMT == unix.S_IFREG }
+
+// IsBlock reports whether the path is a block device.
+func (p PathState) IsBlock() bool { return p.mode&unix.S_IFMT == unix.S_IFBLK }
+
+// StatPath examines a path. It does not follow a link at the end, and a missing path is no error.
+func StatPath(path string) (PathState, error) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT,
+		unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
+	if errors.Is(err, unix.ENOENT) {
+		return PathState{}, nil
+	}
+	if err != nil {
+		return PathState{}, fmt.Errorf("cannot look at %q: %w", path, err)
+	}
+
+	return PathState{
+		Exists:    true,
+		MountRoot: st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0,
+		MountID:   st.Mnt_id,
+		Dev:       unix.Mkdev(st.Dev_major, st.Dev_minor),
+		Ino:       st.Ino,
+		Rdev:      unix.Mkdev(st.Rdev_major, st.Rdev_minor),
+		mode:      st.Mode,
+		Size:      st.Size,
+	}, nil
+}

@@ -1,0 +1,24 @@
+package request
+
+import "github.com/volagent/volagent/agent/localdriver/csierr"
+
+// The only parameter of snapshots and group snapshots, and its only value.
+const (
+	ParamConsistency   = "consistency"
+	ConsistencyPerFile = "per-file"
+)
+
+// ParseConsistency reports whether a directory may be copied file by file while it has writers.
+func ParseConsistency(m map[string]string) (perFile bool, err error) {
+	for _, k := range sortedKeys(m) {
+		switch {
+		case k != ParamConsistency:
+			return false, csierr.Invalidf("unknown parameter %q; for snapshots the local driver knows %s", k, ParamConsistency)
+		case m[k] != ConsistencyPerFile:
+			return false, csierr.Invalidf("parameter %q: %q is not %s", k, m[k], ConsistencyPerFile)
+		}
+		perFile = true
+	}
+
+	return perFile, nil
+}

@@ -1,0 +1,55 @@
+package request
+
+import (
+	"errors"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/csierr"
+	"github.com/volagent/volagent/agent/localdriver/mounts"
+	"github.com/volagent/volagent/agent/localdriver/store"
+)
+
+// CheckFlags refuses mount flags with which the new volume could never be mounted.
+func CheckFlags(v store.Volume, caps []*csi.VolumeCapability) error {
+	for _, c := range caps {
+		a, err := parseAccess(c)
+		if err != nil {
+			return err
+		}
+
+		switch {
+		case a.Block:
+		case v.Type == store.TypeDirectory && len(a.Flags.Fs) > 0:
+			return csierr.Invalidf("mount flag %q belongs to a filesystem, and a volume of type %q has none of its own; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
+				a.Flags.Fs[0], store.TypeDirectory)
+		case v.Type == store.TypeImage:
+			if err := tryOptions(v.FSType, a.Flags.Fs); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+// tryOptions lets the kernel parse the options of a filesystem without mounting it. Kernels parse
+// them this early since Linux 5.17 for ext4, 5.6 for xfs and 6.8 for btrfs. On older kernels, the
+// later mount refuses wrong options.
+func tryOptions(fsType string, options []string) error {
+	if len(options) == 0 {
+		return nil
+	}
+
+	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
+	switch {
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EPERM):
+		return nil // the call that makes or mounts the volume reports it
+	case err != nil:
+		return err
+	}
+
+	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
+	return mounts.SetOptions(ctx, fsType, options)
+}

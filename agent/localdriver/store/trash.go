@@ -1,0 +1,44 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/tree"
+)
+
+// discard removes the leftovers of a failed place. They are in tmp, or already in their final place
+// if only the last sync failed.
+func (s *StateDir) discard(ctx context.Context, id string) error {
+	for _, from := range []string{DirTmp, DirVolumes, DirSnapshots, DirGroups} {
+		if err := s.Move(id, from, DirTrash); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return s.Purge(ctx, id)
+}
+
+// Purge removes the data of a deleted volume, snapshot or group. It can be repeated after any
+// failure or crash, and succeeds if no data is left. At a mount point, it stops with an error.
+func (s *StateDir) Purge(ctx context.Context, id string) error {
+	if !validAnyID(id) {
+		return nil
+	}
+
+	top, err := os.Open(s.Path(DirTrash))
+	if err != nil {
+		return fmt.Errorf("cannot remove the data of %q: %w", id, err)
+	}
+
+	err = tree.RemoveTree(ctx, int(top.Fd()), id, NewID)
+	if err != nil {
+		err = fmt.Errorf("cannot remove the data of %q, which was deleted and stays in %s until the next attempt: %w",
+			id, s.Path(DirTrash), err)
+	}
+
+	return errors.Join(err, top.Close())
+}

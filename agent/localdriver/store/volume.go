@@ -1,0 +1,85 @@
+package store
+
+import (
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// Describe returns the kind of the volume in words, for error messages.
+func (v Volume) Describe() string {
+	switch {
+	case v.Type == TypeDirectory:
+		return "it is a directory"
+	case v.FSType == "":
+		return "it is a raw image"
+	}
+	return "it is an image with " + v.FSType
+}
+
+// Context returns the volume_context. It is for people to read: the driver does not need it back.
+func (v Volume) Context() map[string]string {
+	m := map[string]string{ParamType: v.Type}
+	if v.FSType != "" {
+		m[ParamFSType] = v.FSType
+	}
+	if v.QuotaIsSize {
+		m[ContextSize] = SizeEnforced
+	}
+	return m
+}
+
+// The key of a volume context, and its value for a directory that cannot outgrow its size.
+const (
+	ContextSize  = "size"
+	SizeEnforced = "enforced"
+)
+
+// CSI returns the volume in the form of a CSI answer.
+func (v Volume) CSI() *csi.Volume {
+	return &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.Context(), ContentSource: v.contentSource()}
+}
+
+// contentSource returns the source of a volume in the form of a CSI answer, or nil.
+func (v Volume) contentSource() *csi.VolumeContentSource {
+	switch {
+	case v.Source == "":
+		return nil
+	case ValidIDOf(SnapPrefix, v.Source):
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: v.Source}}}
+	}
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Source}}}
+}
+
+// The create parameters and the values of "type".
+const (
+	ParamType   = "type"
+	ParamFSType = "fs_type"
+
+	TypeDirectory = "directory"
+	TypeImage     = "image"
+)
+
+// Volume is the content of Volume.json: the request's parameters, never the current mounts.
+type Volume struct {
+	Version  int       `json:"version"`
+	ID       string    `json:"id"`
+	Name     string    `json:"name"`
+	Type     string    `json:"type"`              // TypeDirectory or TypeImage
+	FSType   string    `json:"fs_type,omitempty"` // the filesystem of an image; empty when raw
+	Block    bool      `json:"block"`             // block access was requested
+	Capacity int64     `json:"capacity_bytes"`    // 0 for a directory if no size was requested
+	Created  time.Time `json:"created"`
+	Source   string    `json:"source,omitempty"` // the snapshot or volume it was copied from
+
+	// These three are for directories. Quota is the limit in bytes, 0 for none. Project is the
+	// filesystem project that implements the limit, 0 for none. Assigning is true while some files
+	// may not belong to the project yet.
+	Quota     int64  `json:"quota_bytes,omitempty"`
+	Project   uint32 `json:"project,omitempty"`
+	Assigning bool   `json:"assigning,omitempty"`
+	// QuotaIsSize means that the quota follows the capacity, until another quota is set.
+	QuotaIsSize bool `json:"quota_is_size,omitempty"`
+}

@@ -1,0 +1,122 @@
+package tree
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// settle gives a copy the attributes of its source. It sets the owner first, because changing the
+// owner clears set-id bits and capabilities.
+func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
+	if err := unix.Fchownat(to, toName, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("cannot set the owner %d:%d: %w", st.Uid, st.Gid, err)
+	}
+
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if err := unix.Fchmodat(to, toName, uint32(st.Mode&0o7777), 0); err != nil {
+			return fmt.Errorf("cannot set the mode: %w", err)
+		}
+	}
+
+	if err := from.copyTo(procPath(to, toName)); err != nil {
+		return err
+	}
+
+	times := []unix.Timespec{
+		{Sec: st.Atime.Sec, Nsec: int64(st.Atime.Nsec)},
+		{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)},
+	}
+	if err := unix.UtimesNanoAt(to, toName, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("cannot set the times: %w", err)
+	}
+
+	return nil
+}
+
+// procPath returns a path to an entry of an open directory, for system calls that accept only
+// paths. The call must not follow a link at the end of the path.
+func procPath(dir int, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) }
+
+// StatOpen returns the attributes of an open file.
+func StatOpen(f *os.File) (*unix.Statx_t, error) {
+	var st unix.Statx_t
+	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID|unix.STATX_BTIME, &st)
+	return &st, err
+}
+
+// xattrs are the extended attributes of one file.
+type xattrs struct {
+	list func(buf []byte) (int, error)
+	get  func(name string, buf []byte) (int, error)
+}
+
+// xattrsOf returns the extended attributes of a file that is open for reading or writing.
+func xattrsOf(f *os.File) xattrs {
+	return xattrs{
+		func(buf []byte) (int, error) { return unix.Flistxattr(int(f.Fd()), buf) },
+		func(name string, buf []byte) (int, error) { return unix.Fgetxattr(int(f.Fd()), name, buf) },
+	}
+}
+
+// openPath returns a path to an open file, even if the file has been renamed or removed. The system
+// call must follow the link at the end of the path.
+func openPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// xattrsOfPath returns the extended attributes of a file that is open only with O_PATH, such as a
+// symbolic link.
+func xattrsOfPath(f *os.File) xattrs {
+	path := openPath(f)
+	return xattrs{
+		func(buf []byte) (int, error) { return unix.Listxattr(path, buf) },
+		func(name string, buf []byte) (int, error) { return unix.Getxattr(path, name, buf) },
+	}
+}
+
+func (x xattrs) copyTo(to string) error {
+	names, err := readAll(x.list)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot list the extended attributes: %w", err)
+	}
+
+	for raw := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
+		if len(raw) == 0 {
+			continue
+		}
+
+		name := string(raw)
+		value, err := readAll(func(buf []byte) (int, error) { return x.get(name, buf) })
+		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOENT) {
+			continue // removed meanwhile
+		}
+		if err == nil {
+			err = unix.Lsetxattr(to, name, value, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot copy the extended attribute %q: %w", name, err)
+		}
+	}
+
+	return nil
+}
+
+// readAll calls get with larger and larger buffers until the result fits.
+func readAll(get func([]byte) (int, error)) ([]byte, error) {
+	for size := 256; ; size *= 4 {
+		buf := make([]byte, size)
+		n, err := get(buf)
+		if errors.Is(err, unix.ERANGE) && size < 1<<20 {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return buf[:n], nil
+	}
+}

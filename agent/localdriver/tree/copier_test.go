@@ -1,0 +1,77 @@
+package tree
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/localdriver/jobs"
+	"github.com/volagent/volagent/agent/localdriver/sandbox"
+)
+
+// TestOpenedLink replaces a directory by a link before it is opened.
+func TestOpenedLink(t *testing.T) {
+	data, out := t.TempDir(), t.TempDir()
+	sandbox.Must(t, os.Symlink(out, filepath.Join(data, "dir")))
+	dir, err := os.Open(data)
+	sandbox.Must(t, err)
+	if _, err := openDir(int(dir.Fd()), "dir"); !errors.Is(err, unix.ELOOP) && !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("a link was opened: %v", err)
+	}
+	sandbox.Must(t, dir.Close())
+}
+
+// TestReplacedWhileCopied replaces a file after it was opened for its copy. The copy must have the
+// content, the owner and the rights of one and the same file.
+func TestReplacedWhileCopied(t *testing.T) {
+	dir := sandbox.ShortDir(t)
+	from, to := sandbox.Mkdir(t, dir, "from"), sandbox.Mkdir(t, dir, "to")
+	at := filepath.Join(from, "f")
+	sandbox.Write(t, at, "trusted")
+	sandbox.Must(t, os.Chmod(at, 0o755|os.ModeSetuid))
+	sandbox.Must(t, unix.Lsetxattr(at, "user.note", []byte("trusted"), 0))
+	in, err := os.Open(from)
+	sandbox.Must(t, err)
+	out, err := os.Open(to)
+	sandbox.Must(t, err)
+	want := sandbox.DescribeEntry(t, at) // reading changes the time of access
+	src, err := openBeneath(int(in.Fd()), "f", unix.O_PATH)
+	sandbox.Must(t, err)
+	sandbox.Write(t, filepath.Join(from, "g"), "not trusted")
+	sandbox.Must(t, os.Rename(filepath.Join(from, "g"), at))
+	copier := treeCopier{ctx: context.Background(), prog: &jobs.Progress{}, links: &hardLinks{}}
+	_, err = copier.copy(src, int(out.Fd()), "f", 1)
+	sandbox.Must(t, errors.Join(err, src.Close(), in.Close(), out.Close()))
+	if got := sandbox.DescribeEntry(t, filepath.Join(to, "f")); got != want {
+		t.Errorf("the copy is\n%s, and the file was\n%s", got, want)
+	}
+	sandbox.WantContent(t, filepath.Join(to, "f"), "trusted")
+}
+
+// TestCopyCancelled ends a copy of data through its context.
+func TestCopyCancelled(t *testing.T) {
+	dir := t.TempDir()
+	src, err := os.Create(filepath.Join(dir, "src"))
+	sandbox.Must(t, err)
+	_, err = src.Write(make([]byte, 1<<20))
+	sandbox.Must(t, err)
+	dst, err := os.Create(filepath.Join(dir, "dst"))
+	sandbox.Must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &jobs.Progress{}
+	sandbox.Must(t, copyData(ctx, src, dst, 1<<20, p))
+	if p.Done.Load() != 1<<20 {
+		t.Errorf("the progress is %d", p.Done.Load())
+	}
+	cancel()
+	if err := copyData(ctx, src, dst, 1<<20, p); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	sandbox.Must(t, errors.Join(src.Close(), dst.Close()))
+}
+
+func TestMain(m *testing.M) { sandbox.RunTests(m, nil) }
