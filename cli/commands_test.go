@@ -136,7 +136,7 @@ func TestClaimOutlivesTheAgent(t *testing.T) {
 		t.Errorf("%d calls", calls)
 	}
 	f.on["PUT /v1/volumes/data/claims/manual"] = func(*http.Request) (any, error) { return nil, errors.New("die") }
-	expect(t, with(t, f).volctl("volume", "claim", "data", "--timeout", "400ms"), 7, "", "hint: the agent was restarted meanwhile, so the claim may still stand: volctl volume detach data manual\n")
+	expect(t, with(t, f).volctl("volume", "claim", "data", "--timeout", "400ms"), 7, "", "hint: the agent was restarted meanwhile, so the claim may still exist: volctl volume detach data manual\n")
 	expect(t, with(t, f).volctl("volume", "claim", "data", "--no-wait"), 7, "", "disconnected before it answered")
 }
 
@@ -148,7 +148,7 @@ func TestClaimInterrupted(t *testing.T) {
 		"withdrawn": {refuses(api.Error{Code: api.CodeNotFound, Message: "no claim"}), `volctl: cannot claim volume "data" for alloc "manual": it was interrupted, and the claim is withdrawn` + "\n"},
 		"releasing": {answers(api.Claim{State: api.ClaimUnpublishing}), "the claim is withdrawn, and its detach continues\nhint: volctl volume status data\n"},
 		"stays":     {answers(taken("data", "manual", "/x")), "alloc \"manual\" still has a claim, which was there before this call\nhint: volctl volume detach data manual\n"},
-		"unknown":   {refuses(api.Error{Code: api.CodeFailed, Message: "disk"}), "what became of the claim is unknown: disk\nhint: volctl claim list --volume data\n"},
+		"unknown":   {refuses(api.Error{Code: api.CodeFailed, Message: "disk"}), "cannot read the state of the claim: disk\nhint: volctl claim list --volume data\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -240,7 +240,7 @@ func TestDelete(t *testing.T) {
 	f.on["POST /v1/volumes/data/delete"] = answers(api.Done{})
 	r := with(t, f)
 	expect(t, r.volctl("volume", "delete", "data"), 2, "", "hint: volctl volume delete data -y\n")
-	expect(t, r.volctl("volume", "delete", "data", "--confirm=data"), 2, "", "nobody can be asked")
+	expect(t, r.volctl("volume", "delete", "data", "--confirm=data"), 2, "", "asking for confirmation needs a terminal")
 	expectSent(t, f)
 	expect(t, r.volctl("volume", "delete", "data", "-y"), 0, "deleted volume \"data\"\n", "")
 	expectSent(t, f, "POST /v1/volumes/data/delete")

@@ -22,7 +22,7 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-var update = flag.Bool("update", false, "write the expected outputs anew")
+var update = flag.Bool("update", false, "rewrite the expected outputs")
 
 // now is the time of all tests.
 var now = time.Date(2026, 3, 10, 3, 12, 11, 0, time.UTC)
@@ -228,7 +228,7 @@ func golden(t *testing.T, file, got string) {
 		t.Fatalf("%v (write it with: go test ./cli -update)", err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs (write it anew with: go test ./cli -update)\n--- got\n%s\n--- want\n%s", file, got, want)
+		t.Errorf("%s differs (rewrite it with: go test ./cli -update)\n--- got\n%s\n--- want\n%s", file, got, want)
 	}
 }
 

@@ -54,8 +54,8 @@ func TestMountHelper(t *testing.T) {
 		{"data", 1, "mount.csi: it needs VOLUME and DIR; for mount(8): mount.csi VOLUME DIR [-fnsv] -o OPTIONS; the options: volctl mount --help\n"},
 		{"data @ more", 1, "it needs VOLUME and DIR"},
 		{"data @ -x", 1, "unknown shorthand flag: 'x' in -x; "},
-		{"data @ -t csi.foo -o rw", 1, "there is no type \"csi.foo\"; the type is csi alone\n"},
-		{"data @ -s -o rw,bogus", 1, "mount.csi: cannot mount volume \"data\" at @: unknown mount option \"bogus\"; an option of the file system"},
+		{"data @ -t csi.foo -o rw", 1, "there is no type \"csi.foo\"; the only type is csi\n"},
+		{"data @ -s -o rw,bogus", 1, "mount.csi: cannot mount volume \"data\" at @: unknown mount option \"bogus\"; pass an option of the file system"},
 		{"data @/none -o rw", 32, "mount.csi: cannot mount volume \"data\" at @/none: there is no @/none; mkdir -p @/none\n"},
 	} {
 		res := r.volctl(strings.Fields(strings.ReplaceAll(tt.args, "@", dir))...)
@@ -185,7 +185,7 @@ func TestUmount(t *testing.T) {
 
 	// The detach takes too long.
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeTimeout, Message: "after 80s: its plugin is not ready", Hint: "x"})
-	expect(t, r.volctl("umount", dir), 5, "", "volctl: cannot detach volume \"data\", which goes on by itself; "+dir+" is unmounted: after 80s: its plugin is not ready\nhint: volctl volume status data\n")
+	expect(t, r.volctl("umount", dir), 5, "", "volctl: cannot detach volume \"data\" yet ("+dir+" is unmounted, and the agent continues): after 80s: its plugin is not ready\nhint: volctl volume status data\n")
 
 	// Another process mounts the volume again meanwhile.
 	s.mounts(dir, "ext4")
@@ -194,7 +194,7 @@ func TestUmount(t *testing.T) {
 	f.sent()
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", "was unmounted, and volume \"data\" is mounted there again\n")
 	if sent := strings.Join(f.sent(), " "); strings.Contains(sent, "force") {
-		t.Errorf("it is not to be taken from whoever mounted it: %s", sent)
+		t.Errorf("umount must not detach the claim of the process that mounted it again: %s", sent)
 	}
 
 	// The agent dies.
@@ -238,7 +238,7 @@ func TestUmountRefused(t *testing.T) {
 	expect(t, r.volctl("umount", dir), 1, "", "volctl: cannot unmount "+dir+": the kernel's words\n")
 	f.volumes[0].Claims = nil
 	s.calls = nil
-	expect(t, r.volctl("umount", dir), 4, "", "what is mounted there is no volume of volagent: ext4 on /dev/sdb\nhint: umount "+dir+"\n")
+	expect(t, r.volctl("umount", dir), 4, "", "the mount there is not a volume of volagent: ext4 on /dev/sdb\nhint: umount "+dir+"\n")
 	expect(t, r.volctl("umount", dir+"/x"), 3, "", "nothing is mounted there\n")
 	expect(t, r.volctl("umount", dir, "--timeout", "0s"), 2, "", "--timeout must be more than 0")
 	s.expectCalls(t)
@@ -293,7 +293,7 @@ func TestUmountHangs(t *testing.T) {
 	h.Unmount = func(string, int) error { <-free; return nil }
 	r.host = h
 	defer close(free)
-	expect(t, r.volctl("umount", dir, "--timeout", "100ms"), 5, "", "the kernel does not answer: context deadline exceeded; it goes on with it\nhint: umount -l "+dir+"\n")
+	expect(t, r.volctl("umount", dir, "--timeout", "100ms"), 5, "", "the kernel does not answer: context deadline exceeded; the unmount continues\nhint: umount -l "+dir+"\n")
 }
 
 // TestUmountHelper checks that umount.csi fails only if the directory is still mounted.
@@ -308,7 +308,7 @@ func TestUmountHelper(t *testing.T) {
 
 	for _, code := range []api.Code{api.CodeTimeout, api.CodeFailed, api.CodePluginUnavailable} {
 		f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: code, Message: "why"})
-		expect(t, r.volctl(dir), 0, "", "umount.csi: warning: cannot detach volume \"data\", which goes on by itself; "+dir+" is unmounted: why; volctl volume status data\n")
+		expect(t, r.volctl(dir), 0, "", "umount.csi: warning: cannot detach volume \"data\" yet ("+dir+" is unmounted, and the agent continues): why; volctl volume status data\n")
 	}
 	f.sent()
 	f.volumes[0].Claims[0].Owner.Kind = api.OwnerPID

@@ -166,13 +166,13 @@ func TestMountPointRefused(t *testing.T) {
 		want        string
 	}{
 		{"none", "", 3, "there is no " + dir + "/none\nhint: mkdir -p " + dir + "/none\n"},
-		{"file/below", "", 2, "a part of it is no directory\n"},
+		{"file/below", "", 2, "a part of it is not a directory\n"},
 		{"link", "", 2, "a symbolic link on the way leads to " + dir + "/real\nhint: name " + dir + "/real instead\n"},
 		{"link/below", "", 2, "a symbolic link on the way leads to " + dir + "/real/below\nhint: name " + dir + "/real/below instead\n"},
 		{"dangling", "", 2, "a symbolic link on the way leads nowhere: "},
-		{"file", "attachment_mode=file-system", 2, "it is no directory\nhint: name a directory; "},
-		{"empty", "attachment_mode=block-device", 2, "it is a directory\nhint: a block device is mounted over a file"},
-		{"full", "", 4, "it is not empty, and what is in it would be hidden: \"entry\"\nhint: move it elsewhere, or mount over it with the option nonempty\n"},
+		{"file", "attachment_mode=file-system", 2, "it is not a directory\nhint: name a directory; "},
+		{"empty", "attachment_mode=block-device", 2, "it is a directory\nhint: a block device needs a file as mount point"},
+		{"full", "", 4, "it is not empty, and the mount would hide its content: \"entry\"\nhint: move it elsewhere, or mount over it with the option nonempty\n"},
 		{"empty", "bogus", 2, "unknown mount option \"bogus\""},
 	} {
 		at := filepath.Join(dir, tt.at)
@@ -205,7 +205,7 @@ func TestMountOverOthers(t *testing.T) {
 	}{
 		{api.Claim{Volume: "other", Alloc: "mine", At: dir, Wanted: true}, "volume \"other\" is mounted there already, for alloc \"mine\"\nhint: volctl umount " + dir + "\n"},
 		{api.Claim{Volume: "data", Alloc: "its", At: dir, Wanted: true}, "volume \"data\" is mounted there already, for alloc \"its\"\n"},
-		{api.Claim{Volume: "other", Alloc: "its", At: dir}, "volume \"other\" is mounted there still, and is being detached\nhint: volctl wait --volume other --for free\n"},
+		{api.Claim{Volume: "other", Alloc: "its", At: dir}, "volume \"other\" is still mounted there, and is being detached\nhint: volctl wait --volume other --for free\n"},
 		{api.Claim{Volume: "data", Alloc: "mine", At: dir + "x", Wanted: true}, "something else is mounted there already: xfs on /dev/sdb\n"},
 	} {
 		f.volumes[0].Claims = []api.Claim{tt.claim}

@@ -57,7 +57,7 @@ func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skipf("no pseudoterminal is to be had: %v", err)
+		t.Skipf("no pseudoterminal is available: %v", err)
 	}
 	unlocked := 0
 	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)

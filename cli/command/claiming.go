@@ -37,7 +37,7 @@ func (c *Claiming) Make(ctx context.Context, client *apiclient.Client, out *outp
 	case ctx.Err() != nil && err != nil && !c.NoWait:
 		return nil, c.afterInterrupt(client)
 	case err != nil && stays:
-		return nil, Hinted(err, "the agent was restarted meanwhile, so the claim may still stand: "+c.detachCommand())
+		return nil, Hinted(err, "the agent was restarted meanwhile, so the claim may still exist: "+c.detachCommand())
 	case err != nil:
 		return nil, Explain(ctx, client, err, c.Volume)
 	case claim.State != api.ClaimMounted && !c.NoWait:
@@ -97,7 +97,7 @@ func (c *Claiming) afterInterrupt(client *apiclient.Client) error {
 		case err == nil && !claim.Wanted:
 			return Interrupted("it was interrupted; the claim is withdrawn, and its detach continues", suggest.Command("volctl volume status %s", c.Volume))
 		case err != nil && ctx.Err() == nil:
-			return Interrupted("it was interrupted; what became of the claim is unknown: "+err.Error(), suggest.Command("volctl claim list --volume %s", c.Volume))
+			return Interrupted("it was interrupted; cannot read the state of the claim: "+err.Error(), suggest.Command("volctl claim list --volume %s", c.Volume))
 		}
 
 		if Sleep(ctx, RetryEvery/5) != nil {

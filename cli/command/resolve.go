@@ -104,7 +104,7 @@ func complete(kind, prefix string, ids []string, notFound error) (string, error)
 
 	return "", &api.Error{
 		Code: api.CodeInvalid, Message: fmt.Sprintf("%q is the beginning of %s: %s", prefix, output.Count(len(found), kind), output.QuotedList(found)),
-		Hint: "give the whole id", Details: map[string]string{"matches": strings.Join(found, "\n")},
+		Hint: "give the complete id", Details: map[string]string{"matches": strings.Join(found, "\n")},
 	}
 }
 

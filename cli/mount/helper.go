@@ -143,7 +143,7 @@ func (h *Helper) read() ([]string, error) {
 	case h.name == mountCSI && h.kind != "" && h.kind != "csi":
 		// Only mount(8) must pass csi. umount(8) passes the type of the mounted file system, such
 		// as fuse.sshfs.
-		return nil, command.Usage("the type is csi alone", "there is no type %q", h.kind)
+		return nil, command.Usage("the only type is csi", "there is no type %q", h.kind)
 	default:
 		return args, nil
 	}
@@ -191,7 +191,7 @@ func (h *Helper) mount(ctx context.Context, volume, dir string) error {
 	case command.CodeOf(err) == api.CodeUnreachable:
 		return before(err, hint)
 	case command.CodeOf(err) == api.CodePermission && os.Geteuid() != 0:
-		return before(err, `a line with "user" in /etc/fstab is mounted as whoever asks for it`)
+		return before(err, `a line with "user" in /etc/fstab is mounted as the user who asks for it`)
 	}
 
 	return err
@@ -243,7 +243,7 @@ func (h *Helper) umount(ctx context.Context, dir string) error {
 	o := umountOptions{lazy: h.lazy, force: h.force, timeout: command.ClaimTimeout, host: h.host, plain: true}
 	var err error
 	if o.dir, err = filepath.Abs(dir); err != nil || dir == "" {
-		return command.Failed(command.Usage(h.usage(), "it cannot be told which directory that is"), "unmount %q", dir)
+		return command.Failed(command.Usage(h.usage(), "cannot resolve that directory"), "unmount %q", dir)
 	}
 
 	client := h.client()

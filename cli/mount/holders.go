@@ -42,7 +42,7 @@ func busy(dir string, host Host) error {
 		words[i] = h.String()
 	}
 
-	e := &api.Error{Code: api.CodeRefused, Message: "target is busy", Hint: "end who uses it, or take it away from them: " + suggest.Command("umount -l %s", dir)}
+	e := &api.Error{Code: api.CodeRefused, Message: "target is busy", Hint: "stop its users, or unmount it lazily: " + suggest.Command("umount -l %s", dir)}
 	if len(words) > 0 {
 		e.Message += ", held by " + strings.Join(words, "; ")
 		e.Details = map[string]string{"held_by": strings.Join(words, "; ")}

@@ -84,7 +84,7 @@ func newMounting(host Host, volume, dir string, options []string) (*mounting, er
 
 	m := &mounting{Options: o, host: host}
 	if m.dir, err = filepath.Abs(dir); err != nil || dir == "" {
-		return nil, what(command.Usage("name it by its absolute path", "it cannot be told which directory %q is", dir))
+		return nil, what(command.Usage("name it by its absolute path", "cannot resolve the directory %q", dir))
 	}
 	if o.Alloc != "" {
 		return m, nil
@@ -226,7 +226,7 @@ func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *po
 			return nil
 		case !c.Wanted:
 			return refusedPoint(api.CodeRefused, suggest.Command("volctl wait --volume %s --for free", c.Volume),
-				"volume %q is mounted there still, and is being detached", c.Volume)
+				"volume %q is still mounted there, and is being detached", c.Volume)
 		default:
 			return refusedPoint(api.CodeRefused, suggest.Command("volctl umount %s", m.dir), "volume %q is mounted there already, for alloc %q", c.Volume, c.Alloc)
 		}

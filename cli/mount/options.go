@@ -144,7 +144,7 @@ func (o *Options) set(option string) error {
 // unknownOption suggests similar options.
 func unknownOption(name string) error {
 	known := slices.Concat(slices.Sorted(maps.Keys(valued)), slices.Sorted(maps.Keys(plain)), slices.Sorted(maps.Keys(ofMount)), ignored)
-	hint := fmt.Sprintf("an option of the file system is given to the plugin as mount_flag=%s; all options: volctl mount --help", name)
+	hint := fmt.Sprintf("pass an option of the file system to the plugin as mount_flag=%s; all options: volctl mount --help", name)
 
 	meant := strings.ReplaceAll(name, "-", "_")
 	if near := spec.Near(meant, known); !slices.Contains(known, meant) && len(near) > 0 {

@@ -52,7 +52,7 @@ func openPoint(path string, table []mounted) (*point, error) {
 		}
 		return nil, refusedPoint(api.CodeInvalid, "name "+end+" instead", "a symbolic link on the way leads to %s", end)
 	case errors.Is(err, unix.ENOTDIR):
-		return nil, refusedPoint(api.CodeInvalid, "", "a part of it is no directory")
+		return nil, refusedPoint(api.CodeInvalid, "", "a part of it is not a directory")
 	case errors.Is(err, fs.ErrPermission):
 		return nil, refusedPoint(api.CodePermission, "", "no permission to reach it")
 	}
@@ -68,9 +68,9 @@ func (p *point) fits(attachmentMode string) error {
 	case err != nil:
 		return err
 	case attachmentMode == blockDevice && dir:
-		return refusedPoint(api.CodeInvalid, "a block device is mounted over a file: name one that is there, made by touch", "it is a directory")
+		return refusedPoint(api.CodeInvalid, "a block device needs a file as mount point; make one with touch", "it is a directory")
 	case attachmentMode == fileSystem && !dir:
-		return refusedPoint(api.CodeInvalid, "name a directory; a file is for attachment_mode="+blockDevice, "it is no directory")
+		return refusedPoint(api.CodeInvalid, "name a directory; a file is for attachment_mode="+blockDevice, "it is not a directory")
 	}
 
 	return nil
@@ -79,7 +79,7 @@ func (p *point) fits(attachmentMode string) error {
 func (p *point) isDir() (bool, error) {
 	info, err := p.file.Stat()
 	if err != nil {
-		return false, refusedPoint(api.CodeFailed, "", "it cannot be looked at: %v", err)
+		return false, refusedPoint(api.CodeFailed, "", "it cannot be examined: %v", err)
 	}
 	return info.IsDir(), nil
 }
@@ -107,5 +107,5 @@ func (p *point) empty() error {
 	}
 
 	return refusedPoint(api.CodeRefused, "move it elsewhere, or mount over it with the option nonempty",
-		"it is not empty, and what is in it would be hidden: %q", names[0])
+		"it is not empty, and the mount would hide its content: %q", names[0])
 }

@@ -52,7 +52,7 @@ directory. The agent detaches the claim when it runs.`,
 				return err
 			}
 			if o.dir, err = filepath.Abs(args[0]); err != nil || args[0] == "" {
-				return command.Failed(command.Usage("name it by its absolute path", "it cannot be told which directory that is"), "unmount %q", args[0])
+				return command.Failed(command.Usage("name it by its absolute path", "cannot resolve that directory"), "unmount %q", args[0])
 			}
 
 			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
@@ -197,7 +197,7 @@ func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) 
 		return refusedPoint(api.CodeNotFound, "volctl claim list", "nothing is mounted there")
 	}
 
-	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", o.dir), "what is mounted there is no volume of volagent: %s", above[len(above)-1])
+	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", o.dir), "the mount there is not a volume of volagent: %s", above[len(above)-1])
 }
 
 // unmount calls umount2(2). The call may hang with the storage, and cannot be cancelled.
@@ -221,7 +221,7 @@ func (o *umountOptions) unmount(ctx context.Context) error {
 	select {
 	case err = <-answer:
 	case <-ctx.Done():
-		return refusedPoint(api.CodeTimeout, suggest.Command("umount -l %s", o.dir), "the kernel does not answer: %v; it goes on with it", context.Cause(ctx))
+		return refusedPoint(api.CodeTimeout, suggest.Command("umount -l %s", o.dir), "the kernel does not answer: %v; the unmount continues", context.Cause(ctx))
 	}
 
 	switch {
@@ -271,7 +271,7 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 		err = command.Hinted(&api.Error{Code: api.CodeTimeout, Message: command.Wire(err).Message}, status)
 	}
 
-	return command.Failed(err, "detach volume %q, which goes on by itself; %s is unmounted", claim.Volume, o.dir)
+	return command.Failed(err, "detach volume %q yet (%s is unmounted, and the agent continues)", claim.Volume, o.dir)
 }
 
 // again reports whether something is mounted at the directory again.

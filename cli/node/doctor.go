@@ -85,10 +85,10 @@ func runDoctor(ctx context.Context, o doctorOptions, client *apiclient.Client, o
 
 	if len(ids) > 0 {
 		if fixed, err = treat(ctx, o, ids, client, out); err != nil {
-			return command.Failed(err, "fix what was found")
+			return command.Failed(err, "fix the findings")
 		}
 		if found, err = examine(ctx, client); err != nil {
-			return command.Failed(err, "see what is left")
+			return command.Failed(err, "check the host after the fixes")
 		}
 	}
 
@@ -111,9 +111,9 @@ func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output.
 		if perr := out.Print(found, findingIDs(found), func(w *bytes.Buffer) error { return doctorScreen(w, out, found) }); perr != nil {
 			return perr
 		}
-		return &api.Error{Code: command.Wire(err).Code, Message: counted(found) + "; what is recorded and what is mounted was not looked at"}
+		return &api.Error{Code: command.Wire(err).Code, Message: counted(found) + "; the records and mounts of the agent were not checked"}
 	}
-	return command.Failed(err, "ask the agent what does not fit")
+	return command.Failed(err, "ask the agent for its findings")
 }
 
 // fixAtOnce limits how many findings one request names.
@@ -123,9 +123,9 @@ const fixAtOnce = 1000
 func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient.Client, out *output.Printer) (all []api.DoctorFixed, err error) {
 	if !o.yes {
 		if o.ask == nil {
-			return nil, command.Usage("volctl doctor --fix -y", "it changes something, and nobody can be asked without a terminal")
+			return nil, command.Usage("volctl doctor --fix -y", "it changes the host, and asking for confirmation needs a terminal")
 		}
-		if yes, err := o.ask(ctx, "Do what the Fix lines say, "+output.Count(len(ids), "finding")+"?"); err != nil || !yes {
+		if yes, err := o.ask(ctx, "Apply the fixes of "+output.Count(len(ids), "finding")+"?"); err != nil || !yes {
 			return nil, command.NotConfirmed(err)
 		}
 	}
@@ -264,7 +264,7 @@ func fixedLine(f api.DoctorFixed) string {
 func treatedScreen(w *bytes.Buffer, out *output.Printer, fixed []api.DoctorFixed, left *api.Doctor) error {
 	if len(fixed) == 0 {
 		if len(left.Findings) > 0 {
-			w.WriteString("\nnothing of it can be fixed without a person\n")
+			w.WriteString("\nno finding can be fixed automatically\n")
 		}
 		return nil
 	}

@@ -46,7 +46,7 @@ func (a alone) examine(ctx context.Context, err error) *api.Doctor {
 	if unread != nil {
 		d.Findings = append(d.Findings, api.DoctorFinding{
 			ID: fstab.Unread + ":fstab", Kind: fstab.Unread, Severity: api.SeverityWarning, Subject: "fstab",
-			What: "what is to be mounted cannot be read in full: " + unread.Error(), Then: "what is wrong there is not found", Do: "ls -l /etc/fstab /etc/systemd/system",
+			What: "fstab and the mount units cannot be read completely: " + unread.Error(), Then: "mistakes in the unread part are not reported", Do: "ls -l /etc/fstab /etc/systemd/system",
 		})
 	}
 
@@ -79,7 +79,7 @@ func lookBounded(ctx context.Context, dir string) fstab.Spot {
 func (a alone) agentDown(ctx context.Context, err error) []api.DoctorFinding {
 	down := api.DoctorFinding{
 		ID: kindAgentDown + ":" + a.Socket, Kind: kindAgentDown, Severity: api.SeverityProblem, Subject: "agent", What: command.Wire(err).Message,
-		Then: "what is mounted stays, and no volume can be mounted or unmounted; what is recorded and what is mounted can be held against each other all the same",
+		Then: "mounts stay, but no volume can be mounted or unmounted; `volagent inspect` still compares the records with the mounts",
 		Do:   "volagent inspect",
 	}
 

@@ -84,7 +84,7 @@ func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out
 
 	switch {
 	case err != nil && ctx.Err() != nil:
-		err = command.Interrupted("it was interrupted; the host stays drained, and what was begun goes on", "volctl node drain goes on waiting, volctl node undrain takes claims again")
+		err = command.Interrupted("it was interrupted; the host stays drained, and the steps that have begun continue", "volctl node drain waits again; volctl node undrain allows claims again")
 		fallthrough
 	case err != nil:
 		return command.Failed(err, "drain this host")
@@ -95,8 +95,8 @@ func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out
 	}
 
 	return command.Failed(&api.Error{
-		Code: api.CodeTimeout, Message: fmt.Sprintf("it is not over after %s: %s; the host stays drained", o.deadline, inTheWay(d)),
-		Hint: "end what is listed, then: volctl node drain; or take claims again: volctl node undrain",
+		Code: api.CodeTimeout, Message: fmt.Sprintf("it has not finished after %s: %s; the host stays drained", o.deadline, inTheWay(d)),
+		Hint: "stop the listed users, then: volctl node drain; or allow claims again: volctl node undrain",
 	}, "drain this host")
 }
 
@@ -221,10 +221,10 @@ func drainProgress(client *apiclient.Client) output.Status {
 func inTheWay(d *api.Drain) string {
 	held, left := "", ""
 	if n := len(d.Waiting); n > 0 {
-		held = output.Count(n, "claim") + " held by what runs"
+		held = output.Count(n, "claim") + " held by a live owner"
 	}
 	if n := len(d.Left); n > 0 {
-		left = fmt.Sprintf("%d more not off this host yet", n)
+		left = fmt.Sprintf("%d more still on this host", n)
 	}
 	return output.Joined(", ", held, left)
 }

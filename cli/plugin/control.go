@@ -89,7 +89,7 @@ func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out 
 			return nil
 		})
 	case ctx.Err() != nil:
-		err = command.Interrupted("it was interrupted; what was asked for goes on", suggest.Command("volctl plugin status %s", o.id))
+		err = command.Interrupted("it was interrupted; the request continues", suggest.Command("volctl plugin status %s", o.id))
 	default:
 		err = command.ExplainPlugin(ctx, client, err, o.id)
 	}

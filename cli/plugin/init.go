@@ -58,7 +58,7 @@ func runInit(_ context.Context, o initOptions, _ *apiclient.Client, out *output.
 	text, ok := spec.PluginExample(o.name)
 	if !ok {
 		names := spec.PluginExamples()
-		hint := "volctl plugin init shows all keys for a driver that is not among them"
+		hint := "volctl plugin init shows all keys for any other driver"
 		if near := spec.Near(o.name, names); len(near) > 0 {
 			hint = "did you mean " + near[0] + "?"
 		}

@@ -145,7 +145,7 @@ func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *
 
 	t.Summary = sum
 	if ctx.Err() != nil {
-		err = command.Interrupted("it was interrupted; the agent undoes what the test has made", "volctl events --since 5m")
+		err = command.Interrupted("it was interrupted; the agent removes the scratch volume of the test", "volctl events --since 5m")
 	} else {
 		err = command.ExplainPlugin(ctx, client, err, o.id)
 	}
@@ -158,7 +158,7 @@ func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *
 
 	if err == nil && len(bad) > 0 {
 		return &api.Error{
-			Code: api.CodeFailed, Message: fmt.Sprintf("plugin %q does not do what the agent needs: %s", o.id, strings.Join(bad, ", ")),
+			Code: api.CodeFailed, Message: fmt.Sprintf("plugin %q does not meet the agent's requirements: %s", o.id, strings.Join(bad, ", ")),
 			Hint: suggest.Command("volctl plugin logs %s", o.id),
 		}
 	}

@@ -26,7 +26,7 @@ func (o *generateOptions) installs(ctx context.Context, g *generated) (written [
 		case string(have) == f.Text:
 			continue
 		case !o.force:
-			return nil, &api.Error{Code: api.CodeRefused, Message: f.Path + " is there, and differs", Hint: "--force replaces it"}
+			return nil, &api.Error{Code: api.CodeRefused, Message: f.Path + " exists and differs", Hint: "--force replaces it"}
 		}
 
 		written = append(written, f.Path)
@@ -40,7 +40,7 @@ func (o *generateOptions) installs(ctx context.Context, g *generated) (written [
 
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", "--quiet", "--", g.Enable}} {
 		if err := o.host.Systemctl(ctx, args...); err != nil {
-			return nil, command.Hinted(&api.Error{Code: api.CodeFailed, Message: fmt.Sprintf("the units are written, and systemd does not take them: %v", err)},
+			return nil, command.Hinted(&api.Error{Code: api.CodeFailed, Message: fmt.Sprintf("the units are written, but systemd does not accept them: %v", err)},
 				"systemctl daemon-reload && "+suggest.Command("systemctl enable %s", g.Enable))
 		}
 	}

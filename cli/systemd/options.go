@@ -55,7 +55,7 @@ func (o *generateOptions) check() (err error) {
 
 	for what, text := range map[string]string{"volume id": o.volume, "path": o.dir, "option": strings.Join(o.options, ",")} {
 		if bad := notInUnit(text); bad != "" {
-			return command.Usage("volctl mount", "the %s %q cannot stand in a unit: it %s", what, text, bad)
+			return command.Usage("volctl mount", "the %s %q cannot be in a unit: it %s", what, text, bad)
 		}
 	}
 
@@ -84,7 +84,7 @@ func (o *generateOptions) checkDir() error {
 	}
 
 	if name := mount.UnitName(o.dir); len(name) > unitPathMax-len("auto") {
-		return command.Usage("name a shorter path", "the name of the unit would be %d bytes long, and systemd takes %d", len(name), unitPathMax)
+		return command.Usage("name a shorter path", "the name of the unit would be %d bytes long, and systemd allows %d", len(name), unitPathMax)
 	}
 
 	return nil

@@ -38,13 +38,13 @@ func (o *generateOptions) mountText(fstab string) string {
 	fmt.Fprintf(&b, `# In /etc/fstab it would be: %s
 [Unit]
 Description=Volume %s at %s
-# The agent mounts it: it comes up before, and stays until this is unmounted.
+# The agent mounts the volume. It starts before this unit, and stops after it.
 Wants=volagent.service
 After=volagent.service
 `, fstab, specifiers(o.parsed.Volume), specifiers(o.dir))
 
 	if !o.automount {
-		b.WriteString("# What waits for file systems waits for this, until TimeoutSec= at the most.\nBefore=remote-fs.target\n")
+		b.WriteString("# Units that wait for file systems wait for this mount, at most until TimeoutSec=.\nBefore=remote-fs.target\n")
 	}
 
 	fmt.Fprintf(&b, "\n[Mount]\nWhat=%s\nWhere=%s\nType=csi\nOptions=%s\nTimeoutSec=%d\n",
@@ -66,7 +66,7 @@ func (o *generateOptions) automountText() string {
 }
 
 func (o *generateOptions) dropIn() string {
-	return fmt.Sprintf("# It starts once volume %s is mounted, and stops before that is unmounted.\n[Unit]\nRequiresMountsFor=%s\n",
+	return fmt.Sprintf("# It starts after volume %s is mounted, and stops before the volume is unmounted.\n[Unit]\nRequiresMountsFor=%s\n",
 		o.parsed.Volume, quoted(specifiers(o.dir)))
 }
 

@@ -177,7 +177,7 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 		end()
 
 		if ctx.Err() != nil {
-			err = command.Interrupted("it was interrupted; what the agent had begun may go on", suggest.Command("volctl volume status %s", s.ID))
+			err = command.Interrupted("it was interrupted; a step that the agent has begun may continue", suggest.Command("volctl volume status %s", s.ID))
 			errs = append(errs, command.Failed(err, "%s volume %q", verb, s.ID))
 			break
 		}

@@ -61,7 +61,7 @@ func (o *deleteOptions) check(yes bool) error {
 		return command.Usage(suggest.Command("volctl volume delete %s -y --confirm=%s", o.volume, o.volume), "--confirm does not repeat the id")
 	}
 	if o.ask == nil && !yes {
-		return command.Usage(suggest.Command("volctl volume delete %s -y", o.volume), "it destroys the data, and nobody can be asked without a terminal")
+		return command.Usage(suggest.Command("volctl volume delete %s -y", o.volume), "it destroys the data, and asking for confirmation needs a terminal")
 	}
 
 	return nil
@@ -88,7 +88,7 @@ func runDelete(ctx context.Context, o deleteOptions, client *apiclient.Client, o
 		if o.confirm != "" {
 			again = suggest.Command("volctl volume delete %s -y --confirm=%s", o.volume, o.confirm)
 		}
-		return command.Failed(command.Interrupted("it was interrupted; whether the data is gone is not known", again), "delete volume %q", o.volume)
+		return command.Failed(command.Interrupted("it was interrupted; it is unknown whether the data was destroyed", again), "delete volume %q", o.volume)
 	}
 
 	if command.IsNotFound(err) && o.ignoreNotFound {

@@ -80,7 +80,7 @@ func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.C
 		question := "Forget volume " + output.QuotedList([]string{o.volume}) + " (its data stays at the plugin)?"
 		switch {
 		case o.forget:
-			question = "Forget volume " + output.QuotedList([]string{o.volume}) + " with its claims, and what is left of it on this host and at the plugin for good?"
+			question = "Forget volume " + output.QuotedList([]string{o.volume}) + " with its claims, and discard its leftovers on this host and at the plugin permanently?"
 		case o.force:
 			question = "Forget volume " + output.QuotedList([]string{o.volume}) + " with its claims, and leave its mounts where they are?"
 		}

@@ -96,7 +96,7 @@ func (o *detachOptions) check() error {
 	}
 
 	if !slices.Contains([]string{"", "umount", "force", "lazy"}, o.without) {
-		return command.Usage("--without-plugin=umount, =force or =lazy", "--without-plugin=%s is none of the ways to unmount", o.without)
+		return command.Usage("--without-plugin=umount, =force or =lazy", "--without-plugin=%s is not a way to unmount", o.without)
 	}
 	if o.all && len(o.allocs) > 0 {
 		return command.Usage("", "--all and allocs by name exclude each other")

@@ -90,7 +90,7 @@ func runExpand(ctx context.Context, o expandOptions, client *apiclient.Client, o
 	end()
 
 	if ctx.Err() != nil && err != nil {
-		return command.Failed(command.Interrupted("it was interrupted; what the agent had begun goes on", suggest.Command("volctl volume status %s", o.volume)), "expand volume %q", o.volume)
+		return command.Failed(command.Interrupted("it was interrupted; the expansion continues", suggest.Command("volctl volume status %s", o.volume)), "expand volume %q", o.volume)
 	}
 	if err != nil {
 		return command.Failed(command.Explain(ctx, client, err, o.volume), "expand volume %q", o.volume)
@@ -138,9 +138,9 @@ func expandedText(o expandOptions, r *api.VolumeResult) func(*bytes.Buffer) erro
 		text = fmt.Sprintf("withdrew the expansion of volume %q; if a call for it had an effect, the storage may have grown", o.volume)
 	case x == nil:
 	case x.Want > 0:
-		text += "; to wait for it, run the same again"
+		text += "; to wait for it, run the same command again"
 	case x.Node > 0:
-		text += "; what is on it is expanded when it is mounted for writing"
+		text += "; its file system is expanded when it is mounted for writing"
 	}
 
 	return func(w *bytes.Buffer) error {

@@ -46,7 +46,7 @@ func (f *volumeFile) read(ctx context.Context, a *command.App, file string) erro
 	f.warnings = map[string][]string{}
 	for _, d := range f.docs {
 		if d.From == spec.Own && f.plugin != "" {
-			return command.Usage("leave --plugin out", "volume %q names its plugin itself; --plugin is for volumes that Kubernetes or Nomad describe", d.Spec.ID)
+			return command.Usage("remove --plugin", "volume %q names its plugin itself; --plugin is for volumes that Kubernetes or Nomad describe", d.Spec.ID)
 		}
 		f.specs = append(f.specs, d.Spec)
 		f.warnings[d.Spec.ID] = d.Warnings
@@ -131,10 +131,10 @@ func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, err
 			same = append(same, p.ID)
 		case "":
 			silent = append(silent, p.ID)
-			all[i] = fmt.Sprintf("%q (has not said its driver yet)", p.ID)
+			all[i] = fmt.Sprintf("%q (has not reported its driver yet)", p.ID)
 		default:
 			if p.ID == asked && d.Driver != "" {
-				return "", &api.Error{Code: api.CodeRefused, Message: fmt.Sprintf("plugin %q is the driver %q, and the volume is of %q", p.ID, p.Provider, d.Driver)}
+				return "", &api.Error{Code: api.CodeRefused, Message: fmt.Sprintf("plugin %q has the driver %q, but the volume needs %q", p.ID, p.Provider, d.Driver)}
 			}
 		}
 	}
@@ -148,7 +148,7 @@ func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, err
 	case len(same) == 1:
 		return same[0], nil
 	case len(same) > 1:
-		return "", command.Usage("say which: --plugin "+suggest.Quote(same[0]), "the driver %q is that of plugins %s", d.Driver, output.QuotedList(same))
+		return "", command.Usage("name one: --plugin "+suggest.Quote(same[0]), "several plugins have the driver %q: %s", d.Driver, output.QuotedList(same))
 	case slices.Contains(silent, elsewhere):
 		return elsewhere, nil
 	}
@@ -159,7 +159,7 @@ func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, err
 	}
 
 	return "", &api.Error{
-		Code: api.CodeNotFound, Message: fmt.Sprintf("no plugin is the driver %q; %s", d.Driver, there),
-		Hint: "write a plugin file (volctl plugin init), or say which plugin it is: --plugin PLUGIN",
+		Code: api.CodeNotFound, Message: fmt.Sprintf("no plugin has the driver %q; %s", d.Driver, there),
+		Hint: "write a plugin file (volctl plugin init), or name the plugin: --plugin PLUGIN",
 	}
 }

@@ -183,9 +183,9 @@ func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, o
 	case err == nil:
 		return made, nil
 	case ctx.Err() != nil:
-		err = command.Interrupted("it was interrupted; the plugin may go on with it", "to wait on: "+o.again())
+		err = command.Interrupted("it was interrupted; the plugin may continue", "to continue waiting: "+o.again())
 	case command.Dropped(err):
-		err = command.Hinted(err, "the plugin may go on with it; to wait on: "+o.again())
+		err = command.Hinted(err, "the plugin may continue; to continue waiting: "+o.again())
 	default:
 		err = command.Explain(ctx, client, err, o.volumes[0])
 	}

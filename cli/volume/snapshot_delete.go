@@ -130,7 +130,7 @@ func (o *snapshotDeleteOptions) check(yes bool) error {
 		return command.Usage(suggest.Command("volctl volume snapshot list --plugin %s", o.plugin), "the id is empty")
 	}
 	if o.ask == nil && !yes && !o.forget {
-		return command.Usage(o.again(), "it destroys data, and nobody can be asked without a terminal")
+		return command.Usage(o.again(), "it destroys data, and asking for confirmation needs a terminal")
 	}
 
 	return command.CheckTimeout(o.timeout)
@@ -169,7 +169,7 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 
 	switch {
 	case ctx.Err() != nil && err != nil:
-		return o.failed(command.Interrupted("it was interrupted; whether it is gone is not known", o.again()))
+		return o.failed(command.Interrupted("it was interrupted; it is unknown whether it was deleted", o.again()))
 	case command.IsNotFound(err) && o.ignoreNotFound:
 		return out.Print(api.Done{}, nil, output.NothingToDo)
 	case err != nil:

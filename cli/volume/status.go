@@ -249,7 +249,7 @@ func waits(at *api.Attempt, now time.Time) string {
 	if at.Cause == "watch" {
 		return fmt.Sprintf("%s; until %s, %s", at.Waits, clock(at.Next, now), output.In(now, at.Next))
 	}
-	return at.Waits + "; next look " + output.In(now, at.Next)
+	return at.Waits + "; next check " + output.In(now, at.Next)
 }
 
 // clock formats a time of day, with the date if it is more than 20 hours away.
@@ -274,7 +274,7 @@ func tried(at *api.Attempt, now time.Time) string {
 	case at.Retry == "change":
 		text += ", next when something changes"
 	case at.Retry == "never":
-		text += ", not again by itself"
+		text += ", no automatic retry"
 	}
 
 	return text

@@ -105,7 +105,7 @@ func runValidate(ctx context.Context, o validateOptions, client *apiclient.Clien
 // notAsked is the error if the agent is not reachable.
 func notAsked(err error) error {
 	return command.Failed(command.Hinted(err, command.Wire(err).Hint+"; or check the file alone with --offline"),
-		"ask what would change (the file itself is well-formed)")
+		"ask the agent for the changes (the file itself is well-formed)")
 }
 
 func dryRun(ctx context.Context, s api.VolumeSpec, client *apiclient.Client) (*api.VolumeResult, error) {
