@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// drainTurn bounds one request of a longer drain. Each new request retries at once the steps
-	// that failed.
+	// drainTurn limits one request to the agent. A longer drain sends several requests, and each
+	// new request makes the agent retry the failed steps at once.
 	drainTurn = 10 * time.Minute
-	// drainAbsent is how long the command waits for an agent that went away, which may be
-	// restarting.
+	// drainAbsent is how long the command waits for an agent that has disconnected, because the
+	// agent may be restarting.
 	drainAbsent = time.Minute
 )
 
 type drainOptions struct {
 	deadline time.Duration
-	limited  bool // there is a deadline
+	limited  bool // the user set a deadline
 }
 
 func newDrain(a *command.App) *cobra.Command {
@@ -100,7 +100,7 @@ func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out
 	}, "drain this host")
 }
 
-// wait asks the agent to wait, and continues after a restart of the agent.
+// wait asks the agent to wait for the end of the drain. If the agent restarts, wait asks again.
 func (o *drainOptions) wait(ctx context.Context, client *apiclient.Client, until time.Time) (*api.Drain, error) {
 	var gone time.Time // when the agent last stopped answering
 	for {
@@ -156,7 +156,8 @@ func runUndrain(ctx context.Context, client *apiclient.Client, out *output.Print
 	})
 }
 
-// announce lists the claim owners that the user must stop, before the command waits for them.
+// announce lists the users of volumes that the operator must stop. The command prints the list
+// before it waits for them.
 func announce(out *output.Printer, d *api.Drain) error {
 	if !out.Human() || out.Quiet || len(d.Waiting) == 0 {
 		return nil
@@ -184,7 +185,7 @@ func drainScreen(w *bytes.Buffer, out *output.Printer, d *api.Drain, title strin
 	return occupants(w, out, d.Left, "still on this host:")
 }
 
-// occupants lists the things that keep the host from being empty.
+// occupants writes a table of claims and leftovers that keep the host from being empty.
 func occupants(w *bytes.Buffer, out *output.Printer, list []api.Occupant, title string) error {
 	if len(list) == 0 {
 		return nil
@@ -206,7 +207,7 @@ func occupants(w *bytes.Buffer, out *output.Printer, list []api.Occupant, title 
 	return out.Table(w, "  ", nil, rows)
 }
 
-// drainProgress summarises in one line the claims and leftovers that the drain waits for.
+// drainProgress returns one line about the claims and leftovers for which the drain waits.
 func drainProgress(client *apiclient.Client) output.Status {
 	return func(ctx context.Context) string {
 		n, err := client.Node(ctx)
@@ -217,7 +218,8 @@ func drainProgress(client *apiclient.Client) output.Status {
 	}
 }
 
-// inTheWay counts the things that keep the host from being empty.
+// inTheWay returns the number of claims and leftovers that keep the host from being empty, in
+// words.
 func inTheWay(d *api.Drain) string {
 	held, left := "", ""
 	if n := len(d.Waiting); n > 0 {

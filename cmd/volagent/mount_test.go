@@ -410,7 +410,7 @@ func mountBusy(h mountRig) {
 	mark := h.mark()
 	holder := fmt.Sprintf(`target is busy, held by pid %d sleep, cwd "%s"`, s.pid(), dir)
 	h.says(h.tool("umount", dir), 32, "umount.csi: cannot unmount "+dir+": "+holder)
-	h.says(h.try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: end who uses it")
+	h.says(h.try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: stop its users")
 	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // this mount covers the volume
 	h.ok(h.tool("umount", "-i", dir))
 	if !h.mounted(dir) || h.state("data") != "mounted" {
