@@ -155,7 +155,7 @@ func restoreCounts(r *api.Restore) map[string]int {
 	return n
 }
 
-// restoredVolumes returns the ids of the restored volumes.
+// restoredVolumes returns the ids of the volumes that were restored.
 func restoredVolumes(r *api.Restore) []string {
 	var ids []string
 	for _, i := range r.Items {

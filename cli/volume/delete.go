@@ -101,8 +101,8 @@ func runDelete(ctx context.Context, o deleteOptions, client *apiclient.Client, o
 	return out.Print(r, []string{o.volume}, done("deleted", o.volume, r.Left))
 }
 
-// deletable refuses a volume that the agent would refuse, before a person is asked. The agent
-// checks again.
+// deletable returns an error for a volume that the agent would refuse to delete, so that the
+// command asks no question about it. The agent repeats the check.
 func (o *deleteOptions) deletable(ctx context.Context, client *apiclient.Client) error {
 	v, err := client.Volume(ctx, o.volume)
 	switch {

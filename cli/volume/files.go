@@ -14,12 +14,12 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// volumeFile is the input of register and validate.
+// volumeFile is the volume file that register and validate read.
 type volumeFile struct {
 	plugin   string // of volumes from foreign files; if empty, the plugin with their driver
 	docs     []spec.Document
 	specs    []api.VolumeSpec
-	warnings map[string][]string // by volume
+	warnings map[string][]string // by volume id
 }
 
 func (f *volumeFile) flag(a *command.App, cmd *cobra.Command) {
@@ -27,7 +27,7 @@ func (f *volumeFile) flag(a *command.App, cmd *cobra.Command) {
 	command.CompleteFlag(a, cmd, "plugin", command.PluginIDs)
 }
 
-// read reads a file, or stdin for "-".
+// read parses a file, or stdin if the file is "-".
 func (f *volumeFile) read(ctx context.Context, a *command.App, file string) error {
 	if f.plugin != "" {
 		if err := command.CheckPluginID(f.plugin); err != nil {
@@ -55,7 +55,7 @@ func (f *volumeFile) read(ctx context.Context, a *command.App, file string) erro
 	return nil
 }
 
-// warn shows a person the warnings, whether the command succeeds or not. Programs find them in the
+// warn shows the warnings to a person, even if the command fails. Programs find them in the
 // results.
 func (f *volumeFile) warn(out *output.Printer) {
 	if !out.Human() {
@@ -68,9 +68,9 @@ func (f *volumeFile) warn(out *output.Printer) {
 	}
 }
 
-// settle completes the specs from foreign files, which do not name everything. It finds the plugin,
-// and keeps the settings that were added here when the volume was registered. If it fails, nothing
-// has changed.
+// settle completes the specs from files of Kubernetes and Nomad, which lack some settings. It finds
+// the plugin, and keeps the settings that the registered volume already has. If it fails, it has
+// changed nothing.
 func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error {
 	var plugins []api.Plugin
 	var errs []error
@@ -107,7 +107,8 @@ func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error
 	return command.Join(errs)
 }
 
-// keep copies the settings that a foreign file cannot express from the registered volume.
+// keep copies the settings that a foreign file cannot express from the registered volume known to
+// s.
 func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	s.Secrets, s.Reclaim = known.Secrets, known.Reclaim
 	if o := known.MountOptions; d.FlagsHidden && o != nil {
@@ -119,8 +120,9 @@ func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	}
 }
 
-// pluginFor returns the plugin for a volume from a foreign file: the one with the driver that the
-// file names. If several have it, the one with the plugin id in the file is right.
+// pluginFor returns the plugin for a volume from a foreign file. It is the plugin with the driver
+// that the file names. If several plugins have that driver, pluginFor chooses the one whose id is
+// in the file.
 func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, error) {
 	var same, silent []string
 	all := make([]string, len(plugins))

@@ -182,9 +182,9 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 	})
 }
 
-// deletable refuses an unknown plugin, and a snapshot that its plugin does not list, before a
-// person is asked. No plugin lists groups, and some plugins list nothing. In these cases, the agent
-// decides.
+// deletable refuses an unknown plugin, or a snapshot that its plugin does not list, before the
+// command asks for confirmation. No plugin lists groups, and some plugins cannot list snapshots.
+// The agent then decides.
 func (o *snapshotDeleteOptions) deletable(ctx context.Context, client *apiclient.Client, secrets map[string]api.Secret) error {
 	if _, err := client.Plugin(ctx, o.plugin); err != nil || o.group {
 		return err
@@ -266,7 +266,7 @@ func runGroupSnapshotStatus(ctx context.Context, o groupStatusOptions, client *a
 	return showGroup(out, g)
 }
 
-// completeSnapshots completes a plugin, then its snapshots.
+// completeSnapshots completes a plugin id, and then the plugin's snapshots.
 func completeSnapshots(a *command.App) command.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {
