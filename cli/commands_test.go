@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/cli/command"
 )
 
-// expect checks the exit code, the whole of stdout, and a part of stderr.
+// expect checks the exit code, the complete stdout, and a part of stderr.
 func expect(t *testing.T, got result, code int, stdout, stderr string) {
 	t.Helper()
 	if got.code != code || got.stdout != stdout || !strings.Contains(got.stderr, stderr) || (stderr == "") != (got.stderr == "") {
@@ -108,7 +108,7 @@ func TestClaim(t *testing.T) {
 		t.Errorf("json: %+v, %v", res, err)
 	}
 	expect(t, r.volctl("volume", "claim", "dta"), 3, "", `near: "data"`)
-	expect(t, r.volctl("volume", "claim", "data-"), 3, "", `near: "data"`) // changes need the exact id
+	expect(t, r.volctl("volume", "claim", "data-"), 3, "", `near: "data"`) // a command that changes state needs the exact id
 }
 
 func TestClaimNotMounted(t *testing.T) {
@@ -121,7 +121,8 @@ func TestClaimNotMounted(t *testing.T) {
 	expect(t, r.volctl("volume", "claim", "data"), 1, "", "the claim is pending\nhint: volctl volume status data\n")
 }
 
-// TestClaimOutlivesTheAgent checks that a claim asks again if the agent restarts during the call.
+// TestClaimOutlivesTheAgent checks that a claim repeats its request if the agent restarts during
+// the call.
 func TestClaimOutlivesTheAgent(t *testing.T) {
 	f := world()
 	calls := 0
@@ -249,7 +250,7 @@ func TestDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "delete", "gone", "-y", "-ignore-not-found"), 0, "nothing to do\n", "")
 	expect(t, r.volctl("volume", "delete", "dat", "-y"), 3, "", "near: ")
 	f.sent()
-	f.ours("data") // a person is asked only about a volume that can be deleted
+	f.ours("data") // the command asks only about a volume that can be deleted
 	r.terminal, r.stdin = true, "no\n"
 	expect(t, r.volctl("volume", "delete", "data"), 1, "", `Destroy volume "data" and all its data? [y/N] `)
 	expectSent(t, f, "GET /v1/volumes/data")
@@ -266,7 +267,8 @@ func (f *fake) ours(id string) {
 	}
 }
 
-// TestInterruptedQuestion checks that Ctrl-C ends an unanswered question, and nothing is changed.
+// TestInterruptedQuestion checks that Ctrl-C ends an unanswered question, and that the command
+// changes nothing.
 func TestInterruptedQuestion(t *testing.T) {
 	f := world()
 	f.ours("data")
@@ -492,7 +494,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestDeleteChecksFirst checks that a person is not asked about a volume that cannot be deleted.
+// TestDeleteChecksFirst checks that delete asks no question about a volume that cannot be deleted.
 func TestDeleteChecksFirst(t *testing.T) {
 	f := world()
 	r := with(t, f)

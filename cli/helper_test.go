@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helperRun is mountRun under the name mount.csi.
+// helperRun is like mountRun, but runs the program under the name mount.csi.
 func helperRun(t *testing.T, f *fake) (*run, *sham, string) {
 	t.Helper()
 	r, s, dir := mountRun(t, f)
@@ -73,8 +73,8 @@ func TestMountHelper(t *testing.T) {
 	}
 }
 
-// TestMountHelperWithoutAgent checks the helper without an agent. With _netdev it waits; otherwise
-// it says how to change the line.
+// TestMountHelperWithoutAgent checks that the helper waits for an agent with _netdev. Without
+// _netdev, the error says how to change the line of fstab.
 func TestMountHelperWithoutAgent(t *testing.T) {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n"
 	f := world()
@@ -178,7 +178,7 @@ func TestUmount(t *testing.T) {
 	expect(t, r.volctl("umount", "-l", "-f", dir, "-q"), 0, "data\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
-	// Another mount was on top.
+	// Another mount covers the mount of the volume.
 	s.mounts(dir, "ext4")
 	s.mounts(dir, "tmpfs")
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", "something was mounted over another mount at "+dir+", which is still there: ext4 on /dev/sdb\n")
@@ -203,8 +203,8 @@ func TestUmount(t *testing.T) {
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent detaches volume \"data\" when it runs: the agent on SOCKET disconnected")
 }
 
-// TestUmountAnew checks that a claim ends with its mount even if the agent had unmounted it itself,
-// to mount it again.
+// TestUmountAnew checks that a claim ends with its mount, even if the agent had unmounted the
+// volume in order to mount it again.
 func TestUmountAnew(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -219,7 +219,7 @@ func TestUmountAnew(t *testing.T) {
 		t.Errorf("it is to end with its mount: %s", sent)
 	}
 
-	// The directory has a claim that is being detached, and the next claim.
+	// The directory has an old claim, which is being detached, and a new claim.
 	next := f.volumes[0].Claims[0]
 	f.volumes[0].Claims[0].Wanted, next.Alloc, next.Wanted = false, "b", true
 	f.volumes[0].Claims = append(f.volumes[0].Claims, next)
@@ -243,7 +243,7 @@ func TestUmountRefused(t *testing.T) {
 	expect(t, r.volctl("umount", dir, "--timeout", "0s"), 2, "", "--timeout must be more than 0")
 	s.expectCalls(t)
 
-	// Without an agent, libmount's table may know the mount.
+	// If no agent answers, libmount's table may still contain the mount.
 	r.socket += "x"
 	expect(t, r.volctl("umount", dir), 7, "", "hint: umount "+dir+" works without the agent, which detaches the volume when it runs\n")
 	s.expectCalls(t)
@@ -253,7 +253,8 @@ func TestUmountRefused(t *testing.T) {
 	s.expectCalls(t, "umount2 "+dir+" 8")
 }
 
-// TestUmountBusy checks the messages for the kernel's refusals, and that no claim is detached.
+// TestUmountBusy checks the messages if the kernel refuses an unmount, and that no claim is
+// detached.
 func TestUmountBusy(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -303,7 +304,7 @@ func TestUmountHelper(t *testing.T) {
 	r.program = "umount.csi"
 	expect(t, r.volctl(dir, "-n", "-r", "-v", "-t", "fuse.csitest"), 0, "umount.csi: unmounted "+dir+" and detached volume \"data\"\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 8")
-	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the sham accepts it
+	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the sham accepts the call
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
 	for _, code := range []api.Code{api.CodeTimeout, api.CodeFailed, api.CodePluginUnavailable} {
@@ -313,7 +314,7 @@ func TestUmountHelper(t *testing.T) {
 	f.sent()
 	f.volumes[0].Claims[0].Owner.Kind = api.OwnerPID
 	expect(t, r.volctl(dir), 0, "", "")
-	expectSent(t, f, "GET /v1/claims") // this claim lives as long as its process, so it is not detached
+	expectSent(t, f, "GET /v1/claims") // a process owns this claim, so the unmount does not detach it
 	r.socket += "x"
 	expect(t, r.volctl(dir), 0, "", "umount.csi: warning: "+dir+" is unmounted; the agent detaches its volume when it runs: no agent answers on SOCKET")
 	expect(t, r.volctl(), 1, "", "umount.csi: it needs DIR; for umount(8): umount.csi DIR [-flnrv]\n")

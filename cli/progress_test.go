@@ -119,8 +119,8 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 }
 
-// TestClaimShowsHowManyFiles checks that a claim shows its progress without a terminal only if it
-// may change the owner of all files, because that takes long.
+// TestClaimShowsHowManyFiles checks that a claim without a terminal shows its progress only with
+// --recursive, because changing the owner of all files may take long.
 func TestClaimShowsHowManyFiles(t *testing.T) {
 	f := world()
 	looked := make(chan struct{})

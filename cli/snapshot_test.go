@@ -121,8 +121,8 @@ func TestSnapshotDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1"), 1, "", "it was not confirmed")
 	expectSent(t, f, "GET /v1/plugins/ebs", "GET /v1/snapshots?plugin=ebs")
 
-	// The command checks that the snapshot exists before it asks a person, if the plugin can list
-	// snapshots.
+	// The command checks that the snapshot exists before it asks for confirmation, if the plugin
+	// can list snapshots.
 	res := r.volctl("volume", "snapshot", "delete", "ebs", "gone")
 	expect(t, res, 3, "", "plugin \"ebs\" has no snapshot \"gone\"\nhint: volctl volume snapshot list --plugin ebs -o wide")
 	if strings.Contains(res.stderr, "[y/N]") {
