@@ -47,7 +47,7 @@ spec:
 		"nomad": file("nomad", `{"ID": "nomad", "Name": "nomad", "ExternalID": %q, "PluginID": "hostpath", "Provider": "local.csi.volagent", "Context": null,
 "RequestedCapabilities": [{"AccessMode": "single-node-writer", "AttachmentMode": "file-system"}], "WriteAllocs": {"0a1b2c3d-0000": null}}`, external["nomad"]),
 	}
-	for id, warning := range map[string]string{"hcl": "", "pv": "its reclaim policy in the cluster is Delete", "nomad": "Allocations that claim it there: 0a1b2c3d"} {
+	for id, warning := range map[string]string{"hcl": "", "pv": "its reclaim policy in the cluster is Delete", "nomad": "Allocations that claim the volume in Nomad: 0a1b2c3d"} {
 		h.exits(0, `volume "`+id+`" would be registered`, "volume", "validate", files[id])
 		r := h.exits(0, `registered volume "`+id+`"`, "volume", "register", files[id])
 		if warning == "" && r.err != "" || !strings.Contains(r.err, warning) {
