@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/cli/volume"
 )
 
-// aliases are the short names at the top level: ls, inspect, ps and status. The pointers for wrong
-// names are among them.
+// aliases returns the short commands at the top level (ls, inspect, ps and status), and the hidden
+// commands that explain a wrong name.
 func aliases(a *command.App) []*cobra.Command {
 	list := volume.NewList(a)
 	list.Use, list.Aliases, list.Short = "ls", nil, "List the volumes (short for volume list)"

@@ -50,7 +50,7 @@ func TestNormalise(t *testing.T) {
 	} {
 		_, root := testRoot()
 		got := command.Normalise(root, strings.Fields(tt.in))
-		// normalise may move flags before arguments, but keeps the order of the flags.
+		// Normalise may move flags before arguments, but it keeps the order of the flags.
 		if sorted(got) != sorted(strings.Fields(tt.want)) || flagsOf(got) != flagsOf(strings.Fields(tt.want)) {
 			t.Errorf("%s\n got %s\nwant %s", tt.in, strings.Join(got, " "), tt.want)
 		}
@@ -121,13 +121,13 @@ func valueFor(f *pflag.Flag) string {
 	case "duration":
 		return "7s"
 	case "string", "stringArray":
-		return "-x" // looks like a flag but is none
+		return "-x" // a text that looks like a flag but is not one
 	default:
 		return "a value of a type without a test: " + f.Value.Type()
 	}
 }
 
-// parses lets cobra parse the arguments as Run does, without running the command.
+// parses parses the arguments with cobra as Run does, but does not run the command.
 func parses(args []string, path, flag, value string) error {
 	_, root := testRoot()
 	args = command.Normalise(root, args)
@@ -146,11 +146,11 @@ func parses(args []string, path, flag, value string) error {
 }
 
 // TestFlagsMeanTheSameEverywhere checks that a flag takes a value in every command or in none.
-// resolve relies on this when it looks for the command.
+// Normalise relies on this when it searches for the command.
 func TestFlagsMeanTheSameEverywhere(t *testing.T) {
 	_, root := testRoot()
 	takes, letters := map[string]bool{}, map[string]string{}
-	// These short flags are those of mount(8) and umount(8).
+	// mount(8) and umount(8) define these short flags.
 	others := map[string]string{"volctl mount": "o", "volctl umount": "f", "volctl systemd generate": "o"}
 	walk(root, func(c *cobra.Command) {
 		flagsOfCommand(c).VisitAll(func(f *pflag.Flag) {
@@ -195,8 +195,8 @@ func TestCommandsAreComplete(t *testing.T) {
 	})
 }
 
-// TestDashedIDs checks that every command accepts an id that begins with "-" after "--". Suggested
-// commands are written that way.
+// TestDashedIDs checks that every command accepts an id that begins with "-" after the argument
+// "--". volctl writes such ids that way in the commands that it suggests.
 func TestDashedIDs(t *testing.T) {
 	tried := 0
 	_, root := testRoot()

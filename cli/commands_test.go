@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/cli/command"
 )
 
-// expect checks the exit code, the whole of stdout, and a part of stderr.
+// expect checks the exit code, the complete stdout, and a part of stderr.
 func expect(t *testing.T, got result, code int, stdout, stderr string) {
 	t.Helper()
 	if got.code != code || got.stdout != stdout || !strings.Contains(got.stderr, stderr) || (stderr == "") != (got.stderr == "") {
@@ -108,7 +108,7 @@ func TestClaim(t *testing.T) {
 		t.Errorf("json: %+v, %v", res, err)
 	}
 	expect(t, r.volctl("volume", "claim", "dta"), 3, "", `near: "data"`)
-	expect(t, r.volctl("volume", "claim", "data-"), 3, "", `near: "data"`) // changes need the exact id
+	expect(t, r.volctl("volume", "claim", "data-"), 3, "", `near: "data"`) // a command that changes state needs the exact id
 }
 
 func TestClaimNotMounted(t *testing.T) {
@@ -121,7 +121,8 @@ func TestClaimNotMounted(t *testing.T) {
 	expect(t, r.volctl("volume", "claim", "data"), 1, "", "the claim is pending\nhint: volctl volume status data\n")
 }
 
-// TestClaimOutlivesTheAgent checks that a claim asks again if the agent restarts during the call.
+// TestClaimOutlivesTheAgent checks that a claim repeats its request if the agent restarts during
+// the call.
 func TestClaimOutlivesTheAgent(t *testing.T) {
 	f := world()
 	calls := 0
@@ -136,7 +137,7 @@ func TestClaimOutlivesTheAgent(t *testing.T) {
 		t.Errorf("%d calls", calls)
 	}
 	f.on["PUT /v1/volumes/data/claims/manual"] = func(*http.Request) (any, error) { return nil, errors.New("die") }
-	expect(t, with(t, f).volctl("volume", "claim", "data", "--timeout", "400ms"), 7, "", "hint: the agent was restarted meanwhile, so the claim may still stand: volctl volume detach data manual\n")
+	expect(t, with(t, f).volctl("volume", "claim", "data", "--timeout", "400ms"), 7, "", "hint: the agent was restarted meanwhile, so the claim may still exist: volctl volume detach data manual\n")
 	expect(t, with(t, f).volctl("volume", "claim", "data", "--no-wait"), 7, "", "disconnected before it answered")
 }
 
@@ -148,7 +149,7 @@ func TestClaimInterrupted(t *testing.T) {
 		"withdrawn": {refuses(api.Error{Code: api.CodeNotFound, Message: "no claim"}), `volctl: cannot claim volume "data" for alloc "manual": it was interrupted, and the claim is withdrawn` + "\n"},
 		"releasing": {answers(api.Claim{State: api.ClaimUnpublishing}), "the claim is withdrawn, and its detach continues\nhint: volctl volume status data\n"},
 		"stays":     {answers(taken("data", "manual", "/x")), "alloc \"manual\" still has a claim, which was there before this call\nhint: volctl volume detach data manual\n"},
-		"unknown":   {refuses(api.Error{Code: api.CodeFailed, Message: "disk"}), "what became of the claim is unknown: disk\nhint: volctl claim list --volume data\n"},
+		"unknown":   {refuses(api.Error{Code: api.CodeFailed, Message: "disk"}), "cannot read the state of the claim: disk\nhint: volctl claim list --volume data\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -240,7 +241,7 @@ func TestDelete(t *testing.T) {
 	f.on["POST /v1/volumes/data/delete"] = answers(api.Done{})
 	r := with(t, f)
 	expect(t, r.volctl("volume", "delete", "data"), 2, "", "hint: volctl volume delete data -y\n")
-	expect(t, r.volctl("volume", "delete", "data", "--confirm=data"), 2, "", "nobody can be asked")
+	expect(t, r.volctl("volume", "delete", "data", "--confirm=data"), 2, "", "asking for confirmation needs a terminal")
 	expectSent(t, f)
 	expect(t, r.volctl("volume", "delete", "data", "-y"), 0, "deleted volume \"data\"\n", "")
 	expectSent(t, f, "POST /v1/volumes/data/delete")
@@ -249,7 +250,7 @@ func TestDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "delete", "gone", "-y", "-ignore-not-found"), 0, "nothing to do\n", "")
 	expect(t, r.volctl("volume", "delete", "dat", "-y"), 3, "", "near: ")
 	f.sent()
-	f.ours("data") // a person is asked only about a volume that can be deleted
+	f.ours("data") // the command asks only about a volume that can be deleted
 	r.terminal, r.stdin = true, "no\n"
 	expect(t, r.volctl("volume", "delete", "data"), 1, "", `Destroy volume "data" and all its data? [y/N] `)
 	expectSent(t, f, "GET /v1/volumes/data")
@@ -266,7 +267,8 @@ func (f *fake) ours(id string) {
 	}
 }
 
-// TestInterruptedQuestion checks that Ctrl-C ends an unanswered question, and nothing is changed.
+// TestInterruptedQuestion checks that Ctrl-C ends an unanswered question, and that the command
+// changes nothing.
 func TestInterruptedQuestion(t *testing.T) {
 	f := world()
 	f.ours("data")
@@ -492,7 +494,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestDeleteChecksFirst checks that a person is not asked about a volume that cannot be deleted.
+// TestDeleteChecksFirst checks that delete asks no question about a volume that cannot be deleted.
 func TestDeleteChecksFirst(t *testing.T) {
 	f := world()
 	r := with(t, f)

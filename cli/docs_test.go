@@ -16,8 +16,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestReferenceIsCurrent checks that docs/cli.md matches the commands. The page is generated from
-// them.
+// TestReferenceIsCurrent checks that docs/cli.md matches the commands, from which it is generated.
 func TestReferenceIsCurrent(t *testing.T) {
 	_, root := testRoot()
 	var b strings.Builder
@@ -66,8 +65,8 @@ func reference(b *strings.Builder, c *cobra.Command) {
 	section(b, "", c.NonInheritedFlags())
 }
 
-// fenced puts lines that begin with two spaces into code blocks. These lines are tables for a
-// terminal.
+// fenced puts lines that begin with two spaces into code blocks, because the help uses such lines
+// for tables.
 func fenced(text string) string {
 	var b strings.Builder
 	inside := false

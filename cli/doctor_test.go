@@ -88,7 +88,7 @@ func TestDoctorAsks(t *testing.T) {
 	}
 }
 
-// TestDoctorAlone checks that doctor without an agent gives the reason, and checks fstab.
+// TestDoctorAlone checks that doctor reports why the agent does not answer, and mistakes in fstab.
 func TestDoctorAlone(t *testing.T) {
 	dir := shortDir(t)
 	table := filepath.Join(dir, "fstab")

@@ -30,7 +30,7 @@ const exitCodesHelp = `Exit codes:
   7  the agent is not reachable
   8  permission denied`
 
-// exitCode is the only place that turns an error into an exit code.
+// exitCode returns the exit code for an error. No other code chooses an exit code for volctl.
 func exitCode(err error) int {
 	switch command.CodeOf(err) {
 	case "":

@@ -22,9 +22,9 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-var update = flag.Bool("update", false, "write the expected outputs anew")
+var update = flag.Bool("update", false, "rewrite the expected outputs")
 
-// now is the time of all tests.
+// now is the current time in all tests.
 var now = time.Date(2026, 3, 10, 3, 12, 11, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
@@ -34,7 +34,7 @@ type fake struct {
 	volumes []api.Volume
 	plugins []api.Plugin
 	node    *api.Node
-	// on holds handlers by "METHOD /path". They precede the fixed answers.
+	// on holds handlers by "METHOD /path". A handler overrides the fixed answer for the same route.
 	on map[string]func(r *http.Request) (any, error)
 
 	mu       sync.Mutex
@@ -58,7 +58,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		var e *api.Error
 		if !errors.As(err, &e) {
-			panic(http.ErrAbortHandler) // the agent dies
+			panic(http.ErrAbortHandler) // the agent ends during the request
 		}
 		w.WriteHeader(e.Code.HTTPStatus())
 		_ = json.NewEncoder(w).Encode(api.ErrorBody{Error: e})
@@ -120,7 +120,7 @@ func (f *fake) answer(r *http.Request) (any, error) {
 	return nil, &api.Error{Code: api.CodeFailed, Message: "the fake does not know " + r.URL.Path}
 }
 
-// sent returns the requests since the last call.
+// sent returns the requests that the fake received since the last call of sent.
 func (f *fake) sent() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -155,7 +155,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// run holds the surroundings of volctl in a test with a fake.
+// run holds the environment of one run of volctl in a test.
 type run struct {
 	ctx      context.Context
 	socket   string
@@ -168,7 +168,7 @@ type run struct {
 	service  map[string]string // systemd's answer about the agent's unit
 	program  string
 	host     mount.Host
-	// looks limits how often progress is shown, without real pauses. With 0, the real clock is
+	// looks limits how often progress is shown, without real pauses. 0 means that the real clock is
 	// used.
 	looks int
 }
@@ -228,7 +228,7 @@ func golden(t *testing.T, file, got string) {
 		t.Fatalf("%v (write it with: go test ./cli -update)", err)
 	}
 	if got != string(want) {
-		t.Errorf("%s differs (write it anew with: go test ./cli -update)\n--- got\n%s\n--- want\n%s", file, got, want)
+		t.Errorf("%s differs (rewrite it with: go test ./cli -update)\n--- got\n%s\n--- want\n%s", file, got, want)
 	}
 }
 

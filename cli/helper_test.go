@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helperRun is mountRun under the name mount.csi.
+// helperRun is like mountRun, but runs the program under the name mount.csi.
 func helperRun(t *testing.T, f *fake) (*run, *sham, string) {
 	t.Helper()
 	r, s, dir := mountRun(t, f)
@@ -54,8 +54,8 @@ func TestMountHelper(t *testing.T) {
 		{"data", 1, "mount.csi: it needs VOLUME and DIR; for mount(8): mount.csi VOLUME DIR [-fnsv] -o OPTIONS; the options: volctl mount --help\n"},
 		{"data @ more", 1, "it needs VOLUME and DIR"},
 		{"data @ -x", 1, "unknown shorthand flag: 'x' in -x; "},
-		{"data @ -t csi.foo -o rw", 1, "there is no type \"csi.foo\"; the type is csi alone\n"},
-		{"data @ -s -o rw,bogus", 1, "mount.csi: cannot mount volume \"data\" at @: unknown mount option \"bogus\"; an option of the file system"},
+		{"data @ -t csi.foo -o rw", 1, "there is no type \"csi.foo\"; the only type is csi\n"},
+		{"data @ -s -o rw,bogus", 1, "mount.csi: cannot mount volume \"data\" at @: unknown mount option \"bogus\"; pass an option of the file system"},
 		{"data @/none -o rw", 32, "mount.csi: cannot mount volume \"data\" at @/none: there is no @/none; mkdir -p @/none\n"},
 	} {
 		res := r.volctl(strings.Fields(strings.ReplaceAll(tt.args, "@", dir))...)
@@ -73,8 +73,8 @@ func TestMountHelper(t *testing.T) {
 	}
 }
 
-// TestMountHelperWithoutAgent checks the helper without an agent. With _netdev it waits; otherwise
-// it says how to change the line.
+// TestMountHelperWithoutAgent checks that the helper waits for an agent with _netdev. Without
+// _netdev, the error says how to change the line of fstab.
 func TestMountHelperWithoutAgent(t *testing.T) {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n"
 	f := world()
@@ -178,14 +178,14 @@ func TestUmount(t *testing.T) {
 	expect(t, r.volctl("umount", "-l", "-f", dir, "-q"), 0, "data\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
-	// Another mount was on top.
+	// Another mount covers the mount of the volume.
 	s.mounts(dir, "ext4")
 	s.mounts(dir, "tmpfs")
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", "something was mounted over another mount at "+dir+", which is still there: ext4 on /dev/sdb\n")
 
 	// The detach takes too long.
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeTimeout, Message: "after 80s: its plugin is not ready", Hint: "x"})
-	expect(t, r.volctl("umount", dir), 5, "", "volctl: cannot detach volume \"data\", which goes on by itself; "+dir+" is unmounted: after 80s: its plugin is not ready\nhint: volctl volume status data\n")
+	expect(t, r.volctl("umount", dir), 5, "", "volctl: cannot detach volume \"data\" yet ("+dir+" is unmounted, and the agent continues): after 80s: its plugin is not ready\nhint: volctl volume status data\n")
 
 	// Another process mounts the volume again meanwhile.
 	s.mounts(dir, "ext4")
@@ -194,7 +194,7 @@ func TestUmount(t *testing.T) {
 	f.sent()
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", "was unmounted, and volume \"data\" is mounted there again\n")
 	if sent := strings.Join(f.sent(), " "); strings.Contains(sent, "force") {
-		t.Errorf("it is not to be taken from whoever mounted it: %s", sent)
+		t.Errorf("umount must not detach the claim of the process that mounted it again: %s", sent)
 	}
 
 	// The agent dies.
@@ -203,8 +203,8 @@ func TestUmount(t *testing.T) {
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent detaches volume \"data\" when it runs: the agent on SOCKET disconnected")
 }
 
-// TestUmountAnew checks that a claim ends with its mount even if the agent had unmounted it itself,
-// to mount it again.
+// TestUmountAnew checks that a claim ends with its mount, even if the agent had unmounted the
+// volume in order to mount it again.
 func TestUmountAnew(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -219,7 +219,7 @@ func TestUmountAnew(t *testing.T) {
 		t.Errorf("it is to end with its mount: %s", sent)
 	}
 
-	// The directory has a claim that is being detached, and the next claim.
+	// The directory has an old claim, which is being detached, and a new claim.
 	next := f.volumes[0].Claims[0]
 	f.volumes[0].Claims[0].Wanted, next.Alloc, next.Wanted = false, "b", true
 	f.volumes[0].Claims = append(f.volumes[0].Claims, next)
@@ -238,12 +238,12 @@ func TestUmountRefused(t *testing.T) {
 	expect(t, r.volctl("umount", dir), 1, "", "volctl: cannot unmount "+dir+": the kernel's words\n")
 	f.volumes[0].Claims = nil
 	s.calls = nil
-	expect(t, r.volctl("umount", dir), 4, "", "what is mounted there is no volume of volagent: ext4 on /dev/sdb\nhint: umount "+dir+"\n")
+	expect(t, r.volctl("umount", dir), 4, "", "the mount there is not a volume of volagent: ext4 on /dev/sdb\nhint: umount "+dir+"\n")
 	expect(t, r.volctl("umount", dir+"/x"), 3, "", "nothing is mounted there\n")
 	expect(t, r.volctl("umount", dir, "--timeout", "0s"), 2, "", "--timeout must be more than 0")
 	s.expectCalls(t)
 
-	// Without an agent, libmount's table may know the mount.
+	// If no agent answers, libmount's table may still contain the mount.
 	r.socket += "x"
 	expect(t, r.volctl("umount", dir), 7, "", "hint: umount "+dir+" works without the agent, which detaches the volume when it runs\n")
 	s.expectCalls(t)
@@ -253,7 +253,8 @@ func TestUmountRefused(t *testing.T) {
 	s.expectCalls(t, "umount2 "+dir+" 8")
 }
 
-// TestUmountBusy checks the messages for the kernel's refusals, and that no claim is detached.
+// TestUmountBusy checks the messages if the kernel refuses an unmount, and that no claim is
+// detached.
 func TestUmountBusy(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -293,7 +294,7 @@ func TestUmountHangs(t *testing.T) {
 	h.Unmount = func(string, int) error { <-free; return nil }
 	r.host = h
 	defer close(free)
-	expect(t, r.volctl("umount", dir, "--timeout", "100ms"), 5, "", "the kernel does not answer: context deadline exceeded; it goes on with it\nhint: umount -l "+dir+"\n")
+	expect(t, r.volctl("umount", dir, "--timeout", "100ms"), 5, "", "the kernel does not answer: context deadline exceeded; the unmount continues\nhint: umount -l "+dir+"\n")
 }
 
 // TestUmountHelper checks that umount.csi fails only if the directory is still mounted.
@@ -303,17 +304,17 @@ func TestUmountHelper(t *testing.T) {
 	r.program = "umount.csi"
 	expect(t, r.volctl(dir, "-n", "-r", "-v", "-t", "fuse.csitest"), 0, "umount.csi: unmounted "+dir+" and detached volume \"data\"\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 8")
-	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the sham accepts it
+	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the sham accepts the call
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
 	for _, code := range []api.Code{api.CodeTimeout, api.CodeFailed, api.CodePluginUnavailable} {
 		f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: code, Message: "why"})
-		expect(t, r.volctl(dir), 0, "", "umount.csi: warning: cannot detach volume \"data\", which goes on by itself; "+dir+" is unmounted: why; volctl volume status data\n")
+		expect(t, r.volctl(dir), 0, "", "umount.csi: warning: cannot detach volume \"data\" yet ("+dir+" is unmounted, and the agent continues): why; volctl volume status data\n")
 	}
 	f.sent()
 	f.volumes[0].Claims[0].Owner.Kind = api.OwnerPID
 	expect(t, r.volctl(dir), 0, "", "")
-	expectSent(t, f, "GET /v1/claims") // this claim lives as long as its process, so it is not detached
+	expectSent(t, f, "GET /v1/claims") // a process owns this claim, so the unmount does not detach it
 	r.socket += "x"
 	expect(t, r.volctl(dir), 0, "", "umount.csi: warning: "+dir+" is unmounted; the agent detaches its volume when it runs: no agent answers on SOCKET")
 	expect(t, r.volctl(), 1, "", "umount.csi: it needs DIR; for umount(8): umount.csi DIR [-flnrv]\n")

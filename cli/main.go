@@ -1,8 +1,10 @@
-// Package cli implements volctl, the operator's command-line tool: its root command, its short
-// names and its exit codes. Each noun has a package of its own (volume, plugin, node, mount, state,
-// systemd). They share the packages command and output. volctl learns about the host from the
-// agent, over the agent's socket. Only mount and umount look at the host themselves. Under the name
-// mount.csi or umount.csi, the program is a helper of mount(8).
+// Package cli implements volctl, the operator's command-line tool. It contains the root command,
+// the short command names and the exit codes. Each noun has a package of its own: volume, plugin,
+// node, mount, state and systemd. They share the packages command and output.
+//
+// volctl gets its information from the agent, over the agent's socket. Only mount and umount
+// examine the host themselves. If the program is started as mount.csi or umount.csi, it is a helper
+// of mount(8).
 package cli
 
 import (
@@ -21,17 +23,17 @@ import (
 	"golang.org/x/term"
 )
 
-// Env is everything that a run takes from its process and its host. Tests make their own.
+// Env holds everything that a run takes from its process and its host. Tests replace it.
 type Env struct {
 	command.Env
 
-	// Host is used by mount, umount and systemd only.
+	// Host is the host for the commands mount, umount and systemd. No other command uses it.
 	Host mount.Host
 }
 
-// Main runs volctl with this process's arguments and returns its exit code. The first SIGINT or
-// SIGTERM cancels the command, which withdraws a claim that it waits for. The second signal ends
-// the process.
+// Main runs volctl with the arguments of this process and returns its exit code. The first SIGINT
+// or SIGTERM cancels the command, and the command withdraws the claim that it waits for. The second
+// signal ends the process.
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -55,8 +57,8 @@ func Main() int {
 	}})
 }
 
-// Run runs one command and returns its exit code (see exitCode), or the exit code for mount(8) (see
-// mount.Helper). It may be called several times in one process.
+// Run runs one command and returns its exit code. exitCode defines the codes of volctl, and
+// mount.Helper those of mount(8). A process may call Run several times.
 func Run(ctx context.Context, env Env) int {
 	if h := mount.NewHelper(env.Env, env.Host); h != nil {
 		return h.Run(ctx)
@@ -74,8 +76,8 @@ func Run(ctx context.Context, env Env) int {
 	return exitCode(a.Report(err))
 }
 
-// devicePath finds a block device by its number in sysfs. The names there are those below /dev,
-// with an exclamation mark for each slash.
+// devicePath returns the path of the block device with the given number, from sysfs. sysfs uses the
+// names below /dev, with "!" in place of each slash.
 func devicePath(number string) string {
 	link, err := os.Readlink("/sys/dev/block/" + number)
 	if err != nil {

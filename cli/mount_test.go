@@ -24,9 +24,9 @@ type sham struct {
 	mu       sync.Mutex
 	table    string
 	utab     string
-	err      error // of every unmount
+	err      error // the error that every unmount returns
 	calls    []string
-	unmounts func() // replaces the removal of the last line of the table
+	unmounts func() // if set, an unmount calls it instead of removing the last line of the table
 	boots    bool
 }
 
@@ -59,7 +59,7 @@ func (s *sham) host() mount.Host {
 	}
 }
 
-// mounts adds a mount to the table, of a directory on /dev/sdb.
+// mounts adds a mount of /dev/sdb at a directory to the table.
 func (s *sham) mounts(dir, kind string) {
 	s.table += fmt.Sprintf("90 28 8:16 /vol %s rw,relatime shared:1 - %s /dev/sdb rw\n", strings.ReplaceAll(dir, " ", `\040`), kind)
 }
@@ -76,8 +76,8 @@ func mountRun(t *testing.T, f *fake) (*run, *sham, string) {
 	return r, s, dir
 }
 
-// claims makes the fake answer a claim as the agent does, and stores the request. It checks that
-// the descriptor in the request is open on the directory.
+// claims makes the fake answer a claim as the agent does, and returns a copy of the request. It
+// checks that the descriptor in the request refers to the directory.
 func claims(t *testing.T, f *fake, s *sham, volume, alloc string) *api.ClaimRequest {
 	t.Helper()
 	got := new(api.ClaimRequest)
@@ -117,7 +117,8 @@ func TestMount(t *testing.T) {
 		t.Errorf("calls: %q", s.calls)
 	}
 
-	// The same command again: the agent decides whether the options agree. No descriptor is sent.
+	// If the command is repeated, it sends no descriptor, and the agent decides whether the options
+	// agree.
 	f.volumes[0].Claims = append(f.volumes[0].Claims, api.Claim{Volume: "data", Alloc: alloc, At: dir, Wanted: true})
 	s.utab = "SRC=/dev/sdb TARGET=" + dir + " ROOT=/vol OPTS=helper=csi,_netdev\n"
 	expect(t, r.volctl("mount", "data", dir), 0, fmt.Sprintf("volume \"data\" is mounted at %s already, for alloc %q\n", dir, alloc), "")
@@ -166,13 +167,13 @@ func TestMountPointRefused(t *testing.T) {
 		want        string
 	}{
 		{"none", "", 3, "there is no " + dir + "/none\nhint: mkdir -p " + dir + "/none\n"},
-		{"file/below", "", 2, "a part of it is no directory\n"},
+		{"file/below", "", 2, "a part of it is not a directory\n"},
 		{"link", "", 2, "a symbolic link on the way leads to " + dir + "/real\nhint: name " + dir + "/real instead\n"},
 		{"link/below", "", 2, "a symbolic link on the way leads to " + dir + "/real/below\nhint: name " + dir + "/real/below instead\n"},
 		{"dangling", "", 2, "a symbolic link on the way leads nowhere: "},
-		{"file", "attachment_mode=file-system", 2, "it is no directory\nhint: name a directory; "},
-		{"empty", "attachment_mode=block-device", 2, "it is a directory\nhint: a block device is mounted over a file"},
-		{"full", "", 4, "it is not empty, and what is in it would be hidden: \"entry\"\nhint: move it elsewhere, or mount over it with the option nonempty\n"},
+		{"file", "attachment_mode=file-system", 2, "it is not a directory\nhint: name a directory; "},
+		{"empty", "attachment_mode=block-device", 2, "it is a directory\nhint: a block device needs a file as mount point"},
+		{"full", "", 4, "it is not empty, and the mount would hide its content: \"entry\"\nhint: move it elsewhere, or mount over it with the option nonempty\n"},
 		{"empty", "bogus", 2, "unknown mount option \"bogus\""},
 	} {
 		at := filepath.Join(dir, tt.at)
@@ -189,7 +190,7 @@ func TestMountPointRefused(t *testing.T) {
 	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a,attachment_mode=block-device", "-q"), 0, dir+"/file\n", "")
 	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a", "-q"), 4, "", "something else is mounted there already: ext4 on /dev/sdb\nhint: umount "+dir+"/file\n")
 
-	// The content of an autofs is not examined.
+	// The command does not examine the content of an autofs.
 	s.table = "80 28 0:50 / " + dir + "/full rw,relatime - autofs systemd-1 rw\n"
 	expect(t, r.volctl("mount", "data", dir+"/full", "-o", "alloc=a", "-q"), 0, dir+"/full\n", "")
 }
@@ -205,7 +206,7 @@ func TestMountOverOthers(t *testing.T) {
 	}{
 		{api.Claim{Volume: "other", Alloc: "mine", At: dir, Wanted: true}, "volume \"other\" is mounted there already, for alloc \"mine\"\nhint: volctl umount " + dir + "\n"},
 		{api.Claim{Volume: "data", Alloc: "its", At: dir, Wanted: true}, "volume \"data\" is mounted there already, for alloc \"its\"\n"},
-		{api.Claim{Volume: "other", Alloc: "its", At: dir}, "volume \"other\" is mounted there still, and is being detached\nhint: volctl wait --volume other --for free\n"},
+		{api.Claim{Volume: "other", Alloc: "its", At: dir}, "volume \"other\" is still mounted there, and is being detached\nhint: volctl wait --volume other --for free\n"},
 		{api.Claim{Volume: "data", Alloc: "mine", At: dir + "x", Wanted: true}, "something else is mounted there already: xfs on /dev/sdb\n"},
 	} {
 		f.volumes[0].Claims = []api.Claim{tt.claim}

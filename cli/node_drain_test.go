@@ -50,9 +50,9 @@ func TestNodeDrain(t *testing.T) {
 		{"after a wait", "node drain", []*api.Drain{occupied, occupied, emptied}, 0, safe, toBeStopped},
 		{"over a restart of the agent", "node drain", []*api.Drain{occupied, nil, nil, emptied}, 0, safe, toBeStopped},
 		{"no wait", "node drain --deadline 0", []*api.Drain{occupied}, 5, toBeStopped + stays,
-			"volctl: cannot drain this host: it is not over after 0s: 1 claim held by what runs, 2 more not off this host yet; the host stays drained\n"},
-		{"the deadline", "node drain --deadline 1ms", []*api.Drain{occupied}, 5, "still " + toBeStopped + stays, toBeStopped + "volctl: cannot drain this host: it is not over after 1ms"},
-		{"ids", "node drain --deadline 0 -q", []*api.Drain{occupied}, 5, "data\nlogs\n", "it is not over"},
+			"volctl: cannot drain this host: it has not finished after 0s: 1 claim held by a live owner, 2 more still on this host; the host stays drained\n"},
+		{"the deadline", "node drain --deadline 1ms", []*api.Drain{occupied}, 5, "still " + toBeStopped + stays, toBeStopped + "volctl: cannot drain this host: it has not finished after 1ms"},
+		{"ids", "node drain --deadline 0 -q", []*api.Drain{occupied}, 5, "data\nlogs\n", "it has not finished"},
 		{"for a program", "node drain -o json", []*api.Drain{occupied, emptied}, 0, "{\n  \"safe\": true,\n  \"waiting\": [],\n  \"left\": []\n}\n", ""},
 		{"a deadline in the past", "node drain --deadline -1s", []*api.Drain{emptied}, 2, "", "is in the past"},
 	} {
@@ -96,7 +96,7 @@ func TestNodeUndrain(t *testing.T) {
 func TestNodeStatusDraining(t *testing.T) {
 	for want, d := range map[string]*api.Drain{
 		"  Drain    safe to power off   → volctl node undrain\n":                                     emptied,
-		"  Drain    1 claim held by what runs, 2 more not off this host yet   → volctl node drain\n": occupied,
+		"  Drain    1 claim held by a live owner, 2 more still on this host   → volctl node drain\n": occupied,
 	} {
 		f := world()
 		f.node.Draining, f.node.Drain = true, d

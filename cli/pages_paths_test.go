@@ -19,7 +19,7 @@ func forDevelopers(page string) bool {
 	return page == "../docs/HACKING.md" || page == "../docs/ARCHITECTURE.md" || strings.HasPrefix(page, "../docs/design/")
 }
 
-// eachCodeWord calls each with every word in backticks of a page.
+// eachCodeWord calls each for every word that a page has between backticks.
 func eachCodeWord(page string, each func(word string)) {
 	for _, m := range code.FindAllStringSubmatch(page, -1) {
 		for word := range strings.FieldsSeq(m[1]) {

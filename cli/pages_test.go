@@ -174,15 +174,15 @@ func literals(t *testing.T) []string {
 	return all
 }
 
-// elsewhere are messages of the kernel and of systemd.
+// elsewhere lists messages of the kernel and of systemd, which the project's code does not contain.
 var elsewhere = []string{"device or resource busy", "Found left-over process … in control group", "unable to apply caps: operation not permitted", "Operation not permitted"}
 
-// unknown returns the first part of a quoted message that no literal contains.
+// unknown returns the first part of a quoted message that no string literal in the code contains.
 func unknown(all []string, quoted string) string {
 	if slices.Contains(elsewhere, quoted) {
 		return ""
 	}
-	quoted = ofState.ReplaceAllString(quoted, "") // a status puts it in front of the message
+	quoted = ofState.ReplaceAllString(quoted, "") // a status screen adds this prefix to the message
 	for part := range strings.SplitSeq(left.ReplaceAllString(quoted, "\x00"), "\x00") {
 		if part = strings.Trim(part, " ,;:"); len(part) > 3 && !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, part) }) {
 			return part
@@ -191,8 +191,8 @@ func unknown(all []string, quoted string) string {
 	return ""
 }
 
-// TestTroubleshootingQuotes checks that the messages quoted in docs/troubleshooting.md exist.
-// Quotes are in its headings and its table of messages.
+// TestTroubleshootingQuotes checks that the code contains each message that docs/troubleshooting.md
+// quotes, in headings and in the table of messages.
 func TestTroubleshootingQuotes(t *testing.T) {
 	raw, err := os.ReadFile("../docs/troubleshooting.md")
 	if err != nil {

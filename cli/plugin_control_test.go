@@ -46,7 +46,7 @@ func TestPluginRestart(t *testing.T) {
 	r.stdin = "y\n"
 	expect(t, r.volctl("plugin", "restart", "ebs"), 0, "restarted plugin \"ebs\"\n", question)
 	expectSent(t, f, "GET /v1/plugins/ebs", "POST /v1/plugins/ebs/restart?force=true&wait=1m20s")
-	r.stdin = "" // nothing is in use, so there is no question
+	r.stdin = "" // no volume is in use, so the command asks no question
 	expect(t, r.volctl("plugin", "restart", "nfs"), 0, "restarted plugin \"nfs\"\n", "")
 	expectSent(t, f, "GET /v1/plugins/nfs", "POST /v1/plugins/nfs/restart?wait=1m20s")
 	expect(t, r.volctl("plugin", "restart", "eb"), 3, "", `near: "ebs"`) // changes need the exact id
@@ -66,7 +66,7 @@ func TestPluginParts(t *testing.T) {
 	expect(t, r.volctl("plugin", "stop", "ebs", "--type", "controller", "--force"), 0, "stopped controller of plugin \"ebs\"\n",
 		"volctl: 2 volumes in use through plugin \"ebs\": unless another controller is ready, nothing is attached or detached until: volctl plugin start ebs\n")
 	expectSent(t, f, "GET /v1/plugins/ebs", "POST /v1/plugins/ebs/stop?force=true&type=controller&wait=1m20s")
-	r.terminal = true // there is no question even so
+	r.terminal = true // the command asks no question, even on a terminal
 	expect(t, r.volctl("plugin", "restart", "ebs", "--type", "controller"), 4, "", "volctl: cannot restart controller of plugin \"ebs\": plugin \"ebs\" is in use")
 	f.sent()
 	expect(t, r.volctl("plugin", "logs", "nfs", "--instance", "b"), 0, "starting\npanic\n", "")

@@ -19,8 +19,8 @@ func TestPluginTest(t *testing.T) {
 	expectSent(t, f, `POST /v1/plugins/nfs/test {"timeout":"10m0s"}`)
 	expect(t, r.volctl("plugin", "test", "ebs"), 1, header+"source              broken        2.01s    the empty staging directory is mounted\n"+
 		"\n1 ok, 0 worked around, 1 broken, 0 skipped\nnfs.csi.example.com 1: create, no attach, stage (mounts nothing), kernel mounts of nfs4\n",
-		"volctl: plugin \"ebs\" does not do what the agent needs: source\nhint: volctl plugin logs ebs\n")
-	expect(t, r.volctl("plugin", "test", "ebs", "-q"), 1, "source\n", "does not do what the agent needs")
+		"volctl: plugin \"ebs\" does not meet the agent's requirements: source\nhint: volctl plugin logs ebs\n")
+	expect(t, r.volctl("plugin", "test", "ebs", "-q"), 1, "source\n", "does not meet the agent's requirements")
 	expect(t, r.volctl("plugin", "test", "s3", "-q"), 5, "", "cannot test plugin \"s3\": it was not over")
 	expect(t, r.volctl("plugin", "test", "cut", "-q"), 7, "", "ended the test early")
 	f.sent()

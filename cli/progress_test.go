@@ -57,7 +57,7 @@ func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		t.Skipf("no pseudoterminal is to be had: %v", err)
+		t.Skipf("no pseudoterminal is available: %v", err)
 	}
 	unlocked := 0
 	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
@@ -119,8 +119,8 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 }
 
-// TestClaimShowsHowManyFiles checks that a claim shows its progress without a terminal only if it
-// may change the owner of all files, because that takes long.
+// TestClaimShowsHowManyFiles checks that a claim without a terminal shows its progress only with
+// --recursive, because changing the owner of all files may take long.
 func TestClaimShowsHowManyFiles(t *testing.T) {
 	f := world()
 	looked := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/cli/volume"
 )
 
-// Command returns the tree of commands for documentation. Do not run it.
+// Command returns the tree of commands, for the documentation. The commands cannot run.
 func Command() *cobra.Command {
 	return newRoot(command.NewApp(command.Env{Getenv: func(string) string { return "" }}), mount.Host{})
 }

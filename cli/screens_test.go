@@ -17,7 +17,7 @@ func capability(access string) api.Capability {
 	return api.Capability{AccessMode: access, AttachmentMode: "file-system"}
 }
 
-// world returns a host with one example of almost everything.
+// world returns a fake agent with one example of almost every kind of object.
 func world() *fake {
 	mode := capability("single-node-writer")
 	many := capability("multi-node-multi-writer")
@@ -177,8 +177,8 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// TestVolumeWaits checks the screen of a volume that waits or that failed on this host. The message
-// is not shown as the plugin's words, and a wait shows its end.
+// TestVolumeWaits checks the screens of volumes that wait or whose step failed on this host. The
+// screen does not present the agent's message as the plugin's words. It shows the end of a wait.
 func TestVolumeWaits(t *testing.T) {
 	mode := capability("single-node-writer")
 	watched := api.Volume{
@@ -261,7 +261,7 @@ func TestColours(t *testing.T) {
 	plain("no terminal", r.volctl("volume", "status", "backup_1"))
 }
 
-// TestStatusWithoutStats checks that storage that hangs does not make the status hang.
+// TestStatusWithoutStats checks that volume status returns even if the plugin's report hangs.
 func TestStatusWithoutStats(t *testing.T) {
 	f := world()
 	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }

@@ -42,7 +42,7 @@ func TestSnapshotCutOff(t *testing.T) {
 	f := world()
 	f.on["POST /v1/snapshots"] = func(*http.Request) (any, error) { return nil, context.Canceled } // the agent dies
 	r := with(t, f)
-	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 7, "", "hint: the plugin may go on with it; to wait on: volctl volume snapshot create data nightly\n")
+	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 7, "", "hint: the plugin may continue; to continue waiting: volctl volume snapshot create data nightly\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	r.ctx = ctx
 	f.mu.Lock() // the server may still use the map for the first call
@@ -52,7 +52,7 @@ func TestSnapshotCutOff(t *testing.T) {
 		return nil, r.Context().Err()
 	}
 	f.mu.Unlock()
-	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 1, "", "it was interrupted; the plugin may go on with it\nhint: to wait on: volctl volume snapshot create data nightly\n")
+	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 1, "", "it was interrupted; the plugin may continue\nhint: to continue waiting: volctl volume snapshot create data nightly\n")
 }
 
 // TestSnapshotProgress checks that a slow snapshot shows the agent's message.
@@ -112,7 +112,7 @@ func TestSnapshotDelete(t *testing.T) {
 	f := world()
 	f.on["POST /v1/snapshots/ebs/snap/1/delete"] = answers(api.Done{})
 	r := with(t, f)
-	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1"), 2, "", "nobody can be asked without a terminal\nhint: volctl volume snapshot delete ebs snap/1 -y")
+	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1"), 2, "", "asking for confirmation needs a terminal\nhint: volctl volume snapshot delete ebs snap/1 -y")
 	expectSent(t, f)
 	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1", "-y"), 0, "deleted snapshot \"snap/1\"\n", "")
 	expectSent(t, f, `POST /v1/snapshots/ebs/snap%2F1/delete?wait=1m20s {}`)
@@ -121,8 +121,8 @@ func TestSnapshotDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1"), 1, "", "it was not confirmed")
 	expectSent(t, f, "GET /v1/plugins/ebs", "GET /v1/snapshots?plugin=ebs")
 
-	// The command checks that the snapshot exists before it asks a person, if the plugin can list
-	// snapshots.
+	// The command checks that the snapshot exists before it asks for confirmation, if the plugin
+	// can list snapshots.
 	res := r.volctl("volume", "snapshot", "delete", "ebs", "gone")
 	expect(t, res, 3, "", "plugin \"ebs\" has no snapshot \"gone\"\nhint: volctl volume snapshot list --plugin ebs -o wide")
 	if strings.Contains(res.stderr, "[y/N]") {

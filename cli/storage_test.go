@@ -26,7 +26,7 @@ func unwell() *fake {
 	}
 	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) {
 		if r.URL.Query().Get("storage") == "" {
-			return nil, &api.Error{Code: api.CodePluginUnavailable, Message: "gone"} // so the previous report is shown
+			return nil, &api.Error{Code: api.CodePluginUnavailable, Message: "gone"} // volctl then shows the previous report
 		}
 		return api.Report{
 			Health: []api.Finding{disk}, CheckedAt: map[string]time.Time{"node": now},

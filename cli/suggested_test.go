@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// suggested finds commands in messages and in the documentation.
+// suggested matches volctl commands in messages and in the documentation.
 var suggested = regexp.MustCompile(`\bvolctl((?: +(?:\[[^\]]*\]|'[^']*'|[^\s'"` + "`" + `();,|&<>#]+))+)`)
 
 // TestSuggestedCommands checks that every volctl command in a message or in the documentation
@@ -83,8 +83,8 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// usable returns an error for the part of a command that does not exist. It ignores arguments,
-// which are placeholders or words of the sentence around the command.
+// usable returns an error if the command or one of its flags does not exist. It ignores arguments,
+// which are placeholders or words of the surrounding sentence.
 func usable(root *cobra.Command, words []string) error {
 	cmd, rest, err := root.Find(words)
 	if err != nil {

@@ -145,7 +145,7 @@ func TestSystemdGenerateBad(t *testing.T) {
 		{[]string{"data", `/srv/a\`}, exitUsage, "ends with a backslash"},
 		{[]string{" data", "/srv/a"}, exitUsage, "space"},
 		{[]string{"data", link}, exitUsage, "symbolic link"},
-		{[]string{"data", long}, exitUsage, "takes 255"},
+		{[]string{"data", long}, exitUsage, "allows 255"},
 		{[]string{"data", "/srv/data", "-o", "acess_mode=x"}, exitUsage, "access_mode"},
 		{[]string{"data", "/srv/data", "--for", "web"}, exitUsage, "web.service"},
 		{[]string{"data", "/srv/data", "--for", "../x.service"}, exitUsage, "not the name of a unit"},

@@ -13,10 +13,10 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// versionTimeout bounds how long the command waits for the agent's version.
+// versionTimeout limits how long the command waits for the agent's version.
 const versionTimeout = 2 * time.Second
 
-// versions is the output of the command. Agent is empty if the agent did not answer.
+// versions is the JSON output of the command. Agent is empty if the agent did not answer.
 type versions struct {
 	Client string `json:"client"`
 	Agent  string `json:"agent,omitempty"`

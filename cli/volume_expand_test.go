@@ -17,13 +17,13 @@ func TestVolumeExpand(t *testing.T) {
 	expect(t, r.volctl("volume", "expand", "data", "20GiB", "-q"), 0, "data\n", "")
 	result.Volume.Expansion = &api.Expansion{Node: 20 << 30}
 	expect(t, r.volctl("volume", "expand", "data", "20GiB"), 0,
-		"expanded volume \"data\" to 20GiB; what is on it is expanded when it is mounted for writing\n", "")
+		"expanded volume \"data\" to 20GiB; its file system is expanded when it is mounted for writing\n", "")
 	result = api.VolumeResult{Outcome: "unchanged", Volume: api.Volume{Capacity: 24 << 30}}
 	expect(t, r.volctl("volume", "expand", "data", "20GiB"), 0, "volume \"data\" is unchanged: it has 24GiB\n", "")
 
 	f.sent()
 	result = api.VolumeResult{Outcome: "expanding", Volume: api.Volume{Capacity: 10 << 30, Expansion: &api.Expansion{Want: 20 << 30}}}
-	expect(t, r.volctl("volume", "expand", "data", "20GiB", "--no-wait"), 0, "expanding volume \"data\" to 20GiB; to wait for it, run the same again\n", "")
+	expect(t, r.volctl("volume", "expand", "data", "20GiB", "--no-wait"), 0, "expanding volume \"data\" to 20GiB; to wait for it, run the same command again\n", "")
 	expectSent(t, f, `POST /v1/volumes/data/expand {"capacity_min":21474836480}`)
 }
 

@@ -80,18 +80,18 @@ func TestRegisterFindsThePlugin(t *testing.T) {
 		stderr  string
 	}{
 		"one of two":            {file: pvFile, plugins: []api.Plugin{{ID: "a", Provider: "x"}, {ID: "b", Provider: "ebs.csi.aws.com"}}, want: "b"},
-		"several":               {file: pvFile, plugins: []api.Plugin{{ID: "a", Provider: "ebs.csi.aws.com"}, {ID: "b", Provider: "ebs.csi.aws.com"}}, code: 2, stderr: "cannot find the plugin of volume \"pvc-1\": the driver \"ebs.csi.aws.com\" is that of plugins \"a\", \"b\"\nhint: say which: --plugin a\n"},
+		"several":               {file: pvFile, plugins: []api.Plugin{{ID: "a", Provider: "ebs.csi.aws.com"}, {ID: "b", Provider: "ebs.csi.aws.com"}}, code: 2, stderr: "cannot find the plugin of volume \"pvc-1\": several plugins have the driver \"ebs.csi.aws.com\": \"a\", \"b\"\nhint: name one: --plugin a\n"},
 		"several, asked":        {file: pvFile, plugins: []api.Plugin{{ID: "a", Provider: "ebs.csi.aws.com"}, {ID: "b", Provider: "ebs.csi.aws.com"}}, asked: "b", want: "b"},
-		"none":                  {file: pvFile, plugins: []api.Plugin{{ID: "a", Provider: "x"}, {ID: "b"}}, code: 3, stderr: "no plugin is the driver \"ebs.csi.aws.com\"; there are \"a\" (x), \"b\" (has not said its driver yet)\nhint: write a plugin file"},
-		"none at all":           {file: pvFile, code: 3, stderr: "no plugin is the driver \"ebs.csi.aws.com\"; there is no plugin\n"},
+		"none":                  {file: pvFile, plugins: []api.Plugin{{ID: "a", Provider: "x"}, {ID: "b"}}, code: 3, stderr: "no plugin has the driver \"ebs.csi.aws.com\"; there are \"a\" (x), \"b\" (has not reported its driver yet)\nhint: write a plugin file"},
+		"none at all":           {file: pvFile, code: 3, stderr: "no plugin has the driver \"ebs.csi.aws.com\"; there is no plugin\n"},
 		"asked, not yet said":   {file: pvFile, plugins: []api.Plugin{{ID: "b"}}, asked: "b", want: "b"},
-		"asked, another":        {file: pvFile, plugins: []api.Plugin{{ID: "a", Provider: "x"}}, asked: "a", code: 4, stderr: "plugin \"a\" is the driver \"x\", and the volume is of \"ebs.csi.aws.com\""},
+		"asked, another":        {file: pvFile, plugins: []api.Plugin{{ID: "a", Provider: "x"}}, asked: "a", code: 4, stderr: "plugin \"a\" has the driver \"x\", but the volume needs \"ebs.csi.aws.com\""},
 		"Nomad's own name":      {file: nomadFile, plugins: []api.Plugin{{ID: "a", Provider: "ebs.csi.aws.com"}, {ID: "aws-ebs0", Provider: "ebs.csi.aws.com"}}, want: "aws-ebs0"},
 		"Nomad's, not yet":      {file: nomadFile, plugins: []api.Plugin{{ID: "aws-ebs0"}}, want: "aws-ebs0"},
-		"Nomad's, another":      {file: nomadFile, plugins: []api.Plugin{{ID: "aws-ebs0", Provider: "x"}}, code: 3, stderr: "no plugin is the driver"},
+		"Nomad's, another":      {file: nomadFile, plugins: []api.Plugin{{ID: "aws-ebs0", Provider: "x"}}, code: 3, stderr: "no plugin has the driver"},
 		"Nomad's, no driver":    {file: strings.Replace(nomadFile, "ebs.csi.aws.com", "", 1), want: "aws-ebs0"},
 		"bad plugin":            {file: pvFile, asked: "a b", code: 2, stderr: "bad plugin id"},
-		"own files name theirs": {file: "id: db\nplugin_id: ebs\nexternal_id: x\n", asked: "ebs", code: 2, stderr: "volume \"db\" names its plugin itself; --plugin is for volumes that Kubernetes or Nomad describe\nhint: leave --plugin out\n"},
+		"own files name theirs": {file: "id: db\nplugin_id: ebs\nexternal_id: x\n", asked: "ebs", code: 2, stderr: "volume \"db\" names its plugin itself; --plugin is for volumes that Kubernetes or Nomad describe\nhint: remove --plugin\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, sent := world(), map[string]api.VolumeSpec{}
@@ -173,7 +173,7 @@ func TestExport(t *testing.T) {
 			t.Errorf("what export %s writes: %+v", args, got)
 		}
 	}
-	expect(t, r.volctl("volume", "export"), 2, "", "say which volume, or --all\nhint: volctl volume list\n")
+	expect(t, r.volctl("volume", "export"), 2, "", "name a volume, or use --all\nhint: volctl volume list\n")
 	expect(t, r.volctl("volume", "export", "data", "--all"), 2, "", "--all and a volume exclude each other")
 	expect(t, r.volctl("volume", "export", "--all", "--hcl"), 2, "", "a file in HCL holds one volume")
 	expect(t, r.volctl("volume", "export", "data", "--hcl", "-o", "json"), 2, "", "--hcl and -o exclude each other")

@@ -94,7 +94,8 @@ func runWait(ctx context.Context, o waitOptions, client *apiclient.Client) error
 	}
 }
 
-// once asks an agent that answers to wait for the remaining time.
+// once asks the agent to wait for the requested state until the deadline. Without a plugin or a
+// volume, it only checks that the agent answers.
 func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadline time.Time) error {
 	left := func() time.Duration { return max(time.Until(deadline), time.Millisecond) }
 	switch {
@@ -113,8 +114,8 @@ func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadli
 		_, err = client.WaitVolume(ctx, v.Spec.ID, o.state, left())
 		return err
 	default:
-		// The health check gets no grace. An agent that accepts connections but never answers fails
-		// at the deadline.
+		// The health check gets no extra time after the deadline. An agent that accepts connections
+		// but never answers must fail at the deadline.
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		defer cancel()
 

@@ -49,7 +49,7 @@ func TestDeleteInterrupted(t *testing.T) {
 		return nil, r.Context().Err()
 	}
 	res := r.volctl("volume", "delete", "data", "-y", "--confirm=data")
-	if res.code != exitFailed || !strings.Contains(res.stderr, "whether the data is gone is not known\nhint: volctl volume delete data -y --confirm=data\n") {
+	if res.code != exitFailed || !strings.Contains(res.stderr, "it is unknown whether the data was destroyed\nhint: volctl volume delete data -y --confirm=data\n") {
 		t.Errorf("got %+v", res)
 	}
 }

@@ -1,6 +1,7 @@
-// Package command contains the code that the commands of volctl share. It holds the environment and
-// the flags of a run, parses argv, completes words, looks up ids, wraps errors, asks questions, and
-// waits for claims. It imports no command, so that each noun can be a package of its own.
+// Package command contains the code that the commands of volctl share: the environment and flags of
+// a run, the parsing of argv, completion, the lookup of ids, error messages, questions, and the
+// wait for a claim. It imports no command, so that the commands of each noun can have a package of
+// their own.
 package command
 
 import (
@@ -14,11 +15,11 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// ReadTimeout bounds commands that only read. The agent answers those at once unless it is in
-// trouble, and then the operator needs an error.
+// ReadTimeout limits commands that only read. A healthy agent answers them at once. If the agent is
+// not healthy, the operator needs an error rather than a long wait.
 const ReadTimeout = 30 * time.Second
 
-// App is one run: its environment and the flags that all commands share.
+// App is one run of volctl: its environment, and the flags that all commands share.
 type App struct {
 	Env     Env
 	Socket  string
@@ -27,12 +28,11 @@ type App struct {
 	quiet   bool
 	noColor bool
 
-	// running is set when the command's own code starts. An error before that point is an error of
-	// the command line.
+	// running is set when the command's own code starts. An error before that is a usage error.
 	running bool
 }
 
-// NewApp starts a run. VOLCTL_SOCKET replaces the default socket.
+// NewApp returns the App of a new run. VOLCTL_SOCKET replaces the default socket.
 func NewApp(env Env) *App {
 	a := &App{Env: env, Socket: env.Getenv("VOLCTL_SOCKET"), format: output.FormatTable}
 	if a.Socket == "" {
@@ -41,7 +41,7 @@ func NewApp(env Env) *App {
 	return a
 }
 
-// action does the work of one command.
+// action does the work of one command, with a client of the agent.
 type action func(ctx context.Context, client *apiclient.Client, out *output.Printer) error
 
 // Do connects to the agent and runs the command's work.
@@ -56,7 +56,7 @@ func (a *App) Do(cmd *cobra.Command, act action) error {
 	return act(cmd.Context(), client, out)
 }
 
-// Read runs a command that only reads and does not wait. It applies ReadTimeout.
+// Read is like Do, for a command that only reads and does not wait. It applies ReadTimeout.
 func (a *App) Read(cmd *cobra.Command, act action) error {
 	return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
 		ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
@@ -65,7 +65,7 @@ func (a *App) Read(cmd *cobra.Command, act action) error {
 	})
 }
 
-// output makes the output from the flags.
+// output returns the Printer that the flags ask for.
 func (a *App) output() (*output.Printer, error) {
 	o := output.Options{
 		Stdout: a.Env.Stdout, Stderr: a.Env.Stderr, Format: a.format, Quiet: a.quiet,

@@ -28,7 +28,8 @@ func Group(use, short, long string, children ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// unknownCommand returns an error that names similar commands, from anywhere in the tree.
+// unknownCommand returns an error for an unknown command. Its hint names similar commands of all
+// groups.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	return Usage(commandHint(cmd, args[0]), "there is no command %q", cmd.CommandPath()+" "+args[0])
 }
@@ -42,7 +43,7 @@ func commandHint(group *cobra.Command, word string) string {
 		case c.Name() == word || slices.Contains(c.Aliases, word):
 			same = append(same, line)
 		case len(spec.Near(word, []string{c.Name()})) == 0:
-			if c.Name() == group.Name() && c != group { // for example "volctl claim data"
+			if c.Name() == group.Name() && c != group { // the user may have meant a verb, as in "volctl claim data"
 				verbs = append(verbs, suggest.Command(line+" %s", word))
 			}
 		case c.Parent() == group:
@@ -71,7 +72,7 @@ func walk(cmd *cobra.Command, each func(*cobra.Command)) {
 	}
 }
 
-// FlagError names the known flag that is most like the unknown one.
+// FlagError returns a usage error for a wrong flag. Its hint names the most similar flag.
 func FlagError(cmd *cobra.Command, err error) error {
 	hint := cmd.CommandPath() + " --help"
 	if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
@@ -85,10 +86,10 @@ func FlagError(cmd *cobra.Command, err error) error {
 	return Usage(hint, "%v", err)
 }
 
-// Exactly accepts a fixed number of arguments. Its error names the missing ones.
+// Exactly requires one argument for each of the names. Its error lists the missing ones.
 func Exactly(names ...string) cobra.PositionalArgs { return Between(len(names), names...) }
 
-// Between is like exactly, but only the first least arguments are required.
+// Between is like Exactly, but requires only the first arguments, as many as least says.
 func Between(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		hint, name := cmd.CommandPath()+" --help", strings.TrimPrefix(cmd.CommandPath(), "volctl ")
@@ -102,7 +103,7 @@ func Between(least int, names ...string) cobra.PositionalArgs {
 	}
 }
 
-// OneOf refuses a flag's value that is not among the choices.
+// OneOf returns a usage error if the value of a flag is not one of the choices.
 func OneOf(flag, value string, choices []string) error {
 	if slices.Contains(choices, value) {
 		return nil
@@ -114,7 +115,8 @@ func OneOf(flag, value string, choices []string) error {
 	return Usage(hint, "unknown %s %q: it is one of %s", strings.ReplaceAll(flag, "-", " "), value, strings.Join(choices, ", "))
 }
 
-// Inspect changes a status command: it writes JSON and requires an id.
+// Inspect turns a status command into an inspect command, which requires an id and always prints
+// JSON.
 func Inspect(status *cobra.Command, a *App, short string) *cobra.Command {
 	run := status.RunE
 	status.Use, status.Short, status.Long, status.Args = "inspect ID", short, "", Exactly("ID")
@@ -128,7 +130,7 @@ func Inspect(status *cobra.Command, a *App, short string) *cobra.Command {
 	return status
 }
 
-// KeyValues reads a repeatable KEY=VALUE flag. Each key may occur once.
+// KeyValues parses the values of a repeatable KEY=VALUE flag. It refuses a repeated key.
 func KeyValues(flag string, values []string) (map[string]string, error) {
 	var all map[string]string
 	for _, v := range values {

@@ -8,22 +8,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Normalise prepares argv for the flag parser, which would read "-force" as "-f orce". It resolves
-// the command and moves the command's words to the front. Long flags of that command that have one
-// dash get a second one. Values of flags, combined shorthands and all arguments after "--" do not
-// change.
+// Normalise rewrites argv for the flag parser, which would read "-force" as "-f orce". It moves the
+// name of the command to the front, and gives long flags with one dash a second dash. It does not
+// change values of flags, combined short flags, or the arguments after "--".
 func Normalise(root *cobra.Command, args []string) []string {
 	if len(args) > 0 && strings.HasPrefix(args[0], "__complete") {
-		return args // the shell asks about an unfinished line
+		return args // the shell completes an unfinished line
 	}
 	root.InitDefaultHelpCmd()
 	cmd, words, rest := resolve(root, args)
 	return append(words, secondDash(allFlags(cmd), rest)...)
 }
 
-// resolve finds the command that args name, and separates its words from the remaining arguments.
-// Flags may come before the command's words. To tell their values from those words, resolve knows
-// the flags of all commands.
+// resolve finds the command that args name, and separates the words of its name from the remaining
+// arguments. Flags may come before the name. To tell their values from the name, resolve knows the
+// flags of all commands.
 func resolve(root *cobra.Command, args []string) (cmd *cobra.Command, words, rest []string) {
 	known := union(root)
 	cmd = root
@@ -63,7 +62,7 @@ func childNamed(cmd *cobra.Command, name string) *cobra.Command {
 
 func isFlag(arg string) bool { return len(arg) > 1 && arg[0] == '-' }
 
-// secondDash rewrites the flags in args.
+// secondDash adds the second dash to long flags in args.
 func secondDash(known *pflag.FlagSet, args []string) []string {
 	var out []string
 	for i := 0; i < len(args); i++ {
@@ -87,7 +86,8 @@ func secondDash(known *pflag.FlagSet, args []string) []string {
 	return out
 }
 
-// longFlag finds the flag of "name" or "name=value". It returns nil for a name of one letter.
+// longFlag returns the flag for the text "name" or "name=value", or nil if there is none. It
+// returns nil for a name of one letter.
 func longFlag(known *pflag.FlagSet, text string) *pflag.Flag {
 	name, _, _ := strings.Cut(text, "=")
 	if len(name) < 2 {
@@ -96,7 +96,7 @@ func longFlag(known *pflag.FlagSet, text string) *pflag.Flag {
 	return known.Lookup(name)
 }
 
-// takesNext reports whether the argument after a flag is the flag's value.
+// takesNext reports whether the argument after the flag arg is that flag's value.
 func takesNext(known *pflag.FlagSet, arg string) bool {
 	text, long := strings.CutPrefix(arg, "--")
 	if !long {
@@ -120,16 +120,16 @@ func takesNext(known *pflag.FlagSet, arg string) bool {
 	return false
 }
 
-// allFlags returns a command's own flags and the inherited ones.
+// allFlags returns the flags of a command, including those that it inherits from its parents.
 func allFlags(cmd *cobra.Command) *pflag.FlagSet {
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
-	cmd.LocalFlags() // merges the inherited ones into Flags
+	cmd.LocalFlags() // as a side effect, adds the inherited flags to Flags
 	return cmd.Flags()
 }
 
-// union returns the flags of all commands. It relies on each name meaning the same in every
-// command.
+// union returns the flags of all commands in one set. This is possible because a flag name means
+// the same in every command.
 func union(root *cobra.Command) *pflag.FlagSet {
 	known := pflag.NewFlagSet("", pflag.ContinueOnError)
 	var add func(*cobra.Command)

@@ -12,22 +12,22 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// withdrawGrace limits how long an interrupted volctl watches its claim.
+// withdrawGrace limits how long an interrupted volctl waits to learn the fate of its claim.
 const withdrawGrace = 3 * time.Second
 
-// Claiming is a claim that a command makes and waits for.
+// Claiming describes a claim that a command makes and waits for.
 type Claiming struct {
 	Volume, Alloc string
 	Request       api.ClaimRequest
 	Timeout       time.Duration
 
-	// Grace is the time to answer after the timeout; 0 means AnswerGrace.
+	// Grace is how long after the timeout the agent may still answer. 0 means AnswerGrace.
 	Grace  time.Duration
 	NoWait bool
 }
 
-// Make makes the claim. Without an error, the volume is mounted, unless NoWait is set. An error
-// says what happened to the claim.
+// Make makes the claim and waits until the volume is mounted, unless NoWait is set. An error says
+// whether the claim still exists.
 func (c *Claiming) Make(ctx context.Context, client *apiclient.Client, out *output.Printer) (*api.Claim, error) {
 	end := c.progress(ctx, client, out)
 	claim, stays, err := c.claim(ctx, client)
@@ -37,7 +37,7 @@ func (c *Claiming) Make(ctx context.Context, client *apiclient.Client, out *outp
 	case ctx.Err() != nil && err != nil && !c.NoWait:
 		return nil, c.afterInterrupt(client)
 	case err != nil && stays:
-		return nil, Hinted(err, "the agent was restarted meanwhile, so the claim may still stand: "+c.detachCommand())
+		return nil, Hinted(err, "the agent was restarted meanwhile, so the claim may still exist: "+c.detachCommand())
 	case err != nil:
 		return nil, Explain(ctx, client, err, c.Volume)
 	case claim.State != api.ClaimMounted && !c.NoWait:
@@ -47,8 +47,8 @@ func (c *Claiming) Make(ctx context.Context, client *apiclient.Client, out *outp
 	return claim, nil
 }
 
-// progress shows the claim's progress. Without a terminal, it does so only with --recursive:
-// changing the owner of many files can take minutes although nothing is wrong.
+// progress shows the claim's progress. Without a terminal, it does so only with --recursive,
+// because changing the owner of many files can take minutes.
 func (c *Claiming) progress(ctx context.Context, client *apiclient.Client, out *output.Printer) (end func()) {
 	if c.NoWait || !c.Request.Recursive && out.Columns() == 0 {
 		return func() {}
@@ -56,10 +56,9 @@ func (c *Claiming) progress(ctx context.Context, client *apiclient.Client, out *
 	return out.During(ctx, fmt.Sprintf("claiming volume %q", c.Volume), VolumeProgress(client, c.Volume, ""))
 }
 
-// claim makes the call. If the agent goes away during the call, it is probably being restarted, so
-// claim asks again until the timeout. The claim is durable; only the waiting request was lost.
-// After that, an answer cannot tell which request made the claim. So the claim may stay after a
-// failure.
+// claim sends the request to the agent. If the connection breaks, the agent is probably restarting,
+// so claim repeats the request until the timeout. After a repeat, claim cannot know which request
+// made the claim. It then returns stays, because a failure may leave the claim in place.
 func (c *Claiming) claim(ctx context.Context, client *apiclient.Client) (claim *api.Claim, stays bool, err error) {
 	if c.NoWait {
 		claim, err = client.ClaimVolume(ctx, c.Volume, c.Alloc, c.Request, 0)
@@ -82,9 +81,9 @@ func (c *Claiming) claim(ctx context.Context, client *apiclient.Client) (claim *
 	}
 }
 
-// afterInterrupt says what happened to an interrupted claim. When the connection closes, the agent
-// withdraws a claim that this call made. volctl watches the claim for a moment, so that the message
-// is not a guess.
+// afterInterrupt returns the error for an interrupted claim. When the connection closes, the agent
+// withdraws the claim if this request made it. afterInterrupt watches the claim for a moment, so
+// that the message states a fact and not a guess.
 func (c *Claiming) afterInterrupt(client *apiclient.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), withdrawGrace)
 	defer cancel()
@@ -97,7 +96,7 @@ func (c *Claiming) afterInterrupt(client *apiclient.Client) error {
 		case err == nil && !claim.Wanted:
 			return Interrupted("it was interrupted; the claim is withdrawn, and its detach continues", suggest.Command("volctl volume status %s", c.Volume))
 		case err != nil && ctx.Err() == nil:
-			return Interrupted("it was interrupted; what became of the claim is unknown: "+err.Error(), suggest.Command("volctl claim list --volume %s", c.Volume))
+			return Interrupted("it was interrupted; cannot read the state of the claim: "+err.Error(), suggest.Command("volctl claim list --volume %s", c.Volume))
 		}
 
 		if Sleep(ctx, RetryEvery/5) != nil {

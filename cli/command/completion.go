@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// completionTimeout bounds how long a Tab waits for the agent.
+// completionTimeout limits how long the shell waits for the agent after the user presses Tab.
 const completionTimeout = time.Second
 
 // NewCompletion returns the command volctl completion.
@@ -37,13 +37,15 @@ func NewCompletion() *cobra.Command {
 	}
 }
 
-// ids lists the possible values of an argument.
+// ids returns the possible values of an argument, as the agent knows them.
 type ids func(ctx context.Context, client *apiclient.Client) ([]string, error)
 
-// CompletionFunc completes an argument or the value of a flag, as cobra asks for it.
+// CompletionFunc has the signature that cobra requires to complete an argument or the value of a
+// flag.
 type CompletionFunc = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
-// Offer asks the agent for completions. It returns none if the agent does not answer in time.
+// Offer returns the completions that list gets from the agent. It returns none if the agent does
+// not answer in time.
 func Offer(a *App, cmd *cobra.Command, list ids) ([]string, cobra.ShellCompDirective) {
 	ctx := cmd.Context()
 	if ctx == nil {
@@ -64,7 +66,7 @@ func Offer(a *App, cmd *cobra.Command, list ids) ([]string, cobra.ShellCompDirec
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// CompleteArg completes the only argument.
+// CompleteArg completes the first argument of a command that takes only one.
 func CompleteArg(a *App, list ids) CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -74,7 +76,7 @@ func CompleteArg(a *App, list ids) CompletionFunc {
 	}
 }
 
-// CompleteAllocs completes a volume, then the allocs that have claims on it.
+// CompleteAllocs completes a volume id, and then the allocs that have claims on that volume.
 func CompleteAllocs(a *App) CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
@@ -92,22 +94,22 @@ func CompleteAllocs(a *App) CompletionFunc {
 	}
 }
 
-// CompleteFlag completes the value of a flag with ids that the agent lists.
+// CompleteFlag completes the value of a flag with the ids that list gets from the agent.
 func CompleteFlag(a *App, cmd *cobra.Command, flag string, list ids) {
 	register(cmd, flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return Offer(a, cmd, list)
 	})
 }
 
-// CompleteChoice completes the value of a flag with fixed choices.
+// CompleteChoice completes the value of a flag that has fixed choices.
 func CompleteChoice(cmd *cobra.Command, flag string, choices []string) {
 	register(cmd, flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return choices, cobra.ShellCompDirectiveNoFileComp
 	})
 }
 
-// register registers a flag's completions. It fails only if the flag does not exist or has
-// completions already. That is a mistake in this package, which a test finds.
+// register adds completions to a flag. It panics if the flag does not exist or already has
+// completions. Both are mistakes in this program, which a test finds.
 func register(cmd *cobra.Command, flag string, f CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
 		panic(err)

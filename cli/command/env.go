@@ -6,43 +6,44 @@ import (
 	"time"
 )
 
-// Env is everything that a run takes from its process. Tests make their own.
+// Env holds everything that a run takes from its process. Tests replace it.
 type Env struct {
-	// Program is the name under which the process was started. Its directory does not matter.
+	// Program is argv[0], the name under which the process was started. Its directory is ignored.
 	Program string
 
-	// Args are the arguments without the program's name.
+	// Args are the arguments after the program's name.
 	Args           []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 
-	// StdinTerminal allows questions, StdoutTerminal allows colours.
+	// StdinTerminal reports whether volctl can ask questions, and StdoutTerminal whether it may
+	// print colours.
 	StdinTerminal, StdoutTerminal bool
 
-	// StdoutColumns and StderrColumns return the width of the terminal there, or 0 if there is
-	// none. They may be nil.
+	// StdoutColumns and StderrColumns return the width of the terminal on that stream, or 0 if the
+	// stream is not a terminal. They may be nil.
 	StdoutColumns, StderrColumns func() int
 
-	// Now is the current time. Ages are relative to it, and times are shown in its time zone.
+	// Now returns the current time. Ages are relative to it, and times are shown in its time zone.
 	Now func() time.Time
 
-	// Pause waits for d or until ctx ends. Nil means the real clock.
+	// Pause waits for d or until ctx ends. Nil uses the real clock.
 	Pause func(ctx context.Context, d time.Duration) error
 
 	// Cgroup returns the content of /proc/self/cgroup, which names the calling service.
 	Cgroup func() ([]byte, error)
 
-	// Device returns the path of a block device by its number, as in 7:0, or "" if the kernel knows
-	// no such device. It may be nil.
+	// Device returns the path of a block device with the given number, such as 7:0. It returns ""
+	// if the kernel knows no such device. It may be nil.
 	Device func(number string) string
 
-	// Service asks systemd for a unit's properties, by their names. Nil means that systemd cannot
-	// be asked.
+	// Service returns the properties of a systemd unit by their names. Nil means that systemd is
+	// not available.
 	Service func(ctx context.Context, unit string) map[string]string
 }
 
-// device is Device, or knows no device.
+// device calls Device, or returns "" if Device is nil.
 func (e Env) device(number string) string {
 	if e.Device == nil {
 		return ""

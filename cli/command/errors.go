@@ -13,13 +13,13 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// Usage returns an error of the command line.
+// Usage returns an error for a wrong command line.
 func Usage(hint, format string, args ...any) error {
 	return &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// Failed wraps err with the action that failed. The format follows "cannot". It returns nil if err
-// is nil.
+// Failed wraps err as "cannot ACTION: err", where format and args give the action. It returns nil
+// if err is nil.
 func Failed(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -27,7 +27,8 @@ func Failed(err error, format string, args ...any) error {
 	return fmt.Errorf("cannot %s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// Hinted replaces the hint of an error that has one, such as an error from the agent.
+// Hinted returns err with another hint. Only an api.Error can have a hint, so it returns any other
+// error unchanged.
 func Hinted(err error, hint string) error {
 	var e *api.Error
 	if !errors.As(err, &e) {
@@ -38,13 +39,14 @@ func Hinted(err error, hint string) error {
 	return &with
 }
 
-// Interrupted returns the error after a signal. The message says how far the operation came.
+// Interrupted returns the error of a command that a signal interrupted. The message says how far
+// the operation got.
 func Interrupted(message, hint string) error {
 	return &api.Error{Code: api.CodeFailed, Message: message, Hint: hint}
 }
 
-// several holds the errors of a command that did more than one thing. The first one decides the
-// exit code.
+// several holds the errors of a command that processed more than one object. Its first error
+// decides the exit code.
 type several []error
 
 func (s several) Error() string {
@@ -57,7 +59,7 @@ func (s several) Error() string {
 
 func (s several) Unwrap() []error { return s }
 
-// Join joins the errors that are not nil.
+// Join combines the errors that are not nil into one error.
 func Join(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	switch len(errs) {
@@ -69,7 +71,8 @@ func Join(errs []error) error {
 	return several(errs)
 }
 
-// Report writes an error to stderr and returns it, in the form that decides the exit code.
+// Report writes an error to stderr. It returns the error that decides the exit code, which is a
+// usage error if the command never started.
 func (a *App) Report(err error) error {
 	if !a.running && CodeOf(err) == api.CodeFailed {
 		err = Usage("volctl --help", "%s", err)
@@ -107,7 +110,7 @@ func (a *App) Report(err error) error {
 	return err
 }
 
-// plain replaces gRPC codes by words, and the numbers of devices by their paths, as the screens do.
+// plain replaces gRPC codes by words, and device numbers by paths, as the status screens do.
 func (a *App) plain(text string) string {
 	text = output.Devices(text, a.Env.device)
 	if a.format == output.FormatWide {
@@ -116,12 +119,12 @@ func (a *App) plain(text string) string {
 	return output.Words(text)
 }
 
-// longestMessage limits how much of an error's message a person sees, in characters. It is about
-// eight lines of a terminal. JSON output contains the whole message.
+// longestMessage limits the length of an error message on a screen, in characters. It is about
+// eight lines of a terminal. JSON output contains the full message.
 const longestMessage = 640
 
-// brief cuts the middle out of a long message, because its end says what happens next. A message of
-// several lines is a list and stays whole.
+// brief shortens a long message by cutting out its middle, because its end says what happens next.
+// It does not shorten a message of several lines, which is a list.
 func brief(message string) string {
 	runes := []rune(message)
 	if len(runes) <= longestMessage || strings.Contains(message, "\n") {
@@ -131,13 +134,14 @@ func brief(message string) string {
 	return string(runes[:longestMessage-tail]) + " … " + string(runes[len(runes)-tail:])
 }
 
-// Complain writes to stderr. If that fails, there is nowhere to report it.
+// Complain writes a message to stderr. It ignores write errors, because stderr is the only place to
+// report them.
 func (a *App) Complain(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.Env.Stderr, format, args...)
 }
 
-// wantsJSON reports whether errors go out as JSON. If flag parsing failed, not all flags were read,
-// so it searches the bare arguments.
+// wantsJSON reports whether errors must be printed as JSON. If the flags could not be parsed, some
+// were not read, so wantsJSON searches the raw arguments.
 func (a *App) wantsJSON() bool {
 	if a.running {
 		return a.format == output.FormatJSON || a.json
@@ -161,8 +165,8 @@ func (a *App) wantsJSON() bool {
 	return false
 }
 
-// Wire gives an error its form in JSON: the whole sentence, with the code, hint and details of its
-// cause.
+// Wire converts an error to its JSON form. It contains the full message of err, and the code, hint
+// and details of the api.Error that caused it.
 func Wire(err error) *api.Error {
 	out := api.Error{Code: CodeOf(err), Message: err.Error()}
 	var (
@@ -189,7 +193,7 @@ func Wire(err error) *api.Error {
 // IsNotFound reports whether the agent does not know the named object.
 func IsNotFound(err error) bool { return err != nil && CodeOf(err) == api.CodeNotFound }
 
-// CodeOf returns an error's code, also for errors that did not come from the agent.
+// CodeOf returns the code of an error, also for an error that did not come from the agent.
 func CodeOf(err error) api.Code {
 	var (
 		e     *api.Error

@@ -7,9 +7,9 @@ import (
 
 // TestBrief checks that a long message keeps its beginning and its end.
 func TestBrief(t *testing.T) {
-	long := "cannot detach: " + strings.Repeat("é", 2000) + "; that goes on by itself"
+	long := "cannot detach: " + strings.Repeat("é", 2000) + "; the agent continues"
 	got := brief(long)
-	if n := len([]rune(got)); n > longestMessage+3 || !strings.HasPrefix(got, "cannot detach: ") || !strings.HasSuffix(got, "é; that goes on by itself") {
+	if n := len([]rune(got)); n > longestMessage+3 || !strings.HasPrefix(got, "cannot detach: ") || !strings.HasSuffix(got, "é; the agent continues") {
 		t.Errorf("%d characters: %s", n, got)
 	}
 	for _, whole := range []string{"short", strings.Repeat("a line\n", 500)} {

@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// WaitFor runs a read that takes no context, and stops waiting for it when ctx ends. The read
+// WaitFor runs read, which takes no context, and returns early when ctx ends. In that case, read
 // itself may continue until the process ends.
 func WaitFor[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	type result struct {
@@ -38,7 +38,7 @@ func WaitFor[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	}
 }
 
-// confirm asks a yes-or-no question on a terminal. Every answer except yes means no.
+// confirm asks a yes-or-no question on a terminal. It treats every answer except yes as no.
 func (a *App) confirm(ctx context.Context, question string) (bool, error) {
 	a.Complain("%s [y/N] ", output.Printable(question))
 	answer, err := WaitFor(ctx, func() (string, error) {
@@ -62,7 +62,7 @@ func (a *App) confirm(ctx context.Context, question string) (bool, error) {
 	return false, nil
 }
 
-// ReadSpecs reads the volumes of a file, or of stdin for "-".
+// ReadSpecs reads the volumes from a file, or from stdin if the file is "-".
 func (a *App) ReadSpecs(ctx context.Context, file string) ([]api.VolumeSpec, error) {
 	name, data, err := a.ReadFile(ctx, file)
 	if err != nil {
@@ -77,8 +77,9 @@ func (a *App) ReadSpecs(ctx context.Context, file string) ([]api.VolumeSpec, err
 	return specs, nil
 }
 
-// ReadFile reads a file, or stdin for "-", and returns the name that errors use for it. It reads at
-// most one byte more than the allowed size, so that the parser notices a file that is too large.
+// ReadFile reads a file, or stdin if the file is "-". It also returns the name for error messages.
+// It reads at most one byte more than the maximum size, so that the parser notices a file that is
+// too large.
 func (a *App) ReadFile(ctx context.Context, file string) (name string, data []byte, err error) {
 	name = file
 	if file == "-" {

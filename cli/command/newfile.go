@@ -10,8 +10,9 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// WriteNew writes a text to a new file, or to stdout for "-", and prints the next command. It never
-// replaces a file. If the file exists, the error suggests the command another.
+// WriteNew writes text to a new file, or to stdout if the file is "-", and prints the next command
+// for the user. It never overwrites a file. If the file exists, the error suggests the command in
+// another, which names a different file.
 func WriteNew(out *output.Printer, text, file, another, next string) error {
 	if file == "-" {
 		return out.Write([]byte(text))

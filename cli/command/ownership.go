@@ -8,12 +8,12 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Ownership are the values of --uid, --gid, --mode and --recursive, as typed.
+// Ownership holds the values of --uid, --gid, --mode and --recursive as the user typed them.
 type Ownership struct {
 	UID, GID, Mode string
 	Recursive      bool
 
-	// Option tells that they come from mount options: uid=, gid=, mode=, recursive.
+	// Option is set if the values come from the mount options uid=, gid=, mode= and recursive.
 	Option bool
 }
 
@@ -33,7 +33,7 @@ func (o *Ownership) example(name, value string) string {
 	return "--" + name + " " + value
 }
 
-// Add adds the flags to a command.
+// Add adds the flags of Ownership to a command.
 func (o *Ownership) Add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.UID, "uid", "", "`USER`, by number or name, that gets the volume's root")
@@ -42,7 +42,7 @@ func (o *Ownership) Add(cmd *cobra.Command) {
 	f.BoolVar(&o.Recursive, "recursive", false, "apply --uid, --gid and --mode to everything in the volume, unless its root has them already")
 }
 
-// Read parses the flags. It looks names up on this host, which is also the agent's host.
+// Read parses the values. It looks up names on this host, where the agent also runs.
 func (o *Ownership) Read() (own api.Ownership, err error) {
 	if own.UID, err = o.number("uid", o.UID, func(name string) (string, error) {
 		u, err := user.Lookup(name)
@@ -77,7 +77,8 @@ func (o *Ownership) Read() (own api.Ownership, err error) {
 	return own, nil
 }
 
-// number returns an id that was given as a number or a name. It returns nil if text is empty.
+// number returns the user or group id that text gives as a number or a name. It returns nil if text
+// is empty.
 func (o *Ownership) number(flag, text string, lookup func(string) (string, error)) (*uint32, error) {
 	if text == "" {
 		return nil, nil

@@ -12,7 +12,8 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// CheckVolumeID refuses an invalid id before the request.
+// CheckVolumeID returns a usage error for an invalid volume id, so that volctl sends no request
+// with it.
 func CheckVolumeID(id string) error {
 	if err := spec.CheckVolumeID(id); err != nil {
 		return Usage("an id has 1 to 128 printable characters, without a slash", "%v", err)
@@ -20,7 +21,7 @@ func CheckVolumeID(id string) error {
 	return nil
 }
 
-// CheckAlloc refuses an invalid alloc before the request.
+// CheckAlloc returns a usage error for an invalid alloc, so that volctl sends no request with it.
 func CheckAlloc(alloc string) error {
 	if err := spec.CheckAlloc(alloc); err != nil {
 		return Usage("an alloc has 1 to 128 printable characters, without a slash", "%v", err)
@@ -28,7 +29,8 @@ func CheckAlloc(alloc string) error {
 	return nil
 }
 
-// CheckPluginID refuses an invalid id of a plugin before the request.
+// CheckPluginID returns a usage error for an invalid plugin id, so that volctl sends no request
+// with it.
 func CheckPluginID(id string) error {
 	if err := spec.CheckPluginID(id); err != nil {
 		return Usage("volctl plugin list", "%v", err)
@@ -36,8 +38,8 @@ func CheckPluginID(id string) error {
 	return nil
 }
 
-// FindVolume returns the volume with this id, or the only volume whose id begins with it. It is for
-// commands that only read.
+// FindVolume returns the volume with the given id, or the only volume whose id begins with it. Only
+// commands that change nothing may use it.
 func FindVolume(ctx context.Context, client *apiclient.Client, id string) (*api.Volume, error) {
 	if err := CheckVolumeID(id); err != nil {
 		return nil, err
@@ -61,7 +63,8 @@ func FindVolume(ctx context.Context, client *apiclient.Client, id string) (*api.
 	return client.Volume(ctx, full)
 }
 
-// FindPlugin is like FindVolume, for plugins.
+// FindPlugin returns the plugin with the given id, or the only plugin whose id begins with it. Only
+// commands that change nothing may use it.
 func FindPlugin(ctx context.Context, client *apiclient.Client, id string) (*api.Plugin, error) {
 	if err := CheckPluginID(id); err != nil {
 		return nil, err
@@ -85,8 +88,8 @@ func FindPlugin(ctx context.Context, client *apiclient.Client, id string) (*api.
 	return client.Plugin(ctx, full)
 }
 
-// complete returns the only id that begins with prefix. Several matches are a usage error, because
-// the argument is ambiguous. With no match, it returns notFound with similar ids.
+// complete returns the only id that begins with prefix. If several ids match, it returns a usage
+// error. If none matches, it returns notFound with similar ids added.
 func complete(kind, prefix string, ids []string, notFound error) (string, error) {
 	var found []string
 	for _, id := range ids {
@@ -104,11 +107,11 @@ func complete(kind, prefix string, ids []string, notFound error) (string, error)
 
 	return "", &api.Error{
 		Code: api.CodeInvalid, Message: fmt.Sprintf("%q is the beginning of %s: %s", prefix, output.Count(len(found), kind), output.QuotedList(found)),
-		Hint: "give the whole id", Details: map[string]string{"matches": strings.Join(found, "\n")},
+		Hint: "give the complete id", Details: map[string]string{"matches": strings.Join(found, "\n")},
 	}
 }
 
-// nearby adds the ids that are similar to the wrong one to a not-found error.
+// nearby adds the ids that are similar to the given one to a not-found error.
 func nearby(err error, kind, id string, ids []string) error {
 	var e *api.Error
 	if !errors.As(err, &e) {
@@ -134,8 +137,7 @@ func nearby(err error, kind, id string, ids []string) error {
 }
 
 // Explain adds similar names to the not-found error of a command that changes state. If the volume
-// exists, it names the volume's allocs; otherwise it names similar volumes. The request itself used
-// the exact ids.
+// exists, it adds the volume's allocs. Otherwise it adds similar volume ids.
 func Explain(ctx context.Context, client *apiclient.Client, err error, volume string, allocs ...string) error {
 	if !IsNotFound(err) {
 		return err
@@ -143,7 +145,7 @@ func Explain(ctx context.Context, client *apiclient.Client, err error, volume st
 
 	volumes, listErr := client.Volumes(ctx)
 	if listErr != nil {
-		return err // the first error says more
+		return err // the first error is more useful
 	}
 
 	var ids []string
@@ -168,7 +170,7 @@ func Explain(ctx context.Context, client *apiclient.Client, err error, volume st
 	return nearby(err, "volume", volume, ids)
 }
 
-// ExplainPlugin does the same for a plugin that a volume names.
+// ExplainPlugin adds similar plugin ids to the not-found error of a request that names a plugin.
 func ExplainPlugin(ctx context.Context, client *apiclient.Client, err error, plugin string) error {
 	if !IsNotFound(err) {
 		return err

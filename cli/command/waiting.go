@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// ClaimTimeout stays below the 90 s that systemd gives a unit to start.
+	// ClaimTimeout is the default timeout of a claim. It is below the 90 s in which systemd expects
+	// a unit to start.
 	ClaimTimeout = 80 * time.Second
 
-	// AnswerGrace is the time that the agent gets, after the timeout, to answer that the time is
-	// over.
+	// AnswerGrace is how long volctl waits after the timeout, so that the agent can still report
+	// the timeout.
 	AnswerGrace = 15 * time.Second
 
-	// RetryEvery is the interval between attempts to reach an agent that went away.
+	// RetryEvery is the interval between attempts to reconnect to the agent.
 	RetryEvery = 250 * time.Millisecond
 )
 
@@ -35,7 +36,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// StreamEnd decides whether a stream ended well. With --follow, only Ctrl-C is a good end.
+// StreamEnd returns the error of a stream that has ended. With --follow, only Ctrl-C ends it
+// without an error.
 func StreamEnd(ctx context.Context, follow bool, err error) error {
 	switch {
 	case follow && over(ctx):
@@ -48,7 +50,7 @@ func StreamEnd(ctx context.Context, follow bool, err error) error {
 
 func over(ctx context.Context) bool { return ctx.Err() != nil }
 
-// Dropped reports whether the agent had been reached before it went away.
+// Dropped reports whether err means that the agent answered at first and then disconnected.
 func Dropped(err error) bool {
 	var e *api.Error
 	return errors.As(err, &e) && e.Details[apiclient.DetailDropped] != ""
@@ -65,8 +67,8 @@ func PluginProgress(client *apiclient.Client, id string) output.Status {
 	}
 }
 
-// VolumeProgress describes the volume's current step, or the state of its plugin if that is not
-// ready. The plugin may be empty if the volume exists.
+// VolumeProgress describes the volume's current step, or the state of its plugin if the plugin is
+// not ready. The plugin id may be empty if the volume exists.
 func VolumeProgress(client *apiclient.Client, id, plugin string) output.Status {
 	return func(ctx context.Context) string {
 		v, err := client.Volume(ctx, id)
@@ -86,7 +88,7 @@ func VolumeProgress(client *apiclient.Client, id, plugin string) output.Status {
 		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
 			return at.Waits
 		}
-		if at := v.Attempt; len(at.HeldBy) > 0 { // the line is short, and this helps most
+		if at := v.Attempt; len(at.HeldBy) > 0 { // the line is short, and the process that blocks is the most useful fact
 			return output.Joined(" ", at.Step, "is held up by", at.HeldBy[0], andMore(len(at.HeldBy)-1))
 		}
 

@@ -32,7 +32,7 @@ const (
 	helperFailed = 32 // not mounted, or not unmounted
 )
 
-// helperCode turns an error into an exit code of mount(8).
+// helperCode returns the exit code of mount(8) for an error.
 func helperCode(err error) int {
 	switch command.CodeOf(err) {
 	case "":
@@ -46,20 +46,21 @@ func helperCode(err error) int {
 	}
 }
 
-// Helper is one run of mount.csi or umount.csi.
+// Helper is one run of the program as mount.csi or umount.csi.
 type Helper struct {
 	env  command.Env
 	host Host
 	name string
 
-	// The flags of mount(8): -f makes no mount, -v prints the result, -n leaves libmount's table
-	// alone. umount(8) has -f (force) and -l (lazy).
+	// These are the flags of mount(8): -f makes no mount, -v prints the result, and -n does not
+	// update libmount's table. umount(8) passes -f (force) and -l (lazy).
 	fake, verbose, noTable, force, lazy bool
 	kind                                string
 	options                             []string
 }
 
-// NewHelper returns nil unless the program has a helper's name.
+// NewHelper returns the helper for the name of the program, or nil if that is not the name of a
+// helper.
 func NewHelper(env command.Env, host Host) *Helper {
 	switch name := filepath.Base(env.Program); name {
 	case mountCSI, umountCSI:
@@ -68,7 +69,8 @@ func NewHelper(env command.Env, host Host) *Helper {
 	return nil
 }
 
-// Run does the work. It reports an error in one line, because the journal shows one line.
+// Run mounts or unmounts the directory and returns the exit code. It reports an error in one line,
+// so that the journal shows the error as one entry.
 func (h *Helper) Run(ctx context.Context) int {
 	args, err := h.read()
 	switch {
@@ -92,8 +94,8 @@ func (h *Helper) Run(ctx context.Context) int {
 	return helperCode(err)
 }
 
-// complain writes one line to stderr, and say writes one to stdout. If that fails, there is nowhere
-// to report it.
+// complain writes one line to stderr, and say writes one line to stdout. Both ignore write errors,
+// because there is no other place to report them.
 func (h *Helper) complain(text string) {
 	_, _ = fmt.Fprintf(h.env.Stderr, "%s: %s\n", h.name, output.OneLine(text))
 }
@@ -109,9 +111,9 @@ func (h *Helper) usage() string {
 	return "for umount(8): umount.csi DIR [-flnrv]"
 }
 
-// read reads the arguments that mount(8) and umount(8) give their helpers. The flag -s (tolerate
-// unknown options) is accepted and ignored, because systemd always passes it. The flag -r (remount
-// read-only if busy) is ignored too, because a bind mount has no such fallback.
+// read parses the arguments that mount(8) and umount(8) pass to their helpers. It accepts and
+// ignores -s (tolerate unknown options), because systemd always passes it. It also ignores -r
+// (remount read-only if busy), because a bind mount has no such fallback.
 func (h *Helper) read() ([]string, error) {
 	f := pflag.NewFlagSet(h.name, pflag.ContinueOnError)
 	f.SetOutput(h.env.Stderr)
@@ -141,9 +143,9 @@ func (h *Helper) read() ([]string, error) {
 	case len(args) != len(wanted):
 		return nil, command.Usage(h.usage(), "it needs %s", strings.Join(wanted, " and "))
 	case h.name == mountCSI && h.kind != "" && h.kind != "csi":
-		// Only mount(8) must pass csi. umount(8) passes the type of the mounted file system, such
-		// as fuse.sshfs.
-		return nil, command.Usage("the type is csi alone", "there is no type %q", h.kind)
+		// mount(8) must pass the type csi. umount(8) passes the type of the mounted file system,
+		// such as fuse.sshfs.
+		return nil, command.Usage("the only type is csi", "there is no type %q", h.kind)
 	default:
 		return args, nil
 	}
@@ -153,7 +155,7 @@ func (h *Helper) client() *apiclient.Client {
 	return apiclient.New(cmp.Or(h.env.Getenv("VOLCTL_SOCKET"), apiclient.DefaultSocket))
 }
 
-// silent returns an output that shows no progress.
+// silent returns a Printer that shows no progress.
 func (h *Helper) silent() *output.Printer {
 	return &output.Printer{Options: output.Options{
 		Stdout: h.env.Stdout, Stderr: h.env.Stderr, Format: output.FormatTable, Quiet: true, Now: h.env.Now, Pause: command.Sleep,
@@ -175,8 +177,8 @@ func (h *Helper) mount(ctx context.Context, volume, dir string) error {
 		hint = bootHint(h.env, m.dir, unit)
 	}
 
-	// The mount is refused even if an agent answers. With nofail and without _netdev, it would
-	// start before the agent at one boot and after it at another.
+	// The mount is refused even if the agent answers. With nofail and without _netdev, the mount
+	// would start before the agent at one boot and after it at the next.
 	if hint != "" && unit && h.host.Booting(ctx) {
 		return command.Failed(&api.Error{Code: api.CodeUnreachable, Message: "the host is booting", Hint: hint}, "mount volume %q at %s", volume, m.dir)
 	}
@@ -191,27 +193,28 @@ func (h *Helper) mount(ctx context.Context, volume, dir string) error {
 	case command.CodeOf(err) == api.CodeUnreachable:
 		return before(err, hint)
 	case command.CodeOf(err) == api.CodePermission && os.Geteuid() != 0:
-		return before(err, `a line with "user" in /etc/fstab is mounted as whoever asks for it`)
+		return before(err, `a line with "user" in /etc/fstab is mounted as the user who asks for it`)
 	}
 
 	return err
 }
 
-// before puts a hint in front of the error's own hint.
+// before adds a hint before the error's own hint.
 func before(err error, hint string) error {
 	e := command.Wire(err)
 	e.Hint = output.Joined("; ", hint, e.Hint)
 	return e
 }
 
-// isUnit reports whether systemd, and not a person, mounts the directory.
+// isUnit reports whether systemd mounts the directory, rather than a person.
 func (h *Helper) isUnit(dir string) bool {
-	cgroup, _ := h.env.Cgroup() // without /proc there is no unit either
+	cgroup, _ := h.env.Cgroup() // if /proc is missing, there is no unit
 	return strings.Contains(string(cgroup), "/"+UnitName(dir))
 }
 
-// bootHint says how to fix a line of fstab(5), or a unit, that is mounted before the agent can run.
-// It returns "" if the mount is in neither. Then a person mounts it by hand.
+// bootHint says how to correct a line of fstab(5), or a mount unit, that systemd mounts before the
+// agent can run. It returns "" if the directory is in neither, because a person then mounts it by
+// hand.
 func bootHint(env command.Env, dir string, unit bool) string {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot"
 	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // the file may be missing
@@ -225,7 +228,7 @@ func bootHint(env command.Env, dir string, unit bool) string {
 	return ""
 }
 
-// inFstab reports whether fstab has a line for the directory, of type csi and without _netdev.
+// inFstab reports whether fstab mounts the directory with type csi and without _netdev.
 func inFstab(text, dir string) bool {
 	for line := range strings.Lines(text) {
 		f := fstab.Fields(line)
@@ -237,13 +240,13 @@ func inFstab(text, dir string) bool {
 	return false
 }
 
-// umount unmounts the directory. Once that has succeeded, later errors become warnings, because
-// umount(8) asked for nothing more.
+// umount unmounts the directory. After a successful unmount, it reports a later error as a warning,
+// because umount(8) asked only for the unmount.
 func (h *Helper) umount(ctx context.Context, dir string) error {
 	o := umountOptions{lazy: h.lazy, force: h.force, timeout: command.ClaimTimeout, host: h.host, plain: true}
 	var err error
 	if o.dir, err = filepath.Abs(dir); err != nil || dir == "" {
-		return command.Failed(command.Usage(h.usage(), "it cannot be told which directory that is"), "unmount %q", dir)
+		return command.Failed(command.Usage(h.usage(), "cannot resolve that directory"), "unmount %q", dir)
 	}
 
 	client := h.client()

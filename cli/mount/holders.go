@@ -11,15 +11,15 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// mostHolders limits how many users of a mount are named.
+// mostHolders limits how many users of a mount an error names.
 const mostHolders = 8
 
 // holder is a process, a mount or a loop device that keeps a mount busy.
 type holder struct {
 	pid        string
 	name, unit string
-	how        string // with the file or directory
-	fix        string // the command that helps, if the holder is no process
+	how        string // the way of use, with the file or directory
+	fix        string // the command that removes a holder that is not a process
 }
 
 func (h holder) String() string {
@@ -32,9 +32,9 @@ func (h holder) String() string {
 	return fmt.Sprintf("pid %s %s (%s), %s", h.pid, h.name, h.unit, h.how)
 }
 
-// busy is the error if the kernel refuses to unmount because the mount is in use. It names the
-// users that this process can see. The agent is not asked, because it sees no more than this
-// process does. The mount is unchanged.
+// busy returns the error for an unmount that the kernel refused because the mount is in use. It
+// names the users of the mount that this process can see. It does not ask the agent, which sees no
+// more users than this process.
 func busy(dir string, host Host) error {
 	found := holders(dir, host)
 	words := make([]string, len(found))
@@ -42,7 +42,7 @@ func busy(dir string, host Host) error {
 		words[i] = h.String()
 	}
 
-	e := &api.Error{Code: api.CodeRefused, Message: "target is busy", Hint: "end who uses it, or take it away from them: " + suggest.Command("umount -l %s", dir)}
+	e := &api.Error{Code: api.CodeRefused, Message: "target is busy", Hint: "stop its users, or unmount it lazily: " + suggest.Command("umount -l %s", dir)}
 	if len(words) > 0 {
 		e.Message += ", held by " + strings.Join(words, "; ")
 		e.Details = map[string]string{"held_by": strings.Join(words, "; ")}
@@ -59,7 +59,7 @@ func busy(dir string, host Host) error {
 	return e
 }
 
-// units returns the system services of the processes.
+// units returns the system services to which the processes belong.
 func units(found []holder) (names []string) {
 	for _, h := range found {
 		if suggest.Stoppable(h.unit) && !slices.Contains(names, h.unit) {
@@ -69,9 +69,10 @@ func units(found []holder) (names []string) {
 	return names
 }
 
-// holders looks for mounts below a directory, for loop devices on its files, and for processes that
-// use it. A process may use it as working directory or root, or through a running program, an open
-// file or a mapped file. Only the targets of links are read, so the storage cannot delay holders.
+// holders finds the mounts below a directory, the loop devices on its files, and the processes that
+// use it. A process uses a directory as working directory or root, or through a running program, an
+// open file or a mapped file. holders reads only the targets of links, so slow storage cannot delay
+// it.
 func holders(dir string, host Host) (found []holder) {
 	if text, err := host.Mounts(); err == nil {
 		for _, m := range readTable(text) {
@@ -83,13 +84,13 @@ func holders(dir string, host Host) (found []holder) {
 
 	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is valid
 	for _, f := range loops {
-		text, _ := os.ReadFile(f) // empty if the device is gone by now
+		text, _ := os.ReadFile(f) // empty if the device no longer exists
 		if file := strings.TrimSuffix(string(text), "\n"); within(file, dir) {
 			found = append(found, holder{how: fmt.Sprintf("loop device on %q", file), fix: suggest.Command("losetup -d %s", "/dev/"+strings.Split(f, "/")[3])})
 		}
 	}
 
-	own, _ := os.Readlink("/proc/self/ns/mnt") // without /proc, no process is visible
+	own, _ := os.Readlink("/proc/self/ns/mnt") // if /proc is missing, holders finds no processes
 	procs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, proc := range procs {
 		if len(found) >= mostHolders {
@@ -109,7 +110,7 @@ func holders(dir string, host Host) (found []holder) {
 	return found
 }
 
-// uses says how a process uses a directory, or returns "" if it does not.
+// uses describes how a process uses a directory. It returns "" if the process does not use it.
 func uses(proc, dir string) string {
 	for _, l := range []struct{ name, how string }{{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"}} {
 		if to, err := os.Readlink(proc + "/" + l.name); err == nil && within(to, dir) {
@@ -118,7 +119,7 @@ func uses(proc, dir string) string {
 	}
 
 	for _, files := range []struct{ name, how string }{{"fd", "open file"}, {"map_files", "mapped file"}} {
-		entries, _ := os.ReadDir(proc + "/" + files.name) // another user's process may show nothing
+		entries, _ := os.ReadDir(proc + "/" + files.name) // empty if the process belongs to another user
 		for _, e := range entries {
 			if to, err := os.Readlink(proc + "/" + files.name + "/" + e.Name()); err == nil && within(to, dir) {
 				return fmt.Sprintf("%s %q", files.how, to)
@@ -129,7 +130,7 @@ func uses(proc, dir string) string {
 	return ""
 }
 
-// process describes a process.
+// process returns the holder for a process, from its directory in /proc.
 func process(proc, how string) holder {
 	name, _ := os.ReadFile(proc + "/comm") // empty if the process has ended
 	cgroup, _ := os.ReadFile(proc + "/cgroup")

@@ -13,22 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is the part of the host that mount and umount use themselves. Tests make their own.
+// Host contains the functions of the host that mount and umount call themselves. Tests replace
+// them.
 type Host struct {
 	// Mounts returns the content of /proc/self/mountinfo.
 	Mounts func() ([]byte, error)
 
-	// Unmount is umount2(2).
+	// Unmount calls umount2(2).
 	Unmount func(path string, flags int) error
 
-	// Table returns the content of utab. There libmount stores the facts about mounts that the
-	// kernel does not keep.
+	// Table returns the content of utab, libmount's table. libmount stores facts about mounts there
+	// that the kernel does not keep.
 	Table func() ([]byte, error)
 
-	// Remember enters a mount in that table: a bind of source at dir, with options.
+	// Remember adds a mount to libmount's table: a bind mount of source at dir, with options.
 	Remember func(ctx context.Context, source, dir, options string) error
 
-	// Root is the prefix of the paths of systemd's files.
+	// Root is the prefix of the paths at which systemd's files are read and written.
 	Root string
 
 	// Systemctl runs systemctl(1).
@@ -38,18 +39,18 @@ type Host struct {
 	Booting func(ctx context.Context) bool
 }
 
-// Under returns the path of one of the host's files.
+// Under returns the path of a file of the host, below Root.
 func (h Host) Under(path string) string { return filepath.Join(h.Root, path) }
 
-// utab is the default path of libmount's table. If libmount was built with another path, the
-// only effect is that volctl finds no entries.
+// utab is the default path of libmount's table. If libmount was built with another path, volctl
+// finds no entries, which does no harm.
 const utab = "/run/mount/utab"
 
-// programWithin bounds the programs that a mount runs: systemctl(1), and mount(8), which examines
-// the mount that it enters.
+// programWithin limits the run time of systemctl(1) and of mount(8). mount(8) examines the mount
+// that it adds to its table, so it may hang with the storage.
 const programWithin = 5 * time.Second
 
-// ThisHost returns the real host.
+// ThisHost returns the Host that acts on the real host.
 func ThisHost() Host {
 	return Host{
 		Mounts:   func() ([]byte, error) { return os.ReadFile("/proc/self/mountinfo") },
@@ -69,14 +70,15 @@ func systemctl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// mount(8) sets no PATH for its helpers, so these paths are absolute.
+// mount(8) sets no PATH for its helpers, so these paths must be absolute.
 const (
 	mountProgram     = "/bin/mount"
 	systemctlProgram = "/bin/systemctl"
 )
 
-// booting asks systemd. The boot is not over while it waits for a mount of its own (see
-// is-system-running in systemctl(1)). Without systemd, booting returns false.
+// booting reports whether systemd is still starting the host. A boot has not finished while systemd
+// waits for one of its mounts (see is-system-running in systemctl(1)). Without systemd, booting
+// returns false.
 func booting(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, programWithin)
 	defer cancel()
@@ -87,7 +89,7 @@ func booting(ctx context.Context) bool {
 	return state == "initializing" || state == "starting"
 }
 
-// remember has mount(8) enter an existing mount in libmount's table. With -f, mount(8) does
+// remember makes mount(8) add an existing mount to libmount's table. With -f, mount(8) does
 // everything except the mount itself. With -i, it calls no helper.
 func remember(ctx context.Context, source, dir, options string) error {
 	ctx, cancel := context.WithTimeout(ctx, programWithin)
@@ -100,7 +102,7 @@ func remember(ctx context.Context, source, dir, options string) error {
 	return nil
 }
 
-// said joins a program's output into one line.
+// said joins the output of a program into one line.
 func said(out []byte) string {
 	return strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; ")
 }
@@ -123,5 +125,5 @@ func remembered(table []byte, dir string, of mounted) bool {
 	return false
 }
 
-// umountHelper is the option that tells umount(8) to call umount.csi.
+// umountHelper is the mount option that tells umount(8) to call umount.csi.
 const umountHelper = "helper=csi"

@@ -1,6 +1,6 @@
-// Package mount contains volctl mount and volctl umount. Under the names mount.csi and umount.csi,
-// the same code is a helper of mount(8). Its commands look at the host themselves: at the mount
-// point that they are given.
+// Package mount contains the commands volctl mount and volctl umount. The same code runs as a
+// helper of mount(8), under the names mount.csi and umount.csi. These commands examine the mount
+// point on the host themselves.
 package mount
 
 import (
@@ -21,21 +21,21 @@ import (
 )
 
 const (
-	// agentPatience limits how long to wait for an agent that does not answer yet. During boot the
-	// agent may be about to start.
+	// agentPatience limits how long mount waits for an agent that does not answer yet. During boot
+	// the agent may be about to start.
 	agentPatience = 15 * time.Second
-	// Grace is the time that the agent gets, after the timeout, to answer. With the default
-	// timeout, the sum is still less than systemd's limit of 90 seconds.
+	// Grace is how long after the timeout the agent may still answer. With the default timeout, the
+	// sum is still less than systemd's limit of 90 seconds.
 	Grace = 5 * time.Second
 )
 
-// mounting is one requested mount.
+// mounting is one request to mount a volume.
 type mounting struct {
 	*Options
 	dir  string
 	host Host
 
-	// forget leaves libmount's table alone.
+	// forget is set if mount must not update libmount's table.
 	forget bool
 }
 
@@ -66,7 +66,7 @@ func New(a *command.App, host Host) *cobra.Command {
 	return cmd
 }
 
-// newMounting checks the arguments and reads the options.
+// newMounting checks the arguments and parses the mount options.
 func newMounting(host Host, volume, dir string, options []string) (*mounting, error) {
 	what := func(err error) error { return command.Failed(err, "mount volume %q at %s", volume, dir) }
 	o, err := ReadOptions(options)
@@ -84,7 +84,7 @@ func newMounting(host Host, volume, dir string, options []string) (*mounting, er
 
 	m := &mounting{Options: o, host: host}
 	if m.dir, err = filepath.Abs(dir); err != nil || dir == "" {
-		return nil, what(command.Usage("name it by its absolute path", "it cannot be told which directory %q is", dir))
+		return nil, what(command.Usage("name it by its absolute path", "cannot resolve the directory %q", dir))
 	}
 	if o.Alloc != "" {
 		return m, nil
@@ -96,10 +96,10 @@ func newMounting(host Host, volume, dir string, options []string) (*mounting, er
 	return m, nil
 }
 
-// result is the result of a mount.
+// result is the JSON output of a mount.
 type result struct {
 	claim *api.Claim
-	// before tells that the volume was already mounted there, by the same claim.
+	// before is set if the same claim had already mounted the volume there.
 	before bool
 }
 
@@ -114,7 +114,7 @@ func runMount(ctx context.Context, m *mounting, client *apiclient.Client, out *o
 	})
 }
 
-// said returns the message for a person.
+// said returns the sentence about the result for a person.
 func (m *mounting) said(done *result) string {
 	text := "mounted volume %q at %s for alloc %q"
 	if done.before {
@@ -176,7 +176,8 @@ func (m *mounting) mount(ctx context.Context, client *apiclient.Client, out *out
 	return &result{claim, there}, nil
 }
 
-// check refuses an unsuitable mount point where nothing is mounted yet.
+// check refuses a mount point that does not fit the request. It is called if nothing is mounted
+// there yet.
 func (m *mounting) check(point *point) error {
 	if err := point.fits(m.req.AttachmentMode); err != nil || m.nonEmpty {
 		return err
@@ -211,8 +212,8 @@ func (m *mounting) reach(ctx context.Context, client *apiclient.Client, deadline
 	}
 }
 
-// mine refuses a mount that is already there, unless it belongs to the requested claim. The agent
-// decides whether that claim has the same options.
+// mine refuses an existing mount at the directory, unless it belongs to the requested claim. The
+// agent decides whether that claim has the same options.
 func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *point) error {
 	claims, err := client.Claims(ctx, apiclient.ClaimFilter{})
 	if err != nil {
@@ -226,7 +227,7 @@ func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *po
 			return nil
 		case !c.Wanted:
 			return refusedPoint(api.CodeRefused, suggest.Command("volctl wait --volume %s --for free", c.Volume),
-				"volume %q is mounted there still, and is being detached", c.Volume)
+				"volume %q is still mounted there, and is being detached", c.Volume)
 		default:
 			return refusedPoint(api.CodeRefused, suggest.Command("volctl umount %s", m.dir), "volume %q is mounted there already, for alloc %q", c.Volume, c.Alloc)
 		}
@@ -235,9 +236,9 @@ func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *po
 	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", m.dir), "something else is mounted there already: %s", point.above[len(point.above)-1])
 }
 
-// claim makes the claim. If the volume is mounted there already, the descriptor refers to the
-// mounted volume and not to the directory below, so it is not sent. The agent accepts descriptors
-// only from root. For other users, it uses the path.
+// claim makes the claim. It passes a descriptor of the directory only if nothing is mounted there,
+// because otherwise the descriptor refers to the mounted volume. The agent accepts descriptors only
+// from root. For other users, the agent uses the path.
 func (m *mounting) claim(ctx context.Context, client *apiclient.Client, out *output.Printer, point *point, left time.Duration) (*api.Claim, error) {
 	o := command.Claiming{Volume: m.Volume, Alloc: m.Alloc, Request: m.req, Timeout: max(left, time.Millisecond), Grace: Grace}
 	o.Request.At = m.dir
@@ -248,8 +249,8 @@ func (m *mounting) claim(ctx context.Context, client *apiclient.Client, out *out
 	return o.Make(ctx, client, out)
 }
 
-// remember enters the mount in libmount's table. umount(8) then calls umount.csi, and knows that
-// the mount needs the network. A failure does not matter, because the agent also notices a plain
+// remember adds the mount to libmount's table. umount(8) then calls umount.csi, and knows that the
+// mount needs the network. remember ignores a failure, because the agent also notices a plain
 // umount.
 func (m *mounting) remember(ctx context.Context, claim *api.Claim) {
 	mounts, err := m.host.Mounts()
@@ -267,10 +268,10 @@ func (m *mounting) remember(ctx context.Context, claim *api.Claim) {
 		options += ",_netdev"
 	}
 
-	_ = m.host.Remember(ctx, claim.Target, m.dir, options) // a failure does not matter, see above
+	_ = m.host.Remember(ctx, claim.Target, m.dir, options) // a failure is harmless, see above
 }
 
-// Complete completes a volume, then a directory.
+// Complete completes a volume id, and then a directory.
 func Complete(a *command.App) command.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {

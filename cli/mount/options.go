@@ -20,7 +20,7 @@ const (
 	blockDevice = "block-device"
 )
 
-// Options are the parsed values of -o, with the claim request that they make.
+// Options holds the parsed values of -o, and the claim request that they define.
 type Options struct {
 	Volume string
 	Alloc  string
@@ -31,14 +31,15 @@ type Options struct {
 	Timeout  time.Duration
 	nonEmpty bool
 
-	// network is _netdev: wait for an agent that does not answer yet.
+	// network is set by _netdev. The mount then waits for an agent that does not answer yet.
 	network bool
 
-	// vfs are the flags that apply to the mount alone, by their key in ofMount.
+	// vfs holds the flags that apply only to this mount and not to its file system, by their key in
+	// ofMount.
 	vfs map[string]string
 }
 
-// valued are the options with a value.
+// valued lists the options with a value.
 var valued = map[string]func(o *Options, value string) error{
 	"alloc": func(o *Options, v string) error { o.Alloc = v; return command.CheckAlloc(v) },
 	"access_mode": func(o *Options, v string) error {
@@ -57,7 +58,7 @@ var valued = map[string]func(o *Options, value string) error{
 	"timeout":    (*Options).setTimeout,
 }
 
-// plain are the options without a value.
+// plain lists the options without a value.
 var plain = map[string]func(o *Options){
 	"ro":          func(o *Options) { o.req.ReadOnly = true },
 	"rw":          func(o *Options) { o.req.ReadOnly = false },
@@ -67,17 +68,17 @@ var plain = map[string]func(o *Options){
 	"_netdev":     func(o *Options) { o.network = true },
 }
 
-// ignored are options of mount(8), systemd and fstab(5) that a helper does not need.
+// ignored lists options of mount(8), systemd and fstab(5) that the helper does not need.
 var ignored = []string{
 	"defaults", "auto", "noauto", "nofail", "fail", "user", "nouser", "users", "nousers",
 	"owner", "noowner", "group", "nogroup",
 }
 
-// ignoredValues are ignored options with a value.
+// ignoredValues lists ignored options that have a value.
 var ignoredValues = []string{"comment", "helper", "uhelper"}
 
-// ofMount are the options that apply to a mount and not to its file system. Of the options with the
-// same key, the last one counts. An empty flag means the kernel's default.
+// ofMount lists the options that apply to a mount and not to its file system. If several options
+// have the same key, the last one takes effect. An empty flag stands for the kernel's default.
 var ofMount = map[string]struct{ key, flag string }{
 	"nosuid": {"suid", "nosuid"}, "suid": {"suid", ""},
 	"nodev": {"dev", "nodev"}, "dev": {"dev", ""},
@@ -88,11 +89,11 @@ var ofMount = map[string]struct{ key, flag string }{
 	"nosymfollow": {"symfollow", "nosymfollow"}, "symfollow": {"symfollow", ""},
 }
 
-// inOrder are the keys of ofMount, in the order of the flags in a request.
+// inOrder lists the keys of ofMount in the order in which a request contains the flags.
 var inOrder = []string{"suid", "dev", "exec", "atime", "diratime", "symfollow"}
 
-// ReadOptions parses the arguments of -o. Each one is a list as in fstab(5). It refuses
-// unknown options, so that a misspelt one is not ignored.
+// ReadOptions parses the values of -o. Each value is a list of options as in fstab(5). It returns
+// an error for an unknown option, so that a misspelt option is not ignored.
 func ReadOptions(texts []string) (*Options, error) {
 	o := &Options{Timeout: command.ClaimTimeout, own: command.Ownership{Option: true}, vfs: map[string]string{}}
 	for _, text := range texts {
@@ -141,10 +142,10 @@ func (o *Options) set(option string) error {
 	return unknownOption(name)
 }
 
-// unknownOption suggests similar options.
+// unknownOption returns the error for an unknown option. Its hint suggests similar options.
 func unknownOption(name string) error {
 	known := slices.Concat(slices.Sorted(maps.Keys(valued)), slices.Sorted(maps.Keys(plain)), slices.Sorted(maps.Keys(ofMount)), ignored)
-	hint := fmt.Sprintf("an option of the file system is given to the plugin as mount_flag=%s; all options: volctl mount --help", name)
+	hint := fmt.Sprintf("pass an option of the file system to the plugin as mount_flag=%s; all options: volctl mount --help", name)
 
 	meant := strings.ReplaceAll(name, "-", "_")
 	if near := spec.Near(meant, known); !slices.Contains(known, meant) && len(near) > 0 {

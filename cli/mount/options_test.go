@@ -48,7 +48,7 @@ func TestMountOptions(t *testing.T) {
 		"netdev":               `unknown mount option "netdev"; did you mean _netdev?`,
 		"no_netdev":            `did you mean _netdev?`,
 		"noatim":               `did you mean noatime?`,
-		"discard":              `unknown mount option "discard"; an option of the file system is given to the plugin as mount_flag=discard; all options: volctl mount --help`,
+		"discard":              `unknown mount option "discard"; pass an option of the file system to the plugin as mount_flag=discard; all options: volctl mount --help`,
 		"rw,remount,ro":        "a volume that is mounted cannot be remounted; umount it and mount it again, with other options",
 		"alloc":                `the option "alloc" needs a value; alloc=VALUE`,
 		"alloc=":               `the option "alloc" needs a value`,

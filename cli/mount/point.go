@@ -17,27 +17,28 @@ import (
 type point struct {
 	path string
 
-	// file is opened with O_PATH. If something is mounted there, file refers to the mounted root.
+	// file is the mount point, opened with O_PATH. If something is mounted there, file refers to
+	// the root of that mount.
 	file *os.File
 
-	// above are the mounts that are already there, the topmost last.
+	// above lists the mounts that already exist at the path, the topmost last.
 	above []mounted
 
-	// onDemand tells that an autofs is mounted there. Its content does not matter, and reading it
-	// would wait for the very mount that is being made.
+	// onDemand is set if an autofs is mounted at the path. Reading its content would trigger the
+	// mount that this process is making, and would wait for it. So the content is not checked.
 	onDemand bool
 }
 
-// close ignores the error, because nothing was written.
+// close closes the file. It ignores the error, because nothing was written.
 func (p *point) close() { _ = p.file.Close() }
 
-// refusedPoint is the error for a mount point that cannot be used.
+// refusedPoint returns the error for a mount point that cannot be used.
 func refusedPoint(code api.Code, hint, format string, args ...any) error {
 	return &api.Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// openPoint opens a mount point whose path contains no symbolic link. O_PATH touches nothing that
-// may hang: it neither reads a mounted file system nor triggers an autofs.
+// openPoint opens a mount point. It refuses a path that contains a symbolic link. O_PATH cannot
+// hang, because it neither reads a mounted file system nor triggers an autofs.
 func openPoint(path string, table []mounted) (*point, error) {
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	switch {
@@ -52,7 +53,7 @@ func openPoint(path string, table []mounted) (*point, error) {
 		}
 		return nil, refusedPoint(api.CodeInvalid, "name "+end+" instead", "a symbolic link on the way leads to %s", end)
 	case errors.Is(err, unix.ENOTDIR):
-		return nil, refusedPoint(api.CodeInvalid, "", "a part of it is no directory")
+		return nil, refusedPoint(api.CodeInvalid, "", "a part of it is not a directory")
 	case errors.Is(err, fs.ErrPermission):
 		return nil, refusedPoint(api.CodePermission, "", "no permission to reach it")
 	}
@@ -60,17 +61,17 @@ func openPoint(path string, table []mounted) (*point, error) {
 	return nil, refusedPoint(api.CodeFailed, "", "it cannot be opened: %v", err)
 }
 
-// fits checks that the mount point is a file for a block device, and a directory for a file system.
-// Without a mode, it leaves the check to the agent.
+// fits checks that the mount point is a file for a block device, or a directory for a file system.
+// If the request has no attachment mode, the agent makes this check.
 func (p *point) fits(attachmentMode string) error {
 	dir, err := p.isDir()
 	switch {
 	case err != nil:
 		return err
 	case attachmentMode == blockDevice && dir:
-		return refusedPoint(api.CodeInvalid, "a block device is mounted over a file: name one that is there, made by touch", "it is a directory")
+		return refusedPoint(api.CodeInvalid, "a block device needs a file as mount point; make one with touch", "it is a directory")
 	case attachmentMode == fileSystem && !dir:
-		return refusedPoint(api.CodeInvalid, "name a directory; a file is for attachment_mode="+blockDevice, "it is no directory")
+		return refusedPoint(api.CodeInvalid, "name a directory; a file is for attachment_mode="+blockDevice, "it is not a directory")
 	}
 
 	return nil
@@ -79,12 +80,12 @@ func (p *point) fits(attachmentMode string) error {
 func (p *point) isDir() (bool, error) {
 	info, err := p.file.Stat()
 	if err != nil {
-		return false, refusedPoint(api.CodeFailed, "", "it cannot be looked at: %v", err)
+		return false, refusedPoint(api.CodeFailed, "", "it cannot be examined: %v", err)
 	}
 	return info.IsDir(), nil
 }
 
-// empty refuses a directory with entries, because the mount would hide them.
+// empty refuses a directory that has entries, because the mount would hide them.
 func (p *point) empty() error {
 	if dir, err := p.isDir(); p.onDemand || err != nil || !dir {
 		return err
@@ -107,5 +108,5 @@ func (p *point) empty() error {
 	}
 
 	return refusedPoint(api.CodeRefused, "move it elsewhere, or mount over it with the option nonempty",
-		"it is not empty, and what is in it would be hidden: %q", names[0])
+		"it is not empty, and the mount would hide its content: %q", names[0])
 }

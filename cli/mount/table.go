@@ -8,12 +8,12 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// mounted is one line of a mount table (proc_pid_mountinfo(5)).
+// mounted is one line of a mount table, as proc_pid_mountinfo(5) describes it.
 type mounted struct {
 	root, path, fsType, source string
 }
 
-// autofs reports whether this is an autofs mount, which mounts something else on demand.
+// autofs reports whether the mount is an autofs, which mounts another file system on demand.
 func (m mounted) autofs() bool { return m.fsType == "autofs" }
 
 // String describes the mount for people.
@@ -24,8 +24,8 @@ func (m mounted) String() string {
 	return m.fsType + " on " + m.source
 }
 
-// readTable parses a mount table. Of several mounts at one path, the topmost comes last. It skips
-// lines that it cannot parse.
+// readTable parses a mount table. It keeps the order of the table, in which the topmost of several
+// mounts at a path comes last. It skips lines that it cannot parse.
 func readTable(text []byte) []mounted {
 	var table []mounted
 	for line := range bytes.Lines(text) {
@@ -40,7 +40,7 @@ func readTable(text []byte) []mounted {
 	return table
 }
 
-// at returns the mounts at a path, the topmost last. It ignores autofs mounts.
+// at returns the mounts at a path, the topmost last. It omits autofs mounts.
 func at(table []mounted, path string) (found []mounted) {
 	for _, m := range table {
 		if m.path == path && !m.autofs() {
@@ -50,7 +50,7 @@ func at(table []mounted, path string) (found []mounted) {
 	return found
 }
 
-// autofsAt reports whether an autofs is mounted at a path.
+// autofsAt reports whether an autofs is mounted at the path.
 func autofsAt(table []mounted, path string) bool {
 	for _, m := range table {
 		if m.path == path && m.autofs() {
@@ -60,7 +60,7 @@ func autofsAt(table []mounted, path string) bool {
 	return false
 }
 
-// within reports whether path is dir or lies below it.
+// within reports whether path is dir or is below dir.
 func within(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, filepath.Clean(dir))
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// whoseWithin bounds the request that finds the claim of a mount. The unmount also works without
-// the answer.
+// whoseWithin limits the request that finds the claim of a mount. The unmount also works without
+// the claim.
 const whoseWithin = 5 * time.Second
 
 type umountOptions struct {
@@ -27,7 +27,7 @@ type umountOptions struct {
 	timeout     time.Duration
 	host        Host
 
-	// plain unmounts any mount, because umount(8) expects that of a helper.
+	// plain is set for umount.csi. It then unmounts any mount, as umount(8) expects of a helper.
 	plain bool
 }
 
@@ -52,7 +52,7 @@ directory. The agent detaches the claim when it runs.`,
 				return err
 			}
 			if o.dir, err = filepath.Abs(args[0]); err != nil || args[0] == "" {
-				return command.Failed(command.Usage("name it by its absolute path", "it cannot be told which directory that is"), "unmount %q", args[0])
+				return command.Failed(command.Usage("name it by its absolute path", "cannot resolve that directory"), "unmount %q", args[0])
 			}
 
 			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
@@ -70,7 +70,7 @@ directory. The agent detaches the claim when it runs.`,
 	return cmd
 }
 
-// unmounted is the result of an unmount.
+// unmounted is the JSON output of an unmount.
 type unmounted struct {
 	Dir    string `json:"dir"`
 	Volume string `json:"volume,omitempty"`
@@ -106,10 +106,10 @@ func (d *unmounted) said() string {
 
 // umount unmounts the directory, in these steps:
 //
-//  1. It finds the claim of the mount. This must come first, because the claim ends with the mount.
-//  2. It unmounts the directory in this process, as umount(8) would.
-//  3. It asks the agent to detach the claim, and waits. The agent may already be doing so. An error
-//     from here on concerns only the detach, so the result is returned with it.
+//  1. It finds the claim of the mount. After the unmount, it could not find the claim any longer.
+//  2. It unmounts the directory in this process, as umount(8) does.
+//  3. It asks the agent to detach the claim, and waits. The agent may have started the detach
+//     already. An error of this step concerns only the detach, so the result is also returned.
 func (o *umountOptions) umount(ctx context.Context, client *apiclient.Client) (*unmounted, error) {
 	deadline := time.Now().Add(o.timeout)
 	what := func(err error) error { return command.Failed(err, "unmount %s", o.dir) }
@@ -151,8 +151,7 @@ func (o *umountOptions) umount(ctx context.Context, client *apiclient.Client) (*
 }
 
 // whose returns the claim of the directory, or nil if there is none. With plain, it ignores a claim
-// that does not end with its mount, such as the claim of a service. Unmounting does not end that
-// claim.
+// that does not end with its mount, such as the claim of a service.
 func (o *umountOptions) whose(ctx context.Context, client *apiclient.Client) (*api.Claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, whoseWithin)
 	defer cancel()
@@ -176,11 +175,11 @@ func (o *umountOptions) whose(ctx context.Context, client *apiclient.Client) (*a
 	return found, nil
 }
 
-// ofItsMount reports whether the claim ends when its mount is unmounted. That includes adopted
-// claims, whose owner is no longer known.
+// ofItsMount reports whether the claim ends when its mount is unmounted. This also applies to an
+// adopted claim, whose owner is unknown.
 func ofItsMount(c *api.Claim) bool { return c.Owner.Kind == api.OwnerMount || c.Adopted }
 
-// known refuses a directory that is not mounted for a claim that ends with its mount.
+// known refuses a directory whose mount does not belong to a claim that ends with its mount.
 func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) error {
 	table, _ := o.host.Table() // without a table, it is empty
 	switch {
@@ -197,10 +196,11 @@ func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) 
 		return refusedPoint(api.CodeNotFound, "volctl claim list", "nothing is mounted there")
 	}
 
-	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", o.dir), "what is mounted there is no volume of volagent: %s", above[len(above)-1])
+	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", o.dir), "the mount there is not a volume of volagent: %s", above[len(above)-1])
 }
 
-// unmount calls umount2(2). The call may hang with the storage, and cannot be cancelled.
+// unmount calls umount2(2). It stops waiting at the timeout, because the call may hang with the
+// storage and cannot be cancelled.
 func (o *umountOptions) unmount(ctx context.Context) error {
 	flags := unix.UMOUNT_NOFOLLOW
 	if o.lazy {
@@ -221,7 +221,7 @@ func (o *umountOptions) unmount(ctx context.Context) error {
 	select {
 	case err = <-answer:
 	case <-ctx.Done():
-		return refusedPoint(api.CodeTimeout, suggest.Command("umount -l %s", o.dir), "the kernel does not answer: %v; it goes on with it", context.Cause(ctx))
+		return refusedPoint(api.CodeTimeout, suggest.Command("umount -l %s", o.dir), "the kernel does not answer: %v; the unmount continues", context.Cause(ctx))
 	}
 
 	switch {
@@ -240,7 +240,7 @@ func (o *umountOptions) unmount(ctx context.Context) error {
 	return refusedPoint(api.CodeFailed, "", "%v", err)
 }
 
-// release asks the agent to detach a claim whose mount is gone.
+// release asks the agent to detach a claim whose mount is already gone.
 func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, claim *api.Claim, done *unmounted, deadline time.Time) error {
 	call, cancel := context.WithDeadline(ctx, deadline.Add(Grace))
 	defer cancel()
@@ -248,8 +248,8 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 	how := apiclient.DetachOptions{Wait: max(time.Until(deadline), time.Millisecond)}
 	_, err := client.Detach(call, claim.Volume, claim.Alloc, how)
 	if command.CodeOf(err) == api.CodeRefused && claim.Owner.Kind == api.OwnerMount && claim.State == api.ClaimMounted && !o.again() {
-		// The agent had already unmounted the volume to mount it again, so the claim did not end
-		// with this unmount. The user wants the claim to end, so it is detached by force.
+		// The agent had already unmounted the volume in order to mount it again, so this unmount
+		// did not end the claim. The user wants the claim to end, so the detach uses force.
 		how.Force = true
 		_, err = client.Detach(call, claim.Volume, claim.Alloc, how)
 	}
@@ -271,7 +271,7 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 		err = command.Hinted(&api.Error{Code: api.CodeTimeout, Message: command.Wire(err).Message}, status)
 	}
 
-	return command.Failed(err, "detach volume %q, which goes on by itself; %s is unmounted", claim.Volume, o.dir)
+	return command.Failed(err, "detach volume %q yet (%s is unmounted, and the agent continues)", claim.Volume, o.dir)
 }
 
 // again reports whether something is mounted at the directory again.

@@ -18,9 +18,9 @@ import (
 type doctorOptions struct {
 	fix bool
 	yes bool
-	ask command.Asker // nil without a terminal or with -y
+	ask command.Asker // nil if there is no terminal, or with -y
 
-	// alone makes the checks that need no agent.
+	// alone runs the checks that need no agent.
 	alone alone
 }
 
@@ -62,7 +62,7 @@ command looks for the reason, checks fstab and the mount units, and exits 7.`,
 	return cmd
 }
 
-// treatment is the result of --fix for a program: the fixes, and the remaining findings.
+// treatment is the JSON output of --fix: the fixes that were made, and the remaining findings.
 type treatment struct {
 	Fixed []api.DoctorFixed `json:"fixed"`
 	*api.Doctor
@@ -85,10 +85,10 @@ func runDoctor(ctx context.Context, o doctorOptions, client *apiclient.Client, o
 
 	if len(ids) > 0 {
 		if fixed, err = treat(ctx, o, ids, client, out); err != nil {
-			return command.Failed(err, "fix what was found")
+			return command.Failed(err, "fix the findings")
 		}
 		if found, err = examine(ctx, client); err != nil {
-			return command.Failed(err, "see what is left")
+			return command.Failed(err, "check the host after the fixes")
 		}
 	}
 
@@ -103,29 +103,29 @@ func examine(ctx context.Context, client *apiclient.Client) (*api.Doctor, error)
 	return client.Doctor(ctx)
 }
 
-// examinedAlone shows the findings of the checks that need no agent. The first finding is that the
-// agent does not answer, which also decides the exit code.
+// examinedAlone runs and shows the checks that need no agent. Its first finding says that the agent
+// does not answer. That finding also decides the exit code.
 func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output.Printer) error {
 	if code := command.CodeOf(err); code == api.CodeUnreachable || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		found := o.alone.examine(ctx, err)
 		if perr := out.Print(found, findingIDs(found), func(w *bytes.Buffer) error { return doctorScreen(w, out, found) }); perr != nil {
 			return perr
 		}
-		return &api.Error{Code: command.Wire(err).Code, Message: counted(found) + "; what is recorded and what is mounted was not looked at"}
+		return &api.Error{Code: command.Wire(err).Code, Message: counted(found) + "; the records and mounts of the agent were not checked"}
 	}
-	return command.Failed(err, "ask the agent what does not fit")
+	return command.Failed(err, "ask the agent for its findings")
 }
 
-// fixAtOnce limits how many findings one request names.
+// fixAtOnce limits how many findings one request to the agent names.
 const fixAtOnce = 1000
 
-// treat has the agent fix the findings, if the user agrees.
+// treat asks the user for confirmation, and then asks the agent to fix the findings.
 func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient.Client, out *output.Printer) (all []api.DoctorFixed, err error) {
 	if !o.yes {
 		if o.ask == nil {
-			return nil, command.Usage("volctl doctor --fix -y", "it changes something, and nobody can be asked without a terminal")
+			return nil, command.Usage("volctl doctor --fix -y", "it changes the host, and asking for confirmation needs a terminal")
 		}
-		if yes, err := o.ask(ctx, "Do what the Fix lines say, "+output.Count(len(ids), "finding")+"?"); err != nil || !yes {
+		if yes, err := o.ask(ctx, "Apply the fixes of "+output.Count(len(ids), "finding")+"?"); err != nil || !yes {
 			return nil, command.NotConfirmed(err)
 		}
 	}
@@ -144,7 +144,7 @@ func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient
 	return all, nil
 }
 
-// diagnosed returns the error of an examination with findings.
+// diagnosed returns err, or the error that counts the findings if there are any.
 func diagnosed(d *api.Doctor, err error) error {
 	if err != nil || len(d.Findings) == 0 {
 		return err
@@ -156,7 +156,7 @@ func diagnosed(d *api.Doctor, err error) error {
 	return e
 }
 
-// counted counts the findings by severity.
+// counted returns the number of findings of each severity, in words.
 func counted(d *api.Doctor) string {
 	by := map[string]int{}
 	for _, f := range d.Findings {
@@ -189,7 +189,7 @@ func fixable(d *api.Doctor) (ids []string) {
 	return ids
 }
 
-// alike limits how many findings of one kind a person sees. With -o wide, all are shown.
+// alike limits how many findings of one kind are shown to a person. With -o wide, all are shown.
 const alike = 10
 
 func doctorScreen(w *bytes.Buffer, out *output.Printer, d *api.Doctor) error {
@@ -218,10 +218,10 @@ func doctorScreen(w *bytes.Buffer, out *output.Printer, d *api.Doctor) error {
 		w.WriteString(checked + "\n")
 	}
 
-	return nil // the error of diagnosed says how many there are
+	return nil // the error from diagnosed contains the number of findings
 }
 
-// findingScreen writes one finding, and an empty line.
+// findingScreen writes one finding and an empty line.
 func findingScreen(w *bytes.Buffer, out *output.Printer, f api.DoctorFinding) error {
 	what := f.What
 	if f.Subject != "" && !strings.Contains(what, f.Subject) {
@@ -244,7 +244,7 @@ func findingScreen(w *bytes.Buffer, out *output.Printer, f api.DoctorFinding) er
 	return nil
 }
 
-// severity returns the mark of a finding.
+// severity returns the mark that a screen shows for a severity.
 func severity(out *output.Printer, s string) string {
 	switch s {
 	case api.SeverityProblem:
@@ -260,11 +260,11 @@ func fixedLine(f api.DoctorFixed) string {
 	return output.Joined(": ", output.Joined(" ", f.Outcome, f.ID), f.Message)
 }
 
-// treatedScreen shows the fixes, and the remaining findings.
+// treatedScreen writes the fixes that were made, and the remaining findings.
 func treatedScreen(w *bytes.Buffer, out *output.Printer, fixed []api.DoctorFixed, left *api.Doctor) error {
 	if len(fixed) == 0 {
 		if len(left.Findings) > 0 {
-			w.WriteString("\nnothing of it can be fixed without a person\n")
+			w.WriteString("\nno finding can be fixed automatically\n")
 		}
 		return nil
 	}

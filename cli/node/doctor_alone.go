@@ -14,25 +14,26 @@ import (
 	"github.com/volagent/volagent/cli/command"
 )
 
-// The kinds of findings that volctl makes by itself, when there is no agent to ask.
+// These are the kinds of findings that volctl itself makes if no agent answers.
 const (
 	kindAgentDown     = "agent-down"
 	kindAgentDisabled = "host-unit"
 )
 
-// aloneKinds lists these kinds. A test checks that docs/doctor.md describes all of them.
+// aloneKinds lists the kinds of findings that need no agent. A test checks that docs/doctor.md
+// describes each kind.
 var aloneKinds = []string{kindAgentDown, kindAgentDisabled}
 
-// agentUnit is the agent's service.
+// agentUnit is the name of the agent's service.
 const agentUnit = "volagent.service"
 
-// aloneWithin bounds each question to systemd, and each look at a directory.
+// aloneWithin limits each request to systemd, and each check of a directory.
 const aloneWithin = 3 * time.Second
 
-// alone is an examination without the agent.
+// alone runs the checks of doctor that need no agent.
 type alone struct{ *command.App }
 
-// examine finds the reason why the agent does not run, and mistakes in fstab and mount units.
+// examine finds the reason why no agent answers, and mistakes in fstab and in mount units.
 func (a alone) examine(ctx context.Context, err error) *api.Doctor {
 	d := &api.Doctor{Time: a.Env.Now().UTC(), Findings: []api.DoctorFinding{}}
 	d.Findings = append(d.Findings, a.agentDown(ctx, err)...)
@@ -46,7 +47,7 @@ func (a alone) examine(ctx context.Context, err error) *api.Doctor {
 	if unread != nil {
 		d.Findings = append(d.Findings, api.DoctorFinding{
 			ID: fstab.Unread + ":fstab", Kind: fstab.Unread, Severity: api.SeverityWarning, Subject: "fstab",
-			What: "what is to be mounted cannot be read in full: " + unread.Error(), Then: "what is wrong there is not found", Do: "ls -l /etc/fstab /etc/systemd/system",
+			What: "fstab and the mount units cannot be read completely: " + unread.Error(), Then: "mistakes in the unread part are not reported", Do: "ls -l /etc/fstab /etc/systemd/system",
 		})
 	}
 
@@ -56,7 +57,7 @@ func (a alone) examine(ctx context.Context, err error) *api.Doctor {
 	})
 
 	seen := map[string]int{}
-	for i, f := range d.Findings { // one line may contain two unknown options, which have the same id
+	for i, f := range d.Findings { // two unknown options in one line give the same id twice
 		if seen[f.ID]++; seen[f.ID] > 1 {
 			d.Findings[i].ID = fmt.Sprintf("%s#%d", f.ID, seen[f.ID])
 		}
@@ -75,11 +76,12 @@ func lookBounded(ctx context.Context, dir string) fstab.Spot {
 	return spot
 }
 
-// agentDown says why no agent answers, as far as systemd knows.
+// agentDown returns the findings that explain why no agent answers, as far as systemd knows the
+// reason.
 func (a alone) agentDown(ctx context.Context, err error) []api.DoctorFinding {
 	down := api.DoctorFinding{
 		ID: kindAgentDown + ":" + a.Socket, Kind: kindAgentDown, Severity: api.SeverityProblem, Subject: "agent", What: command.Wire(err).Message,
-		Then: "what is mounted stays, and no volume can be mounted or unmounted; what is recorded and what is mounted can be held against each other all the same",
+		Then: "mounts stay, but no volume can be mounted or unmounted; `volagent inspect` still compares the records with the mounts",
 		Do:   "volagent inspect",
 	}
 
@@ -112,7 +114,8 @@ func (a alone) agentDown(ctx context.Context, err error) []api.DoctorFinding {
 	return found
 }
 
-// serviceWhy explains the state that systemd reports for the agent's service.
+// serviceWhy returns an explanation of the state that systemd reports for the agent's service, and
+// the command that helps.
 func serviceWhy(unit map[string]string) (why, do string) {
 	status := "systemctl status volagent"
 	switch active := unit["ActiveState"]; {
@@ -135,8 +138,8 @@ func serviceWhy(unit map[string]string) (why, do string) {
 	}
 }
 
-// AskService asks systemd about a unit. It returns nil without systemd, or if systemd does not
-// answer.
+// AskService returns the properties that systemd reports for a unit. It returns nil if the host has
+// no systemd, or if systemd does not answer.
 func AskService(ctx context.Context, unit string) map[string]string {
 	if info, err := os.Lstat("/run/systemd/system"); err != nil || !info.IsDir() {
 		return nil

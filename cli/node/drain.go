@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// drainTurn bounds one request of a longer drain. Each new request retries at once the steps
-	// that failed.
+	// drainTurn limits one request to the agent. A longer drain sends several requests, and each
+	// new request makes the agent retry the failed steps at once.
 	drainTurn = 10 * time.Minute
-	// drainAbsent is how long the command waits for an agent that went away, which may be
-	// restarting.
+	// drainAbsent is how long the command waits for an agent that has disconnected, because the
+	// agent may be restarting.
 	drainAbsent = time.Minute
 )
 
 type drainOptions struct {
 	deadline time.Duration
-	limited  bool // there is a deadline
+	limited  bool // the user set a deadline
 }
 
 func newDrain(a *command.App) *cobra.Command {
@@ -84,7 +84,7 @@ func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out
 
 	switch {
 	case err != nil && ctx.Err() != nil:
-		err = command.Interrupted("it was interrupted; the host stays drained, and what was begun goes on", "volctl node drain goes on waiting, volctl node undrain takes claims again")
+		err = command.Interrupted("it was interrupted; the host stays drained, and the steps that have begun continue", "volctl node drain waits again; volctl node undrain allows claims again")
 		fallthrough
 	case err != nil:
 		return command.Failed(err, "drain this host")
@@ -95,12 +95,12 @@ func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out
 	}
 
 	return command.Failed(&api.Error{
-		Code: api.CodeTimeout, Message: fmt.Sprintf("it is not over after %s: %s; the host stays drained", o.deadline, inTheWay(d)),
-		Hint: "end what is listed, then: volctl node drain; or take claims again: volctl node undrain",
+		Code: api.CodeTimeout, Message: fmt.Sprintf("it has not finished after %s: %s; the host stays drained", o.deadline, inTheWay(d)),
+		Hint: "stop the listed users, then: volctl node drain; or allow claims again: volctl node undrain",
 	}, "drain this host")
 }
 
-// wait asks the agent to wait, and continues after a restart of the agent.
+// wait asks the agent to wait for the end of the drain. If the agent restarts, wait asks again.
 func (o *drainOptions) wait(ctx context.Context, client *apiclient.Client, until time.Time) (*api.Drain, error) {
 	var gone time.Time // when the agent last stopped answering
 	for {
@@ -156,7 +156,8 @@ func runUndrain(ctx context.Context, client *apiclient.Client, out *output.Print
 	})
 }
 
-// announce lists the claim owners that the user must stop, before the command waits for them.
+// announce lists the users of volumes that the operator must stop. The command prints the list
+// before it waits for them.
 func announce(out *output.Printer, d *api.Drain) error {
 	if !out.Human() || out.Quiet || len(d.Waiting) == 0 {
 		return nil
@@ -184,7 +185,7 @@ func drainScreen(w *bytes.Buffer, out *output.Printer, d *api.Drain, title strin
 	return occupants(w, out, d.Left, "still on this host:")
 }
 
-// occupants lists the things that keep the host from being empty.
+// occupants writes a table of claims and leftovers that keep the host from being empty.
 func occupants(w *bytes.Buffer, out *output.Printer, list []api.Occupant, title string) error {
 	if len(list) == 0 {
 		return nil
@@ -206,7 +207,7 @@ func occupants(w *bytes.Buffer, out *output.Printer, list []api.Occupant, title 
 	return out.Table(w, "  ", nil, rows)
 }
 
-// drainProgress summarises in one line the claims and leftovers that the drain waits for.
+// drainProgress returns one line about the claims and leftovers for which the drain waits.
 func drainProgress(client *apiclient.Client) output.Status {
 	return func(ctx context.Context) string {
 		n, err := client.Node(ctx)
@@ -217,14 +218,15 @@ func drainProgress(client *apiclient.Client) output.Status {
 	}
 }
 
-// inTheWay counts the things that keep the host from being empty.
+// inTheWay returns the number of claims and leftovers that keep the host from being empty, in
+// words.
 func inTheWay(d *api.Drain) string {
 	held, left := "", ""
 	if n := len(d.Waiting); n > 0 {
-		held = output.Count(n, "claim") + " held by what runs"
+		held = output.Count(n, "claim") + " held by a live owner"
 	}
 	if n := len(d.Left); n > 0 {
-		left = fmt.Sprintf("%d more not off this host yet", n)
+		left = fmt.Sprintf("%d more still on this host", n)
 	}
 	return output.Joined(", ", held, left)
 }

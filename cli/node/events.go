@@ -74,8 +74,8 @@ func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, o
 	return command.Failed(command.StreamEnd(ctx, o.filter.Follow, err), "show events")
 }
 
-// eventVolume completes a volume's id. Events outlive their volume, so an id without a match is
-// used as it is.
+// eventVolume completes a prefix of a volume's id. Events remain after their volume is deleted, so
+// eventVolume returns an id without a match unchanged.
 func eventVolume(ctx context.Context, client *apiclient.Client, id string) (string, error) {
 	v, err := command.FindVolume(ctx, client, id)
 	switch {
@@ -87,14 +87,15 @@ func eventVolume(ctx context.Context, client *apiclient.Client, id string) (stri
 	return v.Spec.ID, nil
 }
 
-// typeWidth and subjectWidth suffice for the types of events and for most subjects. Later events
-// are not known yet, so the columns start with these widths.
+// typeWidth and subjectWidth are the initial widths of two columns. They suffice for all types of
+// events and for most subjects. The command prints events as they arrive, so it cannot compute the
+// widths first.
 const (
 	typeWidth    = 20
 	subjectWidth = 24
 )
 
-// eventRow returns the cells of an event for a person.
+// eventRow returns the table cells that describe an event for a person.
 func eventRow(e *api.Event, location *time.Location) []string {
 	subject := output.Joined(" ", e.Volume, e.Alloc)
 	if subject == "" {

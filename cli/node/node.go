@@ -1,5 +1,5 @@
-// Package node contains the commands of volctl for the whole host: its status, its drain, its
-// events, and the doctor, which also works without the agent.
+// Package node contains the commands of volctl that concern the whole host: status, drain, events
+// and doctor. doctor also works without the agent.
 package node
 
 import (
@@ -82,8 +82,8 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	return out.Table(w, "  ", []string{"Plugin", "State", "Restarts", "Volumes/Max"}, rows)
 }
 
-// unusual returns the lines that a healthy node does not have: the progress of a drain, and the
-// agent's own trouble.
+// unusual returns the lines that a healthy node does not have: the progress of a drain, and
+// problems of the agent itself.
 func unusual(n *api.Node) []output.Field {
 	var lines []output.Field
 	switch {
@@ -101,7 +101,8 @@ func unusual(n *api.Node) []output.Field {
 	return lines
 }
 
-// condition returns good, and "healthy", only if all plugins are ready.
+// condition returns the condition of the node in a mark and in words. The node is healthy only if
+// all plugins are ready.
 func condition(n *api.Node) (output.Condition, string) {
 	down := len(n.Plugins) - readyPlugins(n)
 	switch {
@@ -142,7 +143,7 @@ func problemTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	return nil
 }
 
-// pendingTable shows expansions, modifications and snapshots that may not have ended yet.
+// pendingTable writes the expansions, modifications and snapshots that may still be running.
 func pendingTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	if len(n.Pending) == 0 {
 		return nil
@@ -156,7 +157,7 @@ func pendingTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	return out.Table(w, "  ", nil, rows)
 }
 
-// lasting adds to a state how long it has lasted, if that is known.
+// lasting adds to a state how long the state has lasted, if that is known.
 func lasting(state string, since, now time.Time) string {
 	if since.IsZero() {
 		return state
@@ -164,7 +165,7 @@ func lasting(state string, since, now time.Time) string {
 	return state + " " + output.Since(now, since)
 }
 
-// counts returns how many plugins, volumes and claims the node has.
+// counts returns the numbers of plugins, volumes and claims of the node.
 func counts(n *api.Node) []output.Field {
 	volumes := strconv.Itoa(n.Volumes)
 	if n.Volumes > 0 {

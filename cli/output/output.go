@@ -1,6 +1,6 @@
-// Package output writes everything that volctl prints: tables and status screens for people, JSON,
-// YAML and templates for programs, and progress lines on a terminal. All text passes through it,
-// because text from plugins and volumes could contain terminal escapes.
+// Package output writes all output of volctl: tables and status screens for people, JSON, YAML and
+// templates for programs, and progress lines on a terminal. It escapes control characters in all
+// text, because text from plugins and volumes could contain terminal escapes.
 package output
 
 import (
@@ -28,7 +28,7 @@ const (
 	FormatTemplate = "go-template"
 )
 
-// Options are the settings of a run that concern its output.
+// Options holds the settings of a run that concern its output.
 type Options struct {
 	Stdout, Stderr io.Writer
 
@@ -41,17 +41,18 @@ type Options struct {
 	// Width is the number of columns of the terminal on stdout, or 0 if stdout is no terminal.
 	Width int
 
-	// Device returns the path of a device by its number, as in 7:0, or "" if it is unknown.
+	// Device returns the path of the device with a number such as 7:0, or "" if the number is
+	// unknown.
 	Device func(number string) string
 
-	// Pause waits between two progress updates.
+	// Pause waits for the time between two progress updates.
 	Pause func(ctx context.Context, d time.Duration) error
 
-	// Columns returns the width of the terminal on stderr, or 0 if lines cannot be erased there.
+	// Columns returns the width of the terminal on stderr, or 0 if volctl cannot erase lines there.
 	Columns func() int
 }
 
-// Printer is the only way to stdout.
+// Printer writes the output of a command. No other code of volctl writes to stdout.
 type Printer struct {
 	Options
 	tmpl *template.Template
@@ -78,7 +79,7 @@ func NewPrinter(o Options) (*Printer, error) {
 	return out, nil
 }
 
-// badFormat is the error for a format that the user typed wrong.
+// badFormat returns the error for a wrong value of --output.
 func badFormat(hint, format string, args ...any) error {
 	return &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
@@ -89,8 +90,8 @@ func (o *Printer) Human() bool { return o.Format == FormatTable || o.Format == F
 // Wide reports whether the output shows all columns.
 func (o *Printer) Wide() bool { return o.Format == FormatWide }
 
-// Print writes a value in the chosen format. For a person it calls screen, or writes only the ids
-// with -q.
+// Print writes a value in the chosen format. For a person it calls screen, or with -q writes only
+// the ids.
 func (o *Printer) Print(value any, ids []string, screen func(w *bytes.Buffer) error) error {
 	var b bytes.Buffer
 	var err error
@@ -125,7 +126,8 @@ func (o *Printer) Show(screen func(w *bytes.Buffer) error) error {
 	return o.Write(b.Bytes())
 }
 
-// Stream writes one value of a sequence that arrives over time. A person gets a row instead.
+// Stream writes one value of a sequence that arrives over time. For a person it adds row to the
+// table instead.
 func (o *Printer) Stream(value any, rows *Rows, row ...string) error {
 	if o.Human() {
 		return rows.Add(row...)
@@ -143,7 +145,8 @@ func (o *Printer) Stream(value any, rows *Rows, row ...string) error {
 	return o.Write(b.Bytes())
 }
 
-// Say tells a person the result. It writes nothing with -q, or in a format for programs.
+// Say prints the result as a sentence for a person. It prints nothing with -q, or in a format for
+// programs.
 func (o *Printer) Say(format string, args ...any) error {
 	if !o.Human() || o.Quiet {
 		return nil
@@ -151,13 +154,13 @@ func (o *Printer) Say(format string, args ...any) error {
 	return o.Write([]byte(Printable(fmt.Sprintf(format, args...)) + "\n"))
 }
 
-// Note writes a remark to stderr that is not part of the output.
+// Note writes to stderr a remark that is not part of the output.
 func (o *Printer) Note(format string, args ...any) {
 	_, _ = fmt.Fprintln(o.Stderr, Printable(o.plain(fmt.Sprintf(format, args...))))
 }
 
-// plain replaces gRPC codes by words, and the numbers of devices by their paths. With -o wide, the
-// codes remain.
+// plain replaces gRPC codes by words, and device numbers by paths. With -o wide, it keeps the
+// codes.
 func (o *Printer) plain(text string) string {
 	text = Devices(text, o.Device)
 	if o.Wide() {
@@ -166,8 +169,8 @@ func (o *Printer) plain(text string) string {
 	return Words(text)
 }
 
-// Source returns the source of a mount, with the path of a device that the agent knows by its
-// number.
+// Source returns the source of a mount. If the agent reports a device number, Source returns the
+// path of the device.
 func (o *Printer) Source(source string) string {
 	if !deviceNumber.MatchString(source) {
 		return source
@@ -175,10 +178,10 @@ func (o *Printer) Source(source string) string {
 	return cmp.Or(o.Device(source), source)
 }
 
-// cell returns a text as one line for people.
+// cell converts a text to one line for people.
 func (o *Printer) cell(text string) string { return o.plain(OneLine(text)) }
 
-// Write writes bytes to stdout as they are.
+// Write writes bytes to stdout unchanged.
 func (o *Printer) Write(b []byte) error {
 	if _, err := o.Stdout.Write(b); err != nil {
 		return fmt.Errorf("cannot write the output: %w", err)
@@ -186,7 +189,7 @@ func (o *Printer) Write(b []byte) error {
 	return nil
 }
 
-// encode writes a value for a program. All formats use the field names of the JSON.
+// encode writes a value for a program. All formats use the field names of the JSON output.
 func (o *Printer) encode(b *bytes.Buffer, value any, indent bool) error {
 	text, err := Marshal(value)
 	if err != nil {
@@ -208,8 +211,8 @@ func (o *Printer) encode(b *bytes.Buffer, value any, indent bool) error {
 	return err
 }
 
-// template runs the template on the decoded JSON. Integers stay integers, so that templates can
-// compare them.
+// template executes the user's template on the decoded JSON. It decodes integers as integers, so
+// that templates can compare them.
 func (o *Printer) template(b *bytes.Buffer, text []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
@@ -258,10 +261,10 @@ func compactJSON(v any) (string, error) {
 	return string(b), err
 }
 
-// Marshal is api.MarshalJSON, which escapes characters that a terminal would obey.
+// Marshal calls api.MarshalJSON, which escapes characters that would control a terminal.
 func Marshal(v any) ([]byte, error) { return api.MarshalJSON(v) }
 
-// toYAML writes JSON as YAML, with the fields in the same order.
+// toYAML converts JSON to YAML and keeps the order of the fields.
 func toYAML(b *bytes.Buffer, text []byte) error {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(text, &doc); err != nil {
@@ -277,7 +280,7 @@ func toYAML(b *bytes.Buffer, text []byte) error {
 		return fmt.Errorf("cannot encode the output: %w", err)
 	}
 
-	// The escapes of Printable are valid YAML, because blockStyle puts such values in double
+	// Printable adds escapes that are valid YAML, because blockStyle puts such values in double
 	// quotes.
 	b.WriteString(Printable(plain.String()))
 

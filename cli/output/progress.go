@@ -10,36 +10,37 @@ import (
 	"golang.org/x/term"
 )
 
-// The times before the first progress line. A command that ends sooner shows none. Without a
-// terminal, lines cannot be erased, so the first one comes later.
+// These are the times before the first progress line. A command that ends sooner shows no progress.
+// If stderr is not a terminal, lines cannot be erased, so the first one appears later.
 const (
 	shownAfter = time.Second
 	saidAfter  = 2 * time.Second
 )
 
-// everySecond is the interval of the display.
+// everySecond is the interval at which the display is updated.
 const everySecond = time.Second
 
-// eraseLine moves to the beginning of a terminal's line and erases it.
+// eraseLine moves the cursor to the beginning of the line and erases the line.
 const eraseLine = "\r\x1b[K"
 
-// Status describes the progress of something in a few words, or returns "" if nothing is known. It
-// is called every second, with a context that ends before the next call.
+// Status returns the progress of an operation in a few words, or "" if the progress is unknown. The
+// display calls it every second, with a context that ends before the next call.
 type Status func(ctx context.Context) string
 
-// progress shows on stderr that an operation takes time. On a terminal, it redraws one line every
-// second and erases it at the end. Otherwise, it writes a line for each change.
+// progress shows on stderr that an operation is running. On a terminal, it redraws one line every
+// second and erases the line at the end. Otherwise, it writes a line for each change.
 type progress struct {
 	out   *Printer
 	doing string
 	told  Status
 	begun time.Time
-	said  string // the last text, without a terminal
-	drawn bool   // the terminal's line is not empty
+	said  string // the last text that was written, if there is no terminal
+	drawn bool   // the line on the terminal is not empty
 }
 
-// During starts to show an operation ("creating volume \"data\""). The returned function ends that
-// and erases the terminal's line. Nothing is shown with -q, or in a format for programs.
+// During shows the progress of an operation, such as "creating volume \"data\"". The returned
+// function ends the display and erases the terminal's line. With -q, or in a format for programs,
+// During shows nothing.
 func (o *Printer) During(ctx context.Context, doing string, state Status) (end func()) {
 	if !o.Human() || o.Quiet {
 		return func() {}
@@ -70,13 +71,14 @@ func (p *progress) run(ctx context.Context) {
 	for wait := first; p.out.Pause(ctx, wait) == nil; wait = everySecond {
 		state := p.ask(ctx)
 		if ctx.Err() != nil {
-			return // the operation is over
+			return // the operation has ended
 		}
 		p.show(state)
 	}
 }
 
-// ask is bounded, so that an agent that hangs does not stop the clock.
+// ask returns the current progress. It stops waiting after a time limit, so that an agent that
+// hangs does not stop the display.
 func (p *progress) ask(ctx context.Context) string {
 	if p.told == nil {
 		return ""
@@ -108,7 +110,7 @@ func (p *progress) erase() {
 	}
 }
 
-// cutTo shortens a text to a number of columns, because a line that wraps could not be erased.
+// cutTo shortens a text to a number of columns. A line that wraps could not be erased.
 func cutTo(s string, columns int) string {
 	if width(s) <= columns {
 		return s
@@ -132,7 +134,7 @@ func Columns(f *os.File) int {
 	}
 	wide, _, err := term.GetSize(int(f.Fd()))
 	if err != nil || wide <= 0 {
-		return 80 // a serial line does not know its width
+		return 80 // a serial line reports no width
 	}
 	return wide
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// begun is the time at which all displays begin.
+// begun is the time at which all displays in the tests begin.
 var begun = time.Date(2026, 3, 10, 3, 12, 11, 0, time.UTC)
 
-// display runs a progress display with a clock of its own and returns its output. Each state is the
-// answer to one question, and the display ends after the last one.
+// display runs a progress display with a simulated clock and returns its output. Each state answers
+// one request, and the display ends after the last state.
 func display(t *testing.T, columns int, o Options, states ...string) string {
 	t.Helper()
 	var stderr bytes.Buffer

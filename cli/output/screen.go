@@ -5,17 +5,16 @@ import (
 	"fmt"
 )
 
-// Condition is the meaning of the mark at the start of a status screen.
+// Condition is the meaning of the mark that begins a status screen.
 type Condition int
 
-// The conditions.
 const (
 	Bad      Condition = iota // the operator should act
-	Changing                  // not in its wanted state yet, but on its way
+	Changing                  // not in the wanted state yet, but without a problem
 	Good
 )
 
-// GoodOr returns Good if ok, and Bad otherwise.
+// GoodOr returns Good if ok is true, and Bad otherwise.
 func GoodOr(ok bool) Condition {
 	if ok {
 		return Good
@@ -23,7 +22,7 @@ func GoodOr(ok bool) Condition {
 	return Bad
 }
 
-// Mark returns the sign that begins a status screen.
+// Mark returns the coloured sign that stands for a condition.
 func (o *Printer) Mark(c Condition) string {
 	sign, colour := "×", 31
 	switch c {
@@ -40,8 +39,8 @@ func (o *Printer) Mark(c Condition) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, sign)
 }
 
-// Headline writes the first line of a status screen: a mark and facts, with space between them.
-// Empty facts are omitted.
+// Headline writes the first line of a status screen: a mark, and facts with gaps between them. It
+// omits empty facts.
 func (o *Printer) Headline(w *bytes.Buffer, indent, mark string, facts ...string) {
 	for i, fact := range facts {
 		facts[i] = o.cell(fact)
@@ -49,13 +48,13 @@ func (o *Printer) Headline(w *bytes.Buffer, indent, mark string, facts ...string
 	o.line(w, indent, mark+" "+Joined(factGap, facts...))
 }
 
-// factGap separates the facts in one line of a screen.
+// factGap separates the facts on one line of a screen.
 const factGap = "   "
 
-// Line writes one line of a screen.
+// Line writes one line of a screen, and wraps it if it is wider than the terminal.
 func (o *Printer) Line(w *bytes.Buffer, indent, text string) { o.line(w, indent, o.cell(text)) }
 
-// line wraps a text that is wider than the terminal.
+// line writes a text, and wraps it if it is wider than the terminal.
 func (o *Printer) line(w *bytes.Buffer, indent, text string) {
 	for i, part := range wrap(text, o.Width-width(indent)-len(gap)) {
 		if i == 1 {
@@ -65,13 +64,14 @@ func (o *Printer) line(w *bytes.Buffer, indent, text string) {
 	}
 }
 
-// Field is one fact of a status screen, with its name.
+// Field is a name and a value on a status screen.
 type Field struct{ name, value string }
 
-// Named returns a field. A field without a name continues the one before. Empty facts are omitted.
+// Named returns a Field. If the name is empty, the field continues the previous one. Empty facts
+// are omitted.
 func Named(name string, facts ...string) Field { return Field{name, Joined(factGap, facts...)} }
 
-// nameWidth is the width of the names on all screens, so that their values are aligned.
+// nameWidth is the width of the names on all screens, so that the values are aligned.
 const nameWidth = len("Healthy")
 
 // Fields writes the fields of a status screen, one on each line.

@@ -17,17 +17,17 @@ import (
 // gap separates two columns.
 const gap = "  "
 
-// narrowest is the width below which wrapped cells are hard to read.
+// narrowest is the width in columns below which wrapped cells are hard to read.
 const narrowest = 8
 
-// Table writes aligned columns without boxes. All headers are in upper case. The header may be nil.
-// The indent precedes every line. On a terminal, the widest columns are wrapped until the table
-// fits. If its columns were too narrow then, each row becomes a list of fields.
+// Table writes aligned columns without boxes, with headers in upper case. The header may be nil.
+// Each line begins with indent. On a terminal, Table wraps the widest columns until the table fits.
+// If the columns would become too narrow, it writes each row as a list of fields.
 func (o *Printer) Table(w *bytes.Buffer, indent string, header []string, rows [][]string) error {
 	return o.layOut(w, indent, header, rows, nil)
 }
 
-// layOut writes a table whose columns have at least the given widths.
+// layOut writes a table whose columns have at least the widths in least.
 func (o *Printer) layOut(w *bytes.Buffer, indent string, header []string, rows [][]string, least []int) error {
 	if header == nil && len(rows) == 0 {
 		return nil
@@ -65,8 +65,8 @@ func (o *Printer) layOut(w *bytes.Buffer, indent string, header []string, rows [
 	return nil
 }
 
-// render has the library lay out the cells. The last column has no fixed width, so that the lines
-// end where their text ends.
+// render calls the table library to lay out the cells. It sets no width for the last column, so
+// that lines end with their text.
 func render(header []string, rows [][]string, widths []int) (string, error) {
 	fixed := tw.Mapper[int, int]{}
 	for i, n := range widths[:max(0, len(widths)-1)] {
@@ -80,7 +80,7 @@ func render(header []string, rows [][]string, widths []int) (string, error) {
 			Settings: tw.Settings{Separators: tw.SeparatorsNone, Lines: tw.LinesNone},
 		})),
 		tablewriter.WithColumnWidths(fixed),
-		// By default, the library turns headers into upper case, replaces "_" by a space, and
+		// By default, the library converts headers to upper case, replaces "_" by a space, and
 		// wraps.
 		tablewriter.WithHeaderAutoFormat(tw.Off), tablewriter.WithRowAutoFormat(tw.Off),
 		tablewriter.WithHeaderAutoWrap(tw.WrapNone), tablewriter.WithRowAutoWrap(tw.WrapNone),
@@ -103,7 +103,7 @@ func render(header []string, rows [][]string, widths []int) (string, error) {
 	return b.String(), err
 }
 
-// widest returns the width of each column, which is at least the given one.
+// widest returns the width of each column, which is at least the width in least.
 func widest(rows [][]string, least []int) []int {
 	widths := slices.Clone(least)
 	for _, row := range rows {
@@ -117,8 +117,8 @@ func widest(rows [][]string, least []int) []int {
 	return widths
 }
 
-// shrink narrows the widest columns until all fit into the room. It reports whether their headers
-// fit, and their cells are still easy to read.
+// shrink narrows the widest columns until all columns fit into the room. It reports whether the
+// headers still fit and the cells are still easy to read.
 func shrink(widths, headers []int, room int) bool {
 	total := 0
 	for _, n := range widths {
@@ -136,7 +136,7 @@ func shrink(widths, headers []int, room int) bool {
 	return readable
 }
 
-// listOut writes the rows of a table one below the other, with a line for each cell.
+// listOut writes each row of a table as a list, with one line for each cell.
 func (o *Printer) listOut(w *bytes.Buffer, indent string, header []string, rows [][]string) error {
 	for i, row := range rows {
 		if i > 0 {
@@ -166,7 +166,7 @@ func wrapped(rows [][]string, widths []int) [][]string {
 	return all
 }
 
-// wrap breaks a text into lines of at most this many columns, at spaces where it can.
+// wrap breaks a text into lines of at most the given number of columns, at spaces if possible.
 func wrap(text string, columns int) []string {
 	if columns <= 0 || width(text) <= columns {
 		return []string{text}
@@ -191,8 +191,8 @@ func wrap(text string, columns int) []string {
 	return append(lines, line)
 }
 
-// firstColumns returns the beginning of a text that fits into this many columns, and at least one
-// character.
+// firstColumns returns the beginning of a text that fits into the given number of columns. It
+// returns at least one character.
 func firstColumns(text string, columns int) string {
 	end := 0
 	for end < len(text) {
@@ -205,14 +205,14 @@ func firstColumns(text string, columns int) string {
 	return text[:end]
 }
 
-// width returns how many columns a text takes on a terminal. A mark counts as one column, and its
-// colour as none.
+// width returns how many columns a text occupies on a terminal. A mark counts as one column, and
+// its colour as none.
 func width(s string) int { return twwidth.WidthWithOptions(s, twwidth.Options{}) }
 
-// Rows writes a table row by row, for rows that arrive over time. A column grows with its cells, so
-// that later rows are aligned with the widest cell before them.
+// Rows writes a table row by row, for rows that arrive over time. A column becomes wider when a
+// wider cell arrives, and later rows use the new width.
 type Rows struct {
-	// Batch collects the rows until Flush, because laying out many rows at once is much faster.
+	// Batch delays all rows until Flush, because laying out many rows together is much faster.
 	Batch bool
 
 	out    *Printer
@@ -221,12 +221,12 @@ type Rows struct {
 	rows   [][]string
 }
 
-// NewRows starts a table whose columns have at least these widths. The header may be nil.
+// NewRows starts a table whose columns have at least the widths in least. The header may be nil.
 func (o *Printer) NewRows(header []string, least ...int) *Rows {
 	return &Rows{out: o, header: header, widths: least}
 }
 
-// Add writes the next row, or collects it.
+// Add writes the next row. With Batch, it only stores the row.
 func (r *Rows) Add(row ...string) error {
 	r.rows = append(r.rows, row)
 	if r.Batch {
@@ -235,7 +235,7 @@ func (r *Rows) Add(row ...string) error {
 	return r.Flush()
 }
 
-// Flush writes the collected rows.
+// Flush writes the rows that Add stored.
 func (r *Rows) Flush() error {
 	var known [][]string
 	for _, row := range r.rows {

@@ -41,7 +41,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestRows checks that a column grows with its cells, and that the header comes once.
+// TestRows checks that a column becomes wider with its cells, and that the header is written once.
 func TestRows(t *testing.T) {
 	var w bytes.Buffer
 	out := printer(0)

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Printable is api.Printable. These texts contain strings from plugins and from volumes that other
-// people made.
+// Printable calls api.Printable to escape control characters. Texts from plugins, and from volumes
+// of other people, may contain such characters.
 func Printable(s string) string { return api.Printable(s) }
 
 // OneLine makes a text printable and puts it on one line, for a table cell.
@@ -22,7 +22,7 @@ func OneLine(s string) string {
 	return Printable(strings.Join(strings.Fields(s), " "))
 }
 
-// Dash replaces an empty text by "-", so that every column has a value.
+// Dash replaces an empty text by "-", so that no table cell is empty.
 func Dash(s string) string {
 	if s == "" {
 		return "-"
@@ -63,7 +63,7 @@ func InUnit(bytes int64, unit int) string {
 	return strings.TrimSuffix(strconv.FormatFloat(scaled, 'f', 1, 64), ".0")
 }
 
-// SizeOrDash is size, or "-" for an unknown size.
+// SizeOrDash formats bytes like Size, or returns "-" if the size is unknown.
 func SizeOrDash(bytes int64) string {
 	if bytes == 0 {
 		return "-"
@@ -87,7 +87,7 @@ func age(d time.Duration) string {
 	}
 }
 
-// Count formats "1 claim", "2 claims".
+// Count returns a number with its noun, such as "1 claim" or "2 claims".
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -95,7 +95,7 @@ func Count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Since returns the age of an event, or "-" if its time is unknown.
+// Since returns how long ago an event happened, or "-" if its time is unknown.
 func Since(now, then time.Time) string {
 	if then.IsZero() {
 		return "-"
@@ -103,7 +103,7 @@ func Since(now, then time.Time) string {
 	return age(now.Sub(then))
 }
 
-// In says how long it takes until then, or "now".
+// In returns the time that remains until then, or "now" if that time has passed.
 func In(now, then time.Time) string {
 	left := then.Sub(now).Round(time.Second)
 	if left <= 0 {
@@ -112,7 +112,7 @@ func In(now, then time.Time) string {
 	return "in " + left.String()
 }
 
-// Joined joins the parts that are not empty.
+// Joined joins the parts that are not empty, with the separator between them.
 func Joined(separator string, parts ...string) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -128,7 +128,7 @@ func Joined(separator string, parts ...string) string {
 	return b.String()
 }
 
-// Percent formats part as a percentage of whole, at most 100%.
+// Percent returns part as a percentage of whole, and at most 100%.
 func Percent(part, whole int64) string {
 	if part >= whole {
 		return "100%"
@@ -136,7 +136,7 @@ func Percent(part, whole int64) string {
 	return fmt.Sprintf("%d%%", int64(float64(part)/float64(whole)*100))
 }
 
-// YesNo returns yes or no.
+// YesNo returns "yes" or "no".
 func YesNo(b bool) string {
 	if b {
 		return "yes"
@@ -144,7 +144,7 @@ func YesNo(b bool) string {
 	return "no"
 }
 
-// ReadWrite returns ro or rw, as mount options do.
+// ReadWrite returns "ro" or "rw", the mount options for these modes.
 func ReadWrite(readOnly bool) string {
 	if readOnly {
 		return "ro"
@@ -152,7 +152,8 @@ func ReadWrite(readOnly bool) string {
 	return "rw"
 }
 
-// Arrow marks a command that the operator can run.
+// Arrow puts an arrow before a command that the operator can run. It returns "" if there is no
+// command.
 func Arrow(command string) string {
 	if command == "" {
 		return ""
@@ -160,7 +161,7 @@ func Arrow(command string) string {
 	return "→ " + command
 }
 
-// NothingToDo is the screen of a command that found its work done already.
+// NothingToDo writes the screen of a command that has nothing to do.
 func NothingToDo(w *bytes.Buffer) error {
 	w.WriteString("nothing to do\n")
 	return nil

@@ -10,7 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// PluginState adds a note if a changed file is pending.
+// PluginState returns the state of a plugin, with a note if a changed definition has not taken
+// effect yet.
 func PluginState(p *api.Plugin) string {
 	if p.Pending != "" {
 		return p.State + ", change pending"
@@ -18,7 +19,8 @@ func PluginState(p *api.Plugin) string {
 	return p.State
 }
 
-// Staged shows how many volumes are staged on this host, and the limit if there is one.
+// Staged returns how many volumes of the plugin are staged on this host, with the limit if there is
+// one.
 func Staged(p *api.Plugin) string {
 	if p.MaxVolumes > 0 {
 		return strconv.Itoa(p.Staged) + "/" + strconv.FormatInt(p.MaxVolumes, 10)
@@ -26,7 +28,7 @@ func Staged(p *api.Plugin) string {
 	return strconv.Itoa(p.Staged)
 }
 
-// Topology formats the segments of a topology as KEY=VALUE, sorted by key.
+// Topology formats the segments of a topology as KEY=VALUE, sorted by their keys.
 func Topology(segments map[string]string) string {
 	parts := make([]string, 0, len(segments))
 	for _, k := range slices.Sorted(maps.Keys(segments)) {
@@ -35,7 +37,7 @@ func Topology(segments map[string]string) string {
 	return strings.Join(parts, " ")
 }
 
-// Places lists the topologies from which a volume can be reached.
+// Places returns the topologies from which a volume can be reached, as one text.
 func Places(all []map[string]string) string {
 	var words []string
 	for _, t := range all {
@@ -49,7 +51,7 @@ func Finding(f api.Finding) string {
 	return OneLine(Joined(": ", Joined(", ", f.Severity, f.Reason), f.Message))
 }
 
-// codeWords are the gRPC codes in words for people.
+// codeWords maps gRPC codes to words for people.
 var codeWords = map[string]string{
 	"Canceled":           "cancelled",
 	"Unknown":            "failed",
@@ -69,7 +71,7 @@ var codeWords = map[string]string{
 	"Unauthenticated":    "not authenticated",
 }
 
-// CodeWords returns a gRPC code in words, and other codes as they are.
+// CodeWords returns the words for a gRPC code. It returns any other code unchanged.
 func CodeWords(code string) string {
 	if words, ok := codeWords[code]; ok {
 		return words
@@ -77,10 +79,11 @@ func CodeWords(code string) string {
 	return code
 }
 
-// failedCall matches the code of a failed CSI call: Internal in "NodeStageVolume: Internal: full".
+// failedCall matches a failed CSI call with its code, such as "NodeStageVolume: Internal" in
+// "NodeStageVolume: Internal: full".
 var failedCall = regexp.MustCompile(`\b((?:Controller|Node|Create|Delete|Get|List|Modify|Validate|Probe)[A-Za-z]*): ([A-Z][A-Za-z]+)(: |; |, |$)`)
 
-// Words replaces the gRPC codes of failed calls in a text.
+// Words replaces the gRPC codes of failed calls in a text by words.
 func Words(text string) string {
 	return failedCall.ReplaceAllStringFunc(text, func(found string) string {
 		part := failedCall.FindStringSubmatch(found)
@@ -88,14 +91,14 @@ func Words(text string) string {
 	})
 }
 
-// numbered matches a device that a text names by its number, as in "device 7:0 is still in use".
+// numbered matches the number of a device in a text such as "device 7:0 is still in use".
 var numbered = regexp.MustCompile(`\b(?:block |loop )?device (\d+:\d+)\b`)
 
-// deviceNumber matches the number of a device.
+// deviceNumber matches a text that is only the number of a device.
 var deviceNumber = regexp.MustCompile(`^\d+:\d+$`)
 
-// Devices replaces the numbers of devices in a text by their paths. The function path returns the
-// path of a number, or "" if it is unknown.
+// Devices replaces device numbers in a text by paths. The function path returns the path for a
+// number, or "" if the number is unknown.
 func Devices(text string, path func(number string) string) string {
 	return numbered.ReplaceAllStringFunc(text, func(found string) string {
 		if name := path(numbered.FindStringSubmatch(found)[1]); name != "" {

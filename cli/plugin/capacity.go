@@ -51,7 +51,7 @@ cannot answer. A unique prefix of the id is enough.`,
 	return cmd
 }
 
-// request builds the request. It contains modes only if a flag names one.
+// request builds the request to the agent. It contains the modes only if a flag sets one of them.
 func (o *capacityOptions) request(cmd *cobra.Command) (q api.CapacityRequest, err error) {
 	if q.Parameters, err = command.KeyValues("param", o.params); err != nil {
 		return q, err

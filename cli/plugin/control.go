@@ -24,7 +24,8 @@ type controlOptions struct {
 	noWait  bool
 }
 
-// doing names an action: as a verb, while it happens, and when it is over.
+// doing names an action: as a verb, in the form for a running action, and in the form for a
+// finished one.
 type doing struct{ verb, going, over string }
 
 func (o *controlOptions) flags(cmd *cobra.Command, wait string) {
@@ -34,14 +35,14 @@ func (o *controlOptions) flags(cmd *cobra.Command, wait string) {
 	partFlags(cmd, &o.part)
 }
 
-// partFlags add the flags that narrow a command to some parts of a plugin.
+// partFlags adds the flags that restrict a command to some parts of a plugin.
 func partFlags(cmd *cobra.Command, to *apiclient.Part) {
 	f := cmd.Flags()
 	f.StringVar(&to.Type, "type", "", "select only the parts of this `TYPE`: node or controller")
 	f.StringVar(&to.Instance, "instance", "", "select only the part with this `NAME`")
 }
 
-// checkPart refuses an unknown type of part.
+// checkPart returns a usage error if the type of part is unknown.
 func checkPart(p apiclient.Part) error {
 	if !slices.Contains([]string{"", "node", "controller", "monolith"}, p.Type) {
 		return command.Usage("", "--type %q is neither node nor controller", p.Type)
@@ -49,7 +50,7 @@ func checkPart(p apiclient.Part) error {
 	return nil
 }
 
-// partWords name the parts that a command is about: " controller "a" of".
+// partWords returns the words for the selected parts, such as " controller "a" of".
 func partWords(p apiclient.Part) string {
 	switch {
 	case p.Instance != "":
@@ -71,7 +72,7 @@ func (o *controlOptions) check() error {
 	return command.CheckTimeout(o.timeout)
 }
 
-// run makes the request, waits unless NoWait is set, and prints the result.
+// run sends the request, waits unless noWait is set, and prints the result.
 func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer, force bool, do control, w doing) error {
 	co, outcome := apiclient.ControlOptions{Force: force, Part: o.part}, w.going
 	if !o.noWait {
@@ -89,7 +90,7 @@ func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out 
 			return nil
 		})
 	case ctx.Err() != nil:
-		err = command.Interrupted("it was interrupted; what was asked for goes on", suggest.Command("volctl plugin status %s", o.id))
+		err = command.Interrupted("it was interrupted; the request continues", suggest.Command("volctl plugin status %s", o.id))
 	default:
 		err = command.ExplainPlugin(ctx, client, err, o.id)
 	}
@@ -97,7 +98,7 @@ func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out 
 	return command.Failed(err, "%s%s plugin %q", w.verb, partWords(o.part), o.id)
 }
 
-// breaks says what happens to the mounts of a plugin's volumes when its process ends.
+// breaks describes the damage to FUSE mounts if the plugin's process ends.
 func breaks(p *api.Plugin) string {
 	switch p.FUSEClaims {
 	case 0:
@@ -109,5 +110,5 @@ func breaks(p *api.Plugin) string {
 	}
 }
 
-// control is a client request about a plugin.
+// control sends a request about a plugin to the agent.
 type control func(ctx context.Context, id string, o apiclient.ControlOptions) (*api.Plugin, error)

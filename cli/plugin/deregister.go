@@ -69,7 +69,7 @@ func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.C
 	case command.IsNotFound(err) && o.ignoreNotFound:
 		return out.Print(api.Done{}, nil, output.NothingToDo)
 	case err != nil && ctx.Err() != nil:
-		err = command.Interrupted("it was interrupted; what was asked for goes on", suggest.Command("volctl plugin status %s", o.id))
+		err = command.Interrupted("it was interrupted; the request continues", suggest.Command("volctl plugin status %s", o.id))
 	case err != nil:
 		err = command.ExplainPlugin(ctx, client, err, o.id)
 	}

@@ -53,7 +53,7 @@ func healthScreen(w *bytes.Buffer, out *output.Printer, id string, h *api.Plugin
 	var lines []output.Field
 	asked := func(call string) bool { return slices.Contains(h.Asked, call) }
 	if asked("NodeGetStorageHealth") && len(h.Storage) == 0 {
-		lines = append(lines, output.Named("Storage", "nothing is found wrong"))
+		lines = append(lines, output.Named("Storage", "no problem found"))
 	}
 	for _, f := range h.Storage {
 		lines = append(lines, output.Named("Storage", output.Finding(f)))

@@ -58,7 +58,7 @@ func runInit(_ context.Context, o initOptions, _ *apiclient.Client, out *output.
 	text, ok := spec.PluginExample(o.name)
 	if !ok {
 		names := spec.PluginExamples()
-		hint := "volctl plugin init shows all keys for a driver that is not among them"
+		hint := "volctl plugin init shows all keys for any other driver"
 		if near := spec.Near(o.name, names); len(near) > 0 {
 			hint = "did you mean " + near[0] + "?"
 		}
@@ -73,8 +73,8 @@ func runInit(_ context.Context, o initOptions, _ *apiclient.Client, out *output.
 	return command.WriteNew(out, text, o.file, another, o.next())
 }
 
-// next returns the command that follows the edit of the file. The agent loads a file in its plugin
-// directory by itself, and refuses to register the same plugin again.
+// next returns the command to run after the user has edited the file. The agent loads files in its
+// plugin directory itself, and refuses to register the same plugin again.
 func (o initOptions) next() string {
 	if dir, err := filepath.Abs(filepath.Dir(o.file)); err == nil && filepath.Base(dir) == pluginDirName {
 		return "volctl plugin list"
@@ -82,11 +82,11 @@ func (o initOptions) next() string {
 	return suggest.Command("volctl plugin register %s", o.file)
 }
 
-// pluginDirName is the last element of the plugin directory. The rest depends on the configuration,
-// which is unknown without an agent.
+// pluginDirName is the last element of the plugin directory's path. The configuration sets the full
+// path, which volctl cannot know without an agent.
 const pluginDirName = "plugins.d"
 
-// examples lists the available plugin files.
+// examples returns the list of available plugin files for the help.
 func examples() string {
 	var b strings.Builder
 	for _, name := range spec.PluginExamples() {

@@ -67,7 +67,8 @@ func sortedPlugins(ctx context.Context, client *apiclient.Client) ([]api.Plugin,
 	return plugins, err
 }
 
-// outOf shows how many parts are healthy, and how many there should be.
+// outOf returns the number of healthy parts and the expected number, as "1/2". It returns "-" if no
+// part is expected.
 func outOf(have, want int) string {
 	if want == 0 {
 		return "-"
@@ -75,7 +76,7 @@ func outOf(have, want int) string {
 	return fmt.Sprintf("%d/%d", have, want)
 }
 
-// pids returns the process ids of all parts.
+// pids returns the process ids of all parts of a plugin.
 func pids(p *api.Plugin) string {
 	var all []string
 	for _, part := range p.Parts {

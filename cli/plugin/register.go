@@ -13,7 +13,7 @@ import (
 )
 
 type registerOptions struct {
-	name    string // of the file, for errors
+	name    string // name of the file, for error messages
 	text    []byte
 	timeout time.Duration
 	noWait  bool

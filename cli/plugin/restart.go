@@ -62,7 +62,7 @@ func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client,
 		}
 	}
 
-	// A controller holds no mounts, and the agent itself knows whether another one is ready.
+	// A controller holds no mounts, and the agent checks whether another controller is ready.
 	if o.ask != nil && o.part.Type != "controller" {
 		var err error
 		if force, err = o.confirmed(ctx, client); err != nil {
@@ -73,8 +73,8 @@ func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client,
 	return o.run(ctx, client, out, force, client.RestartPlugin, doing{"restart", "restarting", "restarted"})
 }
 
-// confirmed asks for confirmation if volumes are in use. It returns true if the person agreed to
-// restart under them.
+// confirmed asks for confirmation if volumes are in use. It returns true if the user agreed to
+// restart the plugin while they are in use.
 func (o *restartOptions) confirmed(ctx context.Context, client *apiclient.Client) (bool, error) {
 	p, err := client.Plugin(ctx, o.id)
 	if err != nil {

@@ -111,7 +111,8 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, p *api.Plugin) error {
 	return nil
 }
 
-// nextStart returns the line about the next start of a plugin or a part, if one is planned.
+// nextStart returns a line with the time of the next start of a plugin or a part, or no line if no
+// start is planned.
 func nextStart(next, now time.Time) []output.Field {
 	if next.IsZero() {
 		return nil
@@ -119,10 +120,11 @@ func nextStart(next, now time.Time) []output.Field {
 	return []output.Field{output.Named("Next", "started again "+output.In(now, next))}
 }
 
-// shownVolumes limits how many volumes a plugin's screen names.
+// shownVolumes limits how many volumes the screen of a plugin lists.
 const shownVolumes = 10
 
-// volumesHere says how many volumes the plugin has, and how many of them are staged on this host.
+// volumesHere returns how many volumes the plugin has, and how many of them are staged on this
+// host.
 func volumesHere(p *api.Plugin) string {
 	volumes := fmt.Sprintf("%d, %d staged here", len(p.Volumes), p.Staged)
 	if p.MaxVolumes > 0 {
@@ -131,7 +133,7 @@ func volumesHere(p *api.Plugin) string {
 	return volumes
 }
 
-// partScreen writes one of several parts.
+// partScreen writes the screen of one part, for a plugin that has several.
 func partScreen(w *bytes.Buffer, out *output.Printer, p *api.PluginPart) error {
 	name := output.Joined(" ", output.Dash(p.Type), p.Instance)
 	state := output.Joined(": ", p.State, p.Reason) + ", " + output.Since(out.Now(), p.Since)
@@ -145,7 +147,7 @@ func partScreen(w *bytes.Buffer, out *output.Printer, p *api.PluginPart) error {
 	return nil
 }
 
-// partFields returns the lines about one part.
+// partFields returns the lines that describe one part.
 func partFields(p *api.PluginPart) []output.Field {
 	process := p.Runner
 	if p.PID != 0 {
@@ -180,7 +182,7 @@ func partFields(p *api.PluginPart) []output.Field {
 	return slices.Concat(lines, settings("Runs as", p.Running), settings(wanted, p.Wanted))
 }
 
-// settings returns one line for each key of a definition.
+// settings returns one line for each key of a plugin definition.
 func settings(name string, set map[string]string) []output.Field {
 	var lines []output.Field
 	for _, key := range slices.Sorted(maps.Keys(set)) {
@@ -190,7 +192,7 @@ func settings(name string, set map[string]string) []output.Field {
 	return lines
 }
 
-// lastLines writes the last lines from the log of a part that is not ready.
+// lastLines writes the last log lines of a part that is not ready.
 func lastLines(w *bytes.Buffer, out *output.Printer, p *api.PluginPart, indent string) {
 	if p.State == api.PluginReady || len(p.LastLog) == 0 {
 		return
@@ -201,7 +203,8 @@ func lastLines(w *bytes.Buffer, out *output.Printer, p *api.PluginPart, indent s
 	}
 }
 
-// definedIn says where the part's definition comes from.
+// definedIn returns the file that defines the part, or a note if the plugin was registered at run
+// time.
 func definedIn(p *api.PluginPart) string {
 	if p.Registered {
 		return "none, registered at run time"
@@ -209,7 +212,7 @@ func definedIn(p *api.PluginPart) string {
 	return p.File
 }
 
-// capabilities joins the controller's and the node's capabilities, without duplicates.
+// capabilities returns the capabilities of the controller and of the node, without duplicates.
 func capabilities(p *api.Plugin) []string {
 	can := slices.Clone(p.ControllerCapabilities)
 	for _, c := range p.NodeCapabilities {

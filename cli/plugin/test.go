@@ -118,7 +118,7 @@ func (o *testOptions) check() (err error) {
 	return command.OneOf("access-mode", o.ask.AccessMode, spec.AccessModes())
 }
 
-// testResult is a whole test for a program.
+// testResult is the JSON output of a complete test.
 type testResult struct {
 	Plugin  string                 `json:"plugin"`
 	Checks  []api.PluginCheck      `json:"checks"`
@@ -129,7 +129,8 @@ func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *
 	t := testResult{Plugin: o.id, Checks: []api.PluginCheck{}}
 	var bad []string
 
-	// The results arrive one by one. These widths suffice for most of them.
+	// The results arrive one by one, so the table cannot compute its widths first. These widths
+	// suffice for most results.
 	table := out.NewRows([]string{"Check", "Result", "Took", "Said"}, 18, 12, 7)
 	sum, err := client.TestPlugin(ctx, o.id, o.ask, func(c api.PluginCheck) error {
 		if c.Result == api.CheckBroken {
@@ -145,7 +146,7 @@ func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *
 
 	t.Summary = sum
 	if ctx.Err() != nil {
-		err = command.Interrupted("it was interrupted; the agent undoes what the test has made", "volctl events --since 5m")
+		err = command.Interrupted("it was interrupted; the agent removes the scratch volume of the test", "volctl events --since 5m")
 	} else {
 		err = command.ExplainPlugin(ctx, client, err, o.id)
 	}
@@ -158,7 +159,7 @@ func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *
 
 	if err == nil && len(bad) > 0 {
 		return &api.Error{
-			Code: api.CodeFailed, Message: fmt.Sprintf("plugin %q does not do what the agent needs: %s", o.id, strings.Join(bad, ", ")),
+			Code: api.CodeFailed, Message: fmt.Sprintf("plugin %q does not meet the agent's requirements: %s", o.id, strings.Join(bad, ", ")),
 			Hint: suggest.Command("volctl plugin logs %s", o.id),
 		}
 	}
@@ -166,7 +167,7 @@ func runTest(ctx context.Context, o testOptions, client *apiclient.Client, out *
 	return command.Failed(err, "test plugin %q", o.id)
 }
 
-// conclude prints the summary below the table, or the whole test for a program.
+// conclude prints the summary below the table. For a program, it prints the complete test instead.
 func (o *testOptions) conclude(out *output.Printer, t testResult, bad []string) error {
 	if !out.Human() || out.Quiet {
 		return out.Print(t, bad, nil)
@@ -195,7 +196,7 @@ func tookWords(ms float64) string {
 	}
 }
 
-// facts describes the plugin in one line.
+// facts returns one line that describes the plugin.
 func facts(s *api.PluginTestSummary) string {
 	has := func(yes bool, word string) string {
 		if yes {

@@ -63,7 +63,7 @@ func runRestore(ctx context.Context, o restoreOptions, client *apiclient.Client,
 		defer f.Close() //nolint:errcheck // nothing was written
 
 		if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
-			return command.Usage("volctl state restore FILE", "%q is no file", o.file)
+			return command.Usage("volctl state restore FILE", "%q is not a file", o.file)
 		}
 
 		from = f
@@ -78,7 +78,7 @@ func runRestore(ctx context.Context, o restoreOptions, client *apiclient.Client,
 	}
 	if n := restoreCounts(r)[api.OutcomeRefused]; n > 0 {
 		return command.Failed(&api.Error{
-			Code: api.CodeRefused, Message: output.Count(n, "thing") + " in it cannot come in beside what is here", Hint: "volctl volume list",
+			Code: api.CodeRefused, Message: output.Count(n, "item") + " refused: a conflict with the agent's current state", Hint: "volctl volume list",
 		}, "restore all of %q", o.file)
 	}
 
@@ -129,7 +129,7 @@ func restoreScreen(w *bytes.Buffer, r *api.Restore) error {
 func restoreSummary(r *api.Restore) string {
 	n := restoreCounts(r)
 	if len(r.Items) == n[api.OutcomePresent] {
-		return "all of it is there already"
+		return "all entries exist already"
 	}
 
 	verb := "restored"
@@ -155,7 +155,7 @@ func restoreCounts(r *api.Restore) map[string]int {
 	return n
 }
 
-// restoredVolumes returns the ids of the restored volumes.
+// restoredVolumes returns the ids of the volumes that were restored.
 func restoredVolumes(r *api.Restore) []string {
 	var ids []string
 	for _, i := range r.Items {

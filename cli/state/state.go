@@ -55,14 +55,14 @@ backup are useless. See docs/backup.md.`,
 	return cmd
 }
 
-// backedUp is the output of the command.
+// backedUp is the JSON output of the backup command.
 type backedUp struct {
 	File  string `json:"file"`
 	Bytes int64  `json:"bytes"`
 	Node  string `json:"node"`
 
-	// Key is the path of the key for the sealed secrets in the backup, if the key is a file and not
-	// a credential.
+	// Key is the path of the key for the sealed secrets in the backup. It is set if the key is a
+	// file and not a credential.
 	Key string `json:"key"`
 }
 
@@ -110,7 +110,8 @@ func (o *backupOptions) copy(ctx context.Context, client *apiclient.Client, to i
 	return err
 }
 
-// write makes the file. It is complete, synced and under its final name, or it does not exist.
+// write writes the backup file. If write fails, no file with the final name exists. Otherwise the
+// file is complete and synced.
 func (o *backupOptions) write(ctx context.Context, client *apiclient.Client) (written int64, err error) {
 	dir := filepath.Dir(o.file)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(o.file)+".") // mode 0600
@@ -139,8 +140,8 @@ func (o *backupOptions) write(ctx context.Context, client *apiclient.Client) (wr
 	return info.Size(), syncDir(dir)
 }
 
-// rename gives the file its final name. Without --force, it does not replace an existing file if
-// the file system can ensure that.
+// rename gives the temporary file its final name. Without --force, it does not replace an existing
+// file, if the file system supports that.
 func (o *backupOptions) rename(tmp string) error {
 	if o.force {
 		return bare(os.Rename(tmp, o.file))
@@ -151,7 +152,7 @@ func (o *backupOptions) rename(tmp string) error {
 	case errors.Is(err, unix.EEXIST):
 		return o.exists()
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
-		// Not every file system supports RENAME_NOREPLACE.
+		// Some file systems do not support RENAME_NOREPLACE.
 		return bare(os.Rename(tmp, o.file))
 	}
 
@@ -166,7 +167,7 @@ func syncDir(dir string) error {
 	return bare(errors.Join(d.Sync(), d.Close()))
 }
 
-// bare removes the path from a file error, because the caller's message already contains it.
+// bare removes the path from a file error, because the caller adds the path to the message.
 func bare(err error) error {
 	var path *fs.PathError
 	var link *os.LinkError

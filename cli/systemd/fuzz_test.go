@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// hostileNames are names that are hard to write into a unit.
+// hostileNames lists names that are hard to write into a unit.
 var hostileNames = []string{
 	"data", "a b", "a\tb", "a\nb", `a\040b`, `a\`, "#", "a\u00a0b", "\xff\xfe", "größe\u2003x", "- - ext4", `"a,b"`, "100%", "%h", "-", ".", "[Mount]", "a/b", "", "a=b", "\x1b[2J",
 }

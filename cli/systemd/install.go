@@ -15,7 +15,7 @@ import (
 
 // installs writes the files to their directories, reloads systemd, and enables the unit. It returns
 // the paths of the new and changed files, so a second run returns none. If an existing file
-// differs, it writes nothing at all, unless --force is given.
+// differs, it writes no file at all, unless --force is set.
 func (o *generateOptions) installs(ctx context.Context, g *generated) (written []string, err error) {
 	for _, f := range g.Files {
 		have, err := os.ReadFile(o.host.Under(f.Path))
@@ -26,7 +26,7 @@ func (o *generateOptions) installs(ctx context.Context, g *generated) (written [
 		case string(have) == f.Text:
 			continue
 		case !o.force:
-			return nil, &api.Error{Code: api.CodeRefused, Message: f.Path + " is there, and differs", Hint: "--force replaces it"}
+			return nil, &api.Error{Code: api.CodeRefused, Message: f.Path + " exists and differs", Hint: "--force replaces it"}
 		}
 
 		written = append(written, f.Path)
@@ -40,7 +40,7 @@ func (o *generateOptions) installs(ctx context.Context, g *generated) (written [
 
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", "--quiet", "--", g.Enable}} {
 		if err := o.host.Systemctl(ctx, args...); err != nil {
-			return nil, command.Hinted(&api.Error{Code: api.CodeFailed, Message: fmt.Sprintf("the units are written, and systemd does not take them: %v", err)},
+			return nil, command.Hinted(&api.Error{Code: api.CodeFailed, Message: fmt.Sprintf("the units are written, but systemd does not accept them: %v", err)},
 				"systemctl daemon-reload && "+suggest.Command("systemctl enable %s", g.Enable))
 		}
 	}
@@ -48,7 +48,7 @@ func (o *generateOptions) installs(ctx context.Context, g *generated) (written [
 	return written, nil
 }
 
-// accessError gives a permission error its own code and hint.
+// accessError gives a permission error its exit code and a hint.
 func accessError(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return &api.Error{Code: api.CodePermission, Message: err.Error(), Hint: "run it as root, or without --install"}
@@ -56,7 +56,7 @@ func accessError(err error) error {
 	return err
 }
 
-// replaceFile replaces a file as a whole, or leaves it unchanged.
+// replaceFile replaces a file atomically. If it fails, the old file is unchanged.
 func replaceFile(path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// generateOptions describe the units to write.
+// generateOptions holds the arguments and flags that describe the units.
 type generateOptions struct {
 	volume, dir    string
 	consumer       string
@@ -22,11 +22,11 @@ type generateOptions struct {
 	install, force bool
 	host           mount.Host
 
-	// parsed are the parsed mount options.
+	// parsed holds the parsed mount options.
 	parsed *mount.Options
 }
 
-// check refuses input that cannot go into a unit.
+// check refuses values that a unit cannot contain.
 func (o *generateOptions) check() (err error) {
 	if o.parsed, err = mount.ReadOptions(o.options); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (o *generateOptions) check() (err error) {
 
 	for what, text := range map[string]string{"volume id": o.volume, "path": o.dir, "option": strings.Join(o.options, ",")} {
 		if bad := notInUnit(text); bad != "" {
-			return command.Usage("volctl mount", "the %s %q cannot stand in a unit: it %s", what, text, bad)
+			return command.Usage("volctl mount", "the %s %q cannot be in a unit: it %s", what, text, bad)
 		}
 	}
 
@@ -84,7 +84,7 @@ func (o *generateOptions) checkDir() error {
 	}
 
 	if name := mount.UnitName(o.dir); len(name) > unitPathMax-len("auto") {
-		return command.Usage("name a shorter path", "the name of the unit would be %d bytes long, and systemd takes %d", len(name), unitPathMax)
+		return command.Usage("name a shorter path", "the name of the unit would be %d bytes long, and systemd allows %d", len(name), unitPathMax)
 	}
 
 	return nil
@@ -107,8 +107,9 @@ func checkUnit(name string) error {
 	}
 }
 
-// notInUnit says why a text cannot be the value of a setting, or returns "". A setting is one line.
-// systemd strips spaces at its ends, and a backslash at its end continues it.
+// notInUnit returns the reason why a text cannot be the value of a setting, or "" if it can. A
+// setting is one line. systemd strips spaces at its ends, and a backslash at its end continues the
+// line.
 func notInUnit(text string) string {
 	switch {
 	case strings.ContainsFunc(text, unicode.IsControl):
@@ -122,24 +123,24 @@ func notInUnit(text string) string {
 	}
 }
 
-// unitTypes are the types of units that can depend on a mount.
+// unitTypes lists the types of units that can depend on a mount.
 var unitTypes = []string{".service", ".socket", ".target", ".timer", ".path", ".mount", ".automount", ".swap", ".slice", ".scope"}
 
-// generated is the output of the command for programs.
+// generated is the JSON output of the command.
 type generated struct {
 	Files  []unitFile `json:"files"`
 	Fstab  string     `json:"fstab"`
-	Enable string     `json:"enable"` // the unit to enable
+	Enable string     `json:"enable"` // the unit that systemctl enable must enable
 }
 
-// unitFile is one unit file or drop-in.
+// unitFile is a unit file or a drop-in, with its path.
 type unitFile struct {
 	Path string `json:"path"`
 	Text string `json:"text"`
 }
 
-// patience returns the time that systemd gives the mount. It is longer than the helper's own
-// timeout.
+// patience returns the timeout of the mount unit. It is longer than the timeout of mount.csi, so
+// that mount.csi can report its own timeout.
 func (o *generateOptions) patience() time.Duration {
 	return (o.parsed.Timeout + 2*mount.Grace).Round(time.Second)
 }

@@ -1,6 +1,5 @@
-// Package systemd contains the command of volctl that generates units for mounts. A mount unit
-// contains mount options and is named after its directory, so the package imports those two parts
-// of package mount.
+// Package systemd contains the command of volctl that generates systemd units for mounts. It uses
+// package mount to parse mount options and to derive the name of a mount unit from its directory.
 package systemd
 
 import (

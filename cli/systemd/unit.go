@@ -11,10 +11,10 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-// unitDir is the directory of the administrator's units.
+// unitDir is the directory for the administrator's unit files.
 const unitDir = "/etc/systemd/system"
 
-// units returns the requested files, the mount unit first.
+// units returns the requested unit files, the mount unit first.
 func (o *generateOptions) units() *generated {
 	mount := mount.UnitName(o.dir)
 	auto := strings.TrimSuffix(mount, "mount") + "automount"
@@ -38,13 +38,13 @@ func (o *generateOptions) mountText(fstab string) string {
 	fmt.Fprintf(&b, `# In /etc/fstab it would be: %s
 [Unit]
 Description=Volume %s at %s
-# The agent mounts it: it comes up before, and stays until this is unmounted.
+# The agent mounts the volume. It starts before this unit, and stops after it.
 Wants=volagent.service
 After=volagent.service
 `, fstab, specifiers(o.parsed.Volume), specifiers(o.dir))
 
 	if !o.automount {
-		b.WriteString("# What waits for file systems waits for this, until TimeoutSec= at the most.\nBefore=remote-fs.target\n")
+		b.WriteString("# Units that wait for file systems wait for this mount, at most until TimeoutSec=.\nBefore=remote-fs.target\n")
 	}
 
 	fmt.Fprintf(&b, "\n[Mount]\nWhat=%s\nWhere=%s\nType=csi\nOptions=%s\nTimeoutSec=%d\n",
@@ -57,7 +57,8 @@ After=volagent.service
 	return b.String()
 }
 
-// install makes systemd mount the volume at boot. The boot continues if the mount fails.
+// install is the section that makes systemd mount the volume at boot. The boot continues if the
+// mount fails.
 const install = "\n[Install]\nWantedBy=remote-fs.target\n"
 
 func (o *generateOptions) automountText() string {
@@ -66,12 +67,12 @@ func (o *generateOptions) automountText() string {
 }
 
 func (o *generateOptions) dropIn() string {
-	return fmt.Sprintf("# It starts once volume %s is mounted, and stops before that is unmounted.\n[Unit]\nRequiresMountsFor=%s\n",
+	return fmt.Sprintf("# It starts after volume %s is mounted, and stops before the volume is unmounted.\n[Unit]\nRequiresMountsFor=%s\n",
 		o.parsed.Volume, quoted(specifiers(o.dir)))
 }
 
-// list returns the mount's options. The first two tell systemd that the mount needs the network,
-// and that a boot continues without it.
+// list returns the mount options as one text. The first two tell systemd that the mount needs the
+// network, and that a boot continues without the mount.
 func (o *generateOptions) list() string {
 	all := []string{"_netdev", "nofail"}
 	for _, text := range o.options {
@@ -88,7 +89,7 @@ func (o *generateOptions) list() string {
 	return strings.Join(all, ",")
 }
 
-// fstab returns the equivalent line of fstab(5).
+// fstab returns the line of fstab(5) that is equivalent to the mount unit.
 func (o *generateOptions) fstab() string {
 	options := o.list()
 	if o.automount {
@@ -109,11 +110,11 @@ func fstabField(text string) string {
 	return text
 }
 
-// specifiers escapes percent signs. Otherwise systemd reads them as the start of a specifier
+// specifiers doubles percent signs. systemd would read a single one as the start of a specifier
 // (systemd.unit(5)).
 func specifiers(text string) string { return strings.ReplaceAll(text, "%", "%%") }
 
-// quoted quotes one word for a setting whose value is a list of words.
+// quoted quotes one word of a setting whose value is a list of words.
 func quoted(text string) string {
 	if !strings.ContainsAny(text, ` "'\`) {
 		return text

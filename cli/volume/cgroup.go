@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// manualAlloc is the alloc of claims made from a shell.
+// manualAlloc is the default alloc of a claim that a person makes from a shell.
 const manualAlloc = "manual"
 
 // serviceFromCgroup returns the systemd service of a process, given the content of its
@@ -43,18 +43,19 @@ func serviceFromCgroup(content string) string {
 	return ""
 }
 
-// defaultAlloc returns the alloc of a claim that names none.
+// defaultAlloc returns the alloc for a claim whose command line contains no --alloc.
 func defaultAlloc(a *command.App) string {
 	content, err := a.Env.Cgroup()
 	if service := serviceFromCgroup(string(content)); err == nil && service != "" {
 		return service
 	}
-	return manualAlloc // without /proc, there is no service either
+	return manualAlloc // if /proc is missing, there is no service
 }
 
-// defaultOwner returns the owner of a claim that names none. It is the current invocation of the
-// calling service, whose id systemd passes to all processes of the service. A service of a user's
-// own service manager gets no owner, because the agent cannot ask that manager.
+// defaultOwner returns the owner for a claim whose command line contains no --owner. It is the
+// current invocation of the calling service. systemd passes the id of the invocation to all
+// processes of the service. A service of a user's own service manager gets no owner, because the
+// agent cannot query that manager.
 func defaultOwner(a *command.App) api.Owner {
 	content, err := a.Env.Cgroup()
 	service, invocation := serviceFromCgroup(string(content)), a.Env.Getenv("INVOCATION_ID")

@@ -94,7 +94,8 @@ func (o *claimOptions) addFlags(cmd *cobra.Command) {
 	command.CompleteChoice(cmd, "attachment-mode", spec.AttachmentModes())
 }
 
-// read reads the flags. The calling service provides the alloc and the owner if no flag does.
+// read reads the flags. If no flag sets the alloc or the owner, read derives it from the calling
+// service.
 func (o *claimOptions) read(a *command.App, cmd *cobra.Command, id string) (err error) {
 	o.Volume = id
 	if cmd.Flags().Changed("per-alloc") {
@@ -118,7 +119,7 @@ func (o *claimOptions) read(a *command.App, cmd *cobra.Command, id string) (err 
 	return o.check()
 }
 
-// check refuses options that no agent would accept.
+// check refuses options that every agent would refuse.
 func (o *claimOptions) check() error {
 	if err := command.CheckVolumeID(o.Volume); err != nil {
 		return command.Failed(err, "claim volume %q", o.Volume)

@@ -78,7 +78,7 @@ func runClaimList(ctx context.Context, o claimListOptions, client *apiclient.Cli
 	})
 }
 
-// complete replaces prefixes of ids by whole ids.
+// complete replaces prefixes of ids in the filter by complete ids.
 func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Client) error {
 	if o.filter.Volume != "" {
 		v, err := command.FindVolume(ctx, client, o.filter.Volume)
@@ -103,5 +103,5 @@ func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Clien
 	return nil
 }
 
-// claimState returns a claim's state with its remark.
+// claimState returns the state of a claim, with its remark.
 func claimState(c *api.Claim) string { return output.Joined(", ", c.State, c.Remark) }

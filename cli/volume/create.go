@@ -26,7 +26,7 @@ type createOptions struct {
 	specs                                            []api.VolumeSpec
 }
 
-// withoutFile are the flags that describe a volume in place of a file.
+// withoutFile lists the flags that describe a volume if no file does.
 var withoutFile = []string{"plugin", "size", "param", "mutable-param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret", "snapshot", "clone"}
 
 func newCreate(a *command.App) *cobra.Command {
@@ -96,7 +96,7 @@ agent asks again until --timeout. To continue after that, run the same command a
 	return cmd
 }
 
-// meantID improves the hint if the argument is an id and not an existing file.
+// meantID adds a better hint to err if the user gave an id where a file is required.
 func meantID(file string, err error) error {
 	_, statErr := os.Stat(file)
 	if err == nil || file == "-" || !errors.Is(statErr, fs.ErrNotExist) || spec.CheckVolumeID(file) != nil {
@@ -111,7 +111,7 @@ func meantID(file string, err error) error {
 	return command.Failed(command.Hinted(e, "without a file: "+suggest.Command("volctl volume create %s --plugin local", file)), "read %q", file)
 }
 
-// describe makes the spec from the flags.
+// describe builds the spec of a volume from the flags.
 func (o *createOptions) describe(id string) ([]api.VolumeSpec, error) {
 	s := api.VolumeSpec{ID: id, PluginID: o.plugin, SnapshotID: o.snapshot, CloneID: o.clone}
 	if err := command.CheckVolumeID(id); err != nil {
@@ -165,8 +165,8 @@ func runCreate(ctx context.Context, o createOptions, client *apiclient.Client, o
 	})
 }
 
-// apply sends the specs to the agent one by one, and reports each result. The function state
-// reports the progress of a spec that takes long.
+// apply sends the specs to the agent one by one and reports each result. While a spec takes long,
+// it shows the progress that the function state returns.
 func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *apiclient.Client, out *output.Printer,
 	state func(api.VolumeSpec) output.Status, one func(api.VolumeSpec) (*api.VolumeResult, error)) error {
 	var errs []error
@@ -177,7 +177,7 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 		end()
 
 		if ctx.Err() != nil {
-			err = command.Interrupted("it was interrupted; what the agent had begun may go on", suggest.Command("volctl volume status %s", s.ID))
+			err = command.Interrupted("it was interrupted; a step that the agent has begun may continue", suggest.Command("volctl volume status %s", s.ID))
 			errs = append(errs, command.Failed(err, "%s volume %q", verb, s.ID))
 			break
 		}
@@ -206,7 +206,7 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 	return command.Join(errs)
 }
 
-// sayResult tells a person the result for one volume.
+// sayResult prints the result for one volume as a sentence.
 func sayResult(out *output.Printer, r *api.VolumeResult) error {
 	id := r.Volume.Spec.ID
 	switch {

@@ -61,7 +61,7 @@ func (o *deleteOptions) check(yes bool) error {
 		return command.Usage(suggest.Command("volctl volume delete %s -y --confirm=%s", o.volume, o.volume), "--confirm does not repeat the id")
 	}
 	if o.ask == nil && !yes {
-		return command.Usage(suggest.Command("volctl volume delete %s -y", o.volume), "it destroys the data, and nobody can be asked without a terminal")
+		return command.Usage(suggest.Command("volctl volume delete %s -y", o.volume), "it destroys the data, and asking for confirmation needs a terminal")
 	}
 
 	return nil
@@ -88,7 +88,7 @@ func runDelete(ctx context.Context, o deleteOptions, client *apiclient.Client, o
 		if o.confirm != "" {
 			again = suggest.Command("volctl volume delete %s -y --confirm=%s", o.volume, o.confirm)
 		}
-		return command.Failed(command.Interrupted("it was interrupted; whether the data is gone is not known", again), "delete volume %q", o.volume)
+		return command.Failed(command.Interrupted("it was interrupted; it is unknown whether the data was destroyed", again), "delete volume %q", o.volume)
 	}
 
 	if command.IsNotFound(err) && o.ignoreNotFound {
@@ -101,8 +101,8 @@ func runDelete(ctx context.Context, o deleteOptions, client *apiclient.Client, o
 	return out.Print(r, []string{o.volume}, done("deleted", o.volume, r.Left))
 }
 
-// deletable refuses a volume that the agent would refuse, before a person is asked. The agent
-// checks again.
+// deletable returns an error for a volume that the agent would refuse to delete, so that the
+// command asks no question about it. The agent repeats the check.
 func (o *deleteOptions) deletable(ctx context.Context, client *apiclient.Client) error {
 	v, err := client.Volume(ctx, o.volume)
 	switch {

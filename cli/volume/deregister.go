@@ -68,8 +68,8 @@ remove them. The command prints them.`,
 
 func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.Client, out *output.Printer) error {
 	if o.ask != nil {
-		// The command checks that the volume exists before it asks. With --forget, a volume that
-		// was already deregistered is fine: its leftovers are given up.
+		// The command checks that the volume exists before it asks. With --forget, the volume may
+		// be deregistered already, because the command then discards its leftovers.
 		if _, err := client.Volume(ctx, o.volume); err != nil && !o.forget {
 			if command.IsNotFound(err) && o.ignoreNotFound {
 				return out.Print(api.DeregisterResult{}, nil, output.NothingToDo)
@@ -80,7 +80,7 @@ func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.C
 		question := "Forget volume " + output.QuotedList([]string{o.volume}) + " (its data stays at the plugin)?"
 		switch {
 		case o.forget:
-			question = "Forget volume " + output.QuotedList([]string{o.volume}) + " with its claims, and what is left of it on this host and at the plugin for good?"
+			question = "Forget volume " + output.QuotedList([]string{o.volume}) + " with its claims, and discard its leftovers on this host and at the plugin permanently?"
 		case o.force:
 			question = "Forget volume " + output.QuotedList([]string{o.volume}) + " with its claims, and leave its mounts where they are?"
 		}
@@ -106,7 +106,7 @@ func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.C
 	return out.Print(r, []string{o.volume}, done("deregistered", o.volume, r.Left))
 }
 
-// done returns a screen that says what happened to a volume, and lists its leftovers.
+// done returns a screen with the result for a volume and the list of its leftovers.
 func done(what, volume string, left []string) func(*bytes.Buffer) error {
 	return func(w *bytes.Buffer) error {
 		w.WriteString(what + " volume " + output.QuotedList([]string{volume}) + "\n")

@@ -96,7 +96,7 @@ func (o *detachOptions) check() error {
 	}
 
 	if !slices.Contains([]string{"", "umount", "force", "lazy"}, o.without) {
-		return command.Usage("--without-plugin=umount, =force or =lazy", "--without-plugin=%s is none of the ways to unmount", o.without)
+		return command.Usage("--without-plugin=umount, =force or =lazy", "--without-plugin=%s is not a way to unmount", o.without)
 	}
 	if o.all && len(o.allocs) > 0 {
 		return command.Usage("", "--all and allocs by name exclude each other")
@@ -119,7 +119,7 @@ func runDetach(ctx context.Context, o detachOptions, client *apiclient.Client, o
 
 	var wg sync.WaitGroup
 	for i, alloc := range allocs {
-		// The claims are detached in parallel, so that one that hangs does not delay the others.
+		// The claims are detached in parallel, so that a slow claim does not delay the others.
 		wg.Go(func() { releases[i], errs[i] = o.release(ctx, client, alloc) })
 	}
 
@@ -134,8 +134,8 @@ func runDetach(ctx context.Context, o detachOptions, client *apiclient.Client, o
 	return command.Join(errs)
 }
 
-// progress shows a person at a terminal the volume's current step, and the processes that prevent
-// the unmount.
+// progress shows the volume's current step on a terminal, with the processes that prevent the
+// unmount.
 func (o *detachOptions) progress(ctx context.Context, client *apiclient.Client, out *output.Printer) (end func()) {
 	if o.noWait || out.Columns() == 0 {
 		return func() {}
@@ -143,7 +143,7 @@ func (o *detachOptions) progress(ctx context.Context, client *apiclient.Client, 
 	return out.During(ctx, fmt.Sprintf("detaching volume %q", o.volume), command.VolumeProgress(client, o.volume, ""))
 }
 
-// released is the result for one claim.
+// released is the JSON output for one claim.
 type released struct {
 	Volume string `json:"volume"`
 	Alloc  string `json:"alloc"`
@@ -151,7 +151,7 @@ type released struct {
 	// Outcome is "detached", or "detaching" with --no-wait.
 	Outcome string `json:"outcome"`
 
-	// Left names the leftovers after a detach without the plugin.
+	// Left lists the leftovers of a detach without the plugin.
 	Left []string `json:"left,omitempty"`
 }
 
@@ -185,7 +185,8 @@ func (o *detachOptions) targets(ctx context.Context, client *apiclient.Client) (
 	return held, nil
 }
 
-// release detaches one claim. It returns nil if --ignore-not-found applies.
+// release detaches one claim. It returns nil if the claim does not exist and --ignore-not-found is
+// set.
 func (o *detachOptions) release(ctx context.Context, client *apiclient.Client, alloc string) (*released, error) {
 	ro, outcome := apiclient.DetachOptions{Force: o.force, WithoutPlugin: o.without}, "detaching"
 	if !o.noWait {

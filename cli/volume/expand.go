@@ -65,7 +65,7 @@ does not succeed, use --withdraw.`,
 	return cmd
 }
 
-// size reads SIZE, which is required unless --withdraw is given.
+// size parses SIZE. SIZE is required unless --withdraw is set.
 func (o *expandOptions) size(args []string) (err error) {
 	const help = "volctl volume expand --help"
 	switch {
@@ -90,7 +90,7 @@ func runExpand(ctx context.Context, o expandOptions, client *apiclient.Client, o
 	end()
 
 	if ctx.Err() != nil && err != nil {
-		return command.Failed(command.Interrupted("it was interrupted; what the agent had begun goes on", suggest.Command("volctl volume status %s", o.volume)), "expand volume %q", o.volume)
+		return command.Failed(command.Interrupted("it was interrupted; the expansion continues", suggest.Command("volctl volume status %s", o.volume)), "expand volume %q", o.volume)
 	}
 	if err != nil {
 		return command.Failed(command.Explain(ctx, client, err, o.volume), "expand volume %q", o.volume)
@@ -99,8 +99,9 @@ func runExpand(ctx context.Context, o expandOptions, client *apiclient.Client, o
 	return out.Print(r, []string{o.volume}, expandedText(o, r))
 }
 
-// expand makes the call. If the agent goes away during the call, it is probably being restarted, so
-// expand asks again. The expansion is durable; only the waiting request was lost.
+// expand sends the request to the agent. If the connection breaks, the agent is probably
+// restarting, so expand repeats the request. The agent has stored the expansion, and only the
+// waiting request was lost.
 func (o *expandOptions) expand(ctx context.Context, client *apiclient.Client) (*api.VolumeResult, error) {
 	if o.withdraw {
 		return client.WithdrawExpansion(ctx, o.volume)
@@ -125,7 +126,7 @@ func (o *expandOptions) expand(ctx context.Context, client *apiclient.Client) (*
 	}
 }
 
-// expandedText returns the sentence about the result, and about a remaining step.
+// expandedText returns the sentence about the result, and about a step that remains to be done.
 func expandedText(o expandOptions, r *api.VolumeResult) func(*bytes.Buffer) error {
 	text := fmt.Sprintf("%s volume %q to %s", r.Outcome, o.volume, output.Size(max(r.Volume.Capacity, o.bytes)))
 	x := r.Volume.Expansion
@@ -138,9 +139,9 @@ func expandedText(o expandOptions, r *api.VolumeResult) func(*bytes.Buffer) erro
 		text = fmt.Sprintf("withdrew the expansion of volume %q; if a call for it had an effect, the storage may have grown", o.volume)
 	case x == nil:
 	case x.Want > 0:
-		text += "; to wait for it, run the same again"
+		text += "; to wait for it, run the same command again"
 	case x.Node > 0:
-		text += "; what is on it is expanded when it is mounted for writing"
+		text += "; its file system is expanded when it is mounted for writing"
 	}
 
 	return func(w *bytes.Buffer) error {

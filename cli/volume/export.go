@@ -49,9 +49,9 @@ func runExport(ctx context.Context, o exportOptions, client *apiclient.Client, o
 	case o.all && o.id != "":
 		return command.Usage("", "--all and a volume exclude each other")
 	case !o.all && o.id == "":
-		return command.Usage("volctl volume list", "say which volume, or --all")
+		return command.Usage("volctl volume list", "name a volume, or use --all")
 	case o.hcl && o.all:
-		return command.Usage("leave --hcl out, or name a volume", "a file in HCL holds one volume")
+		return command.Usage("remove --hcl, or name a volume", "a file in HCL holds one volume")
 	case o.hcl && out.Format != output.FormatTable:
 		return command.Usage("", "--hcl and -o exclude each other")
 	}

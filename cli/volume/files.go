@@ -14,12 +14,12 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// volumeFile is the input of register and validate.
+// volumeFile is the volume file that register and validate read.
 type volumeFile struct {
 	plugin   string // of volumes from foreign files; if empty, the plugin with their driver
 	docs     []spec.Document
 	specs    []api.VolumeSpec
-	warnings map[string][]string // by volume
+	warnings map[string][]string // by volume id
 }
 
 func (f *volumeFile) flag(a *command.App, cmd *cobra.Command) {
@@ -27,7 +27,7 @@ func (f *volumeFile) flag(a *command.App, cmd *cobra.Command) {
 	command.CompleteFlag(a, cmd, "plugin", command.PluginIDs)
 }
 
-// read reads a file, or stdin for "-".
+// read parses a file, or stdin if the file is "-".
 func (f *volumeFile) read(ctx context.Context, a *command.App, file string) error {
 	if f.plugin != "" {
 		if err := command.CheckPluginID(f.plugin); err != nil {
@@ -46,7 +46,7 @@ func (f *volumeFile) read(ctx context.Context, a *command.App, file string) erro
 	f.warnings = map[string][]string{}
 	for _, d := range f.docs {
 		if d.From == spec.Own && f.plugin != "" {
-			return command.Usage("leave --plugin out", "volume %q names its plugin itself; --plugin is for volumes that Kubernetes or Nomad describe", d.Spec.ID)
+			return command.Usage("remove --plugin", "volume %q names its plugin itself; --plugin is for volumes that Kubernetes or Nomad describe", d.Spec.ID)
 		}
 		f.specs = append(f.specs, d.Spec)
 		f.warnings[d.Spec.ID] = d.Warnings
@@ -55,7 +55,7 @@ func (f *volumeFile) read(ctx context.Context, a *command.App, file string) erro
 	return nil
 }
 
-// warn shows a person the warnings, whether the command succeeds or not. Programs find them in the
+// warn shows the warnings to a person, even if the command fails. Programs find them in the
 // results.
 func (f *volumeFile) warn(out *output.Printer) {
 	if !out.Human() {
@@ -68,9 +68,9 @@ func (f *volumeFile) warn(out *output.Printer) {
 	}
 }
 
-// settle completes the specs from foreign files, which do not name everything. It finds the plugin,
-// and keeps the settings that were added here when the volume was registered. If it fails, nothing
-// has changed.
+// settle completes the specs from files of Kubernetes and Nomad, which lack some settings. It finds
+// the plugin, and keeps the settings that the registered volume already has. If it fails, it has
+// changed nothing.
 func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error {
 	var plugins []api.Plugin
 	var errs []error
@@ -107,7 +107,8 @@ func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error
 	return command.Join(errs)
 }
 
-// keep copies the settings that a foreign file cannot express from the registered volume.
+// keep copies the settings that a foreign file cannot express from the registered volume known to
+// s.
 func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	s.Secrets, s.Reclaim = known.Secrets, known.Reclaim
 	if o := known.MountOptions; d.FlagsHidden && o != nil {
@@ -119,8 +120,9 @@ func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	}
 }
 
-// pluginFor returns the plugin for a volume from a foreign file: the one with the driver that the
-// file names. If several have it, the one with the plugin id in the file is right.
+// pluginFor returns the plugin for a volume from a foreign file. It is the plugin with the driver
+// that the file names. If several plugins have that driver, pluginFor chooses the one whose id is
+// in the file.
 func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, error) {
 	var same, silent []string
 	all := make([]string, len(plugins))
@@ -131,10 +133,10 @@ func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, err
 			same = append(same, p.ID)
 		case "":
 			silent = append(silent, p.ID)
-			all[i] = fmt.Sprintf("%q (has not said its driver yet)", p.ID)
+			all[i] = fmt.Sprintf("%q (has not reported its driver yet)", p.ID)
 		default:
 			if p.ID == asked && d.Driver != "" {
-				return "", &api.Error{Code: api.CodeRefused, Message: fmt.Sprintf("plugin %q is the driver %q, and the volume is of %q", p.ID, p.Provider, d.Driver)}
+				return "", &api.Error{Code: api.CodeRefused, Message: fmt.Sprintf("plugin %q has the driver %q, but the volume needs %q", p.ID, p.Provider, d.Driver)}
 			}
 		}
 	}
@@ -148,7 +150,7 @@ func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, err
 	case len(same) == 1:
 		return same[0], nil
 	case len(same) > 1:
-		return "", command.Usage("say which: --plugin "+suggest.Quote(same[0]), "the driver %q is that of plugins %s", d.Driver, output.QuotedList(same))
+		return "", command.Usage("name one: --plugin "+suggest.Quote(same[0]), "several plugins have the driver %q: %s", d.Driver, output.QuotedList(same))
 	case slices.Contains(silent, elsewhere):
 		return elsewhere, nil
 	}
@@ -159,7 +161,7 @@ func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, err
 	}
 
 	return "", &api.Error{
-		Code: api.CodeNotFound, Message: fmt.Sprintf("no plugin is the driver %q; %s", d.Driver, there),
-		Hint: "write a plugin file (volctl plugin init), or say which plugin it is: --plugin PLUGIN",
+		Code: api.CodeNotFound, Message: fmt.Sprintf("no plugin has the driver %q; %s", d.Driver, there),
+		Hint: "write a plugin file (volctl plugin init), or name the plugin: --plugin PLUGIN",
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// FuzzOwner checks that each owner has only one spelling, and that it has all fields of its kind.
+// FuzzOwner checks that each owner can be written in only one way, and that parseOwner sets all
+// fields that its kind requires.
 func FuzzOwner(f *testing.F) {
 	for _, text := range []string{"none", "pid:1", "pid:", "pid:-1", "pid:+1", "pid:0x1", "pid:1 ", "unit:", "unit:a", "unit:a.scope", "unit:a:b", "mount:1", ":", "", "unit:\x00"} {
 		f.Add(text)

@@ -63,7 +63,8 @@ func listRow(v *api.Volume, wide bool) []string {
 	return row
 }
 
-// claimStates counts claims by state, in the order in which a claim passes through them.
+// claimStates returns the number of claims in each state, in the order in which a claim passes
+// through the states.
 func claimStates(claims []api.Claim) string {
 	counts := map[string]int{}
 	for _, c := range claims {
@@ -83,7 +84,7 @@ func claimStates(claims []api.Claim) string {
 		}
 	}
 
-	for _, c := range claims { // states of a newer agent
+	for _, c := range claims { // states that only a newer agent has
 		if counts[c.State] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[c.State], c.State))
 			delete(counts, c.State)

@@ -41,7 +41,7 @@ continues it.`,
 				return err
 			}
 			if o.mutable, err = command.KeyValues("", args[1:]); err != nil {
-				return command.Usage("volctl volume modify --help", "what follows the id is KEY=VALUE, and each key once")
+				return command.Usage("volctl volume modify --help", "each argument after the id must be KEY=VALUE, with a different key")
 			}
 			o.again = suggest.Command("volctl volume modify %s", args)
 			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
@@ -54,7 +54,7 @@ continues it.`,
 func runModify(ctx context.Context, o modifyOptions, client *apiclient.Client, out *output.Printer) error {
 	r, err := client.ModifyVolume(ctx, o.volume, o.mutable)
 	if ctx.Err() != nil && err != nil {
-		return command.Failed(command.Interrupted("it was interrupted; whether the volume was modified is not known", o.again), "modify volume %q", o.volume)
+		return command.Failed(command.Interrupted("it was interrupted; it is unknown whether the volume was modified", o.again), "modify volume %q", o.volume)
 	}
 	if err != nil {
 		return command.Failed(command.Explain(ctx, client, err, o.volume), "modify volume %q", o.volume)

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// parseOwner reads pid:N, unit:NAME or none.
+// parseOwner parses pid:N, unit:NAME or none.
 func parseOwner(s string) (api.Owner, error) {
 	kind, name, named := strings.Cut(s, ":")
 	switch {
@@ -31,8 +31,8 @@ func parseOwner(s string) (api.Owner, error) {
 	}
 }
 
-// ownerText describes an owner on a screen. It omits the name of a unit that is also the alloc's
-// name.
+// ownerText returns the description of an owner on a screen. It omits the name of a unit if the
+// alloc has the same name.
 func ownerText(c *api.Claim) string {
 	o := c.Owner
 	var who, how string

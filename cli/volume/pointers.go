@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// pointer returns a hidden command for a name that other tools use. It only fails, with a hint at
-// the right command.
+// pointer returns a hidden command with a name that other tools use. The command always fails, with
+// a hint that names the right command.
 func pointer(name string, instead func(id string) string) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
@@ -27,7 +27,7 @@ func pointer(name string, instead func(id string) string) *cobra.Command {
 	}
 }
 
-// Pointers are the wrong names that people try most often.
+// Pointers returns hidden commands for the wrong names that people try most often.
 func Pointers() []*cobra.Command {
 	remove := func(id string) string {
 		return fmt.Sprintf("%s forgets the volume and keeps its data; %s destroys the data", suggest.Command("volctl volume deregister %s", id), suggest.Command("volctl volume delete %s", id))

@@ -13,7 +13,7 @@ import (
 // well reports whether the plugin found no problem.
 func well(r *api.Report) bool { return r == nil || len(r.Health) == 0 }
 
-// fresh is the age up to which a plugin's report counts as current.
+// fresh is the maximum age of a plugin's report that counts as current.
 const fresh = 5 * time.Second
 
 // asOf returns the age of a report, or "" if it is current.
@@ -24,8 +24,8 @@ func asOf(now, then time.Time) string {
 	return output.Since(now, then) + " ago"
 }
 
-// volumeFacts returns the facts at the end of the first line: how safe the data is if there is a
-// problem, else how full the volume is.
+// volumeFacts returns the facts at the end of the first line. If there is a problem, they say how
+// safe the data is. Otherwise they say how full the volume is.
 func volumeFacts(v *api.Volume, now time.Time) []string {
 	if v.DataSafe != "" || v.StillMounted != "" {
 		return []string{"data safe: " + output.Dash(v.DataSafe), "still mounted: " + output.Dash(v.StillMounted)}
@@ -65,9 +65,9 @@ func volumeFacts(v *api.Volume, now time.Time) []string {
 // bundledDriver is the CSI name of the bundled driver.
 const bundledDriver = "local.csi.volagent"
 
-// unenforced returns a note for the size of a volume that can outgrow it, and "" for every other
-// volume. A directory of the bundled driver can outgrow its size unless it has a quota. The volume
-// context or the mutable parameters tell whether it has one.
+// unenforced returns a note for a volume that can grow beyond its size, and "" for every other
+// volume. A directory of the bundled driver can do so unless it has a quota. The volume context or
+// the mutable parameters say whether it has one.
 func unenforced(v *api.Volume) string {
 	quota := v.Spec.Mutable["quota"]
 	limited := quota != "" && quota != "none" || quota == "" && v.Spec.Context["size"] == "enforced"
@@ -77,7 +77,8 @@ func unenforced(v *api.Volume) string {
 	return ", size not enforced"
 }
 
-// reportLines show the problems that a plugin reports for a volume, and the unanswered questions.
+// reportLines returns lines with the problems that a plugin reports for a volume, and the questions
+// that it did not answer.
 func reportLines(r *api.Report, now time.Time) []output.Field {
 	if r == nil {
 		return nil
@@ -102,8 +103,8 @@ func reportLines(r *api.Report, now time.Time) []output.Field {
 	return lines
 }
 
-// storageLines show the places and mutable parameters of a volume. A person may need them before a
-// claim or a modification.
+// storageLines returns lines with the topologies and mutable parameters of a volume. A person may
+// need them before a claim or a modification.
 func storageLines(v *api.Volume) []output.Field {
 	var lines []output.Field
 	for i, t := range v.Topologies {

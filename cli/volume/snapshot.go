@@ -18,7 +18,7 @@ import (
 // copyTimeout is the default time to wait for an operation that copies data.
 const copyTimeout = 10 * time.Minute
 
-// pluginGrace is the time that the agent may first wait for a plugin that is starting.
+// pluginGrace is how long the agent may first wait for a plugin that is starting.
 const pluginGrace = 30 * time.Second
 
 func newSnapshot(a *command.App) *cobra.Command {
@@ -29,7 +29,7 @@ func newSnapshot(a *command.App) *cobra.Command {
 	)
 }
 
-// takeOptions are the options of the commands that make snapshots.
+// takeOptions holds the options of the commands that make snapshots.
 type takeOptions struct {
 	volumes, params, secrets []string
 	name                     string
@@ -112,8 +112,8 @@ create volumes from them. With the same name again, the command continues with t
 	return cmd
 }
 
-// snapshotName makes a name from the volume's id and the time. A storage system that accepts the
-// volume's id also accepts the added characters.
+// snapshotName builds a name from the volume's id and the time. It adds only characters that a
+// storage system accepts if it accepts the id.
 func snapshotName(id string, now time.Time) string {
 	t := now.UTC()
 	stamp := fmt.Sprintf("-%s-%03d", t.Format("20060102T150405Z"), t.Nanosecond()/int(time.Millisecond))
@@ -145,7 +145,7 @@ func (o *takeOptions) failed(err error) error {
 	return command.Failed(err, "make a snapshot of volume %q", o.volumes[0])
 }
 
-// again returns the command that continues with this snapshot.
+// again returns the command that continues the wait for this snapshot.
 func (o *takeOptions) again() string {
 	if o.group {
 		return suggest.Command("volctl volume snapshot group create %s %s", o.name, o.volumes)
@@ -153,7 +153,7 @@ func (o *takeOptions) again() string {
 	return suggest.Command("volctl volume snapshot create %s %s", o.volumes[0], o.name)
 }
 
-// take has the agent make a snapshot or a group of them, and shows the progress.
+// take asks the agent to make a snapshot or a group of snapshots, and shows the progress.
 func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, out *output.Printer,
 	call func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*A, error)) (*A, error) {
 	params, err := command.KeyValues("param", o.params)
@@ -183,9 +183,9 @@ func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, o
 	case err == nil:
 		return made, nil
 	case ctx.Err() != nil:
-		err = command.Interrupted("it was interrupted; the plugin may go on with it", "to wait on: "+o.again())
+		err = command.Interrupted("it was interrupted; the plugin may continue", "to continue waiting: "+o.again())
 	case command.Dropped(err):
-		err = command.Hinted(err, "the plugin may go on with it; to wait on: "+o.again())
+		err = command.Hinted(err, "the plugin may continue; to continue waiting: "+o.again())
 	default:
 		err = command.Explain(ctx, client, err, o.volumes[0])
 	}
@@ -193,7 +193,7 @@ func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, o
 	return nil, o.failed(err)
 }
 
-// progress returns the agent's message about the snapshot.
+// progress returns the agent's current message about the snapshot.
 func (o *takeOptions) progress(client *apiclient.Client) output.Status {
 	return func(ctx context.Context) string {
 		v, err := client.Volume(ctx, o.volumes[0])

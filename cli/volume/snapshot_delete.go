@@ -130,7 +130,7 @@ func (o *snapshotDeleteOptions) check(yes bool) error {
 		return command.Usage(suggest.Command("volctl volume snapshot list --plugin %s", o.plugin), "the id is empty")
 	}
 	if o.ask == nil && !yes && !o.forget {
-		return command.Usage(o.again(), "it destroys data, and nobody can be asked without a terminal")
+		return command.Usage(o.again(), "it destroys data, and asking for confirmation needs a terminal")
 	}
 
 	return command.CheckTimeout(o.timeout)
@@ -169,7 +169,7 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 
 	switch {
 	case ctx.Err() != nil && err != nil:
-		return o.failed(command.Interrupted("it was interrupted; whether it is gone is not known", o.again()))
+		return o.failed(command.Interrupted("it was interrupted; it is unknown whether it was deleted", o.again()))
 	case command.IsNotFound(err) && o.ignoreNotFound:
 		return out.Print(api.Done{}, nil, output.NothingToDo)
 	case err != nil:
@@ -182,9 +182,9 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 	})
 }
 
-// deletable refuses an unknown plugin, and a snapshot that its plugin does not list, before a
-// person is asked. No plugin lists groups, and some plugins list nothing. In these cases, the agent
-// decides.
+// deletable refuses an unknown plugin, or a snapshot that its plugin does not list, before the
+// command asks for confirmation. No plugin lists groups, and some plugins cannot list snapshots.
+// The agent then decides.
 func (o *snapshotDeleteOptions) deletable(ctx context.Context, client *apiclient.Client, secrets map[string]api.Secret) error {
 	if _, err := client.Plugin(ctx, o.plugin); err != nil || o.group {
 		return err
@@ -266,7 +266,7 @@ func runGroupSnapshotStatus(ctx context.Context, o groupStatusOptions, client *a
 	return showGroup(out, g)
 }
 
-// completeSnapshots completes a plugin, then its snapshots.
+// completeSnapshots completes a plugin id, and then the plugin's snapshots.
 func completeSnapshots(a *command.App) command.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {

@@ -122,7 +122,7 @@ func snapshotRow(s *api.Snapshot, out *output.Printer) []string {
 	return row
 }
 
-// printMade prints a new snapshot or group.
+// printMade prints a new snapshot or group of snapshots.
 func printMade(out *output.Printer, value any, what, id, state string, bytesOf int64) error {
 	var ids []string
 	if id != "" {
@@ -141,7 +141,7 @@ func printMade(out *output.Printer, value any, what, id, state string, bytesOf i
 	})
 }
 
-// showGroup shows a group with its snapshots.
+// showGroup prints a group with its snapshots.
 func showGroup(out *output.Printer, g *api.GroupSnapshot) error {
 	var members []string
 	rows := [][]string{}

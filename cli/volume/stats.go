@@ -61,7 +61,8 @@ func runStats(ctx context.Context, o statsOptions, client *apiclient.Client, out
 	})
 }
 
-// totalOnly reports whether the plugin gave a size but no usage, as it does for a block device.
+// totalOnly reports whether the plugin returned a size without usage, as plugins do for a block
+// device.
 func totalOnly(s api.Stats) bool {
 	return s.BytesTotal > 0 && s.BytesUsed == 0 && s.BytesAvailable == 0
 }

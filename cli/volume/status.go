@@ -15,9 +15,9 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// reportWithin and reportTimeout bound how long a status waits for the plugin's report on a volume.
-// Storage that hangs must not hang the status, which takes less than a second together with the
-// check of the mounts. The agent names the questions that have no answer after reportWithin.
+// reportWithin and reportTimeout limit how long a status waits for the plugin's report on a volume.
+// Storage that hangs must not delay the status, which must take less than a second including the
+// check of the mounts. After reportWithin, the agent lists the questions without an answer.
 const (
 	reportWithin  = 350 * time.Millisecond
 	reportTimeout = 400 * time.Millisecond
@@ -58,9 +58,10 @@ func runStatus(ctx context.Context, o statusOptions, client *apiclient.Client, o
 	})
 }
 
-// ask asks the plugin for a report on the volume. Without an answer in time, v keeps the plugin's
-// last report. It also keeps it unless the volume is mounted or free: a plugin that examines a hung
-// mount may hang with it. JSON output always shows the last report, because programs may ask often.
+// ask replaces the last report in v by a current report from the plugin. It keeps the last report
+// if the plugin does not answer in time. It also keeps it unless the volume is mounted or free,
+// because a plugin that examines a hung mount may hang too. JSON output always shows the last
+// report, because programs may ask often.
 func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage bool) {
 	if v.PluginState != api.PluginReady || v.State != api.StateMounted && v.State != api.StateFree {
 		return
@@ -105,7 +106,8 @@ func statusScreen(w *bytes.Buffer, out *output.Printer, v *api.Volume) error {
 	return claimTable(w, out, v.Claims)
 }
 
-// claimTable shows the claims of one volume. Their notes have a column if there are any.
+// claimTable writes a table of the claims of one volume. It has a column for notes if any claim has
+// one.
 func claimTable(w *bytes.Buffer, out *output.Printer, claims []api.Claim) error {
 	header := []string{"Alloc", "Mode", "State", "Owner", "Since", "Path"}
 	noted := slices.ContainsFunc(claims, func(c api.Claim) bool { return c.Note != "" })
@@ -124,8 +126,8 @@ func claimTable(w *bytes.Buffer, out *output.Printer, claims []api.Claim) error 
 	return out.Table(w, "  ", header, rows)
 }
 
-// volumeCondition returns good only if nothing remains to be done. A step that hangs, or a claim
-// that is being detached, is not good.
+// volumeCondition returns Good only if no step remains to be done. While a step hangs or a claim is
+// being detached, the condition is not Good.
 func volumeCondition(v *api.Volume) output.Condition {
 	settled := v.State == api.StateMounted || v.State == api.StateFree
 	switch {
@@ -142,7 +144,7 @@ func healthy(v *api.Volume) bool {
 	return v.State != api.StateStuck && v.State != api.StateDegraded
 }
 
-// volumeSummary returns the agent's sentence, and how long the problem has lasted.
+// volumeSummary returns the agent's summary, and how long the problem has lasted.
 func volumeSummary(v *api.Volume, now time.Time) string {
 	text := v.Summary
 	if text == "" {
@@ -198,8 +200,8 @@ func attemptLines(at *api.Attempt, now time.Time, wide bool) []output.Field {
 	return lines
 }
 
-// step describes the current step of a volume, and its outcome. Only with -o wide, it has the gRPC
-// code.
+// step describes the current step of a volume and its outcome. It includes the gRPC code only with
+// -o wide.
 func step(at *api.Attempt, wide bool) string {
 	text := at.Step
 	if at.Index > 0 && at.Of > 0 {
@@ -241,7 +243,7 @@ func step(at *api.Attempt, wide bool) string {
 	return text
 }
 
-// waits gives the reason why the volume waits, and the end of the wait if that is known.
+// waits returns the reason why the volume waits, and the end of the wait if it is known.
 func waits(at *api.Attempt, now time.Time) string {
 	if at.Waits == "" || at.Next.IsZero() {
 		return at.Waits
@@ -249,10 +251,10 @@ func waits(at *api.Attempt, now time.Time) string {
 	if at.Cause == "watch" {
 		return fmt.Sprintf("%s; until %s, %s", at.Waits, clock(at.Next, now), output.In(now, at.Next))
 	}
-	return at.Waits + "; next look " + output.In(now, at.Next)
+	return at.Waits + "; next check " + output.In(now, at.Next)
 }
 
-// clock formats a time of day, with the date if it is more than 20 hours away.
+// clock formats a time of day, and adds the date if the time is more than 20 hours away.
 func clock(t, now time.Time) string {
 	t = t.In(now.Location())
 	if now.Sub(t).Abs() > 20*time.Hour {
@@ -274,13 +276,13 @@ func tried(at *api.Attempt, now time.Time) string {
 	case at.Retry == "change":
 		text += ", next when something changes"
 	case at.Retry == "never":
-		text += ", not again by itself"
+		text += ", no automatic retry"
 	}
 
 	return text
 }
 
-// modeLines show the mode in force, or the modes that a claim may choose from.
+// modeLines returns a line with the mode in force, or with the modes from which a claim may choose.
 func modeLines(v *api.Volume) []output.Field {
 	controller := "controller: " + output.YesNo(v.Controller)
 	if v.Mode != nil {

@@ -44,16 +44,16 @@ the command checks only the file and needs no agent.`,
 	return cmd
 }
 
-// validated is the verdict on one volume.
+// validated is the JSON output about one volume.
 type validated struct {
 	ID string `json:"id"`
 
-	// Outcome is the result that the file would have: created, registered, updated or unchanged. It
-	// is empty if the agent was not asked.
+	// Outcome is the result that registering or creating the file would have: created, registered,
+	// updated or unchanged. It is empty if the agent was not asked.
 	Outcome string   `json:"outcome,omitempty"`
 	Changes []string `json:"changes,omitempty"`
 
-	// Warnings list things that a person must do elsewhere.
+	// Warnings lists actions that a person must take outside volagent.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -102,10 +102,10 @@ func runValidate(ctx context.Context, o validateOptions, client *apiclient.Clien
 	return command.Join(errs)
 }
 
-// notAsked is the error if the agent is not reachable.
+// notAsked returns the error for an agent that could not be reached.
 func notAsked(err error) error {
 	return command.Failed(command.Hinted(err, command.Wire(err).Hint+"; or check the file alone with --offline"),
-		"ask what would change (the file itself is well-formed)")
+		"ask the agent for the changes (the file itself is well-formed)")
 }
 
 func dryRun(ctx context.Context, s api.VolumeSpec, client *apiclient.Client) (*api.VolumeResult, error) {

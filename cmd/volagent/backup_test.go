@@ -109,7 +109,7 @@ func TestRestoreHere(t *testing.T) {
 	if r, out := h.restored(0, file); out["volume data"] != api.OutcomePresent || slices.ContainsFunc(r.Items, func(i api.Restored) bool { return i.Outcome != api.OutcomePresent || len(i.Notes) > 0 }) {
 		t.Errorf("the second time: %+v", r)
 	}
-	h.exits(0, "all of it is there already", "state", "restore", file)
+	h.exits(0, "all entries exist already", "state", "restore", file)
 	h.kill()
 	h.start("rec")
 	for _, id := range []string{"data", "back"} {
@@ -242,7 +242,7 @@ func TestRestoreKilled(t *testing.T) {
 	}
 	t.Logf("volumes after a kill: %v", seen)
 	h.exits(0, "", "state", "restore", file)
-	h.exits(0, "all of it is there already", "state", "restore", file)
+	h.exits(0, "all entries exist already", "state", "restore", file)
 	h.volctl("wait", "--volume", "v00", "--for", "mounted", "--timeout", "90s")
 	h.volctl("volume", "detach", "v00")
 	h.allGone()

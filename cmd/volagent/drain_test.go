@@ -60,7 +60,7 @@ func TestDrain(t *testing.T) {
 		if again := h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner()); again != path {
 			t.Errorf("%s: the claim that is there, again: %q", when, again)
 		}
-		if screen := h.volctl("node", "status"); !strings.Contains(screen, "   draining\n") || !strings.Contains(screen, "1 claim held by what runs") {
+		if screen := h.volctl("node", "status"); !strings.Contains(screen, "   draining\n") || !strings.Contains(screen, "1 claim held by a live owner") {
 			t.Errorf("%s: node status:\n%s", when, screen)
 		}
 	}
@@ -74,7 +74,7 @@ func TestDrain(t *testing.T) {
 	h.must(h.signal(syscall.SIGTERM))
 	h.start("rec")
 	h.register("new", "single-node-writer") // a drain still allows registrations
-	r := h.exits(5, "1 claim held by what runs", "node", "drain", "--deadline", "100ms")
+	r := h.exits(5, "1 claim held by a live owner", "node", "drain", "--deadline", "100ms")
 	if !strings.Contains(r.err, "to be stopped by you:") || !strings.Contains(r.out, fmt.Sprintf("→ kill %d", s.pid())) {
 		t.Errorf("a person is told:\n%s%s", r.out, r.err)
 	}

@@ -66,7 +66,7 @@ spec:
 	// A file in any format cannot register the same storage under another id.
 	h.exits(4, `is already registered as volume "pv"`, "volume", "validate", file("twice.hcl", "id = \"twice\"\nplugin_id = \"local\"\nexternal_id = %q\n", external["pv"]))
 	h.exits(4, `cannot change name of volume "hcl" from "hcl" to "other"`, "volume", "register", file("name.hcl", "id = \"hcl\"\nname = \"other\"\nplugin_id = \"local\"\n"))
-	h.exits(3, `no plugin is the driver "ebs.csi.aws.com"; there are "local" (local.csi.volagent)`, "volume", "register",
+	h.exits(3, `no plugin has the driver "ebs.csi.aws.com"; there are "local" (local.csi.volagent)`, "volume", "register",
 		file("ebs.yaml", "kind: PersistentVolume\nmetadata: {name: ebs}\nspec: {csi: {driver: ebs.csi.aws.com, volumeHandle: x}}\n"))
 }
 

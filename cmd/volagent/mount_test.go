@@ -335,7 +335,7 @@ func mountVolctl(h mountRig) {
 	}
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 	h.says(h.try("umount", dir), 3, "nothing is mounted there")
-	h.says(h.try("umount", "/proc"), 4, "what is mounted there is no volume of volagent: proc", "hint: umount /proc")
+	h.says(h.try("umount", "/proc"), 4, "the mount there is not a volume of volagent: proc", "hint: umount /proc")
 
 	h.volctl("volume", "claim", "data", "--alloc", "svc", "--at", dir)
 	h.says(h.try("umount", dir), 4, "does not end with that mount", "hint: volctl volume detach data svc")
@@ -364,7 +364,7 @@ func mountRefused(h mountRig) {
 		{"data", dir, "discard", 1, []string{cannot("data", dir), "mount_flag=discard"}},
 		{"data", dir, "access_mode=multi-node-multi-writer", 32, []string{cannot("data", dir), "multi-node-multi-writer"}},
 		{"data", dir, "attachment_mode=block-device", 1, []string{cannot("data", dir), "it is a directory; "}},
-		{"data", full, "rw", 32, []string{cannot("data", full), `it is not empty, and what is in it would be hidden: "entry"; `}},
+		{"data", full, "rw", 32, []string{cannot("data", full), `it is not empty, and the mount would hide its content: "entry"; `}},
 		{"data", taken, "rw", 32, []string{cannot("data", taken), "something else is mounted there already: tmpfs; umount " + taken}},
 	} {
 		r := h.tool("mount", "-t", "csi", tt.volume, tt.dir, "-o", tt.options)
@@ -379,7 +379,7 @@ func mountRefused(h mountRig) {
 	h.says(helper("data", link, "-o", "rw"), 1, cannot("data", link)+"a symbolic link on the way leads to "+dir)
 	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // with or without the sloppy option -s
 	h.ok(helper("data", dir, "-f", "-o", "rw"))
-	h.says(h.asNobody("data", dir), 1, cannot("data", dir)+"no permission to use the socket ", `; a line with "user" in /etc/fstab is mounted as whoever asks for it; run it as root`)
+	h.says(h.asNobody("data", dir), 1, cannot("data", dir)+"no permission to use the socket ", `; a line with "user" in /etc/fstab is mounted as the user who asks for it; run it as root`)
 	h.expect(mark)
 
 	h.ok(h.tool("mount", "-t", "csi", "data", full, "-o", "nonempty"))
@@ -410,7 +410,7 @@ func mountBusy(h mountRig) {
 	mark := h.mark()
 	holder := fmt.Sprintf(`target is busy, held by pid %d sleep, cwd "%s"`, s.pid(), dir)
 	h.says(h.tool("umount", dir), 32, "umount.csi: cannot unmount "+dir+": "+holder)
-	h.says(h.try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: end who uses it")
+	h.says(h.try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: stop its users")
 	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // this mount covers the volume
 	h.ok(h.tool("umount", "-i", dir))
 	if !h.mounted(dir) || h.state("data") != "mounted" {
@@ -452,7 +452,7 @@ func mountSlowRelease(h mountRig) {
 	dir := h.at("slow")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
 	h.fault(csitest.Fault{Method: csitest.NodeUnstage, Delay: 5 * time.Second})
-	h.says(h.try("umount", dir, "--timeout", "1s"), 5, `cannot detach volume "data", which goes on by itself; `+dir+" is unmounted", "hint: volctl volume status data")
+	h.says(h.try("umount", dir, "--timeout", "1s"), 5, `cannot detach volume "data" yet (`+dir+" is unmounted, and the agent continues)", "hint: volctl volume status data")
 	if h.mounted(dir) {
 		h.t.Error("it is still mounted")
 	}
