@@ -12,12 +12,12 @@ import (
 
 const mib = 1 << 20
 
-// grower returns a plugin that expands volumes.
+// grower returns a plugin that can expand volumes.
 func grower() volume.PluginInfo {
 	return volume.PluginInfo{ID: "ebs", Caps: volume.Caps{Attach: true, Stage: true, Expand: true, NodeExpand: true}}
 }
 
-// TestExpandDecides lists the sizes that may be requested, given the volume's size and its bounds.
+// TestExpandDecides checks which sizes a user may request, given the volume's size and bounds.
 func TestExpandDecides(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(*volume.Volume, *volume.PluginInfo)
@@ -63,7 +63,8 @@ func TestExpandDecides(t *testing.T) {
 	}
 }
 
-// An OFFLINE plugin expands a volume in use only once it is off this host.
+// TestExpandOffline checks that an OFFLINE plugin expands a used volume only once it is off this
+// host.
 func TestExpandOffline(t *testing.T) {
 	p := grower()
 	p.Caps.Offline = true
@@ -80,7 +81,7 @@ func TestExpandOffline(t *testing.T) {
 	if r, _, err = volume.Expand(registered(), 16, p, nil); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing was made since the expansion was requested, so a crash leaves no doubt.
+	// The agent has made no side since the request for the expansion, so a crash leaves no doubt.
 	r = admit(t, r, writer("a"))
 	for _, after := range []volume.Stop{volume.Crashed, volume.Rebooted} {
 		if now, changed := volume.Loaded(r, after, false); changed || len(now.Node.Watches) > 0 {
@@ -99,7 +100,7 @@ func TestExpandOffline(t *testing.T) {
 	}
 }
 
-// TestNextExpands checks the place of the expansion among the other steps.
+// TestNextExpands checks when Next chooses the steps of an expansion.
 func TestNextExpands(t *testing.T) {
 	expand := func(e volume.Expansion) func(*volume.Record, *volume.Observed) {
 		return func(r *volume.Record, o *volume.Observed) {
@@ -170,7 +171,8 @@ func TestNextExpands(t *testing.T) {
 	}
 }
 
-// TestApplyExpand checks the recorded progress. A size that was requested during a call is kept.
+// TestApplyExpand checks the progress that Apply records. Apply must keep a size that a user
+// requested during the call.
 func TestApplyExpand(t *testing.T) {
 	refusal := &volume.CallError{Step: "ControllerExpandVolume", Code: "OutOfRange", Message: "no", Retry: volume.RetryChange, Answered: true}
 	open := &volume.CallError{Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
@@ -216,7 +218,7 @@ func TestApplyExpand(t *testing.T) {
 	}
 }
 
-// TestExplainExpansion checks the description of an expansion for people.
+// TestExplainExpansion checks the explanation of an expansion.
 func TestExplainExpansion(t *testing.T) {
 	refused := volume.Refusal{Step: call.NodeExpand, Size: 16 * mib, Code: "FailedPrecondition", Message: "not now"}
 	failing := &volume.Attempt{Action: volume.Action{Kind: call.ControllerExpand, Size: 16 * mib}, Err: &volume.CallError{Code: "Internal", Retry: volume.RetryBackoff}, Tries: 3}
@@ -259,8 +261,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// A plugin may answer with any number. No answer makes a volume smaller, or leads to a record that
-// an adoption would refuse.
+// TestApplyExpandLies checks that a plugin may answer with any number. No answer may make a volume
+// smaller, or lead to a record that an adoption would refuse.
 func TestApplyExpandLies(t *testing.T) {
 	for got, want := range map[int64]int64{-5: 16, 0: 16, 1: 12, 14: 14, 16: 16, 1 << 62: 1 << 62} {
 		r := registered()

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestPendingChanges: exactly the changes without a known end are reported.
+// TestPendingChanges checks that exactly the unfinished changes are reported.
 func TestPendingChanges(t *testing.T) {
 	refused := volume.Refusal{Step: call.NodeExpand, Size: 2 << 30, Code: "Internal", Message: "no"}
 	vol := func(id string, e volume.Expansion, modifying map[string]string) volume.Record {
