@@ -120,7 +120,7 @@ func TestModifyFails(t *testing.T) {
 			continue
 		}
 		notes := volume.Explain(w.volumes["data"], volume.Observed{}, nil).Notes
-		equal(t, tt.name+": notes", notes, []string{"modifying iops=200 was not seen to end, so whether that is in force is not known; to go on with it: volctl volume modify data iops=200"})
+		equal(t, tt.name+": notes", notes, []string{"it is unknown whether modifying iops=200 had an effect; to continue: volctl volume modify data iops=200"})
 		// A refusal of this call proves nothing about the first one. It is also unknown whether the
 		// old value is still in force.
 		w.modify = func(call.ModifyRequest) error { return made("InvalidArgument", volume.RetryChange, true) }

@@ -98,7 +98,7 @@ func TestDetachWithoutPlugin(t *testing.T) {
 	h.exits(6, "is detached; volagent unmounts it when the plugin is ready", "volume", "detach", "data", "a", "--timeout", "1s")
 	mark := h.mark()
 
-	h.exits(0, `left: plugin "rec" is still to be told: NodeUnpublishVolume`, "volume", "detach", "data", "a", "--without-plugin")
+	h.exits(0, `left: pending call to plugin "rec": NodeUnpublishVolume`, "volume", "detach", "data", "a", "--without-plugin")
 	if m := h.mounts(); strings.Count(m, "\n") != 2 || strings.Contains(m, "per-alloc/a/") {
 		t.Errorf("with the claim of a gone these are mounted:\n%s", m)
 	}

@@ -229,7 +229,7 @@ func inForce(claims ...Claim) error {
 // a mode without a limit on claims it reads no claim, because there may be thousands.
 func fits(r Record, req Request, mode call.AccessMode, now time.Time) error {
 	if !req.ReadOnly && !mode.Writable() {
-		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
+		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which does not permit writing", r.Volume.ID, mode)
 	}
 
 	var blocks func(Claim) bool
@@ -313,7 +313,7 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 
 		for _, path := range paths {
 			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
-				return Errorf(ErrRefused, "%s may still hold what was left when volume %q (external_id %q) was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
+				return Errorf(ErrRefused, "%s may still have a mount of volume %q (external_id %q), which was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
 					WithRemedy(remedy.Of(remedy.SeeOrGiveUpCalls, o.Volume.ID))
 			}
 		}
@@ -380,7 +380,7 @@ func Unused(r Record) error {
 		return Errorf(ErrRefused, "the claim of %s on volume %q is still being detached", strings.Join(names, ", "), id).
 			WithRemedy(remedy.Of(remedy.AwaitFree, id))
 	case len(r.PendingCalls()) > 0:
-		return Errorf(ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.PendingCalls(), ", ")).
+		return Errorf(ErrRefused, "plugin %q has pending calls for volume %q: %s", r.Volume.PluginID, id, strings.Join(r.PendingCalls(), ", ")).
 			WithRemedy(remedy.Of(remedy.ShowPlugin, r.Volume.PluginID))
 	case r.Held():
 		return Errorf(ErrRefused, "volume %q is still being taken off this host", id).

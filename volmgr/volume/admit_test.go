@@ -148,7 +148,7 @@ func TestRefusalWording(t *testing.T) {
 		{"own earlier one", dying, writer("holder-0"), true,
 			`the earlier claim of "holder-0" on volume "data" is still being detached (unpublishing)`, "volctl volume status data"},
 		{"write in a mode nobody writes in", in(call.MultiNodeReaderOnly, 1, 0), writer("new"), false,
-			`volume "data" is claimed in mode multi-node-reader-only, which nobody may write in`, ""},
+			`volume "data" is claimed in mode multi-node-reader-only, which does not permit writing`, ""},
 	} {
 		_, err := volume.Admit(tt.r, tt.q, volume.PluginInfo{}, now)
 		var e *volume.Error

@@ -367,7 +367,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 		case Own:
 			add("owned", a.Alloc, "the root of %s has %s", a.Path, now.Claims[a.Alloc].Own.Here())
 		case Unmount:
-			add("unmounted", a.Alloc, "unmounted %s on the host alone; the plugin is still to be told", a.Path)
+			add("unmounted", a.Alloc, "unmounted %s on the host without the plugin; the call to the plugin is pending", a.Path)
 		case Unbind:
 			add("unbound", a.Alloc, "unbound from %s", a.Path)
 		}

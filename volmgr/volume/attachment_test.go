@@ -147,8 +147,8 @@ func TestPendingCalls(t *testing.T) {
 		words  []string
 	}{
 		{"being made", nil, up, false, []string{"are being made"}},
-		{"no plugin", nil, down, false, []string{"when plugin", giveUp, "never told"}},
-		{"failed", failed, up, true, []string{"the last try failed: NodeUnpublishVolume: Internal: no such target", giveUp, "never told"}},
+		{"no plugin", nil, down, false, []string{"when plugin", giveUp, "never receives"}},
+		{"failed", failed, up, true, []string{"the last try failed: NodeUnpublishVolume: Internal: no such target", giveUp, "never receives"}},
 	} {
 		c := r.PendingCallState(tt.at, tt.p)
 		for _, w := range tt.words {

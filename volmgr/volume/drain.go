@@ -37,7 +37,7 @@ func (r Record) Occupancy(o Observed, at *Attempt, owners Owners) (all Occupancy
 		if c.Wanted && c.Owner.Mortal() {
 			all.Waiting = append(all.Waiting, Occupant{
 				Volume: r.Volume.ID, Alloc: c.Alloc, Owner: c.owner(owners), Command: c.StopOwner(r.Volume.ID),
-				Message: "its owner is to be stopped first",
+				Message: "its owner must be stopped first",
 			})
 
 			continue

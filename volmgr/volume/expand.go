@@ -67,7 +67,7 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 	v, e := r.Volume, r.Volume.Expansion
 	switch {
 	case size <= 0:
-		return r, false, Errorf(ErrInvalid, "%d bytes is no size", size)
+		return r, false, Errorf(ErrInvalid, "%d bytes is not a valid size", size)
 	case v.Provision != Provisioned:
 		return r, false, Errorf(ErrRefused, "volume %q cannot be expanded: %s did not end", v.ID, v.Provision).WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	case e.Want > 0 && size < e.Want && size > v.size():

@@ -75,7 +75,7 @@ func TestExpandOffline(t *testing.T) {
 	}
 	r = registered()
 	r.Node.Attached, r.Node.NodeID = volume.Present, "n"
-	if _, _, err = volume.Expand(r, 16, p, nil); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "still to be told") {
+	if _, _, err = volume.Expand(r, 16, p, nil); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "has pending calls for") {
 		t.Errorf("attached: %v", err)
 	}
 	if r, _, err = volume.Expand(registered(), 16, p, nil); err != nil {
@@ -232,7 +232,7 @@ func TestExplainExpansion(t *testing.T) {
 		"mounted":           {false, volume.Expansion{Want: 16 * mib}, nil, volume.StateMounted, "mounted, writable, expanding to 16MiB"},
 		"mounted, the node": {false, volume.Expansion{Node: 16 * mib}, nil, volume.StateMounted, "mounted, writable, expanding to 16MiB"},
 		"free":              {true, volume.Expansion{Want: 16 * mib}, nil, volume.StateFree, "free, expanding to 16MiB"},
-		"free, the node":    {true, volume.Expansion{Node: 16 * mib}, nil, volume.StateFree, "its storage has 16MiB; what is on it is expanded when it is mounted for writing"},
+		"free, the node":    {true, volume.Expansion{Node: 16 * mib}, nil, volume.StateFree, "its storage has 16MiB; its contents are expanded when it is mounted for writing"},
 		"refused":           {false, volume.Expansion{Node: 16 * mib, Refused: refused}, nil, volume.StateDegraded, "volctl volume expand data 16MiB"},
 		"refused, words":    {false, volume.Expansion{Node: 16 * mib, Refused: refused}, nil, volume.StateDegraded, "it could not be expanded to 16MiB: NodeExpandVolume: FailedPrecondition: not now"},
 		"failing, mounted":  {false, volume.Expansion{Want: 16 * mib}, failing, volume.StateDegraded, "degraded: it cannot be expanded to 16MiB"},

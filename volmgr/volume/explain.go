@@ -322,9 +322,9 @@ func (e Explanation) expansion(r Record) Explanation {
 	case x.nodeWants() && mounted && r.expandAt() != "":
 		e.Summary += ", expanding to " + Size(x.Node)
 	case x.nodeWants():
-		e.Notes = append(e.Notes, fmt.Sprintf("its storage has %s; what is on it is expanded when it is mounted for writing", Size(x.Node)))
+		e.Notes = append(e.Notes, fmt.Sprintf("its storage has %s; its contents are expanded when it is mounted for writing", Size(x.Node)))
 	case x.Node > 0 && mounted:
-		e.State, e.Summary = StateDegraded, fmt.Sprintf("degraded: its storage has %s, what is on it was not expanded to that", Size(x.Node))
+		e.State, e.Summary = StateDegraded, fmt.Sprintf("degraded: its storage has %s, but its contents were not expanded to that size", Size(x.Node))
 		e.Fix = remedy.Of(remedy.ExpandVolume, r.Volume.ID, Size(x.Node))
 	}
 

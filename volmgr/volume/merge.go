@@ -386,7 +386,7 @@ func (v Volume) inDoubt() []string {
 	if len(pairs) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("modifying %s was not seen to end, so whether that is in force is not known; to go on with it: %s",
+	return []string{fmt.Sprintf("it is unknown whether modifying %s had an effect; to continue: %s",
 		strings.Join(pairs, " "), suggest.Words(Modify(v.ID, pairs...)))}
 }
 

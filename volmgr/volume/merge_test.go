@@ -235,7 +235,7 @@ func TestMergeSecrets(t *testing.T) {
 	}
 	r, spec := registered(), file()
 	spec.Secrets = refs{"key": {Keep: true}}
-	if _, _, err := volume.Merge(r, spec); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `secret "key" of volume "data" is to be kept`) {
+	if _, _, err := volume.Merge(r, spec); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `cannot keep secret "key" of volume "data"`) {
 		t.Errorf("a reference in place of what is to be kept: %v", err)
 	}
 	// A record must contain neither the plain value of a secret nor the flag that requests its

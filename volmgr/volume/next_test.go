@@ -93,7 +93,7 @@ func TestNext(t *testing.T) {
 		{"something else is at the bind", func(r *volume.Record, o *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
 			o.Binds["a"] = foreign
-		}, "wait foreign: something else is mounted at /srv"},
+		}, "wait foreign: another mount is at /srv"},
 		{"the plugin is not configured", func(r *volume.Record, o *volume.Observed) {
 			r.Node.Staged, r.Node.Mount, o.Staging = volume.Unknown, nil, volume.Sight{}
 			o.Plugin.Known, o.Plugin.Ready = false, false
@@ -189,7 +189,7 @@ func TestNext(t *testing.T) {
 		}, "wait backoff: NodeUnpublishVolume failed and is not due yet"},
 		{"an unknown call is owed", func(r *volume.Record, _ *volume.Observed) {
 			r.Node.PendingCalls = []volume.PendingCall{{Kind: "NodePray"}}
-		}, `wait invalid: the unknown call "NodePray" is owed`},
+		}, `wait invalid: the pending call "NodePray" is unknown`},
 		{"an unknown way out", func(r *volume.Record, _ *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.Without = "fire" })
 		}, `wait invalid: claim of "a" is detached in the unknown way "fire"`},

@@ -188,7 +188,7 @@ type PendingCallState struct {
 }
 
 // givingUp describes what happens if the user discards pending calls.
-const givingUp = "the plugin is then never told, and what it left mounted or attached stays so"
+const givingUp = "the plugin then never receives these calls, and its mounts and attachments stay"
 
 // PendingCallState returns the state of a record's pending calls. at is the last attempt at a step.
 // The record must have pending calls.
@@ -198,11 +198,11 @@ func (r Record) PendingCallState(at *Attempt, p PluginView) PendingCallState {
 	switch {
 	case at != nil && at.Err != nil && !at.Action.Wanted():
 		c.Failed = true
-		c.How = fmt.Sprintf("the last try failed: %v; it is tried again. To end that: %s; %s", at.Err, suggest.Words(c.GiveUp), givingUp)
+		c.How = fmt.Sprintf("the last try failed: %v; the agent retries it. To discard the calls: %s; %s", at.Err, suggest.Words(c.GiveUp), givingUp)
 	case !p.ReadyFor(next):
 		c.How = fmt.Sprintf("the calls are made when plugin %q is ready. If it never is: %s; %s", r.Volume.PluginID, suggest.Words(c.GiveUp), givingUp)
 	case at != nil && at.Action.Kind == Wait && at.Action.Reason != "":
-		c.How = "the calls are still to be made: " + at.Action.Reason
+		c.How = "the calls are pending: " + at.Action.Reason
 	default:
 		c.How = "the calls are being made"
 	}

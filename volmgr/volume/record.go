@@ -361,7 +361,7 @@ func (r Record) unrecognised() string {
 
 	for _, d := range r.Node.PendingCalls {
 		if d.Kind != call.NodeUnpublish && d.Kind != call.NodeUnstage {
-			return fmt.Sprintf("the unknown call %q is owed", d.Kind)
+			return fmt.Sprintf("the pending call %q is unknown", d.Kind)
 		}
 	}
 

@@ -194,7 +194,7 @@ func (r Record) adopted() []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%d of its claims were adopted from the mount table after the state database was lost: they have no owner (but a mount that they lived by), count as writers, and end by detach", n)}
+	return []string{fmt.Sprintf("%d of its claims were adopted from the mount table after the state database was lost. They count as writers and end by a detach. They have no owner, except a mount", n)}
 }
 
 // Restored returns the record of a backup as the agent must use it on the host of that backup. The

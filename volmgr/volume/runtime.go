@@ -243,7 +243,7 @@ func (v RuntimeVolume) Check() error {
 	for i, r := range v.Refs {
 		errs = append(errs, CheckID("alloc id", r.Alloc))
 		if slices.ContainsFunc(v.Refs[:i], func(o RuntimeRef) bool { return o.ID == r.ID }) {
-			errs = append(errs, Errorf(ErrInvalid, "reference %q stands there twice", r.ID))
+			errs = append(errs, Errorf(ErrInvalid, "reference %q is stored twice", r.ID))
 		}
 		if r.More < 0 {
 			errs = append(errs, Errorf(ErrInvalid, "reference %q has a negative count of Mounts", r.ID))

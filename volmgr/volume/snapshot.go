@@ -215,13 +215,13 @@ func (v Volume) Pending() []PendingChange {
 	case e.Want > 0:
 		add(look, "expanding to %s", Size(e.Want))
 	case e.nodeWants():
-		add(look, "its storage has %s; what is on it is expanded when it is mounted for writing", Size(e.Node))
+		add(look, "its storage has %s; its contents are expanded when it is mounted for writing", Size(e.Node))
 	case e.Node > 0:
-		add(look, "its storage has %s; what is on it was not expanded to that: %v", Size(e.Node), e.Refused.Err())
+		add(look, "its storage has %s; its contents were not expanded to that size: %v", Size(e.Node), e.Refused.Err())
 	}
 
 	if pairs := v.modifying(); len(pairs) > 0 {
-		add(Modify(v.ID, pairs...), "modifying %s was not seen to end, so whether that is in force is not known", strings.Join(pairs, " "))
+		add(Modify(v.ID, pairs...), "it is unknown whether modifying %s had an effect", strings.Join(pairs, " "))
 	}
 
 	return all

@@ -97,7 +97,7 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 
 // waitForUnstage notes a wait until no earlier unstage can still take effect.
 func (p *planner) waitForUnstage() bool {
-	return p.wait(CauseWatch, "an unstage of unknown outcome may still take away what is mounted at %s", p.r.Node.StagingPath)
+	return p.wait(CauseWatch, "an unstage of unknown outcome may still unmount %s", p.r.Node.StagingPath)
 }
 
 // publish chooses the next step that makes the mounts of one claim.
@@ -123,7 +123,7 @@ func (p *planner) publish(c Claim) bool {
 	case p.r.pendingAt(c.Target):
 		return false // the pending call must be made before, and the planner has noted why it waits
 	case p.undoing(c.Target):
-		return p.wait(CauseWatch, "an unpublish of unknown outcome may still take the next mount at %s away", c.Target)
+		return p.wait(CauseWatch, "an unpublish of unknown outcome may still unmount %s", c.Target)
 	default:
 		return p.try(Action{Kind: call.NodePublish, Alloc: c.Alloc, Path: c.Target})
 	}
@@ -142,7 +142,7 @@ func (p *planner) bind(c Claim) bool {
 	case s.Seen == SeenHung || s.Seen == SeenError:
 		return p.wait(CauseHung, "%s: %s", c.At, s.Detail)
 	case s.Seen == SeenMount && c.Bound == Present:
-		return p.wait(CauseForeign, "something else is mounted at %s", c.At)
+		return p.wait(CauseForeign, "another mount is at %s", c.At)
 	case c.vanished(s):
 		return p.wait(CauseOwner, "%s was unmounted, and the claim of %q ends with that", c.At, c.Alloc)
 	case c.Bound == Present:

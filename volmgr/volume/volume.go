@@ -221,7 +221,7 @@ func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 			continue
 		}
 		if had[name].Sealed == "" {
-			return v, Errorf(ErrRefused, "secret %q of volume %q is to be kept as it is sealed, and the agent has no sealed value of it", name, v.ID).
+			return v, Errorf(ErrRefused, "cannot keep secret %q of volume %q: the agent has no sealed value of it", name, v.ID).
 				WithHint("give the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
 		}
 
