@@ -160,11 +160,11 @@ func (s step) notOurs(c volume.Claim) volume.Outcome {
 
 	for _, e := range entries {
 		if e.Path == c.At && e.Covered && ours(c, volume.Sight{Identity: e.Identity}) {
-			return s.outcome(fmt.Errorf("cannot unmount %s: something else is mounted over it", c.At))
+			return s.outcome(fmt.Errorf("cannot unmount %s: another mount covers it", c.At))
 		}
 	}
 
-	return volume.Outcome{Warning: fmt.Sprintf("what is mounted at %s is not this claim's and stays", c.At)}
+	return volume.Outcome{Warning: fmt.Sprintf("the mount at %s does not belong to this claim and stays", c.At)}
 }
 
 // withMount returns the claim with the mount at its target. A crash may have interrupted the

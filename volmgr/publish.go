@@ -143,9 +143,9 @@ func (s step) readOnly(c volume.Claim) volume.Outcome {
 }
 
 // unpublish calls NodeUnpublishVolume and then checks the mount table, which it trusts more than
-// the plugin. The target counts as unpublished exactly if nothing is mounted there, whatever the
-// plugin answers. A call never counts as done if it may still be running or did not reach the
-// plugin.
+// the plugin. The target counts as unpublished if it has no mount, even if the plugin returned an
+// error. If it has a mount, an OK of the plugin does not count. A call never counts as done if it may
+// still be running or did not reach the plugin.
 func (s step) unpublish() volume.Outcome {
 	if refused := s.foreign(); refused.Err != nil {
 		return refused

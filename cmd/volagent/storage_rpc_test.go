@@ -119,7 +119,7 @@ func TestModifyVolume(t *testing.T) {
 	}
 	h.start("rec")
 	is("400")
-	h.says("to go on with it: volctl volume modify data iops=500", "volume", "status", "data")
+	h.says("to continue: volctl volume modify data iops=500", "volume", "status", "data")
 	h.volctl("volume", "modify", "data", "iops=500")
 	is("500")
 	h.saysNot("not seen to end", "volume", "status", "data")

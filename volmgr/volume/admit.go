@@ -289,8 +289,8 @@ func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, n
 }
 
 // Clash refuses a new claim if one of its paths is in use for another volume. The path may be the
-// own directory of another claim, or a forced deregister may have left a mount there. others holds
-// all records, and owed holds those of forced deregisters.
+// own directory of another claim. A forced deregister may also have left a mount there. The last two
+// parameters are all records, and the records of forced deregisters.
 func Clash(r Record, c Claim, others, owed []Record) error {
 	for _, o := range others {
 		for _, have := range o.Claims {
@@ -402,9 +402,9 @@ func (r Record) detached() remedy.Remedy {
 }
 
 // Room returns ErrRefused if the plugin cannot have another volume on this host and the volume is
-// not here yet. The limit is NodeGetInfo.max_volumes_per_node of CSI; 0 means no limit. others
-// holds all records, and owed holds those of forced deregisters. A storage volume counts once while
-// any side of it may be here, even if its claims are being detached.
+// not here yet. The limit is NodeGetInfo.max_volumes_per_node of CSI; 0 means no limit. A storage
+// volume counts once while any side of it may be here, even if its claims are being detached. The
+// last two parameters are all records, and the records of forced deregisters.
 func Room(r Record, p PluginInfo, others, owed []Record) error {
 	if p.MaxVolumes <= 0 || r.Held() {
 		return nil

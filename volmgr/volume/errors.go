@@ -69,7 +69,7 @@ func remedyOf(err error) remedy.Remedy {
 	return e.Remedy
 }
 
-// Retry says what must happen before a retry of a failed call can succeed.
+// Retry names the condition under which a retry of a failed call can succeed.
 type Retry string
 
 // These are the values of Retry.

@@ -30,9 +30,9 @@ const PrivateDir = ".p"
 
 var pluginID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
 
-// CheckID returns an error unless id is valid for a volume or an alloc. A valid id is 1 to 128
-// bytes of printable UTF-8 without "/", and is neither "." nor "..". The error message calls the id
-// by the words in what, such as "volume id".
+// CheckID returns an error unless id is valid for a volume or an alloc. A valid id is 1 to 128 bytes
+// of printable UTF-8 without "/", and is neither "." nor "..". The first parameter is the name of the
+// id in the error message, such as "volume id".
 func CheckID(what, id string) error {
 	switch {
 	case id == "":

@@ -94,7 +94,8 @@ type PluginDefinition struct {
 	Registered bool `json:"registered,omitempty"`
 }
 
-// These values decide what a changed plugin file does while volumes are staged through the plugin.
+// These values control the effect of a changed plugin file while volumes are staged through the
+// plugin.
 const (
 	OnChangePending = "pending" // the change has no effect until these volumes are unstaged
 	OnChangeRestart = "restart" // the agent restarts the plugin even if volumes are staged

@@ -29,7 +29,7 @@ type state struct {
 	down bool
 	left budget
 
-	// debt holds the record that a forced deregister kept for the same storage, if any. If swapped
+	// This half holds the record that a forced deregister kept for the same storage, if any. If swapped
 	// is set, the two records are exchanged, so that the next step belongs to that record.
 	debt    half
 	swapped bool

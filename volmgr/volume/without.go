@@ -60,7 +60,7 @@ type Unseen struct {
 
 // words describes the mount and its users.
 func (u Unseen) words() string {
-	s := u.Path + " was unmounted lazily: processes that have it open can still use it"
+	s := u.Path + " was unmounted lazily: processes with open files there can still use it"
 	if len(u.Users) > 0 {
 		s += " (" + strings.Join(u.Users, "; ") + ")"
 	}

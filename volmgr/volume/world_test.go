@@ -123,8 +123,8 @@ func (w *world) vanish(i int) {
 	w.target[i], w.told[i] = place{}, false
 }
 
-// lose removes a block device. The plugin then no longer has it staged, and its device nodes are
-// dead. The staging path of such a volume shows no mount.
+// lose removes a block device. After that, the plugin has no staging for it, and its device nodes
+// are dead. The staging path of such a volume shows no mount.
 func (w *world) lose() {
 	w.staged = false
 	for i := range w.target {
