@@ -25,7 +25,7 @@ func draining(answers ...*api.Drain) *fake {
 
 var (
 	occupied = &api.Drain{
-		Waiting: []api.Occupant{{Volume: "data", Alloc: "web.service", Owner: "web.service (pid 5, nginx)", Message: "its owner is to be stopped first", Command: "systemctl stop web.service"}},
+		Waiting: []api.Occupant{{Volume: "data", Alloc: "web.service", Owner: "web.service (pid 5, nginx)", Message: "its owner must be stopped first", Command: "systemctl stop web.service"}},
 		Left:    []api.Occupant{{Volume: "logs", Alloc: "manual", Message: "detaching, plugin unavailable", Command: "volctl plugin start s3", Else: "volctl volume detach logs manual --without-plugin=umount"}, {Message: "/x is mounted", Command: "umount /x"}},
 	}
 	emptied = &api.Drain{Safe: true, Waiting: []api.Occupant{}, Left: []api.Occupant{}}

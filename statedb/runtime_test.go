@@ -61,7 +61,7 @@ func TestCheckRuntimeVolumes(t *testing.T) {
 	path = copied(t, path)
 	peek(t, path, set("runtimes", "x", `{"runtime":"lxc","name":"data","volume_id":"v","refs":[{"id":"a","alloc":"docker"},{"id":"a","alloc":"docker"}]}`))
 	err := statedb.Check(path)
-	for _, words := range []string{`it is stored under "x"`, `unknown runtime "lxc"`, `reference "a" stands there twice`} {
+	for _, words := range []string{`it is stored under "x"`, `unknown runtime "lxc"`, `reference "a" is stored twice`} {
 		if err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("got %v, want %q", err, words)
 		}

@@ -2,15 +2,15 @@ package volmgr
 
 import "sync"
 
-// allocDirs tracks the directories that hold one alloc's targets. The first volume that needs such
-// a directory makes it. The last volume to leave removes it. These steps can overlap, so drop must
-// not remove a directory that a publish relies on. No lock is held during a call.
+// allocDirs tracks the directories that contain the targets of one alloc. The first volume of an
+// alloc makes the directory, and the last one removes it. These steps can overlap, so drop must not
+// remove a directory that a publish needs. The lock is free during a call to the plugin.
 type allocDirs struct {
 	mu    sync.Mutex
-	inUse map[string]int // running publishes
+	inUse map[string]int // number of running publishes, by directory
 }
 
-// enter makes a directory and protects it from drop until leave.
+// enter makes a directory and protects it from drop until the caller calls leave.
 func (d *allocDirs) enter(dir string, mkdir func(string) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -32,8 +32,8 @@ func (d *allocDirs) leave(dir string) {
 	}
 }
 
-// drop removes a directory unless a publish relies on it. In that case, the unpublish that will
-// follow drops the directory.
+// drop removes a directory unless a publish needs it. In that case, the unpublish of the new volume
+// drops the directory later.
 func (d *allocDirs) drop(dir string, rmdir func(string) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

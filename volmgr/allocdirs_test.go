@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// plugin answers OK to all calls. A publish calls the test's function.
+// plugin answers OK to all calls. It calls the function of the test for a publish.
 type plugin struct {
 	volmgr.Plugin
 	publish func(target string)
@@ -32,8 +32,8 @@ func (p plugin) NodeUnpublish(_ context.Context, r call.NodeUnpublishRequest) er
 	return nil
 }
 
-// TestAllocDirStays checks that the alloc's directory stays while a volume is being published for
-// the alloc, even if the alloc's last other volume is unpublished.
+// TestAllocDirStays checks that the directory of an alloc stays while a volume is being published
+// there, even if the last other volume of the alloc is unpublished.
 func TestAllocDirStays(t *testing.T) {
 	host, err := mount.New()
 	if err != nil {
@@ -61,7 +61,7 @@ func TestAllocDirStays(t *testing.T) {
 			t.Errorf("the release of another volume took the directory away: %v", err)
 		}
 	}
-	do(call.NodePublish, "data") // nothing is mounted there, which does not matter in this test
+	do(call.NodePublish, "data") // the target has no mount, which does not matter in this test
 	do(call.NodeUnpublish, "other")
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("a release took away what still holds a target: %v", err)

@@ -9,17 +9,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A plugin's list of published nodes may lag behind its storage. The agent repeats the request
-// until the list agrees with a call, or the time is up.
+// A plugin's list of published nodes may be older than the state of its storage. The agent repeats
+// the request until the list agrees with the last call, or the time is up.
 const (
 	agreeWithin = 5 * time.Second
 	agreeEvery  = 200 * time.Millisecond
 	maxPages    = 10000
 )
 
-// checked compares an OK answer to a call on the attachment with the plugin's own list of published
-// nodes. It only does so if an earlier call of unknown outcome may have changed the attachment, and
-// if the plugin has the capability LIST_VOLUMES_PUBLISHED_NODES.
+// checked returns the outcome of a successful ControllerPublishVolume or ControllerUnpublishVolume,
+// after a check of the plugin's list of published nodes. It makes the check only if a late effect
+// of an earlier call is possible, and the plugin has the capability LIST_VOLUMES_PUBLISHED_NODES.
 func (s step) checked(p Plugin, out volume.Outcome, attached bool) volume.Outcome {
 	late := slices.ContainsFunc(s.r.Node.Watches, func(w volume.Watch) bool { return w.Attachment })
 	if caps := s.view.Info.Caps; !late || !caps.PublishedNodes || !caps.Get && !caps.List {
@@ -46,8 +46,8 @@ func (s step) checked(p Plugin, out volume.Outcome, attached bool) volume.Outcom
 	}
 }
 
-// publishedNodes returns the nodes on which the volume is published, according to the plugin. If
-// the plugin does not list the volume, there are none.
+// publishedNodes returns the nodes on which the plugin has published the volume. It returns none if
+// the plugin does not list the volume.
 func (s step) publishedNodes(p Plugin) ([]string, error) {
 	id := s.r.Volume.ExternalID
 	if s.view.Info.Caps.Get {

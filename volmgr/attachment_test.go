@@ -12,11 +12,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// lister answers OK to ControllerPublish and ControllerUnpublish, and lists the volume as the test
-// says.
+// lister answers OK to ControllerPublish and ControllerUnpublish. It lists the published nodes that
+// the test prepared.
 type lister struct {
 	volmgr.Plugin
-	nodes [][]string // answers in order; the last one is repeated
+	nodes [][]string // the answers to successive calls; the last answer is repeated
 	asked int
 }
 
@@ -43,8 +43,8 @@ func (l *lister) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (ca
 	return call.VolumePage{Entries: []call.StorageVolume{v}}, err
 }
 
-// TestAttachmentChecked checks the next call on the attachment after a call of unknown outcome. The
-// plugin's own list decides whether that call took effect.
+// TestAttachmentChecked checks a call on the attachment that follows a call of unknown outcome. The
+// plugin's list of published nodes must decide whether the call had its effect.
 func TestAttachmentChecked(t *testing.T) {
 	here, nowhere := []string{"m", "n"}, []string{"m"}
 	late := []volume.Watch{{Attachment: true, Undo: true}}
@@ -56,7 +56,7 @@ func TestAttachmentChecked(t *testing.T) {
 		caps    volume.Caps
 		watches []volume.Watch
 		nodes   [][]string
-		asked   int // 0 means at least twice, -1 never
+		asked   int // expected number of requests; 0 means at least two, -1 means none
 		ok      bool
 	}{
 		{"attached", call.ControllerPublish, get, late, [][]string{here}, 1, true},

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// notEmpty reports whether rmdir failed because the directory is not empty.
+// notEmpty reports whether rmdir failed because the directory has entries.
 func notEmpty(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST)
 }
@@ -29,7 +29,7 @@ func (s step) bind() volume.Outcome {
 	like := mount.Like{ReadOnly: c.ReadOnly && c.Mode.Attachment == call.FileSystem, Flags: c.Flags()}
 
 	switch {
-	case sight.Seen == volume.SeenMount && ours(c, sight): // made before a crash
+	case sight.Seen == volume.SeenMount && ours(c, sight): // an agent made the bind before it crashed
 		if err := s.m.o.Host.MakeLike(s.ctx, place, like); err != nil {
 			return s.outcome(err)
 		}
@@ -50,8 +50,8 @@ func (s step) bind() volume.Outcome {
 	return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Warning: warning}
 }
 
-// noPlace returns the outcome if the claim's own directory cannot be opened. A lookup that got no
-// answer is retried. All other causes need a change first.
+// noPlace returns the outcome of a bind that could not open the claim's own directory. The agent
+// retries if the lookup got no answer. All other causes require a change by the user.
 func (s step) noPlace(err error) volume.Outcome {
 	var hung *mount.HungError
 	if errors.As(err, &hung) || s.ctx.Err() != nil {
@@ -60,8 +60,8 @@ func (s step) noPlace(err error) volume.Outcome {
 	return s.changeFirst(err)
 }
 
-// lookAt observes the mount at the claim's own directory. While the directory is lent, it does not
-// walk to it.
+// lookAt observes the mount at the claim's own directory. While a caller lends that directory,
+// lookAt does not open it by its path.
 func (s step) lookAt(p *mount.Place) volume.Sight {
 	if p != nil && p.Lent() {
 		return p.Look()
@@ -69,8 +69,8 @@ func (s step) lookAt(p *mount.Place) volume.Sight {
 	return bindSight(s.m.o.Host.Look(s.ctx, s.claim().At))
 }
 
-// place returns the directory or file at which a claim's volume must be bound. This is the
-// descriptor that the caller lends, or the file at the claim's path.
+// place returns the directory or file on which the volume of a claim must be bound. It uses the
+// descriptor that the caller lends or, without one, opens the claim's path.
 func (s step) place(c volume.Claim) (*mount.Place, error) {
 	p := s.m.lent(s.r.Volume.ID, c)
 	if p == nil {
@@ -89,8 +89,8 @@ func (s step) place(c volume.Claim) (*mount.Place, error) {
 	return p, nil
 }
 
-// bindSight interprets an observation of the claim's own directory. An on-demand mount (autofs)
-// lies under the volume, so it counts as nothing.
+// bindSight returns an observation of the claim's own directory as a claim must see it. An
+// on-demand mount (autofs) lies under the volume, so it counts as no mount.
 func bindSight(s volume.Sight) volume.Sight {
 	if mount.OnDemand(s) {
 		return volume.Sight{}
@@ -98,7 +98,7 @@ func bindSight(s volume.Sight) volume.Sight {
 	return s
 }
 
-// detail returns the detail of an observation as a suffix for a message.
+// detail returns the detail of an observation in the form of a suffix for a message.
 func detail(s volume.Sight) string {
 	if s.Detail == "" {
 		return ""
@@ -106,18 +106,19 @@ func detail(s volume.Sight) string {
 	return ": " + s.Detail
 }
 
-// changeFirst returns the outcome of a failure that only a change can solve.
+// changeFirst returns the outcome of a failure that only a change by the user can solve.
 func (s step) changeFirst(err error) volume.Outcome {
 	out := s.unsent(err)
 	out.Err.Retry = volume.RetryChange
 	return out
 }
 
-// unbind unmounts the bind at the claim's own directory if the agent made it. A different mount
-// belongs to the user and stays. A mount that covers the agent's bind must be removed first.
+// unbind unmounts the bind at the claim's own directory if the agent made it. Any other mount
+// belongs to the user and stays. If such a mount covers the agent's bind, the user must remove it
+// before.
 func (s step) unbind() volume.Outcome {
 	c := s.withMount(s.claim())
-	if err := s.m.o.Host.Settled(s.ctx, c.At); err != nil { // otherwise a late bind would remain unknown
+	if err := s.m.o.Host.Settled(s.ctx, c.At); err != nil { // otherwise a late bind would stay undiscovered
 		return s.outcome(fmt.Errorf("cannot unmount %s yet: %w", c.At, err))
 	}
 
@@ -149,8 +150,8 @@ func (s step) unbind() volume.Outcome {
 	return s.nothing(s.lookAt(lent))
 }
 
-// notOurs leaves a foreign mount at the claim's own directory in place. It fails if the agent's
-// bind lies below that mount.
+// notOurs returns the outcome for a foreign mount at the claim's own directory, which the agent
+// leaves in place. It returns an error if the agent's bind lies below that mount.
 func (s step) notOurs(c volume.Claim) volume.Outcome {
 	entries, err := s.m.o.Host.Under(c.At)
 	if err != nil {
@@ -159,15 +160,15 @@ func (s step) notOurs(c volume.Claim) volume.Outcome {
 
 	for _, e := range entries {
 		if e.Path == c.At && e.Covered && ours(c, volume.Sight{Identity: e.Identity}) {
-			return s.outcome(fmt.Errorf("cannot unmount %s: something else is mounted over it", c.At))
+			return s.outcome(fmt.Errorf("cannot unmount %s: another mount covers it", c.At))
 		}
 	}
 
-	return volume.Outcome{Warning: fmt.Sprintf("what is mounted at %s is not this claim's and stays", c.At)}
+	return volume.Outcome{Warning: fmt.Sprintf("the mount at %s does not belong to this claim and stays", c.At)}
 }
 
-// withMount adds the mount at the target to a claim, if a crash interrupted the publish before the
-// mount was recorded.
+// withMount returns the claim with the mount at its target. A crash may have interrupted the
+// publish before the agent recorded that mount.
 func (s step) withMount(c volume.Claim) volume.Claim {
 	if sight := s.m.o.Host.Look(s.ctx, c.Target); c.Mount == nil && sight.Seen == volume.SeenMount {
 		c.Mount = &sight.Identity
@@ -175,8 +176,8 @@ func (s step) withMount(c volume.Claim) volume.Claim {
 	return c
 }
 
-// ours reports whether a mount is a bind of the claim's target: it shows the same directory of the
-// same file system.
+// ours reports whether a mount is a bind of the claim's target. Such a mount shows the same
+// directory of the same file system.
 func ours(c volume.Claim, s volume.Sight) bool {
 	return c.Mount != nil && s.Identity.Device == c.Mount.Device && s.Identity.Root == c.Mount.Root && s.Identity.Boot == c.Mount.Boot
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Copy is the content of an automatic copy of the state database: the host, its volumes, and the
-// pending calls of forced deregisters.
+// Copy is the content of an automatic copy of the state database. It contains the host, its
+// volumes, and the pending calls of forced deregisters.
 type Copy struct {
 	NodeID, DataDir, Boot string
 	Namespace             uint64
@@ -19,18 +19,19 @@ type Copy struct {
 	Plugins               map[string]volume.PluginInfo // by plugin
 }
 
-// FromCopy is the part of a copy that the agent adopts.
+// FromCopy is the part of an automatic copy that the agent adopts.
 type FromCopy struct {
-	Proven  []volume.Note   // claims that a mount proves and that have no note
+	Proven  []volume.Note   // claims without a note whose recorded mount is present
 	Records []volume.Record // volumes without a note and without a proven claim
 	Debts   []volume.Record
-	// LeftOut names the volumes that are not adopted, with the reason.
+	// LeftOut lists the volumes that the agent does not adopt, each with the reason.
 	LeftOut []string
 }
 
-// FromCopy compares a copy with the mount table. It leaves out a volume that has a mount which
-// neither a note nor the copy explains. The calls that undo the volume's uncertain state would
-// otherwise affect the user of that mount. FromCopy changes nothing on the host.
+// FromCopy compares an automatic copy with the mount table and returns the part that the agent can
+// adopt. It leaves out a volume with a mount that neither a note nor the copy explains. Otherwise,
+// the calls that undo the volume could harm a process that uses the mount. FromCopy changes nothing
+// on the host.
 func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (out FromCopy, err error) {
 	ctx, cancel := context.WithTimeout(ctx, adoptWithin)
 	defer cancel()
@@ -39,7 +40,7 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 		return out, err
 	}
 
-	mounted := map[string]string{} // by the last component of the path
+	mounted := map[string]string{} // from the last component of the path
 	for _, e := range entries {
 		mounted[filepath.Base(e.Path)] = e.Path
 	}
@@ -72,7 +73,7 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 	for i, o := range m.observeAll(ctx, c.Debts, entries, booted) {
 		r := c.Debts[i]
 		if paths := r.Strangers(o); len(paths) > 0 {
-			leaveOut("what a forced deregister left of volume", r.Volume.ID, paths[0])
+			leaveOut("the leftovers of the forced deregister of volume", r.Volume.ID, paths[0])
 			continue
 		}
 		if r = volume.Restored(r, booted, false, nil); booted {
@@ -86,8 +87,8 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 	return out, nil
 }
 
-// proven returns notes for those claims of a record that have no note and whose mount is the
-// recorded one.
+// proven returns notes for the claims of a record that have no note, but whose recorded mount is
+// present.
 func (m *Manager) proven(r volume.Record, o volume.Observed, c Copy, noted map[string]bool) (proven []volume.Note) {
 	for _, claim := range r.Ordered() {
 		is := o.Targets[claim.Alloc].Is(claim.Mount) || o.Binds[claim.Alloc].Is(claim.BoundMount)
@@ -101,8 +102,8 @@ func (m *Manager) proven(r volume.Record, o volume.Observed, c Copy, noted map[s
 	return proven
 }
 
-// observeAll observes the paths of records, several records at a time. After a boot, no path can
-// still be mounted, so it observes nothing.
+// observeAll observes the paths of records, several records at a time. After a reboot, it observes
+// nothing, because no volume can still be mounted.
 func (m *Manager) observeAll(ctx context.Context, records []volume.Record, entries []mount.Entry, booted bool) []volume.Observed {
 	seen := make([]volume.Observed, len(records))
 	if booted {

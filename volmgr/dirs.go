@@ -12,15 +12,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Modes of the directories below the root. Other users may pass through a passable directory but
-// not list it. Only root may enter a closed directory.
+// These are the modes of the directories below the root. In a passable directory, other users can
+// open known names but cannot list them. Only root may enter a closed directory.
 const (
 	passable = 0o711
 	closed   = 0o700
 )
 
-// MakeDir makes a directory for mounts and its missing parents below the root. Each gets the mode
-// of its place. Directories that other users may pass through are opened later, by openTo.
+// MakeDir makes a directory for mounts, and its missing parents below the root. The place of a
+// directory decides its mode. A directory that other users must pass is closed until openTo opens
+// it.
 func (m *Manager) MakeDir(dir string) error {
 	err := os.Mkdir(dir, m.modeOf(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -29,7 +30,7 @@ func (m *Manager) MakeDir(dir string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
-		err = os.MkdirAll(dir, closed) // refuses a path that is not a directory
+		err = os.MkdirAll(dir, closed) // MkdirAll refuses a path that is not a directory
 	}
 	if err != nil && !errors.As(err, new(*makeError)) {
 		return &makeError{err}
@@ -37,14 +38,15 @@ func (m *Manager) MakeDir(dir string) error {
 	return err
 }
 
-// makeError says once that a directory could not be made, even if a recursive call failed.
+// makeError is the error of a directory that could not be made. It avoids repeated words in the
+// message of a recursive call.
 type makeError struct{ err error }
 
 func (e *makeError) Error() string { return fmt.Sprintf("cannot make directory: %v", e.err) }
 
 func (e *makeError) Unwrap() error { return e.err }
 
-// modeOf returns the mode of a new directory.
+// modeOf returns the mode that a new directory gets.
 func (m *Manager) modeOf(dir string) os.FileMode {
 	above := filepath.Dir(dir)
 	perPlugin := above == m.o.Root
@@ -55,8 +57,8 @@ func (m *Manager) modeOf(dir string) os.FileMode {
 	return closed
 }
 
-// openTo lets other users pass to a claim's target, if they find the volume at that path. The
-// caller must have entered the directory (see allocDirs).
+// openTo lets other users reach the claim's target, if they use the volume at that path. The caller
+// must have called allocDirs.enter for the directory.
 func (m *Manager) openTo(c volume.Claim) error {
 	if c.Private() {
 		return nil
@@ -64,8 +66,8 @@ func (m *Manager) openTo(c volume.Claim) error {
 	return chmod(filepath.Dir(c.Target), passable)
 }
 
-// dropDirs removes the directories of a target that have become empty. If only private targets
-// remain in the alloc's directory, dropDirs closes it again.
+// dropDirs removes the empty directories of a target. If the alloc's directory then contains only
+// private targets, dropDirs closes it again.
 func (m *Manager) dropDirs(target string, rmdir func(string) error) error {
 	for _, dir := range volume.TargetDirs(target) {
 		err := m.dirs.drop(dir, func(dir string) error {
@@ -77,7 +79,7 @@ func (m *Manager) dropDirs(target string, rmdir func(string) error) error {
 		})
 		switch {
 		case notEmpty(err):
-			return nil // it holds other targets
+			return nil // the directory contains other targets
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return err
 		}
@@ -86,7 +88,7 @@ func (m *Manager) dropDirs(target string, rmdir func(string) error) error {
 	return nil
 }
 
-// closeIfPrivate closes the directory of an alloc that has only private targets.
+// closeIfPrivate closes an alloc's directory if it contains only private targets.
 func closeIfPrivate(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -105,10 +107,10 @@ func chmod(dir string, mode os.FileMode) error {
 	return nil
 }
 
-// RepairModes sets the directories below the root to the modes that this release gives to new ones.
-// Records must contain every volume that may be mounted. The directory of an alloc stays open if it
-// contains a target that other users may use. RepairModes changes no mount. The error names the
-// directories that could not be changed.
+// RepairModes gives the directories below the root the modes that this release uses. records must
+// contain every volume that may be mounted. The directory of an alloc stays open if it contains a
+// target for other users. RepairModes changes no mount. The error names each directory that it
+// could not change.
 func (m *Manager) RepairModes(ctx context.Context, records []volume.Record) error {
 	open := map[string]bool{}
 	for _, r := range records {

@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// controllerExpand expands the storage. The requested size is already on disk. A plugin that has
-// expanded the volume before answers OK.
+// controllerExpand calls ControllerExpandVolume. The requested size is already on disk. If the
+// volume already has that size, the plugin answers OK.
 func (s step) controllerExpand() volume.Outcome {
 	caps := s.view.Info.Caps
 	if !caps.Expand {
@@ -39,7 +39,7 @@ func (s step) controllerExpand() volume.Outcome {
 	return out
 }
 
-// nodeExpand expands the mounted volume to the size of the storage.
+// nodeExpand calls NodeExpandVolume, which expands the mounted volume to the size of the storage.
 func (s step) nodeExpand() volume.Outcome {
 	if !s.view.Info.Caps.NodeExpand {
 		return s.cannot()
@@ -72,7 +72,7 @@ func (s step) nodeExpand() volume.Outcome {
 	return out
 }
 
-// most returns the upper limit of a volume's size, or 0 if it has none.
+// most returns the largest allowed size of a volume, or 0 if it has no limit.
 func (s step) most() int64 {
 	if m := s.r.Volume.CapacityMax; m >= s.a.Size {
 		return m
@@ -84,7 +84,7 @@ func (s step) tooSmall(got int64) string {
 	return fmt.Sprintf("the plugin answered OK with %s, and %s was asked for", volume.Size(got), volume.Size(s.a.Size))
 }
 
-// cannot returns the outcome of a call that the plugin no longer offers.
+// cannot returns the outcome for a call that the plugin offered in the past, but offers no longer.
 func (s step) cannot() volume.Outcome {
 	return s.unsent(&volume.CallError{
 		Step: string(s.a.Kind), Code: "Unimplemented", Message: "the plugin does not have this call", Retry: volume.RetryNever, Answered: true,

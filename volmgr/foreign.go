@@ -7,18 +7,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// foreign refuses a step that would unmount a foreign mount on top of the volume. A plugin unmounts
-// the top mount without a check of its origin, and the content of a foreign mount could be lost.
+// foreign returns an error if the step would unmount a foreign mount on top of the volume. A plugin
+// unmounts the top mount without a check of its origin. The content of a foreign mount could be
+// lost.
 //
-// It compares the top mount with the recorded one. If the agent died before the call was answered,
-// there is no record. The mount then counts as the plugin's.
+// foreign compares the top mount with the recorded one. If the agent died before it could record a
+// mount, the top mount counts as the plugin's.
 func (s step) foreign() volume.Outcome {
 	made := s.made()
 	if made == nil {
 		return volume.Outcome{}
 	}
 
-	// The mount is not opened, because an open mount would be busy while it is unmounted.
+	// The check does not open the mount, because an open mount would be busy during the unmount.
 	sight := s.m.o.Host.LookAll(s.ctx, []string{s.a.Path}, map[string]bool{s.a.Path: true})[0]
 	known := sight.Identity != volume.MountIdentity{}
 	if !known || made.Shows(sight.Identity) {
@@ -30,7 +31,7 @@ func (s step) foreign() volume.Outcome {
 	return s.busy(out, s.a.Path)
 }
 
-// describe describes a mount in the terms of findmnt(8).
+// describe describes a mount in the words of findmnt(8).
 func (s step) describe(sight volume.Sight) string {
 	words := fmt.Sprintf("a mount of type %s", sight.Identity.FSType)
 	entries, err := s.m.o.Host.Under(s.a.Path)

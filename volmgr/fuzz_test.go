@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr"
 )
 
-// FuzzNote checks that a file beside the mounts is never changed. A file that is read as a note
-// must be a valid note of the claim in its name.
+// FuzzNote checks that the agent never changes a file beside the mounts. A file that the agent
+// accepts as a note must be a valid note of the claim in its name.
 func FuzzNote(f *testing.F) {
 	good, err := json.Marshal(note("good", "x"))
 	if err != nil {

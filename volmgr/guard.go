@@ -8,9 +8,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Guard reports whether the claim's own directory has, or could get, a guard: while nothing is
-// mounted there, it refuses writes. Guard changes nothing. If it cannot find out, it returns
-// GuardNone, because the later bind reports the problem.
+// Guard reports whether the claim's own directory has a guard or can get one. A guard refuses
+// writes while nothing is mounted on the directory. Guard changes nothing. It returns GuardNone if
+// the check fails, because the later bind reports the problem.
 func (m *Manager) Guard(ctx context.Context, id, alloc, at string) (mount.Guard, volume.GuardedDir) {
 	none := volume.GuardedDir{Path: at}
 	p := m.lent(id, volume.Claim{Alloc: alloc, Terms: volume.Terms{At: at}})
@@ -34,15 +34,15 @@ func (m *Manager) Guard(ctx context.Context, id, alloc, at string) (mount.Guard,
 	return g, dir
 }
 
-// Unguard makes a directory writable again that the agent had guarded. It finds a renamed directory
-// by its file handle. It succeeds if the directory is gone or not guarded. It fails if something is
-// mounted on the directory, or if the directory cannot be found.
+// Unguard removes the guard of a directory, which makes the directory writable again. It finds a
+// renamed directory by its file handle. It succeeds if the directory does not exist or has no
+// guard. It fails if a mount covers the directory, or if it cannot find the directory.
 func (m *Manager) Unguard(dir volume.GuardedDir) error {
 	return m.o.Host.Unguard(context.Background(), dir)
 }
 
-// guard sets the guard of the directory, if the record allows that. It returns a warning if that
-// fails, and the volume is mounted in any case.
+// guard sets the guard of a directory if the record permits that. If it fails, it returns a
+// warning, and the agent still mounts the volume.
 func (s step) guard(p *mount.Place, c volume.Claim) (warning string) {
 	if c.AtWritable || !slices.Contains(s.r.Guards, c.At) {
 		return ""

@@ -13,22 +13,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Leftover is a file or directory in a place for mounts below the root that is not a known path.
+// Leftover is an unknown file or directory in a place for mounts below the root.
 type Leftover struct {
 	Path     string
 	Contents mount.Contents
-	Err      error // why it could not be examined
+	Err      error // why the agent could not examine the path; nil if it could
 }
 
-// all lists every entry of a directory, and some only a few for a message.
+// all is the limit for a list of every entry. some is the limit for a list in a message.
 const (
 	all  = -1
 	some = 4
 )
 
-// Leftovers lists the names below the root where a volume may be mounted, and the empty directories
-// of allocs. It leaves out the known paths and their parents. It does not look into mounts. The
-// error contains the directories that could not be listed.
+// Leftovers returns the unknown names in all places for mounts below the root, and the empty
+// directories of allocs. It leaves out the known paths and their parents, and does not read mounted
+// directories. The error names each directory that it could not list.
 func (m *Manager) Leftovers(ctx context.Context, known map[string]bool) (found []Leftover, err error) {
 	l := lister{m: m, ctx: ctx, known: known}
 	for _, plugin := range l.names(m.o.Root, true) {
@@ -72,20 +72,20 @@ func (l *lister) look(path string) {
 
 	c, err := l.m.o.Host.Contents(l.ctx, path, some, false)
 	if err == nil && (c.Mounted || c.Kind == mount.KindNone) {
-		return // mounts are found in the mount table, and missing paths are ignored
+		return // the mount table shows mounts, and a missing path is no leftover
 	}
 
 	l.found = append(l.found, Leftover{Path: path, Contents: c, Err: err})
 }
 
-// alloc examines the directory of one alloc, with its targets and private targets. An empty
-// directory is itself a leftover.
+// alloc examines the directory of one alloc, including its private targets. An empty directory is a
+// leftover, too.
 func (l *lister) alloc(dir string) {
 	c, err := l.m.o.Host.Contents(l.ctx, dir, all, false)
 	switch {
 	case err != nil:
 		l.errs = append(l.errs, err)
-	case c.Mounted, c.Kind != mount.KindDir: // the agent makes only directories here
+	case c.Mounted, c.Kind != mount.KindDir: // the agent itself makes only directories here
 	case len(c.Names) == 0 && !l.known[dir]:
 		l.found = append(l.found, Leftover{Path: dir, Contents: c})
 	}
@@ -98,9 +98,9 @@ func (l *lister) alloc(dir string) {
 	}
 }
 
-// RemoveLeftover removes a path from Leftovers if it is still empty. It also removes the alloc's
-// directory after its last target. The caller must ensure that nothing is mounted there meanwhile.
-// Any other path is refused.
+// RemoveLeftover removes a leftover if it is still empty. It also removes the alloc's directory
+// after its last target. The caller must prevent a mount at that path during the call.
+// RemoveLeftover refuses a path that Leftovers cannot return.
 func (m *Manager) RemoveLeftover(path string) error {
 	rel, err := filepath.Rel(m.o.Root, path)
 	parts := strings.Split(rel, "/")
@@ -128,10 +128,10 @@ func (m *Manager) RemoveLeftover(path string) error {
 	return fmt.Errorf("cannot remove %q: no volume is ever mounted there", path)
 }
 
-// noteReaders limits the number of notes that are read concurrently.
+// noteReaders is the largest number of notes that the agent reads concurrently.
 const noteReaders = 8
 
-// CheckNotes reads the notes at the paths, and returns an error for each invalid one.
+// CheckNotes reads the notes at the given paths and returns an error for each invalid note.
 func (m *Manager) CheckNotes(paths []string) map[string]error {
 	bad := map[string]error{}
 	var mu sync.Mutex

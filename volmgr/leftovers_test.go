@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestLeftovers checks the list of leftovers below the root, and the removal of leftovers.
+// TestLeftovers checks that the agent lists and removes the leftovers below the root.
 func TestLeftovers(t *testing.T) {
 	root := t.TempDir()
 	at := func(path string) string { return filepath.Join(root, path) }
@@ -84,7 +84,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// TestCheckNotes checks that each invalid note gets an error.
+// TestCheckNotes checks that CheckNotes returns an error for each invalid note.
 func TestCheckNotes(t *testing.T) {
 	root := t.TempDir()
 	host, err := mount.New()
@@ -106,8 +106,8 @@ func TestCheckNotes(t *testing.T) {
 	}
 }
 
-// TestNoteWaitsForNothing checks that a FIFO in place of a note, or of its temporary file, does not
-// block the agent.
+// TestNoteWaitsForNothing checks that the agent does not block on a FIFO with the name of a note or
+// of its temporary file.
 func TestNoteWaitsForNothing(t *testing.T) {
 	root := t.TempDir()
 	host, err := mount.New()

@@ -7,19 +7,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// loans holds, by claim, the directories that callers lend for the duration of their requests. The
-// agent does not walk to a directory while it is lent. If the directory is mounted on demand
-// (autofs), every walk by another process blocks until the caller's request is answered.
+// loans holds the directories that callers lend for the duration of their requests, by claim. The
+// agent does not open such a directory by its path. If the path is an on-demand mount (autofs), an
+// open by any other process blocks until the agent answers the caller.
 type loans struct {
 	mu sync.Mutex
-	by map[loanKey][]*mount.Place // the newest last
+	by map[loanKey][]*mount.Place // by claim; the newest is the last
 }
 
 type loanKey struct{ volume, alloc, path string }
 
-// Lend takes over a process's descriptor of a claim's own directory, and keeps it until giveBack is
-// called. It returns an ErrInvalid if the descriptor is open on another file, or if the process is
-// in another mount namespace.
+// Lend duplicates a process's descriptor of a claim's own directory and keeps the duplicate until
+// the caller calls giveBack. It returns an ErrInvalid if the descriptor belongs to another file, or
+// if the process is in another mount namespace.
 func (m *Manager) Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error) {
 	p, err := m.o.Host.BorrowPlace(d.PID, d.FD, at)
 	if err != nil {
@@ -63,13 +63,14 @@ func (m *Manager) lent(id string, c volume.Claim) *mount.Place {
 
 	p, err := ps[len(ps)-1].Again()
 	if err != nil {
-		return nil // no descriptor is free; the walk will report that
+		return nil // no descriptor is free; the open by path reports that error
 	}
 	return p
 }
 
-// unwalked returns the state of a claim's bind while its directory is lent, without a walk. It asks
-// the kernel about the recorded mount. The bind step handles a mount that is not recorded.
+// unwalked returns the state of a claim's bind while a caller lends the directory, without opening
+// the path. It asks the kernel about the recorded mount. The bind step finds mounts that are not
+// recorded.
 func (m *Manager) unwalked(id string, c volume.Claim) (s volume.Sight, ok bool) {
 	p := m.lent(id, c)
 	if p == nil {

@@ -17,18 +17,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// noteDir returns the directory of a plugin's notes. It is beside the mounts, never under one.
+// noteDir returns the directory of a plugin's notes. It lies beside the mounts, never under one.
 func (m *Manager) noteDir(pluginID string) string {
 	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), notesDir)
 }
 
-// NotePath returns the path of a claim's note. No component contains an "@".
+// NotePath returns the path of a claim's note. The "@" in its name is unambiguous, because the
+// components contain none.
 func (m *Manager) NotePath(v volume.Volume, alloc string) string {
 	return filepath.Join(m.noteDir(v.PluginID), volume.VolumeComponent(v.ID)+"@"+volume.AllocComponent(alloc)+".json")
 }
 
-// WriteNote writes a note in place of the previous one. It does not sync the note, because a note
-// counts only while its mounts exist. Two calls for one claim must not overlap.
+// WriteNote replaces the note of a claim. It does not sync the note to disk, because a note is
+// useful only while its mounts exist. Two calls for the same claim must not overlap.
 func (m *Manager) WriteNote(n volume.Note) error {
 	n.Boot, n.Namespace = m.o.Host.Boot(), m.o.Host.Namespace()
 	raw, err := json.Marshal(n)
@@ -51,15 +52,15 @@ func (m *Manager) WriteNote(n volume.Note) error {
 		err = os.NewSyscallError("rename", syscall.Rename(tmp, path))
 	}
 	if err != nil {
-		_ = os.Remove(tmp) // the write failed; the next one replaces this file
+		_ = os.Remove(tmp) // the write failed; the next write replaces this file
 		return fmt.Errorf("cannot write a note of the claim of %q on volume %q: %w", n.Claim.Alloc, n.Record.Volume.ID, err)
 	}
 
 	return nil
 }
 
-// writeFile is like os.WriteFile with half the system calls, because a claim waits for it. It does
-// not block on a FIFO and does not follow links.
+// writeFile writes a file like os.WriteFile, but with half as many system calls, because a claim
+// waits for it. It does not block on a FIFO and does not follow symbolic links.
 func writeFile(path string, raw []byte) error {
 	fd, err := -1, error(syscall.EINTR)
 	for errors.Is(err, syscall.EINTR) {
@@ -69,12 +70,12 @@ func writeFile(path string, raw []byte) error {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
 
-	f := os.NewFile(uintptr(fd), path) // os.OpenFile would first try to use epoll
+	f := os.NewFile(uintptr(fd), path) // os.OpenFile would try to use epoll
 	_, err = f.Write(raw)
 	return errors.Join(err, f.Close())
 }
 
-// DropNote removes the note of a claim, if it exists.
+// DropNote removes the note of a claim. It succeeds if the note does not exist.
 func (m *Manager) DropNote(v volume.Volume, alloc string) error {
 	if err := os.Remove(m.NotePath(v, alloc)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("cannot remove the note of the claim of %q on volume %q: %w", alloc, v.ID, err)
@@ -88,8 +89,8 @@ func (m *Manager) HasNote(v volume.Volume, alloc string) bool {
 	return err == nil
 }
 
-// Notes reads all notes, except those at the paths in skip. Invalid notes stay in place, and bad
-// has an error for each.
+// Notes reads all notes, except those at the paths in skip. bad contains an error for each invalid
+// note. Such a note stays in place.
 func (m *Manager) Notes(skip map[string]bool) (notes []volume.Note, bad []error) {
 	plugins, err := os.ReadDir(m.o.Root)
 	if err != nil {
@@ -105,7 +106,7 @@ func (m *Manager) Notes(skip map[string]bool) (notes []volume.Note, bad []error)
 		for _, f := range files {
 			path := filepath.Join(dir, f.Name())
 			if skip[path] || strings.HasPrefix(f.Name(), ".") {
-				continue // the dot marks a note that was being written
+				continue // the dot marks the temporary file of a note
 			}
 			n, err := m.readNote(path)
 			if err != nil {
@@ -119,11 +120,11 @@ func (m *Manager) Notes(skip map[string]bool) (notes []volume.Note, bad []error)
 	return notes, bad
 }
 
-// maxNote limits the size of a note, in bytes. A volume's record with all its contexts takes some
-// tens of KiB.
+// maxNote is the largest accepted size of a note, in bytes. A typical note, with all contexts of
+// its volume, has some tens of KiB.
 const maxNote = 4 << 20
 
-// readNote reads a note and checks that it matches its file name.
+// readNote reads a note and checks that its content matches its file name.
 func (m *Manager) readNote(path string) (n volume.Note, err error) {
 	raw, err := untrusted.ReadFile(path, maxNote)
 	if err == nil {
@@ -141,7 +142,7 @@ func (m *Manager) readNote(path string) (n volume.Note, err error) {
 	return n, nil
 }
 
-// BadNote is the error for a note that is invalid.
+// BadNote is the error for an invalid note.
 type BadNote struct {
 	Path string
 	Err  error
@@ -150,18 +151,18 @@ type BadNote struct {
 // Error implements error.
 func (b *BadNote) Error() string { return fmt.Sprintf("cannot use the note %s: %v", b.Path, b.Err) }
 
-// Unwrap returns the reason.
+// Unwrap returns the reason why the note is invalid.
 func (b *BadNote) Unwrap() error { return b.Err }
 
-// adoptWithin limits the time to observe all noted volumes. A mount that has not answered by then
-// is known only from the mount table. adoptAtOnce limits the number of volumes that are observed
-// concurrently.
+// adoptWithin is the time limit for the observation of all volumes with notes. If a mount does not
+// answer in time, the agent uses only its entry in the mount table. adoptAtOnce is the largest
+// number of volumes that the agent observes concurrently.
 const (
 	adoptWithin = 8 * time.Second
 	adoptAtOnce = 16
 )
 
-// Adopt rebuilds the records of volumes from notes and current mounts. It changes nothing on the
+// Adopt rebuilds the records of volumes from notes and present mounts. It changes nothing on the
 // host.
 func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Record {
 	ctx, cancel := context.WithTimeout(ctx, adoptWithin)
@@ -191,8 +192,8 @@ func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Recor
 	return records
 }
 
-// recognise completes an observation with the identities of the mounts that gave no answer. The
-// mount table contains these identities, except for the unique id, and reading it opens no mount.
+// recognise adds the identities of unresponsive mounts to an observation. They come from the mount
+// table, so recognise opens no mount. The mount table does not contain the unique mount id.
 func (m *Manager) recognise(r volume.Record, o volume.Observed, table func() ([]mount.Entry, error)) volume.Observed {
 	know := func(path string, s volume.Sight, noted *volume.MountIdentity) volume.Sight {
 		if s.Seen != volume.SeenHung && s.Seen != volume.SeenError || noted == nil {

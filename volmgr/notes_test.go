@@ -39,8 +39,8 @@ func note(id, alloc string) volume.Note {
 	}
 }
 
-// Written notes can be read again, and only by root. Dropped notes are gone, and no other files
-// remain.
+// TestNotes checks that written notes can be read again, and only by root. Dropped notes must be
+// gone, and no other files may remain.
 func TestNotes(t *testing.T) {
 	m, root := manager(t)
 	for _, id := range []string{"data", "..a volume", strings.Repeat("long", 30)} {
@@ -94,8 +94,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// A note that is invalid, or has the name of another note, is ignored and stays in place. A
-// temporary file does not count as a note.
+// TestBadNotes checks that a note is ignored and stays in place if it is invalid or has the name of
+// another note. A temporary file must not count as a note.
 func TestBadNotes(t *testing.T) {
 	m, root := manager(t)
 	if err := m.WriteNote(note("good", "x")); err != nil {
@@ -132,7 +132,7 @@ func TestBadNotes(t *testing.T) {
 	}
 }
 
-// BenchmarkNote measures the cost of notes for one claim and its detach.
+// BenchmarkNote measures the cost of the notes for one claim and its detach.
 func BenchmarkNote(b *testing.B) {
 	m, _ := manager(b)
 	n := note("data", "web")

@@ -11,9 +11,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// own sets the owner and mode of the volume's root as the claim asks. If the storage refuses that,
-// own is not retried automatically. If the storage refuses a default owner, the claim is mounted
-// without it, because the claim did not ask for that owner.
+// own gives the volume's root the owner and mode that the claim requests. If the storage refuses
+// that, the agent does not retry. If the storage refuses a default owner, the agent mounts the
+// claim without it, because the claim did not request that owner.
 func (s step) own() volume.Outcome {
 	asked := s.claim().Own.Here()
 	out, err := s.give(asked)
@@ -31,7 +31,8 @@ func (s step) own() volume.Outcome {
 	return out
 }
 
-// give sets owner and mode of the volume's root. The error is the cause of the outcome's error.
+// give sets the owner and mode of the volume's root. The returned error is the cause of the error
+// in the outcome.
 func (s step) give(o volume.Ownership) (volume.Outcome, error) {
 	want, err := ownership(o)
 	if err != nil {
@@ -55,7 +56,7 @@ func (s step) give(o volume.Ownership) (volume.Outcome, error) {
 	return out, err
 }
 
-// ownership parses the numbers, which were checked when the claim was made.
+// ownership parses the numbers of an ownership. The agent has checked them when the claim was made.
 func ownership(o volume.Ownership) (mount.Ownership, error) {
 	want := mount.Ownership{Recursive: o.Recursive, Default: o.Default}
 	for _, f := range []struct {

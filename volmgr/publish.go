@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Some plugins answer before their mount exists. The agent waits for the mount up to appearWithin,
-// and looks every appearEvery.
+// Some plugins answer before their mount exists. The agent waits up to appearWithin for the mount
+// and checks for it at intervals of appearEvery.
 const (
 	appearWithin = 2 * time.Second
 	appearEvery  = 20 * time.Millisecond
@@ -49,7 +49,7 @@ func (s step) publish() volume.Outcome {
 		return s.outcome(err)
 	}
 
-	// 3. The target must be mounted, must open, and must not show the agent's own directory.
+	// 3. Check that the target is mounted, can be opened, and is not the agent's own directory.
 	sight := s.appear()
 	if sight.Seen != volume.SeenMount {
 		return s.unverified("the plugin answered OK, but nothing usable is mounted at %s: %s", s.a.Path, words(sight))
@@ -62,12 +62,12 @@ func (s step) publish() volume.Outcome {
 		return out
 	}
 
-	// 4. Set options so that files on the volume give its users no power over the host.
+	// 4. Set mount options, so that files on the volume cannot give users more rights on the host.
 	if err := s.restrict(c, opts.MountFlags); err != nil {
 		return s.outcome(err)
 	}
 
-	// 5. Ensure that the mount is read-only if the claim asks for that.
+	// 5. Ensure that the mount is read-only if the claim requests that.
 	if c.ReadOnly {
 		if out := s.readOnly(c); out.Err != nil {
 			return out
@@ -75,7 +75,7 @@ func (s step) publish() volume.Outcome {
 		sight = s.m.o.Host.Look(s.ctx, s.a.Path)
 	}
 
-	// 6. Only now let other users reach the target.
+	// 6. Let other users reach the target. Steps 4 and 5 must be done before.
 	if err := s.m.openTo(c); err != nil {
 		return s.outcome(err)
 	}
@@ -83,7 +83,7 @@ func (s step) publish() volume.Outcome {
 	return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
 }
 
-// appear looks at the target until it is mounted or the time is up.
+// appear observes the target until it is mounted or the time is up.
 func (s step) appear() volume.Sight {
 	end := time.Now().Add(appearWithin)
 	for {
@@ -99,8 +99,8 @@ func (s step) appear() volume.Sight {
 	}
 }
 
-// restrict sets the mount options that a claim needs on the target of a file system. A block device
-// is left out, because nodev would make it unusable.
+// restrict sets the mount options that a claim needs on a target with a file system. It skips a
+// block device, because nodev would make it unusable.
 func (s step) restrict(c volume.Claim, mountFlags []string) error {
 	if c.Mode.Attachment == call.BlockDevice {
 		return nil
@@ -113,7 +113,7 @@ func (s step) restrict(c volume.Claim, mountFlags []string) error {
 	return s.m.o.Host.Restrict(s.ctx, s.a.Path, flags)
 }
 
-// readOnly ensures that the target cannot be written to.
+// readOnly returns an error unless the kernel refuses writes to the target.
 func (s step) readOnly(c volume.Claim) volume.Outcome {
 	if c.Mode.Attachment == call.BlockDevice {
 		ro, err := s.m.o.Host.BlockReadOnly(s.ctx, s.a.Path)
@@ -142,9 +142,10 @@ func (s step) readOnly(c volume.Claim) volume.Outcome {
 	return volume.Outcome{}
 }
 
-// unpublish trusts the mount table more than the plugin's answer. A target is unpublished if, and
-// only if, nothing is mounted there, regardless of the plugin's answer. A call that may still be
-// running, or that did not reach the plugin, never counts as done.
+// unpublish calls NodeUnpublishVolume and then checks the mount table, which it trusts more than
+// the plugin. The target counts as unpublished if it has no mount, even if the plugin returned an
+// error. If it has a mount, an OK of the plugin does not count. A call never counts as done if it may
+// still be running or did not reach the plugin.
 func (s step) unpublish() volume.Outcome {
 	if refused := s.foreign(); refused.Err != nil {
 		return refused
@@ -179,7 +180,7 @@ func (s step) unpublish() volume.Outcome {
 	return s.dropParent(s.cleaned(out, s.a.Path))
 }
 
-// dropParent removes an alloc's directories once they are empty.
+// dropParent removes the empty directories of an alloc.
 func (s step) dropParent(out volume.Outcome) volume.Outcome {
 	if err := s.m.dropDirs(s.a.Path, rmdir); err != nil {
 		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
@@ -187,7 +188,7 @@ func (s step) dropParent(out volume.Outcome) volume.Outcome {
 	return out
 }
 
-// rmdir is like os.Remove for a directory, but does not try unlink first.
+// rmdir removes a directory like os.Remove, but without an attempt to unlink it as a file.
 func rmdir(dir string) error {
 	if err := syscall.Rmdir(dir); err != nil {
 		return &os.PathError{Op: "rmdir", Path: dir, Err: err}
@@ -195,7 +196,7 @@ func rmdir(dir string) error {
 	return nil
 }
 
-// words describes an observation that is not a good mount.
+// words describes an observation that shows no usable mount.
 func words(s volume.Sight) string {
 	if s.Seen == volume.SeenNothing {
 		return "it is no mount point"

@@ -31,9 +31,9 @@ func (s step) controllerPublish() volume.Outcome {
 	return s.checked(p, volume.Outcome{PublishContext: context, ReadOnly: readOnly}, true)
 }
 
-// controllerUnpublish proves again that no process on this host uses the device, because the proof
-// behind the decision may be hours old. After that proof, the volume counts as unpublished if the
-// controller does not know it.
+// controllerUnpublish calls ControllerUnpublishVolume. Before that, it repeats the proof that no
+// process on this host uses the device, because the earlier proof may be hours old. If the
+// controller does not know the volume, the volume counts as unpublished.
 func (s step) controllerUnpublish() volume.Outcome {
 	if held := s.prove(); held.Err != nil {
 		held.Unsent = true
@@ -79,7 +79,7 @@ func (s step) stage() volume.Outcome {
 	}
 
 	switch sight := s.m.o.Host.Look(s.ctx, s.a.Path); sight.Seen {
-	case volume.SeenNothing: // valid: some plugins mount only at publish
+	case volume.SeenNothing: // this is valid, because some plugins mount only at publish
 		return volume.Outcome{Sight: &sight, Boot: s.m.o.Host.Boot()}
 	case volume.SeenMount:
 		return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
@@ -88,10 +88,10 @@ func (s step) stage() volume.Outcome {
 	}
 }
 
-// devices returns the volume's block devices, as shown by the mount at the step's path. If only a
-// directory of a file system is mounted, its device may hold other data, even the host's root. Such
-// a device cannot be part of a proof, so devices returns nil. An error also results in nil. That
-// only weakens a later proof of unmount, which checks the mounts as well.
+// devices returns the volume's block devices, which it finds through the mount at the step's path.
+// It returns nil if the mount shows only a directory of a file system. The device of such a mount
+// may contain other data, even the host's root, so a proof of unmount cannot check it. An error
+// also results in nil. The later proof then checks only the mounts.
 func (s step) devices(id volume.MountIdentity) []volume.Device {
 	if c, _ := s.capability(); c.Attachment == call.FileSystem && id.Root != "/" {
 		return nil
@@ -132,12 +132,12 @@ func (s step) unstage() volume.Outcome {
 	return s.cleaned(out, s.a.Path)
 }
 
-// stillMounted returns an error with the holders if something is mounted at the step's path.
+// stillMounted returns an error with the users of the mount if the step's path has a mount.
 func (s step) stillMounted() volume.Outcome {
 	return s.nothing(s.m.o.Host.Look(s.ctx, s.a.Path))
 }
 
-// nothing returns an error unless the observation shows no mount at the step's path.
+// nothing returns an error unless the observation shows that the step's path has no mount.
 func (s step) nothing(sight volume.Sight) volume.Outcome {
 	switch sight.Seen {
 	case volume.SeenNothing:
@@ -149,7 +149,8 @@ func (s step) nothing(sight volume.Sight) volume.Outcome {
 	}
 }
 
-// busy adds to a failure the holders of a mount, and a remedy that stops the first one.
+// busy returns the outcome of a failure with the users of a mount, and with a remedy that stops the
+// first user.
 func (s step) busy(out volume.Outcome, path string) volume.Outcome {
 	for _, h := range s.m.o.Host.Holders(path) {
 		out.Err.HeldBy = append(out.Err.HeldBy, h.String())
@@ -161,8 +162,8 @@ func (s step) busy(out volume.Outcome, path string) volume.Outcome {
 	return out
 }
 
-// cleaned removes the empty name that remains after an unmount. If the name is not empty, it stays
-// and cleaned adds a warning.
+// cleaned removes the empty directory or file that remains after an unmount. If it is not empty,
+// cleaned leaves it in place and adds a warning.
 func (s step) cleaned(out volume.Outcome, path string) volume.Outcome {
 	if err := s.m.o.Host.RemoveLeftover(path); err != nil {
 		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
@@ -170,8 +171,8 @@ func (s step) cleaned(out volume.Outcome, path string) volume.Outcome {
 	return out
 }
 
-// prove checks that no mount namespace and no process on this host uses the volume's devices. A
-// lazy unmount alone does not satisfy it.
+// prove returns an error if a mount namespace or a process on this host uses the volume's devices.
+// A lazy unmount alone is not sufficient for a proof.
 func (s step) prove() volume.Outcome {
 	paths := []string{s.r.Node.StagingPath}
 	for _, c := range s.r.Claims {
@@ -191,7 +192,7 @@ func (s step) prove() volume.Outcome {
 	}
 
 	if s.r.Node.Boot != s.m.o.Host.Boot() {
-		return volume.Outcome{} // nothing was mounted since the boot, and a device name may have been reused
+		return volume.Outcome{} // nothing was mounted since the boot, and another device may have the name now
 	}
 	if u := s.r.Node.Unseen; len(u) > 0 && len(s.r.Node.Devices) == 0 {
 		return s.unverified("%s was unmounted lazily, and nothing on this host tells whether it is still in use, because it names no device; a reboot ends that", u[0].Path)
@@ -209,5 +210,6 @@ func (s step) prove() volume.Outcome {
 	return volume.Outcome{}
 }
 
-// parent returns the directory of an alloc, which is removed with its last target.
+// parent returns the directory of an alloc from one of its targets. The agent removes that
+// directory with the last target.
 func parent(target string) string { return filepath.Dir(target) }

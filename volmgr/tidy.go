@@ -9,12 +9,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tidy removes the empty names below the root. It is for the first start after a boot, when no
-// volume is mounted. A power cut may restore directories that were removed, because a commit of the
-// state database does not sync them. The agent makes the directories that a claim needs again.
-// Mounts and names that are not empty stay, and Tidy returns an error for each. Notes are not
-// synced either, so a power cut may leave an empty note. Tidy removes it, and the agent writes it
-// again if the claim still exists.
+// Tidy removes the empty files and directories below the root. The agent calls it at its first
+// start after a boot, when no volume is mounted. A power cut may restore removed directories,
+// because a commit of the state database does not sync them. The agent makes the directories that a
+// claim needs again.
+//
+// Mounts and directories with entries stay, and Tidy returns an error for each. A power cut may
+// also leave an empty note, because notes are not synced. Tidy removes such a note, and the agent
+// writes it again if the claim still exists.
 func (m *Manager) Tidy() error {
 	var errs []error
 	note := func(err error) {

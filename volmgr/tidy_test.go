@@ -11,7 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// TestTidy checks that empty names are removed, and that all others stay and are in the error.
+// TestTidy checks that Tidy removes empty files and directories. All others must stay, and the
+// error must name them.
 func TestTidy(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{

@@ -42,28 +42,29 @@ type Plugin interface {
 
 // Options holds the dependencies of a Manager.
 type Options struct {
-	// Root is <data-dir>/csi.
+	// Root is the path <data-dir>/csi.
 	Root string
 	Host *mount.Host
-	// Plugin returns the plugin part that answers one step's call for a volume, or an error if that
-	// part is not ready.
+	// Plugin returns the plugin part that answers the given call for a volume. It returns an error
+	// if that part is not ready.
 	Plugin func(v volume.Volume, k call.Method) (Plugin, error)
-	// Secrets reads all secrets of a volume. It is called for each CSI call that needs them.
+	// Secrets reads all secrets of a volume. The Manager calls it for each CSI call that needs
+	// secrets.
 	Secrets func(volume.Volume) (call.Secrets, error)
 }
 
-// Manager performs steps. It keeps no state except for steps that are in progress.
+// Manager performs the steps that the domain decides. It keeps state only for steps in progress.
 type Manager struct {
 	o     Options
 	dirs  allocDirs
 	loans loans
 }
 
-// New returns a Manager. It does not touch the host.
+// New returns a Manager. It does not access the host.
 func New(o Options) *Manager { return &Manager{o: o} }
 
 // MaxPluginPath is the path length, in bytes, that every CSI plugin must accept (CSI spec, Size
-// Limits). Most plugins accept longer paths, because kubelet's are longer.
+// Limits). Most plugins accept longer paths, because the paths of Kubernetes are longer.
 const MaxPluginPath = 128
 
 // LongestPath returns the length, in bytes, of the longest possible mount path below a root.
@@ -71,8 +72,8 @@ func LongestPath(root string) int {
 	return len(filepath.Join(root, pad(24), targetsDir, pad(36), pad(34)))
 }
 
-// CheckRoot refuses a root if the kernel could refuse paths below it. A path may have fewer than
-// PATH_MAX bytes, and a name at most NAME_MAX.
+// CheckRoot returns an error if the kernel could refuse a path below the root. A path must be
+// shorter than PATH_MAX bytes, and a name must not be longer than NAME_MAX.
 func CheckRoot(root string) error {
 	if longest := LongestPath(root); longest >= unix.PathMax {
 		return volume.Errorf(volume.ErrInvalid, "%s is too long: paths below it could have %d bytes, and Linux accepts %d", root, longest, unix.PathMax-1).
@@ -89,20 +90,20 @@ func CheckRoot(root string) error {
 
 func pad(n int) string { return string(make([]byte, n)) }
 
-// Names of the directories for a plugin's mounts and for the notes beside them.
+// These are the directories for a plugin's mounts, and the directory for the notes beside them.
 const (
 	stagingDir = "staging"
 	targetsDir = "per-alloc"
 	notesDir   = "meta"
 )
 
-// StagingPath returns the path at which a volume is staged.
+// StagingPath returns the path at which the plugin stages a volume.
 func (m *Manager) StagingPath(pluginID, id string) string {
 	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), stagingDir, volume.VolumeComponent(id))
 }
 
-// TargetPath returns the path at which a volume is published for an alloc. A private target lies
-// below a directory that only root can enter.
+// TargetPath returns the path at which the plugin publishes a volume for an alloc. A private target
+// lies below a directory that only root can enter.
 func (m *Manager) TargetPath(pluginID, alloc, id string, private bool) string {
 	dir := filepath.Join(m.o.Root, volume.PluginComponent(pluginID), targetsDir, volume.AllocComponent(alloc))
 	if private {
@@ -111,9 +112,10 @@ func (m *Manager) TargetPath(pluginID, alloc, id string, private bool) string {
 	return filepath.Join(dir, volume.VolumeComponent(id))
 }
 
-// Observe observes every path of a record, except the path in now, which was observed a moment ago.
-// Each observation has a time limit, and a path that hangs does not delay the others. Paths of
-// unwanted claims are not opened, because an open mount would be busy while the agent unmounts it.
+// Observe observes every path of a record, except the path in now, which the caller has just
+// observed. Each observation has a time limit, so a hanging path does not delay the others. Observe
+// does not open the paths of unwanted claims, because an open mount would be busy during the
+// unmount.
 func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed {
 	o := volume.Observed{
 		Boot:    m.o.Host.Boot(),
@@ -188,11 +190,11 @@ func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p vo
 	case volume.Prove:
 		return s.prove()
 	default:
-		return volume.Outcome{} // a step that only changes the record
+		return volume.Outcome{} // this step changes only the record
 	}
 }
 
-// step is one step in progress.
+// step holds the data of one step in progress.
 type step struct {
 	m    *Manager
 	ctx  context.Context
@@ -201,7 +203,7 @@ type step struct {
 	view volume.PluginView
 }
 
-// outcome returns the outcome of a call, or of a step of the agent itself.
+// outcome returns the outcome of a call to the plugin, or of a step of the agent itself.
 func (s step) outcome(err error) volume.Outcome {
 	if err == nil {
 		return volume.Outcome{}
@@ -214,15 +216,15 @@ func (s step) outcome(err error) volume.Outcome {
 	return volume.Outcome{Err: volume.HostError(string(s.a.Kind), err)}
 }
 
-// unsent returns the outcome of a step that failed before its call was sent.
+// unsent returns the outcome of a step that failed before it sent its call.
 func (s step) unsent(err error) volume.Outcome {
 	out := s.outcome(err)
 	out.Unsent = true
 	return out
 }
 
-// unverified returns the outcome of a call that the plugin reports as successful but the host does
-// not confirm.
+// unverified returns the outcome of a call that the plugin answered with OK, but whose effect the
+// host does not show.
 func (s step) unverified(format string, args ...any) volume.Outcome {
 	return volume.Outcome{Err: &volume.CallError{
 		Step: string(s.a.Kind), Code: volume.CodeUnverified, Message: fmt.Sprintf(format, args...),
@@ -230,7 +232,7 @@ func (s step) unverified(format string, args ...any) volume.Outcome {
 	}}
 }
 
-// plugin returns the plugin part for the step's call.
+// plugin returns the plugin part that answers the step's call.
 func (s step) plugin() (Plugin, error) {
 	p, err := s.m.o.Plugin(s.r.Volume, s.a.Kind)
 	if err != nil {
@@ -242,9 +244,9 @@ func (s step) plugin() (Plugin, error) {
 	return p, nil
 }
 
-// pluginWithSecrets returns the plugin part and the secrets for a call that needs secrets. If a
-// secret cannot be read, a mount or expansion fails at once, because a caller waits for it. An
-// undoing step is retried.
+// pluginWithSecrets returns the plugin part and the secrets for a call that needs secrets. If it
+// cannot read a secret, a mount or expansion fails without a retry, because a caller waits for it.
+// The agent retries a step that undoes something.
 func (s step) pluginWithSecrets() (Plugin, call.Secrets, error) {
 	secrets, err := s.m.o.Secrets(s.r.Volume)
 	if err != nil {
@@ -259,7 +261,7 @@ func (s step) pluginWithSecrets() (Plugin, call.Secrets, error) {
 	return p, secrets, err
 }
 
-// capability returns the volume capability and mount options of the current claims.
+// capability returns the volume capability and the mount options of the current claims.
 func (s step) capability() (call.Capability, call.MountOptions) {
 	if m := s.r.Node.Mode; m != nil {
 		return m.Capability, call.MountOptions{FSType: m.FSType, MountFlags: m.MountFlags}

@@ -7,13 +7,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ways maps the ways of an unmount without the plugin to mount calls.
+// ways maps each means of an unmount without the plugin to a way of the mount package.
 var ways = map[volume.Without]mount.How{
 	volume.ByUmount: mount.Plain, volume.ByForce: mount.Force, volume.ByLazy: mount.Lazy,
 }
 
-// withoutPlugin unmounts the step's path by itself, up to the strongest way that the step allows.
-// It does not call the plugin. Each try has a time limit.
+// withoutPlugin unmounts the step's path on the host without a call to the plugin. It uses the
+// means that the step allows, and each try has a time limit.
 func (s step) withoutPlugin() volume.Outcome {
 	sight := s.m.o.Host.Look(s.ctx, s.a.Path)
 	if sight.Seen == volume.SeenNothing {
@@ -33,8 +33,8 @@ func (s step) withoutPlugin() volume.Outcome {
 	return s.swept(volume.Outcome{Unseen: unseen})
 }
 
-// made returns the recorded mount at the step's path, or nil. For a pending call, it is the mount
-// that was undone without the plugin in this boot.
+// made returns the recorded mount at the step's path, or nil. For a pending call, that is the mount
+// that the agent undid without the plugin in this boot.
 func (s step) made() *volume.MountIdentity {
 	if s.a.Pending {
 		for _, d := range s.r.Node.PendingCalls {
@@ -56,9 +56,9 @@ func (s step) made() *volume.MountIdentity {
 	}
 }
 
-// vanished handles a recorded mount that no longer exists, if the step allows a lazy unmount. An
-// earlier agent may have died after a lazy unmount, before it recorded the unmount. The agent
-// cannot tell whether such a mount is still in use, so vanished returns an Unseen.
+// vanished returns an Unseen for a recorded mount that no longer exists, if the step allows a lazy
+// unmount. An earlier agent may have unmounted it lazily and died before it could record that. The
+// agent then cannot know whether a process still uses the mount.
 func (s step) vanished(made *volume.MountIdentity) *volume.Unseen {
 	if s.a.How != volume.ByLazy || made == nil || made.Boot != s.m.o.Host.Boot() {
 		return nil
@@ -66,8 +66,8 @@ func (s step) vanished(made *volume.MountIdentity) *volume.Unseen {
 	return &volume.Unseen{Path: s.a.Path}
 }
 
-// climb tries the allowed ways to unmount, from the weakest to the strongest. It looks for the
-// holders of a mount before a lazy unmount, because it cannot find them afterwards.
+// climb tries the allowed means of an unmount, from the mildest to the strongest. It looks for the
+// users of a mount before a lazy unmount, because they cannot be found after that.
 func (s step) climb(path string) (*volume.Unseen, volume.Outcome) {
 	var err error
 	for _, way := range s.a.How.Steps() {
@@ -89,7 +89,7 @@ func (s step) climb(path string) (*volume.Unseen, volume.Outcome) {
 	return nil, s.busy(s.outcome(err), path)
 }
 
-// swept removes the empty names that remain after an unmount.
+// swept removes the empty directory or file that remains after an unmount.
 func (s step) swept(out volume.Outcome) volume.Outcome {
 	out = s.cleaned(out, s.a.Path)
 	if s.a.Alloc != "" {

@@ -121,9 +121,9 @@ func TestModifyFails(t *testing.T) {
 			continue
 		}
 		notes := volume.Explain(w.volumes["data"], volume.Observed{}, nil).Notes
-		equal(t, tt.name+": notes", notes, []string{"modifying iops=200 was not seen to end, so whether that is in force is not known; to go on with it: volctl volume modify data iops=200"})
-		// If the plugin refuses this call, the first call may still have succeeded. The agent also
-		// does not know whether the old value still applies.
+		equal(t, tt.name+": notes", notes, []string{"it is unknown whether modifying iops=200 had an effect; to continue: volctl volume modify data iops=200"})
+		// A refusal of this call proves nothing about the first one. It is also unknown whether the
+		// old value is still in force.
 		w.modify = func(call.ModifyRequest) error { return made("InvalidArgument", volume.RetryChange, true) }
 		_, _, err = w.service().Modify(t.Context(), "data", set("iops", "100"))
 		want(t, tt.name+", then a refusal", err, volume.ErrInvalid)

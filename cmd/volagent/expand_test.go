@@ -81,7 +81,7 @@ func TestExpandUnmounted(t *testing.T) {
 				t.Errorf("it said %q", got)
 			}
 			h.expect(mark, csitest.ControllerExpand)
-			if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "its storage has 8MiB; what is on it is expanded when it is mounted") {
+			if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "its storage has 8MiB; its contents are expanded when it is mounted") {
 				t.Errorf("status:\n%s", got)
 			}
 			h.kill()

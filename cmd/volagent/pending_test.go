@@ -51,13 +51,13 @@ func TestPending(t *testing.T) {
 	h.volctl("volume", "expand", "data", "8MiB")
 	h.volctl("volume", "snapshot", "create", "data", "nightly", "--no-wait")
 	growth := api.PendingChange{
-		Subject: `volume "data"`, Message: "its storage has 8MiB; what is on it is expanded when it is mounted for writing", Command: "volctl volume status data",
+		Subject: `volume "data"`, Message: "its storage has 8MiB; its contents are expanded when it is mounted for writing", Command: "volctl volume status data",
 	}
 	snapshot := api.PendingChange{
 		Subject: `snapshot "nightly"`, Message: `of "data", plugin "rec": "snap-nightly" has not been seen to be ready`, Command: "volctl volume snapshot list --plugin rec",
 	}
 	is(growth, api.PendingChange{
-		Subject: `volume "data"`, Message: "modifying iops=200 was not seen to end, so whether that is in force is not known", Command: "volctl volume modify data iops=200",
+		Subject: `volume "data"`, Message: "it is unknown whether modifying iops=200 had an effect", Command: "volctl volume modify data iops=200",
 	}, snapshot)
 
 	h.volctl("volume", "modify", "data", "iops=200")

@@ -16,7 +16,7 @@ import (
 // of that command.
 func TestPendingCallFails(t *testing.T) {
 	t.Parallel()
-	const try, giveUp, means = "NodeUnstageVolume: failed in the plugin: no such backend", "volctl volume deregister data --force --forget", "the plugin is then never told"
+	const try, giveUp, means = "NodeUnstageVolume: failed in the plugin: no such backend", "volctl volume deregister data --force --forget", "the plugin then never receives these calls"
 	h := newRecorded(t, "5s", func(c *csitest.Config) { c.Modify = true })
 	h.register("data", "single-node-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "a")

@@ -312,7 +312,7 @@ func TestSealingKey(t *testing.T) {
 	h.lives()
 	h.gave(mark, csitest.NodeStage, value)
 	r = h.try("volume", "register", h.file("external_id: x\nsecrets: {word: {sealed: true}, other: {sealed: true}}\n"))
-	if r.code != 4 || !strings.Contains(r.err, `secret "other" of volume "data" is to be kept as it is sealed, and the agent has no sealed value of it`) {
+	if r.code != 4 || !strings.Contains(r.err, `cannot keep secret "other" of volume "data": the agent has no sealed value of it`) {
 		t.Errorf("nothing to keep: exit %d, %s", r.code, r.err)
 	}
 }

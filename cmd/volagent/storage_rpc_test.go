@@ -105,7 +105,7 @@ func TestModifyVolume(t *testing.T) {
 	// The plugin makes the change but does not answer in time.
 	h.fault(csitest.Fault{Method: csitest.ControllerModify, Delay: 5 * time.Second})
 	h.refused(5, `unknown whether volume "data" was modified`, "volume", "modify", "data", "iops=400")
-	h.says("modifying iops=400 was not seen to end", "volume", "status", "data")
+	h.says("it is unknown whether modifying iops=400 had an effect", "volume", "status", "data")
 	h.volctl("volume", "modify", "data", "iops=400")
 	is("400")
 
@@ -119,7 +119,7 @@ func TestModifyVolume(t *testing.T) {
 	}
 	h.start("rec")
 	is("400")
-	h.says("to go on with it: volctl volume modify data iops=500", "volume", "status", "data")
+	h.says("to continue: volctl volume modify data iops=500", "volume", "status", "data")
 	h.volctl("volume", "modify", "data", "iops=500")
 	is("500")
 	h.saysNot("not seen to end", "volume", "status", "data")

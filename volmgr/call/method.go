@@ -1,6 +1,6 @@
-// Package call declares the CSI calls that the agent makes: their names and properties, their
-// requests and answers, and the capabilities and secrets in them. The packages that need calls and
-// the client that sends them share these types, so they do not import each other.
+// Package call declares the CSI calls of the agent: their names and properties, their requests and
+// answers, and the capabilities and secrets in them. Packages that need calls and the client that
+// sends them share these types. Without this package, they would have to import each other.
 package call
 
 import (
@@ -8,10 +8,10 @@ import (
 	"slices"
 )
 
-// Method names a CSI call.
+// Method is the name of a CSI call, or of a step of the agent itself.
 type Method string
 
-// The CSI calls.
+// These are the CSI calls that the agent can make.
 const (
 	ControllerPublish   Method = "ControllerPublishVolume"
 	NodeStage           Method = "NodeStageVolume"
@@ -43,22 +43,22 @@ const (
 	ListHealth           Method = "ControllerListVolumeHealth"
 )
 
-// Service is the CSI service that a method belongs to.
+// Service is the CSI service that answers a method.
 type Service string
 
-// The services whose calls concern volumes. Group snapshots belong to a service of their own, which
-// the controller part of a plugin serves, too.
+// These are the services whose calls concern volumes. Group snapshots have their own service in
+// CSI, but the controller part of a plugin serves it.
 const (
 	Node       Service = "node"
 	Controller Service = "controller"
 )
 
-// properties are the facts about one method that decisions need.
+// properties holds the facts about a method on which decisions depend.
 type properties struct {
 	service Service
 
-	// late is set if the call changes something. Such a call may still take effect after its
-	// deadline.
+	// late is set if the call changes storage or mounts. Such a call may still take effect after
+	// its deadline.
 	late bool
 }
 
@@ -96,7 +96,7 @@ var methods = map[Method]properties{
 // Methods returns all methods, in alphabetical order.
 func Methods() []Method { return slices.Sorted(maps.Keys(methods)) }
 
-// Service returns the service that answers the method. It is Node for an unknown method.
+// Service returns the service that answers the method. For an unknown method, it returns Node.
 func (k Method) Service() Service {
 	if p, ok := methods[k]; ok {
 		return p.service

@@ -1,9 +1,9 @@
 package call
 
-// AccessMode is CSI's VolumeCapability.AccessMode, in the spelling that users type.
+// AccessMode is the access mode of a CSI volume capability, in the spelling of users.
 type AccessMode string
 
-// The seven access modes.
+// These are the seven access modes.
 const (
 	SingleNodeReaderOnly   AccessMode = "single-node-reader-only"
 	SingleNodeWriter       AccessMode = "single-node-writer"
@@ -14,27 +14,27 @@ const (
 	MultiNodeMultiWriter   AccessMode = "multi-node-multi-writer"
 )
 
-// AccessModes lists all access modes, narrowest first.
+// AccessModes lists all access modes, the most restrictive first.
 var AccessModes = []AccessMode{
 	SingleNodeReaderOnly, SingleNodeWriter, SingleNodeSingleWriter, SingleNodeMultiWriter,
 	MultiNodeReaderOnly, MultiNodeSingleWriter, MultiNodeMultiWriter,
 }
 
-// Writable reports whether a claim in this mode may ever write.
+// Writable reports whether a claim in this mode can write.
 func (m AccessMode) Writable() bool {
 	return m != SingleNodeReaderOnly && m != MultiNodeReaderOnly
 }
 
-// AttachmentMode says whether an alloc gets a file system or a block device.
+// AttachmentMode decides whether an alloc gets a file system or a block device.
 type AttachmentMode string
 
-// The two attachment modes.
+// These are the two attachment modes.
 const (
 	FileSystem  AttachmentMode = "file-system"
 	BlockDevice AttachmentMode = "block-device"
 )
 
-// Capability is one way in which a volume may be claimed.
+// Capability is one combination of modes in which an alloc may claim a volume.
 type Capability struct {
 	Access     AccessMode     `json:"access_mode"`
 	Attachment AttachmentMode `json:"attachment_mode"`

@@ -5,27 +5,27 @@ import (
 	"slices"
 )
 
-// MountOptions are passed to the plugin for volumes with a file system.
+// MountOptions holds the options that the plugin uses to mount a volume with a file system.
 type MountOptions struct {
 	FSType     string   `json:"fs_type,omitempty"`
 	MountFlags []string `json:"mount_flags,omitempty"`
 }
 
-// TopologyRequest says where a created volume must or should be reachable.
+// TopologyRequest names the places from which a new volume must or should be reachable.
 type TopologyRequest struct {
 	Required  []map[string]string `json:"required,omitempty"`
 	Preferred []map[string]string `json:"preferred,omitempty"`
 }
 
-// Given reports whether the request names a place.
+// Given reports whether the request names any place.
 func (t TopologyRequest) Given() bool { return len(t.Required)+len(t.Preferred) > 0 }
 
-// Equal reports whether the options mean the same. A missing list equals an empty one.
+// Equal reports whether both options have the same meaning. A missing list equals an empty one.
 func (o MountOptions) Equal(other MountOptions) bool {
 	return o.FSType == other.FSType && slices.Equal(o.MountFlags, other.MountFlags)
 }
 
-// Shown returns the options for show, which prints an empty value as "none".
+// Shown returns the options in the form that messages print. Empty options print as "none".
 func (o MountOptions) Shown() any {
 	if o.FSType == "" && len(o.MountFlags) == 0 {
 		return ""
@@ -39,7 +39,7 @@ func (t TopologyRequest) Equal(other TopologyRequest) bool {
 	return same(t.Required, other.Required) && same(t.Preferred, other.Preferred)
 }
 
-// Shown returns the request for show, which prints an empty value as "none".
+// Shown returns the request in the form that messages print. An empty request prints as "none".
 func (t TopologyRequest) Shown() any {
 	if !t.Given() {
 		return ""

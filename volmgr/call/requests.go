@@ -2,8 +2,8 @@ package call
 
 import "time"
 
-// The client adapts each request to the plugin: it leaves out fields that the plugin's capabilities
-// forbid.
+// The types in this file contain all fields that CSI may need. The client omits the fields that the
+// plugin's capabilities do not allow.
 
 // ControllerPublishRequest asks the plugin to connect a volume to a node (CSI
 // ControllerPublishVolume).
@@ -26,8 +26,8 @@ type ControllerUnpublishRequest struct {
 	Secrets    Secrets
 }
 
-// NodeStageRequest asks the plugin to mount a volume at its staging path, an existing directory
-// (CSI NodeStageVolume).
+// NodeStageRequest asks the plugin to mount a volume at its staging path (CSI NodeStageVolume). The
+// staging path must be an existing directory.
 type NodeStageRequest struct {
 	ExternalID  string
 	StagingPath string
@@ -36,15 +36,15 @@ type NodeStageRequest struct {
 	MountFlags  []string
 	MountGroup  string // gid, in digits; sent only to a plugin with VOLUME_MOUNT_GROUP
 
-	// PublishContext is ControllerPublishVolume's answer. It is sent only to a plugin with that
-	// call.
+	// PublishContext is the publish context that ControllerPublishVolume returned. It is empty for
+	// a plugin without that call.
 	PublishContext map[string]string
 	VolumeContext  map[string]string
 	Secrets        Secrets
 }
 
-// NodePublishRequest asks the plugin to mount a volume at one alloc's target. The plugin creates
-// the target in an existing directory (CSI NodePublishVolume).
+// NodePublishRequest asks the plugin to mount a volume at the target of one alloc (CSI
+// NodePublishVolume). The plugin creates the target. Its parent directory must exist.
 type NodePublishRequest struct {
 	ExternalID     string
 	StagingPath    string // empty if the plugin does not stage
@@ -71,11 +71,12 @@ type NodeUnstageRequest struct {
 	StagingPath string
 }
 
-// CreateVolumeRequest asks for storage. A request with the same name returns the same volume.
+// CreateVolumeRequest asks the plugin to create a volume. A repeated request with the same name
+// returns the same volume.
 type CreateVolumeRequest struct {
 	Name         string
-	CapacityMin  int64 // bytes; 0 is any
-	CapacityMax  int64 // bytes; 0 is no limit
+	CapacityMin  int64 // bytes; 0 means any
+	CapacityMax  int64 // bytes; 0 means no limit
 	Capabilities []Capability
 	FSType       string
 	MountFlags   []string
@@ -83,27 +84,29 @@ type CreateVolumeRequest struct {
 	Mutable      map[string]string // mutable_parameters; sent only to a plugin with MODIFY_VOLUME
 	Topology     TopologyRequest
 
-	// SnapshotID or CloneID, an external id, names the source of the volume.
+	// SnapshotID or CloneID is the external id of the source of the new volume. At most one is set.
 	SnapshotID string
 	CloneID    string
 	Secrets    Secrets
 }
 
-// CreateVolumeResult describes the volume that the plugin created or already had.
+// CreateVolumeResult describes the volume that the plugin created. The volume may have existed
+// before.
 type CreateVolumeResult struct {
 	ExternalID string
-	Capacity   int64 // bytes; 0 is unknown
+	Capacity   int64 // bytes; 0 means unknown
 	Context    map[string]string
 	Topologies []map[string]string
 }
 
-// DeleteVolumeRequest asks the plugin to destroy storage. A volume that does not exist is no error.
+// DeleteVolumeRequest asks the plugin to delete a volume. The call succeeds if the volume does not
+// exist.
 type DeleteVolumeRequest struct {
 	ExternalID string
 	Secrets    Secrets
 }
 
-// ValidateRequest asks whether an existing volume supports the requested use.
+// ValidateRequest asks the plugin whether an existing volume supports the given use.
 type ValidateRequest struct {
 	ExternalID    string
 	Capabilities  []Capability
@@ -114,79 +117,80 @@ type ValidateRequest struct {
 	Secrets       Secrets
 }
 
-// StatsRequest asks how full a volume is (CSI NodeGetVolumeStats).
+// StatsRequest asks the plugin how full a volume is (CSI NodeGetVolumeStats).
 type StatsRequest struct {
 	ExternalID  string
 	Path        string // target or staging path
 	StagingPath string // empty if the plugin does not stage
 }
 
-// ExpandRequest asks for more storage (CSI ControllerExpandVolume).
+// ExpandRequest asks the plugin to enlarge the storage of a volume (CSI ControllerExpandVolume).
 type ExpandRequest struct {
 	ExternalID  string
 	CapacityMin int64 // bytes
-	CapacityMax int64 // bytes; 0 is no limit
+	CapacityMax int64 // bytes; 0 means no limit
 	Capability  Capability
 	FSType      string
 	MountFlags  []string
 	Secrets     Secrets
 }
 
-// ExpandResult is the new size of the storage.
+// ExpandResult describes the storage after an expansion.
 type ExpandResult struct {
 	Capacity int64 // bytes
-	// NodeRequired means that NodeExpandVolume must follow.
+	// NodeRequired is set if NodeExpandVolume must follow.
 	NodeRequired bool
 }
 
-// NodeExpandRequest asks the node service to enlarge a volume's contents, such as its file system,
-// to the size of the storage (CSI NodeExpandVolume).
+// NodeExpandRequest asks the plugin to enlarge the contents of a volume to the size of its storage
+// (CSI NodeExpandVolume). The contents are, for example, a file system.
 type NodeExpandRequest struct {
 	ExternalID  string
 	Path        string // target or staging path
 	StagingPath string // empty if the plugin does not stage
 	CapacityMin int64  // bytes
-	CapacityMax int64  // bytes; 0 is no limit
+	CapacityMax int64  // bytes; 0 means no limit
 	Capability  Capability
 	FSType      string
 	MountFlags  []string
 	Secrets     Secrets
 }
 
-// ModifyRequest asks for a change of mutable parameters (CSI ControllerModifyVolume).
+// ModifyRequest asks the plugin to change mutable parameters (CSI ControllerModifyVolume).
 type ModifyRequest struct {
 	ExternalID string
 	Mutable    map[string]string
 	Secrets    Secrets
 }
 
-// ListVolumesRequest asks for one page of a plugin's volumes.
+// ListVolumesRequest asks the plugin for one page of its volumes.
 type ListVolumesRequest struct {
-	MaxEntries int32  // 0 leaves the number to the plugin
+	MaxEntries int32  // 0 lets the plugin choose
 	Token      string // Next of the previous page; empty for the first page
 }
 
-// VolumePage is one page of a plugin's volumes.
+// VolumePage is one page of the list of a plugin's volumes.
 type VolumePage struct {
 	Entries []StorageVolume
 	Next    string // empty on the last page
 }
 
-// StorageVolume is a volume as its plugin's controller reports it.
+// StorageVolume describes a volume as the plugin's controller reports it.
 type StorageVolume struct {
 	ExternalID string
-	Capacity   int64 // bytes; 0 is unknown
+	Capacity   int64 // bytes; 0 means unknown
 	Context    map[string]string
 	Topologies []map[string]string
-	SnapshotID string // the source, if the plugin reports it
+	SnapshotID string // the snapshot from which the volume was created, if the plugin reports it
 	CloneID    string
 
-	// PublishedNodes are node ids. Not every plugin reports them.
+	// PublishedNodes holds the ids of the nodes to which the volume is connected. It is empty for a
+	// plugin that does not report them.
 	PublishedNodes []string
 	Condition      *Condition // only from a plugin with VOLUME_CONDITION
 }
 
-// CapacityRequest asks how much storage can be created.
+// CapacityRequest asks the plugin how much storage it can still create.
 type CapacityRequest struct {
 	Capabilities []Capability
 	FSType       string
@@ -195,14 +199,15 @@ type CapacityRequest struct {
 	Topology     map[string]string // segments; sent only to a plugin with VOLUME_ACCESSIBILITY_CONSTRAINTS
 }
 
-// CapacityResult is the amount of storage that can be created, in bytes.
+// CapacityResult is the amount of storage that the plugin can still create, in bytes.
 type CapacityResult struct {
 	Available int64
-	Largest   *int64 // for one volume; nil if the plugin does not say
+	Largest   *int64 // the largest possible volume; nil if the plugin does not report it
 	Smallest  *int64
 }
 
-// SnapshotRequest asks for a snapshot. A request with the same name returns the same snapshot.
+// SnapshotRequest asks the plugin to create a snapshot. A repeated request with the same name
+// returns the same snapshot.
 type SnapshotRequest struct {
 	Name       string
 	SourceID   string // the volume's external id
@@ -210,40 +215,40 @@ type SnapshotRequest struct {
 	Secrets    Secrets
 }
 
-// Snapshot is a snapshot as its plugin reports it.
+// Snapshot describes a snapshot as the plugin reports it.
 type Snapshot struct {
 	ID       string
 	SourceID string // the volume's external id
-	GroupID  string // the group snapshot that it belongs to, if any
-	Size     int64  // bytes that a volume made from it needs; 0 is unknown
+	GroupID  string // the group snapshot that contains this snapshot, if any
+	Size     int64  // the size in bytes of a volume made from the snapshot; 0 means unknown
 	Created  time.Time
-	// Ready means that a volume can be made from it.
+	// Ready is set if a volume can be created from the snapshot.
 	Ready bool
 }
 
-// SnapshotRef names one snapshot for a delete or a query.
+// SnapshotRef identifies the snapshot that a call deletes or queries.
 type SnapshotRef struct {
 	ID      string
 	Secrets Secrets
 }
 
-// ListSnapshotsRequest asks for one page of a plugin's snapshots.
+// ListSnapshotsRequest asks the plugin for one page of its snapshots.
 type ListSnapshotsRequest struct {
-	SourceID   string // only of this volume, by its external id
-	ID         string // only this one
-	MaxEntries int32  // 0 leaves the number to the plugin
+	SourceID   string // external id of a volume; selects its snapshots
+	ID         string // id of a snapshot; selects only that snapshot
+	MaxEntries int32  // 0 lets the plugin choose
 	Token      string // Next of the previous page; empty for the first page
 	Secrets    Secrets
 }
 
-// SnapshotPage is one page of a plugin's snapshots.
+// SnapshotPage is one page of the list of a plugin's snapshots.
 type SnapshotPage struct {
 	Entries []Snapshot
 	Next    string // empty on the last page
 }
 
-// GroupSnapshotRequest asks for snapshots of several volumes at one moment. A request with the same
-// name returns the same snapshots.
+// GroupSnapshotRequest asks the plugin for snapshots of several volumes at the same moment. A
+// repeated request with the same name returns the same snapshots.
 type GroupSnapshotRequest struct {
 	Name       string
 	SourceIDs  []string // the volumes' external ids
@@ -251,7 +256,7 @@ type GroupSnapshotRequest struct {
 	Secrets    Secrets
 }
 
-// GroupSnapshot is a group of snapshots as its plugin reports it.
+// GroupSnapshot describes a group of snapshots as the plugin reports it.
 type GroupSnapshot struct {
 	ID        string
 	Snapshots []Snapshot
@@ -259,15 +264,15 @@ type GroupSnapshot struct {
 	Ready     bool // all snapshots are ready
 }
 
-// GroupSnapshotRef names one group snapshot and its members for a delete or a query.
+// GroupSnapshotRef identifies the group snapshot, with its members, that a call deletes or queries.
 type GroupSnapshotRef struct {
 	ID          string
 	SnapshotIDs []string
 	Secrets     Secrets
 }
 
-// HealthRequest asks for the health of a volume. The node call (CSI NodeGetVolumeHealth) uses the
-// paths, and the controller call (ControllerGetVolumeHealth) uses the secrets.
+// HealthRequest asks the plugin for the health of a volume. The node call (CSI NodeGetVolumeHealth)
+// uses the paths, and the controller call (CSI ControllerGetVolumeHealth) uses the secrets.
 type HealthRequest struct {
 	ExternalID  string
 	Path        string // target; may be empty
@@ -275,28 +280,27 @@ type HealthRequest struct {
 	Secrets     Secrets
 }
 
-// ListHealthRequest asks for one page of the volumes that have problems.
+// ListHealthRequest asks the plugin for one page of the volumes that have problems.
 type ListHealthRequest struct {
 	MaxEntries int32
 	Token      string
 	Secrets    Secrets
 }
 
-// Health lists the problems that a plugin reports for one volume. It has no entries if there are
-// none.
+// Health lists the problems of one volume. The list is empty for a healthy volume.
 type Health struct {
 	ExternalID string
 	Entries    []Condition
 }
 
-// HealthPage is one page of the volumes that have problems.
+// HealthPage is one page of the list of volumes with problems.
 type HealthPage struct {
 	Entries []Health
 	Next    string // empty on the last page
 }
 
-// The severities of a Condition. A plugin with a newer specification may send others, which are
-// stored as "status N".
+// These are the severities of a Condition. A plugin with a newer specification may send others. The
+// agent stores those as "status N".
 const (
 	Degraded     = "degraded"     // usable, but impaired
 	Inaccessible = "inaccessible" // not usable; for a storage backend: unreachable
@@ -307,31 +311,31 @@ const (
 // Condition is one problem that a plugin reports.
 type Condition struct {
 	Severity string `json:"severity"`
-	Reason   string `json:"reason,omitempty"` // CamelCase, for machines
+	Reason   string `json:"reason,omitempty"` // a word in CamelCase, for programs
 	Message  string `json:"message,omitempty"`
 }
 
-// Usage says how much there is of one resource, such as bytes or inodes, and how much of it is
-// used.
+// Usage is the total and the used amount of one resource, such as bytes or inodes.
 type Usage struct {
 	Total     int64 `json:"total"`
 	Used      int64 `json:"used"`
 	Available int64 `json:"available"`
 }
 
-// TotalOnly reports whether the plugin gave a total without saying how much of it is used. The CSI
+// TotalOnly reports whether the plugin reported a total, but not the used amount. The CSI
 // specification (VolumeUsage) allows that, for example for a block device.
 func (u Usage) TotalOnly() bool { return u.Used == 0 && u.Available == 0 }
 
-// Stats describes how full a volume is. A field is nil if the plugin does not report it.
+// Stats describes how full a volume is. A field is nil if the plugin does not report that resource.
 type Stats struct {
 	Bytes  *Usage `json:"bytes,omitempty"`
 	Inodes *Usage `json:"inodes,omitempty"`
-	// Condition is the problem that a plugin with VOLUME_CONDITION reports, if any.
+	// Condition is the problem that a plugin with VOLUME_CONDITION reports. It is nil if there is
+	// none.
 	Condition *Condition `json:"condition,omitempty"`
 }
 
-// String describes a condition, as in "inaccessible, PathDown: no path to the array".
+// String returns a text for the condition, such as "inaccessible, PathDown: no path to the array".
 func (c Condition) String() string {
 	words := c.Severity
 	if c.Reason != "" {

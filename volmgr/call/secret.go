@@ -1,11 +1,11 @@
 package call
 
-// MaxSecret is the maximum length of a secret's value, in bytes. CSI limits a whole map of secrets
-// to 4 KiB. The higher limit leaves room for a key file.
+// MaxSecret is the largest length of a secret's value, in bytes. CSI limits a whole map of secrets
+// to 4 KiB. The higher limit permits a key file.
 const MaxSecret = 64 << 10
 
-// SecretRef names the source of a secret's value, which is read when a call needs it. Exactly one
-// field is set.
+// SecretRef names the source of a secret's value. The agent reads the value when a call needs it.
+// Exactly one field is set.
 type SecretRef struct {
 	File       string `json:"file,omitempty"`
 	Credential string `json:"credential,omitempty"`
@@ -14,8 +14,8 @@ type SecretRef struct {
 	// Sealed is an encrypted value. It is valid only for one secret of one volume.
 	Sealed string `json:"sealed,omitempty"`
 
-	// Literal is a value that is about to be sealed. Keep stands for the sealed value that the
-	// volume already has. No record holds either of them.
+	// Literal is a value that the agent has yet to seal. Keep is set to keep the sealed value that
+	// the volume already has. Records contain neither of them.
 	Literal Secret `json:"-"`
 	Keep    bool   `json:"-"`
 }
@@ -30,17 +30,17 @@ func (r SecretRef) Sources() (n int) {
 	return n
 }
 
-// Secret holds a secret's value behind a pointer, so that no printer, logger
-// or encoder that walks a structure can reach it.
+// Secret holds a secret's value behind a pointer. A printer, logger or encoder that walks a
+// structure therefore cannot reach it.
 type Secret struct{ value *string }
 
-// NewSecret wraps a value.
+// NewSecret returns a Secret with the given value.
 func NewSecret(v string) Secret { return Secret{value: &v} }
 
 // Given reports whether the secret has a value, even an empty one.
 func (s Secret) Given() bool { return s.value != nil }
 
-// Reveal returns the value, for code that sends, seals or checks it.
+// Reveal returns the value. Only code that sends, seals or checks the value may call it.
 func (s Secret) Reveal() string {
 	if s.value == nil {
 		return ""
@@ -48,14 +48,14 @@ func (s Secret) Reveal() string {
 	return *s.value
 }
 
-// String hides the value.
+// String returns "***" in place of the value.
 func (Secret) String() string { return "***" }
 
-// GoString hides the value from %#v.
+// GoString returns "***" in place of the value, for the format %#v.
 func (Secret) GoString() string { return "***" }
 
-// MarshalText hides the value from encoders.
+// MarshalText returns "***" in place of the value, for encoders.
 func (Secret) MarshalText() ([]byte, error) { return []byte("***"), nil }
 
-// Secrets are the secrets that one RPC carries.
+// Secrets holds the secrets that one RPC carries, by key.
 type Secrets map[string]Secret

@@ -31,7 +31,7 @@ func TestSecretNeverPrints(t *testing.T) {
 			}
 		}
 		for name, marshal := range map[string]func(any) ([]byte, error){"json": json.Marshal, "xml": xml.Marshal} {
-			if got, _ := marshal(v); strings.Contains(string(got), value) { // an error has no output
+			if got, _ := marshal(v); strings.Contains(string(got), value) { // an encoder that fails returns no output
 				t.Errorf("%s of %T holds the value: %s", name, v, got)
 			}
 		}

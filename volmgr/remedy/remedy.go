@@ -1,20 +1,20 @@
-// Package remedy names the repairs that the domain proposes. A remedy is a value: its kind and its
-// subjects. The package suggest turns a remedy into a command. So the domain contains no
-// command-line text, and tests compare decisions instead of words.
+// Package remedy defines the commands and advice that the domain proposes as values. A remedy has a
+// kind and its subjects, and the package suggest turns it into a command. The domain therefore
+// contains no command-line text, and tests can compare decisions in place of words.
 package remedy
 
 import "slices"
 
-// Remedy is one repair. The zero value proposes nothing.
+// Remedy is one proposed solution of a problem. The zero value proposes nothing.
 type Remedy struct {
 	Kind     Kind
-	Subjects []string // in the order of the constructor's arguments
+	Subjects []string // in the order that the kind requires
 }
 
-// Kind says what a remedy does.
+// Kind is the kind of action that a remedy proposes.
 type Kind string
 
-// The kinds of remedies.
+// These are the kinds of remedies.
 const (
 	ShowVolume       Kind = "show volume"
 	AwaitFree        Kind = "await free volume"
@@ -54,10 +54,11 @@ const (
 	Undrain          Kind = "undrain host"
 )
 
-// Of returns a remedy of a kind for its subjects.
+// Of returns a remedy of the given kind for the given subjects.
 func Of(k Kind, subjects ...string) Remedy { return Remedy{Kind: k, Subjects: subjects} }
 
-// Advice returns a remedy that consists of the given words. It is empty if there are none.
+// Advice returns a remedy that consists of the given words. If words is empty, it returns an empty
+// remedy.
 func Advice(words string) Remedy {
 	if words == "" {
 		return Remedy{}
@@ -68,7 +69,7 @@ func Advice(words string) Remedy {
 // Empty reports whether the remedy proposes nothing.
 func (r Remedy) Empty() bool { return r.Kind == "" }
 
-// Or returns the remedy, or another one if it is empty.
+// Or returns the remedy r, or other if r is empty.
 func (r Remedy) Or(other Remedy) Remedy {
 	if r.Empty() {
 		return other
@@ -76,7 +77,7 @@ func (r Remedy) Or(other Remedy) Remedy {
 	return r
 }
 
-// Equal reports whether both propose the same.
+// Equal reports whether both remedies propose the same action.
 func (r Remedy) Equal(o Remedy) bool {
 	return r.Kind == o.Kind && slices.Equal(r.Subjects, o.Subjects)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// words gives each kind of remedy its wording. It is the only table of them.
+// words contains the text of each kind of remedy.
 var words = map[remedy.Kind]func(s []string) string{
 	remedy.ShowVolume:       command("volctl volume status %s"),
 	remedy.CreateAgain:      func(s []string) string { return Command("volctl volume create %s %s", s[0], Options(s[1:])) },
@@ -26,7 +26,7 @@ var words = map[remedy.Kind]func(s []string) string{
 	remedy.DetachWithout:    command("volctl volume detach %s %s --without-plugin=%s"),
 	remedy.DetachAll:        command("volctl volume detach %s --all"),
 	remedy.DetachUnneeded:   text("detach one that is not needed, then ask again: volctl volume list"),
-	remedy.Unmount:          command("volctl umount %s"), // it names the services that use the mount
+	remedy.Unmount:          command("volctl umount %s"), // umount(8) names the services that use the mount
 	remedy.ListSnapshots:    command("volctl volume snapshot list --plugin %s"),
 	remedy.ShowPlugin:       command("volctl plugin status %s"),
 	remedy.ShowPluginLog:    command("volctl plugin logs %s"),
@@ -64,7 +64,7 @@ var words = map[remedy.Kind]func(s []string) string{
 	},
 }
 
-// Words returns the command of a remedy, sometimes with words around it. It returns "" for an empty
+// Words returns the command of a remedy, sometimes inside a sentence. It returns "" for an empty
 // remedy.
 func Words(r remedy.Remedy) string {
 	if r.Empty() {
@@ -73,10 +73,10 @@ func Words(r remedy.Remedy) string {
 	return words[r.Kind](r.Subjects)
 }
 
-// Hint returns a remedy in words, or the given advice if there is no remedy.
+// Hint returns the words of a remedy or, if the remedy is empty, the given advice.
 func Hint(r remedy.Remedy, advice string) string { return cmp.Or(Words(r), advice) }
 
-// command words a remedy as one command; format is that of Command.
+// command returns a function that formats a remedy as one command. Command documents the format.
 func command(format string) func([]string) string {
 	return func(subjects []string) string {
 		args := make([]any, len(subjects))
@@ -87,7 +87,7 @@ func command(format string) func([]string) string {
 	}
 }
 
-// text words a remedy that has no subject.
+// text returns a function that returns a fixed text, for a remedy without subjects.
 func text(s string) func([]string) string { return func([]string) string { return s } }
 
 func forceDetach(s []string) string {

@@ -7,78 +7,79 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// The steps that happen only on this host. The other steps are CSI calls, by their names.
+// These steps happen only on this host. All other steps are CSI calls and have the names of those
+// calls.
 const (
 	Plan     call.Method = "plan"      // record that calls for one more side will be made
-	Doubt    call.Method = "doubt"     // record that a mount is missing or broken, before it is made again
+	Doubt    call.Method = "doubt"     // record that a mount is missing or broken, before the agent makes it again
 	Bind     call.Method = "bind"      // mount the target at Claim.At
 	Unbind   call.Method = "unbind"    // remove that mount
 	Own      call.Method = "own"       // give the volume's root the requested owner and mode
-	Take     call.Method = "take"      // record that a claim is mounted, after its mounts waited for an expansion
+	Take     call.Method = "take"      // record that a claim is mounted after its mounts waited for an expansion
 	Unmount  call.Method = "unmount"   // unmount a target or the staging path without a call to the plugin
 	Prove    call.Method = "prove"     // proof of unmount: nothing on the host uses the device
 	EndWatch call.Method = "end-watch" // end the watches: no late mount appeared
 	Free     call.Method = "free"      // delete a claim that has nothing left to undo
 	Wait     call.Method = "wait"      // nothing can be done now; Reason says why
-	Settled  call.Method = "settled"   // there is nothing to do
+	Settled  call.Method = "settled"   // the volume needs no step
 )
 
 // Action is one step. Next decides it, an executor carries it out, and Apply records its outcome.
 type Action struct {
 	Kind  call.Method
-	Alloc string // the claim that the step is for, if it is for one
+	Alloc string // the claim that the step serves; empty for a step of the volume
 
 	// Path is the staging path for a stage or unstage, and the target for a publish or unpublish.
-	// It is the own directory for a bind or unbind, and any of these paths for a Doubt.
+	// For a bind or unbind, it is the own directory. For a Doubt, it can be any of these paths.
 	Path string
 
-	// How limits the means that an Unmount or Unbind may use.
+	// How selects the means that an Unmount or Unbind may use.
 	How Without
 
-	// This field is set on a pending call.
+	// Pending is set if the step makes a pending call.
 	Pending bool
 
-	// Dead marks the Doubt of a mount that exists and must be undone.
+	// Dead is set on a Doubt about a mount that exists but no longer works and must be undone.
 	Dead bool
 
 	// NodeID is an argument of ControllerPublish and ControllerUnpublish.
 	NodeID string
 
-	// Sure marks a ControllerUnpublish after which no earlier ControllerPublish can still take
-	// effect. If it succeeds, the volume is disconnected and stays so.
+	// Sure is set on a ControllerUnpublish that no late ControllerPublish can reverse. If the call
+	// succeeds, the volume stays disconnected.
 	Sure bool
 
-	// Uses is the value that a Plan records.
+	// Uses holds the sides that a Plan stores as its intent.
 	Uses Uses
 
 	// Size is the size that an expansion must reach, in bytes.
 	Size int64
 
-	// Reason says why a Wait waits. Cause classifies that reason.
+	// Reason explains why a Wait waits. Cause is the class of that reason.
 	Reason string
 	Cause  Cause
 }
 
-// Cause classifies the reasons for which a volume waits.
+// Cause is the class of the reason why a volume waits.
 type Cause string
 
-// The causes of a Wait.
+// These are the causes of a Wait.
 const (
 	CauseHalted   Cause = "halted"  // the agent sends no call at all
 	CausePlugin   Cause = "plugin"  // the plugin is not ready
-	CauseBackoff  Cause = "backoff" // a step failed and is not due yet
+	CauseBackoff  Cause = "backoff" // a step failed and its retry is not due yet
 	CauseForeign  Cause = "foreign" // a mount that no record explains is in the way
 	CauseHung     Cause = "hung"    // a mount does not answer
-	CauseWatch    Cause = "watch"   // a late effect may still come
-	CauseLeftover Cause = "debt"    // pending calls of a forced deregister of the same storage come first
+	CauseWatch    Cause = "watch"   // an earlier call may still have a late effect
+	CauseLeftover Cause = "debt"    // the pending calls of a forced deregister of the same storage must be made before
 	CauseExpand   Cause = "expand"  // the volume must be expanded first
-	CauseOwner    Cause = "owner"   // a claim's owner is gone, and the claim will be detached
+	CauseOwner    Cause = "owner"   // the owner of a claim has ended, and the agent will detach the claim
 	CauseDown     Cause = "down"    // this host is going down, and the volume is no longer mounted
 	CauseInvalid  Cause = "invalid" // the record holds a state that this release does not know
 )
 
-// Key names the step for retries. A volume that fails at one step does not delay the steps that do
-// not depend on it.
+// Key returns the name of the step for its retries. After a failed step, the agent continues with
+// the steps that do not depend on it.
 func (a Action) Key() string { return string(a.Kind) + "/" + a.Alloc }
 
 // RPC reports whether the step is a call to the plugin.
@@ -91,21 +92,20 @@ func (a Action) RPC() bool {
 	}
 }
 
-// Forward reports whether the step makes something that another step undoes.
+// Forward reports whether the step makes a side, which another step undoes.
 func (a Action) Forward() bool {
 	return a.Kind == call.ControllerPublish || a.Kind == call.NodeStage || a.Kind == call.NodePublish || a.Kind == Bind
 }
 
-// Wanted reports whether wanted claims need the step: it makes something, or it completes a mount
-// that was made.
+// Wanted reports whether the step serves a wanted claim: it makes a mount, or it completes one.
 func (a Action) Wanted() bool { return a.Forward() || a.Kind == Own }
 
 // Outcome is the result of a step. The zero value is plain success.
 type Outcome struct {
 	Err *CallError
 
-	// Unsent is set if the step failed before any call or change. The side that it should make or
-	// undo is unchanged.
+	// Unsent is set if the step failed before it sent a call or changed the host. The side is then
+	// in its earlier state.
 	Unsent bool
 
 	// Warning is set if a step counts as done although the plugin reported a failure.
@@ -114,24 +114,25 @@ type Outcome struct {
 	// Mount is the mount at Action.Path after a forward step. It is nil if there is none.
 	Mount *MountIdentity
 
-	// Devices are the block devices found at Action.Path. Their numbers are valid in the boot Boot.
+	// Devices holds the block devices found at Action.Path. Device numbers are valid only in the
+	// boot Boot.
 	Devices []Device
 	Boot    string
 
 	// Sight is the state of Action.Path after the step. It is nil if the path was not checked.
 	Sight *Sight
 
-	// PublishContext is part of ControllerPublishVolume's answer.
+	// PublishContext is the publish context that ControllerPublishVolume returned.
 	PublishContext map[string]string
 
 	// ReadOnly is set if ControllerPublishVolume connected the volume read-only.
 	ReadOnly bool
 
-	// Unseen is a mount that an Unmount or Unbind detached lazily, so it may still be in use.
+	// Unseen is a mount that the step detached lazily. Processes may still use it.
 	Unseen *Unseen
 
-	// Capacity is the size that an expansion reached, in bytes; 0 is unknown. With NodeRequired,
-	// NodeExpandVolume must follow.
+	// Capacity is the size that an expansion reached, in bytes. Zero means unknown. NodeRequired is
+	// set if NodeExpandVolume must follow.
 	Capacity     int64
 	NodeRequired bool
 
@@ -139,7 +140,7 @@ type Outcome struct {
 	StageSuspect bool
 }
 
-// over reports whether the late effect that a watch expects can no longer happen.
+// over reports whether the late effect of a watch has become impossible.
 func (o Observed) over(w Watch) bool {
 	if w.Attachment {
 		return o.AttachmentOver
@@ -147,50 +148,51 @@ func (o Observed) over(w Watch) bool {
 	return o.WatchOver
 }
 
-// Observed is the state of the host and the plugin at one moment. It is never stored.
+// Observed is the state of the host and the plugin at one moment. The agent never stores it.
 type Observed struct {
-	// Halt says why the agent makes no calls at all. It is empty if the agent may make them.
+	// Halt says why the agent sends no calls at all. It is empty if the agent may send calls.
 	Halt string
 
-	// Down is set while this host goes down. The agent then removes mounts and stagings even if
-	// claims want them, and makes nothing. The claims stay.
+	// Down is set while this host goes down. The agent then removes mounts and stagings and makes
+	// no new ones. The claims themselves stay.
 	Down bool
 
 	// Boot is the boot id of the host.
 	Boot   string
 	Plugin PluginView
 
-	// This field describes the pending calls of a forced deregister of the same storage, if there are
-	// any.
+	// Leftover describes the pending calls that a forced deregister of the same storage left. It is
+	// empty if there are none.
 	Leftover string
 
-	// Pending is the record of these calls and PendingTry is the last attempt at one. Each is nil
-	// if it is not known.
+	// Pending is the record that holds the pending calls. PendingTry is the last attempt to make
+	// one of them. Each is nil if it is unknown.
 	Pending    *Record
 	PendingTry *Attempt
 
-	// AtWork says why the storage must not be changed yet. It is empty if it may be changed.
+	// AtWork says why the agent must not change the storage yet. It is empty if the agent may.
 	AtWork string
 
-	// Staging is the sight of the staging path. Targets and Binds hold the sights of all claims, by
-	// alloc.
+	// Staging is the observed state of the staging path. Targets and Binds hold the observed states
+	// of the targets and the own directories, by alloc.
 	Staging Sight
 	Targets map[string]Sight
 	Binds   map[string]Sight
 
-	// Watched holds the sights of the watched paths, by path.
+	// Watched holds the observed state of each watched path, by path.
 	Watched map[string]Sight
 
-	// WatchOver is set once no call of unknown outcome can still have an effect on a mount.
-	// AttachmentOver is set once none can still connect or disconnect the volume.
+	// WatchOver is set once no earlier call can still change a mount. AttachmentOver is set once no
+	// earlier call can still connect or disconnect the volume.
 	WatchOver      bool
 	AttachmentOver bool
 
-	// Parked holds the Action.Key of each step that failed and whose retry is not due yet.
+	// Parked holds the Action.Key of each failed step whose retry is not due yet.
 	Parked map[string]bool
 }
 
-// left reports whether a side is no longer as it was made, or must be undone.
+// left reports whether a side that was present has changed its state, or has failed and must be
+// undone.
 func left(was, now Side) bool {
 	return was == Present && now != Present || was != Failed && now == Failed
 }
@@ -201,32 +203,32 @@ type Event struct {
 	Volume  string
 	Alloc   string
 	Plugin  string
-	Part    string // the plugin's part, if the plugin has several
-	Step    string // the step that the event is about, if any: a Kind or an RPC
+	Part    string // the part of the plugin, if the plugin has several
+	Step    string // the step that caused the event: a Kind or an RPC; empty if none did
 	Message string
 }
 
-// EventRefused is the type of the event for a claim that was not admitted. It is the only event
-// that a caller can cause any number of times.
+// EventRefused is the type of the event for a refused claim. It is the only type of event that a
+// caller can cause without limit.
 const EventRefused = "claim-refused"
 
 type progressKey struct{}
 
-// WithProgress returns a context in which a step can report its progress.
+// WithProgress returns a context in which a step can report its progress to the given function.
 func WithProgress(ctx context.Context, tell func(words string)) context.Context {
 	return context.WithValue(ctx, progressKey{}, tell)
 }
 
-// Progress reports how far a step is, in words, to the function of WithProgress if there is one. A
-// step calls it only as often as a person can read.
+// Progress passes the progress of a step, in words, to the function that WithProgress set. It does
+// nothing if no function is set. A step should report only as often as a person can read.
 func Progress(ctx context.Context, words string) {
 	if tell, ok := ctx.Value(progressKey{}).(func(string)); ok {
 		tell(words)
 	}
 }
 
-// Awaited is the error of a wait for a volume that did not succeed. At is the last attempt at the
-// awaited step.
+// Awaited is the error of a failed wait for a volume. At is the last attempt at the step that the
+// caller waited for.
 type Awaited struct {
 	Err error
 	At  Attempt
@@ -235,7 +237,7 @@ type Awaited struct {
 // Error implements error. It returns the message of Err.
 func (a *Awaited) Error() string { return a.Err.Error() }
 
-// Unwrap lets errors.As find both the reason and the failed call.
+// Unwrap returns both the reason and the failed call, so that errors.As finds either of them.
 func (a *Awaited) Unwrap() []error {
 	if a.At.Err == nil {
 		return []error{a.Err}
@@ -243,31 +245,32 @@ func (a *Awaited) Unwrap() []error {
 	return []error{a.Err, a.At.Err}
 }
 
-// expands reports whether the attempt was at a step of an expansion.
+// expands reports whether the attempted step is part of an expansion.
 func (at *Attempt) expands() bool {
 	return at != nil && (at.Action.Kind == call.ControllerExpand || at.Action.Kind == call.NodeExpand)
 }
 
-// Attempt is the current step of a volume and its history. It lives in memory only.
+// Attempt is the current step of a volume, with its failures so far. The agent keeps it only in
+// memory.
 type Attempt struct {
 	Action  Action
-	Err     *CallError // the last failure, nil if none
+	Err     *CallError // the last failure; nil if the step has not failed
 	Tries   int
-	First   time.Time // time of the first try in this row of failures
-	Next    time.Time // time of the next try, or when a wait ends; zero: not by itself
+	First   time.Time // time of the first failure since the last success
+	Next    time.Time // time of the next try or the end of the wait; zero if neither is scheduled
 	Running bool
 
 	// Progress describes the progress of the running step. It is empty if that is unknown.
 	Progress string
-	Unsent   bool // the last failure came before any call or change
+	Unsent   bool // the last failure happened before any call or change
 }
 
-// failing reports whether the step fails in a way that needs a person's attention.
+// failing reports whether the step has a failure that needs a person's attention.
 func (at *Attempt) failing() bool {
 	return at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter)
 }
 
-// unusable reports whether the plugin was asked to make the volume usable and failed.
+// unusable reports whether the plugin failed to make the volume usable.
 func (at *Attempt) unusable() bool {
 	if at == nil || at.Err == nil || at.Unsent || at.Err.Unsent {
 		return false

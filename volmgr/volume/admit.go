@@ -11,43 +11,46 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// ErrDetaching is a refusal that ends by itself, because the conflicting claim is being detached.
-// It is also an ErrRefused.
+// ErrDetaching is the kind of a refusal that a retry can overcome, because the conflicting claim is
+// being detached. It wraps ErrRefused.
 var ErrDetaching = fmt.Errorf("being detached: %w", ErrRefused)
 
-// Request asks for a claim.
+// Request describes the claim that a caller asks for.
 type Request struct {
 	Alloc string
 	Terms
 
-	// MountFlags are the flags of the volume's mount, which all its claims share. They are no term
-	// of one claim.
+	// MountFlags are the flags of the volume's mount. All claims of a volume share them, so they
+	// are not part of the Terms of a claim.
 	MountFlags []string
 
-	// Guard is At, if the agent may set a guard on it. Otherwise it is nil.
+	// Guard describes the directory At if the agent may set a guard on it. Otherwise it is nil.
 	Guard *GuardedDir
 
-	// AtFD is a descriptor that the caller has open on At. It is nil if the caller lends none.
+	// AtFD is a descriptor that the caller has open on At. It is nil if the caller passes none.
 	AtFD *Descriptor
 
-	// Owners tells which owners are gone. If it is nil, none is.
+	// Owners reports which owners have ended. If it is nil, all owners count as alive.
 	Owners Owners
 
-	// Draining refuses new claims, because the host is being emptied.
+	// Draining is set while the host is being emptied. Admit then refuses every new claim.
 	Draining bool
 
-	// The paths at which the volume is staged and published if the claim is admitted.
+	// StagingPath and the path after it are where the agent stages and publishes the volume if it
+	// admits the claim.
 	StagingPath string
 	Target      string
 }
 
-// Private is Claim.Private for the claim that the request asks for.
+// Private returns the value of Claim.Private for the requested claim.
 func (q Request) Private() bool { return q.At != "" || q.Owner.Kind == OwnerRuntime }
 
-// Admit decides on a claim by the modes in force and returns the record with the claim. A repeated
-// equal request by the same alloc is admitted without a change. Admit refuses with ErrDetaching if
-// waiting helps, and otherwise with ErrRefused. The message names the conflicting claims and a way
-// to free the volume. A claim whose owner is gone counts as being detached.
+// Admit decides whether a request gets a claim and returns the record with that claim. The decision
+// depends on the modes in force. If the alloc already has an equal claim, Admit changes nothing.
+//
+// Admit refuses with ErrDetaching if a retry can succeed, and otherwise with ErrRefused. The
+// message names the conflicting claims and a way to free the volume. A claim whose owner has ended
+// counts as being detached.
 func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	v := r.Volume
 	if v.Provision != Provisioned {
@@ -110,7 +113,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	}), nil
 }
 
-// begun returns the record prepared for its first claim.
+// begun returns the record prepared for its first claim. It sets the mode and the paths.
 func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
 	r.Node.Mode = mode
 	if !r.Held() || r.Node.StagingPath == "" {
@@ -121,20 +124,20 @@ func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
 	switch r.Node.Attached {
 	case Absent:
 		r.Node.NodeID = p.NodeID
-	case Present: // left by a claim that was detached without the plugin, maybe in another mode
+	case Present: // a claim left this side when it was detached without the plugin, maybe in another mode
 		r.Node.Attached, r.Node.Proven = Unknown, false
 	}
 
 	return r
 }
 
-// apart refuses an own directory that another claim of the volume has.
+// apart returns an error if another claim of the volume already has the requested own directory.
 func apart(r Record, req Request) error {
 	if req.At == "" {
 		return nil
 	}
 
-	for _, c := range r.Claims { // at most one claim has it
+	for _, c := range r.Claims { // at most one claim has this directory
 		if c.At == req.At {
 			return Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
 				WithRemedy(remedy.Of(remedy.DetachClaim, r.Volume.ID, c.Alloc))
@@ -144,8 +147,9 @@ func apart(r Record, req Request) error {
 	return nil
 }
 
-// again decides on a request by an alloc that already has a claim. If the earlier owner is gone,
-// for example because its service was restarted, the earlier claim counts as being detached.
+// again decides on a request by an alloc that already has a claim. If the owner of that claim has
+// ended, the claim counts as being detached. This happens, for example, after a restart of a
+// service.
 func again(r Record, c Claim, req Request) error {
 	if !c.Wanted {
 		return &Error{
@@ -157,7 +161,7 @@ func again(r Record, c Claim, req Request) error {
 
 	asked := req.Terms
 	if c.ownedAs(asked.Owner) {
-		asked.Owner = c.Owner // another process may ask for a mount that exists
+		asked.Owner = c.Owner // another process may ask for a mount that already exists
 	}
 
 	differ := c.differences(asked)
@@ -172,8 +176,8 @@ func again(r Record, c Claim, req Request) error {
 		WithRemedy(remedy.Of(remedy.DetachClaim, r.Volume.ID, c.Alloc))
 }
 
-// choose completes the mode of the request. It checks the mode against the volume's capabilities
-// and the mode in force.
+// choose returns the complete mode for the request. It checks the mode against the volume's
+// capabilities and the mode in force.
 func choose(r Record, req Request, caps Caps) (*Mode, error) {
 	if m := r.Node.Mode; len(r.Claims) > 0 {
 		switch {
@@ -210,8 +214,8 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		WithRemedy(remedy.Of(remedy.AddCapability))
 }
 
-// inForce returns the kind of a refusal that claims cause. It is ErrDetaching if all of them are
-// being detached, because the refusal then ends by itself.
+// inForce returns the kind of error for a refusal that these claims cause. It is ErrDetaching if
+// all of them are being detached, because a retry can then succeed.
 func inForce(claims ...Claim) error {
 	for _, c := range claims {
 		if c.Wanted {
@@ -221,11 +225,11 @@ func inForce(claims ...Claim) error {
 	return ErrDetaching
 }
 
-// fits applies the access matrix. Claims that are being detached still count. In a mode that many
-// claims may share it reads no claim, because there may be thousands.
+// fits checks the request against the access matrix. Claims that are being detached still count. In
+// a mode without a limit on claims it reads no claim, because there may be thousands.
 func fits(r Record, req Request, mode call.AccessMode, now time.Time) error {
 	if !req.ReadOnly && !mode.Writable() {
-		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
+		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which does not permit writing", r.Volume.ID, mode)
 	}
 
 	var blocks func(Claim) bool
@@ -252,8 +256,8 @@ func fits(r Record, req Request, mode call.AccessMode, now time.Time) error {
 	return inTheWay(r, mode, blocking, req.Owners, now)
 }
 
-// inTheWay returns the refusal with its message. The user must act on a claim with a live owner. A
-// claim whose owner is gone only needs time.
+// inTheWay returns the error that names the blocking claims. A user must act on a claim with a live
+// owner. A claim whose owner has ended needs only time.
 func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, now time.Time) error {
 	var names []string
 	kind, fix := ErrDetaching, remedy.Of(remedy.ShowVolume, r.Volume.ID)
@@ -284,9 +288,9 @@ func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, n
 	}
 }
 
-// Clash refuses a new claim whose paths are in use for another volume. The path may be the own
-// directory of another claim, or one where a forced deregister may have left a mount. The
-// first list has all records, the second one those of forced deregisters.
+// Clash refuses a new claim if one of its paths is in use for another volume. The path may be the
+// own directory of another claim. A forced deregister may also have left a mount there. The last two
+// parameters are all records, and the records of forced deregisters.
 func Clash(r Record, c Claim, others, owed []Record) error {
 	for _, o := range others {
 		for _, have := range o.Claims {
@@ -299,7 +303,7 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 
 	for _, o := range owed {
 		if o.Volume.Driver == r.Volume.Driver && o.Volume.ExternalID == r.Volume.ExternalID {
-			continue // the same storage: its claims wait until everything is undone
+			continue // same storage: its claims wait until the agent has undone the old sides
 		}
 
 		paths := []string{o.Node.StagingPath}
@@ -309,7 +313,7 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 
 		for _, path := range paths {
 			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
-				return Errorf(ErrRefused, "%s may still hold what was left when volume %q (external_id %q) was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
+				return Errorf(ErrRefused, "%s may still have a mount of volume %q (external_id %q), which was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
 					WithRemedy(remedy.Of(remedy.SeeOrGiveUpCalls, o.Volume.ID))
 			}
 		}
@@ -318,8 +322,8 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 	return nil
 }
 
-// Detach marks a claim as no longer wanted. It returns ErrNotFound if there is none. It changes
-// nothing if the claim is already being detached.
+// Detach marks a claim as no longer wanted. It returns ErrNotFound if the alloc has no claim. It
+// changes nothing if the claim is already being detached.
 func Detach(r Record, alloc string) (Record, error) {
 	c, ok := r.Claims[alloc]
 	if !ok {
@@ -332,7 +336,7 @@ func Detach(r Record, alloc string) (Record, error) {
 	return r.with(c.unwanted()), nil
 }
 
-// IsDetaching reports whether the refusal err ends by itself.
+// IsDetaching reports whether err is a refusal that a retry can overcome.
 func IsDetaching(err error) bool { return errors.Is(err, ErrDetaching) }
 
 func (q Request) wish() string {
@@ -357,7 +361,7 @@ func list(caps []call.Capability) string {
 	return strings.Join(words, ", ")
 }
 
-// Unused returns an error while the volume has claims or pending calls, or while anything of it is
+// Unused returns an error while the volume has claims or pending calls, or while any side of it is
 // on this host.
 func Unused(r Record) error {
 	id := r.Volume.ID
@@ -376,7 +380,7 @@ func Unused(r Record) error {
 		return Errorf(ErrRefused, "the claim of %s on volume %q is still being detached", strings.Join(names, ", "), id).
 			WithRemedy(remedy.Of(remedy.AwaitFree, id))
 	case len(r.PendingCalls()) > 0:
-		return Errorf(ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.PendingCalls(), ", ")).
+		return Errorf(ErrRefused, "plugin %q has pending calls for volume %q: %s", r.Volume.PluginID, id, strings.Join(r.PendingCalls(), ", ")).
 			WithRemedy(remedy.Of(remedy.ShowPlugin, r.Volume.PluginID))
 	case r.Held():
 		return Errorf(ErrRefused, "volume %q is still being taken off this host", id).
@@ -386,8 +390,8 @@ func Unused(r Record) error {
 	return nil
 }
 
-// detached returns the remedy that detaches the claims. Detach refuses a claim whose owner is
-// alive, so a remedy for that owner comes first.
+// detached returns the remedy that detaches the claims of the volume. A live owner would prevent
+// the detach, so the remedy for a live owner takes precedence.
 func (r Record) detached() remedy.Remedy {
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
@@ -397,23 +401,23 @@ func (r Record) detached() remedy.Remedy {
 	return remedy.Of(remedy.DetachAll, r.Volume.ID)
 }
 
-// Room refuses a volume that is not on this host yet if its plugin can have no more volumes here.
-// The limit is NodeGetInfo.max_volumes_per_node of CSI; 0 is no limit. The first list has all
-// records, the second one those of forced deregisters. A storage volume counts once if anything of
-// it may be here, also while its claims are being detached. The error is ErrRefused.
+// Room returns ErrRefused if the plugin cannot have another volume on this host and the volume is
+// not here yet. The limit is NodeGetInfo.max_volumes_per_node of CSI; 0 means no limit. A storage
+// volume counts once while any side of it may be here, even if its claims are being detached. The
+// last two parameters are all records, and the records of forced deregisters.
 func Room(r Record, p PluginInfo, others, owed []Record) error {
 	if p.MaxVolumes <= 0 || r.Held() {
 		return nil
 	}
 
-	here := map[string]string{} // storage → id
+	here := map[string]string{} // from storage to volume id
 	for _, o := range slices.Concat(owed, others) {
 		if o.Volume.PluginID == r.Volume.PluginID && o.Held() {
 			here[LeftoverKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID
 		}
 	}
 
-	delete(here, LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)) // a volume that was deregistered by force still has its place
+	delete(here, LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)) // after a forced deregister, the volume still counts
 	if int64(len(here)) < p.MaxVolumes {
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// offering returns a volume that may be claimed in the given modes.
+// offering returns a record of an unclaimed volume that offers the given modes.
 func offering(modes ...call.AccessMode) volume.Record {
 	r := volume.Record{Volume: volume.Volume{ID: "data", PluginID: "p"}}
 	for _, m := range modes {
@@ -35,7 +35,7 @@ func writer(alloc string) volume.Request {
 	return q
 }
 
-// admit makes a claim and fails the test if the claim is refused.
+// admit returns the record with the requested claim. It fails the test if the claim is refused.
 func admit(t *testing.T, r volume.Record, q volume.Request) volume.Record {
 	t.Helper()
 	next, err := volume.Admit(r, q, volume.PluginInfo{}, now)
@@ -45,8 +45,8 @@ func admit(t *testing.T, r volume.Record, q volume.Request) volume.Record {
 	return next
 }
 
-// in returns a record with claims in a mode. It does not use Admit, so that combinations that Admit
-// refuses can be tested too.
+// in returns a record with readers and writers in a mode. It does not call Admit, because Admit
+// refuses some of the tested combinations.
 func in(mode call.AccessMode, readers, writers int) volume.Record {
 	r := offering(mode)
 	if readers+writers == 0 {
@@ -64,7 +64,7 @@ func in(mode call.AccessMode, readers, writers int) volume.Record {
 	return r
 }
 
-// TestAccessMatrix lists which claims are admitted beside which others.
+// TestAccessMatrix checks which claims Admit permits beside which existing claims.
 func TestAccessMatrix(t *testing.T) {
 	type claims struct{ readers, writers int }
 	none, oneR, oneW, both := claims{0, 0}, claims{1, 0}, claims{0, 1}, claims{1, 1}
@@ -117,7 +117,8 @@ func TestAccessMatrix(t *testing.T) {
 	}
 }
 
-// A claim that is being detached still counts, but the refusal describes it as such.
+// TestRefusalWording checks that a refusal says which claims are being detached. Such claims still
+// count.
 func TestRefusalWording(t *testing.T) {
 	held := in(call.SingleNodeWriter, 0, 1)
 	dying, err := volume.Detach(held, "holder-0")
@@ -147,7 +148,7 @@ func TestRefusalWording(t *testing.T) {
 		{"own earlier one", dying, writer("holder-0"), true,
 			`the earlier claim of "holder-0" on volume "data" is still being detached (unpublishing)`, "volctl volume status data"},
 		{"write in a mode nobody writes in", in(call.MultiNodeReaderOnly, 1, 0), writer("new"), false,
-			`volume "data" is claimed in mode multi-node-reader-only, which nobody may write in`, ""},
+			`volume "data" is claimed in mode multi-node-reader-only, which does not permit writing`, ""},
 	} {
 		_, err := volume.Admit(tt.r, tt.q, volume.PluginInfo{}, now)
 		var e *volume.Error
@@ -207,7 +208,8 @@ func with(q volume.Request, change func(*volume.Request)) volume.Request {
 	return q
 }
 
-// The first claim sets the mode that all claims share, and the end of the last claim clears it.
+// TestModeInForce checks that the first claim sets the shared mode and the end of the last claim
+// clears it.
 func TestModeInForce(t *testing.T) {
 	r := offering(call.SingleNodeMultiWriter)
 	r.Volume.MountOptions = call.MountOptions{FSType: "xfs", MountFlags: []string{"noatime"}}
@@ -235,7 +237,7 @@ func TestModeInForce(t *testing.T) {
 	}
 }
 
-// A repeated equal request gets the same answer and changes nothing.
+// TestAdmitAgain checks that a repeated equal request succeeds and changes nothing.
 func TestAdmitAgain(t *testing.T) {
 	ask := with(writer("a"), func(q *volume.Request) { q.At = "/srv"; q.MountFlags = []string{"nodev"} })
 	r := admit(t, offering(call.SingleNodeWriter), ask)
@@ -284,7 +286,8 @@ func TestAdmitRefusesWhatIsNotReady(t *testing.T) {
 	}
 }
 
-// Admit and Detach return new records and leave the old one unchanged.
+// TestRecordsAreValues checks that Admit and Detach return new records and never change the old
+// one.
 func TestRecordsAreValues(t *testing.T) {
 	old := admit(t, offering(call.SingleNodeMultiWriter), writer("a"))
 	claims := maps.Clone(old.Claims)

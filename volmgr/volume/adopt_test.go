@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// notedVolume returns a volume that was connected and staged. It has the claims of a writer a, and
-// of a reader b whose own directory is /at.
+// notedVolume returns a connected and staged volume with two claims: a writer "a", and a reader "b"
+// whose own directory is /at.
 func notedVolume() volume.Record {
 	mode := call.Capability{Access: call.MultiNodeSingleWriter, Attachment: call.FileSystem}
 	id := func(n uint64) *volume.MountIdentity { return &volume.MountIdentity{Boot: "boot", Device: "8:1", ID: n} }
@@ -37,7 +37,7 @@ func notedVolume() volume.Record {
 	}
 }
 
-// asNoted returns the observation in which all mounts of a record are present.
+// asNoted returns an observation in which every mount of the record is present.
 func asNoted(r volume.Record) volume.Observed {
 	see := func(m *volume.MountIdentity) volume.Sight {
 		if m == nil {
@@ -55,8 +55,9 @@ func asNoted(r volume.Record) volume.Observed {
 	return o
 }
 
-// A claim is adopted if its volume is still mounted. It then needs no step, also after the next
-// agent has loaded it. Claims whose mounts are missing never lead to an unmount of a present mount.
+// TestAdopt checks that Adopt keeps the claims of a volume that is still mounted. The volume then
+// needs no step, even after the next agent has loaded it. Claims with missing mounts must not lead
+// to an unmount of a present mount.
 func TestAdopt(t *testing.T) {
 	other := volume.Sight{Seen: volume.SeenMount, Identity: volume.MountIdentity{Boot: "boot", Device: "8:9", ID: 99}}
 	none := volume.Sight{}
@@ -123,8 +124,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// walk takes up to n steps. Each of them succeeds and changes no mount. None may unmount a present
-// mount.
+// walk runs up to n steps and returns their kinds. Each step succeeds and changes no mount. The
+// test fails if a step unmounts a present mount.
 func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) (kinds []call.Method) {
 	t.Helper()
 	o.WatchOver = true
@@ -149,14 +150,14 @@ func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) 
 		}
 		kinds = append(kinds, a.Kind)
 		if len(kinds) == n && (a.Forward() || a.Kind == volume.Doubt || at.Seen == volume.SeenDead) {
-			return kinds // repairs continue as after any restart
+			return kinds // the repairs from here on are the same as after any restart
 		}
 		r, _ = volume.Apply(r, a, volume.Outcome{Boot: o.Boot})
 	}
 	return kinds
 }
 
-// An adopted reader excludes other writers.
+// TestAdoptedCountsAsWriter checks that an adopted reader excludes other writers.
 func TestAdoptedCountsAsWriter(t *testing.T) {
 	r := notedVolume()
 	o := asNoted(r)
@@ -172,7 +173,8 @@ func TestAdoptedCountsAsWriter(t *testing.T) {
 	}
 }
 
-// Notes are combined into one record for each volume. The newest note decides.
+// TestGather checks that Gather combines notes into one record for each volume, and that the newest
+// note decides.
 func TestGather(t *testing.T) {
 	r := notedVolume()
 	r.Volume.RegisteredAt = time.Unix(9, 0)
@@ -196,8 +198,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// A note is written when a claim is mounted and when its mounts change. It is removed with the
-// claim. The steps in between write no note.
+// TestRenoted checks that the agent writes a note when a claim is mounted and when its mounts
+// change. The agent removes the note with the claim. Other steps write no note.
 func TestRenoted(t *testing.T) {
 	full := notedVolume()
 	alter := func(fn func(r *volume.Record, c *volume.Claim)) volume.Record {
@@ -246,7 +248,7 @@ func TestRenoted(t *testing.T) {
 	}
 }
 
-// A note with missing or impossible values is refused.
+// TestNoteCheck checks that a note with missing or impossible values is refused.
 func TestNoteCheck(t *testing.T) {
 	good, ok := volume.Noted(notedVolume(), "a")
 	if err := good.Check(); err != nil || !ok {

@@ -6,8 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestApart: if the node part and the controllers are separate, a step waits only for the part that
-// it calls, and it says so.
+// TestApart checks a plugin whose node part and controllers are separate. A step must wait only for
+// the part that it calls, and its reason must name that part.
 func TestApart(t *testing.T) {
 	const nodeLack, controllerLack = "the node part is down", "no controller is ready"
 	parts := func(node, controller volume.Service) volume.PluginView {
@@ -18,7 +18,7 @@ func TestApart(t *testing.T) {
 	}
 	up, down, unasked := volume.Service{Ready: true}, volume.Service{}, volume.Service{Unasked: true}
 	nodeUp, controllerUp := parts(up, down), parts(down, up)
-	claimed := func(r *volume.Record, o *volume.Observed) { // nothing is made yet
+	claimed := func(r *volume.Record, o *volume.Observed) { // no side is made yet
 		edit(r, func(c *volume.Claim) { c.State, c.Published, c.Mount = volume.Pending, volume.Absent, nil })
 		r.Node.Attached, r.Node.Staged, r.Node.Mount = volume.Absent, volume.Absent, nil
 		o.Targets, o.Staging = nil, volume.Sight{}

@@ -7,9 +7,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Apply records the outcome of a step in the record as it is now. The record may have changed since
-// Next decided, and an intent that was stored in between is kept. A step that no longer fits the
-// record changes nothing.
+// Apply returns the record with the outcome of a step. The record may have changed since Next chose
+// the step; Apply keeps an intent that was stored meanwhile. It ignores a step that no longer fits
+// the record.
 func Apply(r Record, a Action, out Outcome) (Record, []Event) {
 	next := apply(r, a, out)
 	return next, events(r, next, a, out)
@@ -49,8 +49,8 @@ func apply(r Record, a Action, out Outcome) Record {
 	return r
 }
 
-// after returns the state of a side after the call that makes it. A failed call may still have had
-// an effect.
+// after returns the state of a side after the call that makes it. If the call failed, the side may
+// exist all the same.
 func after(out Outcome) Side {
 	if out.Err != nil {
 		return Failed
@@ -58,9 +58,9 @@ func after(out Outcome) Side {
 	return Present
 }
 
-// undone returns the state of a side after the call that undoes it. After a failed call, there is
-// still something to undo. The code "Unimplemented" counts as success only for a side that may
-// never have been made.
+// undone returns the state of a side after the call that undoes it. After a failed call, the side
+// must still be undone. The code "Unimplemented" counts as success only for a side that may never
+// have been made.
 func undone(was Side, out Outcome) Side {
 	if out.Err == nil || was == Unknown && out.Err.Code == "Unimplemented" {
 		return Absent
@@ -87,12 +87,12 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		n.Attached, n.Proven = undone(n.Attached, out), false
 		switch {
 		case out.Err != nil && out.Err.Uncertain():
-			// Even if the plugin answered, its storage system may still be working on the call.
+			// The plugin answered, but its storage system may still be working on the call.
 			r = r.watching(lateDetach)
 		case n.Attached == Absent && a.Sure:
 			r = r.unwatched(func(w Watch) bool { return w == lateAttach })
 		case n.Attached == Absent && slices.Contains(n.Watches, lateAttach):
-			n.Attached = Unknown // the earlier ControllerPublishVolume may connect it again
+			n.Attached = Unknown // the earlier ControllerPublishVolume may connect the volume again
 		}
 
 		if r.Node.Attached == Absent {
@@ -109,7 +109,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 	return r
 }
 
-// releasing moves the claims that are being detached to a later state.
+// detaching sets the state of every unwanted claim whose mounts were undone.
 func (r Record) detaching(s ClaimState) Record {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Published == Absent && c.Bound == Absent {
@@ -147,7 +147,7 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		r = r.withoutPendingCall(call.NodeUnstage, a.Path)
 	}
 	if a.Pending {
-		return r // the host undid this side earlier
+		return r // the host has already undone this side
 	}
 	if r.Node.Staged = undone(r.Node.Staged, out); r.Node.Staged == Absent {
 		r.Node.Mount = nil
@@ -166,7 +166,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 			r = r.withoutPendingCall(call.NodeUnpublish, a.Path)
 		}
 		if !ok || c.Target != a.Path || a.Pending {
-			return r // a late mount of a claim that has ended, or a pending call
+			return r // the step belongs to a late mount of an ended claim, or to a pending call
 		}
 		if c.Published = undone(c.Published, out); c.Published == Absent {
 			c.Mount = nil
@@ -198,21 +198,22 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 	if out.StageSuspect || r.Node.refusedUnstaged(out) {
 		r.Node.Staged, r.Node.Mount = Failed, nil
 		if slices.ContainsFunc(r.Ordered(), func(o Claim) bool { return o.Published == Present }) {
-			r.Node.Staged = Unknown // staged again without an unstage before, which would break the other claims' mounts
+			r.Node.Staged = Unknown // the agent stages again without an unstage, which would break the mounts of other claims
 		}
 	}
 
 	return r
 }
 
-// refusedUnstaged reports whether the plugin refused a publish and may have lost the staging. If
-// the staging shows no mount, as for a block device, such a refusal is the only sign of that.
+// refusedUnstaged reports whether the plugin may have refused a publish because it lost the
+// staging. If the staging shows no mount, as for a block device, the refusal is the only sign of
+// that loss.
 func (n NodeSide) refusedUnstaged(out Outcome) bool {
 	return out.Err != nil && out.Err.Code == "FailedPrecondition" && n.Staged == Present && n.Mount == nil
 }
 
-// applyOwn records that the volume's root has the ownership that the claim asks for. This is true
-// only for the current mount of the claim.
+// applyOwn records that the volume's root has the requested ownership. It does so only if the claim
+// still has the mount on which the step worked.
 func applyOwn(r Record, a Action, out Outcome) Record {
 	c, ok := r.Claims[a.Alloc]
 	if !ok || out.Err != nil || c.Published != Present || c.Target != a.Path {
@@ -248,7 +249,7 @@ func applyBind(r Record, a Action, out Outcome) Record {
 	return r.promoted(c, a.Kind)
 }
 
-// taken moves a wanted claim to the mounted state once all of its mounts are there.
+// taken returns the claim in the mounted state if it is wanted and has all of its mounts.
 func (c Claim) taken() Claim {
 	if c.Wanted && c.State == Pending && c.Published == Present && c.owned() && (c.At == "" || c.Bound == Present) {
 		c.State = Mounted
@@ -256,10 +257,10 @@ func (c Claim) taken() Claim {
 	return c
 }
 
-// applyDoubt marks a side as unknown because its mount is missing, or as failed because its mount
-// is dead and must be undone. This is durable before the mount is made again or undone. Otherwise,
-// a crash could leave a mount that differs from the recorded one, or a call in progress that the
-// next agent does not expect.
+// applyDoubt marks a side as unknown if its mount is missing, or as failed if its mount no longer
+// works. The record must be on disk before the agent makes the mount again or undoes it. Otherwise,
+// the next agent after a crash could find a mount that it does not recognise, or miss a call in
+// progress.
 func applyDoubt(r Record, a Action) Record {
 	doubt := func(s *Side, m **MountIdentity) {
 		switch {
@@ -289,8 +290,8 @@ func applyDoubt(r Record, a Action) Record {
 	return r.with(c)
 }
 
-// applyFree deletes a claim that has nothing left to undo. The last claim needs the volume to be
-// off this host. If that claim was detached without the plugin, the volume may stay connected.
+// applyFree deletes a claim that needs no more steps. The last claim stays until the volume is off
+// this host. If that claim was detached without the plugin, the volume may stay connected.
 func applyFree(r Record, a Action) Record {
 	c, ok := r.Claims[a.Alloc]
 	if !ok || c.Wanted || c.Published != Absent || c.Bound != Absent {
@@ -302,7 +303,7 @@ func applyFree(r Record, a Action) Record {
 	return r.without(a.Alloc).cleared()
 }
 
-// union returns have, followed by the devices of more that it lacks.
+// union returns the devices of both lists, each once.
 func union(have, more []Device) []Device {
 	for _, m := range more {
 		if !slices.Contains(have, m) {
@@ -312,8 +313,8 @@ func union(have, more []Device) []Device {
 	return have
 }
 
-// moved returns the claims of before that are missing from now or have another state there, oldest
-// first. It sorts only these claims, because there may be thousands of others.
+// moved returns the claims that disappeared or changed their state between two records, oldest
+// first. It sorts only these claims, because a record may have thousands of others.
 func moved(before, now Record) []Claim {
 	some := map[string]Claim{}
 	for alloc, c := range before.Claims {
@@ -326,7 +327,7 @@ func moved(before, now Record) []Claim {
 	return before.Ordered()
 }
 
-// events describes the step and the differences between the two records.
+// events returns the events for a step and for the differences between the two records.
 func events(before, now Record, a Action, out Outcome) []Event {
 	id := now.Volume.ID
 	var evs []Event
@@ -366,7 +367,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 		case Own:
 			add("owned", a.Alloc, "the root of %s has %s", a.Path, now.Claims[a.Alloc].Own.Here())
 		case Unmount:
-			add("unmounted", a.Alloc, "unmounted %s on the host alone; the plugin is still to be told", a.Path)
+			add("unmounted", a.Alloc, "unmounted %s on the host without the plugin; the call to the plugin is pending", a.Path)
 		case Unbind:
 			add("unbound", a.Alloc, "unbound from %s", a.Path)
 		}
@@ -384,45 +385,44 @@ func events(before, now Record, a Action, out Outcome) []Event {
 	return evs
 }
 
-// Saving says how soon a change must be on disk.
+// Saving is the urgency of a change on its way to the disk.
 type Saving int
 
 const (
-	// SaveWithNext means with the next commit of any change.
+	// SaveWithNext saves the change with the next commit of any change.
 	SaveWithNext Saving = iota
-	// SaveAtOnce means soon enough to outlive the agent. The agent does not wait for the commit. If the
-	// host goes down before it, so do the mounts that the change describes, and the earlier record
+	// SaveAtOnce saves the change immediately, but the agent does not wait for the commit. If the
+	// host goes down before the commit, the described mounts are gone too. The earlier record then
 	// leads to the same result.
 	SaveAtOnce
-	// SaveFirst means before any step that depends on the change.
+	// SaveFirst saves the change before any step that depends on it.
 	SaveFirst
 )
 
-// Urgency says how soon a change of a record must be on disk. The agent waits for a change that
-// affects the next steps:
+// Urgency returns how soon the agent must save a change of a record. The agent waits for the commit
+// of these changes, because the next steps depend on them:
 //
-//   - the intent to use one more side
-//   - the proof that nothing here uses a device any more
-//   - a wanted side that failed or is no longer as recorded, because it is undone and made again
+//   - the intent to use another side
+//   - the proof that no process on this host still uses a device
+//   - a wanted side that failed or changed, because the agent undoes it and makes it again
 //
-// A caller may wait to hear that a claim is mounted or has ended, but no step depends on that. The
-// intent of the claim is on disk, and its next intent will be on disk before any step for it.
-// However, no further commit may ever come after a claim was mounted anew. Without a commit, the
-// next agent would not recognise the mount as that of the claim. These changes are saved at once.
-// All other checkpoints are saved with the next commit.
+// A caller may wait until a claim is mounted or has ended, but no step depends on that. The intent
+// of the claim is already on disk. These changes are still saved at once, because no later commit
+// may follow. Without the commit, the next agent would not recognise a repeated mount as that of
+// the claim. All other checkpoints are saved with the next commit.
 func Urgency(before, now Record) Saving {
 	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
 		return SaveFirst
 	}
 	if now.Volume.Expansion != before.Volume.Expansion {
-		return SaveFirst // users see it, and a volume that had to stay unused is used next
+		return SaveFirst // users see this change, and the next claim may use the volume
 	}
 
 	saving, paid := SaveWithNext, len(now.Node.PendingCalls) < len(before.Node.PendingCalls)
 	switch {
 	case len(before.Claims) == len(now.Claims):
 	case len(now.Claims) == 0 && now.Node.Attached != Absent:
-		return SaveFirst // ControllerUnpublishVolume is next, and a recorded claim would mean that it is not
+		return SaveFirst // ControllerUnpublishVolume is next; the next agent must know that the claim has ended
 	default:
 		saving = SaveAtOnce
 	}
@@ -430,7 +430,7 @@ func Urgency(before, now Record) Saving {
 	for alloc, c := range now.Claims {
 		was := before.Claims[alloc]
 		switch {
-		case c.Wanted && paid, // otherwise the same call would be repeated and undo the next mount
+		case c.Wanted && paid, // otherwise the next agent would repeat the call and undo a new mount
 			was.State != c.State && c.State != Mounted && c.State != ControllerDetached,
 			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)),
 			c.Wanted && before.Node.Attached != Failed && now.Node.Attached == Failed:
@@ -443,5 +443,5 @@ func Urgency(before, now Record) Saving {
 	return saving
 }
 
-// remade reports whether the mount is not the same as before.
+// remade reports whether a path now has another mount than before.
 func remade(before, now *MountIdentity) bool { return now != nil && now != before }

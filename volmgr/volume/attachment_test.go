@@ -10,14 +10,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// attachPlugin returns a ready plugin with ControllerPublishVolume and with staging.
+// attachPlugin returns a ready plugin with ControllerPublishVolume and staging.
 func attachPlugin() volume.PluginView {
 	return volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true}}}
 }
 
-// TestAttachmentWatched: a failed ControllerPublishVolume or ControllerUnpublishVolume is watched
-// unless the plugin refused it. The agent waits for its late effect until it knows that none can
-// come.
+// TestAttachmentWatched checks that the agent watches a failed ControllerPublishVolume or
+// ControllerUnpublishVolume, unless the plugin refused the call. The agent must wait until a late
+// effect has become impossible.
 func TestAttachmentWatched(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -43,8 +43,9 @@ func TestAttachmentWatched(t *testing.T) {
 	}
 }
 
-// TestLateDetachDecided: while a late effect of a ControllerUnpublishVolume is possible, the volume
-// is not connected, and the call is repeated. A restart of the plugin does not change that.
+// TestLateDetachDecided checks that the agent does not connect a volume while a late
+// ControllerUnpublishVolume is possible, and repeats that call. A restart of the plugin must not
+// change that.
 func TestLateDetachDecided(t *testing.T) {
 	r := attaching(t)
 	r.Node.Attached, r.Node.Watches = volume.Absent, []volume.Watch{{Attachment: true, Undo: true}}
@@ -62,9 +63,9 @@ func TestLateDetachDecided(t *testing.T) {
 	}
 }
 
-// TestLateAttachDecided: while a late effect of a ControllerPublishVolume is possible, an unwanted
-// volume is not disconnected. After that, a disconnect is final. If the volume is disconnected
-// earlier, its state is unknown.
+// TestLateAttachDecided checks that the agent does not disconnect an unwanted volume while a late
+// ControllerPublishVolume is possible. After that, a disconnect is final. After an earlier
+// disconnect, the connection counts as unknown.
 func TestLateAttachDecided(t *testing.T) {
 	r, err := volume.Detach(attaching(t), "a")
 	if err != nil {
@@ -90,7 +91,7 @@ func TestLateAttachDecided(t *testing.T) {
 	}
 }
 
-// attaching returns a volume with a claim for which nothing was made yet.
+// attaching returns a volume with a claim for which the agent has made no side yet.
 func attaching(t *testing.T) volume.Record {
 	t.Helper()
 	r, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), attachPlugin().Info, now)
@@ -100,9 +101,9 @@ func attaching(t *testing.T) volume.Record {
 	return r
 }
 
-// TestBlockedByDebt: while there are pending calls of a forced deregister for the same storage, no
-// call is made, in any state of the record. A claim for which nothing was made can still be
-// deleted.
+// TestBlockedByDebt checks that the agent sends no call while a forced deregister of the same
+// storage has pending calls. This holds in any state of the record. A claim without any side can
+// still be deleted.
 func TestBlockedByDebt(t *testing.T) {
 	o := volume.Observed{Plugin: attachPlugin(), Leftover: "a debt comes first", WatchOver: true, AttachmentOver: true}
 	r, err := volume.Detach(attaching(t), "a")
@@ -129,8 +130,8 @@ func TestBlockedByDebt(t *testing.T) {
 	t.Error("it does not wait")
 }
 
-// TestPendingCalls: the state of pending calls is reported. Once a try has failed, the report names
-// the command that gives them up.
+// TestPendingCalls checks the report about pending calls. After a failed try, the report must name
+// the command that discards the calls.
 func TestPendingCalls(t *testing.T) {
 	r := offering(call.SingleNodeWriter)
 	r.Node.PendingCalls = owed()
@@ -146,8 +147,8 @@ func TestPendingCalls(t *testing.T) {
 		words  []string
 	}{
 		{"being made", nil, up, false, []string{"are being made"}},
-		{"no plugin", nil, down, false, []string{"when plugin", giveUp, "never told"}},
-		{"failed", failed, up, true, []string{"the last try failed: NodeUnpublishVolume: Internal: no such target", giveUp, "never told"}},
+		{"no plugin", nil, down, false, []string{"when plugin", giveUp, "never receives"}},
+		{"failed", failed, up, true, []string{"the last try failed: NodeUnpublishVolume: Internal: no such target", giveUp, "never receives"}},
 	} {
 		c := r.PendingCallState(tt.at, tt.p)
 		for _, w := range tt.words {
@@ -163,7 +164,7 @@ func TestPendingCalls(t *testing.T) {
 	if suggest.Words(e.Else) != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), "no such target") {
 		t.Errorf("the volume's own status: %+v", e)
 	}
-	// The same storage has another id here.
+	// The same storage is registered with another id.
 	again := offering(call.SingleNodeWriter)
 	again.Volume.ID = "other"
 	e = volume.Explain(again, volume.Observed{Plugin: up, Leftover: "a debt comes first", Pending: &r, PendingTry: failed}, nil)

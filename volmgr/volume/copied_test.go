@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A record from an automatic copy is restored without wanted claims, and without any state that
+// TestCopied checks that a record from an automatic copy gets no wanted claims, and no state that
 // only the copy asserts.
 func TestCopied(t *testing.T) {
 	id := &volume.MountIdentity{ID: 7}

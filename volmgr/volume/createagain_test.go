@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestCreateAgain lists the commands that continue a create which was requested without a file.
+// TestCreateAgain checks the commands that continue a create which a user requested without a file.
 func TestCreateAgain(t *testing.T) {
 	writer := []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}
 	for want, v := range map[string]volume.Volume{

@@ -7,7 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The safety of data follows from observations and from the plugin's answers. It is never assumed.
+// TestDataSafe checks that the answer follows from observations and from the plugin's reports. The
+// agent must not assume that data is safe.
 func TestDataSafe(t *testing.T) {
 	made, other := volume.MountIdentity{Boot: "b", Device: "7:0", Root: "/", ID: 1}, volume.MountIdentity{Boot: "b", Device: "7:1", Root: "/", ID: 2}
 	sight := func(s volume.Seen) volume.Sight { return volume.Sight{Seen: s, Identity: made} }

@@ -7,7 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDeviceText decodes stored devices, including those from before sequence numbers were stored.
+// TestDeviceText checks that stored devices can be parsed, including those of releases that stored
+// no sequence number.
 func TestDeviceText(t *testing.T) {
 	for text, want := range map[string]volume.Device{
 		`"7:15"`:     {Number: "7:15"},

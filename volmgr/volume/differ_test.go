@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// A request that a volume satisfies has no differences. For any other request, each field that
-// differs is named.
+// TestDifferences checks that a request has no differences if the volume satisfies it. Otherwise,
+// each field that differs must be named.
 func TestDifferences(t *testing.T) {
 	made := Volume{
 		ID: "data", Name: "data", PluginID: "p", Created: true, CapacityMin: 10, Capacity: 12, CapacityMax: 100,

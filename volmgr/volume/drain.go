@@ -9,35 +9,35 @@ import (
 // Occupant is one claim or volume that keeps a host from being empty.
 type Occupant struct {
 	Volume string
-	Alloc  string // empty if it is not a claim
+	Alloc  string // empty if the occupant is a volume without claims
 	Owner  string // the owner of the claim, in words; empty if there is none
 
-	// Message says why it is still on the host. It is always set. Command is the command that ends
-	// this, and Else is the alternative if Command does not help.
+	// Message says why the claim or volume is still on the host. It is always set. Command removes
+	// the obstacle, and Else is the alternative if Command does not help.
 	Message string
 	Command remedy.Remedy
 	Else    remedy.Remedy
 }
 
-// Occupancy lists everything that keeps a host from being empty.
+// Occupancy lists all claims and volumes that keep a host from being empty.
 type Occupancy struct {
-	Waiting []Occupant // claims with live owners, which a person has to stop
-	Left    []Occupant // claims and volumes that the agent is taking off the host, or cannot
+	Waiting []Occupant // claims whose live owners a person must stop
+	Left    []Occupant // claims and volumes that the agent removes from the host, or fails to remove
 }
 
-// Empty reports whether nothing of any volume is on the host.
+// Empty reports whether the host is empty.
 func (o Occupancy) Empty() bool { return len(o.Waiting)+len(o.Left) == 0 }
 
-// Occupancy returns the parts of a record that keep the host from being empty. The record may be
-// one that a forced deregister kept. o is the current observation, and at is the last attempt at a
-// step. Occupancy is pure.
+// Occupancy returns the claims and volumes of a record that keep the host from being empty. The
+// record may belong to a forced deregister. o is the current observation, and at is the last
+// attempt at a step. Occupancy is pure.
 func (r Record) Occupancy(o Observed, at *Attempt, owners Owners) (all Occupancy) {
 	r = Past(r, owners)
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
 			all.Waiting = append(all.Waiting, Occupant{
 				Volume: r.Volume.ID, Alloc: c.Alloc, Owner: c.owner(owners), Command: c.StopOwner(r.Volume.ID),
-				Message: "its owner is to be stopped first",
+				Message: "its owner must be stopped first",
 			})
 
 			continue
@@ -60,7 +60,8 @@ func (c Claim) owner(owners Owners) string {
 	return c.Keeper().Describe(owners.View(c.Keeper()))
 }
 
-// leaving describes the progress of a detach or, with an empty claim, the remains of the volume.
+// leaving describes the progress of a detach. With an empty claim, it describes the sides of the
+// volume that are still on the host.
 func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	e := Explain(r, o, at)
 	out := Occupant{Volume: r.Volume.ID, Alloc: c.Alloc, Message: e.Summary, Command: e.Fix, Else: e.Else}
@@ -84,14 +85,14 @@ func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	case out.Command.Empty():
 		out.Command = remedy.Of(remedy.ShowVolume, r.Volume.ID)
 	case c.Alloc == "" || c.Wanted:
-	case how != WithPlugin: // gentler than the command of Explain, which is final
+	case how != WithPlugin: // a milder command than the one from Explain, which is the last resort
 		out.Else = remedy.Of(remedy.DetachWithout, r.Volume.ID, c.Alloc, string(how))
 	}
 
 	return out
 }
 
-// further returns the next stronger means for a detach without the plugin.
+// further returns the next stronger means of a detach without the plugin.
 func (w Without) further() Without {
 	if w == WithPlugin {
 		return ByUmount
@@ -99,7 +100,7 @@ func (w Without) further() Without {
 	return w.Stronger()
 }
 
-// StopOwner returns the remedy that ends the owner of a claim on a volume.
+// StopOwner returns the remedy that stops the owner of a claim on the volume with the given id.
 func (c Claim) StopOwner(id string) remedy.Remedy {
 	force := remedy.Of(remedy.ForceDetach, id, c.Alloc)
 	switch c.Owner.Kind {
@@ -108,11 +109,11 @@ func (c Claim) StopOwner(id string) remedy.Remedy {
 	case OwnerPID:
 		return remedy.Of(remedy.EndProcess, strconv.Itoa(c.Owner.PID))
 	case OwnerMount:
-		if !c.Keeper().ByMount() { // nothing is mounted there at the moment
+		if !c.Keeper().ByMount() { // the bind mount does not exist at the moment
 			return force
 		}
 
-		return remedy.Of(remedy.Unmount, c.At) // it names the services that use the mount
+		return remedy.Of(remedy.Unmount, c.At) // umount(8) names the services that use the mount
 	case OwnerRuntime:
 		return remedy.Of(remedy.StopContainers, c.Owner.Runtime, c.Owner.Volume)
 	default:

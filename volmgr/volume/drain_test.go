@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// living holds the owners that are alive. All others are gone.
+// living holds the live owners with their views. All other owners are gone.
 type living map[volume.Owner]volume.OwnerView
 
 func (l living) Gone(o volume.Owner) bool             { _, ok := l[o]; return !ok }
@@ -41,7 +41,7 @@ func TestOccupancy(t *testing.T) {
 		o       volume.Observed
 		at      *volume.Attempt
 		waiting bool
-		want    []string // parts of its message
+		want    []string // parts of the expected message
 	}{
 		{"a unit", record(unit, true), down, nil, true, []string{"web.service (pid 5, nginx)", "systemctl stop web.service"}},
 		{"nobody knows whether it lives", record(pid, true), down, nil, true, []string{"pid 7 (sh)", "kill 7"}},
@@ -76,7 +76,8 @@ func TestOccupancy(t *testing.T) {
 	}
 }
 
-// For each means without the plugin, the next stronger one is suggested.
+// TestOccupancyWithout checks that each means without the plugin leads to a suggestion of the next
+// stronger one.
 func TestOccupancyWithout(t *testing.T) {
 	for how, want := range map[volume.Without]string{volume.WithPlugin: "=umount", volume.ByUmount: "=force", volume.ByForce: "=lazy", volume.ByLazy: ""} {
 		c := volume.Claim{Alloc: "web", State: volume.Unpublishing, Published: volume.Unknown, Target: "/t", Without: how}
@@ -119,9 +120,9 @@ func TestStopCommand(t *testing.T) {
 	}
 }
 
-// On a host that is being drained, an existing claim gets the usual answer and no new claim is
-// made. This includes a claim that would wait for the end of another one, and one of an alloc whose
-// earlier claim has a dead owner.
+// TestAdmitDraining checks that a host that is being drained admits no new claim. A repeated
+// request for an existing claim gets its usual answer. A request counts as new if it would wait for
+// the end of another claim, or if its alloc has a claim with a dead owner.
 func TestAdmitDraining(t *testing.T) {
 	old := admit(t, offering(call.SingleNodeMultiWriter), writer("a"))
 	draining := func(q *volume.Request) { q.Draining = true }

@@ -9,37 +9,38 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// The sentinel errors. One package (agent/apiserver) turns them into API codes. A message that
-// wraps one says which action failed, on which object, and which action helps.
+// Each error of this package wraps one of these sentinels. The package agent/apiserver turns them
+// into API codes. The message says which action failed, on which object, and which action helps.
 var (
-	// ErrInvalid: the request cannot succeed unless it is changed.
+	// ErrInvalid means that the request cannot succeed unless it is changed.
 	ErrInvalid = errors.New("invalid")
-	// ErrNotFound: no such volume, claim or plugin.
+	// ErrNotFound means that the volume, claim or plugin does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrRefused: the current state does not allow it (in use, no capability, immutable).
+	// ErrRefused means that the current state does not allow the request. For example, the volume
+	// is in use or a field is immutable.
 	ErrRefused = errors.New("refused")
-	// ErrTimeout: the awaited result did not come in time.
+	// ErrTimeout means that the awaited result did not arrive in time.
 	ErrTimeout = errors.New("timed out")
-	// ErrStopping: the agent is being stopped. The request is stored, and the next agent continues
-	// it.
+	// ErrStopping means that the agent is being stopped. The request is stored, and the next agent
+	// continues it.
 	ErrStopping = errors.New("the agent is being stopped")
-	// ErrPluginUnavailable: the plugin is not ready.
+	// ErrPluginUnavailable means that the plugin is not ready.
 	ErrPluginUnavailable = errors.New("plugin unavailable")
 )
 
-// Error carries one of the sentinels, a message for people, and what helps: a remedy, or advice in
+// Error combines a sentinel, a message for people, and help. The help is a remedy or advice in
 // words.
 type Error struct {
 	Kind    error // one of the sentinels
 	Message string
-	Hint    string        // advice that is no command
-	Remedy  remedy.Remedy // a command, as a value
+	Hint    string        // advice in words, if no command helps
+	Remedy  remedy.Remedy // the command that helps, if any
 }
 
 // Error implements error. It returns only the message.
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap lets errors.Is find the sentinel.
+// Unwrap returns the sentinel for errors.Is.
 func (e *Error) Unwrap() error { return e.Kind }
 
 // Errorf returns an Error of the given kind.
@@ -59,7 +60,7 @@ func (e *Error) WithRemedy(r remedy.Remedy) *Error {
 	return e
 }
 
-// remedyOf returns the remedy of an error, if it has one.
+// remedyOf returns the remedy of an error, or an empty one if the error has none.
 func remedyOf(err error) remedy.Remedy {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -68,51 +69,53 @@ func remedyOf(err error) remedy.Remedy {
 	return e.Remedy
 }
 
-// Retry says which condition must be met before a failed call is worth a retry.
+// Retry names the condition under which a retry of a failed call can succeed.
 type Retry string
 
-// The Retry classes.
+// These are the values of Retry.
 const (
-	// RetryBackoff: the same call may succeed by itself later.
+	// RetryBackoff means that the same call may succeed later without any change.
 	RetryBackoff Retry = "backoff"
-	// RetryChange: arguments, secrets or the plugin must change first.
+	// RetryChange means that arguments, secrets or the plugin must change before a retry.
 	RetryChange Retry = "change"
-	// RetryNever: the plugin cannot do this.
+	// RetryNever means that the plugin cannot do the step at all.
 	RetryNever Retry = "never"
 )
 
-// Codes that are not from gRPC. They are used if the failed step was not an RPC, or if an RPC
-// answered OK and the host shows another result.
+// These codes do not come from gRPC. The agent uses them if a step that is not an RPC failed, or if
+// an RPC answered OK but the host shows another result.
 const (
 	CodeUnverified = "Unverified" // the plugin answered OK, but the mount table disagrees
 	CodeHost       = "Host"       // a step of the agent itself failed
 )
 
-// CallError is the failure of one step of a volume: an RPC or a step on the host.
+// CallError describes the failure of one step of a volume: an RPC, or a step on the host.
 type CallError struct {
-	Step    string // "NodeStageVolume", "bind"
-	Code    string // a gRPC code by name ("DeadlineExceeded"), CodeUnverified or CodeHost
+	Step    string // name of the step, such as "NodeStageVolume" or "bind"
+	Code    string // name of a gRPC code, such as "DeadlineExceeded", or CodeUnverified or CodeHost
 	Message string // the plugin's message
 	Retry   Retry
 
-	// Answered is false if the plugin may still be working on the call: after a deadline, a
-	// cancellation or a lost connection.
+	// Answered is false if the plugin may still be working on the call. This is so after a
+	// deadline, a cancellation or a lost connection.
 	Answered bool
 
-	// Unsent is set if the plugin never received the call. It says nothing about other calls.
+	// Unsent is set if this call never reached the plugin. Earlier calls may have reached it.
 	Unsent bool
 
-	// Remedy removes the obstacle; it is empty if none is known.
+	// Remedy solves the problem. It is empty if no remedy is known.
 	Remedy remedy.Remedy
 
-	// HeldBy lists the users that keep a mount busy ("pid 4711 rsync (backup.service), cwd").
+	// HeldBy lists the users that keep a mount busy, such as "pid 4711 rsync (backup.service),
+	// cwd".
 	HeldBy []string
 }
 
-// namedHolders is the number of users that an error message names. HeldBy has all of them.
+// namedHolders is the largest number of users that an error message names. HeldBy lists all of
+// them.
 const namedHolders = 3
 
-// Error implements error. It shows only codes that come from the plugin.
+// Error implements error. It shows the code only if the code comes from the plugin.
 func (e *CallError) Error() string {
 	words := e.Step + ": "
 	if e.Code != CodeHost && e.Code != CodeUnverified {
@@ -129,19 +132,20 @@ func (e *CallError) Error() string {
 	return words
 }
 
-// unknowns are the gRPC codes that leave the effect of a call open (CSI specification, "Error
-// Scheme"). Plain Go errors of a driver arrive as the last two.
+// unknowns lists the gRPC codes that do not say whether the call had an effect. See "Error Scheme"
+// in the CSI specification. A driver that returns a plain Go error produces one of the last two
+// codes.
 var unknowns = []string{"Canceled", "DeadlineExceeded", "Unavailable", "DataLoss", "Unknown", "Internal"}
 
-// Unknown reports whether the effect of the call is unknown. It is known for the code Aborted:
-// another call is in progress, and this one did nothing.
+// Unknown reports whether the effect of the call is unknown. The code Aborted is not unknown:
+// another call was in progress, and this call did nothing.
 func (e *CallError) Unknown() bool { return !e.Answered || slices.Contains(unknowns, e.Code) }
 
-// Final reports whether waiting alone cannot help.
+// Final reports whether a retry without any change is useless.
 func (e *CallError) Final() bool { return e.Retry != RetryBackoff }
 
-// refusals are the gRPC codes by which a plugin says that it did not begin. The call is undone all
-// the same, but it cannot have a late effect.
+// refusals lists the gRPC codes by which a plugin says that it did not begin the call. The agent
+// still undoes the call, but does not watch for a late effect.
 var refusals = []string{
 	"InvalidArgument", "AlreadyExists", "OutOfRange", "Unimplemented", "Unauthenticated", "PermissionDenied",
 	"NotFound", "FailedPrecondition", "ResourceExhausted",
@@ -152,7 +156,7 @@ func (e *CallError) Uncertain() bool {
 	return !e.Answered || !slices.Contains(refusals, e.Code)
 }
 
-// HostError returns the error of a step that the agent itself failed to do. It is retried with
+// HostError returns the error of a step in which the agent itself failed. The agent retries it with
 // backoff.
 func HostError(step string, err error) *CallError {
 	return &CallError{Step: step, Code: CodeHost, Message: err.Error(), Retry: RetryBackoff, Answered: true}

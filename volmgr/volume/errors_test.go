@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// An error shows the plugin's code and does not replace it. The holders of a mount are shown
-// separately from the plugin's message.
+// TestCallErrorInWords checks that the text of an error keeps the plugin's code. It must also
+// separate the users of a mount from the plugin's message.
 func TestCallErrorInWords(t *testing.T) {
 	for want, e := range map[string]volume.CallError{
 		"NodeStageVolume: Internal: no":                          {Step: "NodeStageVolume", Code: "Internal", Message: "no"},
@@ -21,7 +21,7 @@ func TestCallErrorInWords(t *testing.T) {
 	}
 }
 
-// These codes leave the effect of a call unknown.
+// TestUnknownOutcome checks which codes leave the effect of a call unknown.
 func TestUnknownOutcome(t *testing.T) {
 	for code, want := range map[string]bool{
 		"Canceled": true, "DeadlineExceeded": true, "Unavailable": true, "Unknown": true, "Internal": true, "DataLoss": true,

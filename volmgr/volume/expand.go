@@ -5,11 +5,11 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// offline reports whether the volume must not be connected or mounted until it is expanded.
+// offline reports whether the plugin must expand the volume before it is connected or mounted.
 func (e Expansion) offline() bool { return e.Want > 0 && e.Offline }
 
-// Awaits reports whether a step is still needed. It is false only for the steps of an expansion
-// that have nothing left to do.
+// Awaits reports whether the agent still needs to do a step. It returns false only for a step of an
+// expansion that is already done.
 func (e Expansion) Awaits(a Action) bool {
 	switch a.Kind {
 	case call.ControllerExpand:
@@ -21,19 +21,20 @@ func (e Expansion) Awaits(a Action) bool {
 	}
 }
 
-// nodeRefused reports whether the node service refused the size and is not asked again for now.
+// nodeRefused reports whether the node service refused the size. The agent then sends no further
+// NodeExpandVolume until the refusal is cleared.
 func (e Expansion) nodeRefused() bool { return e.Refused.Step == call.NodeExpand }
 
-// nodeWants reports whether NodeExpandVolume must be called.
+// nodeWants reports whether the agent must call NodeExpandVolume.
 func (e Expansion) nodeWants() bool { return e.Node > 0 && !e.nodeRefused() }
 
-// Expanding reports whether the controller must expand the storage now. This does not depend on the
-// volume being on this host.
+// Expanding reports whether the controller must expand the storage now. The volume need not be on
+// this host for that.
 func (r Record) Expanding() bool {
 	return r.Volume.Expansion.Want > 0 && r.Volume.Provision == Provisioned && !r.Leftover
 }
 
-// size returns the size of the volume in bytes, as far as it is known.
+// size returns the known size of the volume in bytes.
 func (v Volume) size() int64 {
 	if v.Capacity > 0 {
 		return v.Capacity
@@ -41,7 +42,7 @@ func (v Volume) size() int64 {
 	return v.CapacityMin
 }
 
-// least returns the size in bytes that the volume must have.
+// least returns the smallest size in bytes that the volume is allowed to have.
 func (v Volume) least() int64 {
 	if v.CapacityMin > 0 {
 		return v.CapacityMin
@@ -49,8 +50,8 @@ func (v Volume) least() int64 {
 	return v.size()
 }
 
-// Grown returns the size in bytes to which a merged volume must be expanded first, or 0 if it is
-// large enough. It also returns the volume to store until then.
+// Grown returns the size in bytes that a volume must reach before the merged definition can replace
+// it, or 0 if it is large enough. It also returns the volume to store until then.
 func (v Volume) Grown(merged Volume) (Volume, int64) {
 	if merged.CapacityMin <= v.size() {
 		return merged, 0
@@ -60,13 +61,13 @@ func (v Volume) Grown(merged Volume) (Volume, int64) {
 	return merged, size
 }
 
-// Expand decides on a larger size and returns the record with that intent. It changes nothing if
-// the volume has that size already or is being expanded to it.
+// Expand checks a request for a larger size and returns the record with that intent. It changes
+// nothing if the volume already has that size or is already expanding to it.
 func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, changed bool, err error) {
 	v, e := r.Volume, r.Volume.Expansion
 	switch {
 	case size <= 0:
-		return r, false, Errorf(ErrInvalid, "%d bytes is no size", size)
+		return r, false, Errorf(ErrInvalid, "%d bytes is not a valid size", size)
 	case v.Provision != Provisioned:
 		return r, false, Errorf(ErrRefused, "volume %q cannot be expanded: %s did not end", v.ID, v.Provision).WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	case e.Want > 0 && size < e.Want && size > v.size():
@@ -78,7 +79,7 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 		return r, false, Errorf(ErrRefused, "volume %q has %s and cannot shrink to %s", v.ID, Size(v.size()), Size(size))
 	case size <= v.size():
 		if e.Want == 0 {
-			r.Volume.Expansion.Refused = Refusal{} // so that the node is asked again for the size that it refused
+			r.Volume.Expansion.Refused = Refusal{} // the agent asks the node again for the size that it refused
 		}
 
 		return r, r.Volume.Expansion != e, nil
@@ -107,8 +108,8 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 	return r, true, nil
 }
 
-// Expanded reports whether an expansion to size is done, as far as it can be done now. err is the
-// reason if it will not be done.
+// Expanded reports whether every possible step of an expansion to size is done. err is set if the
+// expansion will not finish.
 func Expanded(r Record, size int64) (done bool, err error) {
 	e := r.Volume.Expansion
 	waiting := r.awaitsNode()
@@ -129,8 +130,8 @@ func Expanded(r Record, size int64) (done bool, err error) {
 	}
 }
 
-// WithdrawExpansion gives up the parts of an expansion that are not done, and reports whether there
-// were any. A call in progress that still succeeds has its effect.
+// WithdrawExpansion cancels the unfinished parts of an expansion and reports whether there were
+// any. A call that is already in progress may still expand the volume.
 func WithdrawExpansion(r Record) (now Record, withdrawn bool) {
 	e := &r.Volume.Expansion
 	withdrawn = e.Want > 0 || e.Node > 0
@@ -138,9 +139,9 @@ func WithdrawExpansion(r Record) (now Record, withdrawn bool) {
 	return r, withdrawn
 }
 
-// expandAt returns the path for NodeExpandVolume. This is the staging path or, if staging shows no
-// mount, the target of a published claim. It is empty if there is no such path, or none that is
-// writable.
+// expandAt returns the path for NodeExpandVolume. This is the staging path or, if the staging shows
+// no mount, the target of a published claim. It returns "" if there is no path or only read-only
+// ones.
 func (r Record) expandAt() string {
 	if m := r.Node.Mode; m == nil || !m.Access.Writable() {
 		return ""
@@ -158,9 +159,8 @@ func (r Record) expandAt() string {
 	return ""
 }
 
-// awaitsNode reports whether claims wait for NodeExpandVolume. A volume that is mounted anew has
-// its full size before a user learns that it is mounted. Claims do not wait if another claim
-// already uses the volume.
+// awaitsNode reports whether claims wait for NodeExpandVolume. The volume gets its full size before
+// its first claim counts as mounted. Claims do not wait if another claim already uses the volume.
 func (r Record) awaitsNode() bool {
 	for _, c := range r.Claims {
 		if c.State == Mounted {
@@ -170,9 +170,9 @@ func (r Record) awaitsNode() bool {
 	return r.Volume.Expansion.nodeWants() && r.expandAt() != ""
 }
 
-// promoted returns the record with a claim after a step for it, and marks the claim as mounted if
-// nothing is missing. A recorded bind mount counts only after it was checked, because the claim may
-// have waited over a reboot.
+// promoted returns the record after a step for a claim. It marks the claim as mounted if nothing is
+// missing. A recorded bind mount counts only after a check, because the claim may have waited over
+// a reboot.
 func (r Record) promoted(c Claim, k call.Method) Record {
 	if r = r.with(c); r.awaitsNode() || c.At != "" && k != Bind && k != Take {
 		return r
@@ -180,7 +180,8 @@ func (r Record) promoted(c Claim, k call.Method) Record {
 	return r.with(c.taken())
 }
 
-// take marks a claim as mounted if it waited for NodeExpandVolume and all its mounts are in place.
+// take marks a claim as mounted if all its mounts are in place. Such a claim waited only for
+// NodeExpandVolume.
 func (p *planner) take(c Claim) bool {
 	return c.State == Pending && p.try(Action{Kind: Take, Alloc: c.Alloc})
 }
@@ -192,8 +193,8 @@ func applyTake(r Record, a Action) Record {
 	return r
 }
 
-// expand asks the controller to enlarge the storage. A volume that is being taken off the host does
-// not wait for that.
+// expand chooses the controller's expansion of the storage. It skips a volume that the agent is
+// taking off the host.
 func (p *planner) expand() bool {
 	e := p.r.Volume.Expansion
 	switch {
@@ -210,15 +211,14 @@ func (p *planner) expand() bool {
 	}
 }
 
-// inUse reports whether the volume is connected, staged or published on this host, or may still
-// become so.
+// inUse reports whether the volume is connected, staged or published on this host, or may be.
 func (p *planner) inUse() bool {
 	n := p.r.Node
 	return n.Attached != Absent || n.Staged != Absent || len(n.PendingCalls) > 0 || p.anyMounted() || p.expects(func(Watch) bool { return true })
 }
 
-// nodeExpand enlarges the contents of the mounted volume to the size of its storage. chosen reports
-// whether it chose the step. ok reports whether claims may be published.
+// nodeExpand chooses the expansion of the mounted volume to the size of its storage. chosen reports
+// whether it chose a step. ok reports whether the agent may publish claims.
 func (p *planner) nodeExpand() (chosen, ok bool) {
 	if !p.r.Volume.Expansion.nodeWants() {
 		return false, true
@@ -227,7 +227,7 @@ func (p *planner) nodeExpand() (chosen, ok bool) {
 	path := p.r.expandAt()
 	for _, c := range p.claims {
 		if s := p.o.Targets[c.Alloc]; c.Target == path && (s.Seen != SeenMount || !s.Is(c.Mount)) {
-			return false, true // the target must be mounted again first
+			return false, true // the agent must mount the target again before it expands the volume
 		}
 	}
 
@@ -241,8 +241,8 @@ func (p *planner) nodeExpand() (chosen, ok bool) {
 	return false, !p.r.awaitsNode()
 }
 
-// applyExpand records the outcome of an expansion step. It keeps a size that was requested during
-// the call.
+// applyExpand records the outcome of an expansion step. It keeps a new size that a user requested
+// during the call.
 func applyExpand(r Record, a Action, out Outcome) Record {
 	v := &r.Volume
 	e := &v.Expansion
@@ -274,7 +274,7 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 	case a.Kind == call.ControllerExpand && a.Size == e.Want:
 		e.Want, e.Offline, e.Refused = 0, false, refused
 	case a.Kind == call.NodeExpand && out.Err == nil:
-		if v.Capacity < a.Size { // there is no controller to report the size
+		if v.Capacity < a.Size { // no controller exists that could report the size
 			v.Capacity, v.CapacityMin = a.Size, max(v.CapacityMin, a.Size)
 		}
 		if e.Refused = refused; a.Size >= e.Node {
@@ -282,15 +282,15 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 		}
 	case a.Kind == call.NodeExpand && a.Size == e.Node:
 		if e.Refused = refused; v.Capacity < a.Size && refused.Code != "FailedPrecondition" {
-			e.Node = 0 // the storage has not grown
+			e.Node = 0 // the storage did not grow
 		}
 	}
 
 	return r
 }
 
-// mountedAnew returns the record ready for another NodeExpandVolume after a refusal. The refusal
-// may have been due to the previous mount.
+// mountedAnew returns the record with NodeExpandVolume allowed again after a refusal. The plugin
+// may have refused because of the previous mount.
 func (r Record) mountedAnew() Record {
 	if e := &r.Volume.Expansion; e.Node > 0 && e.nodeRefused() {
 		e.Refused = Refusal{}

@@ -12,12 +12,12 @@ import (
 
 const mib = 1 << 20
 
-// grower returns a plugin that expands volumes.
+// grower returns a plugin that can expand volumes.
 func grower() volume.PluginInfo {
 	return volume.PluginInfo{ID: "ebs", Caps: volume.Caps{Attach: true, Stage: true, Expand: true, NodeExpand: true}}
 }
 
-// TestExpandDecides lists the sizes that may be requested, given the volume's size and its bounds.
+// TestExpandDecides checks which sizes a user may request, given the volume's size and bounds.
 func TestExpandDecides(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(*volume.Volume, *volume.PluginInfo)
@@ -63,7 +63,8 @@ func TestExpandDecides(t *testing.T) {
 	}
 }
 
-// An OFFLINE plugin expands a volume in use only once it is off this host.
+// TestExpandOffline checks that an OFFLINE plugin expands a used volume only once it is off this
+// host.
 func TestExpandOffline(t *testing.T) {
 	p := grower()
 	p.Caps.Offline = true
@@ -74,13 +75,13 @@ func TestExpandOffline(t *testing.T) {
 	}
 	r = registered()
 	r.Node.Attached, r.Node.NodeID = volume.Present, "n"
-	if _, _, err = volume.Expand(r, 16, p, nil); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "still to be told") {
+	if _, _, err = volume.Expand(r, 16, p, nil); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "has pending calls for") {
 		t.Errorf("attached: %v", err)
 	}
 	if r, _, err = volume.Expand(registered(), 16, p, nil); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing was made since the expansion was requested, so a crash leaves no doubt.
+	// The agent has made no side since the request for the expansion, so a crash leaves no doubt.
 	r = admit(t, r, writer("a"))
 	for _, after := range []volume.Stop{volume.Crashed, volume.Rebooted} {
 		if now, changed := volume.Loaded(r, after, false); changed || len(now.Node.Watches) > 0 {
@@ -99,7 +100,7 @@ func TestExpandOffline(t *testing.T) {
 	}
 }
 
-// TestNextExpands checks the place of the expansion among the other steps.
+// TestNextExpands checks when Next chooses the steps of an expansion.
 func TestNextExpands(t *testing.T) {
 	expand := func(e volume.Expansion) func(*volume.Record, *volume.Observed) {
 		return func(r *volume.Record, o *volume.Observed) {
@@ -170,7 +171,8 @@ func TestNextExpands(t *testing.T) {
 	}
 }
 
-// TestApplyExpand checks the recorded progress. A size that was requested during a call is kept.
+// TestApplyExpand checks the progress that Apply records. Apply must keep a size that a user
+// requested during the call.
 func TestApplyExpand(t *testing.T) {
 	refusal := &volume.CallError{Step: "ControllerExpandVolume", Code: "OutOfRange", Message: "no", Retry: volume.RetryChange, Answered: true}
 	open := &volume.CallError{Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
@@ -216,7 +218,7 @@ func TestApplyExpand(t *testing.T) {
 	}
 }
 
-// TestExplainExpansion checks the description of an expansion for people.
+// TestExplainExpansion checks the explanation of an expansion.
 func TestExplainExpansion(t *testing.T) {
 	refused := volume.Refusal{Step: call.NodeExpand, Size: 16 * mib, Code: "FailedPrecondition", Message: "not now"}
 	failing := &volume.Attempt{Action: volume.Action{Kind: call.ControllerExpand, Size: 16 * mib}, Err: &volume.CallError{Code: "Internal", Retry: volume.RetryBackoff}, Tries: 3}
@@ -230,7 +232,7 @@ func TestExplainExpansion(t *testing.T) {
 		"mounted":           {false, volume.Expansion{Want: 16 * mib}, nil, volume.StateMounted, "mounted, writable, expanding to 16MiB"},
 		"mounted, the node": {false, volume.Expansion{Node: 16 * mib}, nil, volume.StateMounted, "mounted, writable, expanding to 16MiB"},
 		"free":              {true, volume.Expansion{Want: 16 * mib}, nil, volume.StateFree, "free, expanding to 16MiB"},
-		"free, the node":    {true, volume.Expansion{Node: 16 * mib}, nil, volume.StateFree, "its storage has 16MiB; what is on it is expanded when it is mounted for writing"},
+		"free, the node":    {true, volume.Expansion{Node: 16 * mib}, nil, volume.StateFree, "its storage has 16MiB; its contents are expanded when it is mounted for writing"},
 		"refused":           {false, volume.Expansion{Node: 16 * mib, Refused: refused}, nil, volume.StateDegraded, "volctl volume expand data 16MiB"},
 		"refused, words":    {false, volume.Expansion{Node: 16 * mib, Refused: refused}, nil, volume.StateDegraded, "it could not be expanded to 16MiB: NodeExpandVolume: FailedPrecondition: not now"},
 		"failing, mounted":  {false, volume.Expansion{Want: 16 * mib}, failing, volume.StateDegraded, "degraded: it cannot be expanded to 16MiB"},
@@ -259,8 +261,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// A plugin may answer with any number. No answer makes a volume smaller, or leads to a record that
-// an adoption would refuse.
+// TestApplyExpandLies checks that a plugin may answer with any number. No answer may make a volume
+// smaller, or lead to a record that an adoption would refuse.
 func TestApplyExpandLies(t *testing.T) {
 	for got, want := range map[int64]int64{-5: 16, 0: 16, 1: 12, 14: 14, 16: 16, 1 << 62: 1 << 62} {
 		r := registered()

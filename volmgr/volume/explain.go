@@ -9,10 +9,10 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// State is the state of a volume in one word, which people see first.
+// State is the state of a volume in one word. Screens show it before all details.
 type State string
 
-// The volume states.
+// These are the states of a volume.
 const (
 	StateFree      State = "free"
 	StateMounting  State = "mounting"
@@ -22,8 +22,8 @@ const (
 	StateStuck     State = "stuck"
 )
 
-// stuckAfter is the number of failures in a row that make a volume stuck. Fewer failures need no
-// person's attention.
+// stuckAfter is the number of failures in a row after which a volume counts as stuck. Fewer
+// failures need no attention from a person.
 const stuckAfter = 3
 
 // Explanation describes the state of a volume for people.
@@ -31,12 +31,12 @@ type Explanation struct {
 	State   State
 	Summary string
 	Notes   []string
-	Fix     remedy.Remedy // empty if none is known
+	Fix     remedy.Remedy // empty if no remedy is known
 	Else    remedy.Remedy // the remedy to use if Fix does not help
 }
 
-// Explain describes a volume for people, from its record, the current observation and the last
-// attempt. It is pure and total, like Next.
+// Explain returns the explanation of a volume's state. It uses the record, the current observation
+// and the last attempt. It is pure and total, like Next.
 func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e := Explanation{}
 	e.State, e.Summary = standing(r, o)
@@ -83,7 +83,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Fix, e.Else = o.Plugin.Remedy(r.Volume.PluginID), wayOut(r, "")
 	case a.Cause == CauseHalted:
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
-	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // no mount is known to hang
+	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // no mount is known to hang; the check has not finished
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
 		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
 	case a.Cause == CauseWatch || a.Cause == CauseLeftover || a.Cause == CauseExpand || a.Cause == CauseOwner:
@@ -107,8 +107,8 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	return e
 }
 
-// provisioning explains a volume that is being created or deleted, or whose create or delete was
-// interrupted because the agent or the caller ended. Nothing of it is on this host.
+// provisioning explains a volume that is being created or deleted. The create or delete may also
+// have been interrupted. No side of such a volume is on this host.
 func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	state, again := StateMounting, r.Volume.createAgain()
 	if r.Volume.Provision == Deleting {
@@ -130,8 +130,8 @@ func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	}
 }
 
-// standing returns the state that the record and the observed mounts show. It ignores the plugin
-// and the last attempt.
+// standing returns the state that follows from the record and the observed mounts alone. It ignores
+// the plugin and the last attempt.
 func standing(r Record, o Observed) (State, string) {
 	claims := r.Ordered()
 	wanted := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.Wanted })
@@ -172,14 +172,15 @@ func standing(r Record, o Observed) (State, string) {
 	return StateMounted, summary
 }
 
-// unchecked reports whether the check of one of the mounts did not start in time.
+// unchecked reports whether the agent could not check one of the mounts in time.
 func unchecked(wanted []Claim, r Record, o Observed) bool {
 	return r.Node.Mount != nil && o.Staging.Unchecked || slices.ContainsFunc(wanted, func(c Claim) bool {
 		return o.Targets[c.Alloc].Unchecked || c.At != "" && o.Binds[c.Alloc].Unchecked
 	})
 }
 
-// amiss describes the first mount of a mounted claim that is not as recorded, or returns "".
+// amiss describes the first mount of a mounted claim that differs from its record. It returns "" if
+// there is none.
 func amiss(wanted []Claim, r Record, o Observed) string {
 	if s := o.Staging; r.Node.Mount != nil && !s.Unchecked && !s.Is(r.Node.Mount) {
 		return fmt.Sprintf("the staged mount at %s is %s", r.Node.StagingPath, s.describe())
@@ -212,8 +213,7 @@ func (s Sight) describe() string {
 	}
 }
 
-// fix returns the remedy for a failed step, and the remedy to use if that one does
-// not help.
+// fix returns the remedy for a failed step, and a second remedy to use if the first does not help.
 func fix(r Record, o Observed, a Action) (first, second remedy.Remedy) {
 	force := remedy.Of(remedy.ForceDeregister, r.Volume.ID)
 	switch {
@@ -232,10 +232,10 @@ func fix(r Record, o Observed, a Action) (first, second remedy.Remedy) {
 	return force, remedy.Remedy{}
 }
 
-// wayOut returns the remedy that detaches a claim without its plugin, by a lazy unmount if
-// necessary. It chooses a claim that is already detaching: that of alloc, or the first one if alloc
-// is empty. It is empty if there is no such claim, or if a lazy unmount was requested
-// already.
+// wayOut returns the remedy that detaches a claim without its plugin, with a lazy unmount if
+// necessary. It chooses the claim of alloc or, if alloc is empty, the first claim that is being
+// detached. It returns an empty remedy if no such claim exists, or if a user already requested a
+// lazy unmount.
 func wayOut(r Record, alloc string) remedy.Remedy {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Without != ByLazy && (alloc == "" || c.Alloc == alloc) {
@@ -245,9 +245,8 @@ func wayOut(r Record, alloc string) remedy.Remedy {
 	return remedy.Remedy{}
 }
 
-// Droppable returns nil if a deregister with force may drop the claims. There must be none, or all
-// of them must be detaching. A claim without an owner is detaching once a user has asked to detach
-// it.
+// Droppable returns nil if a forced deregister may drop the claims. Every claim must be detaching.
+// A claim without an owner is detaching once a user has requested its detach.
 func Droppable(r Record) error {
 	for _, c := range r.Ordered() {
 		if c.Wanted {
@@ -264,9 +263,8 @@ func Droppable(r Record) error {
 	return nil
 }
 
-// InBrief returns the state of a volume as Explain does, but without a look at the host. It assumes
-// that every recorded mount is present, and it considers the last attempt. It is for listings of
-// many volumes.
+// InBrief returns the same state as Explain, but without a check of the host. It assumes that every
+// recorded mount is present, and it considers the last attempt. Listings of many volumes use it.
 func InBrief(r Record, at *Attempt) State {
 	switch {
 	case r.Volume.Provision != Provisioned:
@@ -288,7 +286,7 @@ func InBrief(r Record, at *Attempt) State {
 	}
 }
 
-// stuck reports whether a wait for this cause ends only after a person acts.
+// stuck reports whether a person must act before a wait with this cause can end.
 func (c Cause) stuck() bool {
 	return c == CauseForeign || c == CauseHung || c == CauseInvalid || c == CauseHalted
 }
@@ -312,7 +310,7 @@ func asRecorded(r Record) Observed {
 	return o
 }
 
-// expansion returns the explanation with the progress of the volume's expansion.
+// expansion returns the explanation with a text about the progress of the volume's expansion.
 func (e Explanation) expansion(r Record) Explanation {
 	x := r.Volume.Expansion
 	mounted := e.State == StateMounted || e.State == StateDegraded
@@ -324,9 +322,9 @@ func (e Explanation) expansion(r Record) Explanation {
 	case x.nodeWants() && mounted && r.expandAt() != "":
 		e.Summary += ", expanding to " + Size(x.Node)
 	case x.nodeWants():
-		e.Notes = append(e.Notes, fmt.Sprintf("its storage has %s; what is on it is expanded when it is mounted for writing", Size(x.Node)))
+		e.Notes = append(e.Notes, fmt.Sprintf("its storage has %s; its contents are expanded when it is mounted for writing", Size(x.Node)))
 	case x.Node > 0 && mounted:
-		e.State, e.Summary = StateDegraded, fmt.Sprintf("degraded: its storage has %s, what is on it was not expanded to that", Size(x.Node))
+		e.State, e.Summary = StateDegraded, fmt.Sprintf("degraded: its storage has %s, but its contents were not expanded to that size", Size(x.Node))
 		e.Fix = remedy.Of(remedy.ExpandVolume, r.Volume.ID, Size(x.Node))
 	}
 
@@ -337,8 +335,8 @@ func (e Explanation) expansion(r Record) Explanation {
 	return e
 }
 
-// withPendingCalls adds the state of pending calls to an explanation. They are those of the volume
-// itself, or those of a forced deregister of the same storage.
+// withPendingCalls returns the explanation with the state of pending calls. These calls belong to
+// the volume itself or to a forced deregister of the same storage.
 func (e Explanation) withPendingCalls(r Record, o Observed, at *Attempt) Explanation {
 	switch {
 	case o.Leftover != "" && o.Pending != nil:
@@ -353,7 +351,7 @@ func (e Explanation) withPendingCalls(r Record, o Observed, at *Attempt) Explana
 	}
 
 	note := calls.How
-	if o.Leftover != "" { // the explanation has the error of the last try already
+	if o.Leftover != "" { // the explanation already contains the error of the last try
 		note = fmt.Sprintf("to end the pending calls: %s; %s", suggest.Words(calls.GiveUp), givingUp)
 	}
 

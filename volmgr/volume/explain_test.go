@@ -123,7 +123,7 @@ func TestExplain(t *testing.T) {
 			r.Node.PendingCalls = owed()
 			r.Node.Unseen = []volume.Unseen{{Path: "/t/a", Users: []string{"process 7 (cat)"}}}
 		}, nil, "free: free, pending calls (NodeUnpublishVolume, NodeUnstageVolume), plugin unavailable",
-			"/t/a was unmounted lazily: whoever has it open goes on using it (process 7 (cat))", "volctl plugin status p"},
+			"/t/a was unmounted lazily: processes with open files there can still use it (process 7 (cat))", "volctl plugin status p"},
 		{"no claim, and still attached", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: down}
 			r.Node.Attached, r.Node.NodeID = volume.Present, "n"

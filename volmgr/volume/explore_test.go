@@ -14,10 +14,10 @@ import (
 
 var deep = flag.Bool("explore.deep", false, "let TestExplore take minutes and visit millions of states")
 
-// TestExplore visits every state that is possible within the budgets below. The states follow from
-// two claims, every known kind of plugin failure, crashes of the agent, and changes of intent. In
-// each state it checks the rules of a volume's life against the real mounts. It also checks that,
-// without further faults, the volume comes to rest as its claims want it.
+// TestExplore visits every state that is possible within the budgets below. It combines two claims
+// with every known kind of plugin failure, crashes of the agent, and changes of intent. In each
+// state, it compares the record with the real mounts and checks the rules of a volume's life. It
+// also checks that the volume reaches the wanted state without further faults.
 func TestExplore(t *testing.T) {
 	variants := []variant{
 		{name: "stage", stage: true},
@@ -64,7 +64,7 @@ func TestExplore(t *testing.T) {
 			{faults: 0, crashes: 3, intents: 4},
 		}
 	}
-	narrow := []budget{ // for variants with more intents
+	narrow := []budget{ // for variants with more kinds of intents
 		{faults: 1, crashes: 0, intents: 3},
 		{faults: 1, crashes: 1, intents: 2},
 		{faults: 0, crashes: 1, intents: 3},
@@ -107,13 +107,13 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// explorer is one breadth-first search, so the first failure that it finds has one of the shortest
-// stories.
+// explorer runs one breadth-first search. The first failure that it finds therefore has one of the
+// shortest stories.
 type explorer struct {
 	v     variant
 	seen  map[key]int32
 	nodes []node
-	calm  map[key]bool // futures that are known to come to rest
+	calm  map[key]bool // states without further faults that lead to the wanted state
 	steps int
 
 	queue []todo
@@ -129,7 +129,7 @@ type todo struct {
 	at int32
 }
 
-// label is one line of a story.
+// label is one line of a story. A story is the list of events that lead to a state.
 type label struct {
 	what    string
 	action  call.Method
@@ -175,7 +175,7 @@ func (x *explorer) story(at todo) string {
 		at.s.debt.mem.Node, at.s.debt.mem.Claims, at.s.debt.disk.Node, at.s.debt.disk.Claims, at.s.w, at.s.parked.keys())
 }
 
-// add queues a state unless it was added before.
+// add queues a state, unless the queue has already received it.
 func (x *explorer) add(s state, from int32, l label) {
 	x.steps++
 	s = s.straight()
@@ -189,8 +189,8 @@ func (x *explorer) add(s state, from int32, l label) {
 	x.queue = append(x.queue, todo{s, at})
 }
 
-// expand checks a state and adds all states that can follow from it. It returns the violated rule,
-// if there is one.
+// expand checks a state and adds every state that can follow it. It returns the violated rule, or
+// "".
 func (x *explorer) expand(s state, at int32) string {
 	if bad := forgotten(x.v, s); bad != "" {
 		return bad
@@ -208,8 +208,9 @@ func (x *explorer) expand(s state, at int32) string {
 	return x.turns(s.swap(), at)
 }
 
-// turns adds the agent's actions on one record. It varies three things: the plugin or one part of
-// it is ready, the deadline of the last uncertain call has passed, and a mount hangs.
+// turns adds the states that follow an action of the agent on one record. It varies three things:
+// which parts of the plugin are ready, whether the deadline of the last uncertain call has passed,
+// and which mount hangs.
 func (x *explorer) turns(s state, at int32) string {
 	var done []volume.Action
 	look := func(up serving, o over, hung int) string {
@@ -242,10 +243,10 @@ func (x *explorer) turns(s state, at int32) string {
 				return bad
 			}
 		}
-		// The node part and the controllers are separate, and one of them is down.
+		// In this case, the node part and the controllers are separate, and one of them is down.
 		for i := range 2 {
 			if !x.v.attach {
-				break // no call goes to a controller
+				break // no call needs a controller
 			}
 			if bad := look(nodeUp+serving(i), o, -1); bad != "" {
 				return bad
@@ -255,8 +256,8 @@ func (x *explorer) turns(s state, at int32) string {
 	return ""
 }
 
-// idles names a step that waits for one part of the plugin although another part could take the
-// next call.
+// idles describes a call that the agent could send although Next chose a Wait for the other part of
+// the plugin. It returns "" if there is none.
 func (x *explorer) idles(s state, up serving, o over, hung int, wait volume.Action) string {
 	a := volume.Next(s.mem, s.observe(x.v, bothUp, o, hung))
 	if a.RPC() && up.answers(a.Kind) {
@@ -265,7 +266,7 @@ func (x *explorer) idles(s state, up serving, o over, hung int, wait volume.Acti
 	return ""
 }
 
-// surroundings adds the events that happen without the agent.
+// surroundings adds the states that follow events outside the agent.
 func (x *explorer) surroundings(s state, at int32) {
 	for _, in := range x.v.intents() {
 		if next, changed := s.wish(x.v, in); changed {
@@ -305,7 +306,7 @@ func (x *explorer) surroundings(s state, at int32) {
 		next.w.unseen = false
 		x.add(next, at, label{what: "the last user goes"})
 	}
-	// The commit of another volume also saves the checkpoints of this one.
+	// The commit of another volume also saves the checkpoints of this volume.
 	if s.left.crashes > 0 {
 		next := s
 		next.disk, next.debt.disk = s.mem, s.debt.mem
@@ -324,7 +325,7 @@ func (x *explorer) surroundings(s state, at int32) {
 	}
 }
 
-// disasters adds the events that break or remove good mounts.
+// disasters adds the states that follow the loss or failure of a good mount.
 func (x *explorer) disasters(s state, at int32) {
 	s.left.faults--
 	if s.w.mounted() {
@@ -343,12 +344,12 @@ func (x *explorer) disasters(s state, at int32) {
 	if x.v.raw && s.w.staged {
 		next := s
 		next.w.lose()
-		next.lied = true // its record still says staged
+		next.lied = true // the plugin's record still says that the volume is staged
 		x.add(next, at, label{what: "the device is detached"})
 	}
 }
 
-// act adds the possible results of one step of the agent.
+// act adds the states that can follow one step of the agent.
 func (x *explorer) act(s state, at int32, a volume.Action) string {
 	switch {
 	case a.Kind == volume.Settled && s.blocked():
@@ -389,7 +390,8 @@ func (x *explorer) act(s state, at int32, a volume.Action) string {
 	return ""
 }
 
-// dies adds the states after a crash of the agent during a step. A claim may have been made before.
+// dies adds the states that follow a crash of the agent during a step. A user may have made a claim
+// before the crash.
 func (x *explorer) dies(s state, at int32, a volume.Action, h how) {
 	for _, in := range append([]intent{{}}, x.v.intents()...) {
 		next, changed := s, in.what == ""
@@ -406,7 +408,7 @@ func (x *explorer) dies(s state, at int32, a volume.Action, h how) {
 	}
 }
 
-// mayNot returns the rule that a step would break.
+// mayNot returns the rule that a step would break, or "".
 func (x *explorer) mayNot(s state, a volume.Action) string {
 	bad := s.w.broken(x.v, s.mem, a)
 	switch {
@@ -436,8 +438,8 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 	return bad
 }
 
-// outcome adds the state after a step, with a change of intent during it. It returns the mistake in
-// the resulting record, if there is one.
+// outcome adds the state after a step during which a user changed the intent. It returns the
+// mistake in the resulting record, or "".
 func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent) string {
 	next := s
 	if in.what != "" {
@@ -470,7 +472,7 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 		next.refused = next.refused && out.Err != nil
 	}
 	if !next.mem.Same(s.mem) {
-		next = next.swap() // it was deregistered during the call, so the outcome belongs to the deregistered record
+		next = next.swap() // a user deregistered the volume during the call, so the outcome belongs to that record
 	}
 	claims := next.mem.Claims
 	next = next.save(a, out)

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// settledClaim returns a claim with everything made.
+// settledClaim returns a claim for which every side is made.
 func settledClaim(alloc string, seq uint64) volume.Claim {
 	return volume.Claim{
 		Alloc: alloc, Seq: seq, Wanted: true, State: volume.Mounted,
@@ -17,8 +17,8 @@ func settledClaim(alloc string, seq uint64) volume.Claim {
 	}
 }
 
-// crowd adds settled claims with their mounts in place: one that is older than all others and two
-// that are newer.
+// crowd adds three settled claims with their mounts in place. One is older than all other claims,
+// and two are newer.
 func crowd(r volume.Record, o volume.Observed) (volume.Record, volume.Observed) {
 	r.Claims, o.Targets = maps.Clone(r.Claims), maps.Clone(o.Targets)
 	if r.Claims == nil {
@@ -35,12 +35,13 @@ func crowd(r volume.Record, o volume.Observed) (volume.Record, volume.Observed) 
 	return r, o
 }
 
-// misled describes a decision that is different if only the focus of the record is considered.
+// misled describes a step for which Next decides differently if it gets only the focus of the
+// record. It returns "" if both decisions agree.
 func misled(r volume.Record, o volume.Observed) string {
 	r, o = crowd(r, o)
 	focus, narrow := r.Focus(nil)
 	if !narrow || !focus.StandsFor(o, nil) || len(r.OutOfPlace(o)) > 0 {
-		return "" // the whole record is checked, or a full check has named the misplaced claims
+		return "" // either Focus returned the whole record, or an earlier check has named the misplaced claims
 	}
 	if len(focus.Claims) >= len(r.Claims) {
 		return "the focus holds all settled claims"
@@ -52,8 +53,7 @@ func misled(r volume.Record, o volume.Observed) string {
 	return ""
 }
 
-// TestFocus lists the states in which a record can be checked in part, and those in which a part
-// does not represent the whole.
+// TestFocus checks in which states a part of the record represents the whole record.
 func TestFocus(t *testing.T) {
 	base := mounted(t)
 	r, o := crowd(base, volume.Observed{

@@ -11,14 +11,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// onDisk is a stored record with its claims and an observation of them.
+// onDisk combines a stored record with its claims and an observation of them.
 type onDisk struct {
 	record   volume.Record
 	claims   [2]volume.Claim
 	observed volume.Observed
 }
 
-// storedSeeds returns records from several points of a volume's life.
+// storedSeeds returns records from several moments in the life of a volume.
 func storedSeeds() []onDisk {
 	mode := call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}
 	mount := &volume.MountIdentity{Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7}
@@ -54,9 +54,9 @@ func storedSeeds() []onDisk {
 	return append(all, odd, onDisk{})
 }
 
-// FuzzRecord makes decisions and descriptions for any record that a state database, a backup or a
-// note may hold. An unknown state is left alone. No step uses a path that is not on record, and no
-// step changes its input.
+// FuzzRecord runs decisions and descriptions on any record that a state database, a backup or a
+// note may contain. An unknown state must stay unchanged. A step must use only paths from the
+// record, and must not change its input.
 func FuzzRecord(f *testing.F) {
 	for _, s := range storedSeeds() {
 		var raw [4][]byte
@@ -107,7 +107,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// live takes some steps of a volume's life. Every second one fails.
+// live runs some steps in the life of a volume. Every second step fails.
 func live(t *testing.T, r volume.Record, o volume.Observed) {
 	t.Helper()
 	for step := range 6 {
@@ -160,8 +160,8 @@ func onRecord(r volume.Record, path string) bool {
 	return slices.Contains(paths, path)
 }
 
-// FuzzDebtKey: the key that a forced deregister uses names one storage volume, and it is no valid
-// id.
+// FuzzDebtKey checks that the key of a forced deregister names exactly one storage volume and is
+// never a valid volume id.
 func FuzzDebtKey(f *testing.F) {
 	for _, name := range []string{"", "d", "a/b", "\xff", "debt/", "é"} {
 		f.Add(name, "vol-1", name)
@@ -173,7 +173,7 @@ func FuzzDebtKey(f *testing.F) {
 			t.Errorf("the id %q is taken for a debt", id)
 		}
 		if strings.Contains(driver, "\x00") {
-			return // no driver has such a name
+			return // this is not a valid driver name
 		}
 		d, e, ok := volume.ParseLeftoverKey(volume.LeftoverKey(driver, external))
 		if !ok || d != driver || e != external {

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// The longest path components, in bytes. With the default roots, every path then fits the 128 bytes
-// that CSI requires plugins to accept, and every socket path fits the 107 bytes of sockaddr_un.
+// These are the longest path components, in bytes. With the default roots, every path then fits the
+// 128 bytes that a CSI plugin must accept. Every socket path fits the 107 bytes of sockaddr_un.
 const (
 	maxPluginComponent = 24
 	maxAllocComponent  = 36
@@ -30,9 +30,9 @@ const PrivateDir = ".p"
 
 var pluginID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
 
-// CheckID returns an error unless id is valid for a volume or an alloc: 1 to 128 bytes of printable
-// UTF-8 without "/", and neither "." nor "..". The message uses the first argument as the kind of
-// id ("volume id").
+// CheckID returns an error unless id is valid for a volume or an alloc. A valid id is 1 to 128 bytes
+// of printable UTF-8 without "/", and is neither "." nor "..". The first parameter is the name of the
+// id in the error message, such as "volume id".
 func CheckID(what, id string) error {
 	switch {
 	case id == "":
@@ -56,9 +56,9 @@ func CheckID(what, id string) error {
 	return nil
 }
 
-// CheckNewID is CheckID for an id that is about to be stored. It also refuses an id that begins
-// with "-", because commands would read it as an option. An id that an earlier release stored stays
-// valid.
+// CheckNewID returns an error unless id is valid for a new volume or alloc. In addition to CheckID,
+// it refuses an id that begins with "-", because commands would read it as an option. An id that an
+// earlier release stored stays valid.
 func CheckNewID(what, id string) error {
 	if err := CheckID(what, id); err != nil {
 		return err
@@ -70,8 +70,8 @@ func CheckNewID(what, id string) error {
 	return nil
 }
 
-// CheckPluginID returns an error unless id is valid for a plugin: 1 to 48 of [A-Za-z0-9._-], and
-// neither "." nor "..".
+// CheckPluginID returns an error unless id is valid for a plugin. A valid id is 1 to 48 characters
+// of [A-Za-z0-9._-], and is neither "." nor "..".
 func CheckPluginID(id string) error {
 	if !pluginID.MatchString(id) || id == "." || id == ".." {
 		return Errorf(ErrInvalid, "plugin id %.64q is not 1 to 48 characters of A-Z a-z 0-9 . _ -", id)
@@ -79,18 +79,18 @@ func CheckPluginID(id string) error {
 	return nil
 }
 
-// PluginComponent returns the path component for a plugin's id. An id becomes a path only through
-// this function and the three below.
+// PluginComponent returns the path component for a plugin id. Only this function and the three
+// functions below turn an id into a part of a path.
 func PluginComponent(id string) string { return component(id, maxPluginComponent) }
 
-// AllocComponent returns the path component for an alloc's id.
+// AllocComponent returns the path component for an alloc's name.
 func AllocComponent(id string) string { return component(id, maxAllocComponent) }
 
-// VolumeComponent returns the path component for a volume's id.
+// VolumeComponent returns the path component for a volume id.
 func VolumeComponent(id string) string { return component(id, maxVolumeComponent) }
 
-// PrivateComponent returns the path component for a volume's id below PrivateDir. It is shorter, so
-// that a private target is not longer than other targets.
+// PrivateComponent returns the path component for a volume id below PrivateDir. It is shorter than
+// VolumeComponent, so that a private target is not longer than other targets.
 func PrivateComponent(id string) string { return component(id, maxPrivateVolume) }
 
 // TargetDirs returns the directories that the agent makes for a target, innermost first: PrivateDir
@@ -103,9 +103,10 @@ func TargetDirs(target string) []string {
 	return []string{dir}
 }
 
-// component keeps [A-Za-z0-9._-]. A leading dot and every other byte become "~XX". A result that is
-// longer than limit keeps a prefix and ends in "~" and 12 hex digits of the id's SHA-256. The
-// character "~" is escaped itself, so no two ids of allowed length share a component.
+// component returns id as a path component of at most limit bytes. It keeps [A-Za-z0-9._-], and
+// escapes a leading dot and every other byte, including "~", as "~XX". If the result is too long,
+// it keeps a prefix and appends "~" and 12 hex digits of the id's SHA-256. Two different ids
+// therefore never share a component.
 func component(id string, limit int) string {
 	var b strings.Builder
 	for i := range len(id) {
@@ -130,8 +131,8 @@ func keep(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }
 
-// The limits of CSI, in bytes ("Size Limits" and "GetPluginInfo" in the specification). A driver
-// may refuse a longer value, cut it or crash.
+// These are the limits of CSI, in bytes (see "Size Limits" and "GetPluginInfo" in the
+// specification). A driver may refuse a longer value, cut it or crash.
 const (
 	MaxMap    = 4 << 10 // all keys and values of a map together
 	MaxNodeID = 256     // a node id
@@ -139,15 +140,16 @@ const (
 )
 
 // MaxHandle limits the ids that a storage system gives to volumes and snapshots, in bytes. CSI
-// allows 128. The resource ids of Azure's disks have about 200, and Kubernetes passes them on, so
-// the limit of CSI would refuse volumes that work.
+// allows 128 bytes, but the resource ids of Azure's disks have about 200. Kubernetes accepts such
+// ids, so the agent accepts them too.
 const MaxHandle = 1024
 
-// driverName is CSI's notation: a letter or a digit at both ends, with dashes and dots between.
+// driverName matches the names that CSI allows for drivers. They begin and end with a letter or a
+// digit, and may contain dashes and dots.
 var driverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
 
-// CheckDriver returns an error unless name is valid for a CSI driver: 1 to 63 letters, digits,
-// dashes and dots. The first and the last character must be a letter or a digit.
+// CheckDriver returns an error unless name is valid for a CSI driver. A valid name has 1 to 63
+// letters, digits, dashes and dots. It begins and ends with a letter or a digit.
 func CheckDriver(name string) error {
 	if len(name) > MaxDriver || !driverName.MatchString(name) {
 		return Errorf(ErrInvalid, "%.80q is no name of a CSI driver, which has 1 to %d letters, digits, \"-\" and \".\", and a letter or digit at both ends", name, MaxDriver)
@@ -155,7 +157,7 @@ func CheckDriver(name string) error {
 	return nil
 }
 
-// TooLong says how a text exceeds a limit of CSI. It returns "" if it does not.
+// TooLong describes how a text exceeds a limit of CSI. It returns "" if the text is short enough.
 func TooLong(what, text string, most int) string {
 	if len(text) <= most {
 		return ""
@@ -163,7 +165,7 @@ func TooLong(what, text string, most int) string {
 	return fmt.Sprintf("its %s has %d bytes; at most %d are allowed", what, len(text), most)
 }
 
-// TooLarge says how a map exceeds the limit of CSI. It returns "" if it does not.
+// TooLarge describes how a map exceeds the limit of CSI. It returns "" if the map is small enough.
 func TooLarge(what string, m map[string]string) string {
 	n := 0
 	for k, v := range m {
@@ -176,7 +178,7 @@ func TooLarge(what string, m map[string]string) string {
 	return fmt.Sprintf("its %s has %d bytes; CSI allows %d", what, n, MaxMap)
 }
 
-// CheckCapability refuses unknown modes.
+// CheckCapability returns an error if a capability has an unknown mode.
 func CheckCapability(c call.Capability) error {
 	if !slices.Contains(call.AccessModes, c.Access) {
 		return Errorf(ErrInvalid, "unknown access mode %q", c.Access).WithHint("one of %v", call.AccessModes)

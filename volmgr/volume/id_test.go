@@ -56,15 +56,15 @@ func TestLongComponents(t *testing.T) {
 		if other := c.of(fits + "y"); other == long {
 			t.Errorf("%s: two long ids share the component %q", name, long)
 		}
-		// Escaping can make a component too long as well.
+		// Escaping can also make a component too long.
 		if got := c.of(strings.Repeat("é", c.limit/2)); len(got) != c.limit {
 			t.Errorf("%s: an id of many escapes became %q with %d bytes, want %d", name, got, len(got), c.limit)
 		}
 	}
 }
 
-// The longest path below the default data dir has a length that CSI requires every plugin to
-// accept.
+// TestDefaultPathsFit checks the length of the longest path below the default data dir. CSI requires
+// every plugin to accept a path of that length.
 func TestDefaultPathsFit(t *testing.T) {
 	id := strings.Repeat("x", 200)
 	path := filepath.Join("/var/lib/volagent/csi", volume.PluginComponent(id), "per-alloc", volume.AllocComponent(id), volume.VolumeComponent(id))
@@ -79,8 +79,8 @@ func TestDefaultPathsFit(t *testing.T) {
 	}
 }
 
-// FuzzComponent: the component of any id is one safe path element, and two ids have two different
-// components.
+// FuzzComponent checks that the component of any id is one safe path element, and that two ids have
+// different components.
 func FuzzComponent(f *testing.F) {
 	long := strings.Repeat("a", 40)
 	for _, pair := range [][2]string{
@@ -149,7 +149,8 @@ func TestCheckPluginID(t *testing.T) {
 	}
 }
 
-// checkInvalid expects an ErrInvalid that contains words, or no error if words is empty.
+// checkInvalid fails the test unless err is an ErrInvalid that contains words. If words is empty,
+// err must be nil.
 func checkInvalid(t *testing.T, what string, err error, words string) {
 	t.Helper()
 	switch {
@@ -160,7 +161,7 @@ func checkInvalid(t *testing.T, what string, err error, words string) {
 	}
 }
 
-// TestCheckNewID: a command must not read a new id as an option.
+// TestCheckNewID checks that a new id cannot look like an option of a command.
 func TestCheckNewID(t *testing.T) {
 	for id, bad := range map[string]string{
 		"data": "", "a-b": "", "-x": `begins with "-"`, "-": `begins with "-"`, "--help": `begins with "-"`, "a/b": "contains a slash",

@@ -7,9 +7,9 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// Past returns the record in which every claim whose owner is gone counts as being detached. The
-// detach need not have been requested or stored yet. If owners is nil, no owner is known to be
-// gone.
+// Past returns a copy of the record in which every claim whose owner has ended counts as being
+// detached. This holds even before the detach is requested or stored. If owners is nil, all owners
+// count as alive.
 func Past(r Record, owners Owners) Record {
 	if owners == nil {
 		return r
@@ -24,20 +24,20 @@ func Past(r Record, owners Owners) Record {
 	return r
 }
 
-// unwanted returns the claim at the start of its detach.
+// unwanted returns the claim as it is at the start of its detach.
 func (c Claim) unwanted() Claim {
 	c.Wanted, c.State = false, Unpublishing
 	return c
 }
 
-// freedBy returns the remedy that frees a volume of a wanted claim.
+// freedBy returns the remedy that ends a wanted claim and so frees the volume.
 func (c Claim) freedBy(id string) remedy.Remedy {
 	switch o := c.Keeper(); {
 	case o.Process():
 		return remedy.Of(remedy.EndOwner, strconv.Itoa(o.PID), id, c.Alloc)
 	case o.ByMount():
-		return remedy.Of(remedy.Unmount, o.Dir) // it names the services that use the mount
-	case o.Kind == OwnerMount: // there is nothing to unmount at the moment
+		return remedy.Of(remedy.Unmount, o.Dir) // umount(8) names the services that use the mount
+	case o.Kind == OwnerMount: // the bind mount does not exist at the moment
 		return remedy.Of(remedy.ForceDetach, id, c.Alloc)
 	case o.Kind == OwnerUnit:
 		return remedy.Of(remedy.StopOwner, c.Owner.Unit, id, c.Alloc)
@@ -48,8 +48,8 @@ func (c Claim) freedBy(id string) remedy.Remedy {
 	}
 }
 
-// MayDetach decides whether a request may detach a claim. It refuses if the owner is alive or if
-// its state is unknown, unless force is set. The view is that of the claim's keeper.
+// MayDetach decides whether a request may detach a claim. Without force, it refuses if the keeper
+// of the claim is alive or its state is unknown. v is the view of the keeper.
 func MayDetach(id string, c Claim, v OwnerView, force bool) error {
 	if force || !c.Wanted || !c.Owner.Mortal() || v.Life == LifeGone {
 		return nil
@@ -72,13 +72,14 @@ func MayDetach(id string, c Claim, v OwnerView, force bool) error {
 		WithRemedy(c.freedBy(id))
 }
 
-// Keeper returns the claim's owner at this point of the claim's life. Every check whether an owner
-// is gone uses the keeper. It is the owner itself, unless the owner is a mount:
+// Keeper returns the owner whose end would end the claim at present. Every check whether an owner
+// has ended uses the keeper. The keeper is the owner itself, unless the owner is a mount:
 //
 //   - Until the bind mount is made, the keeper is the process that asked for it.
-//   - After that, the keeper is the bind mount, as long as it is on record.
-//   - While the agent makes the mount again, the keeper has no pid and no mount, and cannot end. The
-//     agent removes a mount from the record before it unmounts it.
+//   - While the bind mount is on record, the keeper is that mount.
+//   - While the agent makes the mount again, the keeper has neither a pid nor a mount, so it
+//     cannot end.
+//     The agent removes a mount from the record before it unmounts it.
 //
 // Two keepers are the same if they are equal.
 func (c Claim) Keeper() Owner {
@@ -98,14 +99,14 @@ func (c Claim) Keeper() Owner {
 	return o
 }
 
-// vanished reports whether the mount that owns the claim was unmounted by another program. It knows
-// only the sight of the own directory.
+// vanished reports whether another program unmounted the mount that owns the claim. It needs only
+// the observed state of the own directory.
 func (c Claim) vanished(bind Sight) bool {
 	return c.Wanted && c.Keeper().ByMount() && bind.Seen == SeenNothing
 }
 
-// ownedAs reports whether a repeated request has the same owner as the claim. Once a mount that
-// owns the claim exists, it does not matter which process asked for it.
+// ownedAs reports whether a repeated request names the same owner as the claim. Once the mount that
+// owns the claim exists, any process may repeat the request.
 func (c Claim) ownedAs(o Owner) bool {
 	if c.Owner.Kind == OwnerMount && o.Kind == OwnerMount && c.State != Pending {
 		return true
@@ -113,22 +114,23 @@ func (c Claim) ownedAs(o Owner) bool {
 	return c.Owner == o
 }
 
-// GuardedDir is an own directory that has a guard or is about to get one. Path is the own
-// directory of the claim. The directory may have been renamed since.
+// GuardedDir identifies an own directory that has a guard or will get one. Path is the own
+// directory of the claim. A user may have renamed the directory since.
 type GuardedDir struct {
 	Path   string `json:"path"`
-	Device string `json:"dev,omitempty"`  // "major:minor" when it was recorded
+	Device string `json:"dev,omitempty"`  // "major:minor" at the time of the record
 	Inode  uint64 `json:"ino,omitempty"`  // 0 if only the path is known
 	FSType string `json:"fs,omitempty"`   // as in the mount table
 	FSID   string `json:"fsid,omitempty"` // f_fsid of statfs(2)
 
-	// Handle comes from name_to_handle_at(2). It is empty if the file system provides none.
+	// Handle is the result of name_to_handle_at(2). It is empty if the file system provides no
+	// handle.
 	Handle     []byte `json:"handle,omitempty"`
 	HandleType int32  `json:"handle_type,omitempty"`
 }
 
-// Same reports whether both describe the same directory. If one of them is known only by its path,
-// the paths decide.
+// Same reports whether both values describe the same directory. If one of them is known only by its
+// path, Same compares the paths.
 func (g GuardedDir) Same(o GuardedDir) bool {
 	if g.Inode == 0 || o.Inode == 0 {
 		return g.Path == o.Path
@@ -136,8 +138,9 @@ func (g GuardedDir) Same(o GuardedDir) bool {
 	return g.Inode == o.Inode && g.FSID == o.FSID && g.HandleType == o.HandleType && string(g.Handle) == string(o.Handle)
 }
 
-// GuardsAt returns the recorded directories for a path. There are several if the first was renamed
-// and another one took its place. A record of an earlier release has only the path.
+// GuardsAt returns the guarded directories that the record has for a path. A path has several if a
+// user renamed the first directory and created another one in its place. A record of an earlier
+// release has only the path.
 func (r Record) GuardsAt(path string) []GuardedDir {
 	var all []GuardedDir
 	for _, g := range r.GuardDirs {
@@ -152,7 +155,7 @@ func (r Record) GuardsAt(path string) []GuardedDir {
 	return all
 }
 
-// AllGuards returns all recorded directories.
+// AllGuards returns all guarded directories of the record.
 func (r Record) AllGuards() []GuardedDir {
 	var all []GuardedDir
 	for _, path := range r.Guards {
@@ -161,10 +164,10 @@ func (r Record) AllGuards() []GuardedDir {
 	return all
 }
 
-// Guarding reports whether a directory is recorded.
+// Guarding reports whether the record contains a guarded directory.
 func (r Record) Guarding(dir GuardedDir) bool { return slices.ContainsFunc(r.AllGuards(), dir.Same) }
 
-// guardingToo returns the record with one more guarded directory.
+// guardingToo returns the record with another guarded directory.
 func (r Record) guardingToo(dir GuardedDir) Record {
 	if dir.Inode != 0 && !slices.ContainsFunc(r.GuardsAt(dir.Path), func(g GuardedDir) bool { return g.Inode != 0 && g.Same(dir) }) {
 		r.GuardDirs = append(slices.Clone(r.GuardDirs), dir)
@@ -175,7 +178,7 @@ func (r Record) guardingToo(dir GuardedDir) Record {
 	return r
 }
 
-// Unguarding returns the record without the guarded directories of a path.
+// Unguarding returns the record without the guarded directories at a path.
 func (r Record) Unguarding(path string) Record {
 	r.Guards = slices.DeleteFunc(slices.Clone(r.Guards), func(g string) bool { return g == path })
 	r.GuardDirs = slices.DeleteFunc(slices.Clone(r.GuardDirs), func(g GuardedDir) bool { return g.Path == path })

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The keeper of a claim that is owned by its mount changes during the life of the claim.
+// TestKeeper checks the keeper at each stage of a claim that its mount owns.
 func TestKeeper(t *testing.T) {
 	asker := volume.Owner{Kind: volume.OwnerMount, PID: 812, StartTime: 4711, Boot: "b"}
 	pending := volume.Claim{Alloc: "a", Wanted: true, State: volume.Pending, Terms: volume.Terms{Owner: asker, At: "/srv/a b"}}
@@ -20,7 +20,7 @@ func TestKeeper(t *testing.T) {
 	taken, anew, late := bound, bound, bound
 	taken.State = volume.Mounted
 	anew.State, anew.Bound, anew.BoundMount = volume.Mounted, volume.Unknown, nil
-	late.Bound, late.BoundMount = volume.Failed, nil // its bind failed while it was being mounted
+	late.Bound, late.BoundMount = volume.Failed, nil // the bind failed while the agent mounted the claim
 	for _, tt := range []struct {
 		name             string
 		c                volume.Claim
@@ -51,8 +51,8 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// Any process that asks for an existing mount gets the same claim. While the claim is pending, it
-// belongs to the process that asked first.
+// TestMountAgain checks that any process may repeat a request for an existing mount and gets the
+// same claim. A pending claim belongs to the process that asked first.
 func TestMountAgain(t *testing.T) {
 	ask := func(pid int, flags string) volume.Request {
 		return with(writer("a"), func(q *volume.Request) {
@@ -106,7 +106,8 @@ func TestAtFlags(t *testing.T) {
 	}
 }
 
-// The intent to guard a directory is recorded with the claim, once.
+// TestGuards checks that the record of a claim contains the intent to guard a directory exactly
+// once.
 func TestGuards(t *testing.T) {
 	r := offering(call.SingleNodeMultiWriter)
 	for i, q := range []volume.Request{

@@ -8,38 +8,40 @@ import (
 // Stop describes how the previous agent ended.
 type Stop int
 
-// The ways in which an agent ends.
+// These are the ways in which an agent can end.
 const (
-	// Crashed: the agent died during its work. It is the zero value and also means an unknown end.
+	// Crashed means that the agent died during its work. This zero value also stands for an unknown
+	// end.
 	Crashed Stop = iota
-	// Rebooted: the agent may have died, and the reboot ended all calls and all mounts.
+	// Rebooted means that the host was restarted and the agent may have died before. The reboot
+	// ended all calls and all mounts.
 	Rebooted
-	// Stopped: the agent recorded how each step ended.
+	// Stopped means that the agent ended cleanly and recorded the result of each step.
 	Stopped
-	// Shut: as Stopped, and the host was restarted since.
+	// Shut means that the agent ended cleanly and the host was restarted after that.
 	Shut
 )
 
-// Boot reports whether the host was restarted since.
+// Boot reports whether the host was restarted after the previous agent ended.
 func (s Stop) Boot() bool { return s == Rebooted || s == Shut }
 
-// Loaded returns the record as the agent must read it at its start, and whether that changes the
-// record. If the previous agent was not stopped cleanly, every side that is not recorded as settled
-// is unknown. The reason is that checkpoints between two intents may not have reached the disk.
+// Loaded returns the record as the agent must use it after a start. It also reports whether that
+// record differs from the stored one. After an unclean stop, every side that is not recorded as
+// settled becomes unknown. The last checkpoints before the stop may not have reached the disk.
 //
-// After a crash, a plugin may also still be working on the last call of the agent. For a call that
-// mounts, the agent watches for the mount. For a call that unmounts, the agent waits before it
-// mounts anything in that place. A ControllerPublishVolume or ControllerUnpublishVolume may
-// continue at the storage system even after a reboot of this host.
+// After a crash, a plugin may still be working on the last call. If that call mounts, the agent
+// watches for the mount. If it unmounts, the agent waits before it mounts anything in that place.
+// The storage system may continue a ControllerPublishVolume or ControllerUnpublishVolume even after
+// a reboot.
 //
-// blocked is set if there are pending calls of a forced deregister for the same storage. In that
-// case no call was made for the new record, because Next makes these calls first.
+// blocked is set if a forced deregister of the same storage left pending calls. Next makes those
+// calls before any other, so no call was made for the new record.
 func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 	was := r
 	switch {
 	case after == Stopped:
 		return r, false
-	case r.Volume.Expansion.offline(): // nothing was made since the expansion was requested
+	case r.Volume.Expansion.offline(): // the agent has made no side since the user requested the expansion
 	case blocked && r.untouched():
 	case after == Crashed:
 		r = doubtful(guarded(guardedAttachment(r)))
@@ -57,7 +59,8 @@ func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 		!slices.Equal(n.Watches, was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
 }
 
-// onHost selects the watches for late mounts and unmounts. A reboot ends these.
+// onHost reports whether a watch expects a late mount or unmount on this host. A reboot ends such a
+// watch.
 func onHost(w Watch) bool { return !w.Attachment }
 
 // untouched reports whether no side of the record was ever made.
@@ -66,10 +69,10 @@ func (r Record) untouched() bool {
 	return r.Node.Attached == Absent && r.Node.Staged == Absent && len(r.Node.PendingCalls) == 0 && !p.anyPublished()
 }
 
-// guardedAttachment adds watches for the ControllerPublishVolume or ControllerUnpublishVolume in
-// which the agent may have died. A ControllerUnpublishVolume is made only once one of these is on
-// disk: a claim that has left the node, a volume without claims, or a connected side that failed. A
-// ControllerPublishVolume is made for a claim that is still on the node.
+// guardedAttachment adds watches for a ControllerPublishVolume or ControllerUnpublishVolume that
+// may have been in progress when the agent died. The agent calls ControllerUnpublishVolume only
+// after one of these states is on disk: a claim that has left the node, a volume without claims, or
+// a failed connected side. It calls ControllerPublishVolume for a claim that is still on the node.
 func guardedAttachment(r Record) Record {
 	n, active, detaching := r.Node, false, len(r.Claims) == 0
 	for _, c := range r.Claims {
@@ -77,9 +80,9 @@ func guardedAttachment(r Record) Record {
 		active, detaching = active || !left, detaching || left
 	}
 
-	// The state is unknown for one of two reasons. Either a claim found the volume still connected
-	// when no other claim was left, or an earlier agent died. In the second case, only a
-	// ControllerPublishVolume was made since.
+	// The state is unknown for one of two reasons: a new claim found the volume still connected
+	// after the end of all other claims, or an earlier agent died. In the second case, that agent
+	// has sent only a ControllerPublishVolume.
 	found := n.Attached == Unknown && !slices.Contains(n.Watches, lateAttach)
 	if n.Attached != Absent && (detaching || found || n.Attached == Failed) {
 		r = r.watching(lateDetach)
@@ -92,7 +95,7 @@ func guardedAttachment(r Record) Record {
 }
 
 // doubtful returns the record with every unsettled side unknown, and with watches for the mounts
-// that a call may still make.
+// that a call in progress may still make.
 func doubtful(r Record) Record {
 	n := &r.Node
 	detaching, active, held := false, false, false
@@ -117,7 +120,7 @@ func doubtful(r Record) Record {
 
 	switch {
 	case n.Staged == Present && n.Mount == nil && !held:
-		n.Staged = Unknown // it may have been undone, and no check can show that
+		n.Staged = Unknown // the agent may have undone it, and no check can show that
 	case n.Uses.Stage && n.Staged != Present && active:
 		n.Staged = uncertain(n.Staged)
 		r = r.watching(Watch{Path: n.StagingPath})
@@ -133,7 +136,8 @@ func doubtful(r Record) Record {
 	return r
 }
 
-// uncertain returns the state of a side that may have been made since.
+// uncertain returns Unknown for an absent side, because the previous agent may have made it after
+// its last commit. It returns all other states unchanged.
 func uncertain(s Side) Side {
 	if s == Absent {
 		return Unknown
@@ -141,8 +145,9 @@ func uncertain(s Side) Side {
 	return s
 }
 
-// maybePublished is uncertain for a target. A call that was already undone may still mount
-// something there, perhaps with the options of an earlier claim. Such a target is undone first.
+// maybePublished returns the state of a target that the previous agent may have published. If a
+// watch expects a late mount there, the target counts as failed, so that it is undone first. The
+// late mount may have the options of an earlier claim.
 func (r Record) maybePublished(c Claim) Side {
 	if p := (planner{r: r}); c.Published == Absent && p.watched(c.Target) {
 		return Failed
@@ -150,17 +155,17 @@ func (r Record) maybePublished(c Claim) Side {
 	return uncertain(c.Published)
 }
 
-// guarded adds watches for the undoing calls in which an agent may have died. These are the calls
-// for:
+// guarded adds watches for the undoing calls that may have been in progress when the agent died.
+// These are the calls for:
 //
 //   - claims that are no longer wanted
-//   - sides that are recorded as failed, as a wanted side is before it is undone
+//   - failed sides, because the agent marks a wanted side as failed before it undoes it
 //   - mounts that appeared late
 //   - pending calls
 //
-// A claim that was being mounted or was in use is not among them, so it is mounted again without a
-// wait. The staging of a volume with such a claim in use is not among them either, because the
-// agent does not unstage it under that claim.
+// A wanted claim that was being mounted or was in use gets no watch, so the agent mounts it again
+// without a wait. The staging of a volume with a claim in use gets no watch either, because the
+// agent does not unstage under such a claim.
 func guarded(r Record) Record {
 	for _, w := range slices.Clone(r.Node.Watches) {
 		if p := (planner{r: r}); !w.Undo && !w.Attachment && !p.explained(w) {
@@ -183,7 +188,7 @@ func guarded(r Record) Record {
 	if r.Node.Uses.Stage && !held && (leaving || r.Node.Staged == Failed) {
 		r = r.guarding(r.Node.StagingPath, "")
 		if r.Node.Staged == Present {
-			r.Node.Staged = Unknown // the unstage may be half done; it is safe to stage again
+			r.Node.Staged = Unknown // the unstage may be half done; a repeated stage is safe
 		}
 	}
 
@@ -198,9 +203,9 @@ func (r Record) guarding(path, alloc string) Record {
 	return r.watching(Watch{Path: path, Alloc: alloc, Undo: true})
 }
 
-// LeftoverOf returns the record that a forced deregister keeps. The plugin must undo everything that its
-// claims still have on this host. Every unsettled side is unknown, because a call may be in
-// progress. The outcome of that call is applied later.
+// LeftoverOf returns the record that a forced deregister keeps. The plugin must undo every side
+// that the claims still have on this host. Every unsettled side becomes unknown, because a call may
+// be in progress. The agent applies the outcome of that call later.
 func LeftoverOf(r Record) Record {
 	r = doubtful(r)
 	for _, c := range r.Ordered() {
@@ -213,8 +218,8 @@ func LeftoverOf(r Record) Record {
 	return r
 }
 
-// NextBoot returns the record of a forced deregister after a reboot. Nothing of it remains on the
-// host. The volume may still be connected, because that is a state of the storage system.
+// NextBoot returns the record of a forced deregister after a reboot. The reboot removed every mount
+// from the host. The volume may still be connected, because the storage system keeps that state.
 func NextBoot(r Record) Record {
 	r = r.unwatched(onHost)
 	n := r.Node

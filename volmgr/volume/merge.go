@@ -14,10 +14,10 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// Merge applies a volume file to the registered volume. It keeps the fields that the agent
-// controls. It refuses changes that are not allowed, and names each field with its old and new
-// value. The file may leave out fields that can never change. Merge returns the changes in words.
-// There are none if the file changes nothing.
+// Merge applies a volume file to the registered volume, and keeps the fields that the agent
+// controls. The file may leave out fields that can never change. If the file changes a field that
+// must not change, Merge returns an error that names the field with its old and new value.
+// Otherwise it returns the changes in words, or none if the file changes nothing.
 func Merge(r Record, spec Volume) (Volume, []string, error) {
 	old := r.Volume
 	spec, err := spec.Keeping(old.Secrets)
@@ -67,15 +67,15 @@ type merger struct {
 	err     error
 }
 
-// fixed refuses a change of a field that cannot change. skip is set if the file leaves the field
-// open.
+// fixed refuses a new value of a field that cannot change. skip is set if the file leaves the field
+// empty.
 func (m *merger) fixed(field string, old, now any, skip bool) {
 	if !skip && !reflect.DeepEqual(old, now) {
 		m.refuse(field, old, now, "this field cannot change")
 	}
 }
 
-// refuse adds a field to the error about changes that are not allowed.
+// refuse adds a field to the error that lists all refused changes.
 func (m *merger) refuse(field string, old, now any, why string) {
 	if m.err == nil {
 		m.err = Errorf(ErrRefused, "cannot change %s of volume %q from %s to %s: %s", field, m.id, show(old), show(now), why)
@@ -85,9 +85,8 @@ func (m *merger) refuse(field string, old, now any, why string) {
 }
 
 // capacity applies new bounds of the capacity. A volume can grow but never shrink. The file may
-// leave either bound open. A smaller capacity_min changes nothing, because the volume already has
-// that much. The file that a volume was created from can therefore be registered again after an
-// expansion.
+// leave out either bound. A smaller capacity_min changes nothing, because the volume already has
+// that size. Users can therefore register the file of a created volume again after an expansion.
 func (m *merger) capacity(old, spec Volume) Volume {
 	now := old
 	if least := spec.CapacityMin; least > old.CapacityMin {
@@ -109,12 +108,12 @@ func (m *merger) capacity(old, spec Volume) Volume {
 	return now
 }
 
-// bytes is a size that is shown as in volume files.
+// bytes is a size that messages show in the format of volume files.
 type bytes int64
 
 func (b bytes) int64() int64 { return int64(b) }
 
-// change returns the new value of a field that may change, and notes the change.
+// change returns the new value of a field that may change, and adds a difference to the changes.
 func change[T any](m *merger, field string, old, now T) T {
 	if reflect.DeepEqual(old, now) || size(old) == 0 && size(now) == 0 {
 		return old
@@ -123,8 +122,8 @@ func change[T any](m *merger, field string, old, now T) T {
 	return now
 }
 
-// secrets returns the new references. The text about the change shows a sealed value only as
-// sealed, and names the secrets that have a new one.
+// secrets returns the new references to secrets. The text about the change hides sealed values. It
+// says only which secrets have a new sealed value.
 func (m *merger) secrets(old, now map[string]call.SecretRef) map[string]call.SecretRef {
 	if maps.Equal(old, now) {
 		return old
@@ -180,7 +179,7 @@ func show(v any) string {
 	return string(raw)
 }
 
-// size returns the length of a value. It makes a nil map or slice count as equal to an empty one.
+// size returns the length of a value. It makes a nil map or slice equal to an empty one.
 func size(v any) int {
 	if v == bytes(0) {
 		return 0
@@ -196,7 +195,8 @@ func size(v any) int {
 	}
 }
 
-// Check refuses a volume whose fields do not fit together. It does not consider other volumes.
+// Check returns an error if the fields of the volume contradict each other. It does not compare the
+// volume with other volumes.
 func (v Volume) Check() error {
 	if err := CheckID("volume id", v.ID); err != nil {
 		return err
@@ -233,30 +233,30 @@ func (v Volume) Check() error {
 
 // Change is the effect of a register, create or modify on a volume.
 type Change struct {
-	Outcome string   // Created, Registered, Updated or Unchanged
-	Fields  []string // the changes of an update, each as "field: old → new"
+	Outcome string   // one of Created, Registered, Updated and Unchanged
+	Fields  []string // the changed fields of an update, each as "field: old → new"
 }
 
-// The outcomes of a register, create or modify.
+// These are the outcomes of a register, create or modify.
 const (
 	Created    = "created"
 	Registered = "registered"
 	Updated    = "updated"
 	Modified   = "modified"
 	Grown      = "expanded"
-	Growing    = "expanding" // the expansion continues by itself
-	GivenUp    = "withdrawn" // an expansion was withdrawn
+	Growing    = "expanding" // the expansion continues after the answer
+	GivenUp    = "withdrawn" // the command withdrew an expansion
 	Unchanged  = "unchanged"
 )
 
-// Differences compares a request to create a volume with the existing volume of that id. It returns
-// one text "field: old → new" for each field that differs. There are none if the volume satisfies
-// the request. Its capacity must be at least capacity_min and, if capacity_max is set, at most
-// that.
+// Differences compares a request to create a volume with the existing volume of the same id. It
+// returns one text "field: old → new" for each difference, and none if the volume satisfies the
+// request. The capacity of the volume must be at least capacity_min and, if capacity_max is set, at
+// most capacity_max.
 //
-// A request may leave out the context, which the plugin decides. It may leave out fields that
-// cannot change (name, source, parameters, topology_request) and mutable parameters. All other
-// fields that it leaves out have their default values.
+// A request may leave out the context, because the plugin decides it. It may also leave out the
+// mutable parameters and the fields that cannot change: name, source, parameters and
+// topology_request. All other omitted fields have their default values.
 func (v Volume) Differences(request Volume) []string {
 	var d differences
 
@@ -274,7 +274,7 @@ func (v Volume) Differences(request Volume) []string {
 		d = append(d, v.MutableChange(wanted))
 	}
 
-	// A plugin that creates a volume replaces the context of the request.
+	// A plugin that creates a volume may return another context than the request had.
 	asIs := v.Created || len(request.Context) == 0 || maps.Equal(v.Context, request.Context)
 	d.unless(asIs, "context", v.Context, request.Context)
 
@@ -285,17 +285,18 @@ func (v Volume) Differences(request Volume) []string {
 	return d
 }
 
-// differences is a list of texts about fields that differ.
+// differences collects texts about the fields that differ.
 type differences []string
 
-// unless adds a field with both values if they do not agree.
+// unless adds a field with both values, unless agree is set.
 func (d *differences) unless(agree bool, field string, old, now any) {
 	if !agree {
 		*d = append(*d, FieldChange(field, old, now))
 	}
 }
 
-// capacity adds the requested bounds that the volume, or its running expansion, does not satisfy.
+// capacity adds the requested bounds that the volume does not satisfy, even after its running
+// expansion.
 func (d *differences) capacity(v, request Volume) {
 	has := max(v.CapacityMin, v.size(), v.Expansion.Want)
 	d.unless(request.CapacityMin <= has, "capacity_min", bytes(has), bytes(request.CapacityMin))
@@ -309,7 +310,8 @@ func FieldChange(field string, old, now any) string {
 	return field + ": " + show(old) + " → " + show(now)
 }
 
-// reclaim returns the policy for a container runtime's "remove volume". The default is retain.
+// reclaim returns the policy for the "remove volume" command of a container runtime. The default is
+// retain.
 func (v Volume) reclaim() string {
 	if v.Reclaim == "" {
 		return "retain"
@@ -317,7 +319,7 @@ func (v Volume) reclaim() string {
 	return v.Reclaim
 }
 
-// CheckMutable refuses a mutable parameter without a name.
+// CheckMutable returns an error if a mutable parameter has no name.
 func (v Volume) CheckMutable() error {
 	if _, ok := v.Mutable[""]; ok {
 		return Errorf(ErrInvalid, "a mutable parameter of volume %q has no name", v.ID)
@@ -325,8 +327,8 @@ func (v Volume) CheckMutable() error {
 	return nil
 }
 
-// Mutations returns the requested mutable parameters that are not known to be in force. Other
-// parameters stay as they are, because CSI has no way to remove one.
+// Mutations returns the requested mutable parameters that the plugin has not confirmed yet. It
+// leaves out all other parameters of the volume, because CSI has no call to remove one.
 func (v Volume) Mutations(asked map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, value := range asked {
@@ -339,7 +341,7 @@ func (v Volume) Mutations(asked map[string]string) map[string]string {
 	return out
 }
 
-// Mutated returns the volume with these mutable parameters in force. Their values are then certain.
+// Mutated returns the volume after the plugin has confirmed these mutable parameters.
 func (v Volume) Mutated(now map[string]string) Volume {
 	v.Mutable, v.Modifying = merged(v.Mutable, now), maps.Clone(v.Modifying)
 	maps.DeleteFunc(v.Modifying, func(name, _ string) bool { _, settled := now[name]; return settled })
@@ -349,13 +351,13 @@ func (v Volume) Mutated(now map[string]string) Volume {
 	return v
 }
 
-// Mutating returns the volume with the intent to change mutable parameters.
+// Mutating returns the volume with the intent to change these mutable parameters.
 func (v Volume) Mutating(now map[string]string) Volume {
 	v.Modifying = merged(v.Modifying, now)
 	return v
 }
 
-// MutableChange describes the change that Mutated makes, in the format of Merge.
+// MutableChange describes the effect of Mutated in the format of Merge.
 func (v Volume) MutableChange(now map[string]string) string {
 	return fmt.Sprintf("mutable_parameters: %s → %s", show(v.Mutable), show(merged(v.Mutable, now)))
 }
@@ -369,7 +371,7 @@ func merged(old, now map[string]string) map[string]string {
 	return out
 }
 
-// modifying returns the parameters of an unfinished modify as arguments for the command.
+// modifying returns the parameters of an unfinished modify, as arguments for the command.
 func (v Volume) modifying() []string {
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(v.Modifying)) {
@@ -378,17 +380,17 @@ func (v Volume) modifying() []string {
 	return pairs
 }
 
-// inDoubt describes the parameters that an unfinished modify leaves in doubt.
+// inDoubt describes the parameters whose values are unknown because a modify has not finished.
 func (v Volume) inDoubt() []string {
 	pairs := v.modifying()
 	if len(pairs) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("modifying %s was not seen to end, so whether that is in force is not known; to go on with it: %s",
+	return []string{fmt.Sprintf("it is unknown whether modifying %s had an effect; to continue: %s",
 		strings.Join(pairs, " "), suggest.Words(Modify(v.ID, pairs...)))}
 }
 
-// Modify returns the remedy that modifies a volume.
+// Modify returns the remedy that sets mutable parameters of the volume with the given id.
 func Modify(id string, pairs ...string) remedy.Remedy {
 	return remedy.Of(remedy.ModifyVolume, append([]string{id}, pairs...)...)
 }

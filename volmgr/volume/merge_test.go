@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registered returns a volume as the state database stores it.
+// registered returns a record of a volume as the state database contains it.
 func registered() volume.Record {
 	return volume.Record{Volume: volume.Volume{
 		ID: "data", Name: "data", PluginID: "ebs", Driver: "ebs.csi", ExternalID: "vol-1", SnapshotID: "snap-1",
@@ -28,7 +28,7 @@ func registered() volume.Record {
 	}}
 }
 
-// file returns the same volume as a user writes it, without the fields that the agent controls.
+// file returns the same volume as a user writes it. It omits the fields that the agent controls.
 func file() volume.Volume {
 	v := registered().Volume
 	v.Driver, v.Capacity, v.Topologies, v.Created, v.RegisteredAt = "", 0, nil, false, time.Time{}
@@ -83,7 +83,7 @@ func TestMergeImmutable(t *testing.T) {
 	}
 }
 
-// One error names all refused changes.
+// TestMergeNamesAllThatIsRefused checks that one error names all refused changes.
 func TestMergeNamesAllThatIsRefused(t *testing.T) {
 	spec := file()
 	spec.Name, spec.Parameters = "new", map[string]string{"type": "gp3", "iops": "1"}
@@ -125,8 +125,8 @@ func TestMergeChanges(t *testing.T) {
 	}
 }
 
-// A volume never shrinks and stays within its bounds. A size above the required minimum is not a
-// change.
+// TestMergeShrinks checks that a volume never shrinks and stays within its bounds. A volume that is
+// larger than capacity_min does not count as changed.
 func TestMergeShrinks(t *testing.T) {
 	spec := file()
 	spec.CapacityMin = 9
@@ -147,7 +147,8 @@ func TestMergeShrinks(t *testing.T) {
 	}
 }
 
-// The requested topology may change until the plugin has returned one.
+// TestMergeTopologyBeforeItIsKnown checks that a user may change the requested topology until the
+// plugin has returned one.
 func TestMergeTopologyBeforeItIsKnown(t *testing.T) {
 	r := registered()
 	r.Volume.Topologies = nil
@@ -208,7 +209,8 @@ func TestVolumeCheck(t *testing.T) {
 	}
 }
 
-// For sealed values, the text says only that they exist or have changed.
+// TestMergeSecrets checks that the text about a change hides sealed values. It must say only that
+// they exist or have changed.
 func TestMergeSecrets(t *testing.T) {
 	type refs = map[string]call.SecretRef
 	one, two := call.SecretRef{Sealed: "S1"}, call.SecretRef{Sealed: "S2"}
@@ -233,10 +235,11 @@ func TestMergeSecrets(t *testing.T) {
 	}
 	r, spec := registered(), file()
 	spec.Secrets = refs{"key": {Keep: true}}
-	if _, _, err := volume.Merge(r, spec); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `secret "key" of volume "data" is to be kept`) {
+	if _, _, err := volume.Merge(r, spec); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `cannot keep secret "key" of volume "data"`) {
 		t.Errorf("a reference in place of what is to be kept: %v", err)
 	}
-	// Neither the value nor the mark that it must be sealed reaches a record.
+	// A record must contain neither the plain value of a secret nor the flag that requests its
+	// sealing.
 	raw, err := json.Marshal(volume.Record{Volume: volume.Volume{Secrets: refs{"key": {Literal: call.NewSecret("hunter2"), Keep: true}}}})
 	if err != nil || strings.Contains(string(raw), "hunter2") || !strings.Contains(string(raw), `"secrets":{"key":{}}`) {
 		t.Errorf("stored as %s, %v", raw, err)

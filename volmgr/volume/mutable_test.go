@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// TestMutated: a modify starts as an intent and ends as values in force. It changes no map of the
-// earlier volume.
+// TestMutated checks the start and the end of a modify. It starts as an intent, and its values are
+// in force at the end. Neither may change a map of the earlier volume.
 func TestMutated(t *testing.T) {
 	v := Volume{ID: "data", Mutable: map[string]string{"a": "1", "b": "2"}}
 	open := v.Mutating(map[string]string{"a": "9", "c": "3"})
@@ -37,7 +37,8 @@ func TestMutated(t *testing.T) {
 	}
 }
 
-// TestReaches: a claim is refused only if the plugin says that the volume is not reachable here.
+// TestReaches checks that a claim is refused only if the plugin says that this host cannot reach
+// the volume.
 func TestReaches(t *testing.T) {
 	here := map[string]string{"Zone": "a", "rack": "1"}
 	in := func(ts ...map[string]string) []map[string]string { return ts }
@@ -69,7 +70,7 @@ func TestReaches(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// An alloc that has a claim keeps it, even if the plugin reports another topology later.
+	// An alloc keeps its claim, even if the plugin reports another topology later.
 	r := Record{Volume: Volume{ID: "data", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}}}
 	r, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{}, time.Now())
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package volume is the domain. It defines volumes, claims and plugins, decides which alloc may
-// claim a volume, and decides how a volume gets from one state to the next. The package imports
-// only the standard library and package suggest. It has no effects: every decision is a function of
-// its arguments. See Next for the drawing of a volume's life.
+// Package volume is the domain of the agent. It defines volumes, claims and plugins. It decides
+// which alloc may claim a volume, and which step brings a volume closer to the wanted state. The
+// package has no effects: every decision is a function of its arguments. It imports only the
+// standard library and package suggest. The comment of Next draws the life of a volume.
 package volume
 
 import (
@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Next decides the next step of a volume, which brings it closer to the state that its claims want.
-// It is pure and total: it has an answer for every record and every observation. For a state that
-// this release does not know, the answer is a Wait, which keeps the volume as it is.
+// Next returns the next step of a volume, which brings it closer to the state that its claims want.
+// Next is pure and total: it returns a step for every record and every observation. For a state
+// that this release does not know, it returns a Wait, which changes nothing.
 //
 //	               first claim                                   last release
 //	(free) ──► ControllerPublish ──► NodeStage ──► NodePublish ──► … ──► NodeUnpublish ──► NodeUnstage
@@ -21,10 +21,10 @@ import (
 //	       ControllerUnpublish   NodeUnstage   NodeUnpublish ─┘ unbind                        │
 //	                                                                        ControllerUnpublish ──► free
 //
-// A claim that is detached without the plugin uses Unmount in place of NodeUnpublish. If it is the
+// For a claim that is detached without the plugin, Unmount replaces NodeUnpublish. If that is the
 // last claim, Unmount also replaces NodeUnstage. The skipped calls become pending calls.
 //
-// Next tries these decisions in order:
+// Next tries these decisions one after the other:
 //
 //  1. Undo the mounts of claims that are no longer wanted, oldest claim first.
 //  2. Undo mounts that appeared late.
@@ -33,12 +33,12 @@ import (
 //  5. If any claim is wanted, undo failed sides, then make missing and dead mounts again.
 //  6. If no claim is wanted, take the volume off the host.
 //
-// A staged volume is expanded at the node before it is published. A volume whose staging shows no
-// mount is expanded after it is published, before its claim counts as mounted.
+// The node expands a staged volume before the volume is published. If the staging shows no mount,
+// the node expands the volume after its publish, and the claim counts as mounted only after that.
 //
-// Next passes over a step that is parked or whose plugin is not ready, and tries the steps that do
-// not depend on it. If the node part and the controllers are separate, only the part that the step
-// calls must be ready. While the host goes down, leave replaces the decisions that make something.
+// Next skips a step that is parked or whose plugin is not ready, and tries the steps that do not
+// depend on it. If the node part and the controllers are separate, only the part that the step
+// calls must be ready. While the host goes down, leave replaces the decisions that make sides.
 func Next(r Record, o Observed) Action {
 	if o.Halt != "" {
 		return Action{Kind: Wait, Cause: CauseHalted, Reason: o.Halt}
@@ -77,8 +77,8 @@ func Next(r Record, o Observed) Action {
 	}
 }
 
-// ToSee returns the record with only those paths whose state Next needs. Next undoes claims that are
-// no longer wanted from the record alone, so the state of their paths does not matter.
+// ToSee returns the record with only those paths that the agent must check before it calls Next.
+// Next undoes unwanted claims from the record alone, so the agent need not check their paths.
 func (r Record) ToSee() Record {
 	wanted := make(map[string]Claim, len(r.Claims))
 	for alloc, c := range r.Claims {
@@ -93,8 +93,8 @@ func (r Record) ToSee() Record {
 	return r
 }
 
-// release undoes the mounts of claims that are no longer wanted. The last claim stays until the
-// volume itself is off the host.
+// detachClaim chooses a step that undoes the mounts of an unwanted claim. The last claim stays
+// until the volume itself is off the host.
 func (p *planner) detachClaim() bool {
 	for _, c := range p.claims {
 		switch {
@@ -113,7 +113,8 @@ func (p *planner) detachClaim() bool {
 	return false
 }
 
-// unpublish removes one claim's mounts. The bind mount at its own directory comes first.
+// unpublish chooses a step that removes the mounts of one claim. The bind mount at the own
+// directory must be removed before the target.
 func (p *planner) unpublish(c Claim) bool {
 	switch {
 	case c.Bound != Absent:
@@ -123,17 +124,17 @@ func (p *planner) unpublish(c Claim) bool {
 	case c.Without != WithPlugin:
 		return p.try(Action{Kind: Unmount, Alloc: c.Alloc, Path: c.Target, How: c.Without})
 	case c.Wanted && c.Published != Failed:
-		// The Doubt is recorded first. It tells the next agent after a crash that the call may
-		// still be in progress.
+		// The agent records the Doubt before the call. After a crash, the next agent then knows
+		// that the call may still be in progress.
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target, Dead: true})
 	default:
 		return p.try(Action{Kind: call.NodeUnpublish, Alloc: c.Alloc, Path: c.Target})
 	}
 }
 
-// unbind removes the bind mount at a claim's own directory. If the claim is wanted, a Doubt is
-// recorded first. Without it, the next agent would find a recorded mount missing and conclude that
-// a user had unmounted it.
+// unbind removes the bind mount at the own directory of a claim. For a wanted claim, the agent
+// records a Doubt before that. Otherwise, the next agent would find a recorded mount missing and
+// conclude that a user had unmounted it.
 func (p *planner) unbind(c Claim) bool {
 	switch {
 	case c.vanished(p.o.Binds[c.Alloc]):
@@ -145,7 +146,7 @@ func (p *planner) unbind(c Claim) bool {
 	}
 }
 
-// late undoes mounts that appeared after a call of unknown outcome had already been undone.
+// late undoes mounts that appeared after the agent had already undone the call that made them.
 func (p *planner) late() bool {
 	for _, w := range p.r.Node.Watches {
 		if w.Undo || w.Attachment || p.explained(w) {
@@ -177,7 +178,7 @@ func (p *planner) explained(w Watch) bool {
 	return ok && c.Target == w.Path && c.Published != Absent
 }
 
-// down takes the volume off the host once no claim wants it.
+// down chooses a step that takes an unwanted volume off the host.
 func (p *planner) down() bool {
 	n := p.r.Node
 	switch {
@@ -186,7 +187,8 @@ func (p *planner) down() bool {
 	case n.Staged != Absent:
 		return p.unstage()
 	case p.leaving():
-		// ControllerUnpublishVolume needs the plugin, and the forced detach does not wait for it.
+		// ControllerUnpublishVolume needs the plugin, but a forced detach must not wait for the
+		// plugin.
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
 	case n.Attached != Absent && p.o.Down:
 		return false // the next boot calls ControllerUnpublishVolume
@@ -204,8 +206,8 @@ func (p *planner) down() bool {
 }
 
 // detach disconnects the volume after a proof of unmount. The proof also records that all claims
-// have left the node. After a crash, this tells the next agent that a ControllerUnpublishVolume may
-// be in progress. The proof is therefore repeated if a claim came and went since.
+// have left the node. After a crash, the next agent then knows that a ControllerUnpublishVolume may
+// be in progress. The agent repeats the proof if a claim began and ended in the meantime.
 func (p *planner) detach() bool {
 	onNode := func(c Claim) bool { return !c.Wanted && c.State != NodeDetached && c.State != ControllerDetached }
 	if !p.r.Node.Proven || slices.ContainsFunc(p.claims, onNode) {
@@ -216,8 +218,8 @@ func (p *planner) detach() bool {
 	})
 }
 
-// unstage removes the staging. It does so without the plugin if the last claim is detached that
-// way.
+// unstage chooses the step that removes the staging. If the last claim is detached without the
+// plugin, that step is an unmount on the host.
 func (p *planner) unstage() bool {
 	n := p.r.Node
 	switch {
@@ -230,20 +232,20 @@ func (p *planner) unstage() bool {
 	}
 }
 
-// goingDown is the reason why the agent does nothing more for a volume.
+// goingDown is the reason that a Wait gives while the host goes down.
 const goingDown = "this host is going down"
 
-// leave unmounts the volume from this host although claims want it, because the host goes down. The
-// bind mounts at own directories come first, then the targets, then the staging path. As in a
-// repair, a Doubt is recorded first. After a crash, it tells the next agent which mount was being
-// undone.
+// leave unmounts the volume from this host because the host goes down, even if claims want the
+// volume. It removes the bind mounts at own directories, then the targets, then the staging path.
+// As in a repair, the agent records a Doubt before each call. After a crash, the Doubt tells the
+// next agent which mount was being undone.
 //
-// The claims stay wanted and unchanged, and the next boot mounts the volume for them again. The
-// storage stays connected, because that outlives the boot. ControllerUnpublishVolume may also need
-// services that a host that is going down no longer has.
+// The claims stay wanted, and the agent mounts the volume for them again after the next boot. The
+// storage stays connected, because a connection outlives the boot. ControllerUnpublishVolume may
+// also need services that are already stopped.
 func (p *planner) leave() bool {
 	if !p.anyWanted() {
-		return false // down handles the rest
+		return false // down chooses the remaining steps
 	}
 
 	for _, c := range p.claims {
@@ -255,25 +257,25 @@ func (p *planner) leave() bool {
 	return p.r.Node.Staged != Absent && !p.anyMounted() && p.unstage()
 }
 
-// OnHost reports whether the volume is, or may be, mounted or staged on this host. Such a volume
-// must be unmounted before the host goes down.
+// OnHost reports whether the volume is, or may be, mounted or staged on this host. The agent must
+// unmount such a volume before the host goes down.
 func (r Record) OnHost() bool {
 	p := planner{claims: r.Ordered()}
 	return r.Node.Staged != Absent || p.anyPublished()
 }
 
-// Focus returns the record with only those claims that a turn must examine. These are the claims
-// that are not settled, the misplaced ones, and one settled claim that represents all others.
-// Without Focus, the cost of each claim would grow with the number of claims on its volume.
+// Focus returns the record with only those claims that the current turn must examine. These are the
+// unsettled claims, the misplaced claims, and one settled claim that represents all others. Without
+// Focus, the cost of each claim would grow with the number of claims on its volume.
 //
-// Next decides the same for both records as long as the omitted claims are in place, which an
-// earlier full check has shown. If the volume is in a state in which every claim may matter, Focus
-// returns the whole record and false.
+// Next returns the same step for both records while the omitted claims are in place. An earlier
+// check of all claims has shown that they are. If every claim may matter, Focus returns the whole
+// record and false.
 func (r Record) Focus(misplaced map[string]bool) (Record, bool) {
 	n := r.Node
 	staged := n.Staged == Present || n.Staged == Absent && !n.Uses.Stage
 	attached := n.Attached == Present || n.Attached == Absent && !n.Uses.Attach
-	expanding := r.Expanding() || r.Volume.Expansion.Node != 0 // NodeExpandVolume is called for the oldest claim
+	expanding := r.Expanding() || r.Volume.Expansion.Node != 0 // the agent calls NodeExpandVolume for the oldest claim
 	pending := len(n.Watches) > 0 || len(n.PendingCalls) > 0 || expanding || r.Leftover
 	if !staged || !attached || pending {
 		return r, false
@@ -298,13 +300,13 @@ func (r Record) Focus(misplaced map[string]bool) (Record, bool) {
 	return r, true
 }
 
-// settled reports whether everything that the claim wants is recorded as made.
+// settled reports whether the record shows every side that the claim wants as made.
 func (c Claim) settled() bool {
 	bound := c.At == "" || c.Bound == Present
 	return c.Wanted && c.State == Mounted && c.Published == Present && c.owned() && bound
 }
 
-// OutOfPlace returns the settled claims whose mounts are not the recorded ones.
+// OutOfPlace returns the settled claims whose observed mounts differ from the recorded ones.
 func (r Record) OutOfPlace(o Observed) map[string]bool {
 	var out map[string]bool
 	for alloc, c := range r.Claims {
@@ -321,16 +323,15 @@ func (r Record) OutOfPlace(o Observed) map[string]bool {
 	return out
 }
 
-// StandsFor reports whether an observation of a record from Focus shows the staging and the settled
-// claims in place, apart from the misplaced ones. If it does not, the omitted claims may be out of
-// place too.
+// StandsFor reports whether an observation of a record from Focus is valid for the omitted claims.
+// It must show the staging and all settled claims in place, except the misplaced ones.
 func (r Record) StandsFor(o Observed, misplaced map[string]bool) bool {
-	if o.Down || o.Staging.Seen == SeenDead { // all claims are unmounted then
+	if o.Down || o.Staging.Seen == SeenDead { // the agent then unmounts all claims
 		return false
 	}
 	if n := r.Node; n.Staged == Present {
 		staged := o.Staging.Seen == SeenMount && o.Staging.Is(n.Mount)
-		if n.Mount == nil { // a reboot also undoes a staging that shows no mount
+		if n.Mount == nil { // a reboot also undoes a staging without a mount
 			staged = n.Boot == o.Boot
 		}
 		if !staged {

@@ -12,14 +12,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// view returns a ready plugin with ControllerPublishVolume and with staging.
+// view returns a ready plugin with ControllerPublishVolume and staging.
 func view() volume.PluginView {
 	return volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{
 		ID: "p", NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true},
 	}}
 }
 
-// asMounted returns the observation of mounted when everything is in place.
+// asMounted returns an observation in which all mounts of mounted() are in place.
 func asMounted() volume.Observed {
 	return volume.Observed{
 		Plugin:  view(),
@@ -29,7 +29,7 @@ func asMounted() volume.Observed {
 	}
 }
 
-// TestNext checks single decisions, including those that no fault of the exploration leads to.
+// TestNext checks single decisions, including some that TestExplore cannot reach.
 func TestNext(t *testing.T) {
 	foreign := volume.Sight{Seen: volume.SeenMount, Identity: *mountID(99)}
 	dead := volume.Sight{Seen: volume.SeenDead, Identity: *mountID(1), Detail: "ENOTCONN"}
@@ -93,7 +93,7 @@ func TestNext(t *testing.T) {
 		{"something else is at the bind", func(r *volume.Record, o *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
 			o.Binds["a"] = foreign
-		}, "wait foreign: something else is mounted at /srv"},
+		}, "wait foreign: another mount is at /srv"},
 		{"the plugin is not configured", func(r *volume.Record, o *volume.Observed) {
 			r.Node.Staged, r.Node.Mount, o.Staging = volume.Unknown, nil, volume.Sight{}
 			o.Plugin.Known, o.Plugin.Ready = false, false
@@ -189,7 +189,7 @@ func TestNext(t *testing.T) {
 		}, "wait backoff: NodeUnpublishVolume failed and is not due yet"},
 		{"an unknown call is owed", func(r *volume.Record, _ *volume.Observed) {
 			r.Node.PendingCalls = []volume.PendingCall{{Kind: "NodePray"}}
-		}, `wait invalid: the unknown call "NodePray" is owed`},
+		}, `wait invalid: the pending call "NodePray" is unknown`},
 		{"an unknown way out", func(r *volume.Record, _ *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.Without = "fire" })
 		}, `wait invalid: claim of "a" is detached in the unknown way "fire"`},
@@ -216,19 +216,19 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// owed returns the pending calls after the last claim was detached without the plugin.
+// owed returns the pending calls after the detach of the last claim without the plugin.
 func owed() []volume.PendingCall {
 	return []volume.PendingCall{{Kind: call.NodeUnpublish, Path: "/t/a", Alloc: "a"}, {Kind: call.NodeUnstage, Path: "/s"}}
 }
 
-// edit changes the claim of "a".
+// edit changes the claim of alloc "a" in the record.
 func edit(r *volume.Record, change func(*volume.Claim)) {
 	c := r.Claims["a"]
 	change(&c)
 	r.Claims = map[string]volume.Claim{"a": c}
 }
 
-// lives makes the mount at /srv the owner of a claim.
+// lives makes the mount at /srv the owner of the claim.
 func lives(c *volume.Claim, bound volume.Side) {
 	c.At, c.Bound, c.BoundMount, c.Owner = "/srv", bound, mountID(3), volume.Owner{Kind: volume.OwnerMount, PID: 7}
 	if bound != volume.Present {
@@ -236,7 +236,7 @@ func lives(c *volume.Claim, bound volume.Side) {
 	}
 }
 
-// words returns a short form of a decision.
+// words returns a short text for a decision.
 func words(a volume.Action) string {
 	switch a.Kind {
 	case volume.Wait:
@@ -255,8 +255,8 @@ func words(a volume.Action) string {
 	}
 }
 
-// "Unimplemented" counts as a successful undo of a side that may never have been made. It is a
-// failure for a side that was made.
+// TestUnimplementedUndo checks the meaning of the code "Unimplemented" in an answer to an undoing
+// call. It counts as success only for a side that may never have been made.
 func TestUnimplementedUndo(t *testing.T) {
 	out := volume.Outcome{Err: &volume.CallError{Step: "x", Code: "Unimplemented", Retry: volume.RetryNever}}
 	for was, want := range map[volume.Side]volume.Side{volume.Unknown: volume.Absent, volume.Present: volume.Failed, volume.Failed: volume.Failed} {
@@ -311,8 +311,8 @@ func TestApplyEvents(t *testing.T) {
 	}
 }
 
-// TestTotal: for any record and any observation there is a decision, a step that can be applied,
-// and a description. An unknown state keeps the volume. No step changes the old record.
+// TestTotal checks that Next, Apply and Explain accept any record and any observation. An unknown
+// state must keep the volume unchanged. No step may change the old record.
 func TestTotal(t *testing.T) {
 	for range 100 {
 		rapid.Check(t, total)
@@ -368,7 +368,7 @@ func total(t *rapid.T) {
 	}
 }
 
-// seen returns the observation reduced to the paths of a record.
+// seen returns the observation with only the paths of the record.
 func seen(r volume.Record, o volume.Observed) volume.Observed {
 	all := o
 	o.Targets, o.Binds = map[string]volume.Sight{}, map[string]volume.Sight{}
@@ -494,7 +494,7 @@ func anyOutcome() *rapid.Generator[volume.Outcome] {
 	})
 }
 
-// Claims are handled in the order of their admission.
+// TestOrdered checks that Ordered returns the claims in the order of their admission.
 func TestOrdered(t *testing.T) {
 	r := volume.Record{Claims: map[string]volume.Claim{"z": {Alloc: "z", Seq: 1}, "a": {Alloc: "a", Seq: 3}, "m": {Alloc: "m", Seq: 2}}}
 	var got []string

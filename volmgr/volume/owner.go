@@ -2,55 +2,53 @@ package volume
 
 import "fmt"
 
-// Owner keeps a claim alive: the claim ends when its owner ends. Two owners are the same if they
-// are equal. A process with the pid of an earlier one is a different owner, and so is a unit that
-// was started again.
+// Owner is the process, unit, mount or runtime that keeps a claim alive. The claim ends when its
+// owner ends. Two owners are the same if they are equal. A later process with the same pid is a
+// different owner, and so is a unit after a restart.
 type Owner struct {
 	Kind string `json:"kind"` // one of the constants below
 
-	// PID is a process id as the agent sees it. StartTime is the start of that process, in clock
-	// ticks since the boot (proc_pid_stat(5), field 22).
+	// PID is the process id in the pid namespace of the agent. StartTime is the start of that
+	// process, in clock ticks since the boot (proc_pid_stat(5), field 22).
 	PID       int    `json:"pid,omitempty"`
 	StartTime uint64 `json:"start_time,omitempty"`
 
-	// Unit is a unit of the system's service manager. Invocation is its InvocationID, 32 hex digits
-	// (systemd.exec(5)).
+	// Unit is a unit of systemd. Invocation is its InvocationID, 32 hex digits (systemd.exec(5)).
 	Unit       string `json:"unit,omitempty"`
 	Invocation string `json:"invocation,omitempty"`
 
-	// Runtime is the container runtime, "docker" or "podman", whose containers refer to
-	// the volume.
+	// Runtime is the container runtime whose containers use the volume: "docker" or "podman".
 	Runtime string `json:"runtime,omitempty"`
 
-	// Volume is the name of the volume in the runtime.
+	// Volume is the name that the runtime uses for the volume.
 	Volume string `json:"volume,omitempty"`
 
-	// Boot is the boot id of a process or an invocation. Neither outlives its boot.
+	// Boot is the boot id. It is set for a process or a unit, because neither outlives its boot.
 	Boot string `json:"boot,omitempty"`
 
-	// Dir and Mount are the path and the identity of the claim's mount. Only a keeper has them
-	// (Claim.Keeper). They are not stored with the owner.
+	// Dir and Mount are the path and the identity of the claim's mount. Only the keeper of a claim
+	// has them (see Claim.Keeper). The stored owner does not contain them.
 	Dir   string        `json:"-"`
 	Mount MountIdentity `json:"-"`
 }
 
-// Descriptor is an open file of another process.
+// Descriptor is an open file descriptor of another process.
 type Descriptor struct{ PID, FD int }
 
-// The kinds of owners.
+// These are the kinds of owners.
 const (
 	OwnerNone = "none" // the claim lives until it is detached
 	OwnerPID  = "pid"
 	OwnerUnit = "unit"
-	// OwnerMount is the mount at Claim.At. Until that mount exists, the owner is the process that
-	// asked for it.
+	// OwnerMount means that the mount at Claim.At is the owner. Until that mount exists, the owner
+	// is the process that asked for it.
 	OwnerMount = "mount"
-	// OwnerRuntime is a container runtime. It never ends by itself. The claim is detached when no
-	// container refers to the volume any more.
+	// OwnerRuntime means that a container runtime is the owner. It never ends. The agent detaches
+	// the claim when no container uses the volume any more.
 	OwnerRuntime = "runtime"
 )
 
-// String names the owner. It does not check whether the owner still exists.
+// String returns the name of the owner. It does not check whether the owner still exists.
 func (o Owner) String() string {
 	switch o.Kind {
 	case OwnerPID:
@@ -70,33 +68,34 @@ func (o Owner) String() string {
 	}
 }
 
-// Mortal reports whether the claim has an owner that needs it. Such a claim can be detached only
-// after its owner has ended, or by force.
+// Mortal reports whether the claim has an owner that can end. Without force, such a claim can be
+// detached only after its owner has ended.
 func (o Owner) Mortal() bool {
 	return o.Kind == OwnerPID || o.Kind == OwnerUnit || o.Kind == OwnerMount || o.Kind == OwnerRuntime
 }
 
-// Life is the known state of an owner.
+// Life says whether an owner is alive, as far as the agent knows.
 type Life string
 
-// The values of Life. An owner counts as gone only if that is certain.
+// These are the values of Life. An owner counts as gone only if that is certain.
 const (
 	LifeUnknown Life = "unknown"
 	LifeRunning Life = "running"
 	LifeGone    Life = "gone"
 )
 
-// OwnerView is the state of an owner at one moment. It is never stored.
+// OwnerView is the state of an owner at one moment. The agent never stores it.
 type OwnerView struct {
 	Life Life
-	// PID is the process, or the main process of a unit; 0 if there is none.
+	// PID is the owner if that is a process, or the main process of a unit. It is 0 if there is
+	// none.
 	PID     int
 	Command string // of that process; empty if unknown
-	// References is the number of a runtime's containers that refer to the volume.
+	// References is the number of containers of the runtime that use the volume.
 	References int
 }
 
-// Describe describes the owner for a refusal.
+// Describe describes the owner and its state for the message of a refusal.
 func (o Owner) Describe(v OwnerView) string {
 	s := o.String()
 	switch {
@@ -123,17 +122,17 @@ func Containers(n int) string {
 	return fmt.Sprintf("%d containers", n)
 }
 
-// Owners tells which owners are alive. It answers from memory. For a mount, it reads state from the
-// kernel, which does not wait for storage.
+// Owners reports which owners are alive. It answers from memory. For a mount, it asks the kernel,
+// in a way that does not wait for storage.
 type Owners interface {
-	// Gone reports whether a mortal owner, the keeper of a claim, is known to have ended.
+	// Gone reports whether an owner has certainly ended. The owner is the keeper of a claim.
 	Gone(o Owner) bool
-	// View returns the current state of a mortal owner, for people.
+	// View returns the current state of an owner, for messages to people.
 	View(o Owner) OwnerView
 }
 
-// Process reports whether the owner is a process. The claim ends with that process.
+// Process reports whether the claim ends with a process.
 func (o Owner) Process() bool { return o.Kind == OwnerPID || o.Kind == OwnerMount && o.PID != 0 }
 
-// ByMount reports whether the owner is one mount. The claim ends with that mount.
+// ByMount reports whether the claim ends with one particular mount.
 func (o Owner) ByMount() bool { return o.Kind == OwnerMount && o.Mount != (MountIdentity{}) }

@@ -15,7 +15,7 @@ var (
 	service = volume.Owner{Kind: volume.OwnerUnit, Unit: "web.service", Invocation: "1f", Boot: "b"}
 )
 
-// graves holds the owners that are gone. All others are alive.
+// graves holds the owners that are gone. All other owners are alive.
 type graves []volume.Owner
 
 func (g graves) Gone(o volume.Owner) bool {
@@ -41,8 +41,9 @@ func owned(o volume.Owner) func(*volume.Request) {
 	return func(q *volume.Request) { q.Owner = o }
 }
 
-// A claim counts as being detached once its owner is known to be gone. Another owner with the same
-// pid or unit name does not matter, and neither does an unknown state.
+// TestPast checks that a claim counts as being detached once its owner has certainly ended. The end
+// of another owner with the same pid or unit name must not matter, and neither must an unknown
+// state.
 func TestPast(t *testing.T) {
 	r := admit(t, offering(call.SingleNodeMultiWriter), with(writer("p"), owned(process)))
 	r = admit(t, r, with(writer("u"), owned(service)))
@@ -87,8 +88,8 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// A conflict with a claim leads to a refusal if its owner is alive, and to a wait if its owner is
-// gone. This holds for every kind of conflict.
+// TestDeadHoldersAreWaitedFor checks every kind of conflict with another claim. If that claim's
+// owner is alive, Admit must refuse. If the owner is gone, the caller must wait.
 func TestDeadHoldersAreWaitedFor(t *testing.T) {
 	both := offering(call.SingleNodeMultiWriter, call.SingleNodeWriter)
 	readers := offering(call.MultiNodeReaderOnly, call.SingleNodeWriter)
@@ -114,7 +115,7 @@ func TestDeadHoldersAreWaitedFor(t *testing.T) {
 			t.Errorf("%s: a dead one: %v", name, err)
 		}
 	}
-	// A claim that does not conflict stops no other claim, and Admit does not detach it.
+	// Admit ignores claims that do not conflict, and never detaches them.
 	r := admit(t, both, with(writer("a"), owned(service)))
 	next, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{service} }), volume.PluginInfo{}, now)
 	if err != nil || len(next.Claims) != 2 || !next.Claims["a"].Wanted {
@@ -122,7 +123,7 @@ func TestDeadHoldersAreWaitedFor(t *testing.T) {
 	}
 }
 
-// A refusal names the owner and the way to free the volume.
+// TestLiveHolderIsNamed checks that a refusal names the owner and a way to free the volume.
 func TestLiveHolderIsNamed(t *testing.T) {
 	for _, tt := range []struct {
 		owner      volume.Owner
@@ -146,7 +147,7 @@ func TestLiveHolderIsNamed(t *testing.T) {
 	}
 }
 
-// ifMortal leaves out owners that cannot end.
+// ifMortal returns the owners that can end.
 func (g graves) ifMortal() graves {
 	if len(g) > 0 && !g[0].Mortal() {
 		return nil
@@ -169,7 +170,7 @@ func TestMayDetach(t *testing.T) {
 		{process, true, running, true, ""},
 		{service, true, unknown, true, ""},
 		{process, true, gone, false, ""},
-		{process, false, running, false, ""}, // it is already being detached, and the request joins that detach
+		{process, false, running, false, ""}, // the claim is already being detached, and the request joins that detach
 		{volume.Owner{Kind: volume.OwnerNone}, true, running, false, ""},
 	} {
 		err := volume.MayDetach("data", volume.Claim{Alloc: "a", Wanted: tt.wanted, Terms: volume.Terms{Owner: tt.owner}}, tt.view, tt.force)
@@ -179,8 +180,9 @@ func TestMayDetach(t *testing.T) {
 	}
 }
 
-// In a new boot nothing is mounted. A wanted claim is mounted again from the first step, at its own
-// paths. A claim whose owner is gone is undone, and no call makes anything for it.
+// TestNewBoot checks the first steps after a reboot, when nothing is mounted. The agent must mount
+// each wanted claim again, at its old paths. It must undo a claim whose owner is gone, and make no
+// side for that claim.
 func TestNewBoot(t *testing.T) {
 	stands := mounted(t)
 	died := mounted(t)

@@ -9,28 +9,30 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Ownership is the owner, group and mode that a claim asks for the volume's root. An empty field
-// leaves the current value. Ownership is comparable.
+// Ownership is the owner, group and mode that a claim requests for the volume's root. An empty
+// field means that the current value stays. Ownership is comparable.
 type Ownership struct {
 	UID  string `json:"uid,omitempty"`  // 0 to 4294967294, in digits
 	GID  string `json:"gid,omitempty"`  // as UID
 	Mode string `json:"mode,omitempty"` // octal, 0 to 7777
 
-	// Recursive includes all files in the volume, unless the root is already as requested.
+	// Recursive extends the change to all files in the volume. It has no effect if the root already
+	// has the requested ownership.
 	Recursive bool `json:"recursive,omitempty"`
 
 	// ByPlugin is set if the plugin applies the group (VOLUME_MOUNT_GROUP).
 	ByPlugin bool `json:"by_plugin,omitempty"`
 
-	// Default is set if UID and GID are defaults that the claim did not ask for. They are applied
-	// only to a root that belongs to root of the host (0:0), and only if the storage permits that.
+	// Default is set if UID and GID are defaults that the claim did not request. The agent applies
+	// them only to a root that belongs to root of the host (0:0), and only if the storage permits
+	// it.
 	Default bool `json:"default,omitempty"`
 }
 
-// Asked reports whether the ownership asks for anything.
+// Asked reports whether the ownership contains any request.
 func (o Ownership) Asked() bool { return o.UID != "" || o.GID != "" || o.Mode != "" }
 
-// WithDefault adds the default owner, if there is one, unless an owner or a group is requested.
+// WithDefault returns the ownership with the default owner if no owner or group is requested.
 func (o Ownership) WithDefault(uid, gid string) Ownership {
 	if uid != "" && gid != "" && o.UID == "" && o.GID == "" {
 		o.UID, o.GID, o.Default = uid, gid, true
@@ -38,7 +40,7 @@ func (o Ownership) WithDefault(uid, gid string) Ownership {
 	return o
 }
 
-// Explicit returns the ownership without a default.
+// Explicit returns the ownership without the default owner.
 func (o Ownership) Explicit() Ownership {
 	if o.Default {
 		o.UID, o.GID, o.Default = "", "", false
@@ -46,10 +48,10 @@ func (o Ownership) Explicit() Ownership {
 	return o
 }
 
-// Check refuses values that no file can have.
+// Check returns an error if a value is not possible for any file.
 func (o Ownership) Check() error {
 	for name, id := range map[string]string{"uid": o.UID, "gid": o.GID} {
-		// chown(2) reads the greatest number as "do not change".
+		// chown(2) interprets the greatest number as "do not change".
 		if n, err := strconv.ParseUint(id, 10, 32); id != "" && (err != nil || n == 1<<32-1) {
 			return Errorf(ErrInvalid, "%q is no %s: it is a number from 0 to %d", id, name, uint32(1<<32-2))
 		}
@@ -68,7 +70,8 @@ func (o Ownership) Check() error {
 	return nil
 }
 
-// Here returns the part that the agent must apply on the host, without the part of the plugin.
+// Here returns the part of the ownership that the agent applies on the host. It omits the group if
+// the plugin applies it.
 func (o Ownership) Here() Ownership {
 	if o.ByPlugin {
 		o.GID = ""
@@ -99,19 +102,20 @@ func (o Ownership) String() string {
 	return s
 }
 
-// asked returns the request without a default and without decisions about it.
+// asked returns the ownership as the user requested it, without defaults and without decisions of
+// the agent.
 func (o Ownership) asked() Ownership {
 	o.ByPlugin = false
 	return o.Explicit()
 }
 
-// ownable refuses an ownership that the claim cannot set. It also decides whether the plugin
-// applies the group.
+// ownable returns the ownership that the claim gets, or an error if the claim cannot set it. It
+// also decides whether the plugin applies the group.
 func (q Request) ownable(volumeID string, mode *Mode, caps Caps) (Ownership, error) {
 	o := q.Own
 
-	// A plugin never gets a default group, because the plugin would give that group to every file
-	// in the volume.
+	// A plugin never receives a default group, because it would give that group to every file in
+	// the volume.
 	gid := o.Explicit().GID
 	o.ByPlugin = gid != "" && mode.Group == gid
 
@@ -136,14 +140,14 @@ func groupWords(gid string) string {
 	return "gid " + gid
 }
 
-// owned reports whether the ownership of the volume's root needs no change on the host.
+// owned reports whether the volume's root needs no change of ownership by the agent.
 func (c Claim) owned() bool { return c.Owned || !c.Own.Here().Asked() }
 
-// atFlags are the options that the mount at a claim's own directory may have, as mount(8) spells
-// them. The last three exclude each other.
+// atFlags lists the options that the mount at a claim's own directory may have, in the notation of
+// mount(8). Only one of the last three can be set.
 var atFlags = []string{"nosuid", "nodev", "noexec", "nosymfollow", "nodiratime", "noatime", "relatime", "strictatime"}
 
-// AtFlags checks the mount options for a claim's own directory and joins them with commas. Each
+// AtFlags returns the mount options for a claim's own directory as one text with commas. Each
 // option appears once and in a fixed order, so that two lists of the same options are equal.
 // AtFlags returns ErrInvalid for an unknown option, and for more than one of noatime, relatime and
 // strictatime.
@@ -170,7 +174,7 @@ func AtFlags(flags []string) (string, error) {
 	return strings.Join(sorted, ","), nil
 }
 
-// Flags returns the options of the mount at the claim's own directory.
+// Flags returns the mount options of the bind mount at the claim's own directory.
 func (c Claim) Flags() []string {
 	if c.AtFlags == "" {
 		return nil
@@ -178,9 +182,9 @@ func (c Claim) Flags() []string {
 	return strings.Split(c.AtFlags, ",")
 }
 
-// TargetFlags returns the options that the mount at the claim's target gets in addition to those of
-// the plugin. These are nosuid and nodev, unless the volume's mount flags say suid or dev. The
-// options of the claim's own directory are added, because the target shows the same files.
+// TargetFlags returns the mount options that the agent adds to those of the plugin at the claim's
+// target. These are nosuid and nodev, unless the volume's mount flags contain suid or dev. The
+// target also gets the options of the claim's own directory, because both show the same files.
 func (c Claim) TargetFlags(mountFlags []string) []string {
 	var flags []string
 	for _, f := range []string{"nosuid", "nodev"} {
@@ -198,9 +202,9 @@ func (c Claim) TargetFlags(mountFlags []string) []string {
 	return flags
 }
 
-// lifted reports whether the mount flags cancel a default such as nosuid. Of the flag and its
-// opposite, suid, the last one counts. One string may hold several flags, separated by commas.
-// Commas in double quotes belong to a value.
+// lifted reports whether the volume's mount flags cancel a default flag such as nosuid. If both the
+// flag and its opposite occur, the last one counts. One string may hold several flags, separated by
+// commas. Commas in double quotes belong to a value.
 func lifted(flag string, mountFlags []string) bool {
 	opposite, quoted, is := strings.TrimPrefix(flag, "no"), false, false
 	for _, f := range strings.FieldsFunc(strings.Join(mountFlags, ","), func(r rune) bool {

@@ -10,7 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestAdmitOwnership: the plugin applies the group if it can. That group then holds for all claims.
+// TestAdmitOwnership checks that the plugin applies the group if it can. All claims of the volume
+// then share that group.
 func TestAdmitOwnership(t *testing.T) {
 	grouped := volume.PluginInfo{Caps: volume.Caps{MountGroup: true}}
 	asking := func(alloc string, own volume.Ownership) volume.Request {
@@ -71,8 +72,8 @@ func TestOwnershipCheck(t *testing.T) {
 	}
 }
 
-// TestDefaultOwner: a requested owner replaces the default one. A plugin never gets the default
-// owner, and a change of the default is not a change of the volume's options.
+// TestDefaultOwner checks that a requested owner replaces the default owner. A plugin must never
+// receive the default owner. A new default must not count as a change of the volume's options.
 func TestDefaultOwner(t *testing.T) {
 	none, mode, user := volume.Ownership{}, volume.Ownership{Mode: "0770"}, volume.Ownership{UID: "5"}
 	root := volume.Ownership{UID: "7", GID: "8", Default: true}

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestPendingChanges: exactly the changes without a known end are reported.
+// TestPendingChanges checks that exactly the unfinished changes are reported.
 func TestPendingChanges(t *testing.T) {
 	refused := volume.Refusal{Step: call.NodeExpand, Size: 2 << 30, Code: "Internal", Message: "no"}
 	vol := func(id string, e volume.Expansion, modifying map[string]string) volume.Record {
@@ -31,12 +31,12 @@ func TestPendingChanges(t *testing.T) {
 	want := []volume.PendingChange{
 		{Subject: `volume "b"`, Message: "expanding to 1GiB", Command: remedy.Of(remedy.ShowVolume, "b")},
 		{
-			Subject: `volume "b"`, Message: "modifying note=a b x=1 was not seen to end, so whether that is in force is not known",
+			Subject: `volume "b"`, Message: "it is unknown whether modifying note=a b x=1 had an effect",
 			Command: remedy.Of(remedy.ModifyVolume, "b", "note=a b", "x=1"),
 		},
-		{Subject: `volume "c"`, Message: "its storage has 2GiB; what is on it is expanded when it is mounted for writing", Command: remedy.Of(remedy.ShowVolume, "c")},
+		{Subject: `volume "c"`, Message: "its storage has 2GiB; its contents are expanded when it is mounted for writing", Command: remedy.Of(remedy.ShowVolume, "c")},
 		{
-			Subject: `volume "d"`, Message: "its storage has 2GiB; what is on it was not expanded to that: NodeExpandVolume: Internal: no",
+			Subject: `volume "d"`, Message: "its storage has 2GiB; its contents were not expanded to that size: NodeExpandVolume: Internal: no",
 			Command: remedy.Of(remedy.ShowVolume, "d"),
 		},
 		{

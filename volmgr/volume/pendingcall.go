@@ -10,8 +10,9 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// DetachWithout is Detach for a detach that does not wait for the plugin. It can also change a
-// detach in progress: the last request decides how far the agent goes.
+// DetachWithout marks a claim as no longer wanted, like Detach, but the detach does not wait for
+// the plugin. It can also change a detach in progress. The last request decides which means the
+// agent uses.
 func DetachWithout(r Record, alloc string, how Without) (Record, error) {
 	r, err := Detach(r, alloc)
 	if c, ok := r.Claims[alloc]; err == nil && ok && how != WithPlugin && c.Without != how {
@@ -21,8 +22,8 @@ func DetachWithout(r Record, alloc string, how Without) (Record, error) {
 	return r, err
 }
 
-// PendingCalls describes the calls that the plugin has not received yet: the pending calls, and the
-// ControllerUnpublishVolume of a volume that is still connected after its last claim.
+// PendingCalls describes each call that the plugin must still receive. These are the pending calls,
+// and the ControllerUnpublishVolume of a volume that is still connected after its last claim.
 func (r Record) PendingCalls() []string {
 	var words []string
 	for _, d := range r.Node.PendingCalls {
@@ -40,7 +41,7 @@ func (r Record) PendingCalls() []string {
 	return words
 }
 
-// owes returns only the names of these calls, each once.
+// pendingKinds returns the names of these calls, each once.
 func (r Record) pendingKinds() string {
 	var kinds []string
 	for _, d := range r.PendingCalls() {
@@ -53,8 +54,7 @@ func (r Record) pendingKinds() string {
 	return strings.Join(kinds, ", ")
 }
 
-// Left describes everything that remains on this host or at the plugin after a detach without the
-// plugin.
+// Left describes every leftover of a detach without the plugin, on this host or at the plugin.
 func (r Record) Left() []string {
 	var left []string
 	for _, u := range r.Node.Unseen {
@@ -68,7 +68,8 @@ func (r Record) Left() []string {
 	return left
 }
 
-// owing returns the record with one more pending call. made is the mount that was undone, or nil.
+// withPendingCall returns the record with another pending call. made is the mount that the agent
+// undid, or nil.
 func (r Record) withPendingCall(d PendingCall, made *MountIdentity) Record {
 	if made != nil {
 		d.Mount = *made
@@ -79,7 +80,8 @@ func (r Record) withPendingCall(d PendingCall, made *MountIdentity) Record {
 	return r
 }
 
-// paid returns the record without the pending calls that a successful call has settled.
+// withoutPendingCall returns the record without the pending calls that a successful call for path
+// makes unnecessary.
 func (r Record) withoutPendingCall(k call.Method, path string) Record {
 	is := func(d PendingCall) bool { return d.Kind == k && d.Path == path }
 	if !slices.ContainsFunc(r.Node.PendingCalls, is) {
@@ -89,7 +91,7 @@ func (r Record) withoutPendingCall(k call.Method, path string) Record {
 	return r.cleared()
 }
 
-// cleared returns the record without the data that matters only while something must be undone.
+// cleared returns the record without the data that the agent needs only until every side is undone.
 func (r Record) cleared() Record {
 	n := r.Node
 	if len(n.PendingCalls) == 0 && n.Attached == Absent {
@@ -104,16 +106,16 @@ func (r Record) cleared() Record {
 	return r
 }
 
-// pendingAt reports whether there is a pending call for a path.
+// pendingAt reports whether the record has a pending call for the given path.
 func (r Record) pendingAt(path string) bool {
 	return slices.ContainsFunc(r.Node.PendingCalls, func(d PendingCall) bool { return d.Path == path })
 }
 
-// owed makes the pending calls. Those for targets come before the one for the staging path, in the
-// order that CSI requires.
+// makePendingCalls chooses a pending call. A call for a target precedes the call for the staging
+// path, as CSI requires.
 func (p *planner) makePendingCalls() bool {
 	if p.leaving() {
-		return false // a detach that does not wait for the plugin does not wait for these calls either
+		return false // a detach that does not wait for the plugin does not wait for pending calls either
 	}
 
 	for _, d := range p.r.Node.PendingCalls {
@@ -129,8 +131,9 @@ func (p *planner) makePendingCalls() bool {
 // leaving reports whether the last claim is being detached without the plugin.
 func (p *planner) leaving() bool { return len(p.claims) == 1 && p.claims[0].Without != WithPlugin }
 
-// unpublishForPending undoes the targets that a crash left in doubt and that block a pending unstage.
-// Any other reason why pending calls are impossible is already noted.
+// unpublishForPending chooses a step that undoes a target which a crash left in doubt. Such a
+// target blocks a pending unstage. If another reason blocks the pending calls, the planner has
+// noted it already.
 func (p *planner) unpublishForPending() bool {
 	if !slices.ContainsFunc(p.r.Node.PendingCalls, func(d PendingCall) bool { return d.Kind == call.NodeUnstage }) {
 		return false
@@ -138,8 +141,8 @@ func (p *planner) unpublishForPending() bool {
 	return slices.ContainsFunc(p.claims, p.unpublish)
 }
 
-// tryUnstage chooses an unstage, unless a target is still published. For a call to the plugin, a
-// target with a pending NodeUnpublishVolume counts too, because the plugin still sees it as
+// tryUnstage chooses an unstage, unless a target is still published. A target with a pending
+// NodeUnpublishVolume also blocks a call to the plugin, because the plugin still considers it
 // published.
 func (p *planner) tryUnstage(a Action) bool {
 	owed := func(d PendingCall) bool { return d.Kind == call.NodeUnpublish }
@@ -149,10 +152,10 @@ func (p *planner) tryUnstage(a Action) bool {
 	return p.try(a)
 }
 
-// applyUnmount records a side that the host undid without a call to the plugin.
+// applyUnmount records that the host undid a side without a call to the plugin.
 func applyUnmount(r Record, a Action, out Outcome) Record {
 	if out.Err != nil {
-		return r // it is retried, or the claim is detached by other means
+		return r // the agent retries the unmount, or a user detaches the claim by other means
 	}
 	if out.Unseen != nil {
 		r.Node.Unseen = append(slices.Clone(r.Node.Unseen), *out.Unseen)
@@ -175,31 +178,31 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 	return r.with(c).withPendingCall(PendingCall{Kind: call.NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)
 }
 
-// PendingCallState describes the state of a volume's pending calls and how to end them.
+// PendingCallState describes the pending calls of a volume and how a user can end them.
 type PendingCallState struct {
-	// How says when the agent makes the calls, and how the last try ended.
+	// How says when the agent will make the calls, and how the last try ended.
 	How string
-	// Failed is set once a try has failed. GiveUp is then a useful command: it ends the calls.
+	// Failed is set after a failed try. GiveUp is then the command that discards the calls.
 	Failed bool
 	GiveUp remedy.Remedy
 }
 
-// givingUp describes the consequence of giving pending calls up.
-const givingUp = "the plugin is then never told, and what it left mounted or attached stays so"
+// givingUp describes what happens if the user discards pending calls.
+const givingUp = "the plugin then never receives these calls, and its mounts and attachments stay"
 
-// PendingCallState describes the pending calls of a record, given the last attempt at a step. The
-// caller has checked that the record has such calls.
+// PendingCallState returns the state of a record's pending calls. at is the last attempt at a step.
+// The record must have pending calls.
 func (r Record) PendingCallState(at *Attempt, p PluginView) PendingCallState {
 	c := PendingCallState{GiveUp: remedy.Of(remedy.GiveUpCalls, r.Volume.ID)}
 	next := (&planner{r: r, claims: r.Ordered()}).undoes()
 	switch {
 	case at != nil && at.Err != nil && !at.Action.Wanted():
 		c.Failed = true
-		c.How = fmt.Sprintf("the last try failed: %v; it is tried again. To end that: %s; %s", at.Err, suggest.Words(c.GiveUp), givingUp)
+		c.How = fmt.Sprintf("the last try failed: %v; the agent retries it. To discard the calls: %s; %s", at.Err, suggest.Words(c.GiveUp), givingUp)
 	case !p.ReadyFor(next):
 		c.How = fmt.Sprintf("the calls are made when plugin %q is ready. If it never is: %s; %s", r.Volume.PluginID, suggest.Words(c.GiveUp), givingUp)
 	case at != nil && at.Action.Kind == Wait && at.Action.Reason != "":
-		c.How = "the calls are still to be made: " + at.Action.Reason
+		c.How = "the calls are pending: " + at.Action.Reason
 	default:
 		c.How = "the calls are being made"
 	}
@@ -207,8 +210,8 @@ func (r Record) PendingCallState(at *Attempt, p PluginView) PendingCallState {
 	return c
 }
 
-// Lack says why a call that the volume may need cannot be sent now. It returns "" if there is no
-// such call.
+// Lack says why the agent cannot send a call that the volume may need. It returns "" if the agent
+// can send all of them.
 func (r Record) Lack(v PluginView) string {
 	switch {
 	case !v.ReadyFor(call.NodePublish):
@@ -220,7 +223,8 @@ func (r Record) Lack(v PluginView) string {
 	}
 }
 
-// FinalLack returns the same as Lack if waiting alone cannot help, and "" otherwise.
+// FinalLack returns the same text as Lack if the agent cannot send the call until a person acts.
+// Otherwise it returns "".
 func (r Record) FinalLack(v PluginView) string {
 	attaches := v.Info.Caps.Attach || r.Node.Uses.Attach
 	switch {

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// PluginInfo holds a plugin's answers about itself. It is stored, so that the volumes of a plugin
-// that is down can still be described and undone.
+// PluginInfo holds a plugin's answers about itself. The agent stores them, so that it can still
+// describe and undo volumes while the plugin is down.
 type PluginInfo struct {
 	ID      string `json:"id"`
 	Driver  string `json:"driver"` // GetPluginInfo.name
@@ -23,16 +23,17 @@ type PluginInfo struct {
 	HasController bool `json:"has_controller,omitempty"`
 	HasNode       bool `json:"has_node,omitempty"`
 
-	// Capabilities by CSI name, or by number if this agent does not know the name.
+	// ControllerCaps holds capabilities by their CSI names. A capability that this agent does not
+	// know appears as a number.
 	ControllerCaps []string `json:"controller_caps,omitempty"`
 	NodeCaps       []string `json:"node_caps,omitempty"`
 
 	Caps Caps `json:"caps"`
 }
 
-// Caps are the capabilities that affect decisions in this package.
+// Caps holds the capabilities that affect decisions in this package.
 type Caps struct {
-	// Capabilities of the controller service and of the plugin as a whole.
+	// These are capabilities of the controller service and of the plugin as a whole.
 	Attach                bool `json:"attach,omitempty"`          // PUBLISH_UNPUBLISH_VOLUME
 	AttachReadOnly        bool `json:"attach_readonly,omitempty"` // PUBLISH_READONLY
 	CreateDelete          bool `json:"create_delete,omitempty"`
@@ -52,9 +53,9 @@ type Caps struct {
 	Condition             bool `json:"condition,omitempty"`               // VOLUME_CONDITION of the controller, before CSI 1.13
 	ControllerMultiWriter bool `json:"controller_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the controller
 	Topology              bool `json:"topology,omitempty"`                // VOLUME_ACCESSIBILITY_CONSTRAINTS
-	Offline               bool `json:"offline,omitempty"`                 // VolumeExpansion is OFFLINE: only volumes that are not in use
+	Offline               bool `json:"offline,omitempty"`                 // VolumeExpansion is OFFLINE: the plugin expands only volumes that are not in use
 
-	// Capabilities of the node service.
+	// These are capabilities of the node service.
 	Stage           bool `json:"stage,omitempty"`             // STAGE_UNSTAGE_VOLUME
 	Stats           bool `json:"stats,omitempty"`             // GET_VOLUME_STATS
 	NodeExpand      bool `json:"node_expand,omitempty"`       // EXPAND_VOLUME of the node
@@ -65,75 +66,75 @@ type Caps struct {
 	NodeCondition   bool `json:"node_condition,omitempty"` // VOLUME_CONDITION of the node, before CSI 1.13
 }
 
-// WithNode returns the capabilities, with those of the node service taken from n.
+// WithNode returns the capabilities with the node service's capabilities from n.
 func (c Caps) WithNode(n Caps) Caps {
 	c.Stage, c.Stats, c.NodeExpand, c.NodeMultiWriter = n.Stage, n.Stats, n.NodeExpand, n.NodeMultiWriter
 	c.MountGroup, c.NodeHealth, c.StorageHealth, c.NodeCondition = n.MountGroup, n.NodeHealth, n.StorageHealth, n.NodeCondition
 	return c
 }
 
-// PluginView is the state of a plugin at one moment, as decisions need it.
+// PluginView is the part of a plugin's current state on which decisions depend.
 type PluginView struct {
-	// Known is false if no plugin with that id is configured.
+	// Known is set if a plugin with this id is configured.
 	Known bool
 
-	// Ready means that all parts of the plugin accept calls now.
+	// Ready is set if all parts of the plugin accept calls now.
 	Ready bool
 
-	// Apart is set if the node service and the controller service have separate parts. If it is
-	// nil, one process serves both.
+	// Apart is set if the node service and the controller service run in separate parts. It is nil
+	// if one process serves both.
 	Apart *Apart
 
-	// State is the supervisor's word for the state. Reason says why the plugin is not ready.
+	// State is the supervisor's name for the state. Reason says why the plugin is not ready.
 	State  string
 	Reason string
 
-	// NoLog means that the agent has no log of the plugin. The plugin was never started, or the
-	// agent does not run it.
+	// NoLog is set if the agent has no log of the plugin. In that case, the plugin was never
+	// started or the agent does not run it.
 	NoLog bool
 
-	// Stopped means that a person stopped the plugin and must start it again.
+	// Stopped is set if a person stopped the plugin. A person must also start it again.
 	Stopped bool
 
-	// Final means that the plugin does not become ready by itself. It was stopped on purpose,
-	// refused, or failed for a reason that a person must remove.
+	// Final is set if the plugin cannot become ready until a person acts. For example, the plugin
+	// was stopped or refused, or it failed for a reason that only a person can remove.
 	Final bool
 
-	// Incarnation changes whenever another process answers the node calls. A new controller process
-	// does not change it, because it says nothing about node calls.
+	// Incarnation changes whenever a new process answers the node calls. A new controller process
+	// does not change it, because that process knows nothing about node calls.
 	Incarnation uint64
 
-	// Restarts is the number of times that the plugin was restarted since the agent was started.
+	// Restarts counts the restarts of the plugin since the start of the agent.
 	Restarts int
 
-	// CallTimeout is the deadline of a call to the plugin's node service; 0 is unknown. A call that
-	// exceeded its deadline may have an effect for as long again.
+	// CallTimeout is the deadline of a call to the plugin's node service; 0 means unknown. A call
+	// that exceeded its deadline may take effect for the same time again.
 	CallTimeout time.Duration
 
-	// ControllerTimeout is the same for the controller service.
+	// ControllerTimeout is the deadline of a call to the plugin's controller service.
 	ControllerTimeout time.Duration
 
-	// StatsInterval is the interval, from the plugin file, between requests for the state of
-	// mounted volumes. 0 means never, and nil leaves the interval to the agent.
+	// StatsInterval is the interval between requests for the state of mounted volumes, from the
+	// plugin file. 0 means never. If it is nil, the agent uses its own interval.
 	StatsInterval *time.Duration
 	Info          PluginInfo
 }
 
-// Apart is the state of a plugin whose services have separate parts.
+// Apart holds the states of the two services of a plugin if separate parts serve them.
 type Apart struct{ Node, Controller Service }
 
-// Service is the state of one service at one moment.
+// Service is the state of one service of a plugin at one moment.
 type Service struct {
-	// Ready means that the service accepts calls now. One of its parts is enough for that.
+	// Ready is set if at least one part of the service accepts calls now.
 	Ready bool
 
-	// Final means that none of its parts becomes ready by itself.
+	// Final is set if no part of the service can become ready until a person acts.
 	Final bool
 
-	// Unasked means that the service has parts, but none has ever reported its capabilities.
+	// Unasked is set if the service has parts, but none of them has ever reported its capabilities.
 	Unasked bool
 
-	// Lack says why the service is not ready.
+	// Lack says why the service is not ready. It is empty if the service is ready.
 	Lack string
 }
 
@@ -145,7 +146,8 @@ func (a *Apart) of(k call.Method) Service {
 	return a.Node
 }
 
-// LogRemedy returns the remedy that shows the plugin's log, or its status if there is no log.
+// LogRemedy returns the remedy that shows the plugin's log. If the plugin has no log, the remedy
+// shows its status.
 func (v PluginView) LogRemedy(id string) remedy.Remedy {
 	if v.NoLog {
 		return remedy.Of(remedy.ShowPlugin, id)
@@ -153,7 +155,7 @@ func (v PluginView) LogRemedy(id string) remedy.Remedy {
 	return remedy.Of(remedy.ShowPluginLog, id)
 }
 
-// Remedy returns the remedy for a plugin that is not ready.
+// Remedy returns the remedy that makes the plugin ready.
 func (v PluginView) Remedy(id string) remedy.Remedy {
 	if v.Stopped {
 		return remedy.Of(remedy.StartPlugin, id)
@@ -161,11 +163,11 @@ func (v PluginView) Remedy(id string) remedy.Remedy {
 	return remedy.Of(remedy.ShowPlugin, id)
 }
 
-// newsOfRestarts is the number of restarts that are reported one by one. Later restarts share one
-// text, so that they are reported as a count.
+// newsOfRestarts is the number of restarts for which the agent reports each one separately. All
+// later restarts have the same text, so that the event log only counts them.
 const newsOfRestarts = 100
 
-// News describes the state that the plugin has just entered.
+// News describes the current state of a plugin that has just changed its state.
 func (v PluginView) News() string {
 	switch {
 	case v.Reason != "" && v.Reason != v.State:
@@ -175,12 +177,12 @@ func (v PluginView) News() string {
 	case v.Restarts > newsOfRestarts:
 		return v.State + ": restarted again"
 	default:
-		// The number makes each text unique, so that each restart is reported.
+		// The number makes each text unique, so that the event log shows each restart.
 		return fmt.Sprintf("%s: restart %d since the agent was started", v.State, v.Restarts)
 	}
 }
 
-// ReadyFor reports whether the call of a step can be sent now.
+// ReadyFor reports whether the agent can send the call of a step now.
 func (v PluginView) ReadyFor(k call.Method) bool {
 	if v.Apart != nil {
 		return v.Apart.of(k).Ready
@@ -188,7 +190,7 @@ func (v PluginView) ReadyFor(k call.Method) bool {
 	return v.Ready
 }
 
-// Lacks says why the call of a step cannot be sent now.
+// Lacks says why the agent cannot send the call of a step now.
 func (v PluginView) Lacks(id string, k call.Method) string {
 	if v.Apart != nil {
 		return v.Apart.of(k).Lack
@@ -196,7 +198,7 @@ func (v PluginView) Lacks(id string, k call.Method) string {
 	return fmt.Sprintf("plugin %q is %s", id, v.describe())
 }
 
-// FinalFor reports whether the call of a step cannot be sent until a person acts.
+// FinalFor reports whether the agent cannot send the call of a step until a person acts.
 func (v PluginView) FinalFor(k call.Method) bool {
 	if v.Apart != nil {
 		service := v.Apart.of(k)
@@ -205,10 +207,10 @@ func (v PluginView) FinalFor(k call.Method) bool {
 	return !v.Ready && v.Final
 }
 
-// unasked reports whether the capabilities of the service that k calls are still unknown.
+// unasked reports whether the agent does not know the capabilities of the service that k calls.
 func (v PluginView) unasked(k call.Method) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
 
-// Barred returns the view of a plugin that must not receive calls, with the reason.
+// Barred returns the view of the plugin with calls forbidden for the given reason.
 func (v PluginView) Barred(reason string) PluginView {
 	v.Ready, v.Apart, v.Reason = false, nil, reason
 	return v
@@ -227,9 +229,9 @@ func (v PluginView) describe() string {
 }
 
 // DefaultTopology returns the topology of a CreateVolume call for a request without a topology. It
-// has this host's segments as requisite and as preferred, so that the volume can be mounted here.
-// It is empty for a plugin without VOLUME_ACCESSIBILITY_CONSTRAINTS, and for one whose node part
-// names no segments.
+// contains this host's segments as requisite and as preferred, so that this host can mount the
+// volume. It is empty if the plugin lacks VOLUME_ACCESSIBILITY_CONSTRAINTS or its node part reports
+// no segments.
 func (p PluginInfo) DefaultTopology() call.TopologyRequest {
 	if !p.Caps.Topology || len(p.Topology) == 0 {
 		return call.TopologyRequest{}

@@ -9,31 +9,32 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// PluginRecord is everything that is kept of a plugin over a restart of the agent. It holds the
-// plugin's answers about itself, its process, and the definition that the process was started with.
+// PluginRecord holds the data about a plugin that the agent keeps over a restart. It contains the
+// plugin's answers about itself, its process, and the definition of that process.
 type PluginRecord struct {
-	// ID is the plugin's id and the key of the record. A plugin with several parts has a record for
-	// each. The records of the further parts have their own keys and name their plugin.
+	// ID is the plugin's id and the key of the record. A plugin with several parts has one record
+	// for each part. The record of a further part has its own key and names the plugin in Plugin.
 	ID     string `json:"id"`
 	Plugin string `json:"plugin,omitempty"`
 
-	// Info holds the plugin's last answers. It outlives the definition, so that the agent notices
-	// if an id is given to another driver.
+	// Info holds the plugin's last answers. The agent keeps them after the definition is removed.
+	// It then notices if a user gives the id to another driver.
 	Info    PluginInfo    `json:"info"`
 	Process PluginProcess `json:"process,omitzero"`
 
-	// Definition is the definition in use. It is nil if there is none.
+	// Definition is the definition in use. It is nil if the plugin has none.
 	Definition *PluginDefinition `json:"definition,omitempty"`
 
-	// Stopped is set while the plugin is stopped on purpose. No agent starts it before a person
-	// asks for that.
+	// Stopped is set if a person stopped the plugin. The agent does not start such a plugin until a
+	// person asks for it.
 	Stopped bool `json:"stopped,omitempty"`
 
-	// Scratch describes the possible leftovers of a plugin test. It is nil if there are none.
+	// Scratch describes the possible leftovers of a plugin test. It is nil if the test left
+	// nothing.
 	Scratch *Scratch `json:"scratch,omitempty"`
 }
 
-// Of returns the id of the plugin that the record belongs to.
+// Of returns the id of the plugin to which the record belongs.
 func (r PluginRecord) Of() string {
 	if r.Plugin != "" {
 		return r.Plugin
@@ -41,25 +42,25 @@ func (r PluginRecord) Of() string {
 	return r.ID
 }
 
-// Empty reports whether the record belongs to a further part that no longer has a definition.
+// Empty reports whether the record belongs to a further part and has no definition any more.
 func (r PluginRecord) Empty() bool { return r.Plugin != "" && r.Definition == nil }
 
-// PluginProcess identifies one process uniquely. The nonce is stored before the fork, and the other
-// fields after it. A nonce without a PID therefore means that there may be such a process, with the
-// nonce in its environment, or such a container, with the nonce as a label.
+// PluginProcess identifies one process uniquely. The agent stores the nonce before it forks, and
+// the other fields after that. A nonce without a PID therefore means that the process or container
+// may exist. A process has the nonce in its environment, and a container has it as a label.
 type PluginProcess struct {
 	Nonce     string `json:"nonce,omitempty"`
 	PID       int    `json:"pid,omitempty"`
 	StartTime uint64 `json:"start_time,omitempty"` // field 22 of /proc/PID/stat, clock ticks since boot
 	Boot      string `json:"boot,omitempty"`       // boot id
-	Container string `json:"container,omitempty"`  // id of the container whose main process this is
+	Container string `json:"container,omitempty"`  // id of the container whose main process this is; empty if it runs in no container
 }
 
-// PluginDefinition is a plugin file with its defaults filled in and its variables not yet expanded.
-// Exactly one of Exec, Container, Unit, Socket and Builtin is set.
+// PluginDefinition is the content of a plugin file, with defaults filled in and variables not yet
+// expanded. Exactly one of Exec, Container, Unit, Socket and Builtin is set.
 type PluginDefinition struct {
 	ID       string `json:"id"`
-	Type     string `json:"type,omitempty"` // node, controller or monolith; if it is empty, the plugin is asked
+	Type     string `json:"type,omitempty"` // node, controller or monolith; if it is empty, the agent asks the plugin
 	Instance string `json:"instance,omitempty"`
 
 	Exec      *PluginExec      `json:"exec,omitempty"`
@@ -77,25 +78,27 @@ type PluginDefinition struct {
 	OnChange          string        `json:"on_change"` // OnChangePending or OnChangeRestart
 
 	// StatsInterval is the interval between requests for the state of mounted volumes. 0 means
-	// never, and nil means the interval of the agent.
+	// never. If it is nil, the agent uses its own interval.
 	StatsInterval *time.Duration `json:"stats_interval,omitempty"`
 
-	// UnmaskedSecrets are the keys of secrets whose values are only names. These values are not
-	// masked in the plugin's messages.
+	// UnmaskedSecrets lists the keys of secrets whose values are only names. The agent does not
+	// mask these values in the plugin's messages.
 	UnmaskedSecrets []string `json:"unmasked_secrets,omitempty"`
 
-	// File is the path of the plugin file. It is empty for the plugin that needs no file, and for
-	// registered plugins.
+	// File is the path of the plugin file. It is empty for a registered plugin and for the bundled
+	// driver.
 	File string `json:"file,omitempty"`
 
-	// Registered is set if the definition was registered at run time and is in no file.
+	// Registered is set if a user registered the definition at run time. Such a definition is in no
+	// file.
 	Registered bool `json:"registered,omitempty"`
 }
 
-// The effects of a changed plugin file while volumes are staged through the plugin.
+// These values control the effect of a changed plugin file while volumes are staged through the
+// plugin.
 const (
-	OnChangePending = "pending" // no effect until these volumes are unstaged
-	OnChangeRestart = "restart" // the plugin is restarted although they are staged
+	OnChangePending = "pending" // the change has no effect until these volumes are unstaged
+	OnChangeRestart = "restart" // the agent restarts the plugin even if volumes are staged
 )
 
 // PluginExec is a command that the agent runs.
@@ -104,7 +107,7 @@ type PluginExec struct {
 	Env     map[string]EnvValue `json:"env,omitempty"`
 }
 
-// PluginContainer is a container that the agent runs through a container runtime.
+// PluginContainer is a container that the agent runs with a container runtime.
 type PluginContainer struct {
 	Runtime string              `json:"runtime"` // RuntimePodman or RuntimeDocker
 	Image   string              `json:"image"`
@@ -114,7 +117,7 @@ type PluginContainer struct {
 	Pull    string              `json:"pull"`             // PullNever or PullMissing
 }
 
-// The container runtimes, and the policies for an image that is missing.
+// These are the container runtimes, and the policies for a missing image.
 const (
 	RuntimePodman = "podman"
 	RuntimeDocker = "docker"
@@ -122,13 +125,13 @@ const (
 	PullMissing   = "missing"
 )
 
-// EnvValue is the value of an environment variable, or the source of the value.
+// EnvValue is the value of an environment variable, or a reference to the source of that value.
 type EnvValue struct {
 	Value  string          `json:"value,omitempty"`
 	Secret *call.SecretRef `json:"secret,omitempty"`
 }
 
-// Runner returns the way in which the plugin is run: exec, container, unit, socket or builtin.
+// Runner returns how the agent runs the plugin: exec, container, unit, socket or builtin.
 func (d *PluginDefinition) Runner() string {
 	switch {
 	case d.Exec != nil:
@@ -144,7 +147,7 @@ func (d *PluginDefinition) Runner() string {
 	}
 }
 
-// Equal reports whether both define the same plugin. It does not compare where they come from.
+// Equal reports whether both definitions describe the same plugin. It ignores their origin.
 func (d *PluginDefinition) Equal(o *PluginDefinition) bool {
 	if d == nil || o == nil {
 		return d == o
@@ -159,7 +162,7 @@ func (d *PluginDefinition) Equal(o *PluginDefinition) bool {
 	return reflect.DeepEqual(a, b) && slices.Equal(d.UnmaskedSecrets, o.UnmaskedSecrets) && d.Exec.equal(o.Exec) && d.Container.equal(o.Container)
 }
 
-// Env returns the environment that the definition sets for the plugin.
+// Env returns the environment variables that the definition sets for the plugin.
 func (d *PluginDefinition) Env() map[string]EnvValue {
 	switch {
 	case d.Exec != nil:

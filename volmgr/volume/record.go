@@ -13,11 +13,11 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// ClaimState is the stage of a claim's life.
+// ClaimState is a stage in the life of a claim.
 type ClaimState string
 
-// The claim states, in order. The state ready-to-free of the API is never stored: the change
-// that leads to it deletes the claim.
+// These are the states of a claim, from first to last. The API also has the state ready-to-free.
+// The agent never stores that state, because the same change deletes the claim.
 const (
 	Pending            ClaimState = "pending"
 	Mounted            ClaimState = "mounted"
@@ -26,10 +26,10 @@ const (
 	ControllerDetached ClaimState = "controller-detached"
 )
 
-// storedMounted is the name of Mounted on disk, which is Nomad's.
+// storedMounted is the stored name of the state Mounted. It comes from Nomad.
 const storedMounted = "taken"
 
-// MarshalText returns the name of the state on disk.
+// MarshalText returns the stored name of the state.
 func (s ClaimState) MarshalText() ([]byte, error) {
 	if s == Mounted {
 		return []byte(storedMounted), nil
@@ -37,7 +37,7 @@ func (s ClaimState) MarshalText() ([]byte, error) {
 	return []byte(s), nil
 }
 
-// UnmarshalText reads the name of the state on disk. It accepts unknown names.
+// UnmarshalText parses the stored name of a state. It accepts unknown names.
 func (s *ClaimState) UnmarshalText(text []byte) error {
 	*s = ClaimState(text)
 	if *s == storedMounted {
@@ -46,33 +46,33 @@ func (s *ClaimState) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Claim is one alloc's right to a volume, with its progress.
+// Claim is the right of one alloc to a volume, with the progress of its mounts.
 type Claim struct {
 	Alloc  string     `json:"alloc"`
-	Seq    uint64     `json:"seq"`    // order of admission on this volume
-	Wanted bool       `json:"wanted"` // false once the claim is to end
+	Seq    uint64     `json:"seq"`    // position of the claim in the order of admission
+	Wanted bool       `json:"wanted"` // false once a user or the reaper has ended the claim
 	State  ClaimState `json:"state"`
 	Terms
 	Since     time.Time      `json:"since"`
-	Target    string         `json:"target"`              // stored once and never computed again
+	Target    string         `json:"target"`              // computed once, when the claim is made
 	Published Side           `json:"published,omitempty"` // NodePublishVolume at Target
 	Mount     *MountIdentity `json:"mount,omitempty"`     // at Target, if Published is Present
 	Bound     Side           `json:"bound,omitempty"`     // the bind mount at At
 
 	BoundMount *MountIdentity `json:"bound_mount,omitempty"`
 
-	// Adopted is set on a claim that was rebuilt from its mounts after the state database was lost.
-	// It counts as a writer.
+	// Adopted is set if the agent rebuilt the claim from its mounts after the loss of the state
+	// database. Such a claim counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
 
-	// Owned is set once the root of the recorded mount has the ownership that Own asks for.
+	// Owned is set once the root of the recorded mount has the ownership in Own.
 	Owned bool `json:"owned,omitempty"`
 
-	// Without is set if the claim is detached without calls to the plugin.
+	// Without is set if the agent detaches the claim without calls to the plugin.
 	Without Without `json:"without,omitempty"`
 }
 
-// FUSE reports whether a process serves the claim's mount.
+// FUSE reports whether a user-space process serves the claim's mount.
 func (c Claim) FUSE() bool { return c.Mount.FUSE() || c.BoundMount.FUSE() }
 
 // Path returns the path at which the alloc uses the volume.
@@ -83,14 +83,14 @@ func (c Claim) Path() string {
 	return c.Target
 }
 
-// Private reports whether only root needs access to the claim's target. That is so if the alloc
+// Private reports whether only root needs access to the claim's target. This is true if the alloc
 // uses the volume at an own directory or in a container.
 func (c Claim) Private() bool {
 	return c.At != "" || c.Owner.Kind == OwnerRuntime || filepath.Base(filepath.Dir(c.Target)) == PrivateDir
 }
 
-// InPlace reports whether target and bind show the mounts that were made for the claim. They are
-// the sights of the claim's target and of its own directory.
+// InPlace reports whether the observed mounts are the recorded ones. target is the observed state
+// of the claim's target, and bind is that of its own directory.
 func (c Claim) InPlace(target, bind Sight) bool {
 	if c.Published != Present || !c.owned() || target.Seen != SeenMount || !target.Is(c.Mount) {
 		return false
@@ -98,12 +98,12 @@ func (c Claim) InPlace(target, bind Sight) bool {
 	return c.At == "" || c.Bound == Present && bind.Seen == SeenMount && bind.Is(c.BoundMount)
 }
 
-// Mode is the access mode and the mount options that all claims of a volume share.
+// Mode holds the access mode and the mount options that all claims of a volume share.
 type Mode struct {
 	call.Capability
 	FSType     string   `json:"fs_type,omitempty"`
 	MountFlags []string `json:"mount_flags,omitempty"`
-	// Group is the gid, in digits, that a plugin with VOLUME_MOUNT_GROUP mounts the volume for.
+	// Group is the gid, in digits, for which a plugin with VOLUME_MOUNT_GROUP mounts the volume.
 	Group string `json:"group,omitempty"`
 }
 
@@ -117,7 +117,7 @@ type Watch struct {
 	Attachment bool   `json:"attachment,omitempty"`
 }
 
-// The late effects of ControllerPublishVolume and ControllerUnpublishVolume.
+// These watches expect late effects of ControllerPublishVolume and ControllerUnpublishVolume.
 var (
 	lateAttach = Watch{Attachment: true}
 	lateDetach = Watch{Attachment: true, Undo: true}
@@ -125,27 +125,27 @@ var (
 
 // NodeSide is the state of the volume on this host.
 type NodeSide struct {
-	Mode *Mode `json:"mode,omitempty"` // set by the first claim, cleared when the last one ends
+	Mode *Mode `json:"mode,omitempty"` // the first claim sets it, and the end of the last claim clears it
 
-	// Uses names the sides for which calls may be made. It is durable before the first such call,
-	// so after a crash the agent knows that the other sides are absent.
+	// Uses names the sides for which the agent may make calls. The agent stores it before the first
+	// such call. After a crash, the next agent therefore knows that all other sides are absent.
 	Uses Uses `json:"uses,omitzero"`
 
 	Attached         Side              `json:"attached,omitempty"` // ControllerPublishVolume
-	NodeID           string            `json:"node_id,omitempty"`  // of that ControllerPublishVolume
+	NodeID           string            `json:"node_id,omitempty"`  // the node that ControllerPublishVolume received
 	PublishContext   map[string]string `json:"publish_context,omitempty"`
 	AttachedReadOnly bool              `json:"attached_readonly,omitempty"`
 
-	// Proven is set after a proof of unmount. ControllerUnpublishVolume needs it. It is not kept
-	// over a restart.
+	// Proven is set after a proof of unmount, which ControllerUnpublishVolume needs. The agent
+	// forgets it at a restart.
 	Proven bool `json:"-"`
 
 	Staged      Side           `json:"staged,omitempty"` // NodeStageVolume
 	StagingPath string         `json:"staging_path,omitempty"`
 	Mount       *MountIdentity `json:"mount,omitempty"` // nil if staging mounted nothing
 
-	// Boot is the boot in which something was last staged or published on this host. Device names
-	// are valid only in that boot, and so is state that the agent cannot observe.
+	// Boot is the boot in which the agent last staged or published the volume on this host. Device
+	// names, and state that the agent cannot observe, are valid only in that boot.
 	Boot string `json:"boot,omitempty"`
 
 	// Devices are the block devices under this volume's mounts. The proof of unmount checks them.
@@ -153,49 +153,50 @@ type NodeSide struct {
 
 	Watches []Watch `json:"watches,omitempty"`
 
-	// This field holds the pending calls. The agent makes them before it stages the volume again,
+	// PendingCalls holds the pending calls. The agent makes them before it stages the volume again,
 	// and before ControllerUnpublishVolume.
 	PendingCalls []PendingCall `json:"owed,omitempty"`
 
-	// Unseen holds the mounts that were unmounted lazily and may still be in use. The list is
-	// cleared once the plugin and the controller have been told everything.
+	// Unseen holds the lazily unmounted mounts that may still be in use. The agent clears the list
+	// after the node service and the controller service have received all pending calls.
 	Unseen []Unseen `json:"unseen,omitempty"`
-	Seq    uint64   `json:"seq,omitempty"` // number of the newest claim
+	Seq    uint64   `json:"seq,omitempty"` // Seq of the newest claim
 }
 
-// Uses names the optional sides of a volume's life. Some plugins need no ControllerPublishVolume,
-// and some need no staging.
+// Uses names the optional sides of a volume. Some plugins need no ControllerPublishVolume, and some
+// need no staging.
 type Uses struct {
 	Attach bool `json:"attach,omitempty"`
 	Stage  bool `json:"stage,omitempty"`
 }
 
-// Record is everything that the agent stores about a volume. It is a value: a function that changes
-// it returns a new record. It never writes through a map, slice or pointer of the old one.
+// Record holds all stored data about a volume. It is a value: a function that changes a record
+// returns a new one, and never writes through a map, slice or pointer of the old one.
 type Record struct {
 	Volume     Volume           `json:"volume"`
-	Generation uint64           `json:"generation"` // grows by one with each change
+	Generation uint64           `json:"generation"` // increases by one with each change
 	Node       NodeSide         `json:"node"`
 	Claims     map[string]Claim `json:"-"` // by alloc; stored under separate keys
 
-	// Guards are the directories that refuse writes while no mount of the volume is there. A
-	// directory is recorded before its guard is set.
+	// Guards lists the directories that refuse writes while the volume is not mounted there. The
+	// agent records a directory before it sets the guard.
 	Guards []string `json:"guards,omitempty"`
 
-	// GuardDirs identify these directories independently of their names.
+	// GuardDirs identifies these directories independently of their names.
 	GuardDirs []GuardedDir `json:"guard_dirs,omitempty"`
 
-	// This field is set on the record that a forced deregister keeps. The volume is forgotten, but
-	// its storage has pending calls. They wait until the plugin is ready.
+	// Leftover is set on the record that a forced deregister keeps. The agent has forgotten the
+	// volume, but its storage still has pending calls, which wait until the plugin is ready.
 	Leftover bool `json:"-"`
 }
 
-// leftoverKey is the prefix of the key of such a record. No volume id contains a slash.
+// leftoverKey is the prefix of the key of a record with Leftover set. Volume ids contain no slash,
+// so no other record has such a key.
 const leftoverKey = "debt/"
 
-// Key returns the unique key of the record. It is the volume id. After a forced deregister, it is
-// made from the driver and the external id, because the volume id may belong to another volume by
-// now.
+// Key returns the unique key of the record, which is normally the volume id. After a forced
+// deregister, another volume may get that id. The key then consists of the driver and the external
+// id.
 func (r Record) Key() string {
 	if !r.Leftover {
 		return r.Volume.ID
@@ -203,12 +204,14 @@ func (r Record) Key() string {
 	return leftoverKey + r.Volume.Driver + "\x00" + r.Volume.ExternalID
 }
 
-// LeftoverKey returns the key of the pending calls of a deregistered volume. ParseLeftoverKey reverses it.
+// LeftoverKey returns the key of the record that a forced deregister keeps for a storage volume.
+// ParseLeftoverKey reverses it.
 func LeftoverKey(driver, external string) string {
 	return Record{Leftover: true, Volume: Volume{Driver: driver, ExternalID: external}}.Key()
 }
 
-// ParseLeftoverKey returns the storage volume that a key of LeftoverKey names. ok is false for other keys.
+// ParseLeftoverKey returns the storage volume for which LeftoverKey made a key. ok is false for all
+// other keys.
 func ParseLeftoverKey(key string) (driver, external string, ok bool) {
 	rest, ok := strings.CutPrefix(key, leftoverKey)
 	if !ok {
@@ -217,31 +220,32 @@ func ParseLeftoverKey(key string) (driver, external string, ok bool) {
 	return strings.Cut(rest, "\x00")
 }
 
-// Ordered returns the claims, oldest first.
+// Ordered returns the claims in the order of their admission.
 func (r Record) Ordered() []Claim {
 	return slices.SortedFunc(maps.Values(r.Claims), func(a, b Claim) int {
 		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Alloc, b.Alloc))
 	})
 }
 
-// Held reports whether anything of the volume is, or may be, on this host.
+// Held reports whether any side of the volume is, or may be, on this host.
 func (r Record) Held() bool {
 	return r.left() || len(r.Node.Watches) > 0
 }
 
-// Unsettled reports whether a call of an agent that died may still be at work on the volume. It
-// expects a record as it was read after the crash.
+// Unsettled reports whether a call of an agent that died may still change the volume. It expects
+// the record that Loaded returns after the crash.
 func (r Record) Unsettled() bool {
 	v := r.Volume
 	return v.Provision != Provisioned || len(v.Modifying) > 0 || v.Expansion.Want > 0 || v.Expansion.nodeWants() || len(r.Node.Watches) > 0
 }
 
-// left is Held without the late effects that are only expected.
+// left reports whether the record shows any side, claim or pending call. Unlike Held, it ignores
+// watches.
 func (r Record) left() bool {
 	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.PendingCalls) > 0
 }
 
-// with returns the record with one claim replaced.
+// with returns the record with the given claim added or replaced.
 func (r Record) with(c Claim) Record {
 	r.Claims = maps.Clone(r.Claims)
 	if r.Claims == nil {
@@ -251,8 +255,8 @@ func (r Record) with(c Claim) Record {
 	return r
 }
 
-// without returns the record without one claim. When the last claim is removed, the mode is cleared
-// too.
+// without returns the record without the claim of an alloc. After the last claim, it also clears
+// the mode.
 func (r Record) without(alloc string) Record {
 	r.Claims = maps.Clone(r.Claims)
 	delete(r.Claims, alloc)
@@ -262,8 +266,8 @@ func (r Record) without(alloc string) Record {
 	return r
 }
 
-// inBoot returns the record prepared for a step in the given boot. It discards the devices that
-// were seen in another boot.
+// inBoot returns the record prepared for a step in the given boot. It discards the devices of any
+// other boot.
 func (r Record) inBoot(boot string) Record {
 	if r.Node.Boot != boot {
 		r.Node.Boot, r.Node.Devices = boot, nil
@@ -271,8 +275,8 @@ func (r Record) inBoot(boot string) Record {
 	return r
 }
 
-// Same reports whether two records describe the same registration of the same storage volume. The
-// id alone does not show that, because it can be used again for another volume.
+// Same reports whether both records describe the same registration of the same storage volume. The
+// id alone does not show that, because another volume may use it later.
 func (r Record) Same(o Record) bool {
 	a, b := r.Volume, o.Volume
 	return a.Driver == b.Driver && a.ExternalID == b.ExternalID && a.RegisteredAt.Equal(b.RegisteredAt)
@@ -286,7 +290,7 @@ func (r Record) unwatched(drop func(Watch) bool) Record {
 	return r
 }
 
-// watching returns the record with one more watch.
+// watching returns the record with another watch.
 func (r Record) watching(w Watch) Record {
 	if !slices.Contains(r.Node.Watches, w) {
 		r.Node.Watches = append(slices.Clone(r.Node.Watches), w)
@@ -294,13 +298,13 @@ func (r Record) watching(w Watch) Record {
 	return r
 }
 
-// with adds the sides that a plugin needs to those that the volume already uses.
+// with returns the sides in u and those that the plugin needs.
 func (u Uses) with(i PluginInfo) Uses {
 	return Uses{Attach: u.Attach || i.Caps.Attach, Stage: u.Stage || i.Caps.Stage}
 }
 
-// Check verifies the conditions that Admit, Detach and Apply keep true for every record. It is for
-// tests and for debugging. The agent uses a record even if it fails this check.
+// Check returns an error if the record violates a condition that Admit, Detach and Apply maintain.
+// Tests and debugging tools use it. The agent uses a record even if Check returns an error.
 func (r Record) Check() error {
 	var errs []error
 	unless := func(ok bool, format string, args ...any) {
@@ -337,7 +341,8 @@ func (r Record) Check() error {
 	return errors.Join(errs...)
 }
 
-// unrecognised describes a state of the record that this release does not know, or returns "".
+// unrecognised describes a state of the record that this release does not know. It returns "" if
+// there is none.
 func (r Record) unrecognised() string {
 	bad := func(what string, s Side) string { return fmt.Sprintf("%s has the unknown state %q", what, s) }
 	oldest, what := Claim{}, ""
@@ -356,7 +361,7 @@ func (r Record) unrecognised() string {
 
 	for _, d := range r.Node.PendingCalls {
 		if d.Kind != call.NodeUnpublish && d.Kind != call.NodeUnstage {
-			return fmt.Sprintf("the unknown call %q is owed", d.Kind)
+			return fmt.Sprintf("the pending call %q is unknown", d.Kind)
 		}
 	}
 
@@ -370,7 +375,8 @@ func (r Record) unrecognised() string {
 	}
 }
 
-// unrecognised describes a state of the claim that this release does not know, or returns "".
+// unrecognised describes a state of the claim that this release does not know. It returns "" if
+// there is none.
 func (c Claim) unrecognised() string {
 	switch c.State {
 	case Pending, Mounted, Unpublishing, NodeDetached, ControllerDetached:

@@ -9,12 +9,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mountID returns a mount that differs from others by its id.
+// mountID returns a mount that differs from other mounts only by its id.
 func mountID(id uint64) *volume.MountIdentity {
 	return &volume.MountIdentity{Namespace: 1, Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: id}
 }
 
-// mounted returns a volume with one claim that has everything it wants.
+// mounted returns a volume with one claim that has all its sides.
 func mounted(t *testing.T) volume.Record {
 	t.Helper()
 	r := offering(call.SingleNodeMultiWriter)
@@ -108,8 +108,8 @@ func TestLoaded(t *testing.T) {
 	}
 }
 
-// While there are pending calls of a forced deregister for the same storage, no call is made for
-// the new record. A crash therefore leaves no doubt about it, unless it has a recorded side.
+// TestLoadedBlocked checks a record whose storage has pending calls of a forced deregister. The
+// agent has made no call for the new record, so a crash leaves no doubt about its absent sides.
 func TestLoadedBlocked(t *testing.T) {
 	fresh, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
@@ -129,8 +129,9 @@ func TestLoadedBlocked(t *testing.T) {
 	}
 }
 
-// After a clean stop, the record is used unchanged. After a reboot no call is in progress, and the
-// watched mounts can no longer appear.
+// TestLoadedOtherwise checks the other ways in which an agent can end. After a clean stop, Loaded
+// does not change the record. After a reboot, no call is in progress and no watched mount can
+// appear.
 func TestLoadedOtherwise(t *testing.T) {
 	r, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
@@ -149,7 +150,7 @@ func TestLoadedOtherwise(t *testing.T) {
 	if c := got.Claims["a"]; !changed || len(got.Node.Unseen) > 0 || c.Published != volume.Unknown || got.Node.Staged != volume.Unknown {
 		t.Errorf("after a reboot: %t, %+v", changed, got)
 	}
-	// The storage system continues its work without this host.
+	// The storage system may continue a call while this host restarts.
 	late := []volume.Watch{{Attachment: true}}
 	if !reflect.DeepEqual(got.Node.Watches, late) {
 		t.Errorf("after a reboot these late effects are expected: %+v", got.Node.Watches)
@@ -176,7 +177,8 @@ func sides(pairs ...any) map[string]volume.Side {
 	return m
 }
 
-// A stored record is read back unchanged, except for the proof of unmount, which is not stored.
+// TestRecordOnDisk checks that a record survives storage unchanged, except for the proof of
+// unmount, which is not stored.
 func TestRecordOnDisk(t *testing.T) {
 	want := mounted(t)
 	want.Node.Watches = []volume.Watch{{Path: "/t/b", Alloc: "b"}}
@@ -204,8 +206,8 @@ func TestRecordOnDisk(t *testing.T) {
 	}
 }
 
-// A claim and its detach cost two durable commits each, and ControllerUnpublishVolume costs one
-// more. All other steps cost none.
+// TestDurableCommits checks the number of commits for which the agent waits. A claim and its detach
+// need two each, and ControllerUnpublishVolume needs one more. All other steps need none.
 func TestDurableCommits(t *testing.T) {
 	for _, tt := range []struct {
 		v       variant
@@ -237,7 +239,7 @@ func TestDurableCommits(t *testing.T) {
 	}
 }
 
-// run takes steps without faults until the volume comes to rest. It counts the commits.
+// run runs steps without faults until the volume needs none. It returns the number of commits.
 func run(t *testing.T, v variant, s *state) (commits int) {
 	t.Helper()
 	for range enough {
@@ -258,7 +260,8 @@ func run(t *testing.T, v variant, s *state) (commits int) {
 	return 0
 }
 
-// TestStoredState checks that records keep Nomad's name of a mounted claim, in both directions.
+// TestStoredState checks that a stored record uses Nomad's name for a mounted claim, and that the
+// agent can read it.
 func TestStoredState(t *testing.T) {
 	for _, tt := range []struct {
 		state  volume.ClaimState

@@ -8,23 +8,23 @@ import (
 	"slices"
 )
 
-// Note describes one mounted claim, and is stored outside the state database. If the database is
-// lost, the agent recovers the claim from the note and the mount table. A note holds references to
-// secrets, but no secrets.
+// Note describes one mounted claim. The agent stores it outside the state database. If the database
+// is lost, the agent rebuilds the claim from the note and the mount table. A note contains
+// references to secrets, but no secrets.
 type Note struct {
 	Format    int    `json:"format"` // NoteFormat
 	NodeID    string `json:"node_id"`
 	DataDir   string `json:"data_dir"`
 	Boot      string `json:"boot"`
 	Namespace uint64 `json:"ns"`
-	Record    Record `json:"record"` // as it was then; each claim has its own note
+	Record    Record `json:"record"` // the record at the time of the note; each claim has its own note
 	Claim     Claim  `json:"claim"`
 }
 
-// NoteFormat is the format that this release writes and reads.
+// NoteFormat is the note format that this release writes and reads.
 const NoteFormat = 1
 
-// Check refuses a note that is incomplete or holds values that the agent does not write.
+// Check returns an error if a note is incomplete or contains a value that the agent never writes.
 func (n Note) Check() error {
 	if n.Format != NoteFormat {
 		return Errorf(ErrInvalid, "format %d is unknown", n.Format)
@@ -46,24 +46,24 @@ func (n Note) Check() error {
 	return nil
 }
 
-// mounted reports whether the claim has all its mounts, so that it needs a note.
+// mounted reports whether the claim has all its mounts. Only such a claim needs a note.
 func (c Claim) mounted() bool {
 	return c.State == Mounted && c.Published == Present && c.Mount != nil && (c.At == "" || c.Bound == Present && c.BoundMount != nil)
 }
 
-// Noted returns the note to write for a claim. ok is false if there is none to write now.
+// Noted returns the note for a claim. ok is false if the claim needs no note now.
 func Noted(r Record, alloc string) (n Note, ok bool) {
 	c, ok := r.Claims[alloc]
 	return Note{Format: NoteFormat, Record: r, Claim: c}, ok && c.mounted()
 }
 
-// Renoted returns the allocs whose notes are out of date after a change. The notes are then written
-// again, or removed if their claims have ended. The note of a claim that is being detached stays
-// until the claim has ended.
+// Renoted returns the allocs whose notes a change made out of date. The agent then writes these
+// notes again, or removes them if their claims have ended. The note of a claim that is being
+// detached stays until the claim has ended.
 func Renoted(before, now Record) []string {
 	var allocs []string
 
-	// After a loss of the database, the host shows no sign of pending calls or lazy unmounts.
+	// The notes must cover pending calls and lazy unmounts, because the host shows no sign of them.
 	all := now.Volume.Expansion != before.Volume.Expansion || now.Node.Staged == Present && now.Node.Mount != before.Node.Mount ||
 		!slices.Equal(now.Node.PendingCalls, before.Node.PendingCalls) || len(now.Node.Unseen) != len(before.Node.Unseen)
 	for alloc, c := range now.Claims {
@@ -82,8 +82,8 @@ func Renoted(before, now Record) []string {
 	return allocs
 }
 
-// Gather builds one record per volume from the notes, in the order of the volume ids. The newest
-// note decides the state of the volume. Notes of another registration of the same id are left out.
+// Gather returns one record for each volume in the notes, sorted by volume id. The newest note
+// decides the state of the volume. Gather ignores notes from another registration of the same id.
 func Gather(notes []Note) []Record {
 	byID := map[string]Record{}
 	notes = slices.SortedFunc(slices.Values(notes), func(a, b Note) int {
@@ -111,17 +111,17 @@ func Gather(notes []Note) []Record {
 	return all
 }
 
-// Adopt rebuilds a record that the state database lost, from the notes and from the mounts that are
-// there now. live is false if the notes are from another boot.
+// Adopt rebuilds a record from notes and from the present mounts after the loss of the state
+// database. live is false if the notes are from another boot.
 //
-// A claim is adopted if its mount is the one in its note. An adopted claim counts as a writer and
-// ends by a detach. It keeps no owner other than a mount. If its owner is a mount, it also ends
-// with that mount.
+// Adopt keeps a claim if its mount is the one in its note. An adopted claim counts as a writer, and
+// a user must detach it. Adopt drops the owner unless the owner is a mount. In that case, the claim
+// also ends with that mount.
 //
-// If no target is mounted but the staging path is, all claims are adopted. Without any claim, the
-// volume would be unstaged. Otherwise no claim is adopted. The agent then undoes the parts of the
-// volume that may remain without a mount, as after a detach. For example, the storage stays
-// connected over a reboot.
+// If the staging path is mounted but no target is, Adopt keeps all claims, because the agent would
+// unstage a volume without claims. If neither is mounted, Adopt keeps no claim. The agent then
+// undoes the sides that may exist without a mount, as after a detach. For example, the storage
+// stays connected over a reboot.
 func Adopt(noted Record, o Observed, live bool) Record {
 	r := noted
 	r.Claims, r.Generation, r.Node.Watches = nil, 0, nil
@@ -129,7 +129,7 @@ func Adopt(noted Record, o Observed, live bool) Record {
 	take := func(all bool) {
 		for _, c := range noted.Ordered() {
 			if all || o.Targets[c.Alloc].Is(c.Mount) || o.Binds[c.Alloc].Is(c.BoundMount) {
-				if c.Adopted = true; c.Owner.Kind != OwnerMount { // a mount that is the owner has just been checked
+				if c.Adopted = true; c.Owner.Kind != OwnerMount { // the check above has shown a mount that is an owner
 					c.Owner = Owner{Kind: OwnerNone}
 				}
 
@@ -156,8 +156,8 @@ func Adopt(noted Record, o Observed, live bool) Record {
 	}
 }
 
-// detachingAll returns the record with the given claims as being detached. No call is made for a
-// path with a mount, because it is not the mount in the note.
+// detachingAll returns the record with the given claims marked as being detached. It plans no call
+// for a path with a mount, because that mount is not the one in the note.
 func (r Record) detachingAll(claims []Claim, o Observed) Record {
 	n := &r.Node
 	n.Mount = nil
@@ -182,7 +182,7 @@ func (r Record) detachingAll(claims []Claim, o Observed) Record {
 	return r
 }
 
-// adopted returns a sentence about adopted claims, if there are any.
+// adopted returns a sentence that names the adopted claims, or nothing if there are none.
 func (r Record) adopted() []string {
 	n := 0
 	for _, c := range r.Claims {
@@ -194,15 +194,15 @@ func (r Record) adopted() []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%d of its claims were adopted from the mount table after the state database was lost: they have no owner (but a mount that they lived by), count as writers, and end by detach", n)}
+	return []string{fmt.Sprintf("%d of its claims were adopted from the mount table after the state database was lost. They count as writers and end by a detach. They have no owner, except a mount", n)}
 }
 
-// Restored returns the record of a backup as it must be read on the host of that backup. The backup
-// may be old. A side that the mount table does not show may have been made or undone since, so it
-// is unknown and will be made, or undone, again.
+// Restored returns the record of a backup as the agent must use it on the host of that backup. The
+// backup may be old. A side that the mount table does not show becomes unknown, because the agent
+// may have made or undone it after the backup.
 //
-// A claim counts as being detached if its owner is gone or belongs to another boot. If the host is
-// being drained, a claim without an owner counts as being detached too.
+// A claim counts as being detached if its owner has ended or belongs to another boot. If the host
+// is being drained, a claim without an owner also counts as being detached.
 func Restored(r Record, booted, draining bool, owners Owners) Record {
 	after := Crashed
 	if booted {
@@ -229,8 +229,8 @@ func Restored(r Record, booted, draining bool, owners Owners) Record {
 	return r
 }
 
-// Differences returns the fields in which two registrations of one storage volume differ, with both
-// values. For secrets, it says only that they differ. It ignores the time of registration.
+// Differences returns the fields in which two registrations of a storage volume differ, with both
+// values. For secrets, it reports only the fact. It ignores the time of registration.
 func Differences(here, there Volume) []string {
 	a, b := fieldsOf(here), fieldsOf(there)
 	names := maps.Clone(a)
@@ -250,7 +250,7 @@ func Differences(here, there Volume) []string {
 	return words
 }
 
-// fieldsOf returns a volume's fields as they are stored.
+// fieldsOf returns the fields of a volume in their stored form.
 func fieldsOf(v Volume) map[string]json.RawMessage {
 	fields := map[string]json.RawMessage{}
 	if raw, err := json.Marshal(v); err == nil { // a volume can always be encoded
@@ -266,13 +266,13 @@ func orNothing(raw json.RawMessage) string {
 	return string(raw)
 }
 
-// Copied prepares a record from an automatic copy of the state database, after the database was
-// lost. It is for a record without a proven claim and without a mount. The copy may be minutes old:
-// its claims may have ended, and others may have come and gone.
+// Copied prepares a record from an automatic copy of the state database, after the loss of the
+// database. It is for a volume without a mount and without a claim that a note proves. The copy may
+// be minutes old: its claims may have ended, and other claims may have begun and ended.
 //
-// Copied keeps the registration and the pending calls. It marks the rest to be undone, as after a
-// detach. If the plugin has ControllerPublishVolume, it is unknown whether the volume is connected.
-// booted means that the copy is from another boot. Only a connection survives a reboot.
+// Copied keeps the registration and the pending calls. It marks all sides to be undone, as after a
+// detach. If the plugin has ControllerPublishVolume, the connection becomes unknown. booted is set
+// if the copy is from another boot. Only the connection survives a reboot.
 func Copied(r Record, o Observed, info PluginInfo, booted bool) Record {
 	claims, n := r.Ordered(), &r.Node
 	r.Claims, r.Generation, n.Watches, n.Proven = nil, 0, nil, false
@@ -291,8 +291,7 @@ func Copied(r Record, o Observed, info PluginInfo, booted bool) Record {
 	return r.detachingAll(claims, o)
 }
 
-// Strangers returns the paths of the record at which something other than the recorded mount is
-// mounted.
+// Strangers returns the paths of the record at which another mount is than the recorded one.
 func (r Record) Strangers(o Observed) (paths []string) {
 	note := func(path string, s Sight, m *MountIdentity) {
 		if path != "" && s.Seen != SeenNothing && !s.Is(m) {

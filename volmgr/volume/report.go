@@ -8,30 +8,31 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// The services of a plugin, as the sources of findings.
+// These are the services of a plugin that can report findings.
 const (
 	ByNode       = "node"
 	ByController = "controller"
 )
 
-// Report holds a plugin's answers about the state of a volume. It lives in memory only.
+// Report holds a plugin's answers about the state of a volume. The agent keeps it only in memory.
 type Report struct {
 	Stats   *call.Stats // nil if there was no answer
 	StatsAt time.Time
 
-	// Node and Controller are the checkups by the two services. Each is nil if the service was not
-	// asked, cannot tell, or did not answer.
+	// Node and Controller are the checkups by the two services. Each is nil if the agent did not
+	// ask the service, or the service gave no answer.
 	Node       *Checkup
 	Controller *Checkup
 
-	// Storage is the volume as the controller reports it, if that was requested.
+	// Storage is the volume as the controller reports it. It is nil if the agent did not ask for
+	// it.
 	Storage *call.StorageVolume
 
-	// Silent lists the calls that had no useful answer, each with the reason.
+	// Silent lists the calls without a useful answer, each with the reason.
 	Silent []string
 }
 
-// Checkup is the list of problems that one service found, with the time.
+// Checkup lists the problems that one service found at one time.
 type Checkup struct {
 	At    time.Time
 	Found []call.Condition
@@ -39,12 +40,12 @@ type Checkup struct {
 
 // Finding is one problem that a service found.
 type Finding struct {
-	By string // ByNode or ByController
+	By string // the service that found the problem: ByNode or ByController
 	At time.Time
 	call.Condition
 }
 
-// Findings returns the findings of both services, those of the node first.
+// Findings returns the findings of the node service, then those of the controller service.
 func (r Report) Findings() (out []Finding) {
 	add := func(by string, c *Checkup) {
 		if c == nil {
@@ -64,7 +65,7 @@ func (r Report) Findings() (out []Finding) {
 // String describes a finding and names the service that found it.
 func (f Finding) String() string { return fmt.Sprintf("%s (%s)", f.Condition, f.By) }
 
-// Same reports whether two checkups found the same problems.
+// Same reports whether two checkups contain the same problems.
 func (c *Checkup) Same(o *Checkup) bool {
 	found := func(c *Checkup) []call.Condition {
 		if c == nil {
@@ -75,27 +76,27 @@ func (c *Checkup) Same(o *Checkup) bool {
 	return slices.Equal(found(c), found(o))
 }
 
-// PluginHealth is a plugin's report on its storage and on the volumes in it.
+// PluginHealth is a plugin's report about its storage and its volumes.
 type PluginHealth struct {
-	// Storage lists the problems that the node service found on the way to the storage. It is valid
-	// if Asked has NodeGetStorageHealth.
+	// Storage lists the problems that the node service found in its connection to the storage. It
+	// is valid if Asked contains NodeGetStorageHealth.
 	Storage []call.Condition
 
-	// Volumes lists the volumes with problems that the controller found. It is valid if Asked has
-	// ControllerListVolumeHealth. More is set if there are others.
+	// Volumes lists the volumes in which the controller found problems. It is valid if Asked
+	// contains ControllerListVolumeHealth. More is set if the list is incomplete.
 	Volumes []call.Health
 	More    bool
 
-	// Asked lists the calls that were answered. Silent lists those that were not, each with the
-	// reason.
+	// Asked lists the calls that the plugin answered. Silent lists the calls that it did not
+	// answer, each with the reason.
 	Asked  []call.Method
 	Silent []string
 }
 
-// Safety says whether data is safe, as far as the agent knows.
+// Safety says whether the data of a volume is safe, as far as the agent knows.
 type Safety string
 
-// The values of Safety.
+// These are the values of Safety.
 const (
 	SafetyYes     Safety = "yes"     // no known problem endangers the data
 	SafetyNo      Safety = "no"      // the plugin reports that data is lost or may be lost
@@ -105,10 +106,10 @@ const (
 // codeDataLoss is the gRPC code of unrecoverable data loss or corruption.
 const codeDataLoss = "DataLoss"
 
-// DataSafe reports whether the data of a volume is safe. The answer is "no" if the plugin reports a
-// loss in its health or in its answer to the last step. The answer is "unknown" in these cases:
+// DataSafe reports whether the data of a volume is safe. The result is "no" if the plugin reports a
+// loss in its health or in its answer to the last step. The result is "unknown" in these cases:
 //
-//   - A mount is dead, hangs, or is not the recorded one.
+//   - A mount is dead, hangs, or differs from the recorded one.
 //   - A mount was unmounted lazily.
 //   - The plugin cannot reach the storage.
 //   - The plugin failed to make the volume usable.
@@ -131,8 +132,8 @@ func DataSafe(r Record, o Observed, at *Attempt, last Report) Safety {
 	}
 }
 
-// mountsSound reports whether no mount of the record shows a state in which written data may be
-// lost.
+// mountsSound reports whether every mount of the record is in a state in which no written data is
+// at risk.
 func (r Record) mountsSound(o Observed) bool {
 	sound := func(made *MountIdentity, s Sight) bool {
 		switch s.Seen {

@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A side in a backup is trusted only if the agent can observe it on the host.
+// TestRestored checks that Restored trusts a side in a backup only if the agent can observe that
+// side on the host.
 func TestRestored(t *testing.T) {
 	mount := &volume.MountIdentity{Boot: "b", ID: 7}
 	live, gone := volume.Owner{Kind: volume.OwnerPID, PID: 7}, volume.Owner{Kind: volume.OwnerPID, PID: 8}

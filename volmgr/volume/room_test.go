@@ -9,26 +9,27 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stored returns a volume of a plugin. Its id is also the name of its storage.
+// stored returns a volume of a plugin. Its external id equals its id.
 func stored(id, plugin string) volume.Record {
 	return volume.Record{Volume: volume.Volume{ID: id, PluginID: plugin, Driver: plugin + ".csi", ExternalID: "ext-" + id}}
 }
 
-// here returns the same volume with a side on this host.
+// here returns the volume of stored with one side on this host.
 func here(id, plugin string) volume.Record {
 	r := stored(id, plugin)
 	r.Node.Attached = volume.Present
 	return r
 }
 
-// A plugin's limit for a host counts each storage volume once if anything of it may be here,
-// claimed or not. It applies only to volumes that are not here yet.
+// TestRoom checks the limit of a plugin for the volumes on one host. Each storage volume with a
+// possible side on this host counts once, even without a claim. The limit must not affect volumes
+// that are already here.
 func TestRoom(t *testing.T) {
 	claimed := stored("claimed", "p")
 	claimed.Claims = map[string]volume.Claim{"a": {Alloc: "a"}}
 	owed := here("gone", "p")
 	owed.Leftover = true
-	same := here("again", "p") // registered again while its calls are pending
+	same := here("again", "p") // the same storage is registered again while its old calls are pending
 	same.Volume.ExternalID = owed.Volume.ExternalID
 	for _, tt := range []struct {
 		name   string
@@ -56,7 +57,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// A refusal states the limit and names the volumes that count, but not all of a large number.
+// TestRoomNames checks that a refusal states the limit and names some of the volumes that count.
 func TestRoomNames(t *testing.T) {
 	var others []volume.Record
 	for i := range 7 {

@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// forgotten describes a side that exists, or may still appear, and that the record does not
-// mention.
+// forgotten describes a side that exists, or may appear, but is missing from the record. It returns
+// "" if there is none.
 func forgotten(v variant, s state) string {
 	if s.debt.mem.Leftover { // no call was made for the other record
 		return unknown(v, s.debt.mem, s.w)
@@ -16,7 +16,7 @@ func forgotten(v variant, s state) string {
 	return unknown(v, s.mem, s.w)
 }
 
-// detachKnown reports whether the next agent would know from the stored record that a
+// detachKnown reports whether the stored record tells the next agent that a
 // ControllerUnpublishVolume may be in progress.
 func detachKnown(disk volume.Record) bool {
 	n := disk.Node
@@ -37,7 +37,7 @@ func unknown(v variant, r volume.Record, w world) string {
 		return "the record forgot an attachment"
 	case w.late&lateAttach != 0 && !watchesAttachment(r, false):
 		return "nobody watches for the late effect of an attach"
-	case w.staged && w.stage.id == 0 && owes(r, call.NodeUnstage, stagingPath): // only the plugin still has it
+	case w.staged && w.stage.id == 0 && owes(r, call.NodeUnstage, stagingPath): // the volume is staged only in the plugin's own record
 	case (w.stage.id != 0 || w.staged) && r.Node.Staged == volume.Absent && !watches(r, stagingPath):
 		return "the record forgot a staged mount"
 	case w.late&lateStage != 0 && !watches(r, stagingPath):
@@ -66,8 +66,8 @@ func unknown(v variant, r volume.Record, w world) string {
 	return ""
 }
 
-// unsettled describes a side that is missing, or that should not exist, although the volume counts
-// as settled.
+// unsettled describes a side that is missing or superfluous although the volume counts as settled.
+// It returns "" if there is none.
 func unsettled(v variant, s state) string {
 	r, w := s.mem, s.w
 	wanted := false
@@ -111,7 +111,8 @@ func unsettled(v variant, s state) string {
 	return ""
 }
 
-// stays describes a side that is still on a host that goes down although no step is left.
+// stays describes a side that is still on a host that goes down although Next chooses no more
+// steps. It returns "" if there is none.
 func stays(s state) string {
 	switch {
 	case !s.down:
@@ -124,7 +125,7 @@ func stays(s state) string {
 	return ""
 }
 
-// incomplete describes a part that a mounted claim lacks.
+// incomplete describes a side that a mounted claim lacks. It returns "" if there is none.
 func incomplete(w world, i int, c volume.Claim) string {
 	switch t, b := w.target[i], w.bound[i]; {
 	case t.id == 0 || t.dead || t.bare || c.Mount == nil || *c.Mount != *identity(t):
@@ -137,12 +138,11 @@ func incomplete(w world, i int, c volume.Claim) string {
 	return ""
 }
 
-// enough is the number of steps that a volume may take to come to rest.
+// enough is the largest number of steps after which a volume must be in its wanted state.
 const enough = 40
 
-// settles continues a state without further faults, once with each late effect first and once
-// without late effects. It describes the reason if the volume does not come to rest as its claims
-// want it.
+// settles continues a state without further faults, once with every late effect first and once
+// without late effects. It says why the volume does not reach its wanted state, or returns "".
 func (x *explorer) settles(s state) string {
 	s.parked, s.debt.parked, s.w.unseen = 0, 0, false
 	landed := s
@@ -174,7 +174,7 @@ func (x *explorer) rests(s state) string {
 		}
 		passed = append(passed, k)
 		if s.debt.mem.Leftover {
-			s = s.swap() // the pending calls of the deregistered record come before all other steps
+			s = s.swap() // the pending calls of the deregistered record precede all other steps
 		}
 		a := volume.Next(s.mem, s.observe(x.v, bothUp, allOver, -1))
 		steps = append(steps, string(a.Kind)+" "+a.Alloc)

@@ -10,42 +10,43 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// RuntimeVolume is a volume as a container runtime knows it, under the runtime's own name. A volume
-// has at most one name in each runtime.
+// RuntimeVolume is a volume under the name that a container runtime gave it. A volume has at most
+// one name in each runtime.
 type RuntimeVolume struct {
 	Runtime  string `json:"runtime"` // "docker" or "podman"
 	Name     string `json:"name"`
 	VolumeID string `json:"volume_id"`
 
-	// The properties of its claims, which are the same for all containers.
+	// These properties apply to the claims of all containers.
 	ReadOnly  bool            `json:"read_only,omitempty"`
-	Exclusive bool            `json:"exclusive,omitempty"` // one claim for each container, in place of one for all
+	Exclusive bool            `json:"exclusive,omitempty"` // each container has its own claim; otherwise all containers share one
 	Access    call.AccessMode `json:"access_mode,omitempty"`
 	Own       Ownership       `json:"own,omitzero"`
 
 	CreatedAt time.Time `json:"created_at"`
 
-	// Refs are the containers that mounted the volume or are about to, oldest first.
+	// Refs lists the containers that have mounted the volume or will mount it, oldest first.
 	Refs []RuntimeRef `json:"refs,omitempty"`
 }
 
-// RuntimeRef is one use of a volume by a runtime. Docker has one for each place where a container
-// mounts the volume. Podman has one for all containers. Docker may send several Mounts for the same
-// id ("docker cp" does so for a running container). It returns each of these Mounts with an
-// Unmount.
+// RuntimeRef is one use of a volume by a runtime. Docker has one reference for each place where a
+// container mounts the volume. Podman has one reference for all containers. Docker may send several
+// Mounts for the same id, for example for "docker cp" from a running container. It sends one
+// Unmount for each.
 type RuntimeRef struct {
-	ID    string    `json:"id"`    // the runtime's id, opaque
+	ID    string    `json:"id"`    // the reference's id, chosen by the runtime
 	Alloc string    `json:"alloc"` // the alloc of the claim
 	Since time.Time `json:"since"`
 
-	// More is the number of Mounts for the id, beyond the first, that were not returned.
+	// More counts the Mounts for the id that await an Unmount, not including the first.
 	More int `json:"more,omitempty"`
 
-	// By is the process of the runtime that sent the Mounts. It is empty if that is unknown.
+	// By identifies the process of the runtime that sent the Mounts. It is empty if that is
+	// unknown.
 	By string `json:"by,omitempty"`
 
-	// Returned is set once every Mount was returned. The reference then stays only as long as a
-	// mount namespace shows the mount.
+	// Returned is set after the runtime has sent an Unmount for every Mount. The agent then keeps
+	// the reference only while a mount namespace still contains the mount.
 	Returned bool `json:"returned,omitempty"`
 }
 
@@ -64,13 +65,13 @@ func (v RuntimeVolume) Ref(id string) (RuntimeRef, bool) {
 	return v.Refs[i], true
 }
 
-// Mounting counts one more Mount for an id. by is the process of the runtime that sent it. The
-// alloc of the claim is the name of the runtime. If each container has its own claim, a part of the
-// container's id is appended to that name.
+// Mounting records another Mount for an id. by identifies the process of the runtime that sent it.
+// The claim's alloc has the name of the runtime. If each container has its own claim, a part of the
+// container's id is appended.
 //
-// Podman sends one Mount for all containers and repeats it regardless of earlier ones, so its
-// Mounts are not counted. A docker process does not return the Mounts that another process sent, so
-// its own first Mount starts the count again.
+// Podman sends one Mount for all containers and repeats it regardless of earlier ones, so Mounting
+// does not count its Mounts. A docker process sends no Unmount for the Mounts of another process,
+// so its first Mount starts the count again.
 func (v RuntimeVolume) Mounting(id, by string, now time.Time) RuntimeVolume {
 	v.Refs = slices.Clone(v.Refs)
 	for i, r := range v.Refs {
@@ -98,7 +99,8 @@ func (v RuntimeVolume) Mounting(id, by string, now time.Time) RuntimeVolume {
 	return v
 }
 
-// Unmounting counts one Mount less for an id. An unknown id was returned before.
+// Unmounting records an Unmount for an id. It ignores an unknown id, because that reference has
+// already been returned.
 func (v RuntimeVolume) Unmounting(id, by string) RuntimeVolume {
 	v.Refs = slices.Clone(v.Refs)
 	for i, r := range v.Refs {
@@ -115,7 +117,7 @@ func (v RuntimeVolume) Unmounting(id, by string) RuntimeVolume {
 	return v
 }
 
-// Returning marks the references that match as returned.
+// Returning marks the references that match selects as returned.
 func (v RuntimeVolume) Returning(match func(RuntimeRef) bool) RuntimeVolume {
 	v.Refs = slices.Clone(v.Refs)
 	for i, r := range v.Refs {
@@ -126,7 +128,7 @@ func (v RuntimeVolume) Returning(match func(RuntimeRef) bool) RuntimeVolume {
 	return v
 }
 
-// Unneeded returns the allocs whose references were all returned.
+// Unneeded returns the allocs for which every reference is returned.
 func (v RuntimeVolume) Unneeded() (allocs []string) {
 	for _, r := range v.Refs {
 		needed := slices.ContainsFunc(v.Refs, func(o RuntimeRef) bool { return o.Alloc == r.Alloc && !o.Returned })
@@ -137,8 +139,8 @@ func (v RuntimeVolume) Unneeded() (allocs []string) {
 	return allocs
 }
 
-// Settled returns the volume without the returned references. Those of the allocs in keep stay,
-// because a mount namespace still shows their mount.
+// Settled returns the volume without the returned references. It keeps the references of the allocs
+// in keep, because a mount namespace still contains their mounts.
 func (v RuntimeVolume) Settled(keep []string) RuntimeVolume {
 	return v.Without(func(r RuntimeRef) bool { return r.Returned && !slices.Contains(keep, r.Alloc) })
 }
@@ -151,7 +153,7 @@ func (r RuntimeRef) returned() RuntimeRef {
 // byAnother reports whether a process other than by sent the Mounts of a reference.
 func (r RuntimeRef) byAnother(by string) bool { return r.By != "" && by != "" && r.By != by }
 
-// shortID is the number of characters of a container's id that docker shows.
+// shortID is the number of characters that docker shows of a container's id.
 const shortID = 12
 
 func (v RuntimeVolume) ownAlloc(id string) string {
@@ -170,18 +172,18 @@ func (v RuntimeVolume) Without(drop func(RuntimeRef) bool) RuntimeVolume {
 	return v
 }
 
-// Claimed reports whether a reference needs the claim of an alloc.
+// Claimed reports whether any reference needs the claim of the given alloc.
 func (v RuntimeVolume) Claimed(alloc string) bool {
 	return slices.ContainsFunc(v.Refs, func(r RuntimeRef) bool { return r.Alloc == alloc })
 }
 
-// Owner returns the owner of the volume's claims.
+// Owner returns the runtime as the owner of the volume's claims.
 func (v RuntimeVolume) Owner() Owner {
 	return Owner{Kind: OwnerRuntime, Runtime: v.Runtime, Volume: v.Name}
 }
 
-// ReadersOnly reports whether the volume can only be claimed for reading in the mode that its
-// options ask for. All containers then only read, with or without the option "ro".
+// ReadersOnly reports whether the options of the volume ask for a mode that only permits reading.
+// All containers then only read, with or without the option "ro".
 func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 	found := false
 	for _, c := range of.Capabilities {
@@ -198,7 +200,7 @@ func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 	return found
 }
 
-// Request returns the request for the claim that a reference needs.
+// Request returns a request for the claim of an alloc, which a reference needs.
 func (v RuntimeVolume) Request(alloc string, of Volume) Request {
 	q := Request{
 		Alloc: alloc,
@@ -213,8 +215,8 @@ func (v RuntimeVolume) Request(alloc string, of Volume) Request {
 	return q
 }
 
-// Differs returns the options in which two requests for a volume differ, as the runtimes spell
-// them. A default owner is not an option.
+// Differs returns the names of the options in which two requests for a volume differ. The names are
+// those that the runtimes use. A default owner is not an option.
 func (v RuntimeVolume) Differs(o RuntimeVolume) (names []string) {
 	has, wants := v.Own.Explicit(), o.Own.Explicit()
 	for name, differs := range map[string]bool{
@@ -230,7 +232,7 @@ func (v RuntimeVolume) Differs(o RuntimeVolume) (names []string) {
 	return names
 }
 
-// Check refuses a value that cannot have been stored.
+// Check returns an error if the agent cannot have stored this value.
 func (v RuntimeVolume) Check() error {
 	var errs []error
 	if v.Runtime != RuntimeDocker && v.Runtime != RuntimePodman {
@@ -241,7 +243,7 @@ func (v RuntimeVolume) Check() error {
 	for i, r := range v.Refs {
 		errs = append(errs, CheckID("alloc id", r.Alloc))
 		if slices.ContainsFunc(v.Refs[:i], func(o RuntimeRef) bool { return o.ID == r.ID }) {
-			errs = append(errs, Errorf(ErrInvalid, "reference %q stands there twice", r.ID))
+			errs = append(errs, Errorf(ErrInvalid, "reference %q is stored twice", r.ID))
 		}
 		if r.More < 0 {
 			errs = append(errs, Errorf(ErrInvalid, "reference %q has a negative count of Mounts", r.ID))

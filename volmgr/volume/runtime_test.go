@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A runtime's claim never ends by itself and cannot be detached without force. The refusal names
-// the containers to stop.
+// TestRuntimeOwner checks that a claim of a runtime never ends without a detach, and that a detach
+// needs force. The refusal must name the containers to stop.
 func TestRuntimeOwner(t *testing.T) {
 	o := volume.RuntimeVolume{Runtime: "docker", Name: "shop_data", VolumeID: "data"}.Owner()
 	r := admit(t, offering(call.SingleNodeWriter), with(writer("docker"), owned(o)))
@@ -31,7 +31,8 @@ func TestRuntimeOwner(t *testing.T) {
 	}
 }
 
-// An id counts as one reference. The volume's options decide which claim the reference has.
+// TestRuntimeReferences checks that each id counts as one reference. The options of the volume
+// decide which claim a reference uses.
 func TestRuntimeReferences(t *testing.T) {
 	now := time.Unix(1, 0)
 	shared := volume.RuntimeVolume{Runtime: "docker", Name: "d", VolumeID: "d"}
@@ -72,8 +73,8 @@ func TestRuntimeReferences(t *testing.T) {
 	}
 }
 
-// Docker's Mounts of one id are counted. The process that sent them returns them one by one.
-// Podman's Mounts are not counted.
+// TestRuntimeCounts checks that Docker's Mounts of one id are counted, because the same process
+// sends one Unmount for each. Podman's Mounts must not be counted.
 func TestRuntimeCounts(t *testing.T) {
 	now := time.Unix(1, 0)
 	v := volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "d", VolumeID: "d"}
@@ -104,7 +105,7 @@ func TestRuntimeCounts(t *testing.T) {
 	v.Runtime = volume.RuntimePodman
 	is("podman's", v.Mounting("a", "one", now).Mounting("a", "two", now), 0, false)
 
-	// A reference that is kept keeps its claim. The claim is also needed for another reference.
+	// A kept reference also keeps its claim. Another reference needs the claim, too.
 	back := twice.Unmounting("a", "two")
 	if got := back.Settled([]string{volume.RuntimeDocker}); len(got.Refs) != 1 {
 		t.Errorf("kept: %+v", got)

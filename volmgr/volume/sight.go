@@ -6,40 +6,40 @@ import (
 	"strings"
 )
 
-// Seen classifies the state of one path.
+// Seen classifies the observed state of one path.
 type Seen string
 
-// The states of a path.
+// These are the observed states of a path.
 const (
 	SeenNothing Seen = ""        // no mount point
 	SeenMount   Seen = "mount"   // a mount that can be opened
 	SeenDead    Seen = "dead"    // a mount that answers ENOTCONN, ESTALE, EIO …
-	SeenHung    Seen = "hung"    // no answer before the time limit
+	SeenHung    Seen = "hung"    // a mount that did not answer within the time limit
 	SeenError   Seen = "unknown" // the check itself failed
 )
 
-// Sight is the result of one check of one path.
+// Sight is the result of one check of a path.
 type Sight struct {
 	Seen     Seen
-	Identity MountIdentity // if Seen is SeenMount or SeenDead, as far as it is known
+	Identity MountIdentity // set if Seen is SeenMount or SeenDead, as far as it is known
 	ReadOnly bool
-	Detail   string // the error, or the time since which it hangs
-	// Unchecked is set with SeenError if the check did not start in time. There is then no sign of
-	// a problem.
+	Detail   string // the error, or the time since when the mount has hung
+	// Unchecked is set with SeenError if the check did not start in time. The path itself then
+	// shows no sign of a problem.
 	Unchecked bool
 }
 
-// Glimpse is a Sight and its path. The zero value is no sight at all.
+// Glimpse is a Sight together with its path. The zero value means that no path was checked.
 type Glimpse struct {
 	Path string
 	Sight
 }
 
-// there reports whether something is mounted, dead or alive.
+// there reports whether the path has a mount, even a dead one.
 func (s Sight) there() bool { return s.Seen == SeenMount || s.Seen == SeenDead }
 
-// Is reports whether the sight shows the recorded mount. Backing files are compared only if both
-// are known, because older records have none.
+// Is reports whether the path has the recorded mount. It compares backing files only if both are
+// known, because older records have none.
 func (s Sight) Is(m *MountIdentity) bool {
 	if m == nil {
 		return false
@@ -52,17 +52,17 @@ func (s Sight) Is(m *MountIdentity) bool {
 	return seen == *m
 }
 
-// Device is a block device as the agent saw it. The kernel may give the number of a removed device
-// to another one. The disk's sequence number tells the two apart.
+// Device is an observed block device. The kernel may give the number of a removed device to another
+// device. The disk's sequence number distinguishes the two.
 type Device struct {
 	Number string // "major:minor"
 	// Disk is the kernel's sequence number of the disk (/sys/block/DISK/diskseq, since Linux 5.15).
-	// It is unique within a boot. It is 0 if the kernel does not provide one.
+	// It is unique within a boot. It is 0 if the kernel does not provide the number.
 	Disk uint64
 }
 
-// String returns the device as it is stored: "major:minor", followed by "#" and the disk's
-// sequence number if that is known.
+// String returns the stored form of the device: "major:minor", then "#" and the disk's sequence
+// number if that is known.
 func (d Device) String() string {
 	if d.Disk == 0 {
 		return d.Number
@@ -70,10 +70,10 @@ func (d Device) String() string {
 	return fmt.Sprintf("%s#%d", d.Number, d.Disk)
 }
 
-// MarshalText encodes the device as String does.
+// MarshalText returns the same text as String.
 func (d Device) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText decodes the text of MarshalText.
+// UnmarshalText parses the text that MarshalText returns.
 func (d *Device) UnmarshalText(text []byte) error {
 	number, disk, found := strings.Cut(string(text), "#")
 	*d = Device{Number: number}
@@ -94,17 +94,17 @@ func (d *Device) UnmarshalText(text []byte) error {
 // published or bound.
 type Side string
 
-// The four states of a side. The zero value is Absent.
+// These are the four states of a side. The zero value is Absent.
 const (
-	// Absent: the side was never made, or the agent saw the undoing call succeed.
+	// Absent means that the side was never made, or that the undoing call succeeded.
 	Absent Side = ""
-	// Unknown: the making call may have run, because the agent died at about that time. It is safe
-	// to make the side again, and it is safe to undo it.
+	// Unknown means that the making call may have run, because the agent died at about that time.
+	// The agent can safely make the side again or undo it.
 	Unknown Side = "unknown"
-	// Failed: the making call or an undoing call ended in an error. The side may exist despite the
-	// error, so it is undone before it is made again.
+	// Failed means that the making call or an undoing call returned an error. The side may exist
+	// despite the error, so the agent undoes it before it makes it again.
 	Failed Side = "failed"
-	// Present: the side was made and verified.
+	// Present means that the side was made and verified.
 	Present Side = "present"
 )
 
@@ -122,7 +122,7 @@ func (s Side) String() string {
 }
 
 // MountIdentity distinguishes a mount from every other mount, including another mount of the same
-// file system. Two identities of the same mount are equal.
+// file system. Two identities are equal if they belong to the same mount.
 type MountIdentity struct {
 	Namespace uint64 `json:"ns"`           // inode of the mount namespace
 	Boot      string `json:"boot"`         // boot id
@@ -131,22 +131,23 @@ type MountIdentity struct {
 	FSType    string `json:"fs"`           // kernel's name of the file system type
 	ID        uint64 `json:"id,omitempty"` // unique mount id; 0 before Linux 6.8
 
-	// Backing is the file behind the loop device whose node is mounted. It is empty for all other
-	// mounts. A loop device can be detached and its number given to another file while its device
-	// node stays in place.
+	// Backing is the file behind a mounted loop device. It is empty for all other mounts. A user
+	// can detach a loop device and attach its number to another file while the device node stays
+	// mounted.
 	Backing string `json:"backing,omitempty"`
 }
 
-// Shows reports whether a mount shows the same directory of the same file system as o. The two may
-// be different mounts, because a plugin may have mounted the directory twice. A FUSE file system
-// gets another device number each time it is mounted, so only its type and root are compared.
+// Shows reports whether a mount shows the same directory of the same file system as o. The mounts
+// may differ, because a plugin may have mounted the directory twice. A FUSE file system gets
+// another device number for each mount, so Shows compares only its type and root.
 func (m MountIdentity) Shows(o MountIdentity) bool {
 	same := m.Boot == o.Boot && m.Device == o.Device && m.Root == o.Root && m.FSType == o.FSType
 	again := m.FUSE() && m.FSType == o.FSType && m.Root == o.Root
 	return same || again
 }
 
-// FUSE reports whether a process serves the mount. Such a mount breaks when that process ends.
+// FUSE reports whether a user-space process serves the mount. The mount stops working when that
+// process ends.
 func (m *MountIdentity) FUSE() bool {
 	return m != nil && (m.FSType == "fuse" || m.FSType == "fuseblk")
 }

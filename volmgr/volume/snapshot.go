@@ -12,17 +12,17 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// SnapshotIntent is a snapshot, or a group of them, whose creation the agent has not seen finish. A
-// finished snapshot needs no intent, because it lives at its plugin.
+// SnapshotIntent is a snapshot, or a group of snapshots, whose creation is not known to have
+// finished. The agent drops the intent after that, because the plugin keeps the finished snapshot.
 type SnapshotIntent struct {
 	PluginID string `json:"plugin_id"`
 	Driver   string `json:"driver"`
 
-	// Name is the plugin's name for the snapshot. A request with the same name continues the
+	// Name is the plugin's name for the snapshot. A request with the same name continues this
 	// intent.
 	Name string `json:"name"`
 
-	// Group distinguishes a group snapshot from a snapshot. Their names are independent.
+	// Group is set for a group snapshot. A snapshot and a group snapshot may have the same name.
 	Group   bool      `json:"group,omitempty"`
 	Volumes []string  `json:"volumes"`      // volume ids, sorted
 	Sources []string  `json:"sources"`      // their external ids, in the same order
@@ -30,7 +30,7 @@ type SnapshotIntent struct {
 	Since   time.Time `json:"since"`
 }
 
-// Key returns the key of the intent. A driver makes one snapshot, and one group, for each name.
+// Key returns the key of the intent. A driver has at most one snapshot and one group for each name.
 func (s SnapshotIntent) Key() string {
 	kind := "snapshot"
 	if s.Group {
@@ -39,7 +39,7 @@ func (s SnapshotIntent) Key() string {
 	return s.Driver + "\x00" + kind + "\x00" + s.Name
 }
 
-// Noun returns the kind of the intent: "snapshot" or "group snapshot".
+// Noun returns the word for the intent: "snapshot" or "group snapshot".
 func (s SnapshotIntent) Noun() string { return noun(s.Group) }
 
 func noun(group bool) string {
@@ -54,7 +54,7 @@ func (s SnapshotIntent) Same(o SnapshotIntent) bool {
 	return s.Key() == o.Key() && s.PluginID == o.PluginID && slices.Equal(s.Sources, o.Sources)
 }
 
-// Check refuses an intent that cannot have been stored.
+// Check returns an error if the agent cannot have stored this intent.
 func (s SnapshotIntent) Check() error {
 	errs := []error{CheckID("snapshot name", s.Name), CheckPluginID(s.PluginID)}
 	if s.Driver == "" || len(s.Volumes) == 0 || len(s.Volumes) != len(s.Sources) {
@@ -63,67 +63,67 @@ func (s SnapshotIntent) Check() error {
 	return errors.Join(errs...)
 }
 
-// SnapshotAsk is a request for a snapshot or a group of snapshots.
+// SnapshotAsk is a request to create a snapshot or a group of snapshots.
 type SnapshotAsk struct {
-	Volumes    []string // ids; a group may have several
+	Volumes    []string // volume ids; a group may have several
 	Group      bool
 	Name       string // a request with the same name continues the first one
 	Parameters map[string]string
-	Secrets    map[string]call.SecretRef // override those of the volumes
+	Secrets    map[string]call.SecretRef // these override the secrets of the volumes
 }
 
-// MadeSnapshot is a snapshot that was made or is being made, or a group of them. Snapshots holds
-// all of its members. The ID is empty until the plugin has returned it.
+// MadeSnapshot is a created or unfinished snapshot, or a group of them. For a group, Snapshots
+// holds all members. ID is empty until the plugin returns it.
 type MadeSnapshot struct {
 	Intent SnapshotIntent
 	call.GroupSnapshot
 }
 
-// SnapshotsAsk selects snapshots. An empty field does not narrow the selection.
+// SnapshotsAsk selects the snapshots to list. An empty field selects all.
 type SnapshotsAsk struct {
 	PluginID string
-	VolumeID string // its plugin and secrets are used
+	VolumeID string // the request uses the plugin and the secrets of this volume
 	Secrets  map[string]call.SecretRef
-	// Pending selects only unfinished snapshots and asks no plugin.
+	// Pending selects only unfinished snapshots. The agent then calls no plugin.
 	Pending bool
 }
 
-// Snapshots holds the snapshots that plugins list, and the unfinished ones besides.
+// Snapshots holds the snapshots that plugins list, and also the unfinished ones.
 type Snapshots struct {
 	Listed  []ListedSnapshot
 	Pending []PendingSnapshot
-	// Notes describe the parts of the answer that are missing.
+	// Notes explains which parts of the answer are missing.
 	Notes []string
 }
 
 // ListedSnapshot is a snapshot that its plugin lists.
 type ListedSnapshot struct {
 	PluginID, Driver string
-	Name             string // if the agent knows it
+	Name             string // empty if the agent does not know the name
 	call.Snapshot
 }
 
 // PendingSnapshot is an unfinished snapshot that no plugin lists.
 type PendingSnapshot struct {
 	SnapshotIntent
-	Doing string // the present work on it, in words; empty if there is none
+	Doing string // the current work on the snapshot, in words; empty if there is none
 }
 
-// SnapshotAt names a snapshot, or a group snapshot, at a plugin.
+// SnapshotAt identifies a snapshot, or a group snapshot, at a plugin.
 type SnapshotAt struct {
 	PluginID string
 	ID       string
 	Group    bool
-	Members  []string // of a group, as far as they are known
+	Members  []string // the known members of a group
 	Secrets  map[string]call.SecretRef
 }
 
-// Noun returns "snapshot" or "group snapshot".
+// Noun returns the word for the object: "snapshot" or "group snapshot".
 func (r SnapshotAt) Noun() string { return noun(r.Group) }
 
-// SnapshotName is the name under which a snapshot, or a group of snapshots, was created. The agent
-// keeps it after the snapshot is complete, so that a user can give the name instead of the id that
-// the plugin assigned.
+// SnapshotName is the name with which a snapshot, or a group of snapshots, was created. The agent
+// keeps the name after the snapshot is complete. Users can then write the name instead of the id
+// that the plugin assigned.
 type SnapshotName struct {
 	PluginID string `json:"plugin_id"`
 	Driver   string `json:"driver"`
@@ -132,17 +132,17 @@ type SnapshotName struct {
 	ID       string `json:"id"` // the plugin's id
 }
 
-// Named returns the name of an intent, with the id that the plugin returned.
+// Named returns the name of the intent together with the id that the plugin returned.
 func (s SnapshotIntent) Named(id string) SnapshotName {
 	return SnapshotName{PluginID: s.PluginID, Driver: s.Driver, Name: s.Name, Group: s.Group, ID: id}
 }
 
-// Key identifies a name together with its id, because several snapshots may have the same name.
+// Key returns a key of both name and id, because several snapshots may have the same name.
 func (n SnapshotName) Key() string {
 	return SnapshotIntent{Driver: n.Driver, Group: n.Group, Name: n.Name}.Key() + "\x00" + n.ID
 }
 
-// Check refuses a name that cannot have been stored.
+// Check returns an error if the agent cannot have stored this name.
 func (n SnapshotName) Check() error {
 	errs := []error{CheckID("snapshot name", n.Name), CheckPluginID(n.PluginID)}
 	if n.Driver == "" || n.ID == "" {
@@ -151,7 +151,7 @@ func (n SnapshotName) Check() error {
 	return errors.Join(errs...)
 }
 
-// SnapshotIDs returns the ids that have the given name, sorted.
+// SnapshotIDs returns the sorted ids of the snapshots with the given name.
 func SnapshotIDs(names []SnapshotName, driver string, group bool, name string) []string {
 	var ids []string
 	for _, n := range names {
@@ -164,8 +164,8 @@ func SnapshotIDs(names []SnapshotName, driver string, group bool, name string) [
 	return slices.Compact(ids)
 }
 
-// NameOf returns the name of a snapshot, or "" if none is known. Several names are sorted and
-// joined by commas.
+// NameOf returns the name of a snapshot, or "" if the agent knows none. If there are several names,
+// it sorts them and joins them with commas.
 func NameOf(names []SnapshotName, driver string, group bool, id string) string {
 	var all []string
 	for _, n := range names {
@@ -178,17 +178,17 @@ func NameOf(names []SnapshotName, driver string, group bool, id string) string {
 	return strings.Join(all, ", ")
 }
 
-// PendingChange is a requested change of storage whose end the agent has not seen. This alone is
-// not a problem.
+// PendingChange is a requested change of storage that is not known to have finished. A pending
+// change is not a problem in itself.
 type PendingChange struct {
-	Subject string        // "volume \"data\"", "snapshot \"nightly\""
+	Subject string        // for example "volume \"data\"" or "snapshot \"nightly\""
 	Since   time.Time     // zero if unknown
 	Message string        // the progress of the change
-	Command remedy.Remedy // shows or continues the change
+	Command remedy.Remedy // the command that shows or continues the change
 }
 
-// PendingChanges returns all pending changes: those of volumes by id, then those of snapshots,
-// oldest first.
+// PendingChanges returns all pending changes: changes of volumes by volume id, then changes of
+// snapshots, oldest first.
 func PendingChanges(volumes []Record, snapshots []SnapshotIntent) []PendingChange {
 	var all []PendingChange
 	for _, r := range volumes {
@@ -203,7 +203,7 @@ func PendingChanges(volumes []Record, snapshots []SnapshotIntent) []PendingChang
 	return all
 }
 
-// Pending returns the pending changes of a volume.
+// Pending returns the unfinished changes of a volume.
 func (v Volume) Pending() []PendingChange {
 	var all []PendingChange
 	add := func(command remedy.Remedy, format string, args ...any) {
@@ -215,13 +215,13 @@ func (v Volume) Pending() []PendingChange {
 	case e.Want > 0:
 		add(look, "expanding to %s", Size(e.Want))
 	case e.nodeWants():
-		add(look, "its storage has %s; what is on it is expanded when it is mounted for writing", Size(e.Node))
+		add(look, "its storage has %s; its contents are expanded when it is mounted for writing", Size(e.Node))
 	case e.Node > 0:
-		add(look, "its storage has %s; what is on it was not expanded to that: %v", Size(e.Node), e.Refused.Err())
+		add(look, "its storage has %s; its contents were not expanded to that size: %v", Size(e.Node), e.Refused.Err())
 	}
 
 	if pairs := v.modifying(); len(pairs) > 0 {
-		add(Modify(v.ID, pairs...), "modifying %s was not seen to end, so whether that is in force is not known", strings.Join(pairs, " "))
+		add(Modify(v.ID, pairs...), "it is unknown whether modifying %s had an effect", strings.Join(pairs, " "))
 	}
 
 	return all

@@ -8,34 +8,34 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// state is one state of the agent and of the world around it.
+// state is one state of the agent and of the world.
 type state struct {
-	mem, disk volume.Record // disk is the record after a crash
+	mem, disk volume.Record // disk is the record that a crash would leave
 	w         world
 	parked    parkedSet
 	// undo is set by a failed stage and cleared by an unstage. While it is set and nothing is
-	// published, no other stage may be tried.
+	// published, the agent must not stage again.
 	undo bool
 	// lied is set while the plugin wrongly claims that it staged the volume.
 	lied bool
-	// proved is set while a proof of unmount is newer than any call that mounts.
+	// proved is set while no mounting call has followed the last proof of unmount.
 	proved bool
-	// refused is set once the node refuses to expand the mounted volume.
+	// refused is set after the node has refused to expand the mounted volume.
 	refused bool
-	// behind is set once a user unmounted the mount that owns the claim. The next such mount clears
-	// it.
+	// behind is set after a user has unmounted the mount that owns the claim. The next such mount
+	// clears it.
 	behind bool
 	// down is set while the host goes down.
 	down bool
 	left budget
 
-	// The record that a forced deregister kept for the same storage, if there was one. If swapped
-	// is set, the two records are exchanged, so that a step is one of that record.
+	// This half holds the record that a forced deregister kept for the same storage, if any. If swapped
+	// is set, the two records are exchanged, so that the next step belongs to that record.
 	debt    half
 	swapped bool
 }
 
-// half is one of two records of the same storage.
+// half holds the part of a state that belongs to one of two records of the same storage.
 type half struct {
 	mem, disk volume.Record
 	parked    parkedSet
@@ -47,7 +47,7 @@ func (s state) swap() state {
 	return s
 }
 
-// straight returns the state with the two records in their usual places.
+// straight returns the state with both records in their usual places.
 func (s state) straight() state {
 	if s.swapped {
 		return s.swap()
@@ -55,21 +55,22 @@ func (s state) straight() state {
 	return s
 }
 
-// blocked reports whether pending calls of a forced deregister stop this record's calls.
+// blocked reports whether pending calls of a forced deregister block the calls of this record.
 func (s state) blocked() bool { return s.debt.mem.Leftover && !s.swapped }
 
-// paid returns the state without the deregistered record, which has nothing left. This is on disk
-// at once.
+// paid returns the state without the deregistered record, which has nothing left to undo. The
+// change is on disk at once.
 func (s state) paid() state {
 	s = s.straight()
 	s.debt = half{}
 	return s
 }
 
-// budget limits the further faults, crashes and changes of intent. It bounds the exploration.
+// budget limits the faults, crashes and changes of intent that may still happen. It bounds the
+// search.
 type budget struct{ faults, crashes, intents uint8 }
 
-// parkedSet is a set of steps that wait for their backoff.
+// parkedSet is a set of steps that wait for a retry.
 type parkedSet uint32
 
 var parkable = []volume.Action{
@@ -107,7 +108,7 @@ func (s parkedSet) keys() map[string]bool {
 	return keys
 }
 
-// fresh returns an id that no existing or remembered mount has.
+// fresh returns an id that neither an existing nor a remembered mount has.
 func (s *state) fresh() uint8 {
 	var used [32]bool
 	for _, p := range []place{s.w.stage, s.w.target[0], s.w.target[1], s.w.bound[0], s.w.bound[1]} {
@@ -147,7 +148,7 @@ func (s *state) key() (k key) {
 	return k
 }
 
-// future returns the part of a state that matters if there are no further faults.
+// future returns a key of the part of a state that matters without further faults.
 func (s *state) future() (k key) {
 	b := appendRecord(k[:0], s.mem, &s.w)
 	b = appendRecord(b, s.debt.mem, &s.w)
@@ -204,8 +205,8 @@ func bits(bs ...bool) (n byte) {
 	return n
 }
 
-// crash restarts the agent after a crash. Changes without a commit are lost. A plugin may still be
-// working on its last call, unless the host was restarted too.
+// crash returns the state after a crash and a restart of the agent. Changes without a commit are
+// lost. A plugin may still be working on its last call, unless the host was restarted too.
 func (s state) crash(after volume.Stop) state {
 	s = s.straight()
 	s.mem, s.debt.mem = s.disk, s.debt.disk
@@ -215,17 +216,17 @@ func (s state) crash(after volume.Stop) state {
 	s = s.loaded(after)
 	s.undo, s.proved, s.down = false, false, false
 	if after == volume.Rebooted {
-		// The changed records and the new boot id are stored together. Otherwise the next agent
-		// finds another boot again.
+		// The agent stores the changed records together with the new boot id. Otherwise, the next
+		// agent would treat the boot as new once more.
 		s.disk, s.debt.disk = s.mem, s.debt.mem
 		s = s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
 	}
 	return s
 }
 
-// loaded reads the records as the agent does at its start.
+// loaded returns the state with both records as the agent loads them at its start.
 func (s state) loaded(after volume.Stop) state {
-	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false // it is not stored
+	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false // a proof is never stored
 	s.parked, s.debt.parked = 0, 0
 	s.mem, _ = volume.Loaded(s.mem, after, s.debt.mem.Leftover)
 	if !s.debt.mem.Leftover {
@@ -241,7 +242,7 @@ func (s state) loaded(after volume.Stop) state {
 	return s
 }
 
-// reap detaches the claim that is owned by its mount.
+// reap detaches the claim that its mount owns.
 func (s state) reap(past bool) state {
 	if next, err := volume.Detach(s.mem, allocs[0]); past && err == nil {
 		s.mem, s.disk, s.parked = next, next, 0
@@ -249,7 +250,7 @@ func (s state) reap(past bool) state {
 	return s
 }
 
-// stop restarts the agent after a clean stop, with everything on disk.
+// stop restarts the agent after a clean stop. Every change is then on disk.
 func (s state) stop() state {
 	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false
 	s.disk, s.debt.disk = s.mem, s.debt.mem
@@ -258,7 +259,7 @@ func (s state) stop() state {
 	return s
 }
 
-// shut stops the agent cleanly as its host goes down, and starts the next boot.
+// shut stops the agent cleanly while its host goes down, and starts the next boot.
 func (s state) shut() state {
 	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false
 	s.disk, s.debt.disk = s.mem, s.debt.mem
@@ -278,7 +279,8 @@ func (s state) observe(v variant, up serving, o over, hung int) volume.Observed 
 	return obs
 }
 
-// save handles an outcome like the reconcile queue. A commit without a wait may be lost.
+// save stores the outcome of a step in the same way as the reconcile queue. A commit for which the
+// agent does not wait may be lost.
 func (s state) save(a volume.Action, out volume.Outcome) state {
 	before := s.mem
 	s.mem, _ = volume.Apply(s.mem, a, out)
@@ -289,8 +291,8 @@ func (s state) save(a volume.Action, out volume.Outcome) state {
 	return s
 }
 
-// intent is a user's request. Once accepted, it is on disk with all earlier checkpoints, and it
-// clears every backoff.
+// intent is a request of a user. An accepted request is on disk together with all earlier
+// checkpoints. It also clears every backoff.
 type intent struct {
 	what  string
 	alloc int
@@ -298,17 +300,17 @@ type intent struct {
 
 var intents = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"release", 1}}
 
-// escapes are the requests for a volume whose plugin does not work.
+// escapes lists the requests for a volume whose plugin does not work.
 var escapes = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"umount", 0}, {"lazy", 0}, {"lazy", 1}, {"force", 0}}
 
-// returns are the requests about storage that is deregistered by force and registered again. The
+// returns lists the requests for storage that a user deregisters by force and registers again. The
 // second alloc then claims it.
 var returns = []intent{{"claim", 0}, {"release", 0}, {"lazy", 0}, {"force", 0}, {"claim", 1}, {"release", 1}}
 
-// ends are the requests until the host goes down, and those that are possible during that.
+// ends lists the requests before and while the host goes down.
 var ends = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"go down", 0}}
 
-// growths are the requests about a volume that must become larger.
+// growths lists the requests for a volume that must become larger.
 var growths = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"expand", 0}}
 
 func (v variant) intents() []intent {
@@ -343,7 +345,7 @@ func (s state) wish(v variant, in intent) (state, bool) {
 		return s, !was
 	}
 	if s.down && in.what == "claim" {
-		return s, false // such a claim is refused
+		return s, false // the agent refuses such a claim
 	}
 	next, changed, err := s.wished(v, in)
 	if err != nil || !changed {

@@ -2,40 +2,40 @@ package volume
 
 import "github.com/volagent/volagent/volmgr/call"
 
-// Terms are the properties of a claim that its caller chooses. The request states them and the
+// Terms holds the properties of a claim that its caller chooses. The request states them, and the
 // claim keeps them. A repeated request for the same claim must state the same terms. Terms is
 // comparable.
 //
-// The alloc is the key of the claim and no term.
+// The alloc is not a term, because it is the key of the claim.
 type Terms struct {
 	ReadOnly bool `json:"read_only,omitempty"`
 
-	// Mode may be incomplete in a request. Each empty part takes the mode in force, or else that of
-	// the first listed capability that fits. The mode of a claim is complete.
+	// Mode may be incomplete in a request. The agent fills each empty part from the mode in force,
+	// or else from the first listed capability that fits. The mode of a claim is complete.
 	Mode call.Capability `json:"mode"`
 
 	Owner Owner `json:"owner"`
 
-	// At is the own directory, where the target is bind-mounted too. It is empty if the claim has
-	// none.
+	// At is the own directory, on which the agent bind-mounts the target. It is empty if the claim
+	// has none.
 	At string `json:"at,omitempty"`
 
-	// AtFlags are the mount options of the bind mount only, as AtFlags joins them.
+	// AtFlags holds the mount options of the bind mount at At, in the form that AtFlags returns.
 	AtFlags string `json:"at_flags,omitempty"`
 
-	// AtWritable tells the agent not to guard At while the volume is not mounted there.
+	// AtWritable is set if the agent must not guard At while the volume is not mounted there.
 	AtWritable bool `json:"at_writable,omitempty"`
 
-	// Own is the ownership that the volume's root gets. A default owner is no term.
+	// Own is the requested ownership of the volume's root. A default owner is not a term.
 	Own Ownership `json:"own,omitzero"`
 
-	// Note is the operator's text about the claim. A request may leave it out.
+	// Note is the operator's text about the claim. A request may omit it.
 	Note string `json:"note,omitempty"`
 }
 
-// differences returns the names of the terms in which a request differs from the claim's terms. A
-// mode or a note that the request leaves empty does not differ. Without an own directory, its write
-// protection does not differ either.
+// differences returns the names of the terms in which a request differs from the claim. An omitted
+// mode or note does not count as different. If the claim has no own directory, its write protection
+// does not count either.
 func (t Terms) differences(asked Terms) []string {
 	var names []string
 	note := func(name string, differs bool) {

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Terms is comparable. Otherwise this line does not compile.
+// The compiler rejects this line unless Terms is comparable.
 var _ map[Terms]bool
 
 // allTerms returns terms in which every field is set.
@@ -20,8 +20,8 @@ func allTerms() Terms {
 	}
 }
 
-// The names are those of the terms that differ. A mode that is left out, a group that the plugin
-// applies, and a default owner make no difference.
+// TestTermsDifferences checks the names of the terms that differ. An omitted mode, a group that the
+// plugin applies, and a default owner must not count.
 func TestTermsDifferences(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(had, asked *Terms)
@@ -63,10 +63,10 @@ func TestTermsDifferences(t *testing.T) {
 	}
 }
 
-// TestEveryTermIsCompared changes each field of the terms, also those of structs in it. A new field
-// that is not compared fails here.
+// TestEveryTermIsCompared changes each field of the terms, including fields of nested structs. It
+// fails for a new field that the code does not compare.
 func TestEveryTermIsCompared(t *testing.T) {
-	decided := []string{"Own.ByPlugin"} // by the agent
+	decided := []string{"Own.ByPlugin"} // the agent decides this field
 	var each func(v reflect.Value, path string, asked *Terms)
 	each = func(v reflect.Value, path string, asked *Terms) {
 		for i := range v.NumField() {

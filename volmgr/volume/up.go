@@ -2,7 +2,8 @@ package volume
 
 import "github.com/volagent/volagent/volmgr/call"
 
-// up makes the sides that wanted claims need.
+// up chooses the next step that makes a side for the wanted claims. It reports whether it chose
+// one.
 func (p *planner) up() bool {
 	switch {
 	case !p.anyWanted():
@@ -36,13 +37,13 @@ func (p *planner) up() bool {
 	return false
 }
 
-// dead reports whether the staged mount answers only with errors.
+// dead reports whether the staged mount returns only errors.
 func (p *planner) dead() bool {
 	return p.o.Staging.Seen == SeenDead && p.r.Node.Staged != Absent
 }
 
-// clear undoes everything down to the staging, so that the staging can be made again under the same
-// claims.
+// clear chooses a step that undoes all mounts above the staging. The agent can then make the
+// staging again for the same claims.
 func (p *planner) clear() bool {
 	for _, c := range p.claims {
 		if p.unpublish(c) {
@@ -53,7 +54,7 @@ func (p *planner) clear() bool {
 }
 
 // stagingUp connects and stages the volume. chosen reports whether it chose a step. ok reports
-// whether no step is needed and claims may be published.
+// whether the staging is complete, so that the agent may publish claims.
 func (p *planner) stagingUp() (chosen, ok bool) {
 	n, caps := p.r.Node, p.o.Plugin.Info.Caps
 	switch {
@@ -66,7 +67,7 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 	case p.o.Staging.there() && (n.Staged == Present || n.Staged == Absent) && !p.watched(n.StagingPath):
 		return p.wait(CauseForeign, "a mount that was not made by this volume's staging is at %s", n.StagingPath), false
 	case p.o.Staging.there() && n.Staged == Absent && !p.anyPublished():
-		return false, false // this mount appeared late and cannot be undone yet
+		return false, false // the agent cannot undo this late mount yet
 	case n.Staged == Present:
 		return p.try(Action{Kind: Doubt, Path: n.StagingPath}), false
 	case n.Staged == Failed && !p.anyPublished():
@@ -94,17 +95,17 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 	}
 }
 
-// waitForUnstage waits until no earlier unstage can still take effect.
+// waitForUnstage notes a wait until no earlier unstage can still take effect.
 func (p *planner) waitForUnstage() bool {
-	return p.wait(CauseWatch, "an unstage of unknown outcome may still take away what is mounted at %s", p.r.Node.StagingPath)
+	return p.wait(CauseWatch, "an unstage of unknown outcome may still unmount %s", p.r.Node.StagingPath)
 }
 
-// publish makes one claim's mounts.
+// publish chooses the next step that makes the mounts of one claim.
 func (p *planner) publish(c Claim) bool {
 	s := p.o.Targets[c.Alloc]
 	switch {
 	case c.Published == Failed:
-		return false // undoing it is parked
+		return false // the step that undoes it is parked
 	case c.Published != Absent && s.Seen == SeenDead:
 		return p.unpublish(c)
 	case s.Seen == SeenHung || s.Seen == SeenError:
@@ -116,19 +117,19 @@ func (p *planner) publish(c Claim) bool {
 	case s.there() && c.Published != Unknown && !p.watched(c.Target):
 		return p.wait(CauseForeign, "a mount that was not made by this claim is at %s", c.Target)
 	case s.there() && c.Published == Absent:
-		return false // this mount appeared late and cannot be undone yet
+		return false // the agent cannot undo this late mount yet
 	case c.Published == Present:
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target})
 	case p.r.pendingAt(c.Target):
-		return false // the pending call comes first, and its reason to wait is noted already
+		return false // the pending call must be made before, and the planner has noted why it waits
 	case p.undoing(c.Target):
-		return p.wait(CauseWatch, "an unpublish of unknown outcome may still take the next mount at %s away", c.Target)
+		return p.wait(CauseWatch, "an unpublish of unknown outcome may still unmount %s", c.Target)
 	default:
 		return p.try(Action{Kind: call.NodePublish, Alloc: c.Alloc, Path: c.Target})
 	}
 }
 
-// bind makes the bind mount at the own directory of a published claim.
+// bind chooses the bind mount at the own directory of a published claim.
 func (p *planner) bind(c Claim) bool {
 	s := p.o.Binds[c.Alloc]
 	switch {
@@ -141,7 +142,7 @@ func (p *planner) bind(c Claim) bool {
 	case s.Seen == SeenHung || s.Seen == SeenError:
 		return p.wait(CauseHung, "%s: %s", c.At, s.Detail)
 	case s.Seen == SeenMount && c.Bound == Present:
-		return p.wait(CauseForeign, "something else is mounted at %s", c.At)
+		return p.wait(CauseForeign, "another mount is at %s", c.At)
 	case c.vanished(s):
 		return p.wait(CauseOwner, "%s was unmounted, and the claim of %q ends with that", c.At, c.Alloc)
 	case c.Bound == Present:

@@ -6,8 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A change that users see, or that the next agent could not find out, is saved at once. Checkpoints
-// before it need not be.
+// TestUrgency checks that a change is saved at once if users see it or the next agent cannot
+// discover it. Earlier checkpoints may be saved later.
 func TestUrgency(t *testing.T) {
 	one, two := &volume.MountIdentity{ID: 1}, &volume.MountIdentity{ID: 2}
 	with := func(state volume.ClaimState, mount, bound *volume.MountIdentity) volume.Record {

@@ -11,45 +11,45 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// Volume describes a storage volume, apart from its mounts on this host.
+// Volume describes a storage volume. It does not contain the mounts on this host.
 type Volume struct {
 	ID         string `json:"id"`
 	Name       string `json:"name"`
 	PluginID   string `json:"plugin_id"`
 	Driver     string `json:"driver"`      // CSI driver name; with ExternalID unique on a host
-	ExternalID string `json:"external_id"` // CSI volume_id; empty while it is being created
+	ExternalID string `json:"external_id"` // CSI volume_id; empty until the volume is created
 
 	SnapshotID  string `json:"snapshot_id,omitempty"`
 	CloneID     string `json:"clone_id,omitempty"`
-	CapacityMin int64  `json:"capacity_min,omitempty"` // bytes asked for; 0 is any
+	CapacityMin int64  `json:"capacity_min,omitempty"` // requested bytes; 0 means any
 	CapacityMax int64  `json:"capacity_max,omitempty"`
-	Capacity    int64  `json:"capacity,omitempty"` // bytes the plugin provided; 0 is unknown
+	Capacity    int64  `json:"capacity,omitempty"` // bytes that the plugin provided; 0 means unknown
 
 	Capabilities []call.Capability    `json:"capabilities"`
 	MountOptions call.MountOptions    `json:"mount_options,omitzero"`
 	Topology     call.TopologyRequest `json:"topology_request,omitzero"`
 	Topologies   []map[string]string  `json:"topologies,omitempty"` // accessible_topology that the plugin returned
 
-	// TopologySent is the request that CreateVolume carried, until its outcome is known. It is
-	// Topology, or the default if Topology names no place.
+	// TopologySent is the topology of the CreateVolume call, until the outcome of that call is
+	// known. It equals Topology, or the default if Topology names no place.
 	TopologySent call.TopologyRequest      `json:"topology_sent,omitzero"`
 	Parameters   map[string]string         `json:"parameters,omitempty"`
-	Mutable      map[string]string         `json:"mutable_parameters,omitempty"` // values believed to be in force
+	Mutable      map[string]string         `json:"mutable_parameters,omitempty"` // the values in force, as far as the agent knows
 	Context      map[string]string         `json:"context,omitempty"`
 	Secrets      map[string]call.SecretRef `json:"secrets,omitempty"`
 	Reclaim      string                    `json:"reclaim,omitempty"`
 
-	// Modifying holds the mutable parameters of a modify whose end the agent did not see. For each
-	// of them, either the value in Mutable or this one is in force.
+	// Modifying holds the mutable parameters of a modify that is not known to have finished. Each
+	// of them has either the value in Mutable or the value here.
 	Modifying map[string]string `json:"modifying,omitempty"`
 
-	// Created is set if this agent created the volume, and not if it registered an existing one.
+	// Created is set if this agent created the volume. It is not set for a registered volume.
 	Created bool `json:"created,omitempty"`
 
-	// Provision is the intent of a create or delete whose end the agent has not seen.
+	// Provision is the intent of an unfinished create or delete.
 	Provision Provision `json:"provision,omitempty"`
 
-	// Expansion is a requested growth that is not finished.
+	// Expansion is a requested increase of the size that has not finished.
 	Expansion    Expansion `json:"expansion,omitzero"`
 	RegisteredAt time.Time `json:"registered_at"`
 }
@@ -57,7 +57,7 @@ type Volume struct {
 // Provision is the state of a volume at its controller.
 type Provision string
 
-// The Provision states. The zero value is a volume that exists.
+// These are the values of Provision. The zero value means that the volume exists.
 const (
 	Provisioned  Provision = ""
 	Provisioning Provision = "creating"
@@ -65,8 +65,9 @@ const (
 )
 
 // TopologyToSend returns the topology of a CreateVolume call for a request. had is the record of an
-// earlier create that this one continues, and its topology is sent again. A record from before
-// DefaultTopology existed has no TopologySent, and no default was sent.
+// earlier create that the request continues. The call then repeats the topology of that create. In
+// a record of a release without DefaultTopology, TopologySent is empty, because that release sent
+// no default.
 func (v Volume) TopologyToSend(p PluginInfo, had Volume) call.TopologyRequest {
 	switch {
 	case v.Topology.Given():
@@ -80,8 +81,8 @@ func (v Volume) TopologyToSend(p PluginInfo, had Volume) call.TopologyRequest {
 	}
 }
 
-// CheckCloneSource refuses to clone a volume with the default topology if this host cannot reach
-// the volume.
+// CheckCloneSource returns an error if this host cannot reach the volume. A clone with the default
+// topology would not be possible.
 func (v Volume) CheckCloneSource(p PluginInfo) error {
 	from := v.outOfReach(p)
 	if from == "" {
@@ -91,9 +92,9 @@ func (v Volume) CheckCloneSource(p PluginInfo) error {
 		v.ID, from, segments(p.Topology)).WithHint("give the clone a topology_request, or create it on a host that reaches the volume")
 }
 
-// reaches refuses a volume that its plugin cannot reach from this host (CSI accessible_topology).
-// If the volume or the plugin names no topology, there is nothing to compare. A node part that was
-// never asked names none.
+// reaches returns an error if the plugin cannot reach the volume from this host (CSI
+// accessible_topology). It returns nil if the volume or the plugin names no topology. The agent
+// does not know the topology of a node part that it never asked.
 func (v Volume) reaches(p PluginInfo) error {
 	from := v.outOfReach(p)
 	if from == "" {
@@ -103,8 +104,8 @@ func (v Volume) reaches(p PluginInfo) error {
 		v.ID, from, segments(p.Topology)).WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 }
 
-// outOfReach returns the places from which the volume can be reached, if this host is not one of
-// them. Otherwise it returns "".
+// outOfReach describes the places from which a node can reach the volume, if this host is not one
+// of them. Otherwise it returns "".
 func (v Volume) outOfReach(p PluginInfo) string {
 	if !p.Caps.Topology || len(p.Topology) == 0 || len(v.Topologies) == 0 {
 		return ""
@@ -132,7 +133,8 @@ func (v Volume) outOfReach(p PluginInfo) string {
 	return strings.Join(places, ", or from ")
 }
 
-// in reports whether a topology has a segment. Keys are compared without case (CSI spec, Topology).
+// in reports whether a topology contains a segment. Keys are not case-sensitive (CSI spec,
+// Topology).
 func in(topology map[string]string, key, value string) bool {
 	for k, have := range topology {
 		if strings.EqualFold(k, key) {
@@ -151,11 +153,11 @@ func segments(t map[string]string) string {
 	return strings.Join(words, " ")
 }
 
-// namesMost is the number of volumes that a refusal names.
+// namesMost is the largest number of volumes that the message of a refusal names.
 const namesMost = 5
 
-// createAgain returns the remedy that continues the create of a volume. If the volume has settings
-// without a flag, they came from a file, and the repetition needs that file.
+// createAgain returns the remedy that continues the create of a volume. Settings without a flag
+// must have come from a volume file, so the repeated command needs that file.
 func (v Volume) createAgain() remedy.Remedy {
 	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" {
 		return remedy.Of(remedy.CreateFromFile)
@@ -193,7 +195,7 @@ func (v Volume) createAgain() remedy.Remedy {
 	return remedy.Of(remedy.CreateAgain, subjects...)
 }
 
-// checkSecrets refuses references that name no source or several.
+// checkSecrets returns an error if a reference does not name exactly one source.
 func (v Volume) checkSecrets() error {
 	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
 		switch ref := v.Secrets[name]; {
@@ -210,8 +212,8 @@ func (v Volume) checkSecrets() error {
 	return nil
 }
 
-// Keeping replaces the references with Keep by the sealed values that the volume had. It refuses
-// those for which the volume had no sealed value.
+// Keeping replaces each reference that has Keep by the sealed value that the volume had. It returns
+// an error if the volume had no sealed value.
 func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 	refs := maps.Clone(v.Secrets)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -219,7 +221,7 @@ func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 			continue
 		}
 		if had[name].Sealed == "" {
-			return v, Errorf(ErrRefused, "secret %q of volume %q is to be kept as it is sealed, and the agent has no sealed value of it", name, v.ID).
+			return v, Errorf(ErrRefused, "cannot keep secret %q of volume %q: the agent has no sealed value of it", name, v.ID).
 				WithHint("give the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
 		}
 
@@ -230,47 +232,48 @@ func (v Volume) Keeping(had map[string]call.SecretRef) (Volume, error) {
 	return v, nil
 }
 
-// Expansion is a requested growth that is not finished. First ControllerExpandVolume enlarges the
-// storage. Then NodeExpandVolume enlarges its contents on this host, such as the file system. Both
-// sizes are durable before their call, so a crash does not lose them. They are also kept while the
-// volume is not mounted.
+// Expansion is an increase of the size that has not finished. ControllerExpandVolume enlarges the
+// storage. Then NodeExpandVolume enlarges the contents on this host, such as the file system. The
+// agent stores each size before the call, so a crash does not lose it. It also keeps the sizes
+// while the volume is not mounted.
 //
 //	Expand ──► Want ──ControllerExpandVolume──► Node ──NodeExpandVolume──► (over)
 //	             │ final refusal                 │ final refusal
 //	             ▼                               ▼
 //	          Refused, over                   Refused; once more at the next mount
 type Expansion struct {
-	// Want is the size to ask the controller for, in bytes. It is 0 once the controller has
-	// answered.
+	// Want is the size to request from the controller, in bytes. It is 0 after the answer of the
+	// controller.
 	Want int64 `json:"want,omitempty"`
 
-	// Offline is set with Want if the plugin expands only volumes that are not in use. At that time
-	// nothing of the volume was on the host. The agent connects and mounts nothing until the
-	// expansion ends.
+	// Offline is set with Want if the plugin expands only volumes that are not in use. No side of
+	// the volume was on the host when the user requested the expansion. The agent connects and
+	// mounts nothing until the expansion ends.
 	Offline bool `json:"offline,omitempty"`
 
-	// Node is the size to tell the node service, in bytes. It is 0 if there is none.
+	// Node is the size to request from the node service, in bytes. It is 0 if no such request is
+	// due.
 	Node int64 `json:"node,omitempty"`
 
-	// Refused is the final failure of the last expansion. It stays until the next one.
+	// Refused is the final failure of the last expansion. The next expansion clears it.
 	Refused Refusal `json:"refused,omitzero"`
 }
 
 // Refusal is the final answer of a plugin that refused an expansion.
 type Refusal struct {
 	Step    call.Method `json:"step"` // ControllerExpand or NodeExpand
-	Size    int64       `json:"size"` // bytes that were asked for
+	Size    int64       `json:"size"` // requested bytes
 	Code    string      `json:"code"`
 	Message string      `json:"message"`
 }
 
-// Err returns the refusal as the error of the failed call.
+// Err returns the refusal as a CallError.
 func (f Refusal) Err() *CallError {
 	return &CallError{Step: string(f.Step), Code: f.Code, Message: f.Message, Retry: RetryChange, Answered: true}
 }
 
-// Size formats a number of bytes as in volume files, without rounding. It uses the largest unit
-// that gives a whole number.
+// Size returns a number of bytes in the format of volume files, without rounding. It uses the
+// largest unit that gives a whole number.
 func Size(bytes int64) string {
 	units, i := []string{"B", "KiB", "MiB", "GiB", "TiB"}, 0
 	for ; bytes > 0 && bytes%1024 == 0 && i < len(units)-1; i++ {
@@ -279,8 +282,8 @@ func Size(bytes int64) string {
 	return strconv.FormatInt(bytes, 10) + units[i]
 }
 
-// CheckLimits refuses a new volume with values that are too large for CSI calls. A volume that is
-// already stored keeps its values.
+// CheckLimits returns an error if a new volume has values that are too large for CSI calls. The
+// agent does not check stored volumes.
 func (v Volume) CheckLimits() error {
 	bad := []string{
 		TooLong("external_id", v.ExternalID, MaxHandle), TooLong("snapshot_id", v.SnapshotID, MaxHandle), TooLong("clone_id", v.CloneID, MaxHandle),

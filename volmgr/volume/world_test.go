@@ -8,10 +8,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The world in which the exploration test runs Next and Apply: one host, one plugin, one volume and
-// two allocs. It knows the real mounts, regardless of the record.
+// This file simulates the world for TestExplore: one host, one plugin, one volume and two allocs.
+// The simulation knows the real mounts, independently of the record.
 
-// allocs are the users of the volume. The other variables are its paths.
+// allocs lists the users of the volume. The other variables are the paths of its mounts.
 var (
 	allocs  = [2]string{"a", "b"}
 	targets = [2]string{"/t/a", "/t/b"}
@@ -20,17 +20,17 @@ var (
 
 const stagingPath = "/s"
 
-// place is the mount at one path. If id is 0, there is none.
+// place is the mount at one path. The id is 0 if the path has no mount.
 type place struct {
 	id   uint8 // unique among existing and remembered mounts
 	dead bool
-	bare bool // a directory of the agent, not the volume
-	// stale is set if a call made the mount after that call had been undone. The mount may have the
-	// options of an earlier claim.
+	bare bool // the mount shows a directory of the agent, not the volume
+	// stale is set if a call made the mount after the agent had already undone that call. The mount
+	// may have the options of an earlier claim.
 	stale bool
 }
 
-// variant is a plugin with its capabilities and its behavior, and the possible requests.
+// variant combines a plugin's capabilities and behavior with the possible requests.
 type variant struct {
 	name    string
 	attach  bool
@@ -40,14 +40,14 @@ type variant struct {
 	bind    bool // the first alloc also has an own directory
 	expand  bool // users also expand the volume
 	offline bool // the plugin expands only volumes that are not in use
-	kept    bool // the bind mount owns the first claim, and users may unmount it
+	kept    bool // the bind mount owns the first claim, and users can unmount it
 	escape  bool // users also detach without the plugin, and deregister by force
 	goes    bool // the host also goes down
-	raw     bool // the volume is a block device that may be detached without the plugin
+	raw     bool // the volume is a block device, and a claim may be detached without the plugin
 	again   bool // users deregister by force and register the same storage again
 }
 
-// world is the real state.
+// world is the real state of the host, the plugin and the storage.
 type world struct {
 	attached bool
 	staged   bool
@@ -55,16 +55,16 @@ type world struct {
 	target   [2]place
 	bound    [2]place
 	late     late // calls that the plugin is still working on
-	negated  late // late calls that were undone since, and not repeated
+	negated  late // late calls that the agent has undone since, and has not repeated
 	boots    uint8
-	told     [2]bool // still published, as far as the plugin was told
+	told     [2]bool // targets that are published in the plugin's own record
 	owned    bool    // the mount of the first alloc has the requested owner
 	grown    bool    // the storage was expanded
 	filled   bool    // the contents were expanded too
 	unseen   bool    // a lazily unmounted mount is still in use
 }
 
-// late is a set of calls that may still take effect.
+// late is a set of calls that may still have an effect.
 type late uint16
 
 const (
@@ -98,12 +98,12 @@ func (w *world) mounted() bool {
 	return w.stage.id != 0 || w.target[0].id != 0 || w.target[1].id != 0 || w.bound[0].id != 0 || w.bound[1].id != 0
 }
 
-// boot removes everything that does not outlive a reboot. The storage system continues.
+// boot removes everything that a reboot ends. The storage system continues its calls.
 func (w *world) boot() {
 	*w = world{late: w.late & lateAttachments, attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1}
 }
 
-// bootID returns the id of the present boot.
+// bootID returns the id of the current boot.
 func (w *world) bootID() string { return fmt.Sprint("boot ", w.boots) }
 
 // die ends the process that serves the mounts.
@@ -113,7 +113,8 @@ func (w *world) die() {
 	}
 }
 
-// vanish unmounts a target, or the staging path if i is negative, without telling the agent.
+// vanish unmounts a target without the agent's knowledge. If i is negative, it unmounts the staging
+// path.
 func (w *world) vanish(i int) {
 	if i < 0 {
 		w.stage, w.staged = place{}, false
@@ -122,8 +123,8 @@ func (w *world) vanish(i int) {
 	w.target[i], w.told[i] = place{}, false
 }
 
-// lose removes a block device. It is no longer staged at the plugin, and its device nodes are
-// dead. The staging path never showed it.
+// lose removes a block device. After that, the plugin has no staging for it, and its device nodes
+// are dead. The staging path of such a volume shows no mount.
 func (w *world) lose() {
 	w.staged = false
 	for i := range w.target {
@@ -138,7 +139,7 @@ func (w *world) unmounted(r volume.Record) bool {
 	return ok && c.Wanted && k.ByMount() && k.Mount.ID != uint64(w.bound[0].id)
 }
 
-// land applies a late effect. If a mount already exists, the plugin notices it and leaves it.
+// land applies a late effect. If a mount already exists, the plugin keeps it.
 func (w *world) land(v variant, l late, fresh uint8) {
 	stale := w.negated&l != 0
 	w.late, w.negated = w.late&^l, w.negated&^l
@@ -201,7 +202,7 @@ func sight(p place) volume.Sight {
 	}
 }
 
-// over is a set of late effects that are impossible, as far as the agent knows.
+// over is a set of late effects that the agent considers impossible.
 type over uint8
 
 const (
@@ -210,12 +211,12 @@ const (
 	allOver = mountsOver | attachmentsOver
 )
 
-// early reports whether that knowledge would be wrong.
+// early reports whether the agent is wrong to consider a late effect impossible.
 func (o over) early(l late) bool {
 	return o&mountsOver != 0 && l&^(lateExpand|lateAttachments) != 0 || o&attachmentsOver != 0 && l&lateAttachments != 0
 }
 
-// overs returns the sets that make a difference.
+// overs returns the sets that lead to different decisions.
 func (v variant) overs() []over {
 	if v.attach {
 		return []over{0, mountsOver, attachmentsOver, allOver}
@@ -223,7 +224,8 @@ func (v variant) overs() []over {
 	return []over{0, allOver}
 }
 
-// observe returns the agent's view. One mount may hang: the staged one, or that of one alloc.
+// observe returns the agent's view of the world. At most one mount hangs: the staging, or the mount
+// of one alloc.
 func (w *world) observe(v variant, r volume.Record, up serving, o over, parked parkedSet, hung int) volume.Observed {
 	sight := func(p place) volume.Sight {
 		if p.id != 0 && hung >= 0 && *[]*place{&w.stage, &w.target[0], &w.target[1]}[hung] == p {
@@ -256,7 +258,7 @@ func (w *world) observe(v variant, r volume.Record, up serving, o over, parked p
 	return obs
 }
 
-// larger is the size in bytes to which a volume is expanded. Its first size is 1.
+// larger is the size in bytes that an expansion requests. The initial size is 1.
 const larger = 2
 
 // caps returns the capabilities of the plugin.
@@ -268,9 +270,9 @@ func (v variant) caps() volume.Caps {
 type serving uint8
 
 const (
-	bothUp serving = iota // in this and the next value, one process serves everything
+	bothUp serving = iota // for this and the next value, one process serves all calls
 	noneUp
-	nodeUp // the parts are separate, and the controllers are down
+	nodeUp // for this and the next value, the parts are separate; here, the controllers are down
 	controllerUp
 )
 
@@ -324,7 +326,7 @@ func fates(v variant, a volume.Action) []how {
 	case volume.Prove, volume.Unmount:
 		return []how{ok, fail}
 	case call.NodeStage:
-		if v.hollow { // a late effect that mounts nothing cannot be observed
+		if v.hollow { // the agent cannot observe a late effect that mounts nothing
 			return []how{ok, fail, failDone}
 		}
 		return []how{ok, fail, failDone, failLate, lie}
@@ -335,8 +337,8 @@ func fates(v variant, a volume.Action) []how {
 	}
 }
 
-// The errors of a failed step. After a refusal, the plugin has stopped its work. After the others,
-// a late effect is possible.
+// These are the errors of a failed step. After a refusal, the plugin does nothing more. After any
+// other error, a late effect is possible.
 var (
 	errRefused   = &volume.CallError{Step: "step", Code: "FailedPrecondition", Retry: volume.RetryBackoff, Answered: true}
 	errUncertain = &volume.CallError{Step: "step", Code: "Internal", Retry: volume.RetryBackoff, Answered: true}
@@ -344,7 +346,7 @@ var (
 	errGivenUp   = &volume.CallError{Step: "step", Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
 )
 
-// do carries out a step and returns the outcome that the agent receives.
+// do runs a step and returns the outcome that the agent receives.
 func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcome {
 	i := max(0, indexOf(a))
 	effect := h == ok || h == failDone
@@ -375,7 +377,7 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 	}
 }
 
-// effect carries out a step as requested.
+// effect runs a step without a fault.
 func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Outcome {
 	switch a.Kind {
 	case call.ControllerPublish:
@@ -425,8 +427,8 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 	return volume.Outcome{}
 }
 
-// unmount unmounts on the host without telling the plugin. After a lazy unmount, a process may
-// still have a file open.
+// unmount unmounts a path on the host without the plugin. After a lazy unmount, a process may still
+// have a file open.
 func (w *world) unmount(a volume.Action, i int) volume.Outcome {
 	p := &w.target[i]
 	if a.Alloc == "" {
@@ -441,7 +443,7 @@ func (w *world) unmount(a volume.Action, i int) volume.Outcome {
 	return volume.Outcome{Unseen: &volume.Unseen{Path: a.Path}}
 }
 
-// shown returns the outcome of a call that answered OK, checked against the host.
+// shown returns the outcome of a call that answered OK, after the agent has checked the host.
 func (w *world) shown(p place) volume.Outcome {
 	if p.dead {
 		return volume.Outcome{Err: errUncertain}
@@ -449,7 +451,7 @@ func (w *world) shown(p place) volume.Outcome {
 	return volume.Outcome{Mount: identity(p), Boot: w.bootID()}
 }
 
-// indexOf returns the index of the alloc that the step is for, or -1 for a step of the volume.
+// indexOf returns the index of the alloc that a step serves, or -1 for a step of the volume.
 func indexOf(a volume.Action) int {
 	for i, alloc := range allocs {
 		if a.Alloc == alloc {
@@ -459,8 +461,8 @@ func indexOf(a volume.Action) int {
 	return -1
 }
 
-// broken returns the rule that a step would break, or "". It considers the real state of the world,
-// not only the record.
+// broken returns the rule that a step would break, or "". It uses the real state of the world, not
+// only the record.
 func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	i := max(0, indexOf(a))
 	if v.offline && a.Forward() && r.Volume.Expansion.Want > 0 {
@@ -551,7 +553,7 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	return ""
 }
 
-// inUse reports whether anything of the volume is on the host, or may still appear there.
+// inUse reports whether any side of the volume is on the host, or may appear there.
 func (w *world) inUse() bool {
 	return w.attached || w.staged || w.mounted() || w.told[0] || w.told[1] || w.late&lateMounts != 0
 }
@@ -596,8 +598,8 @@ func (w *world) brokenUnmount(r volume.Record, a volume.Action, i int) string {
 	return ""
 }
 
-// skipped reports whether the plugin has a target published that counts as undone in the record. It
-// checks the target of one alloc, or all targets if i is negative.
+// skipped reports whether the plugin still has a target published that the record shows as undone.
+// It checks the target of one alloc, or all targets if i is negative.
 func (w *world) skipped(r volume.Record, i int) bool {
 	for j, alloc := range allocs {
 		if w.told[j] && w.target[j].id == 0 && r.Claims[alloc].Published == volume.Absent && (i < 0 || i == j) {
@@ -617,14 +619,14 @@ func owes(r volume.Record, kind call.Method, path string) bool {
 	return false
 }
 
-// watchesAttachment reports whether the record expects a late ControllerPublishVolume or, with
-// undo, a late ControllerUnpublishVolume.
+// watchesAttachment reports whether the record expects a late ControllerPublishVolume. With undo,
+// it reports whether the record expects a late ControllerUnpublishVolume.
 func watchesAttachment(r volume.Record, undo bool) bool {
 	return slices.Contains(r.Node.Watches, volume.Watch{Attachment: true, Undo: undo})
 }
 
-// watches reports whether the record expects a late mount at a path. awaits reports whether it
-// expects a late unmount there.
+// watches reports whether the record expects a late mount at a path. The function awaits does the
+// same for a late unmount.
 func watches(r volume.Record, path string) bool { return watched(r, path, false) }
 func awaits(r volume.Record, path string) bool  { return watched(r, path, true) }
 
