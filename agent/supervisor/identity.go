@@ -14,12 +14,12 @@ import (
 // checker checks the identity of a plugin, and the namespaces in which it runs.
 type checker struct {
 	*plugin
-	misnamed string   // the warning about the name of its driver; empty if there is none
-	warned   []string // all warnings that were passed on
+	misnamed string   // the warning about the name of the plugin's driver; empty if there is none
+	warned   []string // all warnings that were already reported
 }
 
-// named refuses a driver whose name CSI does not allow. If the agent has volumes of the plugin, it
-// only warns, since a refusal would strand them.
+// named returns an error for a driver whose name CSI does not allow. If the agent already has
+// volumes of the plugin, named only warns, because an error would make those volumes unusable.
 func (c *checker) named(driver string) error {
 	err := volume.CheckDriver(driver)
 	switch {
@@ -34,7 +34,7 @@ func (c *checker) named(driver string) error {
 	return nil
 }
 
-// introduce checks the identity that the plugin reports, and stores it.
+// introduce checks the identity that the plugin reports, and stores the identity.
 func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, info volume.PluginInfo) error {
 	info.ID = c.id
 	wantNode := def.Type == part.Node || def.Type == part.Monolith
@@ -62,16 +62,16 @@ func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, i
 	c.tellNodeID(info)
 	err := c.record.save(ctx, func(r *volume.PluginRecord) { r.Info, r.Definition = info, def })
 	if err != nil {
-		// The plugin serves all the same. Without the record, its description is lost while it is
-		// down.
+		// The plugin can serve without this record. The only loss is its description while the
+		// plugin is down.
 		c.logger.Warn("cannot store what the plugin says of itself", "error", err)
 	}
 
 	return nil
 }
 
-// askLimits makes the node part of a plugin report the limits and the topology of this host again,
-// because its controller found the host to be full.
+// askLimits asks the node part of a plugin again for the limits and the topology of this host,
+// because the controller reported that the host has no room for another volume.
 func askLimits(parts []*plugin) {
 	for _, p := range parts {
 		has := p.record.get().Info.HasNode
@@ -82,8 +82,8 @@ func askLimits(parts []*plugin) {
 	}
 }
 
-// askNode calls NodeGetInfo again while the plugin serves. Limits and topology may change. The node
-// id may not change, because volumes are connected under it.
+// askNode calls NodeGetInfo again on a running plugin. The limits and the topology may have
+// changed. The node id must stay the same, because volumes were connected under it.
 func (c *checker) askNode(ctx context.Context, def *volume.PluginDefinition, client *csiclient.Client) {
 	asking, cancel := context.WithTimeout(ctx, def.ProbeTimeout)
 	defer cancel()
@@ -106,9 +106,9 @@ func (c *checker) askNode(ctx context.Context, def *volume.PluginDefinition, cli
 	}
 }
 
-// tellNodeID warns of a plugin that reports another node id than before while volumes are in use
-// through it. Those volumes stay connected under the id in their records, and are disconnected
-// under it.
+// tellNodeID warns if a plugin reports a different node id while volumes are in use through it.
+// Those volumes stay connected under the id in their records, and the agent disconnects them under
+// the same id.
 func (c *checker) tellNodeID(info volume.PluginInfo) {
 	had := c.record.get().Info.NodeID
 	if had == "" || had == info.NodeID {
@@ -120,7 +120,7 @@ func (c *checker) tellNodeID(info volume.PluginInfo) {
 	}
 }
 
-// warn stores the warnings about this instance, and passes each on once.
+// warn stores the warnings about this instance, and reports each warning once.
 func (c *checker) warn(warnings []string) {
 	if c.misnamed != "" {
 		warnings = append([]string{c.misnamed}, warnings...)
