@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestWordsForApart checks that each way not to share mounts is described with its consequence, and
-// with a fix that fits the plugin's runner.
+// TestWordsForApart checks the text for each reason why a plugin and the host do not share mounts.
+// The text has the consequence, and a fix that fits the plugin's runner.
 func TestWordsForApart(t *testing.T) {
 	fix := func(def *volume.PluginDefinition) runner.Fix {
 		return newRunner(&plugin{env: newEnv(Options{})}, def).Traits().Fix

@@ -177,8 +177,8 @@ func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
 	}
 }
 
-// kill kills the main process. A frozen process dies only after the runtime thaws it, so kill also
-// asks the runtime to kill the container.
+// kill kills the main process. If the process does not end soon, kill asks the runtime, because a
+// frozen process dies only after the runtime thaws it.
 func (c *instance) kill(ctx context.Context) error {
 	if err := c.process.Signal(unix.SIGKILL); err != nil {
 		return err

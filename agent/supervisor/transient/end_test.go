@@ -6,7 +6,7 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// TestEnding checks the description of each way in which a process of a service ends.
+// TestEnding checks the description of each way in which a service's process can end.
 func TestEnding(t *testing.T) {
 	for _, tt := range []struct {
 		code, status int
