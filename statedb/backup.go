@@ -188,7 +188,7 @@ func checkSeal(f *os.File, size int64) (taken time.Time, err error) {
 		return taken, fmt.Errorf("cannot read the copy again: %w", err)
 	}
 	if hex.EncodeToString(is.Sum(nil)) != sum {
-		return taken, damaged("its content is not what was written")
+		return taken, damaged("its content does not match its checksum")
 	}
 
 	return taken, nil

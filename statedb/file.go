@@ -150,7 +150,7 @@ func (f *file) unwritten(err error) error {
 	case errors.As(err, &foreign):
 		return foreign.refusal()
 	case f.broken != nil:
-		return e.WithHint("stop the agent, move state.db aside and start it again: it takes up what is mounted")
+		return e.WithHint("stop the agent, move state.db aside and start the agent again: it adopts the mounted volumes")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return e.WithHint("free space there, then ask again: %s", suggest.Command("df -h %s", f.dir))
 	case errors.Is(err, syscall.EROFS):

@@ -92,7 +92,7 @@ func TestAgentKilledAnywhere(t *testing.T) {
 					return now.State == supervisor.Ready && now.PID != st.PID
 				})
 				forked := save > 1
-				if unknown := strings.Contains(now.LastExit, "how is unknown"); unknown != forked {
+				if unknown := strings.Contains(now.LastExit, "unknown status"); unknown != forked {
 					t.Errorf("last exit %q", now.LastExit)
 				}
 			})

@@ -50,7 +50,7 @@ func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Tr
 	}
 
 	if apart.Barred {
-		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s; then: %s", errBarred, apart.User, staging, run.Fix.Root, c.again(run))
+		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s, then: %s", errBarred, apart.User, staging, run.Fix.Root, c.again(run))
 	}
 	if apart != (mount.Apart{}) {
 		shared, err := host.Shared(root)
@@ -124,9 +124,9 @@ func describeApart(a mount.Apart, root string, fix runner.Fix, shared bool) stri
 	case a.NotIn && a.NotOut:
 		what = fmt.Sprintf("below %s the plugin and this host do not see each other's mounts: services would write to the host's disk instead of the volume", root)
 	case a.NotOut:
-		what = fmt.Sprintf("what the plugin mounts below %s is not seen on this host: services would write to the host's disk instead of the volume", root)
+		what = fmt.Sprintf("this host does not see the mounts that the plugin makes below %s: services would write to the host's disk instead of the volume", root)
 	default:
-		what = fmt.Sprintf("what this host mounts below %s is not seen by the plugin: it would write to the host's disk instead of the volume", root)
+		what = fmt.Sprintf("the plugin does not see the mounts that this host makes below %s: it would write to the host's disk instead of the volume", root)
 	}
 
 	return what + "; " + fixMounts(root, fix, shared || a.NoPath || a.OtherPath)
@@ -167,7 +167,7 @@ func (e *env) clearCanaries(ctx context.Context) {
 			continue
 		}
 		if err := e.opts.Host.ClearCanary(ctx, staging); err != nil {
-			e.log.Warn("something was left where it was tried whether a plugin shares mounts", "error", err)
+			e.log.Warn("cannot remove all leftovers of earlier mount tests", "error", err)
 		}
 	}
 }

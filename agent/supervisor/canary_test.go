@@ -112,7 +112,7 @@ func TestCanary(t *testing.T) {
 		"shared, behind a shell":  {command: `sh, -c, 'unshare -m --propagation shared "$0" & trap "kill $!" TERM; wait'`},
 		"slave": {
 			command: "unshare, -m, --propagation, slave",
-			reason:  []string{"is not seen on this host: services would write to the host's disk"},
+			reason:  []string{": services would write to the host's disk"},
 		},
 		"private": {
 			command: "unshare, -m, --propagation, private",
@@ -268,7 +268,7 @@ func TestCanaryOfASocket(t *testing.T) {
 		return st.State == supervisor.Unhealthy && strings.Contains(st.Reason, "shared")
 	})
 	root := b.dir + "/d/csi/fake"
-	expectReason(t, st, "is not seen on this host", "-v "+root+":"+root+":rshared", "start the plugin again")
+	expectReason(t, st, "this host does not see the mounts that the plugin makes below", "-v "+root+":"+root+":rshared", "start the plugin again")
 	if _, err := b.sup.Client("fake"); err == nil {
 		t.Error("it is used")
 	}

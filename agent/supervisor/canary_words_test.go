@@ -25,7 +25,7 @@ func TestWordsForApart(t *testing.T) {
 	}{
 		"container": {
 			mount.Apart{NotOut: true}, volume.PluginDefinition{Container: &volume.PluginContainer{}}, true,
-			[]string{"what the plugin mounts below " + root + " is not seen on this host", "with rshared"}, "make-rshared",
+			[]string{"this host does not see the mounts that the plugin makes below " + root, "with rshared"}, "make-rshared",
 		},
 		"container, host not shared": {
 			mount.Apart{NotIn: true, NotOut: true}, volume.PluginDefinition{Container: &volume.PluginContainer{}}, false,
@@ -41,7 +41,7 @@ func TestWordsForApart(t *testing.T) {
 		},
 		"exec, inwards": {
 			mount.Apart{NotIn: true}, volume.PluginDefinition{Exec: &volume.PluginExec{}}, true,
-			[]string{"what this host mounts below " + root + " is not seen by the plugin", "unshare --propagation shared"}, "make-rshared",
+			[]string{"the plugin does not see the mounts that this host makes below " + root, "unshare --propagation shared"}, "make-rshared",
 		},
 	} {
 		got := describeApart(tt.apart, root, fix(&tt.def), tt.shared)

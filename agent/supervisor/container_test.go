@@ -157,7 +157,7 @@ func TestProcessOfAnotherHost(t *testing.T) {
 	st := b.awaitThat("fake", "seen through", func(st supervisor.Status) bool {
 		return st.PID != 0 || st.State == supervisor.BackingOff
 	})
-	if st.PID != 0 || !strings.Contains(st.Reason, "is not to be seen") {
+	if st.PID != 0 || !strings.Contains(st.Reason, "cannot find process") {
 		t.Errorf("process %d passes for the container's: %+v", other, st)
 	}
 	b.stopped()

@@ -152,11 +152,11 @@ func removed(g *part.Glance) error {
 	case !g.Leaves():
 		return nil
 	case g.Definition != nil && g.Definition.Registered:
-		return volume.Errorf(volume.ErrRefused, "%s is deregistered: register it again, or have it end when nothing is staged through it any more", g.Title()).
+		return volume.Errorf(volume.ErrRefused, "%s is deregistered: register it again, or let it end when no volume is staged through it", g.Title()).
 			WithHint("%s", suggest.Command("volctl plugin deregister %s --force", g.ID))
 	}
 
-	return volume.Errorf(volume.ErrRefused, "the file of %s was removed: put it back, or have the plugin end when nothing is staged through it any more", g.Title()).
+	return volume.Errorf(volume.ErrRefused, "the file of %s was removed: put it back, or let the plugin end when no volume is staged through it", g.Title()).
 		WithRemedy(remedy.Of(remedy.ShowPlugin, g.ID))
 }
 
@@ -175,10 +175,10 @@ func ours(p *plugin, g *part.Glance, verb string) error {
 	case g.Definition == nil || run.Owned || g.Settled.Halts():
 		return nil
 	case g.PID == 0:
-		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by whoever serves its socket %s, which nobody does now", g.Title(), verb, run.Socket).
+		return volume.Errorf(volume.ErrRefused, "cannot %[2]s %[1]s: this agent does not run it, and no process serves its socket %[3]s", g.Title(), verb, run.Socket).
 			WithRemedy(remedy.Of(remedy.ShowPlugin, g.ID))
 	default:
-		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by process %d, which serves its socket %s", g.Title(), verb, g.PID, run.Socket).
+		return volume.Errorf(volume.ErrRefused, "cannot %[2]s %[1]s: this agent does not run it; process %[3]d serves its socket %[4]s", g.Title(), verb, g.PID, run.Socket).
 			WithHint("%s", suggest.Command("systemctl status %d", g.PID))
 	}
 }
@@ -263,7 +263,7 @@ func (s *requests) await(ctx context.Context, id string, only []part.Only, ok fu
 		changed := s.changed(id)
 		parts, err := s.selected(id, only)
 		if err != nil {
-			return volume.Errorf(volume.ErrNotFound, "plugin %q is no more: its file was removed, or it was deregistered", id).WithHint("volctl plugin list")
+			return volume.Errorf(volume.ErrNotFound, "plugin %q no longer exists: its file was removed, or it was deregistered", id).WithHint("volctl plugin list")
 		}
 
 		var late *plugin

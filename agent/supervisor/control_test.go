@@ -280,7 +280,7 @@ func TestControlRefused(t *testing.T) {
 		}
 	}
 	for _, err := range []error{b.sup.Restart("x", true), b.sup.Stop("x", true)} {
-		if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), fmt.Sprintf("it is run by process %d, which serves its socket %s", os.Getpid(), socket)) {
+		if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), fmt.Sprintf("this agent does not run it; process %d serves its socket %s", os.Getpid(), socket)) {
 			t.Errorf("somebody else's plugin: %v", err)
 		}
 	}
@@ -288,8 +288,8 @@ func TestControlRefused(t *testing.T) {
 	must(t, b.sup.AwaitStarted(within(t), "x", time.Now()))
 	stop()
 	b.awaitThat("x", "without its server", func(st supervisor.Status) bool { return st.State == supervisor.Unhealthy && st.PID == 0 })
-	if err := b.sup.Restart("x", true); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "which nobody does now") {
-		t.Errorf("nobody's plugin: %v", err)
+	if err := b.sup.Restart("x", true); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "no process serves its socket") {
+		t.Errorf("a plugin without a process: %v", err)
 	}
 
 	must(t, b.sup.Start("bad"))

@@ -30,7 +30,7 @@ func (c *checker) named(driver string) error {
 		return fmt.Errorf("%w: %w", runner.ErrRefused, err)
 	}
 
-	c.misnamed = err.Error() + "; it is used all the same, because volumes of it exist"
+	c.misnamed = err.Error() + "; the agent uses it anyway, because volumes of it exist"
 	return nil
 }
 
@@ -52,7 +52,7 @@ func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, i
 
 	switch was, part := c.siblings.bind(c.plugin, info.Driver); {
 	case part != "":
-		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts are of one driver",
+		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts must have the same driver",
 			runner.ErrRefused, info.Driver, part, c.id, was)
 	case was != "":
 		return fmt.Errorf("%w: driver %q answers, and plugin %q has been driver %q: its volumes would go to the wrong driver; give another driver an id of its own",
@@ -64,7 +64,7 @@ func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, i
 	if err != nil {
 		// The plugin can serve without this record. The only loss is its description while the
 		// plugin is down.
-		c.logger.Warn("cannot store what the plugin says of itself", "error", err)
+		c.logger.Warn("cannot store the identity that the plugin reports", "error", err)
 	}
 
 	return nil
@@ -90,7 +90,7 @@ func (c *checker) askNode(ctx context.Context, def *volume.PluginDefinition, cli
 
 	info, err := client.NodeInfo(asking)
 	if err != nil {
-		c.logger.Warn("cannot ask the plugin for this host's limits; those that it gave before stay in force", "error", err)
+		c.logger.Warn("cannot query the plugin for this host's limits; the earlier limits stay in force", "error", err)
 		return
 	}
 
@@ -98,11 +98,11 @@ func (c *checker) askNode(ctx context.Context, def *volume.PluginDefinition, cli
 	c.tellNodeID(info)
 	err = c.record.save(ctx, func(r *volume.PluginRecord) { r.Info.Topology, r.Info.MaxVolumes = info.Topology, info.MaxVolumes })
 	if err != nil {
-		c.logger.Warn("cannot store what the plugin says of this host", "error", err)
+		c.logger.Warn("cannot store the limits that the plugin reports for this host", "error", err)
 	}
 
 	if had.MaxVolumes != info.MaxVolumes {
-		c.logger.Info("the plugin gives this host another limit of volumes", "was", had.MaxVolumes, "now", info.MaxVolumes)
+		c.logger.Info("the plugin reports another volume limit for this host", "was", had.MaxVolumes, "now", info.MaxVolumes)
 	}
 }
 
@@ -115,7 +115,7 @@ func (c *checker) tellNodeID(info volume.PluginInfo) {
 		return
 	}
 	if ids := c.needed(); len(ids) > 0 {
-		c.logger.Warn("the plugin calls this host by another node id; volumes in use keep the one under which they are attached",
+		c.logger.Warn("the plugin reports another node id for this host; volumes in use keep the id under which they are attached",
 			"was", had, "now", info.NodeID, "volumes", ids)
 	}
 }

@@ -179,7 +179,7 @@ func TestSocketInTheWay(t *testing.T) {
 	stop := b.serve(socket)
 	b.start()
 	st := b.await("fake", supervisor.BackingOff)
-	if !strings.Contains(st.Reason, fmt.Sprintf("somebody else (pid %d) answers", os.Getpid())) {
+	if !strings.Contains(st.Reason, fmt.Sprintf("another process (pid %d) answers", os.Getpid())) {
 		t.Errorf("reason %q", st.Reason)
 	}
 	stop()
@@ -192,7 +192,7 @@ func TestSocketInTheWay(t *testing.T) {
 	}
 	b.start()
 	st = b.await("fake", supervisor.BackingOff)
-	if data, err := os.ReadFile(socket); err != nil || string(data) != "precious" || !strings.Contains(st.Reason, "no socket") {
+	if data, err := os.ReadFile(socket); err != nil || string(data) != "precious" || !strings.Contains(st.Reason, "not a socket") {
 		t.Errorf("%q, %v; reason %q", data, err, st.Reason)
 	}
 }
@@ -215,7 +215,7 @@ func TestCannotStart(t *testing.T) {
 		"nowhere":   `cannot run "no-such-plugin-in-path": executable file not found in $PATH`,
 		"plain":     `cannot run "` + b.dir + `/plain": permission denied`,
 		"directory": `cannot run "` + b.dir + `": is a directory`,
-		"secret":    `cannot read the secret for A: this agent resolves none`,
+		"secret":    `cannot read the secret for A: this agent cannot resolve secrets`,
 	} {
 		if st := b.await(id, supervisor.BackingOff); st.Reason != want || st.Next.IsZero() {
 			t.Errorf("%s: %q, want %q", id, st.Reason, want)

@@ -62,7 +62,7 @@ func (s *logs) logged(id string, only []part.Only) ([]source, error) {
 	case !started:
 		return nil, volume.Errorf(volume.ErrRefused, "plugin %q was never started, so it has no log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	default:
-		return nil, volume.Errorf(volume.ErrRefused, "plugin %q is run by somebody else, who keeps its log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
+		return nil, volume.Errorf(volume.ErrRefused, "the agent has no log of plugin %q: another program runs it and keeps its log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	}
 }
 

@@ -315,7 +315,7 @@ func TestInotifyLimits(t *testing.T) {
 	set("0")
 	b.file("a.yaml", fmt.Sprintf(nobody, "a"))
 	b.start()
-	const words = "changed plugin files are not noticed, but are read on SIGHUP (systemctl reload volagent)"
+	const words = "cannot watch the plugin files; changes are read only on SIGHUP (systemctl reload volagent)"
 	said := func() int { return strings.Count(b.log.String(), words) }
 	await(t, "the words", func() bool { return said() > 0 })
 	if why := "the limit fs.inotify." + strings.Replace(limit, "inotify", "user", 1); !strings.Contains(b.log.String(), why) {

@@ -280,7 +280,7 @@ func TestSocketPlugin(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b.awaitThat("x", "told that nobody listens", func(st supervisor.Status) bool { return st.Reason == "nobody listens on socket "+socket })
+	b.awaitThat("x", "told that nobody listens", func(st supervisor.Status) bool { return st.Reason == "no process listens on socket "+socket })
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}

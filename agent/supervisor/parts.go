@@ -132,7 +132,7 @@ func (s *parts) start(ctx context.Context) error {
 	defer s.mu.Unlock()
 
 	if s.run != nil {
-		return errors.New("the supervisor runs already")
+		return errors.New("the supervisor is already running")
 	}
 
 	s.run = ctx

@@ -78,7 +78,7 @@ func (s *registrations) registeredParts(id string) []*plugin {
 func (s *registrations) deregisters(id string, registered, force bool, files []definitions.Found) error {
 	for _, f := range files {
 		if registered && f.ID == id && f.Err != nil { // a bad file keeps the earlier definition in force
-			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file too, with a mistake in it: %s; fix that file, or remove it", id, f.Err)
+			return volume.Errorf(volume.ErrRefused, "a file with a mistake also defines plugin %q: %s; fix that file, or remove it", id, f.Err)
 		}
 	}
 
@@ -87,7 +87,7 @@ func (s *registrations) deregisters(id string, registered, force bool, files []d
 	}
 
 	filed := func(file string) error {
-		return volume.Errorf(volume.ErrRefused, "plugin %q was not registered, it stands in %s: remove that file", id, file)
+		return volume.Errorf(volume.ErrRefused, "plugin %q was not registered; to remove it, remove its file %s", id, file)
 	}
 	for _, f := range files {
 		if f.ID == id {
@@ -101,12 +101,12 @@ func (s *registrations) deregisters(id string, registered, force bool, files []d
 		case g.Leaves() && force:
 			return nil
 		case g.Leaves():
-			return volume.Errorf(volume.ErrRefused, "plugin %q is deregistered, or its file was removed, already; it ends when nothing is staged through it any more", id).
+			return volume.Errorf(volume.ErrRefused, "plugin %q was already deregistered, or its file was removed; it ends when no volume is staged through it", id).
 				WithHint("%s", suggest.Command("volctl plugin deregister %s --force", id))
 		case g.File != "": // a bad file without this id, which is shown under the file's name
 			return filed(g.File)
 		case g.Definition != nil && g.Definition.ID == pluginfile.LocalID:
-			return volume.Errorf(volume.ErrRefused, "plugin %q was not registered: it exists by itself", id)
+			return volume.Errorf(volume.ErrRefused, "plugin %q was not registered: it is the bundled driver", id)
 		}
 	}
 
@@ -238,7 +238,7 @@ func (s *registrations) awaitGone(ctx context.Context, p *plugin, asked time.Tim
 
 		msg := fmt.Sprintf("timed out: plugin %q is deregistered, and has not ended yet", p.id)
 		if ids := p.needed(); len(ids) > 0 {
-			msg = fmt.Sprintf("timed out: plugin %q is deregistered, and ends when it is not in use any more, by %s", p.id, names(ids))
+			msg = fmt.Sprintf("timed out: plugin %q is deregistered, and ends when these volumes no longer use it: %s", p.id, names(ids))
 		}
 
 		return volume.Errorf(volume.ErrTimeout, "%s", msg).WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))

@@ -267,7 +267,7 @@ func TestRegisterRefused(t *testing.T) {
 		expectRefused(t, err, want.kind, want.words)
 	}
 	_, err := b.sup.Deregister(t.Context(), "fake", true)
-	expectRefused(t, err, volume.ErrRefused, "it stands in "+b.dir+"/etc/a.yaml: remove that file")
+	expectRefused(t, err, volume.ErrRefused, "to remove it, remove its file "+b.dir+"/etc/a.yaml")
 
 	r.deny = errors.New("no space left")
 	if _, err := b.sup.Register(t.Context(), "given.yaml", []byte("id: y\nsocket: /y\n")); !errors.Is(err, r.deny) {
@@ -318,7 +318,7 @@ func TestBadFileOfRegistered(t *testing.T) {
 	b.reload()
 	b.await("late.yaml", supervisor.Failed)
 	for _, force := range []bool{false, true} {
-		expectRefused(t, b.deregister(force), volume.ErrRefused, `plugin "fake" stands in a file too`, "unknown key", "fix that file, or remove it")
+		expectRefused(t, b.deregister(force), volume.ErrRefused, `a file with a mistake also defines plugin "fake"`, "unknown key", "fix that file, or remove it")
 	}
 	if len(r.defs) != 1 || !b.sup.View("fake").Ready {
 		t.Errorf("after a refusal %d are registered, and it is %+v", len(r.defs), b.sup.View("fake"))

@@ -244,7 +244,7 @@ var (
 )
 
 // errReopened means that a process of this agent replaced its socket and serves on the new one.
-var errReopened = errors.New("its socket was made anew while its process went on")
+var errReopened = errors.New("its process replaced its socket and kept running")
 
 // reopened reports whether the socket file differs from the one to which the client is connected.
 // The started process may be a shell or the init of a container, and may have started another

@@ -28,7 +28,7 @@ func drive(ctx context.Context, p *plugin) {
 	if run := p.runner(); run != nil {
 		inst, err := run.Find(ctx)
 		if err != nil {
-			p.logger.Warn("cannot look for the plugin's process", "error", err)
+			p.logger.Warn("cannot search for the plugin's process", "error", err)
 		}
 
 		w.inst = inst
@@ -79,7 +79,7 @@ func (w *worker) release() {
 		return
 	}
 	if err := w.inst.Release(); err != nil {
-		w.logger.Warn("cannot let go of the plugin's process", "error", err)
+		w.logger.Warn("cannot stop monitoring the plugin's process", "error", err)
 	}
 
 	w.inst = nil
@@ -152,7 +152,7 @@ func (w *worker) settle(plan part.Plan) {
 func (w *worker) sweep(ctx context.Context, run runner.Runner) {
 	inst, err := run.Sweep(ctx)
 	if w.inst = inst; err != nil && ctx.Err() == nil {
-		w.logger.Warn("cannot tell whether anything is left of the plugin", "error", err)
+		w.logger.Warn("cannot find out whether the plugin has leftovers", "error", err)
 	}
 }
 
@@ -186,7 +186,7 @@ func (w *worker) adopt(ctx context.Context) bool {
 func (w *worker) clear() {
 	for _, path := range []string{w.paths.Socket, w.paths.SocketDir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			w.logger.Warn("cannot remove what was the plugin's", "path", path, "error", err)
+			w.logger.Warn("cannot remove the socket of a removed plugin", "path", path, "error", err)
 		}
 	}
 }
@@ -227,7 +227,7 @@ func (w *worker) gone() {
 	}
 
 	if err := w.inst.Release(); err != nil {
-		w.logger.Warn("cannot let go of the plugin's process", "error", err)
+		w.logger.Warn("cannot stop monitoring the plugin's process", "error", err)
 	}
 
 	w.inst = nil

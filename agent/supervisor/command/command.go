@@ -279,7 +279,7 @@ func (r *Runner) clearSocket(ctx context.Context) (runner.Instance, error) {
 	nonce := runner.Environ(who.PID, pluginfile.EnvIncarnation)
 	if st, err := proc.ReadStat(who.PID); err == nil && nonce != "" && st.Session == who.PID &&
 		runner.Environ(who.PID, pluginfile.VarEndpoint) == r.Values(pluginfile.VarEndpoint) {
-		r.Logger.Warn("found a running plugin that was not on record", "pid", who.PID)
+		r.Logger.Warn("found a running plugin that has no record", "pid", who.PID)
 		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.PID, StartTime: st.Start, Boot: r.Boot}, r.services.Keep(ctx, who.PID, serviceName(r.Slot, nonce)))
 	}
 

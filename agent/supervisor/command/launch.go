@@ -26,7 +26,7 @@ func (l launcher) launch(ctx context.Context, cmd *exec.Cmd, nonce string) (pid 
 		if !errors.Is(err, transient.ErrNoService) {
 			return pid, true, err
 		}
-		l.log.Warn("the plugin is started in the agent's own service: it is restricted as that is, and whoever kills all of that kills it", "error", err)
+		l.log.Warn("the plugin runs in the agent's own service; it has the restrictions of that service, and a kill of the whole service ends it", "error", err)
 	}
 
 	pid, err = l.fork(cmd, nonce)
@@ -60,7 +60,7 @@ func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 	// started. Its pid and start time stay valid until the agent reaps it.
 	pid = cmd.Process.Pid
 	if err := cmd.Process.Release(); err != nil {
-		return 0, fmt.Errorf("cannot let go of process %d: %w", pid, err)
+		return 0, fmt.Errorf("cannot release process %d: %w", pid, err)
 	}
 
 	return pid, nil

@@ -83,7 +83,7 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 		return nil, nil
 	}
 	if nonce != was.Nonce {
-		r.Logger.Warn("found a running container that was not on record", "container", r.name())
+		r.Logger.Warn("found a running container that has no record", "container", r.name())
 	}
 
 	r.HideGiven(c.PID)
@@ -197,7 +197,7 @@ func (r *Runner) failed(ctx context.Context, err error) error {
 // taken returns the error for a container that has this plugin's name but was not made by the
 // agent.
 func (r *Runner) taken() error {
-	return fmt.Errorf("cannot make container %s: there is one of that name that this agent has not made; see %[2]s inspect %[1]s, and rename or remove it", r.name(), r.rt.Name())
+	return fmt.Errorf("cannot make container %s: a container with that name exists that this agent did not make; see %[2]s inspect %[1]s, and rename or remove it", r.name(), r.rt.Name())
 }
 
 // running inspects a container that was just started. It returns when the container's process is
@@ -238,10 +238,10 @@ func (r *Runner) unseen(ctx context.Context, c container.Container) error {
 	}
 
 	if err != nil {
-		r.Logger.Warn("cannot end a container of which the process is not to be seen", "container", r.name(), "error", r.said(err))
+		r.Logger.Warn("cannot end a container whose process is not visible", "container", r.name(), "error", r.said(err))
 	}
 
-	return fmt.Errorf("process %d of container %s is not to be seen: %s runs it on another host, or in another pid namespace", c.PID, r.name(), r.rt.Name())
+	return fmt.Errorf("cannot find process %d of container %s: %s runs it on another host, or in another pid namespace", c.PID, r.name(), r.rt.Name())
 }
 
 // clear removes the container of an earlier start. If the container has ended, clear first reads
@@ -259,7 +259,7 @@ func (r *Runner) clear(ctx context.Context) error {
 	case !r.ours(*c):
 		return r.taken()
 	case c.Alive:
-		r.Logger.Warn("ending a container that is not to be taken over: no record has it and it was made from another definition, or its process is not to be seen", "container", r.name())
+		r.Logger.Warn("ending a container that cannot be taken over: it has no record and another definition, or its process is not visible", "container", r.name())
 		if err := r.rt.Stop(ctx, c.ID, r.opts.StopGrace); err != nil {
 			return fmt.Errorf("cannot end the container before this one: %w", r.said(err))
 		}
@@ -292,7 +292,7 @@ func (r *Runner) prepare(ctx context.Context) error {
 	}
 
 	if !shared {
-		return fmt.Errorf("nothing that a container mounts in %s could be seen on the host, because that is in no shared mount: "+
+		return fmt.Errorf("nothing that a container mounts in %s would be visible on the host, because that directory is not on a shared mount: "+
 			"mount --make-rshared / (as systemd does), or, with nothing mounted there: mount --bind %[2]s %[2]s && mount --make-shared %[2]s", root, filepath.Dir(root))
 	}
 

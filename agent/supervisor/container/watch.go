@@ -115,12 +115,12 @@ func (c *instance) ended(ctx context.Context) string {
 		case err == nil && !it.Alive:
 			return it.Exit()
 		case err != nil && ctx.Err() == nil:
-			return fmt.Sprintf("ended; how is unknown: %s", c.said(err))
+			return fmt.Sprintf("ended with an unknown status: %s", c.said(err))
 		}
 
 		select {
 		case <-ctx.Done():
-			return fmt.Sprintf("ended; how is unknown, since %s does not say", c.rt.Name())
+			return fmt.Sprintf("ended with an unknown status: %s does not report it", c.rt.Name())
 		case <-again.C:
 		}
 	}

@@ -101,7 +101,7 @@ type noticer struct {
 func (n *noticer) follow() error {
 	for {
 		if err := n.w.Remove(n.at); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("cannot let go of %s: %w", n.at, err)
+			return fmt.Errorf("cannot stop watching %s: %w", n.at, err)
 		}
 
 		n.at = nearest(n.dir)

@@ -107,7 +107,7 @@ func (d *Definitions) admit(name string, def *volume.PluginDefinition, others []
 		switch {
 		case f.ID != def.ID || f.Definition != nil && !samePart(f.Definition, def):
 		case f.Err != nil:
-			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file, with a mistake in it: %s; fix that file, or remove it and register the plugin again", def.ID, f.Err)
+			return volume.Errorf(volume.ErrRefused, "a file with a mistake defines plugin %q: %s; fix that file, or remove it and register the plugin again", def.ID, f.Err)
 		default:
 			return volume.Errorf(volume.ErrRefused, "plugin %q is defined in %s; change that file, or remove it and register the plugin again", def.ID, f.File)
 		}

@@ -23,7 +23,7 @@ func (d *Definitions) Watch(ctx context.Context) {
 		}
 		if now := fmt.Sprint(err); now != said {
 			said = now
-			d.opts.Logger.Warn("changed plugin files are not noticed, but are read on SIGHUP (systemctl reload volagent)", "error", err)
+			d.opts.Logger.Warn("cannot watch the plugin files; changes are read only on SIGHUP (systemctl reload volagent)", "error", err)
 		} else {
 			d.opts.Logger.Debug("changed plugin files are still not noticed", "error", err)
 		}

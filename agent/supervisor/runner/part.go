@@ -123,7 +123,7 @@ func (p Part) Env(ctx context.Context) ([]string, error) {
 			continue
 		}
 		if p.Secrets == nil {
-			return nil, fmt.Errorf("cannot read the secret for %s: this agent resolves none", name)
+			return nil, fmt.Errorf("cannot read the secret for %s: this agent cannot resolve secrets", name)
 		}
 
 		secret, err := p.Secrets.ResolveSecret(ctx, *v.Secret)
@@ -131,7 +131,7 @@ func (p Part) Env(ctx context.Context) ([]string, error) {
 			return nil, fmt.Errorf("cannot read the secret for %s: %w", name, err)
 		}
 		if strings.ContainsRune(secret.Reveal(), 0) {
-			return nil, fmt.Errorf("cannot use the secret for %s: it holds a zero byte", name)
+			return nil, fmt.Errorf("cannot use the secret for %s: it contains a zero byte", name)
 		}
 
 		p.Mask.Add(call.Secrets{name: secret})

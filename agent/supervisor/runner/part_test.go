@@ -38,7 +38,7 @@ func TestEnv(t *testing.T) {
 	}{
 		{"sorted and expanded", map[string]volume.EnvValue{"B": {Value: "2"}, "A": {Value: "x${NODE_ID}"}}, nil, []string{"A=xnode", "B=2"}, ""},
 		{"secret", map[string]volume.EnvValue{"PW": secret("hunter2hunter2")}, resolver{}, []string{"PW=hunter2hunter2"}, ""},
-		{"no resolver", map[string]volume.EnvValue{"PW": secret("x")}, nil, nil, "resolves none"},
+		{"no resolver", map[string]volume.EnvValue{"PW": secret("x")}, nil, nil, "cannot resolve secrets"},
 		{"unreadable", map[string]volume.EnvValue{"PW": secret("")}, resolver{}, nil, "no file"},
 		{"zero byte", map[string]volume.EnvValue{"PW": secret("a\x00b")}, resolver{}, nil, "zero byte"},
 	} {

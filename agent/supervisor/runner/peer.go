@@ -92,7 +92,7 @@ func FreeSocket(ctx context.Context, path string) (who Peer, taken bool, err err
 
 // TakenError returns the error for a socket that another process serves.
 func TakenError(who Peer, path string) error {
-	return fmt.Errorf("cannot start it: somebody else (pid %d) answers on its socket %s", who.PID, path)
+	return fmt.Errorf("cannot start it: another process (pid %d) answers on its socket %s", who.PID, path)
 }
 
 // UnlinkSocket removes a socket that no process serves. It does not remove other kinds of files.
@@ -102,7 +102,7 @@ func UnlinkSocket(path string) error {
 		return nil
 	}
 	if err == nil && info.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("cannot use socket %s: something that is no socket is there", path)
+		return fmt.Errorf("cannot use socket %s: the file at that path is not a socket", path)
 	}
 	if err == nil {
 		err = os.Remove(path)

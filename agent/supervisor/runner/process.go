@@ -84,7 +84,7 @@ func Reap(pid int) string {
 	got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil)
 	switch {
 	case err != nil || got != pid:
-		return "ended; how is unknown, since an earlier agent started it"
+		return "ended with an unknown status, because an earlier agent started it"
 	case ws.Signaled():
 		return fmt.Sprintf("killed by signal %d (%s)", int(ws.Signal()), unix.SignalName(ws.Signal()))
 	default:

@@ -35,7 +35,7 @@ func (r *Runner) Traits() runner.Traits {
 		Socket: r.path,
 		Fix: runner.Fix{
 			Mounts: func(root string, _ bool) string {
-				return fmt.Sprintf("for a container, mount %[1]s into it with rshared (-v %[1]s:%[1]s:rshared); for a unit, take out what gives it a mount namespace of its own", root)
+				return fmt.Sprintf("for a container, mount %[1]s into it with rshared (-v %[1]s:%[1]s:rshared); for a unit, remove the settings that give it its own mount namespace", root)
 			},
 			Root:    "run the process that serves " + r.path + " as root",
 			Network: "run its container with --network host, its unit without PrivateNetwork=",
@@ -77,7 +77,7 @@ func (r *Runner) why(err error) string {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Sprintf("socket %s does not exist", r.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("nobody listens on socket %s", r.path)
+		return fmt.Sprintf("no process listens on socket %s", r.path)
 	default:
 		return fmt.Sprintf("cannot connect to socket %s: %s", r.path, err)
 	}

@@ -76,7 +76,7 @@ func TestSocket(t *testing.T) {
 		<-p.reasons
 	}
 	go start()
-	if reason := <-p.reasons; !strings.Contains(reason, "nobody listens") {
+	if reason := <-p.reasons; !strings.Contains(reason, "no process listens") {
 		t.Errorf("reason %q", reason)
 	}
 	p.wake <- struct{}{}

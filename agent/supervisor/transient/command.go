@@ -32,7 +32,7 @@ func (s *Services) Run(ctx context.Context, cmd *exec.Cmd) error {
 		return err
 	}
 
-	s.log.Warn("a command runs in the agent's own service: what it starts is restricted as that is", "command", cmd.Path, "error", err)
+	s.log.Warn("a command runs in the agent's own service; its processes have the restrictions of that service", "command", cmd.Path, "error", err)
 	return cmd.Run()
 }
 

@@ -58,7 +58,7 @@ func Ending(s systemd.Service) string {
 	case s.ExecCode == killed, s.ExecCode == dumped:
 		words = fmt.Sprintf("killed by signal %d (%s)", s.ExecStatus, unix.SignalName(unix.Signal(s.ExecStatus)))
 	default:
-		return "ended; how is unknown"
+		return "ended with an unknown status"
 	}
 
 	switch s.Result {

@@ -12,7 +12,7 @@ func TestEnding(t *testing.T) {
 		code, status int
 		result, want string
 	}{
-		{0, 0, "success", "ended; how is unknown"},
+		{0, 0, "success", "ended with an unknown status"},
 		{1, 0, "success", "exited with status 0"},
 		{1, 3, "exit-code", "exited with status 3"},
 		{1, 203, "exit-code", "could not be executed (status 203)"},

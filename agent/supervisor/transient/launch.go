@@ -35,7 +35,7 @@ func (l launch) pack() (f *os.File, err error) {
 	}
 
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot hand the plugin its environment: %w", err), f.Close())
+		return nil, errors.Join(fmt.Errorf("cannot pass the plugin its environment: %w", err), f.Close())
 	}
 
 	return f, nil
@@ -46,12 +46,12 @@ func (l launch) pack() (f *os.File, err error) {
 func Launch() error {
 	var l launch
 	if err := gob.NewDecoder(os.Stdin).Decode(&l); err != nil {
-		return fmt.Errorf("cannot read what to run: only the agent starts this: %w", err)
+		return fmt.Errorf("cannot read the command to run: only the agent may start this program: %w", err)
 	}
 	// The file holds secrets, and systemd keeps it open while the service runs. So Launch empties
 	// it.
 	if err := unix.Ftruncate(unix.Stdin, 0); err != nil {
-		return fmt.Errorf("cannot clear what was read: %w", err)
+		return fmt.Errorf("cannot clear the command after reading it: %w", err)
 	}
 
 	null, err := os.Open(os.DevNull)

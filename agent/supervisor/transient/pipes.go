@@ -37,7 +37,7 @@ func listen(cmd *exec.Cmd) (*heard, error) {
 func (h *heard) pipe(w io.Writer) (*os.File, error) {
 	r, to, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a pipe for a command's words: %w", err)
+		return nil, fmt.Errorf("cannot make a pipe for a command's output: %w", err)
 	}
 
 	h.from, h.readers = append(h.from, r), h.readers+1

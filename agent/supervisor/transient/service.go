@@ -68,7 +68,7 @@ func (s *Services) Start(ctx context.Context, name, description string, cmd *exe
 
 	log, ok := cmd.Stdout.(*os.File)
 	if !ok {
-		return 0, fmt.Errorf("%w: its output is no file", ErrNoService)
+		return 0, fmt.Errorf("%w: its output is not a file", ErrNoService)
 	}
 
 	result, err := s.start(ctx, cmd, systemd.Transient{Name: name, Description: description, Output: log})
@@ -190,7 +190,7 @@ func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
 		case <-changed.C:
 		case <-time.After(rescan):
 		case <-ctx.Done():
-			return 0, fmt.Errorf("cannot tell whether the plugin was started: systemd is still at it: %w", ctx.Err())
+			return 0, fmt.Errorf("cannot tell whether the plugin was started: systemd has not finished the start: %w", ctx.Err())
 		}
 	}
 }

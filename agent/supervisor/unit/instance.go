@@ -33,9 +33,9 @@ func (u *instance) how(pid int) string {
 	u.again = s.Restarting() || s.ExecPID != 0 && s.ExecPID != pid
 	switch {
 	case s.ExecPID != pid && u.again && s.Restarts > 0: // systemd only stores how the latest process ended
-		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before it was asked how (%s says that)", u.name, ordinal(s.Restarts), suggest.Command("journalctl -u %s", u.name))
+		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before the agent could read how it ended (to see that: %s)", u.name, ordinal(s.Restarts), suggest.Command("journalctl -u %s", u.name))
 	case s.ExecPID != pid:
-		return "ended; how is unknown"
+		return "ended with an unknown status"
 	}
 
 	words := transient.Ending(s)

@@ -233,7 +233,7 @@ func (r *Runner) await(ctx context.Context, changed *systemd.Watch, job *startJo
 func (r *Runner) clearSocket(ctx context.Context) error {
 	switch who, err := runner.Connect(ctx, r.paths.Socket); {
 	case err == nil:
-		return fmt.Errorf("cannot start %s: somebody else (pid %d) answers on its socket %s", r.name, who.PID, r.paths.Socket)
+		return fmt.Errorf("cannot start %s: another process (pid %d) answers on its socket %s", r.name, who.PID, r.paths.Socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return runner.UnlinkSocket(r.paths.Socket)
 	default:
@@ -250,7 +250,7 @@ func (r *Runner) noSystemd(err error) error {
 func (r *Runner) unusable(s systemd.Service) error {
 	switch s.Load {
 	case "not-found":
-		return fmt.Errorf("systemd knows no unit %s; when its file is there: %s", r.name, suggest.Command("systemctl daemon-reload"))
+		return fmt.Errorf("systemd has no unit %s; install its file, then: %s", r.name, suggest.Command("systemctl daemon-reload"))
 	case "masked":
 		return fmt.Errorf("unit %s is masked; to allow it: %s", r.name, suggest.Command("systemctl unmask %s", r.name))
 	default:
