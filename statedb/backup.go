@@ -19,18 +19,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A backup is a copy of the committed file, followed by a seal: a block with the time of the backup
-// and a checksum of the pages. A backup can take the place of the file, because bbolt knows where
-// its pages end and ignores the seal.
+// A backup is a copy of the committed file, followed by a seal. The seal is a block with the time
+// of the backup and a checksum of the pages. A backup can replace the database file, because bbolt
+// knows where its pages end and ignores the seal.
 const (
 	seal     = "volagent state backup\n"
 	sealSize = 4096
-	// backupMost limits the size of a backup that is read, in bytes.
+	// backupMost is the maximum size in bytes of a backup that is read.
 	backupMost = 4 << 30
 )
 
-// tempName is the short-lived name of a temporary copy. The file is unlinked before it is written,
-// so an agent that is killed in between leaves an empty file.
+// tempName is the name that a temporary copy has for a moment. The file is unlinked before it is
+// written. If the agent is killed in between, only an empty file remains.
 const tempName = "state.db.copy"
 
 // Backup is an open copy of the database file.
@@ -39,13 +39,13 @@ type Backup struct {
 	Size     int64
 }
 
-// backups makes and reads copies of the file.
+// backups makes backups of the file and reads them.
 type backups struct {
 	file    *file
-	copying sync.Mutex // held while a copy has a name
+	copying sync.Mutex // held while a temporary copy has a name
 }
 
-// backup copies the committed file.
+// backup makes a backup of the committed file.
 func (b *backups) backup() (*Backup, error) {
 	f, err := b.temp()
 	if err != nil {
@@ -63,7 +63,7 @@ func (b *backups) backup() (*Backup, error) {
 	return &Backup{File: f, Size: size}, nil
 }
 
-// write writes the committed pages and the seal. It returns the number of bytes.
+// write writes the committed pages and the seal to a writer. It returns the number of bytes.
 func (b *backups) write(to io.Writer) (size int64, err error) {
 	sum := sha256.New()
 	err = b.file.view(func(tx *bbolt.Tx) (err error) {
@@ -84,7 +84,8 @@ func sealOf(at time.Time, size int64, sum []byte) []byte {
 	return block
 }
 
-// temp creates a file without a name beside the database. The kernel removes it when it is closed.
+// temp creates a file without a name in the directory of the database. The kernel removes the file
+// when it is closed.
 func (b *backups) temp() (*os.File, error) {
 	b.copying.Lock()
 	defer b.copying.Unlock()
@@ -107,12 +108,12 @@ func (b *backups) uncopied(err error) error {
 // Restorable is the content of a backup.
 type Restorable struct {
 	View
-	Taken time.Time // zero for a plain copy, which has no seal
+	Taken time.Time // zero for a plain copy of a database, which has no seal
 }
 
-// ReadBackup reads a backup, or a plain copy of a database, and checks its whole content. It
-// migrates an older schema in a copy, so the source does not change. It returns an ErrInvalid for
-// damaged data and for data that is not a backup, and an ErrRefused for a newer schema.
+// ReadBackup reads a backup, or a plain copy of a database, and checks all its content. If the
+// schema is older, it migrates a copy, so the source does not change. It returns an ErrInvalid for
+// damaged data and for other data, and an ErrRefused for a newer schema.
 func (b *backups) ReadBackup(r io.Reader) (out Restorable, err error) {
 	return b.read(r, migrations)
 }
@@ -124,7 +125,7 @@ func (b *backups) read(r io.Reader, steps []migration) (out Restorable, err erro
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 
-	// The reading type keeps network errors apart from errors of the local disk.
+	// The type reading distinguishes network errors from errors of the local disk.
 	in := &reading{r: io.LimitReader(r, backupMost+1)}
 	size, err := io.Copy(f, in)
 	switch {
@@ -147,7 +148,7 @@ func (b *backups) read(r io.Reader, steps []migration) (out Restorable, err erro
 	return out, err
 }
 
-// reading is a reader that keeps the error of its source.
+// reading is a reader that stores the error of its source.
 type reading struct {
 	r   io.Reader
 	err error
@@ -161,7 +162,8 @@ func (r *reading) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkSeal compares a file with its seal. A file without a seal is treated as a plain copy.
+// checkSeal compares the content of a file with its seal. It accepts a file without a seal as a
+// plain copy.
 func checkSeal(f *os.File, size int64) (taken time.Time, err error) {
 	block := make([]byte, sealSize)
 	if size < sealSize {
@@ -186,7 +188,7 @@ func checkSeal(f *os.File, size int64) (taken time.Time, err error) {
 		return taken, fmt.Errorf("cannot read the copy again: %w", err)
 	}
 	if hex.EncodeToString(is.Sum(nil)) != sum {
-		return taken, damaged("its content is not what was written")
+		return taken, damaged("its content does not match its checksum")
 	}
 
 	return taken, nil
@@ -196,9 +198,10 @@ func damaged(why string) error {
 	return volume.Errorf(volume.ErrInvalid, "the backup is damaged: %s", why).WithHint("take another backup")
 }
 
-// readCopy opens a writable copy of a database and checks it against the rules. It checks only the
-// pages that it reads. It does not run bbolt's own check of all pages, which would panic over
-// damage in a goroutine that guard does not cover. The seal already covers every page.
+// readCopy opens a writable copy of a database and checks it against the rules of the domain. It
+// checks only the pages that it reads. It does not run bbolt's own check of all pages. That check
+// would panic over damage in another goroutine, where guard does not recover it. The seal already
+// covers every page.
 func readCopy(path string, steps []migration) (s *state, err error) {
 	defer guard(func(p any) { err = damaged(fmt.Sprintf("it cannot be read: %v", p)) })()
 	b, err := openBolt(path, time.Second)

@@ -31,8 +31,8 @@ func backup(t *testing.T, db *statedb.DB) []byte {
 	return raw
 }
 
-// A backup also contains changes that are only in memory. It can be read, and it can take the place
-// of the file.
+// TestBackup checks that a backup also contains changes that are only in memory. The backup can be
+// read, and it can replace the database file.
 func TestBackup(t *testing.T) {
 	db := open(t, full(t), statedb.Options{})
 	do(t, saveNext(db), put(record("late", "a")))
@@ -64,12 +64,12 @@ func TestBackup(t *testing.T) {
 	again := open(t, in, statedb.Options{})
 	equal(t, "in place of the file", len(again.Volumes()), 41)
 	do(t, again.Update, func(tx *statedb.Tx) error {
-		for i := range 200 { // the pages overwrite the seal
+		for i := range 200 { // the additional pages overwrite the seal
 			tx.PutVolume(record(fmt.Sprintf("new%d", i), "a", "b"))
 		}
 		return nil
 	})
-	// A plain copy, which has no seal, can be read too.
+	// A plain copy without a seal can also be read.
 	raw, err = os.ReadFile(copied(t, full(t)))
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// Damaged backups, and files that are not backups, are refused with the reason.
+// TestReadBackupRefuses checks that damaged backups and other files are refused with the reason.
 func TestReadBackupRefuses(t *testing.T) {
 	db := open(t, full(t), statedb.Options{})
 	whole := backup(t, db)
@@ -108,7 +108,7 @@ func TestReadBackupRefuses(t *testing.T) {
 		"empty":             {nil, volume.ErrInvalid, "the file is empty"},
 		"text":              {[]byte("hello, world\n"), volume.ErrInvalid, "is no backup"},
 		"zeros":             {make([]byte, 1<<20), volume.ErrInvalid, "is no backup"},
-		"a flipped bit":     {flipped, volume.ErrInvalid, "its content is not what was written"},
+		"a flipped bit":     {flipped, volume.ErrInvalid, "its content does not match its checksum"},
 		"a broken seal":     {resealed, volume.ErrInvalid, "its seal is not that of this file"},
 		"half of it":        {whole[:len(whole)/2], volume.ErrInvalid, "a part of it is missing"},
 		"a missing page":    {append(bytes.Clone(whole[:len(whole)-8192]), whole[len(whole)-4096:]...), volume.ErrInvalid, "its seal is not that of this file"},
@@ -134,7 +134,8 @@ func int64Index(raw []byte, what string) int {
 	return bytes.Index(raw[len(raw)-4096:], []byte(what)) + len(what)
 }
 
-// An agent that is killed while the copy has a name leaves a file, which the next start removes.
+// TestCopyLeft checks that the next start removes the file of an agent that was killed while a
+// temporary copy had a name.
 func TestCopyLeft(t *testing.T) {
 	path := full(t)
 	left := filepath.Join(filepath.Dir(path), "state.db.copy")
@@ -147,7 +148,8 @@ func TestCopyLeft(t *testing.T) {
 	}
 }
 
-// A backup with an older schema is migrated. The open database is not.
+// TestReadOlderBackup checks that a backup with an older schema is migrated, and that the open
+// database does not change.
 func TestReadOlderBackup(t *testing.T) {
 	db := open(t, full(t), statedb.Options{})
 	raw := backup(t, db)

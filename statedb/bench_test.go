@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// BenchmarkUpdate measures a durable change in a database of 1,000 volumes, with one writer and
-// with many concurrent ones.
+// BenchmarkUpdate measures a durable change in a database of 1,000 volumes. It uses one writer, and
+// then many concurrent writers.
 func BenchmarkUpdate(b *testing.B) {
 	for _, writers := range []int{1, 128} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
@@ -53,7 +53,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// BenchmarkSave measures a change that waits for no commit.
+// BenchmarkSave measures a change that does not wait for a commit.
 func BenchmarkSave(b *testing.B) {
 	db := filled(b, 1000)
 	for i := 0; b.Loop(); i++ {
@@ -65,8 +65,8 @@ func BenchmarkSave(b *testing.B) {
 	}
 }
 
-// BenchmarkSteps measures the writes of a claim by 32 writers: one update, and three saves that no
-// caller waits for.
+// BenchmarkSteps measures the writes that one claim causes, with 32 writers. A claim needs one
+// update, and three saves that no caller waits for.
 func BenchmarkSteps(b *testing.B) {
 	db := filled(b, 1000)
 	var n atomic.Int64
@@ -176,7 +176,7 @@ func BenchmarkLoadUpdates(b *testing.B) {
 }
 
 // verdict reports whether a required figure was reached, in the format of the load tool in
-// cmd/volagent. The factor short is the required figure divided by the measured one.
+// cmd/volagent. short is the required figure divided by the measured one.
 func verdict(b *testing.B, what string, short float64, format string, args ...any) {
 	b.Helper()
 	word := map[bool]string{true: "PASS", false: "FAIL"}[short <= 1]

@@ -16,13 +16,13 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// initialMmap is large so that a growing file rarely has to be mapped again, which waits for
-// readers. It is address space, not memory.
+// initialMmap is the initial size of the memory map. It is large, because a growing file must
+// otherwise be mapped again, which waits for readers. It uses address space, but no memory.
 const initialMmap = 256 << 20
 
-// Damage is returned by Open for a file that can be read but makes no sense. The content may be
-// intact if the schema is newer, another process has the lock, or the storage returns errors. These
-// cases do not count as damage.
+// Damage is the error of Open for a file that can be read but has invalid content. Some files that
+// cannot be opened are not damaged: the schema may be newer, another process may hold the lock, or
+// the storage may return errors.
 type Damage struct {
 	Path string
 	Why  error
@@ -59,14 +59,14 @@ func (d *Damage) SetAside() (kept string, err error) {
 	return kept, syncDir(filepath.Dir(d.Path))
 }
 
-// nonsense is an error about the content of a file, in contrast to an error of opening or reading
-// it.
+// nonsense is an error about the content of a file. Errors about opening or reading a file have
+// other types.
 type nonsense struct{ error }
 
 func (n nonsense) Unwrap() error { return n.error }
 
-// judge distinguishes damage from storage that cannot be read. In bbolt both are an invalid file,
-// and an unreadable page looks like a lost one.
+// judge distinguishes damage from storage that cannot be read. bbolt reports both as an invalid
+// file, and an unreadable page looks like a lost one.
 func judge(path string, file os.FileInfo, err error) error {
 	var n nonsense
 	if file == nil || !errors.As(err, &n) {
@@ -89,20 +89,20 @@ func judge(path string, file os.FileInfo, err error) error {
 // opened is an open bbolt file.
 type opened struct {
 	*bbolt.DB
-	file     *os.File    // bbolt's own file; bbolt does not close it when it panics
-	info     os.FileInfo // of file
+	file     *os.File    // bbolt's own descriptor; bbolt does not close it after a panic
+	info     os.FileInfo // describes file
 	readOnly bool        // the file system is read-only
 }
 
-// abandon closes a file after bbolt has panicked. bbolt's own Close might then wait forever. The
-// explicit unlock is necessary because the memory map would keep the lock.
+// abandon closes a file after a panic of bbolt. It does not call bbolt's own Close, which might
+// wait forever. It unlocks the file explicitly, because the memory map would keep the lock.
 func (o opened) abandon() error {
 	return errors.Join(syscall.Flock(int(o.file.Fd()), syscall.LOCK_UN), o.file.Close())
 }
 
 // prepare opens and locks the file, and checks its pages.
 func (o *opened) prepare(path string, wait time.Duration) (err error) {
-	// O_NONBLOCK, because to open a FIFO or a device could block, or change the device.
+	// Without O_NONBLOCK, opening a FIFO or a device could block, or change the device.
 	o.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
 	if o.readOnly = errors.Is(err, syscall.EROFS); o.readOnly {
 		o.file, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -131,7 +131,8 @@ func (o *opened) prepare(path string, wait time.Duration) (err error) {
 	return nil
 }
 
-// openBolt opens the file. If it returns a nonsense error, o.info identifies the file in question.
+// openBolt opens the file with bbolt. If it returns a nonsense error, o.info identifies the invalid
+// file.
 func openBolt(path string, wait time.Duration) (o opened, err error) {
 	defer guard(func(p any) {
 		err = errors.Join(nonsense{fmt.Errorf("it cannot be opened: %v", p)}, o.abandon())
@@ -141,8 +142,8 @@ func openBolt(path string, wait time.Duration) (o opened, err error) {
 	}
 
 	// bbolt writes its list of free pages with each commit, which costs about one page. Without
-	// that list (NoFreelistSync), Open would search for free pages in a goroutine of bbolt. guard
-	// does not cover that goroutine, so a damaged file would end the process.
+	// that list (NoFreelistSync), Open would search for free pages in another goroutine. guard does
+	// not recover a panic there, so a damaged file would end the process.
 	o.DB, err = bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout: wait, InitialMmapSize: initialMmap, FreelistType: bbolt.FreelistMapType, ReadOnly: o.readOnly,
 		OpenFile: func(string, int, os.FileMode) (*os.File, error) { return o.file, nil },
@@ -158,9 +159,9 @@ func openBolt(path string, wait time.Duration) (o opened, err error) {
 	}
 }
 
-// guard is deferred around code that reads pages of the file, as in defer guard(f)(). bbolt panics
-// over damage. A page that the file has lost causes a fault in the memory map, which becomes a
-// panic only in a goroutine that has called debug.SetPanicOnFault.
+// guard recovers a panic of bbolt over a damaged file. Code that reads pages of the file uses it as
+// defer guard(f)(). Access to a page that the file has lost causes a fault in the memory map. Go
+// turns this fault into a panic only in a goroutine that has called debug.SetPanicOnFault.
 func guard(damaged func(panicked any)) (end func()) {
 	before := debug.SetPanicOnFault(true)
 	return func() {
@@ -171,7 +172,8 @@ func guard(damaged func(panicked any)) (end func()) {
 	}
 }
 
-// worded describes a panic in plain words for the operator. It adds Go's own text for developers.
+// worded describes a panic in plain words for the operator, and appends Go's own text for
+// developers.
 func worded(panicked any) any {
 	if _, is := panicked.(interface{ Addr() uintptr }); is { // see debug.SetPanicOnFault
 		return fmt.Sprintf("a part of it is missing (%v)", panicked)
@@ -182,14 +184,14 @@ func worded(panicked any) any {
 	return panicked
 }
 
-// copyTo writes the database to a new file and waits until it is on disk.
+// copyTo writes the database to a new file and syncs the file to disk.
 func copyTo(b *bbolt.DB, path string) error {
 	f, err := createNew(path)
 	if err != nil {
 		return err
 	}
 
-	w := bufio.NewWriter(f) // the buffer keeps the cause of an error, bbolt does not
+	w := bufio.NewWriter(f) // the buffer keeps the cause of an error, but bbolt does not
 	err = b.View(func(tx *bbolt.Tx) error {
 		_, err := tx.WriteTo(w)
 		return err
@@ -198,14 +200,15 @@ func copyTo(b *bbolt.DB, path string) error {
 	return errors.Join(err, w.Flush(), f.Sync(), f.Close())
 }
 
-// unwritable returns the reason why a file that is open read-only cannot be written. It returns nil
-// if the file is open for writing or could be.
+// unwritable returns the reason why a file that is open read-only cannot be opened for writing. It
+// returns nil if the file is open for writing or could be.
 func (o opened) unwritable(path string) error {
 	if !o.readOnly {
 		return nil
 	}
 
-	// access(2) does not notice that ext4 refuses writes after an error, so open the file.
+	// access(2) does not notice that ext4 refuses writes after an error. Only an open for writing
+	// does.
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("the file system of %s can only be read: %w", path, err)
@@ -213,8 +216,8 @@ func (o opened) unwritable(path string) error {
 	return f.Close()
 }
 
-// used returns the number of bytes of the file that are in use, or 0 if it is unknown.
+// used returns the number of bytes that the database uses of its file, or 0 if it is unknown.
 func (o opened) used() (n int64) {
-	_ = o.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) // only used in a message
+	_ = o.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) // the number appears only in a message
 	return n
 }

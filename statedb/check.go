@@ -7,7 +7,7 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// check tests the values against the rules of the domain.
+// check checks all values against the rules of the domain.
 func (s *state) check() error {
 	var errs []error
 	users := map[string]string{}
@@ -47,8 +47,8 @@ func (s *state) check() error {
 	return errors.Join(errs...)
 }
 
-// verify reads the file again and checks its values. It leaves out bbolt's page structure, which is
-// only safe to check without concurrent writes.
+// verify reads the file again and checks its values. It does not check bbolt's page structure,
+// because that is safe only without concurrent writes.
 func (f *file) verify() (err error) {
 	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
 

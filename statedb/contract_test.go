@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestContract states the guarantees that the store gives to its callers.
+// TestContract checks the guarantees that the store gives to its callers.
 func TestContract(t *testing.T) {
 	t.Run("order", order)
 	t.Run("durability", durability)
@@ -26,7 +26,8 @@ func TestContract(t *testing.T) {
 	t.Run("damage", damage)
 }
 
-// rank returns a change that sets the rank of volume v, which all tests of the contract change.
+// rank returns a change that sets the rank of the volume v. All tests of the contract use this
+// change.
 func rank(n uint64) func(*statedb.Tx) error {
 	return func(tx *statedb.Tx) error {
 		r, _ := tx.Volume("v")
@@ -36,13 +37,13 @@ func rank(n uint64) func(*statedb.Tx) error {
 	}
 }
 
-// verbs are the ways to make a change. After each of them, the change is in memory.
+// verbs lists all ways to make a change. After each of them, the change is in memory.
 var verbs = map[string]struct {
 	change       func(t *testing.T, db *statedb.DB, n uint64) error
-	needsCommit  bool // it waits for a commit
-	killed       bool // it outlives a kill of the agent
-	powerCut     bool // it outlives a power cut
-	keptOnFailed bool // memory keeps it if the commit fails
+	needsCommit  bool // the method waits for a commit
+	killed       bool // the change survives a kill of the agent
+	powerCut     bool // the change survives a power cut
+	keptOnFailed bool // memory keeps the change if the commit fails
 }{
 	"Update": {change: func(t *testing.T, db *statedb.DB, n uint64) error {
 		return db.Update(t.Context(), rank(n))
@@ -55,7 +56,7 @@ var verbs = map[string]struct {
 	"Save first":     {change: saved(volume.SaveFirst), needsCommit: true, killed: true, powerCut: true, keptOnFailed: true},
 	"Save at once, of a kind that the log cannot hold": {change: func(t *testing.T, db *statedb.DB, n uint64) error {
 		return db.Save(t.Context(), func(tx *statedb.Tx) volume.Saving {
-			_ = rank(n)(tx) // is never refused
+			_ = rank(n)(tx) // rank is never refused
 			statedb.RuntimeVolumes.Put(tx, runtimeVolume("data"))
 			return volume.SaveAtOnce
 		})
@@ -65,14 +66,14 @@ var verbs = map[string]struct {
 func saved(s volume.Saving) func(*testing.T, *statedb.DB, uint64) error {
 	return func(t *testing.T, db *statedb.DB, n uint64) error {
 		return db.Save(t.Context(), func(tx *statedb.Tx) volume.Saving {
-			_ = rank(n)(tx) // is never refused
+			_ = rank(n)(tx) // rank is never refused
 			return s
 		})
 	}
 }
 
-// order: each change sees all changes that returned before it, whichever verb made them. The file
-// has them in the same order.
+// order checks that each change sees all changes that returned before it, whatever methods made
+// them. The file must have the changes in the same order.
 func order(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("v")))
@@ -92,8 +93,8 @@ func order(t *testing.T) {
 	}
 }
 
-// durability: a change outlives a kill of the agent or a power cut exactly if its verb says so. The
-// log need not outlive a power cut.
+// durability checks that a change survives a kill of the agent or a power cut if and only if its
+// method promises this. The log need not survive a power cut.
 func durability(t *testing.T) {
 	for name, v := range verbs {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +106,7 @@ func durability(t *testing.T) {
 				}
 			}})
 			do(t, db.Update, put(record("v")))
-			stop.Store(!v.needsCommit) // a change that waits for no commit returns although none can be made
+			stop.Store(!v.needsCommit) // no commit is possible, but a change that waits for none must return
 			defer close(goOn)
 
 			if err := v.change(t, db, 7); err != nil {
@@ -131,8 +132,8 @@ func durability(t *testing.T) {
 	}
 }
 
-// failedCommit: a change that needs a commit returns the error. Only Update drops it. The next
-// commit that succeeds writes the others.
+// failedCommit checks that a change that needs a commit returns the commit's error. Only Update
+// drops the change. The next successful commit writes the other changes.
 func failedCommit(t *testing.T) {
 	for name, v := range verbs {
 		t.Run(name, func(t *testing.T) {
@@ -143,11 +144,11 @@ func failedCommit(t *testing.T) {
 			db := open(t, path, statedb.Options{})
 			do(t, db.Update, put(record("v")))
 			away := filepath.Dir(path) + "-away"
-			if err := os.Rename(filepath.Dir(path), away); err != nil { // fails every commit
+			if err := os.Rename(filepath.Dir(path), away); err != nil { // the missing directory makes every commit fail
 				t.Fatal(err)
 			}
 
-			// Without a place for the log, a save at once needs a commit, too.
+			// The log has no directory either, so a save at once also needs a commit.
 			err := v.change(t, db, 7)
 			if fails := name != "Save with next"; (err != nil) != fails {
 				t.Errorf("it fails: %v, want %t", err, fails)
@@ -167,8 +168,8 @@ func failedCommit(t *testing.T) {
 	}
 }
 
-// atomicity: a refused update changes no kind, neither in memory nor in the file. An update that is
-// not refused is one commit.
+// atomicity checks that a refused update changes no kind of value, neither in memory nor in the
+// file. A successful update is one commit.
 func atomicity(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("v", "a")))
@@ -196,8 +197,8 @@ func atomicity(t *testing.T) {
 	}
 }
 
-// unknownFields: a file with fields of a newer release is read. A value keeps them until this
-// release writes that value.
+// unknownFields checks that a file with fields of a newer release can be read. A value keeps these
+// fields until this release writes the value.
 func unknownFields(t *testing.T) {
 	path := full(t)
 	const extra = `"of_a_newer_release":1`
@@ -240,8 +241,8 @@ func unknownFields(t *testing.T) {
 	}
 }
 
-// damage: a value that cannot be decoded is damage, and the error names its bucket and key. Nothing
-// is written to the file. This holds for each kind.
+// damage checks, for each kind, that a value that cannot be decoded counts as damage. The error
+// names the bucket and the key, and the file does not change.
 func damage(t *testing.T) {
 	for _, bucket := range append(statedb.Buckets(), "claims") {
 		path := full(t)

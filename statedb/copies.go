@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// The database keeps two copies of itself beside the file, for an agent that finds the file missing
-// or damaged. A copy is a backup with a seal. The newest is state.copy-1, the one before it
-// state.copy-2. The writer starts a copy copySoon after a commit, or later, once the newest copy is
+// The database keeps two automatic copies beside its file, for an agent that finds the file missing
+// or damaged. A copy is a backup with a seal. The newer copy is state.copy-1, and the older one is
+// state.copy-2. The writer starts a copy copySoon after a commit, but not before the newest copy is
 // copyEvery old. A migration makes a copy before it changes the file. No commit waits for a copy. A
 // file that fails its check is not copied, so a bad copy never replaces a good one.
 
@@ -20,7 +20,7 @@ const (
 	copyEvery = 5 * time.Minute
 )
 
-// copyPaths returns the paths of the automatic copies of a file, the newest first.
+// copyPaths returns the paths of a file's automatic copies, with the newer copy first.
 func copyPaths(path string) []string {
 	dir := filepath.Dir(path)
 	return []string{filepath.Join(dir, "state.copy-1"), filepath.Join(dir, "state.copy-2")}
@@ -29,9 +29,9 @@ func copyPaths(path string) []string {
 // copier decides when to make a copy. Only the writer goroutine uses it.
 type copier struct {
 	newest string           // path of the newest copy
-	stale  bool             // there was a commit since the last copy was started
+	stale  bool             // there was a commit after the start of the last copy
 	due    <-chan time.Time // fires when the next copy is due; nil if none is planned
-	ended  chan error       // receives the result of the current copy; nil if none is being made
+	ended  chan error       // receives the result of the current copy; nil if no copy is in progress
 	tried  time.Time        // when the last copy was started
 }
 
@@ -43,23 +43,23 @@ func (c *copier) plan() {
 
 	last := c.tried
 	if info, err := os.Stat(c.newest); err != nil {
-		last = time.Time{} // there is no copy yet, so it must not wait
+		last = time.Time{} // there is no copy yet, so the first copy must not wait
 	} else if info.ModTime().Before(time.Now()) {
-		last = info.ModTime() // an earlier agent may have made it
+		last = info.ModTime() // the time at which an earlier agent may have made the copy
 	}
 	c.due = time.After(copyWait(time.Since(last)))
 }
 
-// copyWait returns the delay from a commit to the next copy, for the age of the last one.
+// copyWait returns the delay from a commit to the next copy. age is the age of the last copy.
 func copyWait(age time.Duration) time.Duration { return max(copySoon, copyEvery-age) }
 
-// start makes a copy in its own goroutine.
+// start makes a copy in a new goroutine.
 func (c *copier) start(keep func() error) {
 	c.due, c.stale, c.tried, c.ended = nil, false, time.Now(), make(chan error, 1)
 	go func(ended chan<- error) { ended <- keep() }(c.ended)
 }
 
-// rotate makes a copy and syncs it to disk. The previous copy becomes the older one.
+// rotate makes a copy and syncs it to disk. The previously newest copy becomes the older one.
 func (b *backups) rotate() error {
 	paths := copyPaths(b.file.path)
 	tmp := rewriting(paths[0])
@@ -81,14 +81,14 @@ func (b *backups) rotate() error {
 	return syncDir(b.file.dir)
 }
 
-// forgetTemp removes the temporary files of an agent that was killed.
+// forgetTemp removes temporary files that a killed agent left behind.
 func forgetTemp(path string) {
 	for _, name := range []string{filepath.Join(filepath.Dir(path), tempName), rewriting(path), rewriting(logPath(path)), rewriting(copyPaths(path)[0])} {
-		_ = os.Remove(name) // the next copy reports why it cannot be removed
+		_ = os.Remove(name) // if this fails, the next copy reports the reason
 	}
 }
 
-// HasCopies reports whether there is an automatic copy.
+// HasCopies reports whether an automatic copy exists.
 func (b *backups) HasCopies() bool {
 	for _, path := range copyPaths(b.file.path) {
 		if exists(path) {
@@ -98,8 +98,8 @@ func (b *backups) HasCopies() bool {
 	return false
 }
 
-// LastCopy reads the newest automatic copy that is valid. The error names the reason for each copy
-// that it rejected, and is ErrNotExist if there is none. LastCopy changes no file.
+// LastCopy reads the newest valid copy. If no copy is valid, the error names the reason for each
+// copy, and it is ErrNotExist if there is no copy. LastCopy changes no file.
 func (b *backups) LastCopy() (out Restorable, err error) {
 	var errs []error
 	for _, path := range copyPaths(b.file.path) {
@@ -118,7 +118,7 @@ func (b *backups) LastCopy() (out Restorable, err error) {
 	return out, errors.Join(errs...)
 }
 
-// report warns if a copy could not be made.
+// report warns if the database could not make a copy.
 func (b *backups) report(err error) {
 	if err != nil {
 		b.file.warn(fmt.Sprintf("cannot make a copy of %s; the one before it is kept: %v", b.file.path, err))

@@ -15,7 +15,7 @@ func copiesOf(path string) []string {
 	return []string{filepath.Join(dir, "state.copy-1"), filepath.Join(dir, "state.copy-2")}
 }
 
-// awaitCopy waits until the copy at a path contains want volumes.
+// awaitCopy waits until the copy at a path contains the wanted number of volumes.
 func awaitCopy(t *testing.T, path string, want int) {
 	t.Helper()
 	reader, _ := fresh(t, statedb.Options{})
@@ -36,8 +36,8 @@ func awaitCopy(t *testing.T, path string, want int) {
 	}
 }
 
-// A change is followed by a copy after a moment. While the newest copy is young, no other is made.
-// The next copy turns the newest one into the older one.
+// TestCopies checks that a copy is made soon after a change. While the newest copy is young, no
+// other copy is made. The next copy makes the previous one the older copy.
 func TestCopies(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db := open(t, path, statedb.Options{})
@@ -65,7 +65,7 @@ func TestCopies(t *testing.T) {
 	awaitCopy(t, copiesOf(path)[1], 1)
 }
 
-// LastCopy returns the newest copy that can be read.
+// TestLastCopy checks that LastCopy returns the newest readable copy.
 func TestLastCopy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db := open(t, path, statedb.Options{})
@@ -104,7 +104,7 @@ func TestLastCopy(t *testing.T) {
 	}
 }
 
-// A database that fails its check does not replace a copy.
+// TestNoCopyOfDamage checks that a database that fails its check does not replace a copy.
 func TestNoCopyOfDamage(t *testing.T) {
 	path := full(t)
 	db, err := statedb.Open(path, statedb.Options{})
@@ -130,7 +130,7 @@ func TestNoCopyOfDamage(t *testing.T) {
 	}
 }
 
-// A migration leaves a copy of the state before it.
+// TestCopyBeforeMigration checks that a migration first makes a copy of the state.
 func TestCopyBeforeMigration(t *testing.T) {
 	path := full(t)
 	db, err := statedb.OpenMigrating(path, statedb.Options{}, steps...)

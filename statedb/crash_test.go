@@ -20,8 +20,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// die makes changes and reports each one that was acknowledged. It kills itself the n-th time that
-// a commit reaches a point.
+// die makes changes and prints each acknowledged one. It kills itself when commits reach a point
+// for the n-th time.
 func die(args []string) error {
 	path, point := args[0], statedb.Point(args[1])
 	n, err := strconv.Atoi(args[2])
@@ -33,7 +33,7 @@ func die(args []string) error {
 			return
 		}
 		if n--; n == 0 {
-			<-time.After(20 * time.Millisecond)            // time to print early acknowledgements
+			<-time.After(20 * time.Millisecond)            // time to print acknowledgements
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // no error handling is possible after this
 			select {}
 		}
@@ -57,8 +57,8 @@ func die(args []string) error {
 	return errors.New("it was not killed")
 }
 
-// After a kill before or after any commit, the file passes its check. It contains every
-// acknowledged change, and each volume with all of its claims.
+// TestKilled checks the file after a kill before or after any commit. The file is valid, and
+// contains every acknowledged change and all claims of each volume.
 func TestKilled(t *testing.T) {
 	for _, point := range []statedb.Point{statedb.BeforeCommit, statedb.AfterCommit} {
 		for _, n := range []int{1, 2, 3, 7, 20} {
@@ -89,8 +89,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestDiskFull runs fill in its own mount namespace, on a file system that becomes full under the
-// database.
+// TestDiskFull runs fill in its own mount namespace. The file system with the database becomes
+// full.
 func TestDiskFull(t *testing.T) {
 	inNamespace(t, "fill", t.TempDir())
 }
@@ -130,25 +130,25 @@ func fill(args []string) error {
 			return fmt.Errorf("%s: %w", s.name, s.err)
 		}
 	}
-	// 1. An intent is refused and stays invisible.
+	// 1. An update returns an error, and readers never see it.
 	if err := db.Update(ctx, put(large("intent"))); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "cannot write the state database") {
 		return fmt.Errorf("an intent on a full disk: %w", err)
 	}
 	if _, ok := db.Volume("intent"); ok {
 		return errors.New("an intent that was refused is in memory")
 	}
-	// 2. An effect returns an error but is kept.
+	// 2. Happened returns an error, but memory keeps the change.
 	if err := db.Happened(ctx, put(staged)); !errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("an effect on a full disk: %w", err)
 	}
 	if r, _ := db.Volume("effect"); r.Node.Staged != volume.Present {
 		return errors.New("an effect that was not written is not in memory either")
 	}
-	// 3. A checkpoint still succeeds.
+	// 3. A save succeeds.
 	if err := saveNext(db)(ctx, put(record("checkpoint"))); err != nil {
 		return fmt.Errorf("a checkpoint on a full disk: %w", err)
 	}
-	// 4. Once there is room, the next commit writes everything.
+	// 4. When the disk has space again, the next commit writes all changes.
 	if err := os.Remove(ballast); err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// A damaged file is set aside unchanged, and a new one is made in its place. A file that may make
-// sense to another release or at another time does not count as damaged.
+// TestSetAside checks that a damaged file is renamed with its content unchanged, so that a new one
+// can be made. A file that another release or a later attempt may be able to read is not damaged.
 func TestSetAside(t *testing.T) {
 	page := os.Getpagesize()
 	shape := func(fn func([]byte) []byte) func(*testing.T, string) {
@@ -86,7 +86,7 @@ func TestSetAside(t *testing.T) {
 	}
 }
 
-// Two damaged files are both kept, even within the same second.
+// TestSetAsideTwice checks that two damaged files are both kept, even within the same second.
 func TestSetAsideTwice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	seen := map[string]bool{}
@@ -110,8 +110,8 @@ func TestSetAsideTwice(t *testing.T) {
 	}
 }
 
-// traced returns a command that runs the test binary in a role, under strace with faults on one
-// file.
+// traced returns a command that runs the test binary in a role under strace. strace injects faults
+// for one file.
 func traced(t *testing.T, path, inject, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -132,7 +132,8 @@ func mustLook(t *testing.T, program string) string {
 	return path
 }
 
-// A file that cannot be read now does not count as damaged, although bbolt reports it as damaged.
+// TestUnreadable checks that a file that cannot be read at the moment is not damaged, even if bbolt
+// reports damage.
 func TestUnreadable(t *testing.T) {
 	path := full(t)
 	out, err := traced(t, path, "pread64,read:error=EIO", "open", path).Output()
@@ -142,7 +143,7 @@ func TestUnreadable(t *testing.T) {
 }
 
 // flaky makes changes on storage where every third sync of a thread fails. It prints each
-// acknowledged change, and ends after its last change was acknowledged.
+// acknowledged change, and ends when its last change is acknowledged.
 func flaky(args []string) error {
 	db, err := statedb.Open(args[0], statedb.Options{})
 	if err != nil {
@@ -157,7 +158,8 @@ func flaky(args []string) error {
 		if _, ok := db.Volume(id); ok != (err == nil) {
 			return fmt.Errorf("%s: %w, and it is there: %t", id, err, ok)
 		}
-		// Delete a claim of an old volume, too. If that is refused, the claim stays.
+		// The change also deletes a claim of an old volume. If the change is refused, the claim
+		// stays.
 		r := record("base", "x", "y")
 		if _, ok := db.Volume("base"); ok {
 			r = record("base", "y")
@@ -176,8 +178,8 @@ func flaky(args []string) error {
 	return errors.Join(err, db.Close())
 }
 
-// A change that was refused because a sync failed does not appear later, although bbolt may have
-// written it to the file.
+// TestFailedSync checks that a change that was refused because of a failed sync does not appear
+// later, even if bbolt has written it to the file.
 func TestFailedSync(t *testing.T) {
 	path := full(t)
 	if err := os.Remove(path); err != nil {
@@ -227,8 +229,8 @@ func TestFailedSync(t *testing.T) {
 	t.Logf("%d changes were refused", refused)
 }
 
-// If damage shows only during a write, that change and all later ones fail. The agent neither
-// crashes nor hangs at exit.
+// TestDamageInUse checks damage that only a write notices. That change and all later ones fail. The
+// agent does not crash, and its exit does not hang.
 func TestDamageInUse(t *testing.T) {
 	path := full(t)
 	db, err := statedb.Open(path, statedb.Options{})
@@ -269,7 +271,8 @@ func TestDamageInUse(t *testing.T) {
 	}
 }
 
-// Verify finds errors in the file of an open database and does not disturb the database.
+// TestVerify checks that Verify finds errors in the file of an open database, and does not disturb
+// the database.
 func TestVerify(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*bbolt.Tx) error

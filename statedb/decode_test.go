@@ -19,8 +19,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDecode checks that no field of a record or a claim is lost or changed on the way through the
-// file.
+// TestDecode checks that no field of a record or a claim is lost or changed when it is stored and
+// read.
 func TestDecode(t *testing.T) {
 	var full volume.Record
 	fillValue(reflect.ValueOf(&full).Elem(), new(int))
@@ -36,8 +36,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// A claim that an earlier release stored reads the same in both decoders. It is encoded with the
-// same keys and values; only their order may differ.
+// TestStoredClaim checks that both decoders read a claim of an earlier release alike. The claim is
+// encoded with the same keys and values. Only their order may differ.
 func TestStoredClaim(t *testing.T) {
 	id := volume.MountIdentity{Namespace: 1, Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7, Backing: "/img"}
 	full := volume.Claim{
@@ -81,7 +81,7 @@ func TestStoredClaim(t *testing.T) {
 	}
 }
 
-// members returns the members of a JSON object, with their values as they are spelt.
+// members returns the members of a JSON object with the text of their values.
 func members(t *testing.T, object []byte) map[string]string {
 	t.Helper()
 	var raw map[string]json.RawMessage
@@ -153,8 +153,8 @@ func fillValue(v reflect.Value, n *int) {
 	}
 }
 
-// A file that has lost any page at its end counts as damaged, even if only part of a value that
-// spans many pages is lost.
+// TestLostPages checks that a file that lost any page at its end is damaged, even if the page is
+// only part of a large value.
 func TestLostPages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})
@@ -167,7 +167,7 @@ func TestLostPages(t *testing.T) {
 		tx.PutVolume(r)
 		return nil
 	})
-	for i := range 3 { // moves the pages of the large value to the end of the file
+	for i := range 3 { // the rewrites move the pages of the large value to the end of the file
 		do(t, db.Update, func(tx *statedb.Tx) error {
 			tx.PutNode(statedb.Node{ID: fmt.Sprint(i)})
 			return nil

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A commit writes values of all sizes, few or many, as they are.
+// TestCommitsOfAllSizes checks that a commit stores values of any size and number unchanged.
 func TestCommitsOfAllSizes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})

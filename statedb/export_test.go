@@ -35,13 +35,13 @@ func row(steps []Step) (row []migration) {
 	return row
 }
 
-// Written counts the writes of all commits since Open, according to bbolt.
+// Written holds the numbers of bbolt about the writes of all commits since Open.
 type Written struct {
 	Pages, Bytes int64
 	Took         time.Duration // time to write and sync
 }
 
-// Written returns these counts.
+// Written returns bbolt's numbers about the writes since Open.
 func (db *DB) Written() Written {
 	f := db.writer.file
 	f.swap.RLock()
@@ -60,17 +60,17 @@ func Claim(raw []byte) (c volume.Claim, err error) {
 	return c, decode(raw, &c)
 }
 
-// Spoil changes the file of an open database without its knowledge.
+// Spoil changes the file of an open database behind the back of the database.
 func (db *DB) Spoil(change func(*bbolt.Tx) error) error { return db.writer.file.bolt.Update(change) }
 
-// Tend makes the writer check the files, as it does at intervals, and waits until it has.
+// Tend makes the writer check its files at once, and waits for the end of the check.
 func (db *DB) Tend() {
 	for range 2 {
-		db.tending <- struct{}{} // the writer receives the second one after its first check
+		db.tending <- struct{}{} // the writer receives this second value only after its first check
 	}
 }
 
-// KeepCopy makes an automatic copy now.
+// KeepCopy makes an automatic copy at once.
 func (db *DB) KeepCopy() error { return db.keepCopy() }
 
 // CopyWait returns the delay from a commit to the next automatic copy.

@@ -15,17 +15,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// file is the open bbolt file, which has to stay at its path.
+// file is the open bbolt file. The file has to stay at its path.
 type file struct {
 	place
 	dir  string
 	bolt opened
-	swap sync.RWMutex // held by the writer while it exchanges bolt, by others while they use bolt
+	swap sync.RWMutex // the writer locks it to replace bolt; others lock it to use bolt
 
-	// misplaced is the reason why the file at the path may not be the open one. Guarded by place.mu.
+	// misplaced is the reason why the file at the path may not be the open one. place.mu guards it.
 	misplaced error
-	// broken is set once bbolt has panicked in a commit, because bbolt may still hold locks. It
-	// belongs to the writer.
+	// broken is set after a panic of bbolt in a commit, because bbolt may still hold its locks.
+	// Only the writer uses it.
 	broken error
 }
 
@@ -41,14 +41,14 @@ func (f *file) close() error {
 	return f.bolt.Close()
 }
 
-// fault returns the reason why the next commit will fail, as far as it is known.
+// fault returns the reason why the next commit will fail, or nil if no reason is known.
 func (f *file) fault() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.misplaced
 }
 
-// keepPlace makes sure that the file at the path is the open one. The writer calls it before each
+// keepPlace ensures that the file at the path is the open one. The writer calls it before each
 // commit.
 func (f *file) keepPlace() (err error) {
 	defer func() {
@@ -58,7 +58,7 @@ func (f *file) keepPlace() (err error) {
 	}()
 
 	if f.broken != nil {
-		return nil // the commit reports it, and bbolt can no longer read the file
+		return nil // the commit reports the error, and bbolt can no longer read the file
 	}
 	if f.bolt.readOnly {
 		if err := f.reopen(); err != nil {
@@ -73,7 +73,8 @@ func (f *file) keepPlace() (err error) {
 	return err
 }
 
-// rewrite copies the last committed content of the open file to a new file, which takes its place.
+// rewrite copies the committed content of the open file to a new file, which replaces the file at
+// the path.
 func (f *file) rewrite() error {
 	tmp := rewriting(f.path)
 	if err := copyTo(f.bolt.DB, tmp); err != nil {
@@ -96,8 +97,8 @@ func (f *file) rewrite() error {
 	return errors.Join(err, old.Close())
 }
 
-// reopen opens the file for writing as soon as its file system allows that. Until then the changes
-// are kept in memory.
+// reopen opens the file for writing as soon as its file system allows this. Until then, only memory
+// has the changes.
 func (f *file) reopen() error {
 	if err := f.bolt.unwritable(f.path); err != nil {
 		return err
@@ -105,7 +106,7 @@ func (f *file) reopen() error {
 
 	f.swap.Lock()
 	defer f.swap.Unlock()
-	if err := f.bolt.Close(); err != nil { // this drops its lock, which would block the next open
+	if err := f.bolt.Close(); err != nil { // Close drops bbolt's lock, which would block the next open
 		return err
 	}
 
@@ -120,15 +121,15 @@ func (f *file) reopen() error {
 	return b.unwritable(f.path)
 }
 
-// view runs a read transaction. The lock makes it safe while the writer exchanges the file. The
-// writer itself must not call it during that exchange.
+// view runs a read transaction. Its lock prevents the writer from replacing bolt in the meantime.
+// The writer must not call view while it replaces bolt.
 func (f *file) view(fn func(*bbolt.Tx) error) error {
 	f.swap.RLock()
 	defer f.swap.RUnlock()
 	return f.bolt.View(fn)
 }
 
-// update runs a transaction. After a panic in a transaction it starts no other.
+// update runs a write transaction. After a panic in a transaction, it runs no other transaction.
 func (f *file) update(fn func(*bbolt.Tx) error) (err error) {
 	if f.broken != nil {
 		return f.broken
@@ -141,7 +142,7 @@ func (f *file) update(fn func(*bbolt.Tx) error) (err error) {
 	return f.bolt.Update(fn)
 }
 
-// unwritten turns the error of a failed commit into a message with a hint.
+// unwritten converts the error of a failed commit to a message with a hint.
 func (f *file) unwritten(err error) error {
 	e := volume.Errorf(err, "cannot write the state database in %s: %v", f.dir, err)
 	var foreign *Foreign
@@ -149,7 +150,7 @@ func (f *file) unwritten(err error) error {
 	case errors.As(err, &foreign):
 		return foreign.refusal()
 	case f.broken != nil:
-		return e.WithHint("stop the agent, move state.db aside and start it again: it takes up what is mounted")
+		return e.WithHint("stop the agent, move state.db aside and start the agent again: it adopts the mounted volumes")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return e.WithHint("free space there, then ask again: %s", suggest.Command("df -h %s", f.dir))
 	case errors.Is(err, syscall.EROFS):

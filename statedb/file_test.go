@@ -20,7 +20,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// full makes a database with an entry in every bucket, and returns its path.
+// full makes a database with a value in every bucket, and returns its path.
 func full(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -49,7 +49,7 @@ func full(t *testing.T) string {
 	return path
 }
 
-// Reopening a file returns the values that were written.
+// TestReopen checks that a reopened file has the values that were written.
 func TestReopen(t *testing.T) {
 	path := full(t)
 	first := open(t, path, statedb.Options{})
@@ -89,7 +89,8 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// Deleting a volume deletes all its claims. Deleting a claim deletes only that claim.
+// TestClaimKeys checks that the deletion of a volume deletes all its claims. The deletion of a
+// claim deletes only that claim.
 func TestClaimKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db := open(t, path, statedb.Options{})
@@ -129,7 +130,8 @@ func peek(t *testing.T, path string, fn func(*bbolt.Tx) error) {
 	}
 }
 
-// The drawing in the package comment names the existing buckets and the form of their keys.
+// TestDrawing checks that the package comment lists the existing buckets and the form of their
+// keys.
 func TestDrawing(t *testing.T) {
 	src, err := os.ReadFile("statedb.go")
 	if err != nil {
@@ -176,7 +178,7 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
-// shaped reports whether a key has a form like "<one> 0x00 <other>" from the drawing. A word
+// shaped reports whether a key has a form like "<one> 0x00 <other>" in the package comment. A word
 // without brackets must match literally.
 func shaped(key, shape string) bool {
 	want, got := strings.Split(shape, " 0x00 "), strings.Split(key, "\x00")
@@ -191,7 +193,8 @@ func shaped(key, shape string) bool {
 	return true
 }
 
-// Open fails quickly with ErrLocked and the path if another process has locked the file.
+// TestLocked checks that Open fails soon, with ErrLocked and the path, if another process has
+// locked the file.
 func TestLocked(t *testing.T) {
 	path := full(t)
 	cmd := child(t, "hold", path)
@@ -234,7 +237,8 @@ func byType(all []volume.PluginDefinition) []volume.PluginDefinition {
 	return all
 }
 
-// A file from a release without registered plugins has none, but can store them.
+// TestRegisteredInOlderFile checks that a file of a release without registered plugins contains
+// none, and can store them.
 func TestRegisteredInOlderFile(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("registered")) })
@@ -248,8 +252,8 @@ func TestRegisteredInOlderFile(t *testing.T) {
 	equal(t, "after the deletion", len(statedb.Registered.All(again)), 0)
 }
 
-// A file from a newer release, or one that makes no sense, is refused with its path. Its content
-// does not change.
+// TestRefusedFiles checks that a file of a newer release, or with invalid content, is refused with
+// its path. Its content does not change.
 func TestRefusedFiles(t *testing.T) {
 	for name, tt := range map[string]struct {
 		plant func(*bbolt.Tx) error
@@ -299,7 +303,7 @@ func set(bucket, key, value string) func(*bbolt.Tx) error {
 	return func(tx *bbolt.Tx) error { return tx.Bucket([]byte(bucket)).Put([]byte(key), []byte(value)) }
 }
 
-// Checking a missing file does not create it.
+// TestCheckMakesNothing checks that Check does not create a missing file.
 func TestCheckMakesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	if err := statedb.Check(path); !errors.Is(err, os.ErrNotExist) {
@@ -310,8 +314,8 @@ func TestCheckMakesNothing(t *testing.T) {
 	}
 }
 
-// openDamaged opens files in a child process, because uncaught damage would end the process. It
-// writes one line for each file.
+// openDamaged opens files in a child process, because a panic over damage would end the process. It
+// prints one line for each file.
 func openDamaged(args []string) error {
 	for _, path := range args {
 		db, err := statedb.Open(path, statedb.Options{})
@@ -323,13 +327,13 @@ func openDamaged(args []string) error {
 				return err
 			}
 		}
-		_ = statedb.Check(path) // only has to return
+		_ = statedb.Check(path) // the call must only return
 	}
 	return nil
 }
 
-// If any page is damaged, Open returns an error with the path, or finds all volumes. It never ends
-// the process.
+// TestDamage damages each page in turn. Open returns an error with the path, or finds all volumes.
+// The process never ends.
 func TestDamage(t *testing.T) {
 	path := full(t)
 	var used int64

@@ -12,8 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzLog reads logs of arbitrary bytes. The valid lines count, up to the first invalid one. Those
-// lines alone are again the same log, and a line appended to them is valid. Memory use is bounded.
+// FuzzLog reads logs with any content. Lines are valid up to the first invalid one. These lines
+// alone are the same log, and a line that is appended to them is valid. The use of memory is
+// bounded.
 func FuzzLog(f *testing.F) {
 	line := func(text string) []byte {
 		return fmt.Appendf(nil, "%08x %s\n", crc32.ChecksumIEEE([]byte(text)), text)
@@ -55,7 +56,7 @@ func FuzzLog(f *testing.F) {
 		if len(more) != len(records)+1 || n != size+int64(len(line(good))) || more[len(records)].Generation != 7 || len(more[len(records)].Claims) != 2 {
 			t.Errorf("a line after %d records makes %d", len(records), len(more))
 		}
-		_, _ = statedb.Record([]byte(text)) // only has to return
+		_, _ = statedb.Record([]byte(text)) // the call must only return
 		_, _ = statedb.Claim([]byte(text))
 	})
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// An earlier release wrote the files in testdata. They never change.
+// An earlier release wrote the files in testdata. They must never change.
 //
-//   - state.db is a backup with a seal, which is also a database
-//   - state.log has lines that state.db lacks
-//   - state.txt has all keys and values of state.db
+//   - state.db is a backup with a seal, which is also a database.
+//   - state.log has lines that state.db lacks.
+//   - state.txt has all keys and values of state.db.
 
-// planted returns the path of a database with the bytes of the golden files.
+// planted copies files from testdata to a new directory, and returns the path of the database.
 func planted(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +36,7 @@ func planted(t *testing.T, names ...string) string {
 	return filepath.Join(dir, "state.db")
 }
 
-// dump returns all keys and values of a file as text, one to a line.
+// dump returns all keys and values of a file as text, one per line.
 func dump(t *testing.T, path string) string {
 	t.Helper()
 	var out strings.Builder
@@ -51,7 +51,7 @@ func dump(t *testing.T, path string) string {
 	return out.String()
 }
 
-// golden returns state.txt.
+// golden returns the content of state.txt.
 func golden(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/state.txt")
@@ -61,7 +61,8 @@ func golden(t *testing.T) string {
 	return string(raw)
 }
 
-// TestGoldenRead opens a database of an earlier release. Opening and closing it changes no value.
+// TestGoldenRead checks that a database of an earlier release can be opened, and that opening and
+// closing it changes no value.
 func TestGoldenRead(t *testing.T) {
 	path := planted(t, "state.db")
 	db, err := statedb.Open(path, statedb.Options{})
@@ -93,7 +94,7 @@ func TestGoldenRead(t *testing.T) {
 	equal(t, "the file after a stop", dump(t, path), golden(t))
 }
 
-// TestGoldenLog opens that database with its log. The records of the log are newer.
+// TestGoldenLog opens the database of an earlier release with its log, which has newer records.
 func TestGoldenLog(t *testing.T) {
 	db, err := statedb.Open(planted(t, "state.db", "state.log"), statedb.Options{})
 	if err != nil {
@@ -109,7 +110,7 @@ func TestGoldenLog(t *testing.T) {
 	}
 }
 
-// TestGoldenBackup reads the database as a backup.
+// TestGoldenBackup reads the database of an earlier release as a backup.
 func TestGoldenBackup(t *testing.T) {
 	raw, err := os.ReadFile("testdata/state.db")
 	if err != nil {
@@ -122,7 +123,8 @@ func TestGoldenBackup(t *testing.T) {
 	}
 }
 
-// TestGoldenWrite stores all values of that database in a new one. All bytes are the same.
+// TestGoldenWrite stores all values of an earlier release's database in a new one. All bytes must
+// be the same.
 func TestGoldenWrite(t *testing.T) {
 	old := open(t, planted(t, "state.db"), statedb.Options{})
 	db, path := fresh(t, statedb.Options{})

@@ -14,13 +14,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// copies is the number of attempts to copy a file before it counts as damaged. A copy can fail
-// because the agent writes to the file meanwhile.
+// copies is the maximum number of attempts to copy a file. A copy may be inconsistent, because the
+// agent writes to the file at the same time. If every attempt fails, the file counts as damaged.
 const copies = 3
 
-// Inspect reads a copy of the file and leaves the file unchanged. It therefore also works on a
-// read-only file system, and on a file that an agent has open, which it reports. The copy lies in
-// the directory for temporary files and is removed.
+// Inspect reads a copy of the file and leaves the file unchanged. It therefore works on a read-only
+// file system, and on a file that an agent has open. The result open reports the latter. Inspect
+// makes the copy in the directory for temporary files, and removes it.
 func Inspect(path string) (v View, open bool, err error) {
 	open = locked(filepath.Dir(path))
 	src, err := os.Open(path)
@@ -30,9 +30,10 @@ func Inspect(path string) (v View, open bool, err error) {
 	defer func() { err = errors.Join(err, src.Close()) }()
 
 	open = open || errors.Is(lock(src, syscall.LOCK_SH, 0), syscall.EWOULDBLOCK)
-	raw, _ := os.ReadFile(logPath(path)) // without a readable log, the agent does without it too
+	raw, _ := os.ReadFile(logPath(path)) // the agent also works without a readable log
 
-	// Read before the file, because changes that are committed meanwhile are in the file.
+	// Inspect reads the log before the file. Changes that are committed in between are then in the
+	// file.
 	lines, _ := readLog(raw)
 
 	for range copies {
@@ -82,7 +83,7 @@ func inspect(src *os.File, lines []volume.Record) (v View, err error) {
 	return v, err
 }
 
-// Check tests whether the file follows its own rules. The page structure must be sound, and every
+// Check checks whether the file follows its own rules. The page structure must be sound, and every
 // value must be readable. Every claim must have its volume, every storage volume must occur once,
 // and every record must be consistent. No path may be used twice. Check opens the file itself, so
 // no other process may use the file at the same time.

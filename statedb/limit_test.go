@@ -6,8 +6,9 @@ import (
 )
 
 // limited measures the memory that a test allocates. The returned function fails the test if that
-// is more than reading a file of some size may need. The limit is a fixed part for bbolt and the
-// walk, plus 400 bytes for each byte of the file, because the three bytes "{}," can encode a claim.
+// is too much for a file of the given size. The limit is a fixed number for bbolt and the check of
+// pages, plus 400 bytes for each byte of the file, because the three bytes "{}," can encode a
+// claim.
 func limited(t *testing.T) (within func(read int)) {
 	t.Helper()
 	const fixed, each = 64 << 20, 400

@@ -16,19 +16,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A commit waits for the disk twice. Some changes that the agent reports to people need not wait
-// that long. That a claim is mounted, or gone, must outlive the agent. It need not outlive the
-// host, because no mount does. The database appends such a record to a file beside it, without a
-// sync. The record gets into the database with the next commit, or within beginWithin. If the agent
-// is killed, its successor finds the record in that file. If a power cut destroys the file, the
-// committed state remains, as if the agent had died a moment earlier.
+// A commit waits for the disk twice. Some changes that the agent reports to callers need not wait
+// that long. An example is that a claim is mounted, or has ended. Such a change must survive the
+// end of the agent. It need not survive a crash of the host, because the mount does not survive
+// that either. The database appends the changed record to the log, a file beside the database,
+// without a sync. The next commit writes the record to the database, at most beginWithin later. If
+// the agent is killed, the next agent reads the record from the log. If a power cut destroys the
+// log, the committed state remains, as if the agent had been killed a moment earlier.
 //
-// Each line is a checksum (CRC-32, 8 hex digits), a space, and the JSON of a logged. A line counts
-// if the database has the same volume with a lower generation. All lines after a damaged or
-// incomplete one are ignored. Lines that were committed since are therefore harmless, and the file
-// is emptied from time to time. For the same reason, one generation must never stand for two
-// different records. A change that can still be refused is therefore not logged, and after a failed
-// commit memory continues from the generations that may be in the file.
+// Each line is a checksum (CRC-32, 8 hex digits), a space, and the JSON of a logged. A line is
+// valid only if the database has the same volume with a lower generation. Lines that were committed
+// later are therefore harmless. All lines after a damaged or incomplete one are ignored. The
+// database empties the log from time to time.
+//
+// One generation must never stand for two different records. The database therefore does not log a
+// change that can still be refused. After a failed commit, memory continues from the generations
+// that may be in the file.
 
 // logged is a record with its claims, as stored in a line of the log.
 type logged struct {
@@ -39,20 +42,21 @@ type logged struct {
 // logMost is the size in bytes above which the log is emptied, once all its lines are committed.
 const logMost = 1 << 20
 
-// claimsMost is the largest number of claims in a logged record. A line contains all claims of the
-// record, a commit only the changed ones. With more claims, a log line costs more than a commit.
+// claimsMost is the maximum number of claims in a logged record. A log line contains all claims of
+// the record, but a commit writes only the changed ones. With more claims, a log line costs more
+// than a commit.
 const claimsMost = 64
 
-// logFile is an open log, which has to stay at its path.
+// logFile is the open log. The file has to stay at its path.
 type logFile struct {
 	place
-	fault error // why there was no log at Open
+	fault error // the reason why Open could not open the log
 
 	writing sync.Mutex
 	f       *os.File    // nil if there is no log; changes then wait for a commit
-	info    os.FileInfo // of f
+	info    os.FileInfo // describes f
 	size    int64       // size of the valid lines, in bytes
-	broken  bool        // the file has invalid data after them
+	broken  bool        // the file has invalid data after the valid lines
 }
 
 // logPath returns the path of a database's log.
@@ -63,7 +67,7 @@ func openLog(path string, h home, warn func(string)) (*logFile, []volume.Record)
 	path = logPath(path)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if errors.Is(err, syscall.EROFS) {
-		raw, _ := os.ReadFile(path) // reported changes count even if nothing can be written
+		raw, _ := os.ReadFile(path) // reported changes count even if the log cannot be written
 		lines, _ := readLog(raw)
 		return &logFile{fault: err}, lines
 	}
@@ -74,7 +78,7 @@ func openLog(path string, h home, warn func(string)) (*logFile, []volume.Record)
 	raw, err := io.ReadAll(f)
 	info, serr := f.Stat()
 	if err := errors.Join(err, serr); err != nil {
-		_ = f.Close() // closing a file that was only read loses nothing
+		_ = f.Close() // the file was only read, so no data can be lost
 		return &logFile{fault: err}, nil
 	}
 
@@ -104,7 +108,7 @@ func readLog(raw []byte) (records []volume.Record, size int64) {
 	}
 }
 
-// replay returns the changes by which the log is newer than the database.
+// replay returns the changes in the log that are newer than the database.
 func replay(mem *state, lines []volume.Record) changes {
 	tx := newTx(mem, nil, nil)
 	for _, r := range lines {
@@ -115,7 +119,8 @@ func replay(mem *state, lines []volume.Record) changes {
 	return tx.own
 }
 
-// addAll appends the records of changes. It fails if there are changes that the log cannot hold.
+// addAll appends the changed records to the log. It fails if the log cannot hold one of the
+// changes.
 func (l *logFile) addAll(c changes) error {
 	for at := range c {
 		r := c.volume(at)
@@ -130,7 +135,7 @@ func (l *logFile) addAll(c changes) error {
 	return nil
 }
 
-// add appends a record. When it returns, the kernel has the data.
+// add appends a record. The data is with the kernel when add returns.
 func (l *logFile) add(r volume.Record) error {
 	if len(r.Claims) > claimsMost {
 		return errors.New("it has too many claims for the log")
@@ -160,7 +165,8 @@ func (l *logFile) add(r volume.Record) error {
 	return nil
 }
 
-// repair cuts off invalid data. The caller holds writing, or is still the only user of the log.
+// repair cuts off invalid data at the end of the log. The caller holds writing, or is still the
+// only user of the log.
 func (l *logFile) repair() {
 	if l.broken {
 		l.broken = l.f.Truncate(l.size) != nil
@@ -174,9 +180,9 @@ func (l *logFile) full() bool {
 	return l.size > logMost
 }
 
-// forget empties a log whose volumes the database never had. The agent may next restore volumes
-// with the same ids and registration times from notes, so the log must be empty on disk before
-// that.
+// forget empties a log whose volumes are not in the database. The agent may then restore volumes
+// with the same ids and registration times from notes. The log must therefore be empty on disk
+// before that.
 func (l *logFile) forget() error {
 	if l.f == nil || l.size == 0 {
 		return nil
@@ -189,7 +195,7 @@ func (l *logFile) forget() error {
 	return nil
 }
 
-// committed empties the log if it is larger than most. All its lines must be committed.
+// committed empties the log if it has more than most bytes. All its lines must be committed.
 func (l *logFile) committed(most int64) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -213,7 +219,7 @@ func (l *logFile) close() error {
 	return f.Close()
 }
 
-// keepPlace makes sure that the file at the path is the open log.
+// keepPlace ensures that the file at the path is the open log.
 func (l *logFile) keepPlace() error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
@@ -224,8 +230,8 @@ func (l *logFile) keepPlace() error {
 	return err
 }
 
-// rewrite copies the valid lines of the log to a new file, which replaces the missing one. The log
-// is never synced.
+// rewrite copies the valid lines of the log to a new file, which replaces the missing one. Like
+// every write to the log, it does not sync.
 func (l *logFile) rewrite() error {
 	lines := make([]byte, l.size)
 	if _, err := l.f.ReadAt(lines, 0); err != nil && !errors.Is(err, io.EOF) {

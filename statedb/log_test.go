@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// told makes a database that has reported the claims as mounted while no commit reached the disk.
-// It returns a copy of the files as they are at that moment.
+// told makes a database that has reported the claims as mounted before any commit reached the disk.
+// It returns a copy of its files at that moment.
 func told(t *testing.T, ids ...string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "state.db")
@@ -35,7 +35,7 @@ func told(t *testing.T, ids ...string) (path string) {
 }
 
 // died opens a database whose commits do not reach the disk, and makes some changes. It returns a
-// copy of the files after them.
+// copy of the files after the changes.
 func died(t *testing.T, path string, change func(*statedb.DB)) (dead string) {
 	t.Helper()
 	goOn := make(chan struct{})
@@ -94,8 +94,8 @@ func taken(db *statedb.DB, id string) bool {
 	return ok && c.State == volume.Mounted && c.Mount != nil && c.Mount.ID == 7
 }
 
-// Once a change is reported, it survives the agent, even if its commit was never completed. The
-// next agent sees it, and so does the one after that.
+// TestToldOutlives checks that a reported change survives the agent, even if its commit was never
+// completed. The next agent has the change, and so has the agent after that.
 func TestToldOutlives(t *testing.T) {
 	path := told(t, "a", "b")
 	s, _, err := statedb.Inspect(path)
@@ -119,8 +119,8 @@ func TestToldOutlives(t *testing.T) {
 	}
 }
 
-// A log line is ignored if its volume has since been changed, deleted, or replaced by another one
-// with the same id.
+// TestOldLog checks that a log line is ignored if its volume was changed or deleted later, or
+// replaced by another one with the same id.
 func TestOldLog(t *testing.T) {
 	for name, change := range map[string]func(*statedb.Tx){
 		"changed since": func(tx *statedb.Tx) {
@@ -144,7 +144,7 @@ func TestOldLog(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Remove(log); err != nil { // as a release without a log would leave it
+			if err := os.Remove(log); err != nil { // a release without a log would leave no log
 				t.Fatal(err)
 			}
 			db, err := statedb.Open(path, statedb.Options{})
@@ -169,8 +169,8 @@ func TestOldLog(t *testing.T) {
 	}
 }
 
-// If a log is cut off or damaged anywhere, the lines before that place count. Lines that are added
-// later count again.
+// TestDamagedLog checks a log that is cut off or damaged at any place. The lines before that place
+// are valid. Lines that are added later are valid, too.
 func TestDamagedLog(t *testing.T) {
 	path := told(t, "a", "b")
 	log := strings.TrimSuffix(path, ".db") + ".log"
@@ -208,7 +208,7 @@ func TestDamagedLog(t *testing.T) {
 		check("damaged in the first line", damaged, false, false)
 		check("cut in the second line", whole[:first+at], true, false)
 	}
-	// A line written by an agent that found the damage is not lost behind it.
+	// An agent that finds the damage does not lose the line that it then appends.
 	if err := errors.Join(os.WriteFile(path, bolt, 0o600), os.WriteFile(log, whole[:first+4], 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestDamagedLog(t *testing.T) {
 	check("zeros after the first line", append(bytes.Clone(whole[:first]), make([]byte, 4096)...), true, false)
 }
 
-// Without a log, a change is committed before it is reported.
+// TestNoLog checks that a change is committed before it is reported if there is no log.
 func TestNoLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	if err := os.Mkdir(strings.TrimSuffix(path, ".db")+".log", 0o700); err != nil {

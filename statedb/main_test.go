@@ -19,8 +19,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The test binary runs parts of itself as child processes: to hold a lock, to be killed, or to fill
-// a file system in a separate mount namespace.
+// The test binary runs some tests in child processes: to hold a lock, to be killed, or to fill a
+// file system in a separate mount namespace.
 const roleVar = "STATEDB_TEST_ROLE"
 
 var roles = map[string]func(args []string) error{
@@ -106,7 +106,7 @@ func put(r volume.Record) func(*statedb.Tx) error {
 	return func(tx *statedb.Tx) error { tx.PutVolume(r); return nil }
 }
 
-// saveNext returns Save in the form of Update, for changes that the next commit takes along.
+// saveNext returns Save with SaveWithNext, as a function of the same type as Update.
 func saveNext(db *statedb.DB) func(context.Context, func(*statedb.Tx) error) error {
 	return func(ctx context.Context, fn func(*statedb.Tx) error) error {
 		return db.Save(ctx, func(tx *statedb.Tx) volume.Saving {
@@ -116,7 +116,7 @@ func saveNext(db *statedb.DB) func(context.Context, func(*statedb.Tx) error) err
 	}
 }
 
-// saveVolume saves the record of a volume, as the agent does after a step.
+// saveVolume saves the record of a volume, as the agent does after each step.
 func saveVolume(ctx context.Context, db *statedb.DB, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	return db.Save(ctx, func(tx *statedb.Tx) volume.Saving {
 		r, ok := tx.Volume(id)
@@ -138,7 +138,7 @@ func do(t testing.TB, change func(context.Context, func(*statedb.Tx) error) erro
 	}
 }
 
-// copied returns a copy of the file, as a crash at this moment would leave it.
+// copied returns the path of a copy of the file, as a crash at this moment would leave the file.
 func copied(t *testing.T, path string) string {
 	t.Helper()
 	raw, err := os.ReadFile(path)
@@ -163,7 +163,7 @@ func ids(t *testing.T, path string) map[string]bool {
 	return got
 }
 
-// gate is a tap that stops the writer before each commit until the test lets it pass.
+// gate is a Tap that stops the writer before each commit until the test lets it continue.
 type gate struct{ arrived, pass chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{}, 1024), make(chan struct{})} }
@@ -184,7 +184,7 @@ func equal(t *testing.T, what string, got, want any) {
 	}
 }
 
-// hold opens the database and keeps it open until its input ends.
+// hold opens the database and keeps it open until standard input ends.
 func hold(args []string) error {
 	db, err := statedb.Open(args[0], statedb.Options{})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// load reads the whole file, creates the buckets of a new one, and migrates an older one. If it
-// refuses a file, it has not written to it.
+// load reads the whole file. It creates the buckets of a new file, and migrates an older file. If
+// it refuses a file, it has not changed the file.
 func load(b *backups, o Options, steps []migration) (s *state, err error) {
 	defer guard(func(p any) { err = nonsense{fmt.Errorf("it cannot be read: %v", p)} })()
 	known, found := schemaOf(steps), 0
@@ -55,7 +55,7 @@ func migrate(b *backups, o Options, from int, steps []migration) error {
 		return fmt.Errorf("cannot keep a copy before the migration from schema %d; free %d bytes beside it: %w", from, bolt.used(), err)
 	}
 	if err := b.rotate(); err != nil {
-		// The migration can proceed, because keep has just made a copy.
+		// The migration can continue, because keep has just made a copy.
 		o.Warn(fmt.Sprintf("cannot make a copy of %s before its migration: %v", path, err))
 	}
 
@@ -78,9 +78,9 @@ func migrate(b *backups, o Options, from int, steps []migration) error {
 	return nil
 }
 
-// keep copies the open file to <path>.schema-N and syncs it. It never overwrites an existing copy.
-// If a copy with the same content exists, keep makes no second one. Different content gets another
-// name.
+// keep copies the open file to <path>.schema-N and syncs the copy. It never overwrites a file. If a
+// copy with the same content exists, keep makes no second one. If a copy with other content exists,
+// the new copy gets another name.
 func keep(b *bbolt.DB, path string, n int) (err error) {
 	name := fmt.Sprintf("%s.schema-%d", path, n)
 	tmp := name + ".tmp"
@@ -105,7 +105,7 @@ func keep(b *bbolt.DB, path string, n int) (err error) {
 	}
 }
 
-// sumOf returns a checksum of a file.
+// sumOf returns the SHA-256 checksum of a file.
 func sumOf(path string) (sum [sha256.Size]byte, err error) {
 	f, err := os.Open(path)
 	if err != nil {

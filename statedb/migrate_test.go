@@ -20,8 +20,8 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// rename is a migration that renames every volume. It fails if an earlier migration did not run, or
-// if it has run itself.
+// rename returns a migration that renames every volume. It fails if an earlier migration did not
+// run, or if it already ran itself.
 func rename(from, to string) statedb.Step {
 	return func(tx *bbolt.Tx) error {
 		b := tx.Bucket([]byte("volumes"))
@@ -47,7 +47,7 @@ func rename(from, to string) statedb.Step {
 
 var steps = []statedb.Step{rename("", "two"), rename("two", "three"), rename("three", "four")}
 
-// names returns the common name of all volumes in a file, after migrations.
+// names returns the common name of all volumes in a file after the migrations.
 func names(t *testing.T, path string, steps ...statedb.Step) string {
 	t.Helper()
 	db, err := statedb.OpenMigrating(path, statedb.Options{}, steps...)
@@ -68,7 +68,7 @@ func names(t *testing.T, path string, steps ...statedb.Step) string {
 	return got[0]
 }
 
-// kept returns the suffixes of the files that were kept before migrations.
+// kept returns the suffixes of the files that migrations kept.
 func kept(t *testing.T, path string) []string {
 	t.Helper()
 	found, err := filepath.Glob(path + ".*")
@@ -81,7 +81,8 @@ func kept(t *testing.T, path string) []string {
 	return found
 }
 
-// Migrations run in order, and the file before them is kept. A second start has nothing to migrate.
+// TestMigrations checks that migrations run in order, and that the file before them is kept. A
+// second start migrates nothing.
 func TestMigrations(t *testing.T) {
 	path := full(t)
 	for range 2 {
@@ -102,8 +103,8 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-// A kept file is never overwritten. Repeating the migration of the same file keeps no new file. The
-// migration of a different file keeps one under another name.
+// TestKeptStays checks that a kept file is never overwritten. A repeated migration of the same file
+// keeps no second file. The migration of a different file keeps one under another name.
 func TestKeptStays(t *testing.T) {
 	path := full(t)
 	old := copied(t, path)
@@ -132,8 +133,8 @@ func TestKeptStays(t *testing.T) {
 	}
 }
 
-// A failed migration leaves the file as the previous migration left it, and the next start
-// continues from there.
+// TestMigrationFails checks that a failed migration leaves the file as the previous migration left
+// it. The next start continues from there.
 func TestMigrationFails(t *testing.T) {
 	path := full(t)
 	broken := func(tx *bbolt.Tx) error {
@@ -158,7 +159,7 @@ func TestMigrationFails(t *testing.T) {
 	equal(t, "kept", kept(t, path), []string{".schema-1", ".schema-2"})
 }
 
-// migrateAndDie migrates a file and kills itself the n-th time that a point is reached.
+// migrateAndDie migrates a file and kills itself when it reaches a point for the n-th time.
 func migrateAndDie(args []string) error {
 	n, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -173,9 +174,9 @@ func migrateAndDie(args []string) error {
 	return err
 }
 
-// After a kill at any point of a series of migrations, the next start completes it.
+// TestMigrationKilled checks that the next start completes migrations after a kill at any point.
 func TestMigrationKilled(t *testing.T) {
-	points := 1 + 2*len(steps) // Kept, and two points for each migration
+	points := 1 + 2*len(steps) // the point Kept, and two points for each migration
 	for n := 1; n <= points+1; n++ {
 		path := full(t)
 		err := child(t, "migrate", path, strconv.Itoa(n)).Run()
@@ -193,7 +194,7 @@ func TestMigrationKilled(t *testing.T) {
 	t.Logf("%d points", points)
 }
 
-// migrateFull migrates a file on a file system without room for its copy.
+// migrateFull migrates a file on a file system that has no space for a copy of it.
 func migrateFull(args []string) error {
 	dir := args[0]
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -232,7 +233,7 @@ func migrateFull(args []string) error {
 	return errors.Join(db.Close(), unix.Unmount(dir, 0))
 }
 
-// Without room for the copy, the migration does not start.
+// TestMigrationDiskFull checks that a migration does not start if there is no space for the copy.
 func TestMigrationDiskFull(t *testing.T) {
 	inNamespace(t, "migrate-full", t.TempDir(), full(t))
 }

@@ -13,7 +13,7 @@ func exists(path string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// syncDir makes the names in a directory durable.
+// syncDir syncs a directory, so that the names in it are durable.
 func syncDir(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
@@ -25,7 +25,7 @@ func syncDir(dir string) error {
 	return nil
 }
 
-// setAside renames a file to <file>.<kind>-<UTC time>, and adds a number if that name is in use.
+// setAside renames a file to <file>.<kind>-<UTC time>. It appends a number if that name is in use.
 func setAside(path, kind string) (kept string, err error) {
 	at := time.Now().UTC().Format("20060102T150405Z")
 	kept = fmt.Sprintf("%s.%s-%s", path, kind, at)
@@ -35,10 +35,10 @@ func setAside(path, kind string) (kept string, err error) {
 	return kept, os.Rename(path, kept)
 }
 
-// rewriting returns the temporary name of the file that will replace path.
+// rewriting returns the temporary name of the new file that will replace the file at path.
 func rewriting(path string) string { return path + ".new" }
 
-// createNew creates a file. It replaces one that a killed agent left there.
+// createNew creates a file. It replaces a file that a killed agent left at the path.
 func createNew(path string) (*os.File, error) {
 	if err := remove(path); err != nil {
 		return nil, err
@@ -54,7 +54,8 @@ func remove(path string) error {
 	return nil
 }
 
-// lock waits for a lock. The error wraps EWOULDBLOCK if another process keeps it.
+// lock waits for a lock on a file. The error wraps EWOULDBLOCK if another process still holds the
+// lock after wait.
 func lock(f *os.File, how int, wait time.Duration) error {
 	const poll = 20 * time.Millisecond
 	for end := time.Now().Add(wait); ; {

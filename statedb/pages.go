@@ -14,15 +14,15 @@ import (
 )
 
 // A bbolt file is a tree of pages that refer to each other by number. bbolt trusts these numbers.
-// For example, a page that is its own child makes bbolt allocate memory until the process is
-// killed. A backup may come from another machine, and a disk can damage the agent's file. The agent
-// therefore checks every file before bbolt opens it:
+// For example, a page that is its own child makes bbolt allocate memory until the kernel kills the
+// process. A backup may come from another machine, and a disk can damage the agent's file. The
+// agent therefore checks every file before bbolt opens it:
 //
-//   - the tree contains no page twice, no page from the list of free pages, and no page beyond the
-//     end of the file
-//   - keys and values lie within their page, one after the other, so together they are never larger
-//     than the file
-//   - keys ascend, so that no record hides another
+//   - The tree contains no page twice, no page from the list of free pages, and no page after the
+//     end of the file.
+//   - Keys and values are inside their page and do not overlap, so together they are never larger
+//     than the file.
+//   - Keys are in ascending order, so that no record hides another.
 //
 // The check maps the file and needs one bit of memory for each page. It follows the page layout in
 // go.etcd.io/bbolt/internal/common.
@@ -33,7 +33,7 @@ const (
 
 	headerSize   = 16 // id uint64, flags uint16, count uint16, overflow uint32
 	elementSize  = 16 // size of an element of a branch or leaf page
-	metaSummed   = 56 // bytes of a meta page that its checksum covers
+	metaSummed   = 56 // number of bytes of a meta page that the checksum covers
 	metaSize     = metaSummed + 8
 	leastPage    = 1 << 10 // bytes; bbolt accepts no smaller ones
 	largestPage  = 1 << 16 // bytes; the largest page size of any kernel
@@ -42,21 +42,22 @@ const (
 	flagFreelist = 0x10
 	flagBucket   = 0x01 // flag of an element
 
-	// deepest limits the number of pages from the root to a leaf. Even a large file has only a few
-	// levels, because bbolt splits a page only when it is full.
+	// deepest is the maximum number of pages from the root to a leaf. Even a large file has only a
+	// few levels, because bbolt splits a page only when it is full.
 	deepest = 64
 )
 
-// pages is the state of a check of a file's pages.
+// pages is the state while a file's pages are checked.
 type pages struct {
 	data  []byte // the mapped file
 	size  uint64 // size of a page, in bytes
-	count uint64 // number of pages that the file claims to use
+	count uint64 // number of pages that the meta page states
 	seen  []uint64
 }
 
-// checkPages checks a file. The size is in bytes. It returns a nonsense error for an invalid file.
-// The error wraps bbolt's ErrInvalid if bbolt would not recognize the file at all.
+// checkPages checks the pages of a file with the given size in bytes. It returns a nonsense error
+// for an invalid file. The error wraps bbolt's ErrInvalid if bbolt would not recognize the file at
+// all.
 func checkPages(f *os.File, size int64) (err error) {
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(size), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
@@ -81,7 +82,7 @@ func checkPages(f *os.File, size int64) (err error) {
 // meta is the content of a meta page.
 type meta struct{ pageSize, root, freelist, pages, txid uint64 }
 
-// metaAt reads the meta page at an offset. If there is no valid one, ok is false.
+// metaAt reads the meta page at an offset. ok is false if there is no valid one.
 func metaAt(data []byte, at uint64) (m meta, ok bool) {
 	if at+headerSize+metaSize > uint64(len(data)) {
 		return m, false
@@ -99,7 +100,7 @@ func metaAt(data []byte, at uint64) (m meta, ok bool) {
 	}, true
 }
 
-// metaOf finds the meta page that bbolt would use, which is the newer of two valid ones.
+// metaOf returns the meta page that bbolt would use. If both are valid, it is the newer one.
 func metaOf(data []byte) (p pages, root, free uint64, err error) {
 	first, ok := metaAt(data, 0)
 	for size := uint64(leastPage); !ok && size <= largestPage; size *= 2 {
@@ -139,10 +140,10 @@ type page struct {
 	id    uint64
 	flags uint16
 	count uint64
-	body  []byte // including the header
+	body  []byte // the content, including the header
 }
 
-// take returns a page and marks it as used. A page that was used before is an error.
+// take returns a page and marks it as used. It returns an error if the page was already marked.
 func (p *pages) take(id uint64) (page, error) {
 	const metas = 2
 	if id < metas || id >= p.count {
@@ -212,8 +213,8 @@ func (p *pages) branch(at page, depth int) error {
 	return nil
 }
 
-// leaf checks a page of keys and values, or a small bucket that is stored inside a value. Such an
-// inline bucket has depth 0 and cannot contain buckets.
+// leaf checks a page of keys and values, or an inline bucket. An inline bucket is a small bucket
+// that is stored inside a value. It has depth 0 and cannot contain buckets.
 func (p *pages) leaf(at page, depth int) error {
 	var last []byte
 	end := headerSize + at.count*elementSize
@@ -243,8 +244,8 @@ func (p *pages) leaf(at page, depth int) error {
 	return nil
 }
 
-// bucket checks a value that represents a bucket. The value holds either the number of the bucket's
-// root page or a small page of its own.
+// bucket checks a value that stands for a bucket. The value contains either the number of the
+// bucket's root page or an inline bucket.
 func (p *pages) bucket(id uint64, value []byte, depth int) error {
 	const bucketSize = 16 // root uint64, sequence uint64
 	if len(value) < bucketSize || depth == 0 {
@@ -261,7 +262,7 @@ func (p *pages) bucket(id uint64, value []byte, depth int) error {
 	return p.leaf(page{id: id, flags: flagLeaf, count: uint64(binary.NativeEndian.Uint16(inline[10:])), body: inline}, 0)
 }
 
-// element returns the entry for key i of a page.
+// element returns the bytes of element i of a page.
 func (at page) element(i uint64) (e []byte, ok bool) {
 	from := headerSize + i*elementSize
 	if from+elementSize > uint64(len(at.body)) {
@@ -270,8 +271,8 @@ func (at page) element(i uint64) (e []byte, ok bool) {
 	return at.body[from : from+elementSize], true
 }
 
-// value returns the data of element i. The data must start at or after end. value then moves end
-// behind the data.
+// value returns the data of element i. The data must start at or after *end. value then sets *end
+// to the end of the data.
 func (at page) value(i uint64, pos uint32, size uint64, end *uint64) (v []byte, ok bool) {
 	from := headerSize + i*elementSize + uint64(pos)
 	if from < *end || from+size > uint64(len(at.body)) {
@@ -295,7 +296,7 @@ func (p *pages) freelist(id uint64) error {
 		return fmt.Errorf("page %d is no list of free pages (flags %#x)", id, at.flags)
 	}
 
-	const idSize, counted = 8, 0xFFFF // if the count does not fit into 16 bits, the first entry holds it
+	const idSize, counted = 8, 0xFFFF // if the count exceeds 16 bits, the first entry holds it
 	n, ids := at.count, at.body[headerSize:]
 	if n == counted {
 		n, ids = binary.NativeEndian.Uint64(ids), ids[idSize:]

@@ -18,9 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// crafted returns files that must not be passed to bbolt. Most of them would make it allocate
-// memory without end, or read memory outside the file. The field says is part of the expected
-// error.
+// crafted returns files that bbolt must not open. Most of them would make bbolt allocate memory
+// without limit, or read memory outside the file. says is part of the expected error.
 func crafted(t testing.TB) map[string]struct {
 	raw  []byte
 	says string
@@ -61,8 +60,8 @@ func crafted(t testing.TB) map[string]struct {
 	}
 }
 
-// craftable returns a file that has a bucket with its own leaf page. It also returns the numbers of
-// the root page and of that leaf page.
+// craftable returns a file that contains a bucket with its own leaf page. It also returns the
+// numbers of the root page and of that leaf page.
 func craftable(t testing.TB) (raw []byte, root, page int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "plain.db")
@@ -99,8 +98,8 @@ func craftable(t testing.TB) (raw []byte, root, page int) {
 	return raw, root, page
 }
 
-// Files with invalid pages are refused as a backup, by inspect, and at the start. Memory use is
-// bounded: the child process can allocate at most 1 GiB.
+// TestCrafted checks that files with invalid pages are refused as a backup, by Inspect, and at the
+// start. The use of memory is bounded, because the child process can allocate at most 1 GiB.
 func TestCrafted(t *testing.T) {
 	dir := t.TempDir()
 	for name, tt := range crafted(t) {
@@ -121,7 +120,7 @@ func TestCrafted(t *testing.T) {
 	}
 }
 
-// readCrafted passes a file to each function that reads files, with little memory. It prints their
+// readCrafted passes a file to each function that reads files, with little memory, and prints the
 // errors.
 func readCrafted(args []string) error {
 	const most = 1 << 30 // bytes; bbolt maps 256 MiB for each open file
@@ -151,7 +150,7 @@ func readCrafted(args []string) error {
 	return db.Close()
 }
 
-// FuzzBackup checks that any bytes are read or refused in bounded memory.
+// FuzzBackup checks that a backup with any content is read or refused with bounded memory.
 func FuzzBackup(f *testing.F) {
 	debug.SetMemoryLimit(512 << 20)
 	for _, tt := range crafted(f) {

@@ -12,24 +12,24 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The agent keeps its files open. A person or a program may still remove or replace them, and
-// changes that the agent then writes would be lost at its next start. The lock is therefore on the
-// directory, which outlives the files in it. Before each commit and each line of the log, the agent
-// compares the file at the path with the open one:
+// The agent keeps its files open. An operator or a program may still remove or replace them.
+// Changes that the agent then writes to the open files would be lost at its next start. The lock is
+// therefore on the directory, which outlives the files in it. Before each commit and each line of
+// the log, the agent compares the file at the path with the open one:
 //
-//	the same      nothing to do
-//	gone          the agent writes it again, from the open file
+//	the same      the agent does nothing
+//	missing       the agent writes the file again, with the content of the open file
 //	another one   the agent renames it to <file>.foreign-<UTC time> and writes its own file
-//	              again. Intents are refused until the agent is restarted, because a person
-//	              has to decide which of the two files counts
+//	              again. Intents are refused until the agent is restarted, because an operator
+//	              must decide which of the two files is right
 //
 // An idle agent makes the same comparison every tendEvery.
 
-// Foreign is the fault of a database whose file or log was replaced while it was open. Intents are
+// Foreign is the error of a database whose file or log was replaced while it was open. Intents are
 // refused until the agent is restarted.
 type Foreign struct {
 	Path string // the file that was replaced
-	Kept string // the new name of the file that was found at Path
+	Kept string // the new name of the file that replaced it
 }
 
 // Error implements error.
@@ -50,7 +50,7 @@ type home struct {
 // lockHome opens the directory of a database and locks it. Only one process at a time can then open
 // the database, even if its files are removed or replaced. The descriptor is closed on exec, so
 // plugins do not inherit the lock. If the file system cannot lock directories (NFS), only the lock
-// on the file remains.
+// on the file protects the database.
 func lockHome(path string, wait time.Duration) (h home, err error) {
 	dir := filepath.Dir(path)
 	if h.File, err = os.Open(dir); err != nil {
@@ -85,7 +85,7 @@ func locked(dir string) bool {
 	}
 
 	err = lock(f, syscall.LOCK_SH, 0)
-	_ = f.Close() // closing a file that was only read loses nothing
+	_ = f.Close() // the directory was only read, so no data can be lost
 	return errors.Is(err, syscall.EWOULDBLOCK)
 }
 
@@ -98,7 +98,7 @@ const (
 	replaced
 )
 
-// look compares the file at a path in the directory with the open one.
+// look compares the file at a path in the directory with the open file.
 func (h home) look(path string, open os.FileInfo) (standing, error) {
 	dir := filepath.Dir(path)
 	if now, err := os.Stat(dir); err != nil || !os.SameFile(now, h.info) {
@@ -124,7 +124,7 @@ type place struct {
 	warn func(string)
 
 	mu      sync.Mutex
-	foreign *Foreign // the file that was found at the path
+	foreign *Foreign // the file that replaced the open one; nil if there is none
 }
 
 // Foreign returns the file that replaced the open one, or nil.
@@ -134,8 +134,8 @@ func (p *place) Foreign() *Foreign {
 	return p.foreign
 }
 
-// keep makes sure that the file at the path is the open one. If it was not, rewrite writes the open
-// file again.
+// keep ensures that the file at the path is the open one. If the file at the path is missing or
+// another one, keep calls rewrite, which writes the open file again.
 func (p *place) keep(open os.FileInfo, rewrite func() error) (was standing, err error) {
 	was, err = p.home.look(p.path, open)
 	switch {

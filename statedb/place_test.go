@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// heard collects the warnings that a database sends about its files.
+// heard collects the warnings of a database about its files.
 type heard struct {
 	mu    sync.Mutex
 	words []string
@@ -33,7 +33,7 @@ func (h *heard) all() string {
 	return strings.Join(h.words, "\n")
 }
 
-// held opens a database with one volume. The test must close it.
+// held opens a database with one volume. The caller must close the database.
 func held(t *testing.T) (*statedb.DB, string, *heard) {
 	t.Helper()
 	path, said := filepath.Join(t.TempDir(), "state.db"), &heard{}
@@ -52,8 +52,8 @@ func closed(t *testing.T, db *statedb.DB) {
 	}
 }
 
-// If the files of an open database are removed, it writes them again: before the next change, while
-// it is idle, and at Close.
+// TestRemovedWhileOpen checks that an open database writes its removed files again: before the next
+// change, while it is idle, and at Close.
 func TestRemovedWhileOpen(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*testing.T, *statedb.DB)
@@ -84,7 +84,7 @@ func TestRemovedWhileOpen(t *testing.T) {
 	}
 }
 
-// A backup can be made after the file was written again.
+// TestBackupAfterRewrite checks that a backup can be made after the file was written again.
 func TestBackupAfterRewrite(t *testing.T) {
 	db, path, _ := held(t)
 	defer closed(t, db)
@@ -101,7 +101,8 @@ func TestBackupAfterRewrite(t *testing.T) {
 	}
 }
 
-// The rewritten log contains the lines that were not yet committed.
+// TestRemovedLogKeepsLines checks that the rewritten log contains the lines that were not
+// committed.
 func TestRemovedLogKeepsLines(t *testing.T) {
 	g := newGate()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -154,8 +155,8 @@ func TestRemovedLogKeepsLines(t *testing.T) {
 
 func logOf(path string) string { return strings.TrimSuffix(path, ".db") + ".log" }
 
-// A file that replaces an open one is set aside, and the open one is written again. Effects still
-// get into the file, and intents are refused.
+// TestReplacedWhileOpen checks that a file that replaces an open one is renamed, and that the open
+// file is written again. Events can still be stored, but updates are refused.
 func TestReplacedWhileOpen(t *testing.T) {
 	for _, which := range []string{"state.db", "state.log"} {
 		t.Run(which, func(t *testing.T) {
@@ -180,7 +181,7 @@ func TestReplacedWhileOpen(t *testing.T) {
 			want := map[string]bool{"before": true, "happened": true}
 			equal(t, "as a crash now would leave it", ids(t, copied(t, path)), want)
 
-			// The agent sets aside only one file. It does not fight a process that replaces the
+			// The agent renames only one file. It does not compete with a process that replaces the
 			// file again.
 			if err := os.WriteFile(target+"x", []byte("again"), 0o600); err != nil {
 				t.Fatal(err)
@@ -197,7 +198,7 @@ func TestReplacedWhileOpen(t *testing.T) {
 	}
 }
 
-// A change that discovers the replaced file is refused, too.
+// TestReplacedBeforeChange checks that the update that discovers the replaced file is also refused.
 func TestReplacedBeforeChange(t *testing.T) {
 	db, path, _ := held(t)
 	defer closed(t, db)
@@ -211,7 +212,8 @@ func TestReplacedBeforeChange(t *testing.T) {
 	equal(t, "as a crash now would leave it", ids(t, copied(t, path)), map[string]bool{"before": true})
 }
 
-// If the data dir was moved away, changes are refused, because the next start would not see them.
+// TestMovedWhileOpen checks that changes are refused after the data dir was moved, because the next
+// start would not find them.
 func TestMovedWhileOpen(t *testing.T) {
 	db, path, _ := held(t)
 	dir := filepath.Dir(path)
@@ -234,7 +236,8 @@ func TestMovedWhileOpen(t *testing.T) {
 	closed(t, db)
 }
 
-// Only one process at a time can use a data dir, even if the files in it are removed.
+// TestLockedWithoutFiles checks that only one process at a time can use a data dir, even if its
+// files are removed.
 func TestLockedWithoutFiles(t *testing.T) {
 	path := full(t)
 	cmd := child(t, "hold", path)

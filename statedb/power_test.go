@@ -18,8 +18,8 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// powerCut makes changes on its own ext4 until that file system is shut down. Unsynced data is lost
-// at that moment. After the next mount has replayed the journal, the file contains every
+// powerCut makes changes on its own ext4 until that file system is shut down, which loses all
+// unsynced data. When the next mount has replayed the journal, the file must contain every
 // acknowledged change, and no incomplete one.
 func powerCut(args []string) error {
 	dir := args[0]
@@ -51,7 +51,7 @@ func mountImage(image, at string) error {
 	return nil
 }
 
-// cutOnce runs one round and adds the acknowledged changes to acked.
+// cutOnce runs one round and adds its acknowledged changes to acked.
 func cutOnce(image, at string, round int, acked map[string]bool) error {
 	if err := mountImage(image, at); err != nil {
 		return err
@@ -63,7 +63,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 		switch n := commits.Add(1); {
 		case n == int64(20+7*round):
 			close(cut)
-		case n == 9 && round%2 == 1: // the next commit must write the file again
+		case n == 9 && round%2 == 1: // the next commit must write the removed file again
 			_ = os.Remove(path)
 		}
 	}})
@@ -116,12 +116,12 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 		if len(r.Claims) != 2 {
 			err = errors.Join(err, fmt.Errorf("%s has %d claims", r.Volume.ID, len(r.Claims)))
 		}
-		acked[r.Volume.ID] = true // must also survive the next rounds
+		acked[r.Volume.ID] = true // the change must also survive the next rounds
 	}
 	return errors.Join(err, again.Close(), unix.Unmount(at, 0))
 }
 
-// readCopies reads each automatic copy by its final name. A copy gets that name only after its
+// readCopies reads each automatic copy under its final name. A copy gets that name only after a
 // sync.
 func readCopies(db *statedb.DB, dir string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "state.copy-?"))
@@ -141,7 +141,7 @@ func readCopies(db *statedb.DB, dir string) error {
 	return nil
 }
 
-// shutDown ends a file system without a flush, like a power cut.
+// shutDown shuts down a file system without a flush, like a power cut.
 func shutDown(at string) error {
 	const shutdown, noFlush = 0x8004587d, 2
 	f, err := os.Open(at)

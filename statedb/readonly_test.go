@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// readOnly opens a database on a read-only file system, and then makes the file system writable.
+// readOnly opens a database on a read-only file system, and then makes that file system writable.
 func readOnly(args []string) error {
 	at, ctx := filepath.Join(args[0], "mnt"), context.Background()
 	if err := errors.Join(os.Mkdir(at, 0o700), syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),

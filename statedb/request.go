@@ -6,7 +6,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// verb is the method of DB by which a change was requested.
+// verb is the method of DB that requested a change.
 type verb int
 
 const (
@@ -15,12 +15,12 @@ const (
 	save
 )
 
-// request is a change on its way through the writer.
+// request is a change that the writer has to make.
 type request struct {
 	verb   verb
 	fn     func(*Tx) error
-	saving volume.Saving // of a save: the last result of its function
-	own    changes       // made by the last run
+	saving volume.Saving // for a save: the last result of its function
+	own    changes       // made by the last run of the function
 	done   chan error    // buffered
 }
 
@@ -38,10 +38,10 @@ func (r *request) run(tx *Tx) error {
 // urgent reports whether the change must be in the log, or committed, before a reader can see it.
 func (r *request) urgent() bool { return r.verb == save && r.saving != volume.SaveWithNext }
 
-// health counts the commits.
+// health counts the commits and stores the error of the last one.
 type health struct {
 	commits, failures atomic.Uint64
-	last              atomic.Pointer[error] // of the last commit; nil if it succeeded
+	last              atomic.Pointer[error] // error of the last commit; nil if it succeeded
 }
 
 // Commits returns the number of commits since Open.

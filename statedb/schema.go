@@ -15,23 +15,25 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// buckets lists the buckets of a new file. The others are created with their first value.
+// buckets lists the buckets that a new file gets. Each other bucket is created with its first
+// value.
 var buckets = []string{bucketMeta, "volumes", bucketClaims, "plugins", "debts"}
 
 // migration converts a file from one schema to the next.
 type migration struct {
-	what string // purpose of the migration, for the error
+	what string // purpose of the migration, for error messages
 	run  func(*bbolt.Tx) error
 }
 
-// migrations lists the migrations in order. The first converts schema 1 to 2. So far there is only
-// one schema, so the list is empty.
+// migrations lists all migrations in order. The first converts schema 1 to 2. There is only one
+// schema so far, so the list is empty.
 var migrations []migration
 
-// schemaOf returns the schema after the last of the migrations.
+// schemaOf returns the schema of a file after all steps.
 func schemaOf(steps []migration) int { return 1 + len(steps) }
 
-// schema returns the schema of a file, or 0 for a new file. It refuses a schema newer than known.
+// schema returns the schema of a file, or 0 for a new file. It returns an error for a schema above
+// known.
 func schema(tx *bbolt.Tx, known int) (int, error) {
 	if k, _ := tx.Cursor().First(); k == nil {
 		return 0, nil
@@ -102,7 +104,7 @@ func read(tx *bbolt.Tx) (*state, error) {
 		if !ok || !known || alloc != c.Alloc {
 			return fmt.Errorf("claim %q belongs to no volume", key)
 		}
-		r.Claims[alloc] = c // read owns the map until it returns
+		r.Claims[alloc] = c // no other code uses the map before read returns it
 		return nil
 	}))
 
@@ -113,7 +115,7 @@ func read(tx *bbolt.Tx) (*state, error) {
 	return s, errors.Join(errs...)
 }
 
-// addVolume adds a record of the file, still without its claims.
+// addVolume adds a record from the file. read adds its claims later.
 func (s *state) addVolume(key string, r volume.Record) error {
 	if r.Volume.ID != key {
 		return fmt.Errorf("volume %q is stored under %q", r.Volume.ID, key)
@@ -152,7 +154,7 @@ func each(tx *bbolt.Tx, bucket string, fn func(key string, raw []byte) error) er
 	return errors.Join(append(errs, err)...)
 }
 
-// stored holds the claims of each volume as the file has them.
+// stored holds the claims of each volume as they are in the file.
 type stored map[string]map[string]volume.Claim
 
 // storedIn returns the claims of a state that was just read from the file.
@@ -162,7 +164,7 @@ func storedIn(s *state) stored {
 	return on
 }
 
-// save writes changes in the order of their keys, so that keys on the same page are written
+// save writes changes in the order of their keys, so that changes to the same page are written
 // together.
 func (on stored) save(tx *bbolt.Tx, c changes) error {
 	order := slices.SortedFunc(maps.Keys(c), func(a, b address) int {
@@ -180,9 +182,9 @@ func (on stored) save(tx *bbolt.Tx, c changes) error {
 	return errors.Join(errs...)
 }
 
-// saveClaims writes only those claims of a volume that differ from the file. So a commit does not
-// grow with the number of claims. A stored record is never modified in place, so claims that
-// compare equal are the same.
+// saveClaims writes only those claims of a volume that differ from the file. The size of a commit
+// thus does not depend on the number of claims. Stored records are never modified in place, so
+// claims that compare equal are the same.
 func (on stored) saveClaims(tx *bbolt.Tx, id string, r *volume.Record) error {
 	var now map[string]volume.Claim
 	if r != nil {
@@ -207,7 +209,7 @@ func (on stored) saveClaims(tx *bbolt.Tx, id string, r *volume.Record) error {
 
 func claimAddress(id, alloc string) address { return address{bucketClaims, id + "\x00" + alloc} }
 
-// written notes that a commit wrote changes.
+// written updates the stored claims after a successful commit.
 func (on stored) written(c changes) {
 	for at := range c {
 		if at.bucket != volumes.bucket {
@@ -221,8 +223,9 @@ func (on stored) written(c changes) {
 	}
 }
 
-// doubt notes that a commit may have written a record, or may not. Empty claims differ from every
-// claim in memory, so the next commit writes all of them again.
+// doubt updates the stored claims after a commit that may or may not have written a record. It
+// stores empty claims, which differ from every claim in memory. The next commit therefore writes
+// all of them again.
 func (on stored) doubt(id string, r *volume.Record) {
 	claims := map[string]volume.Claim{}
 	for alloc := range on[id] {

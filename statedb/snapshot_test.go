@@ -17,8 +17,8 @@ func intent(name string) volume.SnapshotIntent {
 	}
 }
 
-// The intent of a snapshot is on disk until it is deleted. A snapshot and a group of the same name
-// have separate intents.
+// TestSnapshots checks that the intent of a snapshot is on disk until it is deleted. A snapshot and
+// a group of the same name have separate intents.
 func TestSnapshots(t *testing.T) {
 	path := full(t)
 	db := open(t, path, statedb.Options{})
@@ -37,7 +37,8 @@ func TestSnapshots(t *testing.T) {
 	equal(t, "after one was forgotten", statedb.Snapshots.All(again), []volume.SnapshotIntent{group})
 }
 
-// A file from a release without snapshots has none, but can store them.
+// TestSnapshotsInOlderFile checks that a file of a release without snapshots contains none, and can
+// store them.
 func TestSnapshotsInOlderFile(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("snapshots")) })
@@ -47,8 +48,8 @@ func TestSnapshotsInOlderFile(t *testing.T) {
 	equal(t, "intents", statedb.Snapshots.All(open(t, copied(t, path), statedb.Options{})), []volume.SnapshotIntent{intent("new")})
 }
 
-// The name of a snapshot is on disk, and in a backup, until it is deleted. Several ids may have the
-// same name.
+// TestSnapshotNames checks that the name of a snapshot is on disk, and in a backup, until it is
+// deleted. Several ids may have the same name.
 func TestSnapshotNames(t *testing.T) {
 	path := full(t)
 	db := open(t, path, statedb.Options{})
@@ -72,7 +73,7 @@ func TestSnapshotNames(t *testing.T) {
 	equal(t, "as inspect sees them", statedb.SnapshotNames.All(s), []volume.SnapshotName{two})
 }
 
-// Check finds an intent that the agent cannot complete.
+// TestCheckSnapshots checks that Check finds an intent that the agent cannot complete.
 func TestCheckSnapshots(t *testing.T) {
 	path := full(t)
 	peek(t, path, set("snapshots", "x", `{"plugin_id":"p","driver":"d","name":"nightly","volumes":["a"]}`))

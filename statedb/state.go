@@ -6,11 +6,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// state is the entire state in memory. Values are never modified in place, so they can be shared.
+// state is the complete state in memory. Values are never modified in place, so they can be shared.
 type state struct {
 	values   map[string]map[string]any // by bucket and key
 	external map[string]string         // storage key → volume id
-	staging  map[string]string         // staging path → id of the volume that holds it
+	staging  map[string]string         // staging path → id of the volume that uses it
 }
 
 func newState() *state {
@@ -56,7 +56,7 @@ func (s *state) apply(c changes) {
 	}
 }
 
-// index records the storage volume of a record, and its staging path if the volume uses one.
+// index adds the storage volume of a record, and its staging path if there is one, to the indexes.
 func (s *state) index(r volume.Record) {
 	if key := StorageKey(r.Volume.Driver, r.Volume.ExternalID); key != "" {
 		s.external[key] = r.Volume.ID
@@ -91,8 +91,8 @@ func (m *memory) publish(c changes) {
 	m.apply(c)
 }
 
-// View reads stored values. Values of the kinds with a Table are read through that. The zero View
-// is empty.
+// View provides read access to the stored values. A Table reads its kind of value from a View. The
+// zero View is empty.
 type View struct{ from Reader }
 
 func (v View) get(at address) (any, bool) {
@@ -108,7 +108,7 @@ func (v View) each(bucket string, fn func(key string, v any)) {
 	}
 }
 
-// Volume returns the record of one volume as of the last change.
+// Volume returns the record of one volume after the last change.
 func (v View) Volume(id string) (volume.Record, bool) { return volumes.Get(v, id) }
 
 // Volumes returns all records, in no particular order.

@@ -56,8 +56,8 @@ type DB struct {
 }
 
 // Open opens or creates the file, migrates an older one, and loads it. It returns ErrLocked if
-// another process has the file open, and *Damage if the content makes no sense. If a newer release
-// wrote the file, the error names both schemas. In all these cases the file stays unchanged.
+// another process has the file open, and *Damage if the content is invalid. If a newer release
+// wrote the file, the error names both schemas. In all these cases the file does not change.
 func Open(path string, o Options) (*DB, error) { return open(path, o, migrations) }
 
 func open(path string, o Options, steps []migration) (*DB, error) {
@@ -85,7 +85,7 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 	return db, nil
 }
 
-// openIn opens the database in a directory that is already locked.
+// openIn opens the database in a directory that the caller has locked.
 func openIn(h home, path string, o Options, steps []migration) (*DB, error) {
 	fresh := !exists(path)
 	forgetTemp(path)
@@ -116,7 +116,7 @@ func openIn(h home, path string, o Options, steps []migration) (*DB, error) {
 	return &DB{View: View{w.mem}, writer: w, backups: b}, nil
 }
 
-// recall takes up the changes that an earlier agent reported and logged, but did not commit.
+// recall applies the changes that an earlier agent reported and logged, but did not commit.
 func recall(w *writer, lines []volume.Record) error {
 	if len(w.stored) == 0 {
 		return w.log.forget()
@@ -133,19 +133,19 @@ func recall(w *writer, lines []volume.Record) error {
 	return nil
 }
 
-// Close commits all queued and unsaved changes, and closes the file.
+// Close commits all queued and uncommitted changes, and closes the file.
 func (db *DB) Close() error {
 	db.closing.Do(func() { close(db.quit) })
 	<-db.done
 	return errors.Join(db.writer.file.close(), db.log.close(), db.writer.file.home.unlock())
 }
 
-// NoLog returns the reason why the database has no log, or nil if it has one. Without a log nothing
-// is lost, but each reported change waits for a commit.
+// NoLog returns the reason why the database has no log, or nil if it has one. A missing log loses
+// no change, but then each reported change waits for a commit.
 func (db *DB) NoLog() error { return db.log.fault }
 
-// Backup commits the state in memory and copies the file. No transaction is open when it returns,
-// so a slow reader of the copy holds up nothing.
+// Backup commits the state in memory and copies the file. It leaves no transaction open, so a slow
+// reader of the copy blocks nothing.
 func (db *DB) Backup(ctx context.Context) (*Backup, error) {
 	if err := db.sync(ctx); err != nil {
 		return nil, err

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Changes that arrive during a commit share the next one. A refused change does not fail the
-// others.
+// TestGroupCommit checks that changes that arrive during a commit share the next one. A refused
+// change does not make the others fail.
 func TestGroupCommit(t *testing.T) {
 	const many = 100
 	g := newGate()
@@ -26,7 +26,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 	send(put(record("first")))
 	<-g.arrived
-	// The writer is in its first commit. All further changes wait for it.
+	// The writer is in its first commit, so all further changes wait.
 	var queued sync.WaitGroup
 	queued.Add(many + 1)
 	enter := func(fn func(*statedb.Tx) error) func(*statedb.Tx) error {
@@ -42,7 +42,7 @@ func TestGroupCommit(t *testing.T) {
 	}))
 	waitQueued(t, db, many+1)
 	g.pass <- struct{}{}
-	queued.Wait() // they run together, before the second commit
+	queued.Wait() // all changes run together, before the second commit
 	close(g.pass)
 	refused := 0
 	for range many + 2 {
@@ -69,7 +69,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
-// waitQueued waits until n changes are queued for the writer.
+// waitQueued waits until n changes are in the writer's queue.
 func waitQueued(t *testing.T, db *statedb.DB, n int) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
@@ -85,7 +85,7 @@ func waitQueued(t *testing.T, db *statedb.DB, n int) {
 	}
 }
 
-// Many writers share commits even if no commit is held up.
+// TestConcurrentWriters checks that many writers share commits, even if no commit is delayed.
 func TestConcurrentWriters(t *testing.T) {
 	const writers, each = 32, 50
 	db, path := fresh(t, statedb.Options{})
@@ -108,7 +108,7 @@ func TestConcurrentWriters(t *testing.T) {
 	}
 }
 
-// A change sees the earlier changes of the same commit.
+// TestChangesSeeEachOther checks that a change sees the earlier changes of the same commit.
 func TestChangesSeeEachOther(t *testing.T) {
 	db, _ := fresh(t, statedb.Options{})
 	const n = 200
@@ -136,7 +136,7 @@ func TestChangesSeeEachOther(t *testing.T) {
 	}
 }
 
-// A change is invisible before its commit.
+// TestReadersSeeCommitted checks that a change is invisible before its commit.
 func TestReadersSeeCommitted(t *testing.T) {
 	g := newGate()
 	db, _ := fresh(t, statedb.Options{Tap: g.tap})
@@ -155,7 +155,7 @@ func TestReadersSeeCommitted(t *testing.T) {
 	}
 }
 
-// A save is in memory at once, and the next commit writes it.
+// TestSaveWithNext checks that a save is in memory at once, and that the next commit writes it.
 func TestSaveWithNext(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("v")))
@@ -180,7 +180,7 @@ func TestSaveWithNext(t *testing.T) {
 	}
 }
 
-// An update that changes nothing causes no commit.
+// TestNothingToCommit checks that an update without a change causes no commit.
 func TestNothingToCommit(t *testing.T) {
 	db, _ := fresh(t, statedb.Options{})
 	do(t, db.Update, func(*statedb.Tx) error { return nil })
@@ -189,7 +189,8 @@ func TestNothingToCommit(t *testing.T) {
 	}
 }
 
-// Close commits changes that are only in memory. After Close, all changes are refused.
+// TestClose checks that Close commits changes that are only in memory. After Close, all changes are
+// refused.
 func TestClose(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, saveNext(db), put(record("v")))
@@ -211,7 +212,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// If the database is closed under load, every change is either on disk or was refused.
+// TestCloseUnderLoad checks a database that is closed under load. Every change is on disk or was
+// refused.
 func TestCloseUnderLoad(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	var mu sync.Mutex
@@ -263,7 +265,7 @@ func TestCancelledChange(t *testing.T) {
 	go func() { done <- db.Update(ctx, put(record("v"))) }()
 	<-g.arrived
 	cancel()
-	// The writer already has the change, so its outcome must be reported.
+	// The writer already has the change, so Update must return its result.
 	close(g.pass)
 	if err := <-done; err != nil {
 		t.Errorf("a change that was committed says %v", err)
@@ -273,7 +275,7 @@ func TestCancelledChange(t *testing.T) {
 	}
 }
 
-// A storage volume has one id, also inside a transaction.
+// TestVolumeOf checks that a storage volume has one id, also inside a transaction.
 func TestVolumeOf(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("a")))
@@ -310,8 +312,8 @@ func TestVolumeOf(t *testing.T) {
 	do(t, again.Update, func(tx *statedb.Tx) error { of(tx, "ext-b", "b"); return nil })
 }
 
-// The same holds inside one commit: a change can undo a value that an earlier change of the commit
-// stored.
+// TestVolumeOfInOneCommit checks the same for changes in one commit. One change can remove a value
+// that an earlier one stored.
 func TestVolumeOfInOneCommit(t *testing.T) {
 	g := newGate()
 	db, _ := fresh(t, statedb.Options{Tap: g.tap})
@@ -348,8 +350,9 @@ func TestVolumeOfInOneCommit(t *testing.T) {
 	}
 }
 
-// A save of one volume does not wait for a commit about other volumes. It survives that
-// commit whether the commit fails or not. It waits for a commit about the same volume.
+// TestSaveDuringCommit checks that a save of one volume does not wait for a commit about other
+// volumes. The save survives even if that commit fails. A save waits for a commit about the same
+// volume.
 func TestSaveDuringCommit(t *testing.T) {
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	var hold atomic.Bool
@@ -379,7 +382,7 @@ func TestSaveDuringCommit(t *testing.T) {
 	}()
 	<-reached
 	if err := saveVolume(t.Context(), db, "b", staged); err != nil {
-		t.Fatal(err) // would hang if it waited
+		t.Fatal(err) // a save that waited would hang here
 	}
 	if r, _ := db.Volume("b"); r.Node.Staged != volume.Present {
 		t.Error("the save is not in memory")

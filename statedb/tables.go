@@ -25,17 +25,17 @@ func (c changes) volume(at address) *volume.Record {
 	return nil
 }
 
-// Table is one stored kind: a bucket with one JSON value under each key.
+// Table is one kind of stored value. It is a bucket with one JSON value for each key.
 type Table[V any] struct {
 	bucket string
 	key    func(V) string
-	check  func(V) error // tests a value against the rules of the domain
+	check  func(V) error // checks a value against the rules of the domain
 }
 
-// The stored kinds. A new kind needs one line here, and its bucket in the drawing of the package
-// comment.
+// These are the tables of all kinds. A new kind needs one line here, and its bucket in the list of
+// the package comment.
 var (
-	volumes = newTable("volumes", recordKey, unchecked[volume.Record]) // claims have a bucket of their own
+	volumes = newTable("volumes", recordKey, unchecked[volume.Record]) // claims are in another bucket
 	nodes   = newTable(bucketMeta, func(Node) string { return keyNode }, unchecked[Node])
 
 	Plugins        = newTable("plugins", func(p volume.PluginRecord) string { return p.ID }, func(p volume.PluginRecord) error { return volume.CheckPluginID(p.Of()) })
@@ -62,24 +62,24 @@ func newTable[V any](bucket string, key func(V) string, check func(V) error) *Ta
 	return t
 }
 
-// Reader is a DB, a Tx or a View.
+// Reader is implemented by DB, Tx and View.
 type Reader interface {
 	get(at address) (any, bool)
 	each(bucket string, fn func(key string, v any))
 }
 
-// Writer is a Tx.
+// Writer is implemented by Tx.
 type Writer interface{ put(at address, v any) }
 
-// Get returns the value under a key.
+// Get returns the value of a key.
 func (t *Table[V]) Get(from Reader, key string) (v V, ok bool) {
 	if got, ok := from.get(address{t.bucket, key}); ok {
-		return got.(V), true // Only Put and read store values, of this type.
+		return got.(V), true // only Put and read store values, and always of this type
 	}
 	return v, false
 }
 
-// All returns all values in the order of their keys.
+// All returns all values, sorted by key.
 func (t *Table[V]) All(from Reader) []V {
 	found := map[string]V{}
 	from.each(t.bucket, func(key string, v any) { found[key] = v.(V) })
@@ -93,7 +93,7 @@ func (t *Table[V]) All(from Reader) []V {
 // Put stores a value. It replaces a value with the same key.
 func (t *Table[V]) Put(to Writer, v V) { to.put(address{t.bucket, t.key(v)}, v) }
 
-// Delete deletes the value under a key.
+// Delete deletes the value of a key.
 func (t *Table[V]) Delete(to Writer, key string) { to.put(address{t.bucket, key}, nil) }
 
 // Remove deletes the value that has the key of v.
@@ -119,10 +119,10 @@ func (t *Table[V]) checkStored(key string, v any) error {
 	return nil
 }
 
-// unchecked is the check of a kind without rules of its own. state.check has those of records.
+// unchecked is the check of a kind without rules of its own. state.check checks the rules of
+// records.
 func unchecked[V any](V) error { return nil }
 
-// decode decodes a stored value as encoding/json does. A file can hold thousands of values, and a
-// start waits for them. The implementation of the future encoding/json/v2 needs half the time, and
-// less memory.
+// decode decodes a stored value like encoding/json. A start decodes thousands of values. This
+// implementation, the future encoding/json/v2, needs half the time, and less memory.
 func decode(raw []byte, v any) error { return jsonv1.Unmarshal(raw, v) }

@@ -25,8 +25,8 @@ func await(t *testing.T, is func() bool) {
 	}
 }
 
-// An intent and a logged checkpoint are in one batch, and its commit fails. The refused intent must
-// not come back from the log. The checkpoint must.
+// TestRefusedNotLogged checks a batch with an update and a logged save whose commit fails. The
+// refused update must not come back from the log. The save must.
 func TestRefusedNotLogged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -41,7 +41,7 @@ func TestRefusedNotLogged(t *testing.T) {
 			close(began)
 			<-goOn
 		case 3:
-			db.CloseFile() // this commit and all later ones fail
+			db.CloseFile() // makes this commit and all later ones fail
 		}
 	}})
 	if err != nil {
@@ -55,7 +55,7 @@ func TestRefusedNotLogged(t *testing.T) {
 		return nil
 	}
 	wg.Go(func() { do(t, db.Update, same) })
-	<-began // a commit about the volume is running, so later changes of it must wait
+	<-began // a commit about the volume is running, so later changes of the volume must wait
 	wg.Go(func() {
 		err := db.Update(t.Context(), func(tx *statedb.Tx) error {
 			r, _ := tx.Volume("a")
@@ -75,7 +75,7 @@ func TestRefusedNotLogged(t *testing.T) {
 	if r, _ := db.Volume("a"); !taken(db, "a") || r.Node.Seq == 99 {
 		t.Fatalf("in memory: %+v", r)
 	}
-	_ = db.Close() // it cannot write
+	_ = db.Close() // Close cannot write
 	again, err := statedb.Open(path, statedb.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -88,8 +88,8 @@ func TestRefusedNotLogged(t *testing.T) {
 	}
 }
 
-// A record logged after a failed commit is newer than the record which that commit may have
-// written.
+// TestLoggedAfterDoubt checks that a record that is logged after a failed commit is newer than the
+// record that the commit may have written.
 func TestLoggedAfterDoubt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -112,10 +112,10 @@ func TestLoggedAfterDoubt(t *testing.T) {
 	if r, _ := db.Volume("a"); r.Generation < before.Generation+2 {
 		t.Errorf("generation %d was told after %d was perhaps written", r.Generation, before.Generation+1)
 	}
-	_ = db.Close() // it cannot write
+	_ = db.Close() // Close cannot write
 }
 
-// The log stays bounded even if there are always changes.
+// TestLogIsBounded checks that the log stays bounded even if changes never stop.
 func TestLogIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -160,7 +160,7 @@ func TestLogIsBounded(t *testing.T) {
 	t.Log(most)
 }
 
-// A record with many claims is committed rather than logged.
+// TestManyClaims checks that a record with many claims is committed instead of logged.
 func TestManyClaims(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})
@@ -183,8 +183,8 @@ func TestManyClaims(t *testing.T) {
 	}
 }
 
-// A record is invisible until it is logged or, without a log, committed, because every reader may
-// report it.
+// TestSeenWhenSafe checks that a record is invisible until it is logged or, without a log,
+// committed. The reason is that every reader may report it.
 func TestSeenWhenSafe(t *testing.T) {
 	for _, saving := range []volume.Saving{volume.SaveAtOnce, volume.SaveFirst} {
 		path := filepath.Join(t.TempDir(), "state.db")
@@ -231,7 +231,7 @@ func tell(args []string) error {
 		if err := db.Update(context.Background(), put(record(id))); err != nil {
 			return err
 		}
-		go func() { // keeps commits about the volume running most of the time
+		go func() { // causes commits about the volume most of the time
 			for {
 				err := db.Update(context.Background(), func(tx *statedb.Tx) error {
 					r, _ := tx.Volume(id)
@@ -247,7 +247,7 @@ func tell(args []string) error {
 			for n := uint64(1); ; n++ {
 				err := saveVolume(context.Background(), db, id, func(r volume.Record) (volume.Record, volume.Saving) {
 					r.Node.Seq = n
-					return r, volume.Saving(n % 3) // all three kinds
+					return r, volume.Saving(n % 3) // all three kinds of save
 				})
 				if err != nil {
 					failed <- err
@@ -261,8 +261,8 @@ func tell(args []string) error {
 	return <-failed
 }
 
-// TestToldAndKilled checks that reported changes survive a kill at any moment, and that only root
-// can read the log.
+// TestToldAndKilled checks that reported changes survive a kill at any moment. Only root can read
+// the log.
 func TestToldAndKilled(t *testing.T) {
 	for _, after := range []int{1, 10, 100, 1000} {
 		path := filepath.Join(t.TempDir(), "state.db")

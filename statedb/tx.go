@@ -6,15 +6,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tx is the view of one mutation. It is valid only during the call of the mutation's function.
+// Tx is the state that one mutation sees. It is valid only while the mutation's function runs.
 type Tx struct {
 	View
-	base *state  // state as committed or saved
+	base *state  // the state in memory
 	past changes // changes by earlier mutations of the same commit
 	own  changes // changes by this mutation
 
-	busy  changes // changes that a commit is writing; the mutation must not depend on them
-	stale bool    // the mutation depends on one of them
+	busy  changes // changes that a running commit writes; the mutation must not depend on them
+	stale bool    // the mutation depends on a change in busy
 }
 
 func newTx(base *state, past, busy changes) *Tx {
@@ -82,16 +82,17 @@ func (tx *Tx) VolumeOf(driver, external string) (string, bool) {
 	})
 }
 
-// HolderOf returns the volume that uses a staging path, unless that volume is but. Target paths
-// need no such search: if the staging paths of two volumes differ, their target paths do, too.
+// HolderOf returns the volume that uses a staging path, and ignores the volume but. Target paths
+// need no such search, because volumes with different staging paths have different target paths.
 func (tx *Tx) HolderOf(path, but string) (string, bool) {
 	return tx.find(tx.base.staging[path], func(r volume.Record) bool {
 		return r.Volume.ID != but && r.Held() && r.Node.StagingPath == path
 	})
 }
 
-// find returns a volume for which is returns true: one that was changed in this commit, or the one
-// that the index of the state names. That one may have changed since.
+// find returns a volume for which is returns true. It searches the changes of this commit, and
+// checks the volume that the index of the state names. That volume may have changed after it was
+// indexed.
 func (tx *Tx) find(indexed string, is func(volume.Record) bool) (string, bool) {
 	tx.stale = tx.stale || len(tx.busy) > 0
 	for _, c := range []changes{tx.own, tx.past} {

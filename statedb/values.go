@@ -17,11 +17,11 @@ const (
 // Node is the stored state of the host itself.
 type Node struct {
 	ID        string `json:"id"`       // CSI node id, chosen at the first start
-	Boot      string `json:"boot"`     // boot id when mounts were last made
+	Boot      string `json:"boot"`     // boot id of the host when mounts were last made
 	Namespace uint64 `json:"ns"`       // mount namespace in which those mounts were made
 	DataDir   string `json:"data_dir"` // data dir in which the stored paths lie
 	// Clean is set by an agent that shuts down properly, and cleared at the next start. Only if it
-	// is set, the records are known to contain every step that was done.
+	// is set, the records certainly contain every step that was done.
 	Clean bool `json:"clean,omitempty"`
 	// Draining is set while the host is being emptied: new claims are refused.
 	Draining bool `json:"draining,omitempty"`
@@ -33,21 +33,21 @@ type Loss struct {
 	At      time.Time `json:"at"`   // when this database was made
 	Kept    string    `json:"kept"` // path of the damaged file; empty if the file was missing
 	Why     string    `json:"why"`
-	Volumes int       `json:"volumes"` // number of volumes that were adopted
+	Volumes int       `json:"volumes"` // number of volumes that the agent adopted
 	Claims  int       `json:"claims"`
-	// Time of the copy that supplied the other records; zero without a copy.
+	// Copy is the time of the copy that supplied the other records, or zero without a copy.
 	Copy time.Time `json:"copy,omitzero"`
 }
 
-// Leftover holds the pending calls of a volume after a forced deregister: the record as it was then.
-// The agent makes the calls once the plugin is ready.
+// Leftover holds the pending calls of a volume after a forced deregister. It contains the record at
+// that time. The agent makes the calls once the plugin is ready.
 type Leftover struct {
 	Record volume.Record  `json:"record"`
 	Claims []volume.Claim `json:"claims"`
 	Since  time.Time      `json:"since"`
 }
 
-// LeftoverOf returns the form in which the pending calls of a record are stored.
+// LeftoverOf returns the Leftover that stores the pending calls of a record.
 func LeftoverOf(r volume.Record, since time.Time) Leftover {
 	return Leftover{Record: r, Claims: r.Ordered(), Since: since}
 }
@@ -69,8 +69,8 @@ func whole(r volume.Record, claims []volume.Claim) volume.Record {
 	return r
 }
 
-// StorageKey returns the key that identifies a storage volume on a host, for example in Leftovers. It
-// is empty while the plugin has not yet named the volume.
+// StorageKey returns the key that identifies a storage volume on a host, for example in Leftovers.
+// The key is empty until the plugin has named the volume.
 func StorageKey(driver, external string) string {
 	if external == "" {
 		return ""
@@ -80,7 +80,8 @@ func StorageKey(driver, external string) string {
 
 func recordKey(r volume.Record) string { return r.Volume.ID }
 
-// registeredKey returns the key of a definition. Only its last component may contain any text.
+// registeredKey returns the key of a definition. Only the last component of the key may contain any
+// text.
 func registeredKey(d volume.PluginDefinition) string {
 	return d.ID + "\x00" + d.Type + "\x00" + d.Instance
 }

@@ -14,14 +14,14 @@ import (
 const (
 	// tendEvery is the interval at which the writer checks the files even if it writes nothing.
 	tendEvery = 30 * time.Second
-	// beginWithin is the longest time that a change in the log waits for another commit to join.
+	// beginWithin is the maximum time that a change in the log waits until a commit begins.
 	beginWithin = 50 * time.Millisecond
-	// flushAgain is the delay from a failed commit to its retry, unless a request causes a commit
-	// earlier.
+	// flushAgain is the delay from a failed commit to its retry, unless a request causes an earlier
+	// commit.
 	flushAgain = 5 * time.Second
 )
 
-// writer runs all changes, one after the other, and commits them.
+// writer runs all changes one after the other, and commits them.
 type writer struct {
 	health
 	file    *file
@@ -31,21 +31,21 @@ type writer struct {
 	tap     func(Point)
 
 	queue   chan *request
-	begin   chan struct{} // holds a token while a commit is requested
-	tending chan struct{} // asks the writer to check the files
+	begin   chan struct{} // holds one token while a commit is requested
+	tending chan struct{} // requests a check of the files from the writer
 	quit    chan struct{}
 	done    chan struct{}
 
-	// turn is held while a change runs and its result is put into mem. A commit releases it while
-	// it writes to disk, unless the log is full.
+	// turn is held while a change runs and its result is stored in mem. During a commit, it is
+	// released while the commit writes to disk, unless the log is full.
 	turn  sync.Mutex
-	dirty changes // changes that memory has and the file may lack; guarded by turn
-	busy  changes // changes that a commit is writing and memory lacks; guarded by turn
+	dirty changes // changes in memory that the file may lack; guarded by turn
+	busy  changes // changes that a commit is writing and that are not in memory yet; guarded by turn
 	ended bool    // the last commit was made; guarded by turn
-	// recalled is set while the log has uncommitted lines of an earlier agent. Guarded by turn.
+	// recalled is set while the log has uncommitted lines of an earlier agent. turn guards it.
 	recalled bool
 
-	// The following fields belong to the writer goroutine.
+	// Only the writer goroutine uses the following fields.
 	stored stored
 	copies copier
 }
@@ -58,33 +58,34 @@ func newWriter(b *backups, mem *state, l *logFile, tap func(Point)) *writer {
 	}
 }
 
-// Update makes a change that has not happened yet, and waits until it is on disk. After an error,
-// nothing has changed. Once Update has returned nil, a power cut cannot lose the change. fn may run
-// more than once and must not block.
+// Update makes a change that may still be refused, and waits until it is on disk. After an error,
+// nothing has changed. After Update has returned nil, a power cut cannot lose the change. fn may
+// run more than once and must not block.
 func (w *writer) Update(ctx context.Context, fn func(*Tx) error) error {
 	return w.send(ctx, newRequest(update, fn))
 }
 
-// Happened records an event that has taken place, and waits until it is on disk. If the commit
-// fails, Happened returns the error, memory keeps the event, and a later commit writes it. Until
-// then, a power cut loses the event. Once Happened has returned nil, it cannot. fn is as in Update.
+// Happened records an event that has already taken place, and waits until it is on disk. If the
+// commit fails, Happened returns the error, memory keeps the event, and a later commit writes it.
+// Until that commit, a power cut loses the event. After Happened has returned nil, a power cut
+// cannot lose it. The rules for fn are the same as in Update.
 func (w *writer) Happened(ctx context.Context, fn func(*Tx) error) error {
 	return w.send(ctx, newRequest(happened, fn))
 }
 
-// Save records an event that has taken place, in memory. fn is as in Update, and returns how soon
-// the event must be on disk:
+// Save records an event that has already taken place, in memory. The rules for fn are the same as
+// in Update. fn returns how soon the event must be on disk:
 //
-//   - SaveWithNext: the next commit of any change writes it. Until then, a power cut or a kill of
-//     the agent loses the event.
-//   - SaveAtOnce: a commit writes it within beginWithin, and Save does not wait. Until then, a
-//     power cut loses the event. A kill of the agent does not, because the event is in the log
+//   - SaveWithNext: the next commit of any change writes the event. Until then, a power cut or a
+//     kill of the agent loses it.
+//   - SaveAtOnce: a commit writes the event within beginWithin, and Save does not wait. Until then,
+//     a power cut loses the event. A kill of the agent does not, because the event is in the log
 //     before any reader can see it. If the log cannot hold it, Save waits for a commit instead.
-//   - SaveFirst: as SaveAtOnce, but Save waits for the commit. Once it has returned nil, a power
-//     cut cannot lose the event.
+//   - SaveFirst: like SaveAtOnce, but Save waits for the commit. After Save has returned nil, a
+//     power cut cannot lose the event.
 //
-// Save does not wait for a commit in progress, unless fn uses a value that this commit changes.
-// Memory keeps the event even if Save returns the error of a commit.
+// Save does not wait for a running commit, unless fn uses a value that this commit changes. Memory
+// keeps the event even if Save returns the error of a commit.
 func (w *writer) Save(ctx context.Context, fn func(*Tx) volume.Saving) error {
 	r := newRequest(save, nil)
 	r.fn = func(tx *Tx) error {
@@ -108,8 +109,8 @@ func (w *writer) Save(ctx context.Context, fn func(*Tx) volume.Saving) error {
 	return nil
 }
 
-// saveNow makes a change, even during a commit. It does nothing and returns false if the change
-// depends on that commit, or if it must be logged and cannot be.
+// saveNow makes a change, even during a commit. It returns false without an effect if the change
+// depends on the running commit, or if the log cannot hold a change that must be logged.
 func (w *writer) saveNow(r *request) (done bool, err error) {
 	w.turn.Lock()
 	defer w.turn.Unlock()
@@ -129,8 +130,8 @@ func (w *writer) saveNow(r *request) (done bool, err error) {
 	return true, nil
 }
 
-// commitSoon requests a commit of the state in memory and does not wait. A failed commit is
-// retried.
+// commitSoon requests a commit of the state in memory and does not wait. The writer retries a
+// failed commit.
 func (w *writer) commitSoon() {
 	select {
 	case w.begin <- struct{}{}:
@@ -158,7 +159,8 @@ func (w *writer) send(ctx context.Context, r *request) error {
 		return ctx.Err()
 	}
 
-	// A queued request will be decided. To return earlier would hide the outcome from the caller.
+	// The writer will process a queued request. An early return would hide the result from the
+	// caller.
 	select {
 	case err := <-r.done:
 		return err
@@ -208,7 +210,7 @@ func (w *writer) write() {
 			w.tend()
 		case <-begun:
 			begun = nil
-			w.flush() // does nothing if another commit has written the changes
+			w.flush() // has no effect if another commit has already written the changes
 		case <-w.quit:
 			w.batch(w.drain(nil))
 			w.end()
@@ -220,7 +222,7 @@ func (w *writer) write() {
 	}
 }
 
-// drain returns batch with all queued requests. It does not wait for more.
+// drain appends all queued requests to batch. It does not wait for more requests.
 func (w *writer) drain(batch []*request) []*request {
 	for {
 		select {
@@ -232,7 +234,8 @@ func (w *writer) drain(batch []*request) []*request {
 	}
 }
 
-// admit refuses updates if the database or its log was replaced. It returns the other requests.
+// admit returns an error to each update if the database or its log was replaced. It returns the
+// other requests.
 func (w *writer) admit(reqs []*request) (rest []*request) {
 	f := w.Foreign()
 	if f == nil {
@@ -250,7 +253,7 @@ func (w *writer) admit(reqs []*request) (rest []*request) {
 	return rest
 }
 
-// batch runs changes and commits them together.
+// batch runs the requested changes and commits them together.
 func (w *writer) batch(reqs []*request) {
 	reqs = w.admit(reqs)
 	w.turn.Lock()
@@ -260,7 +263,7 @@ func (w *writer) batch(reqs []*request) {
 		commit = commit || errs[i] == nil && r.verb != save
 	}
 
-	// A change that is refused when the commit fails must not be logged before the commit.
+	// A change that is dropped after a failed commit must not be in the log before the commit.
 	for _, r := range reqs {
 		commit = commit || r.urgent() && w.log.addAll(r.own) != nil
 	}
@@ -272,7 +275,8 @@ func (w *writer) batch(reqs []*request) {
 		maps.Copy(w.dirty, all)
 	}
 	if err != nil {
-		// Drop the updates. Run the other changes again without them, and keep these.
+		// The commit failed. Drop the updates, run the other changes again without them, and keep
+		// those changes in memory.
 		all, _ = w.run(reqs, false)
 		maps.Copy(w.dirty, all)
 
@@ -290,7 +294,8 @@ func (w *writer) batch(reqs []*request) {
 	}
 }
 
-// run runs changes, each on top of the earlier ones. It leaves updates out unless they are wanted.
+// run runs the requested changes, each on top of the earlier ones. It skips updates if the argument
+// updates is false.
 func (w *writer) run(reqs []*request, updates bool) (changes, []error) {
 	all, errs := changes{}, make([]error, len(reqs))
 	for i, r := range reqs {
@@ -312,7 +317,7 @@ func (w *writer) unsaved() bool {
 	return len(w.dirty) > 0
 }
 
-// flush commits changes that are only in memory.
+// flush commits the changes that are only in memory.
 func (w *writer) flush() {
 	w.turn.Lock()
 	defer w.turn.Unlock()
@@ -333,10 +338,10 @@ func (w *writer) end() {
 	}
 }
 
-// commit writes c and all changes that are still unsaved. The caller holds turn, and commit
-// releases it while it writes. During that time only saves that do not depend on c can be made. The
-// caller applies c to memory after commit returns, or not at all. If the log is full, commit keeps
-// turn, so that no new line keeps the log from being emptied.
+// commit writes c and all other changes that the file lacks. The caller holds turn. commit releases
+// turn while it writes, but during that time only saves that do not depend on c are possible. The
+// caller applies c to memory after commit returns, or discards c. If the log is full, commit does
+// not release turn, because a new line would prevent it from emptying the log.
 func (w *writer) commit(c changes) error {
 	whole := w.dirty
 	maps.Copy(whole, c)
@@ -389,10 +394,10 @@ func (w *writer) writeOut(whole changes) error {
 	return nil
 }
 
-// doubt handles the changes of a failed commit. If only the last sync failed, they may be in the
-// file after all, now or after the next commit. The next commit therefore writes the values from
-// memory for all these keys. Memory also continues from the generations of the failed commit, so
-// that later log lines are newer.
+// doubt handles the changes of a failed commit. If only the last sync failed, the changes may be in
+// the file, now or after the next commit. The next commit therefore writes the values from memory
+// for all these keys. Memory continues from the generations of the failed commit, so that later log
+// lines are newer.
 func (w *writer) doubt(c changes) {
 	for at := range c {
 		now, _ := w.mem.state.get(at) // nil if the next commit must delete it
@@ -410,8 +415,8 @@ func (w *writer) doubt(c changes) {
 	w.mem.publish(w.dirty)
 }
 
-// Fault returns the reason why the last commit failed or the next one will fail, as far as it is
-// known, or nil. It is a *Foreign if a file was replaced.
+// Fault returns the reason why the last commit failed or the next one will fail, or nil if no
+// reason is known. The reason is a *Foreign if a file was replaced.
 func (w *writer) Fault() error {
 	if f := w.Foreign(); f != nil {
 		return f
@@ -430,9 +435,9 @@ func (w *writer) Foreign() *Foreign {
 	return w.file.Foreign()
 }
 
-// Verify reads the file of an open database again and checks it against the rules of Check. It
-// leaves out bbolt's page structure. It may block on slow storage. If the last commit failed, it
-// returns that fault and does not read the file.
+// Verify reads the file of an open database again and checks it against the rules of Check. It does
+// not check bbolt's page structure. It may block on slow storage. If the last commit failed, Verify
+// returns that error and does not read the file.
 func (w *writer) Verify() error {
 	if err := w.Fault(); err != nil {
 		return err
@@ -440,7 +445,7 @@ func (w *writer) Verify() error {
 	return w.file.verify()
 }
 
-// keepCopy checks the file and makes a copy of it, which becomes the newest one.
+// keepCopy checks the file and makes an automatic copy of it.
 func (w *writer) keepCopy() error {
 	if err := w.Verify(); err != nil {
 		return err
@@ -448,7 +453,8 @@ func (w *writer) keepCopy() error {
 	return w.backups.rotate()
 }
 
-// tend checks the files of a database that may be idle.
+// tend checks the files at intervals, because an idle database makes no commit that would check
+// them.
 func (w *writer) tend() {
 	_ = w.file.keepPlace() // Fault reports the error
 	_ = w.log.keepPlace()  // the next line or the next tend tries again

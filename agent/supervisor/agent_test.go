@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// dieingStore kills its own process at its nth save, either before or after the save.
+// dieingStore kills its own process at its nth save, either before or after the record is saved.
 type dieingStore struct {
 	*memStore
 	left  int
@@ -32,13 +32,13 @@ func (s *dieingStore) SavePlugin(ctx context.Context, rec volume.PluginRecord) e
 	return err
 }
 
-// die kills this process like kill -9.
+// die kills this process with SIGKILL.
 func die() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
 }
 
-// fakeAgent runs a supervisor until it is killed.
+// fakeAgent runs a supervisor until its process is killed.
 func fakeAgent(dir string) int {
 	s := &dieingStore{memStore: &memStore{recs: map[string][]byte{}, path: dir + "/store.json"}}
 	if err := s.load(); err != nil {
@@ -57,14 +57,14 @@ func fakeAgent(dir string) int {
 	return 1
 }
 
-// TestAgentKilledAnywhere kills one agent after another, before and after each of its writes. In
-// every case there is exactly one plugin, and the last agent serves it.
+// TestAgentKilledAnywhere kills a series of agents, each before or after one of its writes. In
+// every case, exactly one plugin runs, and the last agent serves it.
 func TestAgentKilledAnywhere(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for save := 1; save <= 3; save++ { // the intent, the pid, the plugin's report
+	for save := 1; save <= 3; save++ { // the writes: the intent, the pid, and the plugin's report
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("save %d, after %v", save, after), func(t *testing.T) {
 				b := newBench(t)
@@ -84,7 +84,7 @@ func TestAgentKilledAnywhere(t *testing.T) {
 				if starts := b.starts(); len(starts) != 1 || starts[0] != st.PID {
 					t.Fatalf("started %v, and %d is served", starts, st.PID)
 				}
-				// The plugin is not a child of this process, but its end is noticed all the same.
+				// The plugin is not a child of this process, but the agent notices its end anyway.
 				if err := syscall.Kill(st.PID, syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
@@ -92,7 +92,7 @@ func TestAgentKilledAnywhere(t *testing.T) {
 					return now.State == supervisor.Ready && now.PID != st.PID
 				})
 				forked := save > 1
-				if unknown := strings.Contains(now.LastExit, "how is unknown"); unknown != forked {
+				if unknown := strings.Contains(now.LastExit, "unknown status"); unknown != forked {
 					t.Errorf("last exit %q", now.LastExit)
 				}
 			})

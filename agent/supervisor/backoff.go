@@ -14,10 +14,10 @@ type Backoff struct {
 	// ResetAfter is how long a plugin must be ready, 1 min by default, before its next failure
 	// counts as the first.
 	ResetAfter time.Duration
-	// Burst, 60 by default, is how many times in a row a plugin that had become ready is restarted
-	// after Base alone. Such a plugin works, and was killed. A plugin that never becomes ready has
-	// no burst. With the defaults, a plugin that fails all day long costs a little more than 60 +
-	// 288 starts.
+	// Burst is how many times in a row a plugin is restarted after only Base if it had become ready
+	// before each failure. The default is 60. Such a plugin works, so something else probably
+	// killed it. A plugin that never becomes ready has no burst. With the defaults, a plugin that
+	// fails all day long is started a little more than 60 + 288 times.
 	Burst int
 }
 
@@ -41,15 +41,15 @@ func (b Backoff) withDefaults() Backoff {
 	return b
 }
 
-// pauses counts the failures of one plugin.
+// pauses counts the failures of one plugin and computes the pauses between its starts.
 type pauses struct {
 	Backoff
-	failures int // since the last reset, without those of the burst
-	burst    int // failures after being ready, since the last reset
+	failures int // failures since the last reset, without the failures of the burst
+	burst    int // failures after the plugin was ready, since the last reset
 }
 
-// fell returns the pause after a failure. readyFor is how long the plugin had been ready; 0 if it
-// never was.
+// fell counts a failure and returns the pause before the next start. readyFor is how long the
+// plugin was ready before it failed, or 0 if it never became ready.
 func (p *pauses) fell(readyFor time.Duration) time.Duration {
 	if readyFor >= p.ResetAfter {
 		p.reset()

@@ -22,11 +22,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// patience is how long the tests wait for a condition.
+// patience limits how long the tests wait for a condition.
 const patience = 60 * time.Second
 
-// bench is a host with a plugin directory, a store that outlives supervisors, and at most one
-// supervisor at a time.
+// bench is a test host. It has a plugin directory, a store that outlives supervisors, and at most
+// one supervisor at a time.
 type bench struct {
 	t    *testing.T
 	dir  string
@@ -81,7 +81,7 @@ func options(dir string) supervisor.Options {
 	}
 }
 
-// killAll kills the plugins that were started, by pid.
+// killAll kills the plugins that were started, each by its pid.
 func (b *bench) killAll() {
 	files, _ := filepath.Glob(b.dir + "/*/starts")
 	for _, f := range files {
@@ -111,8 +111,8 @@ func kill(t *testing.T, pid int) {
 	await(t, fmt.Sprintf("the end of process %d", pid), func() bool { return reap(pid) && !alive(pid) })
 }
 
-// reap collects a child that no other code waits for. It reports whether the child is collected or
-// not a child of this process.
+// reap collects a child that no other code waits for. It returns true if the child was collected,
+// or if the process is not a child of this process.
 func reap(pid int) bool {
 	var ws syscall.WaitStatus
 	got, err := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil)
@@ -124,7 +124,7 @@ func alive(pid int) bool {
 	return err == nil && !strings.Contains(string(data), ") Z ")
 }
 
-// pids returns the pids of the fake plugins that started with a directory.
+// pids returns the pids of the fake plugins that were started with a directory.
 func (b *bench) pids(dir string) []int {
 	var pids []int
 	for _, s := range strings.Fields(behaviour(dir).text("starts", "")) {
@@ -139,10 +139,11 @@ func (b *bench) pids(dir string) []int {
 
 func (b *bench) starts() []int { return b.pids(string(b.fake)) }
 
-// set switches a behaviour of the fake plugin on, and unset switches it off.
+// set switches on a behaviour of the fake plugin. unset switches it off.
 func (b *bench) set(name, content string) {
 	b.t.Helper()
-	// Written to another file and renamed, so that the plugin never reads a part of it.
+	// The content is written to a temporary file, which is then renamed. So the plugin never reads
+	// an incomplete file.
 	tmp := filepath.Join(b.dir, "tmp")
 	if err := errors.Join(os.WriteFile(tmp, []byte(content), 0o600), os.Rename(tmp, filepath.Join(string(b.fake), name))); err != nil {
 		b.t.Fatal(err)
@@ -164,15 +165,15 @@ func (b *bench) file(name, content string) {
 	}
 }
 
-// quick is for plugins that are probed often. Its timeout is long, so that a busy host does not
-// make a probe fail.
+// quick makes the agent probe a plugin often. The timeout is long, so that no probe fails on a busy
+// host.
 const quick = "health: {interval: 30ms, timeout: 5s, start_timeout: 20s}\n"
 
-// hangsSoon is for plugins whose probes must time out.
+// hangsSoon makes the probes of a plugin that hangs time out soon.
 const hangsSoon = "health: {interval: 30ms, timeout: 200ms, start_timeout: 20s}\n"
 
-// fakeFile returns the plugin file of the fake plugin, with more lines of env and of the file
-// itself.
+// fakeFile returns the plugin file of the fake plugin. env has additional lines for its
+// environment, and more has additional lines for the file itself.
 func (b *bench) fakeFile(env, more string) string {
 	exe, err := os.Executable()
 	if err != nil {
@@ -181,7 +182,7 @@ func (b *bench) fakeFile(env, more string) string {
 	return fmt.Sprintf("id: fake\nexec:\n  command: [%s]\n  env:\n    %s: %s\n    %s: %s\n%s%s", exe, envFake, b.fake, envRun, os.Getenv(envRun), env, more)
 }
 
-// start starts a supervisor, like a new agent.
+// start starts a supervisor, as a new agent does.
 func (b *bench) start() {
 	b.t.Helper()
 	b.sup = supervisor.New(b.opts)
@@ -227,7 +228,7 @@ func (b *bench) status(id string) supervisor.Status {
 	return st
 }
 
-// await waits on Changed for a state of a plugin, and returns the status.
+// await waits until a plugin is in a state, and returns the plugin's status.
 func (b *bench) await(id string, want supervisor.State) supervisor.Status {
 	b.t.Helper()
 	return b.awaitThat(id, string(want), func(st supervisor.Status) bool { return st.State == want })
@@ -244,7 +245,7 @@ func (b *bench) awaitThat(id, what string, ok func(supervisor.Status) bool) supe
 		}
 		select {
 		case <-changed:
-		case <-time.After(5 * time.Millisecond): // some details change without a change of state
+		case <-time.After(5 * time.Millisecond): // some values change without a change of state
 		case <-timeout:
 			b.t.Fatalf("plugin %q is not %s but %+v, %v", id, what, st, err)
 		}
@@ -264,7 +265,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// serve serves a socket in this process, like a plugin that the agent does not run.
+// serve serves a plugin on a socket in this process, for a plugin that the agent does not run.
 func (b *bench) serve(socket string) (stop func()) {
 	b.t.Helper()
 	l, err := net.Listen("unix", socket)
@@ -274,7 +275,7 @@ func (b *bench) serve(socket string) (stop func()) {
 	return b.serveAt(l)
 }
 
-// serveAt serves the fake plugin at a listener, until stop or the end of the test.
+// serveAt serves the fake plugin on a listener, until stop or the end of the test.
 func (b *bench) serveAt(l net.Listener) (stop func()) {
 	b.t.Helper()
 	s := fakeServer(b.fake)
@@ -285,13 +286,13 @@ func (b *bench) serveAt(l net.Listener) (stop func()) {
 	return stop
 }
 
-// memStore is a Store. Its records go through JSON as they would on disk.
+// memStore is a Store. It stores its records as JSON, as they are on disk.
 type memStore struct {
 	mu    sync.Mutex
 	recs  map[string][]byte
-	path  string // a file in place of a disk; empty: memory only
+	path  string // path of the file that replaces the disk; empty: memory only
 	saves int
-	// deny makes a save fail, as if the agent had died before it.
+	// deny makes a save fail, as if the agent had died before the save.
 	deny func(volume.PluginRecord) error
 }
 

@@ -16,18 +16,20 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// errApart is the reason not to use a plugin that does not share mounts with this host.
+// errApart means that a plugin cannot be used because it and this host do not see each other's
+// mounts.
 var errApart = errors.New("mounts are not shared")
 
-// errBarred is the reason not to use a plugin whose user cannot enter the staging directory.
+// errBarred means that a plugin cannot be used because its user cannot enter the staging directory.
 var errBarred = errors.New("the plugin must run as root")
 
-// unusable reports whether an error says that a plugin could not mount volumes where it runs.
+// unusable reports whether err means that the plugin cannot mount volumes in its current namespaces
+// or as its current user.
 func unusable(err error) bool { return errors.Is(err, errApart) || errors.Is(err, errBarred) }
 
 // share checks that a plugin with a node service and this host see each other's mounts. It also
-// records warnings about the plugin's network namespace. If the check has no result, the plugin is
-// accepted: each claim is checked again when it is mounted.
+// records warnings about the plugin's network namespace. If the check gives no result, share
+// accepts the plugin, because the agent checks each claim again when it mounts it.
 func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Traits) error {
 	host := c.opts.Host
 	if host == nil || !c.record.get().Info.HasNode {
@@ -48,7 +50,7 @@ func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Tr
 	}
 
 	if apart.Barred {
-		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s; then: %s", errBarred, apart.User, staging, run.Fix.Root, c.again(run))
+		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s, then: %s", errBarred, apart.User, staging, run.Fix.Root, c.again(run))
 	}
 	if apart != (mount.Apart{}) {
 		shared, err := host.Shared(root)
@@ -70,9 +72,9 @@ func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Tr
 	return nil
 }
 
-// server returns the process that serves the plugin, 0 if it is unknown. The process that listens
-// on the socket takes precedence over the process that was started. The latter may be a shell, or a
-// client of a container runtime.
+// server returns the pid of the process that serves the plugin, or 0 if the pid is unknown. It
+// prefers the process that listens on the socket to the process that the agent started, because the
+// started process may be a shell or a client of a container runtime.
 func server(ctx context.Context, inst runner.Instance, run runner.Traits) int {
 	if !run.Owned {
 		return inst.PID()
@@ -83,8 +85,8 @@ func server(ctx context.Context, inst runner.Instance, run runner.Traits) int {
 	return inst.PID()
 }
 
-// cannotTell logs why the plugin's namespaces are unknown. It is not a fault if the plugin is gone,
-// or if the agent may not inspect it.
+// cannotTell logs why the agent cannot inspect the plugin's namespaces. It logs no warning if the
+// plugin has ended or if the agent lacks the permission.
 func (c *checker) cannotTell(err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ESRCH) || errors.Is(err, context.Canceled) {
 		c.logger.Debug("cannot tell whether the plugin shares the host's namespaces", "error", err)
@@ -93,7 +95,8 @@ func (c *checker) cannotTell(err error) {
 	}
 }
 
-// again says how to start the plugin again, so that it gets into other namespaces.
+// again returns the instruction that tells the operator how to restart the plugin, so that the
+// plugin starts in other namespaces.
 func (c *checker) again(run runner.Traits) string {
 	if run.Owned {
 		var only part.Only
@@ -109,8 +112,8 @@ func (c *checker) again(run runner.Traits) string {
 	return "start the plugin again"
 }
 
-// describeApart describes the problem, its consequence and its fix. shared says whether this host's
-// mount propagates anything at all.
+// describeApart describes why the plugin and the host do not share mounts, the consequence, and the
+// fix. shared reports whether the host's own mount is shared with any other namespace.
 func describeApart(a mount.Apart, root string, fix runner.Fix, shared bool) string {
 	var what string
 	switch {
@@ -121,19 +124,19 @@ func describeApart(a mount.Apart, root string, fix runner.Fix, shared bool) stri
 	case a.NotIn && a.NotOut:
 		what = fmt.Sprintf("below %s the plugin and this host do not see each other's mounts: services would write to the host's disk instead of the volume", root)
 	case a.NotOut:
-		what = fmt.Sprintf("what the plugin mounts below %s is not seen on this host: services would write to the host's disk instead of the volume", root)
+		what = fmt.Sprintf("this host does not see the mounts that the plugin makes below %s: services would write to the host's disk instead of the volume", root)
 	default:
-		what = fmt.Sprintf("what this host mounts below %s is not seen by the plugin: it would write to the host's disk instead of the volume", root)
+		what = fmt.Sprintf("the plugin does not see the mounts that this host makes below %s: it would write to the host's disk instead of the volume", root)
 	}
 
 	return what + "; " + fixMounts(root, fix, shared || a.NoPath || a.OtherPath)
 }
 
-// fixMounts returns the changes that make a plugin share the host's mounts.
+// fixMounts returns the instructions that make a plugin share the host's mounts.
 func fixMounts(root string, fix runner.Fix, shared bool) string {
 	var ways []string
 	if !shared {
-		top := filepath.Dir(root) // the parent of all plugins' mount roots
+		top := filepath.Dir(root) // the parent directory of the mount roots of all plugins
 		ways = append(ways, fmt.Sprintf("the host's own mount there is not shared: with nothing mounted in it, mount --bind %[1]s %[1]s && mount --make-rshared %[1]s", top))
 	}
 
@@ -144,13 +147,13 @@ func fixMounts(root string, fix runner.Fix, shared bool) string {
 	return strings.Join(ways, "; ")
 }
 
-// networkWarning returns the warning about a plugin in its own network namespace.
+// networkWarning returns the warning for a plugin that runs in its own network namespace.
 func networkWarning(fix runner.Fix) string {
 	return "the plugin is in a network namespace of its own: mounts that the kernel makes over the network from there, as of NFS, hang when the plugin is restarted; " + fix.Network
 }
 
-// clearCanaries removes the test mounts that remain if an agent was killed while it tested whether
-// mounts are shared.
+// clearCanaries removes leftover test mounts. They remain if an agent was killed during a test
+// whether a plugin shares mounts.
 func (e *env) clearCanaries(ctx context.Context) {
 	top := e.dirs.MountRoots()
 	plugins, err := os.ReadDir(top)
@@ -164,7 +167,7 @@ func (e *env) clearCanaries(ctx context.Context) {
 			continue
 		}
 		if err := e.opts.Host.ClearCanary(ctx, staging); err != nil {
-			e.log.Warn("something was left where it was tried whether a plugin shares mounts", "error", err)
+			e.log.Warn("cannot remove all leftovers of earlier mount tests", "error", err)
 		}
 	}
 }

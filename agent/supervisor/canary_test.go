@@ -23,11 +23,11 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// envMounts tells a run of the test binary that it has its own mount namespace.
+// envMounts is set if the test binary runs in its own mount namespace.
 const envMounts = "SUPERVISOR_TEST_MOUNTS"
 
-// inOwnMounts runs the calling test again in its own mount namespace, and reports whether this is
-// that run.
+// inOwnMounts runs the calling test again in its own mount namespace. It returns true in that
+// second run.
 func inOwnMounts(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(envMounts) != "" {
@@ -43,7 +43,7 @@ func inOwnMounts(t *testing.T) bool {
 	return false
 }
 
-// sharedBench returns a bench whose mount roots are in a shared mount.
+// sharedBench returns a bench whose mount roots are on a shared mount.
 func sharedBench(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t)
@@ -55,7 +55,7 @@ func sharedBench(t *testing.T) *bench {
 	}
 	b.opts.Host = host
 	before := shared.ReplaceAllString(mounts(t, "self"), "")
-	t.Cleanup(func() { // before the bench is torn down
+	t.Cleanup(func() { // runs before the cleanup of the bench
 		b.stop()
 		if after := shared.ReplaceAllString(mounts(t, "self"), ""); after != before {
 			t.Errorf("the mount table was\n%s\nand is\n%s", before, after)
@@ -83,12 +83,12 @@ func mounts(t *testing.T, pid string) string {
 	return string(table)
 }
 
-// wrapped returns the file of the fake plugin, started through another command.
+// wrapped returns the file of the fake plugin, which another command starts.
 func (b *bench) wrapped(command, more string) string {
 	return strings.Replace(b.fakeFile("", more), "command: [", "command: ["+command+", ", 1)
 }
 
-// expectReason fails the test unless a plugin's reason contains all the words.
+// expectReason fails the test unless the plugin's reason contains all the words.
 func expectReason(t *testing.T, st supervisor.Status, words ...string) {
 	t.Helper()
 	for _, w := range words {
@@ -98,21 +98,21 @@ func expectReason(t *testing.T, st supervisor.Status, words ...string) {
 	}
 }
 
-// TestCanary checks that a plugin is ready only if it and the host see each other's mounts.
+// TestCanary checks that a plugin becomes ready only if it and the host see each other's mounts.
 func TestCanary(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
 	}
 	for name, tt := range map[string]struct {
 		command string
-		reason  []string // none: the plugin becomes ready
+		reason  []string // if empty, the plugin becomes ready
 	}{
 		"in the host's namespace": {command: "env"},
 		"shared":                  {command: "unshare, -m, --propagation, shared"},
 		"shared, behind a shell":  {command: `sh, -c, 'unshare -m --propagation shared "$0" & trap "kill $!" TERM; wait'`},
 		"slave": {
 			command: "unshare, -m, --propagation, slave",
-			reason:  []string{"is not seen on this host: services would write to the host's disk"},
+			reason:  []string{": services would write to the host's disk"},
 		},
 		"private": {
 			command: "unshare, -m, --propagation, private",
@@ -150,16 +150,15 @@ func TestCanary(t *testing.T) {
 			expectReason(t, st, append(tt.reason, top+"/fake", "start it in the host's mount namespace", "volctl plugin restart fake")...)
 			b.awaitThat("fake", "stopped, since it holds no volume", func(st supervisor.Status) bool { return st.PID == 0 })
 
-			// After the repair the plugin is used.
+			// After the fix, the agent uses the plugin.
 			b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 			b.await("fake", supervisor.Ready)
 		})
 	}
 }
 
-// TestCanaryWhereNothingIsShared checks the case that the host's own mount is not shared. The
-// reason then says to fix that mount first. A plugin in the host's namespace becomes ready as
-// usual.
+// TestCanaryWhereNothingIsShared checks a host whose own mount is not shared. The reason then tells
+// the operator to share that mount first. A plugin in the host's namespace becomes ready as usual.
 func TestCanaryWhereNothingIsShared(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -176,8 +175,9 @@ func TestCanaryWhereNothingIsShared(t *testing.T) {
 	expectReason(t, b.await("apart", supervisor.Failed), "do not see each other's mounts", "mount --bind "+top+" "+top+" && mount --make-rshared "+top)
 }
 
-// TestCanaryAfterARestartOfTheAgent checks that a new agent tests again, below live mounts, which
-// stay. The test mount of a killed agent is removed.
+// TestCanaryAfterARestartOfTheAgent checks that a new agent tests the plugin again, and keeps the
+// mounts of volumes below the same directory. The agent also removes the test mount of a killed
+// agent.
 func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -195,7 +195,7 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	b.stop()
 
 	at := root + "/staging/" + mount.CanaryName
-	gone := b.dir + "/d/csi/gone/staging/" + mount.CanaryName // of a plugin that is gone
+	gone := b.dir + "/d/csi/gone/staging/" + mount.CanaryName // a leftover of a plugin that no longer exists
 	for _, dir := range []string{at, gone} {
 		if err := errors.Join(os.MkdirAll(dir, 0o700), unix.Mount("volagent-canary", dir, "tmpfs", unix.MS_RDONLY, "size=4k")); err != nil {
 			t.Fatal(err)
@@ -216,7 +216,8 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	}
 	b.stop()
 
-	// A plugin that is cut off from the host under its volumes is not used, but also not stopped.
+	// A plugin that no longer shares mounts while it has volumes is not used. The agent does not
+	// stop it.
 	if err := unix.Mount("", b.dir+"/d/csi", "", unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +233,7 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	}
 }
 
-// TestCanaryOfASocket checks that a plugin that the agent does not run is tested again.
+// TestCanaryOfASocket checks that the agent tests again a plugin that it does not run.
 func TestCanaryOfASocket(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -267,7 +268,7 @@ func TestCanaryOfASocket(t *testing.T) {
 		return st.State == supervisor.Unhealthy && strings.Contains(st.Reason, "shared")
 	})
 	root := b.dir + "/d/csi/fake"
-	expectReason(t, st, "is not seen on this host", "-v "+root+":"+root+":rshared", "start the plugin again")
+	expectReason(t, st, "this host does not see the mounts that the plugin makes below", "-v "+root+":"+root+":rshared", "start the plugin again")
 	if _, err := b.sup.Client("fake"); err == nil {
 		t.Error("it is used")
 	}
@@ -276,8 +277,9 @@ func TestCanaryOfASocket(t *testing.T) {
 	b.awaitThat("fake", "ready", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID == pids[1] })
 }
 
-// TestPluginOfAnotherUser checks that a plugin that cannot reach its staging directory is refused
-// with the reason. It is used as soon as it runs as root, or may enter all directories.
+// TestPluginOfAnotherUser checks that the agent refuses a plugin that cannot enter its staging
+// directory, and gives the reason. The agent uses the plugin when it runs as root, or may enter all
+// directories.
 func TestPluginOfAnotherUser(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -327,8 +329,8 @@ func TestPluginOfAnotherUser(t *testing.T) {
 	b.awaitThat("fake", "ready as root", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID == pid })
 }
 
-// TestNetworkOfItsOwn checks that a network namespace of its own leads to one warning, and nothing
-// else.
+// TestNetworkOfItsOwn checks that a plugin in its own network namespace causes one warning, and no
+// other effect.
 func TestNetworkOfItsOwn(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -358,7 +360,8 @@ func TestNetworkOfItsOwn(t *testing.T) {
 	b.awaitThat("fake", "ready, and not warned of", func(now supervisor.Status) bool { return now.State == supervisor.Ready && len(now.Warnings) == 0 })
 }
 
-// TestNoCanaryWithoutNeed checks that a plugin in the host's namespaces is not tested with a mount.
+// TestNoCanaryWithoutNeed checks that the agent makes no test mount for a plugin in the host's
+// namespaces.
 func TestNoCanaryWithoutNeed(t *testing.T) {
 	if !inOwnMounts(t) {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestWordsForApart checks that each way not to share mounts is described with its consequence, and
-// with a fix that fits the plugin's runner.
+// TestWordsForApart checks the text for each reason why a plugin and the host do not share mounts.
+// The text has the consequence, and a fix that fits the plugin's runner.
 func TestWordsForApart(t *testing.T) {
 	fix := func(def *volume.PluginDefinition) runner.Fix {
 		return newRunner(&plugin{env: newEnv(Options{})}, def).Traits().Fix
@@ -25,7 +25,7 @@ func TestWordsForApart(t *testing.T) {
 	}{
 		"container": {
 			mount.Apart{NotOut: true}, volume.PluginDefinition{Container: &volume.PluginContainer{}}, true,
-			[]string{"what the plugin mounts below " + root + " is not seen on this host", "with rshared"}, "make-rshared",
+			[]string{"this host does not see the mounts that the plugin makes below " + root, "with rshared"}, "make-rshared",
 		},
 		"container, host not shared": {
 			mount.Apart{NotIn: true, NotOut: true}, volume.PluginDefinition{Container: &volume.PluginContainer{}}, false,
@@ -41,7 +41,7 @@ func TestWordsForApart(t *testing.T) {
 		},
 		"exec, inwards": {
 			mount.Apart{NotIn: true}, volume.PluginDefinition{Exec: &volume.PluginExec{}}, true,
-			[]string{"what this host mounts below " + root + " is not seen by the plugin", "unshare --propagation shared"}, "make-rshared",
+			[]string{"the plugin does not see the mounts that this host makes below " + root, "unshare --propagation shared"}, "make-rshared",
 		},
 	} {
 		got := describeApart(tt.apart, root, fix(&tt.def), tt.shared)

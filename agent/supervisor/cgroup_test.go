@@ -28,8 +28,9 @@ func ownCgroup(t *testing.T, pid string) string {
 	return ""
 }
 
-// Without systemd a command has its own cgroup, beside the agent's. The cgroup is removed when the
-// command ends. The cgroup of a plugin that ended without an agent is removed at the next start.
+// TestOwnCgroup checks that, without systemd, a command has its own cgroup beside the agent's. The
+// cgroup is removed when the command ends. If a plugin ended while no agent ran, its cgroup is
+// removed at the next start.
 func TestOwnCgroup(t *testing.T) {
 	root := "/sys/fs/cgroup"
 	if _, err := os.Stat(root + "/cgroup.procs"); err != nil {

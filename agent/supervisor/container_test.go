@@ -13,9 +13,9 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 )
 
-// runtime is a fake docker with room for one container, which is a process. Files in its directory
-// control it. "deaf" and "stuck" make commands fail, or never end. "pid" makes it report a process
-// that is not the container's.
+// runtime is a fake docker that can run one container, which is a process. Files in its directory
+// control the fake. The file "deaf" makes commands fail, and "stuck" makes them hang. The file
+// "pid" makes the fake report the pid of another process.
 const runtime = `#!/bin/sh
 cd %s || exit 1
 echo "$@" >> calls
@@ -48,7 +48,7 @@ esac
 exit 0
 `
 
-// contained makes the plugin "fake" run with that docker, and returns its directory.
+// contained makes the plugin "fake" run with the fake docker. It returns the docker's directory.
 func (b *bench) contained() string {
 	b.t.Helper()
 	dir := filepath.Join(b.dir, "rt")
@@ -69,7 +69,7 @@ func (b *bench) contained() string {
 	return dir
 }
 
-// container returns the process of the container, 0 if there is none.
+// container returns the pid of the container's process, or 0 if there is none.
 func (b *bench) container() int {
 	data, err := os.ReadFile(filepath.Join(b.dir, "rt", "container"))
 	if err != nil {
@@ -82,7 +82,7 @@ func (b *bench) container() int {
 	return pid
 }
 
-// touch changes the behaviour of the docker.
+// touch writes a file that changes the behaviour of the fake docker.
 func (b *bench) touch(name, content string) {
 	b.t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, "rt", name), []byte(content), 0o600); err != nil {
@@ -90,8 +90,8 @@ func (b *bench) touch(name, content string) {
 	}
 }
 
-// TestStopHalfStarted checks that a stop also ends a container that was started, although the
-// runtime then reported nothing about it.
+// TestStopHalfStarted checks that a stop ends a container even if the runtime reported nothing
+// about the container after its start.
 func TestStopHalfStarted(t *testing.T) {
 	b := newBench(t)
 	dir := b.contained()
@@ -115,7 +115,7 @@ func TestStopHalfStarted(t *testing.T) {
 	}
 }
 
-// stopped stops the plugin and waits for its end.
+// stopped stops the plugin and waits until it has ended.
 func (b *bench) stopped() {
 	b.t.Helper()
 	if err := b.sup.Stop("fake", false); err != nil {
@@ -128,8 +128,8 @@ func (b *bench) stopped() {
 	}
 }
 
-// TestEndedContainerOfARemovedFile checks that an ended container is removed with the plugin's
-// file, although no agent saw it end.
+// TestEndedContainerOfARemovedFile checks that the agent removes an ended container when the
+// plugin's file was removed, even if no agent ran when the container ended.
 func TestEndedContainerOfARemovedFile(t *testing.T) {
 	b := newBench(t)
 	b.contained()
@@ -146,7 +146,7 @@ func TestEndedContainerOfARemovedFile(t *testing.T) {
 }
 
 // TestProcessOfAnotherHost checks a runtime on another host or in a virtual machine. The pid that
-// it reports belongs to an unrelated process on this host.
+// the runtime reports belongs to an unrelated process on this host.
 func TestProcessOfAnotherHost(t *testing.T) {
 	b := newBench(t)
 	b.contained()
@@ -157,7 +157,7 @@ func TestProcessOfAnotherHost(t *testing.T) {
 	st := b.awaitThat("fake", "seen through", func(st supervisor.Status) bool {
 		return st.PID != 0 || st.State == supervisor.BackingOff
 	})
-	if st.PID != 0 || !strings.Contains(st.Reason, "is not to be seen") {
+	if st.PID != 0 || !strings.Contains(st.Reason, "cannot find process") {
 		t.Errorf("process %d passes for the container's: %+v", other, st)
 	}
 	b.stopped()
@@ -166,7 +166,7 @@ func TestProcessOfAnotherHost(t *testing.T) {
 	}
 }
 
-// TestEndDuringRemoval checks that the agent ends soon, even while a runtime that hangs is removing
+// TestEndDuringRemoval checks that the agent ends soon, even if the runtime hangs while it removes
 // a container.
 func TestEndDuringRemoval(t *testing.T) {
 	b := newBench(t)

@@ -13,31 +13,32 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// requests carries out the requests of the operator.
+// requests carries out the operator's requests to restart, stop and start plugins.
 type requests struct{ *parts }
 
-// Restart asks for a plugin to be stopped and started again. A changed file then comes into force.
-// A plugin that was stopped on purpose is started. Restart is refused while volumes are in use
-// through the plugin, unless forced. It is also refused if this agent does not run the plugin. Like
-// all requests here, it applies to all parts of the plugin, unless an Only limits it.
+// Restart requests that a plugin is stopped and started again. The new instance uses a changed
+// plugin file, and a plugin that was stopped on purpose starts, too. Without force, Restart returns
+// an error while volumes are in use through the plugin. It also returns an error if this agent does
+// not run the plugin. Like all requests here, Restart applies to all parts of the plugin unless
+// only selects some of them.
 func (s *requests) Restart(id string, force bool, only ...part.Only) error {
 	return s.end(id, force, "restart", "-y", only, (*part.Desired).AskRestart)
 }
 
-// Stop asks for a plugin to be stopped, and to stay stopped until Start. It is refused in the same
-// cases as Restart.
+// Stop requests that a plugin is stopped and stays stopped until Start. It returns an error in the
+// same cases as Restart.
 func (s *requests) Stop(id string, force bool, only ...part.Only) error {
 	return s.end(id, force, "stop", "--force", only, (*part.Desired).AskStop)
 }
 
-// Pause is a Stop that lasts until this agent ends: the next agent starts the plugin. A plugin that
+// Pause stops a plugin until this agent ends. The next agent starts the plugin again. A plugin that
 // is already stopped stays stopped.
 func (s *requests) Pause(id string, force bool, only ...part.Only) error {
 	return s.end(id, force, "stop", "--force", only, (*part.Desired).AskPause)
 }
 
-// Start ends a stop, and makes a plugin that is not ready try again at once. A plugin that runs is
-// not disturbed.
+// Start ends a stop. A plugin that is not ready is started again at once. Start does not affect a
+// plugin that runs.
 func (s *requests) Start(id string, only ...part.Only) error {
 	parts, err := s.selected(id, only)
 	if err != nil {
@@ -57,7 +58,7 @@ func (s *requests) Start(id string, only ...part.Only) error {
 	return nil
 }
 
-// end asks for the end of a plugin's instances, if that is allowed.
+// end calls ask to request the end of a plugin's instances, unless volumes in use forbid it.
 func (s *requests) end(id string, force bool, verb, flag string, only []part.Only, ask func(*part.Desired)) error {
 	parts, err := s.selected(id, only)
 	if err != nil {
@@ -91,10 +92,10 @@ func (s *requests) end(id string, force bool, verb, flag string, only []part.Onl
 	return nil
 }
 
-// ifSpare calls take if no volume is in use. The first check does not block calls, since blocking
-// them in vain makes every volume look at its plugin again. The second check runs while new calls
-// are blocked: a volume may just have started to use the plugin, or another controller may have
-// ended.
+// ifSpare calls take if no volume in use needs the parts. The first check does not block calls,
+// because a needless block makes every volume check its plugin again. The second check runs while
+// new calls are blocked, because in between a volume may have started to use the plugin, or another
+// controller may have ended.
 func (s *requests) ifSpare(parts []*plugin, verb, flag string, only []part.Only, take func()) error {
 	if err := s.spare(parts, verb, flag, only); err != nil {
 		return err
@@ -117,14 +118,14 @@ func (s *requests) ifSpare(parts []*plugin, verb, flag string, only []part.Only,
 
 	if err != nil {
 		for _, p := range parts {
-			s.notify(p) // a waiter may have seen the plugin blocked
+			s.notify(p) // a waiting caller may have seen the plugin while its calls were blocked
 		}
 	}
 
 	return err
 }
 
-// block adds n to the number of requests that block new calls to the parts.
+// block adds n to the number of requests that block new calls to each part.
 func block(parts []*plugin, n int) {
 	for _, p := range parts {
 		p.mu.Lock()
@@ -133,7 +134,7 @@ func block(parts []*plugin, n int) {
 	}
 }
 
-// glancesOf returns the state of some parts of one plugin.
+// glancesOf returns the current state of the given parts of one plugin.
 func (s *requests) glancesOf(parts []*plugin) part.Whole {
 	all := glances(parts)
 	for _, g := range all {
@@ -142,24 +143,25 @@ func (s *requests) glancesOf(parts []*plugin) part.Whole {
 	return all
 }
 
-// glance returns the state of a part.
+// glance returns the current state of one part.
 func (s *requests) glance(p *plugin) *part.Glance { return s.glancesOf([]*plugin{p})[0] }
 
-// removed refuses requests that would be lost because the plugin is about to be removed.
+// removed returns an error if the plugin is about to be removed, because the request would be lost.
 func removed(g *part.Glance) error {
 	switch {
 	case !g.Leaves():
 		return nil
 	case g.Definition != nil && g.Definition.Registered:
-		return volume.Errorf(volume.ErrRefused, "%s is deregistered: register it again, or have it end when nothing is staged through it any more", g.Title()).
+		return volume.Errorf(volume.ErrRefused, "%s is deregistered: register it again, or let it end when no volume is staged through it", g.Title()).
 			WithHint("%s", suggest.Command("volctl plugin deregister %s --force", g.ID))
 	}
 
-	return volume.Errorf(volume.ErrRefused, "the file of %s was removed: put it back, or have the plugin end when nothing is staged through it any more", g.Title()).
+	return volume.Errorf(volume.ErrRefused, "the file of %s was removed: put it back, or let the plugin end when no volume is staged through it", g.Title()).
 		WithRemedy(remedy.Of(remedy.ShowPlugin, g.ID))
 }
 
-// ours refuses requests that are possible only for a plugin that this agent runs.
+// ours returns an error if this agent does not run the plugin, because the request is possible only
+// for a plugin that it runs.
 func ours(p *plugin, g *part.Glance, verb string) error {
 	if err := removed(g); err != nil {
 		return err
@@ -173,19 +175,19 @@ func ours(p *plugin, g *part.Glance, verb string) error {
 	case g.Definition == nil || run.Owned || g.Settled.Halts():
 		return nil
 	case g.PID == 0:
-		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by whoever serves its socket %s, which nobody does now", g.Title(), verb, run.Socket).
+		return volume.Errorf(volume.ErrRefused, "cannot %[2]s %[1]s: this agent does not run it, and no process serves its socket %[3]s", g.Title(), verb, run.Socket).
 			WithRemedy(remedy.Of(remedy.ShowPlugin, g.ID))
 	default:
-		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by process %d, which serves its socket %s", g.Title(), verb, g.PID, run.Socket).
+		return volume.Errorf(volume.ErrRefused, "cannot %[2]s %[1]s: this agent does not run it; process %[3]d serves its socket %[4]s", g.Title(), verb, g.PID, run.Socket).
 			WithHint("%s", suggest.Command("systemctl status %d", g.PID))
 	}
 }
 
-// named is the largest number of volumes that a refusal names.
+// named is the largest number of volume ids that an error message lists.
 const named = 5
 
-// spare returns an error while volumes are in use through any of the parts. If a part was stopped on
-// purpose and has no instance, volumes have nothing to lose.
+// spare returns an error while volumes are in use through any of the parts. A part that was stopped
+// on purpose and has no instance can always be stopped again.
 func (s *requests) spare(parts []*plugin, verb, flag string, only []part.Only) error {
 	for _, p := range parts {
 		ids, g := p.needed(), s.glance(p)
@@ -210,7 +212,7 @@ func (s *requests) spare(parts []*plugin, verb, flag string, only []part.Only) e
 	return nil
 }
 
-// names lists ids for a refusal.
+// names joins volume ids for an error message, and shortens a long list.
 func names(ids []string) string {
 	quoted := make([]string, 0, named+1)
 	for _, id := range ids[:min(len(ids), named)] {
@@ -224,8 +226,8 @@ func names(ids []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// AwaitStarted waits until a plugin is ready that was asked, at the time asked, to start or
-// restart. It ends early if the plugin cannot become ready without an operator.
+// AwaitStarted waits until a plugin is ready after a Start or Restart that was requested at the
+// time asked. It returns early with an error if the plugin cannot become ready without an operator.
 func (s *requests) AwaitStarted(ctx context.Context, id string, asked time.Time, only ...part.Only) error {
 	return s.await(ctx, id, only, func(g *part.Glance) (bool, error) {
 		now := g.Status
@@ -244,7 +246,7 @@ func (s *requests) AwaitStarted(ctx context.Context, id string, asked time.Time,
 	})
 }
 
-// AwaitStopped waits until no instance of a stopped plugin runs.
+// AwaitStopped waits until a stopped plugin has no running instance.
 func (s *requests) AwaitStopped(ctx context.Context, id string, only ...part.Only) error {
 	return s.await(ctx, id, only, func(g *part.Glance) (bool, error) {
 		if !g.Wish.Halts() {
@@ -255,13 +257,13 @@ func (s *requests) AwaitStopped(ctx context.Context, id string, only ...part.Onl
 	})
 }
 
-// await waits until ok returns true for all parts. It holds no lock while it waits.
+// await waits until ok returns true for every part. It holds no lock during the wait.
 func (s *requests) await(ctx context.Context, id string, only []part.Only, ok func(*part.Glance) (bool, error)) error {
 	for {
 		changed := s.changed(id)
 		parts, err := s.selected(id, only)
 		if err != nil {
-			return volume.Errorf(volume.ErrNotFound, "plugin %q is no more: its file was removed, or it was deregistered", id).WithHint("volctl plugin list")
+			return volume.Errorf(volume.ErrNotFound, "plugin %q no longer exists: its file was removed, or it was deregistered", id).WithHint("volctl plugin list")
 		}
 
 		var late *plugin

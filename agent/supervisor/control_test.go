@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// within returns a context that ends when the test's patience does.
+// within returns a context that ends after patience.
 func within(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -41,8 +41,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRestartUnderVolumes checks that a restart is refused unless forced, and applies a pending
-// change.
+// TestRestartUnderVolumes checks that a restart is refused while volumes are in use, unless it is
+// forced. A forced restart applies a pending change.
 func TestRestartUnderVolumes(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -78,9 +78,9 @@ func TestRestartUnderVolumes(t *testing.T) {
 	}
 }
 
-// TestVolumeComesInAsItIsRestarted checks that the second check, with new calls blocked, sees a
-// volume that has just come into use. A waiter that saw the plugin blocked is told when calls are
-// possible again.
+// TestVolumeComesInAsItIsRestarted checks that the second check, while new calls are blocked,
+// notices a volume that has just started to use the plugin. A caller that saw the plugin blocked is
+// notified when calls are possible again.
 func TestVolumeComesInAsItIsRestarted(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int32
@@ -153,15 +153,15 @@ func TestStopStays(t *testing.T) {
 	if st := b.status("fake"); st.State != supervisor.Ready || len(b.starts()) != 2 {
 		t.Errorf("started: %+v", st)
 	}
-	must(t, b.sup.Start("fake")) // no effect: it runs
+	must(t, b.sup.Start("fake")) // no effect, because the plugin runs
 	must(t, b.sup.AwaitStarted(within(t), "fake", time.Now()))
 	if len(b.starts()) != 2 || b.record(t, "fake").Stopped {
 		t.Errorf("%d starts, record %+v", len(b.starts()), b.record(t, "fake"))
 	}
 }
 
-// TestForcedStop stops a plugin under a volume. The volume still needs the plugin when its file is
-// removed in the meantime.
+// TestForcedStop stops a plugin while a volume uses it. The volume still needs the plugin when the
+// plugin's file is then removed.
 func TestForcedStop(t *testing.T) {
 	b := newBench(t)
 	b.inUse.Store(true)
@@ -211,8 +211,8 @@ func TestStoppedAndRemoved(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestAgentDiesWhileItStops checks that the record says that the plugin must stop before it is
-// stopped. The next agent therefore completes the stop.
+// TestAgentDiesWhileItStops checks that the agent stores a stop before it stops the plugin. The
+// next agent therefore completes the stop.
 func TestAgentDiesWhileItStops(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -245,7 +245,7 @@ func TestStartAtOnce(t *testing.T) {
 	must(t, b.sup.Start("fake"))
 	must(t, b.sup.AwaitStarted(within(t), "fake", asked))
 
-	// If the plugin fails again, the wait ends with the reason.
+	// If the plugin fails again, AwaitStarted returns the reason.
 	b.set("driver", "other.test")
 	asked = time.Now()
 	must(t, b.sup.Restart("fake", false))
@@ -263,8 +263,8 @@ func TestStartAtOnce(t *testing.T) {
 	must(t, b.sup.AwaitStarted(within(t), "fake", asked))
 }
 
-// TestControlRefused checks requests for unknown plugins and for plugins that the agent does not
-// run, and waits that time out.
+// TestControlRefused checks requests for unknown plugins, requests for plugins that the agent does
+// not run, and waits that time out.
 func TestControlRefused(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")
@@ -280,7 +280,7 @@ func TestControlRefused(t *testing.T) {
 		}
 	}
 	for _, err := range []error{b.sup.Restart("x", true), b.sup.Stop("x", true)} {
-		if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), fmt.Sprintf("it is run by process %d, which serves its socket %s", os.Getpid(), socket)) {
+		if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), fmt.Sprintf("this agent does not run it; process %d serves its socket %s", os.Getpid(), socket)) {
 			t.Errorf("somebody else's plugin: %v", err)
 		}
 	}
@@ -288,8 +288,8 @@ func TestControlRefused(t *testing.T) {
 	must(t, b.sup.AwaitStarted(within(t), "x", time.Now()))
 	stop()
 	b.awaitThat("x", "without its server", func(st supervisor.Status) bool { return st.State == supervisor.Unhealthy && st.PID == 0 })
-	if err := b.sup.Restart("x", true); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "which nobody does now") {
-		t.Errorf("nobody's plugin: %v", err)
+	if err := b.sup.Restart("x", true); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "no process serves its socket") {
+		t.Errorf("a plugin without a process: %v", err)
 	}
 
 	must(t, b.sup.Start("bad"))
@@ -304,8 +304,8 @@ func TestControlRefused(t *testing.T) {
 	}
 }
 
-// TestPauseEndsWithTheAgent checks that a pause ends with the agent, but a stop that follows it
-// does not.
+// TestPauseEndsWithTheAgent checks that a pause ends with the agent. A stop does not, even if it
+// follows a pause.
 func TestPauseEndsWithTheAgent(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -328,7 +328,7 @@ func TestPauseEndsWithTheAgent(t *testing.T) {
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
 	must(t, b.sup.Stop("fake", false))
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
-	must(t, b.sup.Pause("fake", false)) // this does not shorten the stop
+	must(t, b.sup.Pause("fake", false)) // a pause after a stop does not end the stop
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
 	b.stop()
 	if !b.record(t, "fake").Stopped {

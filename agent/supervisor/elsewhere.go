@@ -10,9 +10,9 @@ import (
 
 // Listener is a process that listens on a plugin's socket below a runtime dir.
 type Listener struct {
-	PID    int // 0 if it is not in the agent's pid namespace or one below it
+	PID    int // 0 if the process is outside the agent's pid namespace and the namespaces below it
 	Socket string
-	// DataDir is the data dir of the agent that started the process; empty if it is unknown.
+	// DataDir is the data dir of the agent that started the process, or empty if it is unknown.
 	DataDir string
 }
 

@@ -11,12 +11,12 @@ import (
 )
 
 // TestEnd checks that plugins end when the host shuts down, except those that are still needed.
-// Their records do not say that they were stopped.
+// Their records do not say that an operator stopped them.
 func TestEnd(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
-	b.inUse.Store(true) // claims stay, but do not keep a plugin running
+	b.inUse.Store(true) // claims exist, but they do not keep a plugin running
 	b.start()
 	first := b.await("fake", supervisor.Ready)
 
@@ -36,7 +36,7 @@ func TestEnd(t *testing.T) {
 	if st := b.status("fake"); st.State != supervisor.Stopped || !strings.Contains(st.Reason, "going down") {
 		t.Errorf("it is %+v", st)
 	}
-	b.reload() // no plugin starts any more
+	b.reload() // no plugin starts after End
 	b.stop()
 	if n := len(b.starts()); n != 1 {
 		t.Errorf("%d starts", n)
@@ -45,8 +45,7 @@ func TestEnd(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestEndBounded checks that a plugin that does not end delays End no longer than its context
-// allows.
+// TestEndBounded checks that End returns when its context ends, even if a plugin does not end.
 func TestEndBounded(t *testing.T) {
 	b := newBench(t)
 	b.opts.StopGrace = time.Hour

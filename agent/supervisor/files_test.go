@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestBadFiles checks that each bad file is shown as a failed plugin with the line of the mistake.
+// TestBadFiles checks that each bad file appears as a failed plugin, with the line of the mistake.
 // The other plugins keep running.
 func TestBadFiles(t *testing.T) {
 	b := newBench(t)
@@ -51,7 +51,7 @@ func TestBadFiles(t *testing.T) {
 		"secret.yaml":    {"secret", "id: secret\nexec: {command: [/bin/x], env: {A: {file: /x, env: Y}}}\n", `:2: "A" names 2 secrets; it needs exactly one of file, credential, env`},
 		"vault.yaml":     {"vault", "id: vault\nexec: {command: [/bin/x], env: {A: {vault: x}}}\n", `:2: unknown key "vault" in A; known are credential, env, file`},
 		"second.yaml":    {"second.yaml", "id: second\nsocket: /s\n---\nid: third\nsocket: /t\n", ":3: a second document; each plugin has a file of its own"},
-		// Duplicates: the first file by name wins.
+		// If two files have the same id, the first file by name wins.
 		"a-dup.yaml":  {"", "id: dup\nsocket: /no/dup\n", ""},
 		"b-dup.yaml":  {"b-dup.yaml", "id: dup\nsocket: /no/dup2\n", `: plugin "dup" with the same type and instance is defined in ` + b.dir + "/etc/a-dup.yaml already"},
 		"c-dup.yaml":  {"c-dup.yaml", "id: dup\ntype: controller\nsocket: /no/dup3\n", `: plugin "dup" is defined in ` + b.dir + "/etc/a-dup.yaml already, without a type; several parts of one plugin need a type each: node or controller"},
@@ -95,7 +95,8 @@ func TestBadFiles(t *testing.T) {
 		t.Errorf("plugins\n%v, want\n%v", got, want)
 	}
 
-	// A corrected file starts its plugin. A removed one disappears, since it never served a volume.
+	// The agent starts the plugin of a corrected file. A plugin whose file was removed disappears,
+	// because it never served a volume.
 	b.inUse.Store(true)
 	b.file("none.yaml", strings.Replace(b.fakeFile("", ""), "id: fake", "id: none", 1))
 	if err := os.Remove(filepath.Join(b.dir, "etc/empty.yaml")); err != nil {
@@ -120,7 +121,7 @@ func TestUnknownPlugin(t *testing.T) {
 	if v := b.sup.View("none"); v.Known || v.Ready {
 		t.Errorf("view %+v", v)
 	}
-	// A caller can wait for it.
+	// A caller can wait for the change.
 	changed := b.sup.Changed("none")
 	b.file("x.yaml", "id: none\nsocket: /no/such\n")
 	b.reload()
@@ -130,7 +131,7 @@ func TestUnknownPlugin(t *testing.T) {
 	}
 }
 
-// TestChangedFileWaits checks that a change comes into force only when nothing is staged.
+// TestChangedFileWaits checks that a changed file comes into force only when no volume is staged.
 func TestChangedFileWaits(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -148,7 +149,7 @@ func TestChangedFileWaits(t *testing.T) {
 		t.Errorf("view %+v", v)
 	}
 
-	// It still waits after a restart of the agent, and a crash of the plugin.
+	// The change still waits after a restart of the agent and a crash of the plugin.
 	b.stop()
 	b.start()
 	b.await("fake", supervisor.Ready)
@@ -173,7 +174,7 @@ func TestChangedFileWaits(t *testing.T) {
 	await(t, "the third definition", func() bool { return strings.Contains(b.fake.text("env", ""), "V=three") })
 	b.await("fake", supervisor.Ready)
 
-	// A restart on request applies a change without waiting, too.
+	// A requested restart also applies a change without a wait.
 	b.file("fake.yaml", b.fakeFile("    V: four\n", "health: {interval: 1h}\n"))
 	b.reload()
 	b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return st.Pending != "" })
@@ -191,7 +192,8 @@ func TestChangedFileWaits(t *testing.T) {
 	}
 }
 
-// TestVolumeComesInAtTheLastMoment checks that the plugin is not stopped under such a volume.
+// TestVolumeComesInAtTheLastMoment checks that the agent does not stop a plugin that a volume has
+// just started to use.
 func TestVolumeComesInAtTheLastMoment(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int32
@@ -207,23 +209,23 @@ func TestVolumeComesInAtTheLastMoment(t *testing.T) {
 	changed := b.sup.Changed("fake")
 	b.file("fake.yaml", b.fakeFile("    V: two\n", "health: {interval: 1h}\n"))
 	b.reload()
-	<-changed // a waiter that saw the plugin blocked is told that it is not blocked any more
+	<-changed // a caller that saw the plugin blocked is notified that calls are possible again
 	if st := b.status("fake"); st.State != supervisor.Ready || st.PID != first.PID || st.Pending == "" || !b.sup.View("fake").Ready {
 		t.Errorf("status %+v", st)
 	}
 }
 
-// TestBrokenFileKeepsThePlugin checks that a typing error stops no plugin.
+// TestBrokenFileKeepsThePlugin checks that a mistake in a plugin file does not stop the plugin.
 func TestBrokenFileKeepsThePlugin(t *testing.T) {
 	b := newBench(t)
 	good := b.fakeFile("", "")
 	b.file("fake.yaml", good)
 	b.start()
 	first := b.await("fake", supervisor.Ready)
-	for _, bad := range []string{good + "nonsense: 1\n", "id: [\n"} { // with and without a readable id
+	for _, bad := range []string{good + "nonsense: 1\n", "id: [\n"} { // the first has a readable id, the second has none
 		b.file("fake.yaml", bad)
 		b.reload()
-		for range 2 { // and across a restart of the agent
+		for range 2 { // the second round is after a restart of the agent
 			st := b.await("fake", supervisor.Ready)
 			if st.PID != first.PID || !strings.Contains(st.Pending, "its file cannot be used") || !strings.Contains(st.Pending, b.dir+"/etc/fake.yaml") {
 				t.Errorf("status %+v", st)
@@ -250,7 +252,7 @@ func TestRemovedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.reload()
-	for range 2 { // and across a restart of the agent
+	for range 2 { // the second round is after a restart of the agent
 		st := b.await("fake", supervisor.Ready)
 		if st.PID != first.PID || !strings.Contains(st.Pending, "its file was removed") {
 			t.Errorf("status %+v", st)
@@ -269,7 +271,7 @@ func TestRemovedFile(t *testing.T) {
 	if v := b.sup.View("fake"); v.Known || v.Info.Driver != "fake.test" {
 		t.Errorf("what it was is forgotten: %+v", v)
 	}
-	// The next agent does not start it again, but a file does.
+	// The next agent does not start the plugin again, but a new file makes it start.
 	b.stop()
 	b.start()
 	if all := b.sup.Statuses(); len(all) != 0 {
@@ -280,7 +282,7 @@ func TestRemovedFile(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestLocalFile checks that a file may take over the id of the builtin plugin.
+// TestLocalFile checks that a plugin file may have the id of the bundled driver.
 func TestLocalFile(t *testing.T) {
 	b := newBench(t)
 	b.opts.BuiltinArgv = []string{"/no/such/agent"}
@@ -306,7 +308,7 @@ func TestLocalFile(t *testing.T) {
 func TestPluginDirectory(t *testing.T) {
 	b := newBench(t)
 	b.opts.PluginDir = b.dir + "/none"
-	b.start() // a missing directory means no plugins, and no error
+	b.start() // a missing directory means that there are no plugins; it is not an error
 	b.stop()
 	b.file("plain", "")
 	b.opts.PluginDir = b.dir + "/etc/plain"

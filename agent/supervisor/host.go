@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// newRunner returns the runner that a definition asks for.
+// newRunner returns the runner for a definition: container, unit, socket or command.
 func newRunner(p *plugin, def *volume.PluginDefinition) runner.Runner {
 	opts := &p.opts
 	of := runner.Part{
@@ -31,7 +31,7 @@ func newRunner(p *plugin, def *volume.PluginDefinition) runner.Runner {
 	}
 }
 
-// host is a part as its runner sees it.
+// host gives a runner access to its part. It implements runner.Record and runner.Progress.
 type host struct{ p *plugin }
 
 // Process implements runner.Record.
@@ -43,8 +43,8 @@ func (h host) SaveProcess(ctx context.Context, it volume.PluginProcess) error {
 	return h.p.record.save(ctx, func(r *volume.PluginRecord) { r.Process, r.Definition = it, def })
 }
 
-// ForgetProcess implements runner.Record. An intent without a process does no harm, so this is not
-// stored.
+// ForgetProcess implements runner.Record. It changes only memory, because a stored intent without a
+// process is harmless.
 func (h host) ForgetProcess() {
 	h.p.record.edit(func(r *volume.PluginRecord) { r.Process = volume.PluginProcess{} })
 }

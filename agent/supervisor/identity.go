@@ -14,12 +14,12 @@ import (
 // checker checks the identity of a plugin, and the namespaces in which it runs.
 type checker struct {
 	*plugin
-	misnamed string   // the warning about the name of its driver; empty if there is none
-	warned   []string // all warnings that were passed on
+	misnamed string   // the warning about the name of the plugin's driver; empty if there is none
+	warned   []string // all warnings that were already reported
 }
 
-// named refuses a driver whose name CSI does not allow. If the agent has volumes of the plugin, it
-// only warns, since a refusal would strand them.
+// named returns an error for a driver whose name CSI does not allow. If the agent already has
+// volumes of the plugin, named only warns, because an error would make those volumes unusable.
 func (c *checker) named(driver string) error {
 	err := volume.CheckDriver(driver)
 	switch {
@@ -30,11 +30,11 @@ func (c *checker) named(driver string) error {
 		return fmt.Errorf("%w: %w", runner.ErrRefused, err)
 	}
 
-	c.misnamed = err.Error() + "; it is used all the same, because volumes of it exist"
+	c.misnamed = err.Error() + "; the agent uses it anyway, because volumes of it exist"
 	return nil
 }
 
-// introduce checks the identity that the plugin reports, and stores it.
+// introduce checks the identity that the plugin reports, and stores the identity.
 func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, info volume.PluginInfo) error {
 	info.ID = c.id
 	wantNode := def.Type == part.Node || def.Type == part.Monolith
@@ -52,7 +52,7 @@ func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, i
 
 	switch was, part := c.siblings.bind(c.plugin, info.Driver); {
 	case part != "":
-		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts are of one driver",
+		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts must have the same driver",
 			runner.ErrRefused, info.Driver, part, c.id, was)
 	case was != "":
 		return fmt.Errorf("%w: driver %q answers, and plugin %q has been driver %q: its volumes would go to the wrong driver; give another driver an id of its own",
@@ -62,16 +62,16 @@ func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, i
 	c.tellNodeID(info)
 	err := c.record.save(ctx, func(r *volume.PluginRecord) { r.Info, r.Definition = info, def })
 	if err != nil {
-		// The plugin serves all the same. Without the record, its description is lost while it is
-		// down.
-		c.logger.Warn("cannot store what the plugin says of itself", "error", err)
+		// The plugin can serve without this record. The only loss is its description while the
+		// plugin is down.
+		c.logger.Warn("cannot store the identity that the plugin reports", "error", err)
 	}
 
 	return nil
 }
 
-// askLimits makes the node part of a plugin report the limits and the topology of this host again,
-// because its controller found the host to be full.
+// askLimits asks the node part of a plugin again for the limits and the topology of this host,
+// because the controller reported that the host has no room for another volume.
 func askLimits(parts []*plugin) {
 	for _, p := range parts {
 		has := p.record.get().Info.HasNode
@@ -82,15 +82,15 @@ func askLimits(parts []*plugin) {
 	}
 }
 
-// askNode calls NodeGetInfo again while the plugin serves. Limits and topology may change. The node
-// id may not change, because volumes are connected under it.
+// askNode calls NodeGetInfo again on a running plugin. The limits and the topology may have
+// changed. The node id must stay the same, because volumes were connected under it.
 func (c *checker) askNode(ctx context.Context, def *volume.PluginDefinition, client *csiclient.Client) {
 	asking, cancel := context.WithTimeout(ctx, def.ProbeTimeout)
 	defer cancel()
 
 	info, err := client.NodeInfo(asking)
 	if err != nil {
-		c.logger.Warn("cannot ask the plugin for this host's limits; those that it gave before stay in force", "error", err)
+		c.logger.Warn("cannot query the plugin for this host's limits; the earlier limits stay in force", "error", err)
 		return
 	}
 
@@ -98,29 +98,29 @@ func (c *checker) askNode(ctx context.Context, def *volume.PluginDefinition, cli
 	c.tellNodeID(info)
 	err = c.record.save(ctx, func(r *volume.PluginRecord) { r.Info.Topology, r.Info.MaxVolumes = info.Topology, info.MaxVolumes })
 	if err != nil {
-		c.logger.Warn("cannot store what the plugin says of this host", "error", err)
+		c.logger.Warn("cannot store the limits that the plugin reports for this host", "error", err)
 	}
 
 	if had.MaxVolumes != info.MaxVolumes {
-		c.logger.Info("the plugin gives this host another limit of volumes", "was", had.MaxVolumes, "now", info.MaxVolumes)
+		c.logger.Info("the plugin reports another volume limit for this host", "was", had.MaxVolumes, "now", info.MaxVolumes)
 	}
 }
 
-// tellNodeID warns of a plugin that reports another node id than before while volumes are in use
-// through it. Those volumes stay connected under the id in their records, and are disconnected
-// under it.
+// tellNodeID warns if a plugin reports a different node id while volumes are in use through it.
+// Those volumes stay connected under the id in their records, and the agent disconnects them under
+// the same id.
 func (c *checker) tellNodeID(info volume.PluginInfo) {
 	had := c.record.get().Info.NodeID
 	if had == "" || had == info.NodeID {
 		return
 	}
 	if ids := c.needed(); len(ids) > 0 {
-		c.logger.Warn("the plugin calls this host by another node id; volumes in use keep the one under which they are attached",
+		c.logger.Warn("the plugin reports another node id for this host; volumes in use keep the id under which they are attached",
 			"was", had, "now", info.NodeID, "volumes", ids)
 	}
 }
 
-// warn stores the warnings about this instance, and passes each on once.
+// warn stores the warnings about this instance, and reports each warning once.
 func (c *checker) warn(warnings []string) {
 	if c.misnamed != "" {
 		warnings = append([]string{c.misnamed}, warnings...)

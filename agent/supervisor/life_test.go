@@ -21,8 +21,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestStartsAndIsReadyAtOnce checks that a plugin becomes ready without a wait for the probe
-// interval.
+// TestStartsAndIsReadyAtOnce checks that a plugin becomes ready before the probe interval has
+// passed.
 func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -50,7 +50,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	if ready, err := c.Probe(t.Context()); !ready || err != nil {
 		t.Errorf("probe: %v, %v", ready, err)
 	}
-	// The state is visible a moment before OnChange is called.
+	// The state becomes visible just before OnChange is called.
 	await(t, "starting and ready to be told", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) >= 2 })
 	mu.Lock()
 	if !slices.Equal(told, []string{"fake", "fake"}) {
@@ -74,7 +74,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}
 	}
-	// It has its own session, and therefore its own process group.
+	// The plugin has its own session, and therefore its own process group.
 	if sid, err := getsid(pid); err != nil || sid != pid {
 		t.Errorf("session %d of process %d, %v", sid, pid, err)
 	}
@@ -123,7 +123,8 @@ func TestCrashIsSeenAndMended(t *testing.T) {
 	}
 }
 
-// TestManyKills kills a plugin fifty times in a row. Each end is noticed, and the plugin restarted.
+// TestManyKills kills a plugin fifty times in a row. The agent notices each end, and restarts the
+// plugin.
 func TestManyKills(t *testing.T) {
 	b := newBench(t)
 	b.opts.Backoff = supervisor.Backoff{Base: time.Millisecond}
@@ -167,7 +168,7 @@ func TestStaleSocket(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestSocketInTheWay checks that only a dead socket is removed.
+// TestSocketInTheWay checks that the agent removes only a socket that no process serves.
 func TestSocketInTheWay(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -178,7 +179,7 @@ func TestSocketInTheWay(t *testing.T) {
 	stop := b.serve(socket)
 	b.start()
 	st := b.await("fake", supervisor.BackingOff)
-	if !strings.Contains(st.Reason, fmt.Sprintf("somebody else (pid %d) answers", os.Getpid())) {
+	if !strings.Contains(st.Reason, fmt.Sprintf("another process (pid %d) answers", os.Getpid())) {
 		t.Errorf("reason %q", st.Reason)
 	}
 	stop()
@@ -191,7 +192,7 @@ func TestSocketInTheWay(t *testing.T) {
 	}
 	b.start()
 	st = b.await("fake", supervisor.BackingOff)
-	if data, err := os.ReadFile(socket); err != nil || string(data) != "precious" || !strings.Contains(st.Reason, "no socket") {
+	if data, err := os.ReadFile(socket); err != nil || string(data) != "precious" || !strings.Contains(st.Reason, "not a socket") {
 		t.Errorf("%q, %v; reason %q", data, err, st.Reason)
 	}
 }
@@ -214,7 +215,7 @@ func TestCannotStart(t *testing.T) {
 		"nowhere":   `cannot run "no-such-plugin-in-path": executable file not found in $PATH`,
 		"plain":     `cannot run "` + b.dir + `/plain": permission denied`,
 		"directory": `cannot run "` + b.dir + `": is a directory`,
-		"secret":    `cannot read the secret for A: this agent resolves none`,
+		"secret":    `cannot read the secret for A: this agent cannot resolve secrets`,
 	} {
 		if st := b.await(id, supervisor.BackingOff); st.Reason != want || st.Next.IsZero() {
 			t.Errorf("%s: %q, want %q", id, st.Reason, want)
@@ -271,7 +272,8 @@ func TestNotReadyAtFirst(t *testing.T) {
 	if st := b.await("fake", supervisor.Ready); st.Restarts != 0 || len(b.starts()) != 1 {
 		t.Errorf("status %+v", st)
 	}
-	// A plugin that later reports itself as not ready is unhealthy, and is not killed.
+	// The agent does not kill a plugin that later reports that it is not ready. The plugin is only
+	// unhealthy.
 	b.stop()
 	b.file("fake.yaml", b.fakeFile("", quick))
 	b.start()
@@ -285,8 +287,8 @@ func TestNotReadyAtFirst(t *testing.T) {
 	}
 }
 
-// TestHangIsRestarted checks that only the plugin's own process is signalled, not the other
-// processes of its group.
+// TestHangIsRestarted checks that the agent restarts a plugin that hangs. It signals only the
+// plugin's own process, not the other processes of the group.
 func TestHangIsRestarted(t *testing.T) {
 	b := newBench(t)
 	b.set("daemon", "")
@@ -338,7 +340,7 @@ func TestFailedProbesAreForgivenBelowTheLimit(t *testing.T) {
 func TestRestartOnRequest(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
-	b.inUse.Store(true) // this makes no difference
+	b.inUse.Store(true) // volumes in use make no difference
 	b.start()
 	first := b.await("fake", supervisor.Ready)
 	if err := b.sup.Restart("fake", true); err != nil {
@@ -355,7 +357,7 @@ func TestRestartOnRequest(t *testing.T) {
 	}
 }
 
-// TestWrongDriver checks that a plugin id never changes to another driver without an error.
+// TestWrongDriver checks that the plugin of an id cannot change to another driver without an error.
 func TestWrongDriver(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -377,7 +379,7 @@ func TestWrongDriver(t *testing.T) {
 		t.Errorf("recorded driver %q", got)
 	}
 	await(t, "the end of the wrong driver", func() bool { return !alive(b.starts()[1]) })
-	// The plugin is corrected, and its file read again.
+	// The plugin reports the right driver again, and the agent reads the plugin's file again.
 	b.unset("driver")
 	b.reload()
 	b.await("fake", supervisor.Ready)
@@ -418,7 +420,7 @@ func TestBuiltin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The shell replaces the agent's own binary, and stores the flags that it was given.
+	// The shell script takes the place of the agent's binary, and stores the flags that it gets.
 	script := fmt.Sprintf("#!/bin/sh\necho \"$@\" > %s/args\nexport %s=%s %s=%s\nexec %s\n", b.dir, envFake, b.fake, envRun, os.Getenv(envRun), exe)
 	if err := os.WriteFile(b.dir+"/agent", []byte(script), 0o700); err != nil {
 		t.Fatal(err)

@@ -12,11 +12,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// logs gives the logs of plugins to people.
+// logs serves the logs of plugins to users.
 type logs struct{ *parts }
 
-// LogPath returns the file to which a plugin in one part writes. The error wraps volume.ErrNotFound
-// if there is no such plugin, and volume.ErrRefused if the agent does not keep its log.
+// LogPath returns the log file of a plugin that has a single part. The error wraps
+// volume.ErrNotFound if there is no such plugin, and volume.ErrRefused if the agent does not keep
+// the plugin's log.
 func (s *logs) LogPath(id string) (string, error) {
 	sources, err := s.logged(id, nil)
 	if err != nil {
@@ -37,7 +38,7 @@ type source struct {
 	log pluginlog.Log
 }
 
-// logged returns those of the selected parts whose log this agent can read.
+// logged returns the parts that match only and whose log this agent can read.
 func (s *logs) logged(id string, only []part.Only) ([]source, error) {
 	parts, err := s.selected(id, only)
 	if err != nil {
@@ -61,12 +62,12 @@ func (s *logs) logged(id string, only []part.Only) ([]source, error) {
 	case !started:
 		return nil, volume.Errorf(volume.ErrRefused, "plugin %q was never started, so it has no log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	default:
-		return nil, volume.Errorf(volume.ErrRefused, "plugin %q is run by somebody else, who keeps its log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
+		return nil, volume.Errorf(volume.ErrRefused, "the agent has no log of plugin %q: another program runs it and keeps its log", id).WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	}
 }
 
-// LogTail returns the last n lines that a plugin wrote, or that each of several parts wrote.
-// Secrets that the plugin was given are removed.
+// LogTail returns the last n lines of a plugin's log. If the plugin has several parts, it returns n
+// lines of each part. LogTail removes the plugin's secrets from the lines.
 func (s *logs) LogTail(id string, n int, only ...part.Only) ([]string, error) {
 	sources, err := s.logged(id, only)
 	if err != nil {
@@ -76,9 +77,10 @@ func (s *logs) LogTail(id string, n int, only ...part.Only) ([]string, error) {
 	return tails(sources, n)
 }
 
-// FollowLog writes the last n lines of a plugin's log. With follow, it also writes every new line
-// until ctx ends or write fails. If there are several parts, each line begins with the part's name.
-// Secrets that the plugin was given are removed. The errors are those of LogPath.
+// FollowLog passes the last n lines of a plugin's log to write. With follow, it then passes every
+// new line until ctx ends or write fails. If there are several parts, each line begins with the
+// name of its part. FollowLog removes the plugin's secrets from the lines. It returns the same
+// errors as LogPath.
 func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, write func([]byte) error, only ...part.Only) error {
 	sources, err := s.logged(id, only)
 	if err != nil {
@@ -94,7 +96,7 @@ func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, wri
 
 	var readers sync.WaitGroup
 	defer readers.Wait()
-	defer cancel() // runs before Wait
+	defer cancel() // deferred later than Wait, so it runs before Wait
 
 	fresh, failed := make(chan []string), make(chan error, len(sources))
 	for _, p := range sources {
@@ -131,7 +133,7 @@ func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, wri
 	}
 }
 
-// label puts the part's name before its lines, if the plugin has other parts.
+// label adds the part's name before each line if the plugin has several parts.
 func label(p source, lines []string) []string {
 	if len(p.siblings.of(p.id)) < 2 {
 		return lines
@@ -153,7 +155,7 @@ func joined(lines []string) []byte {
 	return []byte(strings.Join(lines, "\n") + "\n")
 }
 
-// tails returns the last n lines of each part.
+// tails returns the last n lines of the log of each part.
 func tails(sources []source, n int) ([]string, error) {
 	for _, p := range sources {
 		p.log.Freshen(pluginlog.Patience)

@@ -22,11 +22,11 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// The test binary is also the plugin: with envFake set it serves CSI. Files in a directory control
-// its behaviour, so that a test can change it at any time.
+// The test binary is also the fake plugin: if envFake is set, it serves CSI. Files in a directory
+// control its behaviour, so that a test can change the behaviour at any time.
 const (
-	envFake  = "FAKE_PLUGIN_DIR" // the directory
-	envAgent = "FAKE_AGENT_DIR"  // if it is set, the binary is an agent instead
+	envFake  = "FAKE_PLUGIN_DIR" // directory of the files that control the fake plugin
+	envAgent = "FAKE_AGENT_DIR"  // if set, the binary is a fake agent instead
 	envRun   = "FAKE_PLUGIN_RUN" // identifies this run of the tests, to find its leftover processes
 )
 
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
-	// Processes that end with their parent end a moment later.
+	// Processes that end with their parent may need a moment.
 	left := runPIDs(os.Getenv(envRun))
 	for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 		left = runPIDs(os.Getenv(envRun))
@@ -52,12 +52,12 @@ func TestMain(m *testing.M) {
 	}
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-fake-*")
 	for _, dir := range groups {
-		_ = os.Remove(dir) // of plugins that ended without an agent
+		_ = os.Remove(dir) // the cgroups of plugins that ended while no agent ran
 	}
 	os.Exit(code)
 }
 
-// runPIDs returns the live processes of one run, without this one.
+// runPIDs returns the other live processes of one run.
 func runPIDs(run string) []int {
 	var pids []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -72,7 +72,8 @@ func runPIDs(run string) []int {
 	return pids
 }
 
-// behaviour is the directory. A file in it switches a behaviour on.
+// behaviour is the directory with the files that control the fake plugin. Each file switches on one
+// behaviour.
 type behaviour string
 
 func (b behaviour) is(name string) bool {
@@ -87,7 +88,7 @@ func (b behaviour) text(name, otherwise string) string {
 	return otherwise
 }
 
-// fakePlugin serves CSI on CSI_ENDPOINT.
+// fakePlugin serves CSI on the endpoint in the variable CSI_ENDPOINT.
 func fakePlugin(dir string) int {
 	b := behaviour(dir)
 	f, err := os.OpenFile(filepath.Join(dir, "starts"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -105,7 +106,7 @@ func fakePlugin(dir string) int {
 			return 9
 		}
 	}
-	if b.is("daemon") { // like a FUSE daemon: it shares the process group
+	if b.is("daemon") { // like a FUSE daemon, the child is in the plugin's process group
 		cmd := exec.Command("sleep", "1000")
 		if err := cmd.Start(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -120,7 +121,7 @@ func fakePlugin(dir string) int {
 		return 3
 	}
 	if b.is("silent") {
-		// select {} would be a deadlock to the Go runtime, which would then end the process.
+		// The Go runtime would treat select {} as a deadlock and end the process.
 		signalled := make(chan os.Signal, 1)
 		signal.Notify(signalled, syscall.SIGUSR1)
 		<-signalled
@@ -137,8 +138,8 @@ func fakePlugin(dir string) int {
 	return 0
 }
 
-// fakeServer returns the plugin's server. The tests also use it for sockets that they serve
-// themselves.
+// fakeServer returns the gRPC server of the fake plugin. Tests also use it to serve a socket in
+// their own process.
 func fakeServer(b behaviour) *grpc.Server {
 	s := grpc.NewServer()
 	f := &fakeServices{behaviour: b}

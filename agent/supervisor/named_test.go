@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/supervisor/runner"
 )
 
-// TestNamed checks that a driver whose name CSI does not allow is refused. If volumes would be
-// stranded, there is only a warning.
+// TestNamed checks that the agent refuses a driver whose name CSI does not allow. If the agent
+// already has volumes of the plugin, it only warns.
 func TestNamed(t *testing.T) {
 	for _, tt := range []struct {
 		driver  string

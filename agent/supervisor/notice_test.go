@@ -20,13 +20,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// wasRead is the log message for each applied change.
+// wasRead is the message that is logged once for each applied change.
 const wasRead = "the plugin files changed and were read"
 
-// reads returns how often changes were applied.
+// reads returns the number of applied changes.
 func (b *bench) reads() int { return strings.Count(b.log.String(), wasRead) }
 
-// awaitKnown waits until a plugin is known or, if want is false, not known any more.
+// awaitKnown waits until a plugin is known, or is no longer known if want is false.
 func (b *bench) awaitKnown(id string, want bool) {
 	b.t.Helper()
 	await(b.t, fmt.Sprintf("plugin %q: known %v", id, want), func() bool {
@@ -38,7 +38,7 @@ func (b *bench) awaitKnown(id string, want bool) {
 	})
 }
 
-// replace writes a plugin file as editors do: it writes another file and renames it.
+// replace writes a plugin file as editors do: it writes a temporary file and renames it.
 func (b *bench) replace(name, content string) {
 	b.t.Helper()
 	b.file("."+name+".new", content)
@@ -52,7 +52,7 @@ func (b *bench) must(err error) {
 	}
 }
 
-// watching waits until the plugin files are watched.
+// watching waits until the agent watches the plugin files.
 func (b *bench) watching() {
 	b.t.Helper()
 	await(b.t, "the watch", func() bool { return inotifies(b.t) == 1 })
@@ -92,7 +92,7 @@ func TestFilesAreNoticed(t *testing.T) {
 		t.Error("it has not what its file says")
 	}
 
-	// A plugin in use waits with two changes.
+	// Two changes wait, because volumes use the plugin.
 	b.inUse.Store(true)
 	b.replace("fake.yaml", b.fakeFile("    V: two\n", ""))
 	st := b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return strings.Contains(st.Pending, "its file changed") })
@@ -118,7 +118,8 @@ func TestFilesAreNoticed(t *testing.T) {
 	}
 }
 
-// TestPluginDirectoryComesAndGoes checks that the directory is watched wherever it is at the time.
+// TestPluginDirectoryComesAndGoes checks that the agent watches the directory even if it is made,
+// removed or moved.
 func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	b := newBench(t)
 	b.opts.PluginDir = b.dir + "/etc/deep/plugins.d"
@@ -158,8 +159,8 @@ func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestChangedBeforeTheWatch checks that no change is missed between the first reading of the files
-// and the watch. Without a change nothing is read twice.
+// TestChangedBeforeTheWatch checks that a change between the first reading of the files and the
+// start of the watch is not missed. If nothing changes, the agent reads each file only once.
 func TestChangedBeforeTheWatch(t *testing.T) {
 	b := newBench(t)
 	b.sup = supervisor.New(b.opts)
@@ -170,8 +171,8 @@ func TestChangedBeforeTheWatch(t *testing.T) {
 	await(t, "the words about it", func() bool { return b.reads() == 1 })
 }
 
-// TestWatchAfterSIGHUP checks that a path that now leads elsewhere is followed after the next
-// Reload.
+// TestWatchAfterSIGHUP checks that after a Reload the agent watches the directory to which the path
+// now leads.
 func TestWatchAfterSIGHUP(t *testing.T) {
 	b := newBench(t)
 	b.opts.PluginDir = b.dir + "/link"
@@ -188,7 +189,7 @@ func TestWatchAfterSIGHUP(t *testing.T) {
 	b.awaitKnown("b", true)
 }
 
-// TestBurstOfWrites checks that a hundred changes are applied together.
+// TestBurstOfWrites checks that the agent applies a hundred changes together.
 func TestBurstOfWrites(t *testing.T) {
 	b := newBench(t)
 	b.start()
@@ -201,7 +202,7 @@ func TestBurstOfWrites(t *testing.T) {
 			b.replace("x.yaml", fmt.Sprintf(nobody, fmt.Sprint("x", i)))
 		}
 	}
-	most := 1 + int(time.Since(begun)/(200*time.Millisecond)) // a busy host may cause pauses
+	most := 1 + int(time.Since(begun)/(200*time.Millisecond)) // on a busy host, the burst may contain pauses
 	b.awaitKnown("x99", true)
 	await(t, "the words about it", func() bool { return b.reads() > 0 })
 	if n := b.reads(); n > most {
@@ -228,16 +229,16 @@ func TestSwapFiles(t *testing.T) {
 	if n := b.reads(); n != 0 {
 		t.Errorf("the plugin files were read %d times because of files that are none", n)
 	}
-	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // it was watched all the time
+	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // the directory was watched during the whole test
 	b.awaitKnown("b", true)
 }
 
-// stalling is a log whose writer blocks before it writes the words.
+// stalling is a log. Its writer blocks before it writes a message that contains the words.
 type stalling struct {
 	io.Writer
 	words string
 	once  sync.Once
-	there chan struct{} // closed when it blocks
+	there chan struct{} // closed when the writer blocks
 	until chan struct{}
 }
 
@@ -248,7 +249,7 @@ func (s *stalling) Write(p []byte) (int, error) {
 	return s.Writer.Write(p)
 }
 
-// TestOverflow checks that the files are read if the kernel's queue of events overflowed.
+// TestOverflow checks that the agent reads the files after an overflow of the kernel's event queue.
 func TestOverflow(t *testing.T) {
 	b := newBench(t)
 	log := &stalling{Writer: b.log, words: wasRead, there: make(chan struct{}), until: make(chan struct{})}
@@ -264,15 +265,15 @@ func TestOverflow(t *testing.T) {
 	b.start()
 	b.watching()
 	b.file("a.yaml", fmt.Sprintf(nobody, "a"))
-	<-log.there // no events are read from now on
-	// Each rename makes two events, none of them about a plugin file. Events that were already read
-	// from the kernel are not in its queue.
+	<-log.there // the agent reads no events from now on
+	// Each rename causes two events, and none of them is about a plugin file. Events that the agent
+	// has already read no longer fill the kernel's queue.
 	b.file(".x", "")
 	names := [2]string{filepath.Join(b.opts.PluginDir, ".x"), filepath.Join(b.opts.PluginDir, ".y")}
 	for i := range limit/2 + 5000 {
 		b.must(os.Rename(names[i%2], names[1-i%2]))
 	}
-	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // not seen
+	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // this event is lost
 	close(log.until)
 	b.awaitKnown("b", true)
 	if !strings.Contains(b.log.String(), "may have been missed") {
@@ -282,8 +283,9 @@ func TestOverflow(t *testing.T) {
 
 const envLimit = "FAKE_INOTIFY_LIMIT"
 
-// TestInotifyLimits checks an agent that gets no watch. It logs this once, keeps running, and tries
-// again at the next reload. The limits are those of the test's own user namespace.
+// TestInotifyLimits checks an agent that cannot watch any directory. The agent logs this once,
+// keeps running, and tries again at the next Reload. The limits apply to the test's own user
+// namespace.
 func TestInotifyLimits(t *testing.T) {
 	limit := os.Getenv(envLimit)
 	if limit == "" {
@@ -313,7 +315,7 @@ func TestInotifyLimits(t *testing.T) {
 	set("0")
 	b.file("a.yaml", fmt.Sprintf(nobody, "a"))
 	b.start()
-	const words = "changed plugin files are not noticed, but are read on SIGHUP (systemctl reload volagent)"
+	const words = "cannot watch the plugin files; changes are read only on SIGHUP (systemctl reload volagent)"
 	said := func() int { return strings.Count(b.log.String(), words) }
 	await(t, "the words", func() bool { return said() > 0 })
 	if why := "the limit fs.inotify." + strings.Replace(limit, "inotify", "user", 1); !strings.Contains(b.log.String(), why) {

@@ -8,10 +8,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The methods below handle the end of a session, each for another reason.
+// Each method below handles one kind of end of a session.
 
-// pause returns how long a plugin that ended waits before it is started again. A plugin that another
-// program restarts does not wait, as long as it becomes ready in between.
+// pause returns the time to wait before an ended plugin is started again. There is no wait if
+// another program restarts the plugin, as long as the plugin becomes ready between its ends.
 func (w *worker) pause(readyFor time.Duration) time.Duration {
 	pause := w.falls.fell(readyFor)
 	if w.inst == nil || readyFor == 0 || w.falls.failures > 0 {
@@ -24,8 +24,8 @@ func (w *worker) pause(readyFor time.Duration) time.Duration {
 	return pause
 }
 
-// fell handles the end of an instance, and ends one that is unusable. It then waits before the next
-// start.
+// fell handles the end of an instance. If the instance still runs but cannot be used, fell stops
+// it. Then fell waits before the next start.
 func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
 	reason := why.Error()
 	if errors.Is(why, errExited) && w.inst != nil {
@@ -53,7 +53,8 @@ func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
 // firstUnreachable is the pause before the first retry of a plugin that this agent does not run.
 const firstUnreachable = time.Second
 
-// longestUnreachable is the longest pause before a retry, for a socket that comes and goes.
+// longestUnreachable is the longest pause between retries for a plugin that this agent does not
+// run.
 const longestUnreachable = 30 * time.Second
 
 // unreachable handles the end of an instance that this agent does not run.
@@ -70,12 +71,12 @@ func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Durat
 	w.rest(ctx, pause, nil)
 }
 
-// apartLook is the pause between two checks whether an instance that does not share mounts was
-// replaced.
+// apartLook is the pause between two checks whether another instance has replaced one that does not
+// share mounts.
 const apartLook = time.Second
 
-// apart handles an instance that this agent does not run and that does not share mounts. It is
-// checked again when its socket is replaced, and periodically.
+// apart handles an instance that this agent does not run and that does not share mounts with the
+// host. It checks the plugin again at intervals, and at once when the socket is replaced.
 func (w *worker) apart(ctx context.Context, def *volume.PluginDefinition, why error) {
 	w.must(w.m.Unhealthy(why.Error()))
 	w.drop()
@@ -91,8 +92,8 @@ func (w *worker) apart(ctx context.Context, def *volume.PluginDefinition, why er
 	w.runs(nil)
 }
 
-// reopened handles a process that serves on another socket. The new server may have lost its state,
-// so it counts as another incarnation and must identify itself again.
+// reopened handles a process that now serves on a new socket. The server may have lost its state.
+// The agent therefore counts a new incarnation, and the plugin must identify itself again.
 func (w *worker) reopened(ctx context.Context, why error, readyFor time.Duration) {
 	w.must(w.m.Unhealthy(why.Error()))
 	w.drop()
@@ -101,10 +102,10 @@ func (w *worker) reopened(ctx context.Context, why error, readyFor time.Duration
 	w.rest(ctx, min(w.falls.fell(readyFor), longestUnreachable), nil)
 }
 
-// refused handles an instance that must not be used. If this agent runs the instance and the
-// instance holds no volume, the agent stops it. The plugin then stays failed until a person changes
-// something. Any other instance keeps running. Once it has ended or was replaced, the plugin is
-// checked again.
+// refused handles an instance that must not be used. If this agent runs the instance and no volume
+// uses it, the agent stops it. The plugin then stays failed until an operator fixes the problem.
+// Any other instance keeps running. When such an instance has ended or was replaced, the agent
+// checks the plugin again.
 func (w *worker) refused(ctx context.Context, s *session, why error) {
 	w.drop()
 	w.must(w.m.Refuse(why.Error()))
@@ -129,13 +130,13 @@ func (w *worker) outlast(ctx context.Context, ended <-chan struct{}) {
 	}
 	if isClosed(ended) {
 		w.gone()
-		w.rest(ctx, w.falls.fell(0), nil) // the next instance may be refused, too
+		w.rest(ctx, w.falls.fell(0), nil) // the agent may refuse the next instance, too
 	}
 }
 
 // outlastForeign waits until a refused instance that this agent does not run has ended, or until
-// another instance serves its socket. If systemd opened the socket for the plugin, the socket stays
-// the same. Then only the connection shows the end.
+// another instance serves its socket. If systemd opened the socket for the plugin, the socket does
+// not change. Then only the loss of the connection shows that the instance has ended.
 func (w *worker) outlastForeign(ctx context.Context, s *session) {
 	ended := w.inst.Done()
 	if s.refused != nil {

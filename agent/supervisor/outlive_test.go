@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestReattach checks that a new agent finds the process, starts no second one, notices its end and
-// starts the next one.
+// TestReattach checks that a new agent finds the running process and does not start a second one.
+// It notices the end of the process, and then starts the next one.
 func TestReattach(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -51,15 +51,15 @@ func TestReattach(t *testing.T) {
 	}
 }
 
-// TestDiedWhileNobodyWatched checks that a recorded process is gone if it has ended, or if another
-// process has its pid by now.
+// TestDiedWhileNobodyWatched checks that the agent treats a recorded process as ended if it has
+// ended, or if another process has its pid now.
 func TestDiedWhileNobodyWatched(t *testing.T) {
 	other, started := bystander(t)
 	for name, spoil := range map[string]func(*volume.PluginProcess){
 		"gone":       func(*volume.PluginProcess) {},
 		"pid reused": func(p *volume.PluginProcess) { p.PID, p.StartTime = other, started+100 },
 		"other boot": func(p *volume.PluginProcess) { p.Boot, p.PID, p.StartTime = "an earlier boot", other, started },
-		// The plugin's own child also has the nonce, and lives.
+		// The plugin's own child also has the nonce, and still runs.
 		"nonce alone": func(p *volume.PluginProcess) { p.PID, p.StartTime = 0, 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func bystander(t *testing.T) (pid int, start uint64) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Error(err)
 		}
-		_ = cmd.Wait() // the error says that it was killed
+		_ = cmd.Wait() // the error only reports that the process was killed
 	})
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 	if err != nil {
@@ -112,7 +112,7 @@ func bystander(t *testing.T) (pid int, start uint64) {
 	return cmd.Process.Pid, start
 }
 
-// TestCrashBetweenForkAndSave checks a record with the nonce and without the pid. The plugin's own
+// TestCrashBetweenForkAndSave checks a record that has the nonce but not the pid. The plugin's own
 // children also have the nonce in their environment.
 func TestCrashBetweenForkAndSave(t *testing.T) {
 	b := newBench(t)
@@ -140,8 +140,8 @@ func TestCrashBetweenForkAndSave(t *testing.T) {
 	}
 }
 
-// TestCrashBeforeTheSocket is like the test above, but the plugin has not opened its socket yet.
-// Only the nonce identifies it.
+// TestCrashBeforeTheSocket is like TestCrashBetweenForkAndSave, but the plugin has not opened its
+// socket yet. Only the nonce identifies the plugin's process.
 func TestCrashBeforeTheSocket(t *testing.T) {
 	b := newBench(t)
 	b.set("silent", "")
@@ -162,8 +162,8 @@ func TestCrashBeforeTheSocket(t *testing.T) {
 	}
 }
 
-// TestChangedWhileNobodyWatched checks that a process of the earlier definition is stopped, and
-// does not count as one of the current definition.
+// TestChangedWhileNobodyWatched checks that the agent stops a process that was started from an
+// earlier definition, and does not treat it as an instance of the current one.
 func TestChangedWhileNobodyWatched(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -185,7 +185,7 @@ func TestChangedWhileNobodyWatched(t *testing.T) {
 	await(t, "the end of the plugin whose file is gone", func() bool { return !alive(second.PID) })
 }
 
-// TestIntentBeforeFork checks that no process is started unless the intent is stored.
+// TestIntentBeforeFork checks that the agent starts no process if it cannot store the intent.
 func TestIntentBeforeFork(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -199,8 +199,8 @@ func TestIntentBeforeFork(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestStateLost checks that without any record, the process that answers on the plugin's socket is
-// recognised as the agent's own.
+// TestStateLost checks an agent without any record. It recognizes the process that answers on the
+// plugin's socket as its own plugin.
 func TestStateLost(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -216,8 +216,8 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestHangWhileNobodyWatched checks that a re-attached plugin that does not answer is restarted
-// after the start timeout.
+// TestHangWhileNobodyWatched checks a plugin that hung while no agent ran. The next agent restarts
+// it after the start timeout.
 func TestHangWhileNobodyWatched(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {timeout: 200ms, start_timeout: 1s}\n"))
@@ -233,7 +233,7 @@ func TestHangWhileNobodyWatched(t *testing.T) {
 	}
 }
 
-// TestStopIsQuick checks that the agent ends at once, regardless of the state of its plugins.
+// TestStopIsQuick checks that the agent ends at once, whatever the state of its plugins.
 func TestStopIsQuick(t *testing.T) {
 	b := newBench(t)
 	b.set("hang", "")
@@ -257,7 +257,7 @@ func TestStopIsQuick(t *testing.T) {
 	}
 }
 
-// TestSocketPlugin checks a socket that other processes make, replace and remove.
+// TestSocketPlugin checks a plugin whose socket other programs make, replace and remove.
 func TestSocketPlugin(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")
@@ -271,7 +271,7 @@ func TestSocketPlugin(t *testing.T) {
 		t.Errorf("log: %v", err)
 	}
 
-	// A dead socket on which no process listens.
+	// No process listens on this socket.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +280,7 @@ func TestSocketPlugin(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b.awaitThat("x", "told that nobody listens", func(st supervisor.Status) bool { return st.Reason == "nobody listens on socket "+socket })
+	b.awaitThat("x", "told that nobody listens", func(st supervisor.Status) bool { return st.Reason == "no process listens on socket "+socket })
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +292,7 @@ func TestSocketPlugin(t *testing.T) {
 	}
 	one := b.sup.View("x").Incarnation
 
-	stop() // this removes the socket
+	stop() // stop also removes the socket
 	b.await("x", supervisor.Unhealthy)
 	stop = b.serve(socket)
 	st = b.await("x", supervisor.Ready)
@@ -301,7 +301,7 @@ func TestSocketPlugin(t *testing.T) {
 		t.Errorf("made again: incarnation %d after %d, %+v", two, one, st)
 	}
 
-	// The socket is replaced while the old server still serves the agent's connection.
+	// The socket is replaced, but the old server still serves the agent's connection.
 	if err := os.Rename(socket, socket+".old"); err != nil {
 		t.Fatal(err)
 	}
@@ -310,8 +310,8 @@ func TestSocketPlugin(t *testing.T) {
 		return st.State == supervisor.Ready && b.sup.View("x").Incarnation > two
 	})
 
-	// The socket is removed, so that no client could connect any more. The old server removes it as
-	// it ends, since its path is the same as that of the new one.
+	// The end of the old server removes the new socket, because both have the same path. No client
+	// can connect then.
 	stop()
 	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("the socket is still there: %v", err)
@@ -352,7 +352,7 @@ func TestSocketPluginWrongDriver(t *testing.T) {
 	if st := b.await("x", supervisor.Failed); !strings.Contains(st.Reason, "other.test") {
 		t.Errorf("reason %q", st.Reason)
 	}
-	// The plugin is corrected without a notice to the agent.
+	// The plugin reports the right driver again. The agent gets no notice of this.
 	stop()
 	b.unset("driver")
 	b.serve(socket)
@@ -376,7 +376,7 @@ func TestTypeMustBeTrue(t *testing.T) {
 	}
 }
 
-// TestLongPaths checks that a socket path that is too long is refused when the file is read.
+// TestLongPaths checks that a plugin file with a socket path that is too long is an error.
 func TestLongPaths(t *testing.T) {
 	b := newBench(t)
 	b.opts.RuntimeDir = b.dir + "/" + strings.Repeat("r", 90)
@@ -387,7 +387,7 @@ func TestLongPaths(t *testing.T) {
 	}
 }
 
-// TestQuiet checks that a supervised plugin costs one probe per interval, and nothing else.
+// TestQuiet checks that the agent does no work for a running plugin except one probe per interval.
 func TestQuiet(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))

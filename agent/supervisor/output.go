@@ -2,14 +2,14 @@ package supervisor
 
 import "github.com/volagent/volagent/agent/supervisor/pluginlog"
 
-// shownLines is how many of a plugin's last log lines its status shows. errorLines is how many the
-// refusal of a client quotes.
+// shownLines is how many of its last log lines a plugin's status shows. errorLines is how many log
+// lines an error message quotes.
 const (
 	shownLines = 5
 	errorLines = 3
 )
 
-// log returns the plugin's log; nil if this agent cannot read it.
+// log returns the plugin's log, or nil if this agent cannot read the log.
 func (p *plugin) log() pluginlog.Log {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -22,8 +22,8 @@ func (p *plugin) hide() pluginlog.Scrub {
 	return p.mask.hide(p.env, p.id, def)
 }
 
-// lastLog returns the last n lines of the log; none if this agent cannot read it. A failure to read
-// the log is only logged.
+// lastLog returns the last n lines of the log, or none if this agent cannot read the log. It logs a
+// read error and does not return it.
 func (p *plugin) lastLog(n int) []string {
 	log := p.log()
 	if log == nil {
@@ -38,7 +38,7 @@ func (p *plugin) lastLog(n int) []string {
 	return lines
 }
 
-// freshen brings the logs of parts up to date.
+// freshen brings the logs of the given parts up to date.
 func freshen(parts []*plugin) {
 	for _, p := range parts {
 		if log := p.log(); log != nil {

@@ -22,13 +22,13 @@ type parts struct {
 	*env
 
 	mu      sync.Mutex
-	run     context.Context // the context of start; nil before
+	run     context.Context // the context passed to start; nil before start
 	workers sync.WaitGroup
 	plugins map[string]*plugin             // by slot
-	byID    map[string][]*plugin           // the same, by plugin
-	saved   map[string]volume.PluginRecord // by slot: records as loaded, and those of parts that were removed
+	byID    map[string][]*plugin           // the same parts, by plugin id
+	saved   map[string]volume.PluginRecord // by slot: the loaded records, and the records of parts that were removed
 	waiters map[string]chan struct{}       // by plugin
-	leaving map[string]chan struct{}       // by slot, closed when the goroutine of the removed part has ended
+	leaving map[string]chan struct{}       // by slot: closed when the worker of the removed part has ended
 }
 
 func newParts(e *env) *parts {
@@ -42,7 +42,7 @@ func newParts(e *env) *parts {
 	}
 }
 
-// load reads the records.
+// load reads the stored records of all parts.
 func (s *parts) load() error {
 	boot, err := proc.BootID()
 	if err != nil {
@@ -65,7 +65,8 @@ func (s *parts) load() error {
 	return nil
 }
 
-// held returns, by slot, the definitions that are in use or were in use when the agent started.
+// held returns the definitions by slot: those in use, and those that were in use when the agent
+// started.
 func (s *parts) held() map[string]*volume.PluginDefinition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +89,7 @@ func (s *parts) held() map[string]*volume.PluginDefinition {
 	return all
 }
 
-// follow makes the parts follow the definitions, by slot.
+// follow adds, changes and removes parts so that they match the wanted definitions, given by slot.
 func (s *parts) follow(wants map[string]definitions.Want) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +109,7 @@ func (s *parts) follow(wants map[string]definitions.Want) {
 		}
 	}
 
-	// A part that was in use and has no file any more may still run, and hold volumes.
+	// A part that was in use but has no file now may still run and have volumes.
 	for _, slot := range slices.Sorted(maps.Keys(s.saved)) {
 		if _, known := s.plugins[slot]; !known && s.saved[slot].Definition != nil {
 			s.add(slot, definitions.Want{ID: s.saved[slot].Of()})
@@ -131,7 +132,7 @@ func (s *parts) start(ctx context.Context) error {
 	defer s.mu.Unlock()
 
 	if s.run != nil {
-		return errors.New("the supervisor runs already")
+		return errors.New("the supervisor is already running")
 	}
 
 	s.run = ctx
@@ -155,14 +156,14 @@ func (s *parts) drive(p *plugin) {
 		defer close(p.over)
 
 		if before != nil {
-			<-before // the removed part still cleans up in the same directories
+			<-before // the worker of the removed part still cleans up in the same directories
 		}
 
 		drive(ctx, p)
 	}()
 }
 
-// sorted returns all parts in the order of their slots. The caller holds s.mu.
+// sorted returns all parts, sorted by slot. The caller holds s.mu.
 func (s *parts) sorted() []*plugin {
 	all := make([]*plugin, 0, len(s.plugins))
 	for _, slot := range slices.Sorted(maps.Keys(s.plugins)) {
@@ -182,29 +183,29 @@ func (s *parts) driven() []*plugin {
 	return s.sorted()
 }
 
-// all returns all parts in the order of their slots.
+// all returns all parts, sorted by slot.
 func (s *parts) all() []*plugin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sorted()
 }
 
-// ids returns the ids of all plugins in order.
+// ids returns the ids of all plugins, sorted.
 func (s *parts) ids() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Sorted(maps.Keys(s.byID))
 }
 
-// of implements siblings. It returns the parts in the order of their slots, the node part first.
+// of implements siblings. It returns the parts sorted by slot, with the node part first.
 func (s *parts) of(id string) []*plugin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byID[id]
 }
 
-// index updates the list of a plugin's parts. The caller holds s.mu. A slice that of returned
-// never changes.
+// index updates the list of a plugin's parts. The caller holds s.mu. index makes a new slice,
+// because a caller may still use an old one.
 func (s *parts) index(id string) {
 	var all []*plugin
 	for _, p := range s.plugins {
@@ -219,8 +220,8 @@ func (s *parts) index(id string) {
 	}
 }
 
-// remove implements siblings. The plugin's driver, version and capabilities stay in the record of the
-// plugin's own slot. They are removed from the record of a controller beside others.
+// remove implements siblings. If the plugin's own slot is removed, its record keeps the plugin's
+// driver, version and capabilities. The record of an additional controller keeps none of them.
 func (s *parts) remove(p *plugin) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,9 +274,9 @@ func (s *parts) wakeWaiters(id string) {
 	}
 }
 
-// bind implements siblings. A part conflicts with the driver of another part, or with its own earlier
-// driver. A controller beside others may change its driver, because the other parts determine the
-// driver of the plugin.
+// bind implements siblings. A part conflicts with the driver of another part, or with the driver
+// that it reported earlier itself. An additional controller may change its driver, because the
+// other parts determine the plugin's driver.
 func (s *parts) bind(p *plugin, driver string) (was, who string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,7 +303,7 @@ func (s *parts) bind(p *plugin, driver string) (was, who string) {
 
 	p.record.edit(func(r *volume.PluginRecord) { r.Info.Driver = driver })
 	if mine != "" && mine != driver {
-		for _, o := range s.byID[p.id] { // the driver of a refused part may be right now
+		for _, o := range s.byID[p.id] { // the driver of a part that was refused earlier may be accepted now
 			o.change(func(d *part.Desired) { d.Retry = true })
 		}
 	}
@@ -324,8 +325,8 @@ func (s *parts) changed(id string) <-chan struct{} {
 	return ch
 }
 
-// selected returns the parts of a plugin that a request addresses. The error wraps
-// volume.ErrNotFound if there are none.
+// selected returns the parts of a plugin that match only. The error wraps volume.ErrNotFound if no
+// part matches.
 func (s *parts) selected(id string, only []part.Only) ([]*plugin, error) {
 	all := s.of(id)
 	if len(all) == 0 {
@@ -350,14 +351,14 @@ func (s *parts) selected(id string, only []part.Only) ([]*plugin, error) {
 		WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 }
 
-// remembered returns the last report of a plugin that is not configured any more.
+// remembered returns the last report of a plugin that is no longer configured.
 func (s *parts) remembered(id string) volume.PluginInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.saved[id].Info
 }
 
-// glances returns the state of each part of a plugin.
+// glances returns the current state of each of the given parts of a plugin.
 func glances(parts []*plugin) part.Whole {
 	all, room := make(part.Whole, len(parts)), make([]part.Glance, len(parts))
 	for i, p := range parts {

@@ -11,13 +11,13 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// TestPartFiles checks which files may be used together, and the errors of the others. The first
-// valid files stay in use.
+// TestPartFiles checks which files can be used together, and the errors of the other files. If
+// files conflict, the first valid one stays in use.
 func TestPartFiles(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		files []string // type/instance
-		bad   string   // file and message
+		bad   string   // path of the bad file, and its error message
 		parts int
 	}{
 		{"node and two controllers", []string{"node", "controller", "controller/b"}, "", 3},
@@ -60,8 +60,8 @@ func TestPartFiles(t *testing.T) {
 	}
 }
 
-// TestPartsComeAndGo checks that a single controller, or a monolith, gets a node part or a
-// controller beside it. It keeps its process if possible.
+// TestPartsComeAndGo checks that a node part or a controller can be added to a single controller or
+// a monolith. The existing part keeps its process if possible.
 func TestPartsComeAndGo(t *testing.T) {
 	b := newBench(t)
 	const never = "health: {interval: 1h}\n"
@@ -101,9 +101,9 @@ func TestPartsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestMonolithComesApart checks a monolith whose file becomes that of a node part. While volumes
-// use it, it keeps both services beside a new controller. It becomes the node part when the volumes
-// are gone.
+// TestMonolithComesApart checks a monolith whose file changes to that of a node part. While volumes
+// use the part, it provides both services beside a new controller. It becomes the node part when no
+// volume uses it.
 func TestMonolithComesApart(t *testing.T) {
 	b := newBench(t)
 	b.part("m.yaml", "monolith", "", "health: {interval: 1h}\n")
@@ -136,8 +136,8 @@ func TestMonolithComesApart(t *testing.T) {
 	}
 }
 
-// TestPartsOfOneDriver checks that a part with another driver than the others is refused, and used
-// once its driver is corrected.
+// TestPartsOfOneDriver checks that the agent refuses a part whose driver differs from that of the
+// other parts. It uses the part once the part reports the right driver.
 func TestPartsOfOneDriver(t *testing.T) {
 	b := newBench(t)
 	b.part("node.yaml", "node", "", "health: {interval: 1h}\n")
@@ -160,8 +160,8 @@ func TestPartsOfOneDriver(t *testing.T) {
 	b.partIs("controller a", supervisor.Ready)
 }
 
-// TestPartsDriverPutRight checks that the agent retries a refused part after the wrong driver of
-// another part, which was the reason, is corrected.
+// TestPartsDriverPutRight checks a part that was refused because another part reported a wrong
+// driver. The agent tries the refused part again when the other part reports the right driver.
 func TestPartsDriverPutRight(t *testing.T) {
 	b := newBench(t)
 	fake := b.part("a.yaml", "controller", "a", "health: {interval: 1h}\n")
@@ -181,8 +181,8 @@ func TestPartsDriverPutRight(t *testing.T) {
 	b.partIs("node", supervisor.Ready)
 }
 
-// TestPartsBadFile checks that a part with a bad file stays as it was, or is failed. The other
-// parts are not affected.
+// TestPartsBadFile checks that a part with a bad file stays as it was, or is failed. The bad file
+// does not affect the other parts.
 func TestPartsBadFile(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	was := b.status("fake")
@@ -202,8 +202,8 @@ func TestPartsBadFile(t *testing.T) {
 	}
 }
 
-// TestPartsSockets checks that no two parts share a socket, even if the agent does not run one of
-// them.
+// TestPartsSockets checks that two parts cannot share a socket, even if the agent does not run one
+// of the parts.
 func TestPartsSockets(t *testing.T) {
 	b := newBench(t)
 	b.part("node.yaml", "node", "", "")

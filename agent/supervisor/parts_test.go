@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// part writes the plugin file of one part of the plugin "fake", which serves the services of its
-// type. It returns the part's behaviour.
+// part writes the file of one part of the plugin "fake". The part provides the services of its
+// type. part returns the behaviour of the part.
 func (b *bench) part(file, kind, instance, more string) behaviour {
 	b.t.Helper()
 	fake := behaviour(filepath.Join(b.dir, strings.TrimSuffix(file, ".yaml")))
@@ -42,7 +42,7 @@ func (b *bench) part(file, kind, instance, more string) behaviour {
 	return fake
 }
 
-// partIs waits until a part is in a state. The name is that used in events.
+// partIs waits until a part is in a state. Its name is the one that events use.
 func (b *bench) partIs(name string, state supervisor.State) supervisor.Status {
 	b.t.Helper()
 	var st supervisor.Status
@@ -79,7 +79,7 @@ func (b *bench) publish(external string) (pid int, err error) {
 	return strconv.Atoi(out["pid"])
 }
 
-// trio returns a bench with a node part and the controllers a and b, all ready.
+// trio returns a bench with a node part and the controllers a and b. All three are ready.
 func trio(t *testing.T, more string) *bench {
 	t.Helper()
 	b := newBench(t)
@@ -93,8 +93,9 @@ func trio(t *testing.T, more string) *bench {
 	return b
 }
 
-// TestParts checks three processes under one id, each with its own socket. Node calls go to the
-// node part. Controller calls go to the ready controllers in turn. The next agent finds all three.
+// TestParts checks a plugin with three processes, each with its own socket. Node calls go to the
+// node part. Controller calls alternate between the ready controllers. The next agent finds all
+// three processes.
 func TestParts(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	node, a, other := b.partIs("node", supervisor.Ready), b.partIs("controller a", supervisor.Ready), b.partIs("controller b", supervisor.Ready)
@@ -121,7 +122,7 @@ func TestParts(t *testing.T) {
 		t.Errorf("calls by process: %v; the controllers are %d and %d", asked, a.PID, other.PID)
 	}
 
-	b.set("exit", "") // it moves to one part's directory below
+	b.set("exit", "") // the behaviour moves to the directory of one part below
 	must(t, os.Rename(string(b.fake)+"/exit", b.dir+"/a/exit"))
 	kill(t, a.PID)
 	b.partIs("controller a", supervisor.BackingOff)
@@ -146,8 +147,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsDown checks that node calls continue while all controllers are down, and that the error
-// of a controller call names each controller. It also checks the reverse case.
+// TestPartsDown checks that node calls are possible while all controllers are down, and controller
+// calls while the node part is down. The error of a controller call names each controller.
 func TestPartsDown(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	must(t, b.sup.Stop("fake", false, supervisor.Only{Type: "controller", Instance: "b"}))
@@ -189,11 +190,11 @@ func TestPartsDown(t *testing.T) {
 		t.Errorf("a controller call with no node part: %v", err)
 	}
 	must(t, os.Remove(b.dir+"/node/exit"))
-	b.partIs("node", supervisor.Ready) // so that the test does not end in the middle of a start
+	b.partIs("node", supervisor.Ready) // otherwise the test would end during a start
 }
 
-// TestGivenUpCallBinds checks a controller call that was given up and may still be in progress. No
-// other controller is asked about that volume until the first one has ended.
+// TestGivenUpCallBinds checks a controller that may still process a call that the agent gave up.
+// Calls about the same volume do not go to the other controller until the first one has ended.
 func TestGivenUpCallBinds(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\ntimeouts: {controller: 1m}\n")
 	a := b.partIs("controller a", supervisor.Ready)
@@ -222,7 +223,8 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if len(asked) != 2 {
 		t.Errorf("calls about other volumes went to %v", asked)
 	}
-	// The controller that has the call is stopped. Only then is the other one asked.
+	// The controller that may still process the call is stopped. Only then do calls go to the other
+	// one.
 	first := a
 	if c, err = b.sup.Controller("fake", "v"); err != nil {
 		t.Fatal(err)
@@ -232,7 +234,7 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if out["pid"] != strconv.Itoa(first.PID) {
 		first = b.partIs("controller b", supervisor.Ready)
 	}
-	for range 3 { // its end was not reported yet
+	for range 3 { // the agent has not noticed the end of the controller yet
 		again, err := b.sup.Controller("fake", "v")
 		must(t, err)
 		if again.Client != c.Client {
@@ -246,8 +248,8 @@ func TestGivenUpCallBinds(t *testing.T) {
 	}
 }
 
-// TestUnsentCallFreesNobody checks a call that never reached the busy controller. It says nothing
-// about the earlier call that was given up.
+// TestUnsentCallFreesNobody checks a call that never reached the busy controller. Its failure says
+// nothing about the earlier call that the agent gave up.
 func TestUnsentCallFreesNobody(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\nmax_in_flight: 1\ntimeouts: {controller: 1m}\n")
 	for _, dir := range []string{"a", "b"} {
@@ -265,7 +267,7 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	if err := publish(first, 50*time.Millisecond); err == nil {
 		t.Fatal("a call that is not answered has succeeded")
 	}
-	// A call about another volume takes the only place for a call.
+	// The limit is one call at a time, and a call about another volume uses it.
 	other, err := b.sup.Controller("fake", "v")
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -292,8 +294,8 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	}
 }
 
-// TestSparePart checks that a controller may end while another one is ready. The last controller
-// and the node part may not end while volumes are in use.
+// TestSparePart checks that a controller may be stopped while another one is ready. While volumes
+// are in use, the last controller and the node part must keep running.
 func TestSparePart(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	b.inUse.Store(true)
@@ -323,7 +325,7 @@ func TestSparePart(t *testing.T) {
 	must(t, b.sup.AwaitStopped(within(t), "fake", one("", "a")))
 	refused(one("controller", "b"), `controller "b" of plugin "fake" is in use`, "volctl plugin restart fake --type controller --instance b -y")
 
-	// A changed file also waits, and comes into force when another controller is ready.
+	// A changed file also waits. It comes into force when another controller is ready.
 	other := b.partIs("controller b", supervisor.Ready)
 	b.part("b.yaml", "controller", "b", "health: {interval: 2h}\n")
 	b.reload()
@@ -337,7 +339,7 @@ func TestSparePart(t *testing.T) {
 		t.Errorf("after the change: %+v", now)
 	}
 
-	// A controller that is not needed ends when its file is removed.
+	// When the file of a controller is removed, the controller ends if no volume needs it.
 	must(t, os.Remove(filepath.Join(b.dir, "etc/a.yaml")))
 	b.reload()
 	await(t, "the end of controller a", func() bool { return len(b.status("fake").Parts) == 2 })

@@ -14,51 +14,52 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// plugin is one supervised part of a plugin; see package part. Few plugins have more than one part.
-// One goroutine, in worker.go, drives it. Other goroutines only read the part, or change its desired
-// state and wake that goroutine.
+// plugin is one supervised part of a plugin; see package part. Most plugins have only one part. One
+// goroutine drives the part; its code is in worker.go. Other goroutines only read the part, or
+// change its desired state and wake that goroutine.
 type plugin struct {
 	*env
 	siblings siblings
 
 	id     string // the plugin's id
-	slot   string // the part's key
+	slot   string // the key of the part
 	m      *part.Machine
 	logger hclog.Logger
 	paths  part.Paths
-	output *pluginlog.Copy // the log of its containers
+	output *pluginlog.Copy // the log to which the output of the part's containers is copied
 	record *record
 	mask   *mask
 	wake   chan struct{} // holds one token: the desired state may have changed
-	over   chan struct{} // closed when its goroutine has ended
+	over   chan struct{} // closed when the goroutine has ended
 
 	mu      sync.Mutex
 	desired part.Desired
-	actual  part.Actual   // without Info, which is in the record
-	run     runner.Runner // of the definition in use; nil if there is none
-	traits  runner.Traits // of run; the zero value if there is none
+	actual  part.Actual   // Info is unset here; the record holds it
+	run     runner.Runner // runner for the definition in use; nil without a definition
+	traits  runner.Traits // traits of run; the zero value without a runner
 	client  *csiclient.Client
-	quiet   bool // no new call may start: the plugin is about to be stopped
-	asking  int  // requests that are checking whether the plugin may be stopped; each blocks new calls
-	limits  bool // ask the node for its limits again
+	quiet   bool // no new call may start, because the plugin is about to be stopped
+	asking  int  // number of requests that check whether the plugin may stop; each one blocks new calls
+	limits  bool // ask the node part for its limits again
 }
 
-// siblings are the parts of all plugins, as one part sees them.
+// siblings gives one part access to the parts of all plugins.
 type siblings interface {
 	// of returns the parts of a plugin.
 	of(id string) []*plugin
-	// notify reports a change of a part's state. It also wakes other parts of the same plugin: a
-	// change of their files may have waited for this one.
+	// notify reports a change of a part's state. It also wakes the other parts of the plugin,
+	// because their changed files may wait for this part.
 	notify(p *plugin)
-	// remove forgets a part whose file was removed. It returns false if the file is back.
+	// remove removes a part whose file was removed. It returns false if the file exists again.
 	remove(p *plugin) bool
-	// bind returns the driver that a part conflicts with, and the name of the other part that has this
-	// driver. It returns an empty driver if there is no conflict, and then records driver for the part.
+	// bind checks driver against the drivers of the plugin's parts. If there is a conflict, it
+	// returns the conflicting driver and the name of the other part that has it. If not, it returns
+	// an empty driver and records driver for the part.
 	bind(p *plugin, driver string) (was, who string)
 }
 
-// newPlugin makes a part from the definition that its file asks for and from its record. A part that
-// was in use keeps its stored definition until a change may be applied.
+// newPlugin makes a part from the definition in its file and from its stored record. A part that
+// was in use keeps its stored definition until the change may come into force.
 func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec volume.PluginRecord) *plugin {
 	paths := e.dirs.Paths(w.ID, slot)
 	p := &plugin{
@@ -78,8 +79,8 @@ func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec volu
 	return p
 }
 
-// propose takes over the definition that the files now contain. The zero Want means that the file
-// was removed.
+// propose stores the definition that the files now contain as the wanted one. A zero Want means
+// that the file was removed.
 func (p *plugin) propose(w definitions.Want) {
 	p.mu.Lock()
 	if w.Err != nil && p.actual.Definition != nil {
@@ -103,7 +104,7 @@ func (p *plugin) define(def *volume.PluginDefinition) {
 	p.actual.Definition = def
 }
 
-// change changes the desired state, and wakes the worker.
+// change calls change to modify the desired state, and wakes the worker.
 func (p *plugin) change(change func(*part.Desired)) {
 	p.mu.Lock()
 	change(&p.desired)
@@ -119,30 +120,30 @@ func (p *plugin) poke() {
 	}
 }
 
-// changed is called after every change of state. People read about it in the events, which suppress
-// repetitions.
+// changed logs a change of state and notifies waiters. The log level is Debug, because users read
+// about the change in the events, which suppress repetitions.
 func (p *plugin) changed(from part.State, now part.Status) {
 	p.logger.Debug("plugin is "+string(now.State), "was", from, "reason", now.Reason, "restarts", now.Restarts)
 	p.siblings.notify(p)
 }
 
-// must logs an event that the state machine refused, which is a bug of the agent.
+// must logs an event that the state machine rejected. Such an event is a bug of the agent.
 func (p *plugin) must(err error) {
 	if err != nil {
 		p.logger.Error("impossible change of a plugin's state", "error", err)
 	}
 }
 
-// next returns the next step, as far as it is known.
+// next returns the part's next step, given what is known about its use by volumes.
 func (p *plugin) next(use part.Use) part.Step {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return part.Next(p.desired, p.actual, p.ends.Load() != nil, use)
 }
 
-// due reports whether the worker must interrupt its work: the host shuts down, or the part must
-// switch. If due returns true because no volume is in use, no new call starts until the change is in
-// force.
+// due reports whether the worker must interrupt its work because the host shuts down or because the
+// part must switch. If due returns true because no volume is in use, new calls stay blocked until
+// the change is in force.
 func (p *plugin) due() bool {
 	switch p.next(part.Unknown) {
 	case part.End, part.Switch:
@@ -156,17 +157,18 @@ func (p *plugin) due() bool {
 		return false
 	}
 
-	// Asked again while new calls are blocked: a volume may have just started to use the plugin.
+	// A volume may just have started to use the plugin, so due asks again while new calls are
+	// blocked.
 	if !p.shut() {
-		p.siblings.notify(p) // a waiter may have seen the plugin blocked
+		p.siblings.notify(p) // a waiting caller may have seen the plugin while its calls were blocked
 		return false
 	}
 
 	return true
 }
 
-// shut blocks new calls if no volume is in use then, and reports whether it did. Only one part does
-// this at a time, so that two controllers cannot rely on each other.
+// shut blocks new calls if no volume needs the part, and reports whether it did. Only one part at a
+// time does this. Otherwise two controllers could both stop because each relies on the other.
 func (p *plugin) shut() bool {
 	p.doors.Lock()
 	defer p.doors.Unlock()
@@ -186,9 +188,9 @@ func (p *plugin) setQuiet(quiet bool) {
 	p.quiet = quiet
 }
 
-// needed names the volumes that prevent a stop of the part. Mounts may live in the process of a part
-// that serves the node. A controller holds no mounts: volumes need it only while no other
-// controller is ready.
+// needed returns the ids of the volumes that prevent a stop of the part. The process of a node part
+// may provide the mounts of its volumes. A controller provides no mounts, so volumes need it only
+// while no other controller is ready.
 func (p *plugin) needed() []string {
 	ids := p.inUse(p.id)
 	if len(ids) == 0 || p.look().Kind != part.Controller {
@@ -204,31 +206,31 @@ func (p *plugin) needed() []string {
 	return ids
 }
 
-// holds reports whether mounts may live in the part's process.
+// holds reports whether the part's process may provide mounts.
 func (p *plugin) holds() bool {
 	return p.look().Kind != part.Controller && len(p.inUse(p.id)) > 0
 }
 
-// look returns the state of the part at this moment.
+// look returns the current state of the part.
 func (p *plugin) look() part.Glance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	g := part.Glance{
 		ID: p.id, Slot: p.slot, Client: p.client, Quiet: p.quiet, Desired: p.desired, Actual: p.actual,
-		Status: p.m.Snapshot(), // with p.mu held, so that all values are of one moment
+		Status: p.m.Snapshot(), // taken under p.mu, so that all fields describe the same moment
 	}
 	g.Info = p.record.get().Info
 	g.Look(!p.quiet && p.asking == 0, !p.traits.Owned)
 	return g
 }
 
-// onRequest returns the reason that the status shows for a plugin that was stopped on purpose.
+// onRequest returns the reason that the status shows for a plugin that an operator stopped.
 func onRequest(id string) string {
 	return "on request; to start it: " + suggest.Command("volctl plugin start %s", id)
 }
 
-// waits reports whether a changed definition has not been applied yet.
+// waits reports whether a changed definition is not in force yet.
 func (p *plugin) waits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -245,7 +247,7 @@ func (p *plugin) take(flag *bool) bool {
 	return was
 }
 
-// runner returns the runner of the definition in use; nil if there is none.
+// runner returns the runner of the definition in use, or nil without a definition.
 func (p *plugin) runner() runner.Runner {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -259,8 +261,8 @@ func (p *plugin) definition() (*volume.PluginDefinition, error) {
 	return p.actual.Definition, p.desired.Fault
 }
 
-// runs publishes the instance that runs, nil for none. It reports whether inst differs from the
-// last one.
+// runs publishes the running instance, or nil if none runs. It reports whether inst differs from
+// the previous instance.
 func (p *plugin) runs(inst runner.Instance) (another bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -291,7 +293,7 @@ func (p *plugin) renew() {
 	p.actual.Incarnation = p.incarnations.Add(1)
 }
 
-// use publishes the client to callers, and returns the previous client.
+// use publishes a client for callers, and returns the previous client.
 func (p *plugin) use(client *csiclient.Client) *csiclient.Client {
 	p.mu.Lock()
 	defer p.mu.Unlock()

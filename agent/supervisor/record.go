@@ -12,18 +12,19 @@ import (
 // record is the stored record of a part.
 type record struct {
 	store Store
-	turn  chan struct{} // holds one token, held while the record is stored
+	turn  chan struct{} // a token: the goroutine that has it stores the record
 
 	mu     sync.Mutex
 	now    volume.PluginRecord
-	stored []byte // now as it was last stored
+	stored []byte // the last stored form of now
 }
 
-// newRecord returns the record of a part. was is the stored one; the zero value if there is none.
+// newRecord returns the record of a part. was is the stored record, or the zero value if there is
+// none.
 func newRecord(store Store, id, slot string, was volume.PluginRecord) *record {
 	r := &record{store: store, turn: make(chan struct{}, 1), now: was}
 	if was.ID != "" {
-		r.stored, _ = json.Marshal(was) // if this fails, the record is stored once more than necessary
+		r.stored, _ = json.Marshal(was) // if Marshal fails, the record is stored once more than necessary
 	}
 
 	if r.now.ID = slot; slot != id {
@@ -47,9 +48,9 @@ func (r *record) edit(edit func(*volume.PluginRecord)) {
 	edit(&r.now)
 }
 
-// save changes the record, and stores it if it differs from the stored one.
+// save applies edit to the record, and stores the record if it differs from the stored one.
 func (r *record) save(ctx context.Context, edit func(*volume.PluginRecord)) error {
-	r.turn <- struct{}{} // so that an earlier record is never stored after a later one
+	r.turn <- struct{}{} // the token keeps the order: a later record is stored after an earlier one
 	defer func() { <-r.turn }()
 
 	r.mu.Lock()
@@ -75,7 +76,7 @@ func (r *record) save(ctx context.Context, edit func(*volume.PluginRecord)) erro
 	return nil
 }
 
-// forgotten returns the record that is kept after a part was removed.
+// forgotten returns the reduced record that is kept after the part was removed.
 func forgotten(rec volume.PluginRecord) volume.PluginRecord {
 	rec.Process, rec.Definition, rec.Stopped = volume.PluginProcess{}, nil, false
 	if rec.Plugin != "" {

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 )
 
-// A refused plugin that holds volumes is not stopped. Once its process has ended, another one is
-// started and must identify itself.
+// TestRefusedProcessEnds checks that the agent does not stop a refused plugin that volumes use.
+// When its process has ended, the agent starts another one, which must identify itself.
 func TestRefusedProcessEnds(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -34,19 +34,20 @@ func TestRefusedProcessEnds(t *testing.T) {
 	}
 }
 
-// kept is a listener that outlives its servers, like one that systemd opened.
+// kept is a listener that outlives its servers, like a socket that systemd opened.
 type kept struct{ *net.UnixListener }
 
-// Close ends the server's Accept, and does nothing else.
+// Close ends the Accept call of the server, and leaves the listener open.
 func (k kept) Close() error { return k.SetDeadline(time.Now()) }
 
-// serve starts a server at the listener.
+// serve starts a server on the listener.
 func (k kept) serve(b *bench) (stop func()) {
 	must(b.t, k.SetDeadline(time.Time{}))
 	return b.serveAt(k)
 }
 
-// A refused plugin may be behind a socket that outlives it. The next server must identify itself.
+// TestRefusedBehindKeptSocket checks a refused plugin whose socket outlives it. The next server on
+// that socket must identify itself.
 func TestRefusedBehindKeptSocket(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")

@@ -23,8 +23,8 @@ type registrations struct {
 }
 
 // Deregister removes all registrations of a plugin, and ends its instances. The returned function
-// gone waits for their end. Deregister is refused while volumes are in use through the plugin,
-// unless forced. It is also refused for a plugin that is defined in a file.
+// gone waits until the instances have ended. Without force, Deregister returns an error while
+// volumes are in use through the plugin. It also returns an error for a plugin that a file defines.
 func (s *registrations) Deregister(ctx context.Context, id string, force bool) (gone func(context.Context) error, err error) {
 	var asked time.Time
 	var parts []*plugin
@@ -63,8 +63,8 @@ func (s *registrations) Deregister(ctx context.Context, id string, force bool) (
 	}, nil
 }
 
-// registeredParts returns the registered parts of a plugin. They include parts that were
-// deregistered and keep running because volumes use them.
+// registeredParts returns the registered parts of a plugin. They include deregistered parts that
+// still run because volumes use them.
 func (s *registrations) registeredParts(id string) []*plugin {
 	return slices.DeleteFunc(slices.Clone(s.of(id)), func(p *plugin) bool {
 		g := p.look()
@@ -72,13 +72,13 @@ func (s *registrations) registeredParts(id string) []*plugin {
 	})
 }
 
-// deregisters refuses a plugin that was not registered, or that would keep running because of a
-// file with a mistake. A plugin that was deregistered and still runs because of its volumes can be
-// forced to end.
+// deregisters returns an error if the plugin was not registered, or if a file with a mistake would
+// keep the plugin running. With force, it accepts a plugin that was already deregistered and still
+// runs because volumes use it.
 func (s *registrations) deregisters(id string, registered, force bool, files []definitions.Found) error {
 	for _, f := range files {
-		if registered && f.ID == id && f.Err != nil { // the file would keep the earlier definition in force
-			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file too, with a mistake in it: %s; fix that file, or remove it", id, f.Err)
+		if registered && f.ID == id && f.Err != nil { // a bad file keeps the earlier definition in force
+			return volume.Errorf(volume.ErrRefused, "a file with a mistake also defines plugin %q: %s; fix that file, or remove it", id, f.Err)
 		}
 	}
 
@@ -87,7 +87,7 @@ func (s *registrations) deregisters(id string, registered, force bool, files []d
 	}
 
 	filed := func(file string) error {
-		return volume.Errorf(volume.ErrRefused, "plugin %q was not registered, it stands in %s: remove that file", id, file)
+		return volume.Errorf(volume.ErrRefused, "plugin %q was not registered; to remove it, remove its file %s", id, file)
 	}
 	for _, f := range files {
 		if f.ID == id {
@@ -101,20 +101,20 @@ func (s *registrations) deregisters(id string, registered, force bool, files []d
 		case g.Leaves() && force:
 			return nil
 		case g.Leaves():
-			return volume.Errorf(volume.ErrRefused, "plugin %q is deregistered, or its file was removed, already; it ends when nothing is staged through it any more", id).
+			return volume.Errorf(volume.ErrRefused, "plugin %q was already deregistered, or its file was removed; it ends when no volume is staged through it", id).
 				WithHint("%s", suggest.Command("volctl plugin deregister %s --force", id))
-		case g.File != "": // a file shown under its name, because it has no id or another id
+		case g.File != "": // a bad file without this id, which is shown under the file's name
 			return filed(g.File)
 		case g.Definition != nil && g.Definition.ID == pluginfile.LocalID:
-			return volume.Errorf(volume.ErrRefused, "plugin %q was not registered: it exists by itself", id)
+			return volume.Errorf(volume.ErrRefused, "plugin %q was not registered: it is the bundled driver", id)
 		}
 	}
 
 	return unknown(id)
 }
 
-// unlessUsed calls do, which takes some parts away from a plugin's volumes, unless volumes in use
-// need these parts. It blocks new calls meanwhile, as in ifSpare.
+// unlessUsed calls do, which removes the given parts of a plugin, unless volumes in use need these
+// parts. It blocks new calls during the check, as ifSpare does.
 func (s *registrations) unlessUsed(id string, parts []*plugin, force bool, do func() error) error {
 	used := func() error {
 		ids := s.needs(id, parts)
@@ -146,15 +146,15 @@ func (s *registrations) unlessUsed(id string, parts []*plugin, force bool, do fu
 	block(parts, -1)
 	if err != nil || !force && len(s.inUse(id)) > 0 { // the parts keep running
 		for _, p := range parts {
-			s.notify(p) // a waiter may have seen the plugin blocked
+			s.notify(p) // a waiting caller may have seen the plugin while its calls were blocked
 		}
 	}
 
 	return err
 }
 
-// needs names the volumes that need any of the parts. These are all volumes in use, unless the
-// parts are controllers and another controller is ready.
+// needs returns the ids of the volumes that need any of the parts. It returns all volumes in use
+// unless the parts are controllers and another controller is ready.
 func (s *registrations) needs(id string, parts []*plugin) []string {
 	ids := s.inUse(id)
 	for _, p := range parts {
@@ -173,9 +173,8 @@ func (s *registrations) needs(id string, parts []*plugin) []string {
 }
 
 // AwaitRegistered waits until a registered plugin is ready with the registered definition in force.
-// It does not wait for a change that waits for volumes, nor for a plugin that was stopped on
-// purpose. If the plugin does not become ready, for any reason, the error wraps
-// volume.ErrPluginUnavailable.
+// It returns at once if the change waits for volumes, or if an operator stopped the plugin. If the
+// plugin does not become ready, the error wraps volume.ErrPluginUnavailable.
 func (s *registrations) AwaitRegistered(ctx context.Context, reg definitions.Registration, asked time.Time) error {
 	id := reg.ID
 	err := s.await(ctx, id, []part.Only{reg.Part}, func(g *part.Glance) (bool, error) {
@@ -210,8 +209,9 @@ func (s *registrations) used(g *part.Glance) bool {
 	return false
 }
 
-// awaitGone waits until no instance of a deregistered plugin runs, and no record would start one.
-// If the plugin is also defined without a registration, awaitGone waits until that plugin is ready.
+// awaitGone waits until a deregistered plugin has no running instance, and no record that would
+// start one. If a file also defines the plugin, or if it is the bundled driver, awaitGone waits
+// until the plugin is ready.
 func (s *registrations) awaitGone(ctx context.Context, p *plugin, asked time.Time) error {
 	for {
 		changed := s.changed(p.id)
@@ -219,7 +219,7 @@ func (s *registrations) awaitGone(ctx context.Context, p *plugin, asked time.Tim
 		switch {
 		case !g.Leaves() && g.File == definitions.RunTime:
 			return volume.Errorf(volume.ErrRefused, "plugin %q was registered again meanwhile", p.id).WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))
-		case g.Change == nil: // a file defines it, or it is the bundled driver
+		case g.Change == nil: // a file defines the plugin, or it is the bundled driver
 			return s.AwaitStarted(ctx, p.id, asked)
 		}
 
@@ -238,7 +238,7 @@ func (s *registrations) awaitGone(ctx context.Context, p *plugin, asked time.Tim
 
 		msg := fmt.Sprintf("timed out: plugin %q is deregistered, and has not ended yet", p.id)
 		if ids := p.needed(); len(ids) > 0 {
-			msg = fmt.Sprintf("timed out: plugin %q is deregistered, and ends when it is not in use any more, by %s", p.id, names(ids))
+			msg = fmt.Sprintf("timed out: plugin %q is deregistered, and ends when these volumes no longer use it: %s", p.id, names(ids))
 		}
 
 		return volume.Errorf(volume.ErrTimeout, "%s", msg).WithRemedy(remedy.Of(remedy.ShowPlugin, p.id))

@@ -16,11 +16,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registry keeps definitions as text, as a disk would.
+// registry stores definitions as text, as the database on disk does.
 type registry struct {
 	defs [][]byte
 	deny error
-	// commit is called while a deregister is being stored.
+	// commit is called while a deregistration is being stored.
 	commit func()
 }
 
@@ -58,7 +58,7 @@ func (r *registry) Deregister(_ context.Context, defs []volume.PluginDefinition)
 	return nil
 }
 
-// newRegistry returns a bench whose agent can register plugins.
+// newRegistry returns a bench whose agent accepts registrations.
 func newRegistry(t *testing.T) (*bench, *registry) {
 	t.Helper()
 	b, r := newBench(t), &registry{}
@@ -77,7 +77,7 @@ func (b *bench) register(text, outcome string) {
 	must(b.t, b.sup.AwaitRegistered(within(b.t), reg, asked))
 }
 
-// deregister deregisters the fake plugin, and waits for its end.
+// deregister deregisters the fake plugin, and waits until it has ended.
 func (b *bench) deregister(force bool) error {
 	b.t.Helper()
 	gone, err := b.sup.Deregister(b.t.Context(), "fake", force)
@@ -100,8 +100,8 @@ func expectRefused(t *testing.T, err, kind error, words ...string) {
 	}
 }
 
-// TestRegister checks that a registered plugin is like one of a file, and outlives the agent. Once
-// deregistered, it stays away.
+// TestRegister checks that a registered plugin works like one from a file, and outlives the agent.
+// After a deregistration, the plugin does not come back.
 func TestRegister(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
@@ -155,7 +155,7 @@ func TestRegisterChanged(t *testing.T) {
 	b.register(b.fakeFile("    V: one\n", "health: {interval: 1h}\n"), definitions.Registered)
 	first := b.status("fake")
 	b.inUse.Store(true)
-	b.register(b.fakeFile("    V: two\n", "health: {interval: 1h}\n"), definitions.Updated) // does not wait
+	b.register(b.fakeFile("    V: two\n", "health: {interval: 1h}\n"), definitions.Updated) // Register does not wait for the volumes
 	if st := b.status("fake"); st.PID != first.PID || !strings.HasPrefix(st.Pending, "its registration changed;") {
 		t.Errorf("under a volume: %+v", st)
 	}
@@ -178,8 +178,9 @@ func TestRegisterChanged(t *testing.T) {
 	b.inUse.Store(false)
 }
 
-// TestDeregisterForced checks that a plugin ends under its volumes, even if an earlier deregister
-// is waiting for them. When it is registered again, it serves them again.
+// TestDeregisterForced checks that a forced deregistration ends a plugin that volumes use, even if
+// an earlier deregistration is waiting for the volumes. A new registration serves the volumes
+// again.
 func TestDeregisterForced(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
@@ -216,7 +217,7 @@ func TestDeregisterForced(t *testing.T) {
 }
 
 // TestVolumeComesInWhileDeregistering checks a volume that finds the plugin blocked while a
-// deregister is being stored. It is told when the plugin is not blocked any more.
+// deregistration is being stored. The volume is notified when calls are possible again.
 func TestVolumeComesInWhileDeregistering(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
@@ -266,7 +267,7 @@ func TestRegisterRefused(t *testing.T) {
 		expectRefused(t, err, want.kind, want.words)
 	}
 	_, err := b.sup.Deregister(t.Context(), "fake", true)
-	expectRefused(t, err, volume.ErrRefused, "it stands in "+b.dir+"/etc/a.yaml: remove that file")
+	expectRefused(t, err, volume.ErrRefused, "to remove it, remove its file "+b.dir+"/etc/a.yaml")
 
 	r.deny = errors.New("no space left")
 	if _, err := b.sup.Register(t.Context(), "given.yaml", []byte("id: y\nsocket: /y\n")); !errors.Is(err, r.deny) {
@@ -278,8 +279,8 @@ func TestRegisterRefused(t *testing.T) {
 	}
 }
 
-// TestFileOfRegistered checks that a later file does not replace a registered plugin, and that its
-// error says what to do.
+// TestFileOfRegistered checks that a later file does not replace a registered plugin. The error of
+// that file names the fix.
 func TestFileOfRegistered(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
@@ -307,8 +308,8 @@ func TestFileOfRegistered(t *testing.T) {
 	}
 }
 
-// TestBadFileOfRegistered checks a file with a mistake beside a registered plugin. It would keep
-// the deregistered plugin running, since a bad file keeps the earlier definition in force.
+// TestBadFileOfRegistered checks a bad file for a registered plugin. After a deregistration, the
+// bad file would keep the plugin running, because it keeps the earlier definition in force.
 func TestBadFileOfRegistered(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
@@ -317,7 +318,7 @@ func TestBadFileOfRegistered(t *testing.T) {
 	b.reload()
 	b.await("late.yaml", supervisor.Failed)
 	for _, force := range []bool{false, true} {
-		expectRefused(t, b.deregister(force), volume.ErrRefused, `plugin "fake" stands in a file too`, "unknown key", "fix that file, or remove it")
+		expectRefused(t, b.deregister(force), volume.ErrRefused, `a file with a mistake also defines plugin "fake"`, "unknown key", "fix that file, or remove it")
 	}
 	if len(r.defs) != 1 || !b.sup.View("fake").Ready {
 		t.Errorf("after a refusal %d are registered, and it is %+v", len(r.defs), b.sup.View("fake"))
@@ -339,8 +340,8 @@ func (b *bench) registerPart(file, kind, instance string) {
 	b.register(string(text), definitions.Registered)
 }
 
-// TestRegisterParts checks that each part is registered separately, beside parts from files. A
-// deregister removes all registered parts, and keeps those from files.
+// TestRegisterParts checks that each part is registered separately, and can be used with parts from
+// files. A deregistration removes all registered parts and keeps the parts from files.
 func TestRegisterParts(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
@@ -374,7 +375,7 @@ func TestRegisterParts(t *testing.T) {
 	left()
 
 	b.registerPart("a.yaml", "controller", "a")
-	b.inUse.Store(true) // another controller is ready for the volumes
+	b.inUse.Store(true) // volumes do not matter, because another controller is ready
 	must(t, b.deregister(false))
 	left()
 	b.inUse.Store(false)

@@ -17,36 +17,36 @@ import (
 const (
 	// firstPoll is the first pause between two checks of a plugin that was just started.
 	firstPoll = 5 * time.Millisecond
-	// slowestPoll is the longest pause between two checks for a socket that a plugin of this agent
-	// is about to open.
+	// slowestPoll is the longest pause between two checks whether a plugin of this agent has opened
+	// its socket.
 	slowestPoll = 100 * time.Millisecond
-	// slowestProbe is the longest pause between two probes of a plugin that is
-	// not ready yet.
+	// slowestProbe is the longest pause between two probes of a plugin that is not ready yet.
 	slowestProbe = time.Second
 	// unhealthyProbe is the longest pause between two probes of a plugin that was ready and then
 	// failed a probe.
 	unhealthyProbe = 5 * time.Second
 	// lostLook is the pause before the next probe of a plugin whose connection was lost.
 	lostLook = 500 * time.Millisecond
-	// maxFailures is how many failed probes in a row mean that a plugin hangs.
+	// maxFailures is the number of consecutive failed probes after which a plugin counts as hung.
 	maxFailures = 3
 )
 
-// session brings one instance to ready, and watches it.
+// session waits until one instance is ready, and then monitors it.
 type session struct {
 	*checker
 	inst   runner.Instance
 	run    runner.Traits
 	def    *volume.PluginDefinition
-	served runner.SocketFile // the socket to which the client is connected
-	// refused is connected to a refused instance whose end can only be seen on its connection.
+	served runner.SocketFile // the socket file to which the client is connected
+	// refused is the connection to a refused instance. Only the loss of this connection shows that
+	// the instance has ended.
 	refused *csiclient.Client
-	untidy  bool // the warning that its log cannot be trimmed was logged
+	untidy  bool // the agent already warned that it cannot trim the log
 }
 
-// settle waits until the instance is ready, and returns as soon as it is. The instance opens its
-// socket, reports that it is ready, identifies itself, and shares its mounts with the host. The
-// caller owns the returned client.
+// settle waits until the instance is ready. The instance must open its socket, report that it is
+// ready, identify itself, and share its mounts with the host. settle then returns a client, which
+// the caller must close.
 func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 	limit, cancel := context.WithTimeoutCause(ctx, s.def.StartTimeout, errSlow)
 	defer cancel()
@@ -61,7 +61,7 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 		return nil, s.unsettled(limit, err, last)
 	}
 
-	s.served, _ = runner.StatSocket(s.run.Socket) // if it is gone again, the next socket counts as another
+	s.served, _ = runner.StatSocket(s.run.Socket) // if the socket is gone again, the next socket counts as a different one
 	last = "it has opened its socket " + s.run.Socket + ", and does not answer"
 	client, err := csiclient.Dial(s.run.Socket, s.clientOptions())
 	if err != nil {
@@ -76,7 +76,7 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 		}
 
 		switch {
-		case err != nil && limit.Err() != nil: // the earlier reason says more
+		case err != nil && limit.Err() != nil: // the reason of an earlier attempt is more precise
 		case err != nil:
 			last = err.Error()
 		case !ready:
@@ -99,7 +99,7 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 	}
 
 	if err != nil && errors.Is(err, runner.ErrRefused) && s.inst.Done() == nil {
-		s.refused = client // the end of its connection shows that the refused instance has ended
+		s.refused = client // the loss of this connection shows that the refused instance has ended
 		return nil, err
 	}
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 // errSlow is the cause of a context that ended with the start timeout.
 var errSlow = errors.New("start timeout")
 
-// unsettled returns the reason why a plugin did not become ready.
+// unsettled returns the error that explains why a plugin did not become ready.
 func (s *session) unsettled(limit context.Context, err error, last string) error {
 	if errors.Is(context.Cause(limit), errSlow) && !errors.Is(err, errExited) && !errors.Is(err, runner.ErrDue) {
 		return fmt.Errorf("not ready after %s: %s", s.def.StartTimeout, last)
@@ -120,8 +120,8 @@ func (s *session) unsettled(limit context.Context, err error, last string) error
 	return err
 }
 
-// poll calls ok with growing pauses until it returns true, the instance ends, due returns true, or
-// ctx ends.
+// poll calls ok with growing pauses. It returns when ok returns true, the instance ends, due
+// returns true, or ctx ends.
 func (s *session) poll(ctx context.Context, first, slowest time.Duration, ok func() bool) error {
 	for pause := first; !ok(); pause = min(2*pause, slowest) {
 		if s.inst.Stale() {
@@ -173,7 +173,8 @@ func (s *session) clientOptions() csiclient.Options {
 	return o
 }
 
-// watch probes a ready plugin until it ends, hangs or is replaced, or until due returns true.
+// watch probes a ready plugin. It returns when the plugin ends, hangs or is replaced, or when due
+// returns true.
 func (s *session) watch(ctx context.Context, client *csiclient.Client) error {
 	lost, stop := watchConnection(ctx, client)
 	defer stop()
@@ -235,25 +236,25 @@ func (s *session) watch(ctx context.Context, client *csiclient.Client) error {
 	}
 }
 
-// Reasons why a session ended. Any other error says why the plugin could not be started, or did not
-// become ready in time.
+// These errors say why a session ended. Any other error says why the plugin could not be started,
+// or did not become ready in time.
 var (
 	errExited = errors.New("exited")
 	errHung   = errors.New("hangs")
 )
 
-// errReopened says that a process of this agent made its socket anew and serves on the new one.
-var errReopened = errors.New("its socket was made anew while its process went on")
+// errReopened means that a process of this agent replaced its socket and serves on the new one.
+var errReopened = errors.New("its process replaced its socket and kept running")
 
-// reopened reports whether the socket is not the one to which the client is connected. The process
-// that was started may be a shell or the init of a container, and may have started another server.
-// A missing socket does not count, since it may be about to appear.
+// reopened reports whether the socket file differs from the one to which the client is connected.
+// The started process may be a shell or the init of a container, and may have started another
+// server. A missing socket does not count, because the new one may be about to appear.
 func (s *session) reopened() bool {
 	now, err := runner.StatSocket(s.run.Socket)
 	return err == nil && now != s.served
 }
 
-// ended returns the error for the end of an instance.
+// ended returns the error that describes how an instance ended.
 func (s *session) ended() error {
 	if s.run.Owned {
 		return errExited
@@ -261,8 +262,8 @@ func (s *session) ended() error {
 	return errors.New(s.inst.Exit())
 }
 
-// probe probes the plugin once. A plugin that reports that it is not ready is unhealthy, but does
-// not count as hung: a restart could cost mounts and would not help.
+// probe probes the plugin once. A plugin that reports that it is not ready becomes unhealthy, but
+// does not count as hung, because a restart could break mounts and would not help.
 func (s *session) probe(ctx context.Context, client *csiclient.Client, failures *int) error {
 	ready, err := client.Probe(ctx)
 	switch {

@@ -12,45 +12,46 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Status describes a plugin, or one part of it, for people.
+// Status describes a plugin, or one part of it, for users.
 type Status struct {
 	ID       string
 	Type     string // node, controller, monolith, or node+controller; empty until the plugin reports it
-	Instance string // of a controller
-	Runner   string // exec, container, unit, socket, builtin; empty if the plugin's file is bad
-	File     string // empty for the bundled driver without a file, and for a registered plugin
+	Instance string // name of the instance; only a controller has one
+	Runner   string // exec, container, unit, socket or builtin; empty if the plugin's file is bad
+	File     string // empty for a registered plugin, and for the bundled driver without a file
 	State    part.State
 	Reason   string
 	Since    time.Time
-	Next     time.Time // when a plugin in the state backing-off is started again
+	Next     time.Time // when a plugin in the state backing-off starts again
 	Restarts int
 	PID      int
 	// Registered is set if the definition was registered at run time.
 	Registered bool
-	// Info is the plugin's last report about itself. It stays while the plugin is down.
+	// Info is the plugin's last report about itself. It is kept while the plugin is down.
 	Info     volume.PluginInfo
 	Socket   string
 	LogFile  string // empty if the agent does not keep the log
 	LastExit string
 	LastLog  []string
 	Pending  string   // why a changed, removed or bad plugin file is not in force
-	Warnings []string // about the instance that runs
-	// Running is the definition in use, and Wanted the different values in the file. Both use the
-	// keys of plugin files; see pluginfile.Settings.
+	Warnings []string // warnings about the running instance
+	// Running has the settings of the definition in use. Wanted has those settings of the file that
+	// differ. Both use the keys of plugin files; see pluginfile.Settings.
 	Running map[string]string
 	Wanted  map[string]string
 
 	Nodes, Controllers Count
-	// Parts lists the parts of the plugin, mostly one. If there are several, the values of a single
-	// part (process, socket, file, log, exit) are here and not above.
+	// Parts lists the parts of the plugin, usually one. If there are several parts, each element
+	// has the values that differ between parts (process, socket, file, log, exit), and the fields
+	// above are empty.
 	Parts []Status
 }
 
-// Count counts the parts that provide a service. A part that is both node and controller counts as
-// each. A part whose type is not known yet counts as a node.
+// Count counts the parts that provide a service. A monolith counts once as node and once as
+// controller. A part whose type is not known yet counts as a node.
 type Count struct{ Healthy, Expected int }
 
-// statuses describes plugins for people.
+// statuses describes plugins for users.
 type statuses struct{ *parts }
 
 // Status returns the status of one plugin.
@@ -76,8 +77,8 @@ func (s *statuses) Statuses() []Status {
 	return all
 }
 
-// Parts returns all parts of all plugins, without the last lines of their logs. It therefore reads
-// no files.
+// Parts returns the status of every part of every plugin. It omits the last log lines, so it reads
+// no file.
 func (s *statuses) Parts() []Status {
 	out := []Status{}
 	for _, p := range s.all() {
@@ -88,7 +89,7 @@ func (s *statuses) Parts() []Status {
 	return out
 }
 
-// whole returns the status of a plugin with its parts.
+// whole returns the status of a plugin with the status of each part.
 func (s *statuses) whole(id string, parts []*plugin) Status {
 	var own []Status
 	all := glances(parts)
@@ -120,7 +121,7 @@ func (s *statuses) whole(id string, parts []*plugin) Status {
 	return st
 }
 
-// sum returns the status of a plugin with several parts.
+// sum combines the statuses of several parts to the status of their plugin.
 func (s *statuses) sum(id string, own []Status, all part.Whole) Status {
 	now := all.Worst().Status
 	st := Status{
@@ -143,13 +144,13 @@ func (s *statuses) sum(id string, own []Status, all part.Whole) Status {
 	return st
 }
 
-// each joins words with "+", each word once, in descending order.
+// each joins the distinct words with "+", in descending order.
 func each(words []string) string {
 	slices.SortFunc(words, func(a, b string) int { return cmp.Compare(b, a) })
 	return strings.Trim(strings.Join(slices.Compact(words), "+"), "+")
 }
 
-// brief returns the status of one part, without the last lines of the log. It reads no file.
+// brief returns the status of one part. It omits the last log lines, so it reads no file.
 func brief(p *plugin, g *part.Glance) Status {
 	st := Status{
 		ID: g.ID, Type: g.Kind, Instance: g.Instance(), File: g.File,

@@ -43,7 +43,7 @@ type Supervisor struct {
 	parts *parts
 }
 
-// New makes a supervisor and starts nothing.
+// New makes a supervisor. It starts nothing.
 func New(opts Options) *Supervisor {
 	e := newEnv(opts)
 	all := newParts(e)
@@ -61,7 +61,7 @@ func New(opts Options) *Supervisor {
 	}
 }
 
-// followers are the parts, as their definitions see them.
+// followers adapts parts to the interface definitions.Parts.
 type followers struct{ parts *parts }
 
 // Load implements definitions.Parts.
@@ -73,9 +73,9 @@ func (f followers) Held() map[string]*volume.PluginDefinition { return f.parts.h
 // Follow implements definitions.Parts.
 func (f followers) Follow(wants map[string]definitions.Want) { f.parts.follow(wants) }
 
-// Run supervises the plugins until ctx ends, and applies changes of their files. When it returns,
-// all plugins keep running. A bad plugin file is not an error: it shows in the status of its
-// plugin.
+// Run supervises the plugins until ctx ends, and applies changes of their files. All plugins keep
+// running after Run returns. A bad plugin file causes no error here. The status of its plugin
+// reports it.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.Load(); err != nil {
 		if !s.Loaded() {
@@ -101,14 +101,14 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return nil
 }
 
-// End ends the commands and containers that run plugins, because the host shuts down. It ends them
-// all at once, each with the grace time of a normal stop. Plugins for which keep returns true keep
-// running, and end with the host. keep must not call the Supervisor. Units keep running, too:
-// systemd stops them in its own order, and would delay a stop requested here until the requester
-// has ended.
+// End ends the commands and containers that run plugins, because the host shuts down. It ends all
+// of them at the same time, each with the grace time of a normal stop. A plugin for which keep
+// returns true keeps running until the host ends. keep must not call the Supervisor. End does not
+// stop units, because systemd stops them in its own order. systemd would delay a stop that the
+// agent requests until the agent itself has ended.
 //
-// End starts no more plugins and changes no record, so that the next boot starts the plugins that
-// ran. It returns when all have ended, or when ctx ends.
+// End starts no plugin and changes no record, so the next boot starts the same plugins. It returns
+// when all instances have ended, or when ctx ends.
 func (s *Supervisor) End(ctx context.Context, keep func(pluginID string) bool) {
 	s.parts.ends.Store(&hostEnd{ctx, keep})
 	driven := s.parts.driven()
@@ -125,7 +125,8 @@ func (s *Supervisor) End(ctx context.Context, keep func(pluginID string) bool) {
 	}
 }
 
-// Outside runs a command that must not be restricted like the agent; see transient.Services.Run.
+// Outside runs a command without the restrictions of the agent's service; see
+// transient.Services.Run.
 func (s *Supervisor) Outside(ctx context.Context, cmd *exec.Cmd) error {
 	return s.parts.services.Run(ctx, cmd)
 }

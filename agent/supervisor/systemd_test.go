@@ -16,14 +16,15 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// noBus returns a systemd that cannot be reached because of err.
+// noBus returns a connection to systemd that always fails with err.
 func noBus(t *testing.T, err error) *systemd.Bus {
 	s := systemd.New(systemd.Options{Dial: func(...dbus.ConnOption) (*dbus.Conn, error) { return nil, err }})
 	t.Cleanup(s.Close)
 	return s
 }
 
-// If systemd cannot be reached, a command that would be a service runs without it, with a warning.
+// TestForkWhereSystemdIsSilent checks an agent that cannot reach systemd. It forks a command that
+// should be a service, and logs a warning.
 func TestForkWhereSystemdIsSilent(t *testing.T) {
 	b := newBench(t)
 	b.opts.Systemd, b.opts.ServiceArgv = noBus(t, errors.New("nobody is there")), []string{"/bin/false"}
@@ -38,8 +39,9 @@ func TestForkWhereSystemdIsSilent(t *testing.T) {
 	}
 }
 
-// A unit without a systemd cannot be used until a person changes something. If systemd only does
-// not answer now, the plugin waits for it.
+// TestUnitWithoutSystemd checks a unit on a host without systemd. The unit is refused until an
+// operator fixes the problem. If systemd only does not answer at the moment, the plugin waits for
+// it.
 func TestUnitWithoutSystemd(t *testing.T) {
 	for _, tt := range []struct {
 		bus   *systemd.Bus
@@ -70,7 +72,7 @@ func journalctl(t *testing.T, script string) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// The log of a unit is the end of its journal, and can be followed.
+// TestUnitLog checks that the log of a unit is the end of its journal, and that it can be followed.
 func TestUnitLog(t *testing.T) {
 	journalctl(t, `echo "$*"; printf 'a\033[31mb\n'; case "$*" in *--follow*) echo more; exec sleep 1000;; esac`)
 	b := newBench(t)
@@ -99,7 +101,8 @@ func TestUnitLog(t *testing.T) {
 	}
 }
 
-// A journal that hangs delays a status only briefly, and several statuses wait at the same time.
+// TestHungJournal checks that a journal that hangs delays a status only briefly. Several statuses
+// wait at the same time.
 func TestHungJournal(t *testing.T) {
 	journalctl(t, `exec sleep 1000`)
 	b := newBench(t)

@@ -10,11 +10,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// tests serves the tests of plugins.
+// tests provides the requests of the command that tests a plugin.
 type tests struct{ *requests }
 
-// Scratch returns the objects that a test of a plugin may have left; nil if there are none. Callers
-// must not change it.
+// Scratch returns the objects that a test of the plugin may have left behind, or nil if there are
+// none. Callers must not change the result.
 func (s *tests) Scratch(id string) *volume.Scratch {
 	for _, p := range s.of(id) {
 		if left := p.record.get().Scratch; left != nil {
@@ -24,8 +24,8 @@ func (s *tests) Scratch(id string) *volume.Scratch {
 	return nil
 }
 
-// SaveScratch durably stores the objects that a test may leave; nil means none. If there are
-// several parts, the record of one part holds them.
+// SaveScratch durably stores which objects a test may leave behind. nil means none. If there are
+// several parts, the record of one part stores them.
 func (s *tests) SaveScratch(ctx context.Context, id string, left *volume.Scratch) error {
 	parts := s.of(id)
 	if len(parts) == 0 {
@@ -45,9 +45,9 @@ func (s *tests) MayKill(id string) error {
 	return ours(parts[0], s.glance(parts[0]), "kill")
 }
 
-// Kill ends a plugin's process with SIGKILL, as a crash would. If there are several parts, it ends
-// the node part. Kill is refused while a volume other than own is in use through the plugin. A
-// volume that comes into use meanwhile waits for the next process.
+// Kill ends a plugin's process with SIGKILL, like a crash. If there are several parts, Kill ends
+// the node part. Kill returns an error while any volume except own is in use through the plugin. A
+// volume that starts to use the plugin during the call waits for the next process.
 func (s *tests) Kill(id, own string) error {
 	if err := s.MayKill(id); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (s *tests) Kill(id, own string) error {
 	}
 
 	p := parts[0]
-	defer s.notify(p) // a waiter may have seen the plugin blocked
+	defer s.notify(p) // a waiting caller may have seen the plugin while its calls were blocked
 
 	s.doors.Lock()
 	defer s.doors.Unlock()
@@ -80,16 +80,16 @@ func (s *tests) Kill(id, own string) error {
 	return killed(p, g.PID, g.Key)
 }
 
-// killed sends the signal, unless another process has replaced that one.
+// killed sends SIGKILL to the process, unless another process has replaced it.
 func killed(p *plugin, pid int, key string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return fmt.Errorf("cannot kill process %d: %w", pid, err)
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only used to send the signal
+	defer func() { _ = unix.Close(fd) }() // only the signal needed the descriptor
 
-	// The comparison is safe only now that the pidfd holds the process: a process that is published
-	// was alive, or not reaped yet, when the pid was read.
+	// The comparison is safe only after the pidfd was opened. A published process was alive or a
+	// zombie when its pid was read, so its pid was not reused.
 	if g := p.look(); g.PID != pid || g.Key != key {
 		return volume.Errorf(volume.ErrPluginUnavailable, "plugin %q ended by itself", p.id)
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// another returns a condition: another process has replaced the first.
+// another returns a condition that is true when another process has replaced the first.
 func another(first supervisor.Status) func(supervisor.Status) bool {
 	return func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID != first.PID }
 }
 
-// TestKill checks that a plugin is killed as a crash would kill it. It is never killed under a
-// volume, nor if the agent does not run it.
+// TestKill checks that Kill ends a plugin like a crash. Kill refuses while another volume uses the
+// plugin, or if the agent does not run it.
 func TestKill(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -29,7 +29,7 @@ func TestKill(t *testing.T) {
 	if !b.sup.View("fake").Ready {
 		t.Error("after the refusal it gives no client")
 	}
-	must(t, b.sup.Kill("fake", "data")) // this is the test's own volume
+	must(t, b.sup.Kill("fake", "data")) // the volume belongs to the test itself
 	b.awaitThat("fake", "another process", another(first))
 	if st := b.status("fake"); alive(first.PID) || !strings.Contains(st.LastExit, "SIGKILL") {
 		t.Errorf("after the kill: %+v", st)
@@ -45,8 +45,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestScratchOutlives checks that the record of a test's leftovers outlives the agent, and the
-// plugin's next process.
+// TestScratchOutlives checks that the record of a test's leftovers outlives the agent and the
+// plugin's process.
 func TestScratchOutlives(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))

@@ -14,25 +14,25 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// clients gives views and clients of plugins to the rest of the agent.
+// clients provides the views and the clients of plugins to the rest of the agent.
 type clients struct {
 	*parts
 
 	mu    sync.Mutex
-	turn  map[string]uint64    // by plugin: controller calls so far
-	given map[subjectKey]given // controllers in which a call was given up
+	turn  map[string]uint64    // by plugin: number of controller calls so far
+	given map[subjectKey]given // controllers that may still process a call that the agent gave up
 }
 
 func newClients(all *parts) *clients {
 	return &clients{parts: all, turn: map[string]uint64{}, given: map[subjectKey]given{}}
 }
 
-// Changed returns a channel that is closed at the next change of a plugin's state. Callers first
-// get the channel, then check the state, and then wait.
+// Changed returns a channel that is closed at the next change of a plugin's state. To miss no
+// change, a caller gets the channel first, then checks the state, and then waits.
 func (s *clients) Changed(id string) <-chan struct{} { return s.changed(id) }
 
-// Released reports that a volume is no longer staged through a plugin. A change that waits for the
-// last such volume may then come into force.
+// Released reports that a volume is no longer staged through a plugin. A changed definition that
+// waited for the last such volume may then come into force.
 func (s *clients) Released(id string) {
 	for _, p := range s.of(id) {
 		if p.waits() {
@@ -41,9 +41,9 @@ func (s *clients) Released(id string) {
 	}
 }
 
-// View returns a plugin as decisions see it. Its maps and slices are shared and must not be
-// changed. View is called again and again for each volume, so plugins with one part take a short
-// path.
+// View returns the view of a plugin on which decisions are based. Callers share its maps and slices
+// and must not change them. View is called often for each volume, so plugins with one part take a
+// fast path.
 func (s *clients) View(id string) volume.PluginView {
 	parts := s.of(id)
 	if len(parts) == 0 {
@@ -59,9 +59,10 @@ func (s *clients) View(id string) volume.PluginView {
 	return glances(parts).View(id, s.remembered(id).Driver)
 }
 
-// Client returns the client of a plugin for calls to its node service or, if it has none, to any
-// part. The error wraps volume.ErrPluginUnavailable, or volume.ErrNotFound if there is no such
-// plugin. A client serves one incarnation, so callers ask for the client before each call.
+// Client returns a client for calls to a plugin's node service. If the plugin has no node service,
+// the client is for any part. The error wraps volume.ErrPluginUnavailable, or volume.ErrNotFound if
+// there is no such plugin. A client serves only one incarnation, so callers get a client before
+// each call.
 func (s *clients) Client(id string) (*csiclient.Client, error) {
 	parts := s.of(id)
 	all := glances(parts)
@@ -86,15 +87,15 @@ func (s *clients) Client(id string) (*csiclient.Client, error) {
 // Controller is the client of a controller for one call.
 type Controller struct {
 	*csiclient.Client
-	// Done must be called with the result of the call.
+	// Done records the result of the call. The caller must call it after the call.
 	Done func(err error)
 }
 
-// Controller returns the client of a ready controller, each in turn. A call about a subject (a
-// volume, as the plugin knows it) that was given up may still be in progress in the part that
-// received it. All later calls about that subject then go to that part. This ends when the part
-// answers for the subject or ends, or when the timeout of its calls has passed once more. The
-// errors are those of Client.
+// Controller returns the client of a ready controller, and takes the controllers in turn. subject
+// is a volume as the plugin knows it. If the agent gave up a call about the subject, the controller
+// that received the call may still process it. All later calls about the subject then go to the
+// same controller. This ends when that controller answers a call about the subject, when it ends,
+// or when another call timeout has passed. Controller returns the same errors as Client.
 func (s *clients) Controller(id, subject string) (Controller, error) {
 	parts := s.of(id)
 	all := glances(parts)
@@ -134,13 +135,13 @@ func (s *clients) Controller(id, subject string) (Controller, error) {
 // subjectKey identifies the subject of a controller call.
 type subjectKey struct{ id, subject string }
 
-// given records a controller call that was given up.
+// given describes a controller call that the agent gave up.
 type given struct {
 	incarnation uint64
 	until       time.Time
 }
 
-// busy returns the part in which a call may still be in progress.
+// busy returns the part that may still process a call that the agent gave up.
 func (s *clients) busy(key subjectKey, those part.Whole) (*part.Glance, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +161,7 @@ func (s *clients) busy(key subjectKey, those part.Whole) (*part.Glance, bool) {
 	return nil, false
 }
 
-// answered records how a controller call ended.
+// answered records the result of a controller call.
 func (s *clients) answered(key subjectKey, g *part.Glance, err error) {
 	var call *volume.CallError
 	timeout := csiclient.DefaultControllerTimeout
@@ -173,7 +174,7 @@ func (s *clients) answered(key subjectKey, g *part.Glance, err error) {
 
 	switch known := errors.As(err, &call); {
 	case err != nil && (!known || call.Unsent):
-		return // it says nothing about the earlier call
+		return // this result says nothing about the call that was given up earlier
 	case err == nil || call.Answered:
 		delete(s.given, key)
 		return
@@ -188,7 +189,7 @@ func (s *clients) answered(key subjectKey, g *part.Glance, err error) {
 	s.given[key] = given{g.View.Incarnation, time.Now().Add(timeout)}
 }
 
-// unavailable returns the error for a service that has no client.
+// unavailable returns the error for a service for which there is no client.
 func unavailable(parts []*plugin, all, those part.Whole, of string) error {
 	id := all[0].ID
 	if !all.Apart() {
@@ -217,7 +218,7 @@ func unavailable(parts []*plugin, all, those part.Whole, of string) error {
 	}
 }
 
-// unavailablePart returns the error for a plugin in one part that has no client.
+// unavailablePart returns the error for a plugin with one part that has no client.
 func unavailablePart(p *plugin, g *part.Glance) error {
 	v, msg := g.View, fmt.Sprintf("plugin %q is %s", p.id, g.Standing())
 	if v.Final {

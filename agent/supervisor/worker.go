@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// worker drives one part of a plugin from start to end, in one goroutine.
+// worker drives one part of a plugin from its creation to its removal, in one goroutine.
 type worker struct {
 	*plugin
 	checker *checker
@@ -20,7 +20,7 @@ type worker struct {
 	falls   pauses
 }
 
-// drive drives a part until ctx ends. Its instance then keeps running.
+// drive drives a part until ctx ends. The part's instance keeps running afterwards.
 func drive(ctx context.Context, p *plugin) {
 	w := &worker{plugin: p, checker: &checker{plugin: p}, falls: pauses{Backoff: p.opts.Backoff}}
 	defer w.release()
@@ -28,7 +28,7 @@ func drive(ctx context.Context, p *plugin) {
 	if run := p.runner(); run != nil {
 		inst, err := run.Find(ctx)
 		if err != nil {
-			p.logger.Warn("cannot look for the plugin's process", "error", err)
+			p.logger.Warn("cannot search for the plugin's process", "error", err)
 		}
 
 		w.inst = inst
@@ -57,8 +57,8 @@ func drive(ctx context.Context, p *plugin) {
 	}
 }
 
-// decide returns the next step, and the definition or the fault that it concerns. The argument due
-// is set if the last step ended because due returned true.
+// decide returns the next step, with the definition or the fault that the step needs. due is set if
+// the previous step ended because due returned true.
 func (w *worker) decide(due bool) (part.Step, *volume.PluginDefinition, error) {
 	due = due || w.due()
 	w.mu.Lock()
@@ -72,20 +72,20 @@ func (w *worker) decide(due bool) (part.Step, *volume.PluginDefinition, error) {
 	return step, w.actual.Definition, w.desired.Fault
 }
 
-// release lets go of the instance without stopping it.
+// release stops monitoring the instance and leaves it running.
 func (w *worker) release() {
 	w.drop()
 	if w.inst == nil {
 		return
 	}
 	if err := w.inst.Release(); err != nil {
-		w.logger.Warn("cannot let go of the plugin's process", "error", err)
+		w.logger.Warn("cannot stop monitoring the plugin's process", "error", err)
 	}
 
 	w.inst = nil
 }
 
-// drop withdraws the client from its users and closes it.
+// drop takes the client away from callers and closes it.
 func (w *worker) drop() {
 	client := w.use(nil)
 	if client == nil {
@@ -96,7 +96,7 @@ func (w *worker) drop() {
 	}
 }
 
-// follow carries out a Switch. It returns false if the plugin was removed.
+// follow carries out the step Switch. It returns false if the plugin was removed.
 func (w *worker) follow(ctx context.Context) bool {
 	use := part.Unused
 	if len(w.needed()) > 0 {
@@ -116,7 +116,7 @@ func (w *worker) follow(ctx context.Context) bool {
 	}
 
 	if !w.stop(ctx) {
-		return true // the agent ends; the next one continues from here
+		return true // the agent ends; the next agent continues from here
 	}
 	if run != nil {
 		run.Quiet(ctx)
@@ -124,7 +124,7 @@ func (w *worker) follow(ctx context.Context) bool {
 
 	w.drop()
 	w.falls.reset()
-	w.setQuiet(false) // calls are possible again once the plugin is ready
+	w.setQuiet(false) // new calls are possible again once the plugin is ready
 	if plan.Adopt && !w.adopt(ctx) {
 		return false
 	}
@@ -133,7 +133,7 @@ func (w *worker) follow(ctx context.Context) bool {
 	return true
 }
 
-// settle records that a plan was carried out.
+// settle records that the worker has carried out a plan.
 func (w *worker) settle(plan part.Plan) {
 	if plan.Wish.Halts() {
 		w.must(w.m.Stop(onRequest(w.id)))
@@ -147,12 +147,12 @@ func (w *worker) settle(plan part.Plan) {
 	}
 }
 
-// sweep takes over an instance of which no start succeeded, and removes the remains of one that has
-// ended.
+// sweep takes over an instance that runs although its start failed, and removes the remains of an
+// instance that has ended.
 func (w *worker) sweep(ctx context.Context, run runner.Runner) {
 	inst, err := run.Sweep(ctx)
 	if w.inst = inst; err != nil && ctx.Err() == nil {
-		w.logger.Warn("cannot tell whether anything is left of the plugin", "error", err)
+		w.logger.Warn("cannot find out whether the plugin has leftovers", "error", err)
 	}
 }
 
@@ -161,7 +161,7 @@ func (w *worker) adopt(ctx context.Context) bool {
 	if w.siblings.remove(w.plugin) {
 		w.clear()
 		if rec := w.record.get(); rec.Definition == nil && !rec.Stopped {
-			return false // only a bad file, which is gone
+			return false // the part had only a bad file, and that file is gone
 		}
 		if err := w.record.save(ctx, func(r *volume.PluginRecord) { *r = forgotten(*r) }); err != nil {
 			w.logger.Warn("cannot store that the plugin was removed", "error", err)
@@ -181,18 +181,17 @@ func (w *worker) adopt(ctx context.Context) bool {
 	return true
 }
 
-// clear removes the socket of a removed plugin, with its directory. The state directory and the log
-// stay.
+// clear removes the socket of a removed plugin and the socket's directory. It keeps the state
+// directory and the log.
 func (w *worker) clear() {
 	for _, path := range []string{w.paths.Socket, w.paths.SocketDir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			w.logger.Warn("cannot remove what was the plugin's", "path", path, "error", err)
+			w.logger.Warn("cannot remove the socket of a removed plugin", "path", path, "error", err)
 		}
 	}
 }
 
-// stop ends the instance, if this agent owns it. It returns false if ctx ended before the instance
-// did.
+// stop ends the instance if this agent runs it. It returns false if ctx ended first.
 func (w *worker) stop(ctx context.Context) bool {
 	if w.inst == nil {
 		return true
@@ -219,7 +218,7 @@ func (w *worker) stop(ctx context.Context) bool {
 	return true
 }
 
-// gone records how the instance ended, and forgets the instance.
+// gone records how the instance ended, and then clears the instance.
 func (w *worker) gone() {
 	if exit := w.inst.Exit(); exit != "" {
 		w.mu.Lock()
@@ -228,22 +227,22 @@ func (w *worker) gone() {
 	}
 
 	if err := w.inst.Release(); err != nil {
-		w.logger.Warn("cannot let go of the plugin's process", "error", err)
+		w.logger.Warn("cannot stop monitoring the plugin's process", "error", err)
 	}
 
 	w.inst = nil
 	w.runs(nil)
 }
 
-// broken marks the plugin as failed because of its file, and waits for a change.
+// broken marks the plugin as failed because of its file, and waits for a change of the file.
 func (w *worker) broken(ctx context.Context, fault error) {
 	w.take(&w.desired.Retry)
 	w.must(w.m.Refuse(fault.Error()))
 	w.rest(ctx, 0, nil)
 }
 
-// rest waits for d, or without limit if d is 0. It returns early when over is closed, and when a
-// switch or a retry is wanted. It returns false if ctx has ended.
+// rest waits for d, or without limit if d is 0. It returns early when over is closed, or when the
+// desired state asks for a switch or a retry. It returns false if ctx has ended.
 func (w *worker) rest(ctx context.Context, d time.Duration, over <-chan struct{}) bool {
 	var timer <-chan time.Time
 	if d > 0 {
@@ -268,8 +267,8 @@ func (w *worker) rest(ctx context.Context, d time.Duration, over <-chan struct{}
 	}
 }
 
-// serve brings the plugin to ready from any state, keeps it there, and handles its end. It returns
-// true if it ended because due returned true.
+// serve starts the plugin from any state, keeps it ready, and handles the end of its instance. It
+// returns true if it ended because due returned true.
 func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due bool) {
 	w.take(&w.desired.Retry)
 	run := w.runner()
@@ -296,8 +295,9 @@ func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due b
 	return false
 }
 
-// once starts or takes over an instance, and serves it until something ends that. It returns how
-// long the instance was ready, 0 if it never was, and the reason for the end, which is never nil.
+// once starts or takes over an instance, and monitors it until it ends or must be stopped. It
+// returns how long the instance was ready, or 0 if it never became ready. The returned error is the
+// reason for the end and is never nil.
 func (w *worker) once(ctx context.Context, run runner.Runner, s *session) (readyFor time.Duration, err error) {
 	w.begin(s.run)
 	if w.inst == nil {
@@ -326,8 +326,8 @@ func (w *worker) once(ctx context.Context, run runner.Runner, s *session) (ready
 	return max(1, time.Since(since)), err
 }
 
-// obtain starts an instance, unless one is already running. A start that failed half-way may have
-// left one running.
+// obtain returns the running instance, or starts one. A start that failed half-way may have left an
+// instance running.
 func (w *worker) obtain(ctx context.Context, run runner.Runner) (runner.Instance, error) {
 	inst, err := run.Find(ctx)
 	if inst == nil && err == nil {
@@ -341,7 +341,7 @@ func (w *worker) obtain(ctx context.Context, run runner.Runner) (runner.Instance
 	return inst, err
 }
 
-// begin enters the state starting, unless the plugin is already starting or unhealthy.
+// begin changes the state to starting, unless the plugin is already starting or unhealthy.
 func (w *worker) begin(run runner.Traits) {
 	reason, now := "starting", w.m.Snapshot()
 	switch {
@@ -358,7 +358,8 @@ func (w *worker) begin(run runner.Traits) {
 	}
 }
 
-// finish ends the instance, unless End lets it keep running.
+// finish ends the instance because the host shuts down, unless the caller of End keeps the plugin
+// running.
 func (w *worker) finish(e *hostEnd) {
 	if run := w.runner(); w.inst == nil || run == nil || !run.Traits().Ends || e.keep(w.id) {
 		return

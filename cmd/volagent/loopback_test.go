@@ -113,5 +113,5 @@ func TestAnotherServer(t *testing.T) {
 		t.Errorf("process %d was %d", now, pid)
 	}
 	h.exits(0, "restarts 1", "plugin", "status", "rec")
-	h.exits(0, "its socket was made anew while its process went on", "events")
+	h.exits(0, "its process replaced its socket and kept running", "events")
 }

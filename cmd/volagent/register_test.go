@@ -133,7 +133,7 @@ func TestPluginRegisterBad(t *testing.T) {
 	filed := filepath.Join(h.dir, "plugins.d", "rec.yaml")
 	h.exits(4, `plugin "rec" is defined in `+filed, "plugin", "register", filed)
 	h.exits(4, "it stands in "+filed+": remove that file", "plugin", "deregister", "rec")
-	h.exits(4, `plugin "local" was not registered: it exists by itself`, "plugin", "deregister", "local")
+	h.exits(4, `plugin "local" was not registered: it is the bundled driver`, "plugin", "deregister", "local")
 
 	bad := write("id: bad\nexec: {command: [/bin/sh, -c, echo no such luck; exit 3]}\n")
 	r := h.exits(6, "it stays registered", "plugin", "register", bad, "--timeout", "3s")

@@ -293,7 +293,7 @@ func (g *guest) testMissed() {
 	g.run("systemctl", "kill", "--kill-whom=main", "-s", "CONT", "volagent")
 	g.await("the next process", func() bool { now := g.plugin("again", "pid"); return now != "" && now != pid })
 	g.ready("again")
-	const words = "ended; systemd restarted csi-again.service, for the 2nd time, before it was asked how (journalctl -u csi-again.service says that)"
+	const words = "ended; systemd restarted csi-again.service, for the 2nd time, before the agent could read how it ended (to see that: journalctl -u csi-again.service)"
 	if exit := g.plugin("again", "last_exit"); exit != words || g.restarts("again") != restarts+1 {
 		g.t.Errorf("after a restart that was missed the last exit is %q, and %d restarts were %d", exit, g.restarts("again"), restarts)
 	}
@@ -318,7 +318,7 @@ func (g *guest) testBadUnits() {
 		{"nofile", "[Service]\nType=exec\nExecStart=/usr/bin/none\n", "203"},
 		{"limit", "[Service]\nType=exec\nExecStart=/bin/false\nRestart=always\nRestartSec=1ms\n", "systemctl reset-failed csi-limit.service"},
 		{"deaf", "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n", "Environment=CSI_ENDPOINT=unix:///run/volagent/plugins/deaf/csi.sock"},
-		{"absent", "", "systemd knows no unit csi-absent.service; when its file is there: systemctl daemon-reload"},
+		{"absent", "", "systemd has no unit csi-absent.service; install its file, then: systemctl daemon-reload"},
 	}
 	for _, tt := range bad {
 		id := tt.id

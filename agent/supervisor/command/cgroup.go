@@ -11,17 +11,18 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Without systemd, a command gets its own cgroup beside the agent's, so that killing the agent's
-// cgroup does not kill the plugin. This is best effort: the host may have no unified hierarchy, or
-// the agent may not be allowed to write there.
+// Without systemd, each command gets its own cgroup beside the agent's. A kill of the agent's
+// cgroup therefore does not kill the plugin. This is best effort: the host may have no unified
+// hierarchy, or the agent may lack write permission there.
 
-// cgroupRoots lists where the unified hierarchy may be mounted, alone or beside other hierarchies.
+// cgroupRoots lists the paths where the unified hierarchy may be mounted, with or without other
+// hierarchies beside it.
 var cgroupRoots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
 // SweepGroups removes the cgroups of all plugins that ended while no agent ran.
 func SweepGroups() { sweepGroups(prefix + "*") }
 
-// sweepGroups removes the matching cgroups. A cgroup that is in use cannot be removed.
+// sweepGroups removes the matching cgroups that contain no process.
 func sweepGroups(pattern string) {
 	beside, err := groupDir()
 	if err != nil || systemd.Booted() {
@@ -38,7 +39,7 @@ func sweepGroups(pattern string) {
 	}
 }
 
-// openGroup makes and opens the cgroup for one instance.
+// openGroup creates and opens the cgroup for one instance.
 func openGroup(slot, nonce string) (*os.File, error) {
 	if systemd.Booted() {
 		return nil, errors.New("the cgroups are systemd's")
@@ -86,7 +87,7 @@ func groupDir() (string, error) {
 	return "", fmt.Errorf("no unified hierarchy of cgroups: %w", fs.ErrNotExist)
 }
 
-// removeGroup removes a cgroup without processes. The kernel refuses to remove any other.
+// removeGroup removes an empty cgroup. The kernel refuses to remove a cgroup with processes.
 func removeGroup(dir string) {
 	_ = os.Remove(dir) // the next start of the plugin tries again
 }

@@ -1,6 +1,6 @@
-// Package command runs plugins as commands on the host: as services of systemd or, without it, as
-// processes that the agent forks into a cgroup of their own. The bundled driver is such a command,
-// too.
+// Package command runs plugins as commands on the host. A command runs as a service of systemd. On
+// a host without systemd, the agent forks it into its own cgroup. The bundled driver is also such a
+// command.
 package command
 
 import (
@@ -23,20 +23,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// inherited lists the variables that a plugin gets from the agent's environment. The plugin does
-// not get the others: they hold the agent's own settings, credentials, and the sockets through
-// which it talks to its service manager.
+// inherited lists the variables that a plugin gets from the agent's environment. The agent passes
+// on no other variable, because the others hold its own settings and credentials, and the sockets
+// of its service manager.
 var inherited = []string{
 	"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 }
 
-// rescan is the pause before a second search for a process that an agent was about to start when it
-// died. At the first search the child may not have its own environment yet.
+// rescan is the pause before a second search for a process whose start an earlier agent did not
+// finish. During the first search, the child may still have the environment of its parent.
 const rescan = 50 * time.Millisecond
 
-// Runner runs a command, or the bundled driver as a command of the agent's own binary. The process
-// has its own session and writes to a file, so that nothing ties it to the agent.
+// Runner runs a command, or runs the agent's own binary as the bundled driver. The process has its
+// own session and writes its output to a file, so it can outlive the agent.
 type Runner struct {
 	runner.Part
 
@@ -63,7 +63,7 @@ func (r *Runner) Traits() runner.Traits {
 	}
 }
 
-// Sweep implements runner.Runner. An ended process leaves nothing.
+// Sweep implements runner.Runner. A command that has ended leaves nothing to remove.
 func (r *Runner) Sweep(ctx context.Context) (runner.Instance, error) { return r.Find(ctx) }
 
 // Quiet implements runner.Runner. No other program starts the command.
@@ -78,8 +78,8 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 
 	pid, start := was.PID, was.StartTime
 	if pid == 0 {
-		// The agent died after it stored the intent to start the process, and before it stored the
-		// pid. The process may exist.
+		// An earlier agent died after it stored the intent to start the process, and before it
+		// stored the pid. The process may exist.
 		if pid, start = findNonce(was.Nonce); pid == 0 {
 			select {
 			case <-ctx.Done():
@@ -92,7 +92,7 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	}
 
 	if pid == 0 {
-		// systemd may not have started it yet.
+		// systemd may not have started the process yet.
 		served, err := r.services.Find(ctx, serviceName(r.Slot, was.Nonce))
 		if served == 0 || err != nil {
 			return nil, err
@@ -100,13 +100,13 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 
 		st, err := proc.ReadStat(served)
 		if err != nil {
-			return nil, nil //nolint:nilerr // it has ended
+			return nil, nil // the process has ended
 		}
 
 		pid, start = served, st.Start
 	}
 
-	// A process that has ended, but that its parent has not reaped yet, serves no calls.
+	// A zombie serves no calls.
 	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) || !st.Alive() {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
@@ -115,8 +115,8 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	return r.attach(ctx, volume.PluginProcess{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot}, r.services.Keep(ctx, pid, serviceName(r.Slot, was.Nonce)))
 }
 
-// attach watches a process that runs, and records it. served says that the process is in its own
-// service, for which systemd remembers how it ended.
+// attach monitors a running process and stores its identity. served means that the process runs in
+// its own service, for which systemd remembers how the process ended.
 func (r *Runner) attach(ctx context.Context, it volume.PluginProcess, served bool) (runner.Instance, error) {
 	how := func(pid int) string {
 		defer dropGroup(r.Slot, it.Nonce)
@@ -135,20 +135,20 @@ func (r *Runner) attach(ctx context.Context, it volume.PluginProcess, served boo
 		return nil, err
 	}
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
-		// The nonce is stored, and that is enough to find the process again.
+		// The agent can go on, because the stored nonce is enough to find the process again.
 		r.Logger.Warn("cannot store which process serves the plugin", "pid", it.PID, "error", err)
 	}
 
 	return process, nil
 }
 
-// Start implements runner.Runner. The order matters:
+// Start implements runner.Runner. The order of its steps matters:
 //
-//  1. All work that can fail without a process is done first.
-//  2. The nonce is stored: from here on there may be a process.
-//  3. The process is started with the nonce in its environment, and under
-//     systemd in a service whose name comes from the nonce.
-//  4. Its pid is stored. Find repairs a crash between 2 and 4.
+//  1. It does all work that can fail without a process.
+//  2. It stores the nonce. From then on, a process may exist.
+//  3. It starts the process with the nonce in its environment. Under systemd, the name of the
+//     service also contains the nonce.
+//  4. It stores the pid. Find repairs a crash between steps 2 and 4.
 func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	if err := r.Paths.Make(); err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() //nolint:errcheck // the child holds its own; nothing was written here
+	defer log.Close() // the child has its own descriptor, and the agent wrote nothing here
 
 	cmd.Stdout, cmd.Stderr = log, log
 
@@ -198,7 +198,7 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	return r.attach(ctx, it, served)
 }
 
-// command returns the command to run, with its variables expanded and its secrets read.
+// command returns the command to run. It expands the variables and reads the secrets.
 func (r *Runner) command(ctx context.Context) (*exec.Cmd, error) {
 	value := r.Values
 	var argv []string
@@ -241,12 +241,12 @@ func (r *Runner) command(ctx context.Context) (*exec.Cmd, error) {
 		return nil, transient.StartError(argv[0], err)
 	}
 
-	// Not CommandContext: the end of a context must not end the plugin.
+	// exec.CommandContext would end the plugin with the context.
 	return &exec.Cmd{
 		Path: path,
 		Args: argv,
 		Env:  env,
-		// A directory that keeps no volume busy.
+		// The root directory keeps no volume busy.
 		Dir:         "/",
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}, nil
@@ -264,9 +264,9 @@ func environment(value func(string) string) []string {
 	return append(env, pluginfile.VarEndpoint+"="+value(pluginfile.VarEndpoint))
 }
 
-// clearSocket frees the path for a new socket. It unlinks a socket on which no process answers. It
-// takes back a process of this agent that was forgotten because the state was lost. It leaves any
-// other process alone.
+// clearSocket makes the socket path free for a new socket. It removes a socket on which no process
+// answers. If a plugin of this agent answers that is missing from the records, clearSocket returns
+// its instance. Any other process that answers is an error.
 func (r *Runner) clearSocket(ctx context.Context) (runner.Instance, error) {
 	who, taken, err := runner.FreeSocket(ctx, r.Paths.Socket)
 	if !taken || err != nil {
@@ -279,7 +279,7 @@ func (r *Runner) clearSocket(ctx context.Context) (runner.Instance, error) {
 	nonce := runner.Environ(who.PID, pluginfile.EnvIncarnation)
 	if st, err := proc.ReadStat(who.PID); err == nil && nonce != "" && st.Session == who.PID &&
 		runner.Environ(who.PID, pluginfile.VarEndpoint) == r.Values(pluginfile.VarEndpoint) {
-		r.Logger.Warn("found a running plugin that was not on record", "pid", who.PID)
+		r.Logger.Warn("found a running plugin that has no record", "pid", who.PID)
 		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.PID, StartTime: st.Start, Boot: r.Boot}, r.services.Keep(ctx, who.PID, serviceName(r.Slot, nonce)))
 	}
 

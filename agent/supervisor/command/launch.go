@@ -18,26 +18,26 @@ type launcher struct {
 	log      hclog.Logger
 }
 
-// launch starts the process and returns its pid. served reports that the process is, or was, in its
-// own service. Without served, an error means that there is no process.
+// launch starts the process and returns its pid. served means that the process was started in its
+// own service. If served is false, an error means that no process exists.
 func (l launcher) launch(ctx context.Context, cmd *exec.Cmd, nonce string) (pid int, served bool, err error) {
 	if l.services.Enabled() {
 		pid, err := l.services.Start(ctx, serviceName(l.slot, nonce), fmt.Sprintf("CSI plugin %s, run by volagent", l.slot), cmd)
 		if !errors.Is(err, transient.ErrNoService) {
 			return pid, true, err
 		}
-		l.log.Warn("the plugin is started in the agent's own service: it is restricted as that is, and whoever kills all of that kills it", "error", err)
+		l.log.Warn("the plugin runs in the agent's own service; it has the restrictions of that service, and a kill of the whole service ends it", "error", err)
 	}
 
 	pid, err = l.fork(cmd, nonce)
 	return pid, false, err
 }
 
-// fork starts the process as a child of the agent, if possible in its own cgroup.
+// fork starts the process as a child of the agent, in its own cgroup if possible.
 func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 	plain := exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stdout: cmd.Stdout, Stderr: cmd.Stderr, SysProcAttr: cmd.SysProcAttr}
 	if group, err := openGroup(l.slot, nonce); err == nil {
-		defer group.Close() //nolint:errcheck // nothing was written to the directory
+		defer group.Close() // the agent wrote nothing to the directory
 
 		attr := *cmd.SysProcAttr
 		attr.UseCgroupFD, attr.CgroupFD = true, int(group.Fd())
@@ -46,7 +46,7 @@ func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 
 	err = cmd.Start()
 	if err != nil && cmd.SysProcAttr.UseCgroupFD {
-		// The cgroup may be the reason.
+		// The cgroup may be the reason for the failure, so fork tries again without it.
 		dropGroup(l.slot, nonce)
 		cmd = &plain
 		err = cmd.Start()
@@ -56,11 +56,11 @@ func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 		return 0, transient.StartError(cmd.Path, err)
 	}
 
-	// The agent watches the process through its own pidfd, like one that an earlier agent started.
-	// Until the process is reaped there, its pid and start time stay valid.
+	// The agent monitors the process through its own pidfd, like a process that an earlier agent
+	// started. Its pid and start time stay valid until the agent reaps it.
 	pid = cmd.Process.Pid
 	if err := cmd.Process.Release(); err != nil {
-		return 0, fmt.Errorf("cannot let go of process %d: %w", pid, err)
+		return 0, fmt.Errorf("cannot release process %d: %w", pid, err)
 	}
 
 	return pid, nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// prefix begins the names of the services and cgroups of all plugins.
+// prefix is the beginning of the names of all plugins' services and cgroups.
 const prefix = "volagent-plugin-"
 
 // serviceName returns the name of the unit for one instance of a part.
@@ -15,7 +15,7 @@ func serviceName(slot, nonce string) string {
 	return prefix + shown(slot) + "-" + hex.EncodeToString(sum[:6]) + ".service"
 }
 
-// shown returns the slot in a form that is allowed in a unit's name, which has at most 255 bytes.
+// shown shortens a slot and escapes it for the name of a unit, which has at most 255 bytes.
 func shown(slot string) string {
 	return strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune(":._-", c) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestServiceName checks that the name of a service is valid for each slot, and differs between two
-// instances.
+// TestServiceName checks that the service name of each slot is valid, and that two instances have
+// different names.
 func TestServiceName(t *testing.T) {
 	valid := regexp.MustCompile(`^volagent-plugin-[a-zA-Z0-9:._-]+-[0-9a-f]{12}\.service$`)
 	for _, slot := range []string{"ebs", "ebs/controller/a", "a b%c", strings.Repeat("x", 300)} {

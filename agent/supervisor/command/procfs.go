@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// findNonce finds the process that was started with a nonce: the oldest session leader that has it
-// in its environment. Processes that the plugin started inherit the environment, but lead no
-// session or are younger.
+// findNonce finds the process that was started with a nonce. It returns the oldest session leader
+// that has the nonce in its environment. The plugin's own children inherit the environment, but
+// they lead no session or are younger.
 func findNonce(nonce string) (pid int, start uint64) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

@@ -18,14 +18,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Runner runs the plugin with podman or docker. The container belongs to the runtime, so nothing
-// ties it to the agent. The agent watches the container's main process, like that of any other
-// plugin. It asks the runtime only when there is something to do, so a runtime that is down or hangs
-// does not harm a running plugin.
+// Runner runs the plugin with podman or docker. The container belongs to the runtime, so it can
+// outlive the agent. The agent monitors the container's main process, like that of any other
+// plugin. It calls the runtime only to change or inspect the container. A runtime that is down or
+// hangs therefore does not affect a running plugin.
 type Runner struct {
 	*maker
-	looked bool                 // the runtime was asked
-	left   *container.Container // the container that has the name; nil if there is none
+	looked bool                 // the runtime was queried
+	left   *container.Container // the container that already has the name; nil if there is none
 }
 
 // New returns the runner of a part whose definition has a container.
@@ -67,7 +67,7 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	r.looked, r.left = false, nil
 	was := r.Record.Process()
 	if was.Container != "" && was.Boot == r.Boot {
-		// Its process is enough, so the runtime is not asked.
+		// A live process is enough, so Find does not query the runtime.
 		if st, err := proc.ReadStat(was.PID); err == nil && st.Began(was.StartTime) && st.Alive() {
 			r.HideGiven(was.PID)
 			return r.attach(ctx, was)
@@ -83,14 +83,14 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 		return nil, nil
 	}
 	if nonce != was.Nonce {
-		r.Logger.Warn("found a running container that was not on record", "container", r.name())
+		r.Logger.Warn("found a running container that has no record", "container", r.name())
 	}
 
 	r.HideGiven(c.PID)
 	return r.take(ctx, c, nonce)
 }
 
-// look asks the runtime, once, for a container with this plugin's name.
+// look queries the runtime, once, for a container with this plugin's name.
 func (r *Runner) look(ctx context.Context) error {
 	if r.looked || r.swept.Swap(false) {
 		r.looked = true
@@ -109,7 +109,7 @@ func (r *Runner) look(ctx context.Context) error {
 	return nil
 }
 
-// take attaches to a container that runs, or that has ended in the meantime.
+// take monitors a running container, or records one that has just ended.
 func (r *Runner) take(ctx context.Context, c container.Container, nonce string) (runner.Instance, error) {
 	it := volume.PluginProcess{Nonce: nonce, Container: c.ID, PID: c.PID, Boot: r.Boot}
 	st, err := proc.ReadStat(c.PID)
@@ -122,7 +122,7 @@ func (r *Runner) take(ctx context.Context, c container.Container, nonce string) 
 	return r.attach(ctx, it)
 }
 
-// attach watches a container that runs, and records it.
+// attach monitors a running container and stores its identity.
 func (r *Runner) attach(ctx context.Context, it volume.PluginProcess) (runner.Instance, error) {
 	var process *runner.Process
 	if it.PID != 0 {
@@ -133,7 +133,7 @@ func (r *Runner) attach(ctx context.Context, it volume.PluginProcess) (runner.In
 	}
 
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
-		// The nonce is stored, and that is enough to find the container again.
+		// The agent can go on, because the stored nonce is enough to find the container again.
 		r.Logger.Warn("cannot store which container serves the plugin", "container", it.Container, "error", err)
 	}
 
@@ -141,9 +141,9 @@ func (r *Runner) attach(ctx context.Context, it volume.PluginProcess) (runner.In
 	return watch(ctx, r.maker, it, process), nil
 }
 
-// Start implements runner.Runner. The order is the same as for a command: the nonce is stored before a
-// container can exist, and the container's process after that. Find repairs a crash between the
-// two.
+// Start implements runner.Runner. It uses the same order as for a command. It stores the nonce
+// before a container can exist, and stores the container's process afterwards. Find repairs a crash
+// between the two.
 func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	if err := r.clear(ctx); err != nil {
 		return nil, err
@@ -175,8 +175,8 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	return r.take(ctx, c, it.Nonce)
 }
 
-// failed explains why there is no container. It also removes a container whose start failed
-// half-way.
+// failed returns the error that explains why there is no container. It also removes a container
+// whose start failed half-way.
 func (r *Runner) failed(ctx context.Context, err error) error {
 	r.looked, r.left = false, nil
 	if errors.Is(err, runner.ErrDue) || ctx.Err() != nil || r.look(ctx) != nil || r.left == nil {
@@ -194,13 +194,14 @@ func (r *Runner) failed(ctx context.Context, err error) error {
 	return r.said(err)
 }
 
-// taken returns the error for a container with this name that the agent did not make.
+// taken returns the error for a container that has this plugin's name but was not made by the
+// agent.
 func (r *Runner) taken() error {
-	return fmt.Errorf("cannot make container %s: there is one of that name that this agent has not made; see %[2]s inspect %[1]s, and rename or remove it", r.name(), r.rt.Name())
+	return fmt.Errorf("cannot make container %s: a container with that name exists that this agent did not make; see %[2]s inspect %[1]s, and rename or remove it", r.name(), r.rt.Name())
 }
 
-// running inspects a container that was just started, until its process is visible, or until the
-// runtime also reports that it has ended.
+// running inspects a container that was just started. It returns when the container's process is
+// visible, or when the runtime also reports that the container has ended.
 func (r *Runner) running(ctx context.Context, id string) (container.Container, error) {
 	limit, cancel := context.WithTimeout(ctx, exitPatience)
 	defer cancel()
@@ -229,7 +230,7 @@ func (r *Runner) running(ctx context.Context, id string) (container.Container, e
 	}
 }
 
-// unseen ends a container that cannot be watched, and returns the reason.
+// unseen ends a container that the agent cannot monitor, and returns the reason.
 func (r *Runner) unseen(ctx context.Context, c container.Container) error {
 	err := r.rt.Stop(ctx, c.ID, 0)
 	if err == nil {
@@ -237,14 +238,15 @@ func (r *Runner) unseen(ctx context.Context, c container.Container) error {
 	}
 
 	if err != nil {
-		r.Logger.Warn("cannot end a container of which the process is not to be seen", "container", r.name(), "error", r.said(err))
+		r.Logger.Warn("cannot end a container whose process is not visible", "container", r.name(), "error", r.said(err))
 	}
 
-	return fmt.Errorf("process %d of container %s is not to be seen: %s runs it on another host, or in another pid namespace", c.PID, r.name(), r.rt.Name())
+	return fmt.Errorf("cannot find process %d of container %s: %s runs it on another host, or in another pid namespace", c.PID, r.name(), r.rt.Name())
 }
 
-// clear removes the container of an earlier start. Either it has ended, and its log is read first,
-// or Find did not accept it. Containers that the agent did not make are not touched.
+// clear removes the container of an earlier start. If the container has ended, clear first reads
+// the rest of its log. If it still runs, Find did not accept it. clear does not touch containers
+// that the agent did not make.
 func (r *Runner) clear(ctx context.Context) error {
 	if err := r.look(ctx); err != nil {
 		return err
@@ -257,7 +259,7 @@ func (r *Runner) clear(ctx context.Context) error {
 	case !r.ours(*c):
 		return r.taken()
 	case c.Alive:
-		r.Logger.Warn("ending a container that is not to be taken over: no record has it and it was made from another definition, or its process is not to be seen", "container", r.name())
+		r.Logger.Warn("ending a container that cannot be taken over: it has no record and another definition, or its process is not visible", "container", r.name())
 		if err := r.rt.Stop(ctx, c.ID, r.opts.StopGrace); err != nil {
 			return fmt.Errorf("cannot end the container before this one: %w", r.said(err))
 		}
@@ -275,7 +277,8 @@ func (r *Runner) clear(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes the directories and frees the socket path that the container needs on the host.
+// prepare makes the directories that the container needs on the host, and makes the socket path
+// free.
 func (r *Runner) prepare(ctx context.Context) error {
 	if err := r.Paths.Make(); err != nil {
 		return err
@@ -289,7 +292,7 @@ func (r *Runner) prepare(ctx context.Context) error {
 	}
 
 	if !shared {
-		return fmt.Errorf("nothing that a container mounts in %s could be seen on the host, because that is in no shared mount: "+
+		return fmt.Errorf("nothing that a container mounts in %s would be visible on the host, because that directory is not on a shared mount: "+
 			"mount --make-rshared / (as systemd does), or, with nothing mounted there: mount --bind %[2]s %[2]s && mount --make-shared %[2]s", root, filepath.Dir(root))
 	}
 

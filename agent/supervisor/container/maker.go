@@ -21,25 +21,25 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The labels of a plugin's container. A container without the labels of this plugin was not made
-// for it, even if it has the right name.
+// These are the labels of a plugin's container. A container with the right name but without these
+// labels was not made for this plugin.
 const (
 	labelPlugin      = "volagent.plugin"
-	labelPlace       = "volagent.dir" // the plugin's directory, which differs between two agents
+	labelPlace       = "volagent.dir" // the plugin's directory, which differs between agents
 	labelIncarnation = "volagent.incarnation"
-	labelDefinition  = "volagent.definition" // hash of the settings it was made from
+	labelDefinition  = "volagent.definition" // hash of the settings from which it was made
 )
 
-// proxies lists the variables of the agent's environment that a container gets: those of a
-// command that have a meaning in another file system.
+// proxies lists the variables that a container gets from the agent's environment. Of the variables
+// that a command gets, these are the ones that have a meaning in another file system.
 var proxies = []string{"TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
 
 // Options configures a Runner.
 type Options struct {
 	Via       container.Via   // runs the commands of the container runtime
 	Output    *pluginlog.Copy // the part's log
-	Host      *mount.Host     // tells whether mounts are shared; nil: that is not checked
-	StopGrace time.Duration   // between SIGTERM and SIGKILL
+	Host      *mount.Host     // tests whether mounts are shared; nil: the agent does not test this
+	StopGrace time.Duration   // time between SIGTERM and SIGKILL
 }
 
 // maker makes the containers of one definition.
@@ -48,22 +48,22 @@ type maker struct {
 
 	opts  Options
 	rt    container.Runtime
-	swept atomic.Bool // the container was just removed, so there is none
+	swept atomic.Bool // the container was just removed, so none exists
 }
 
-// name returns the container's name. All characters of a plugin id are allowed in it. The hash
-// distinguishes agents with different directories. The runtime allows each name only once. So if an
-// agent died while it was making a container, no second one can be made beside it.
+// name returns the container's name. All characters of a plugin id are allowed in container names.
+// The hash distinguishes agents with different directories. The runtime allows each name only once.
+// So if an agent dies while it makes a container, the next agent cannot make a second one.
 func (m *maker) name() string {
 	sum := sha256.Sum256([]byte(m.Paths.Dir))
 	return "volagent-" + m.ID + "-" + hex.EncodeToString(sum[:4])
 }
 
-// made returns a hash of the settings that a container is made from.
+// made returns a hash of the settings from which a container is made.
 func (m *maker) made() string {
 	text, err := json.Marshal(m.Definition.Container)
 	if err != nil {
-		return "" // it equals no label, so the container is made anew
+		return "" // no label has this value, so the container is made again
 	}
 
 	sum := sha256.Sum256(text)
@@ -75,7 +75,7 @@ func (m *maker) ours(c container.Container) bool {
 	return c.Labels[labelIncarnation] != "" && c.Labels[labelPlugin] == m.ID && c.Labels[labelPlace] == m.Paths.Dir
 }
 
-// said removes secrets from the runtime's messages.
+// said removes secrets from an error message of the runtime.
 func (m *maker) said(err error) error {
 	if clean := m.Mask.Scrub(err.Error()); clean != err.Error() {
 		return errors.New(clean)
@@ -83,7 +83,7 @@ func (m *maker) said(err error) error {
 	return err
 }
 
-// spec returns the container to make, with its variables expanded and its secrets read.
+// spec returns the specification of the container. It expands the variables and reads the secrets.
 func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 	c, value := m.Definition.Container, m.Values
 	s := container.Spec{
@@ -91,7 +91,7 @@ func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 		Labels: map[string]string{
 			labelPlugin: m.ID, labelPlace: m.Paths.Dir, labelIncarnation: rand.Text(), labelDefinition: m.made(),
 		},
-		// The host's own /dev, so that disks that appear later are visible.
+		// The container gets the host's own /dev, so that disks that appear later are visible.
 		Binds: []container.Bind{{Path: "/dev"}, {Path: m.Paths.MountRoot, Shared: true}, {Path: m.Paths.SocketDir}, {Path: m.Paths.State}},
 	}
 
@@ -110,7 +110,7 @@ func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 			return s, fmt.Errorf("cannot expand the mounts: %w", err)
 		}
 
-		// Docker would make a directory for a mistyped path.
+		// For a path that does not exist, docker would make a directory.
 		source, _, _ := strings.Cut(mount, ":")
 		if _, err := os.Stat(source); err != nil {
 			return s, fmt.Errorf("cannot mount %q: %w", mount, err)
@@ -136,8 +136,8 @@ func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 	return s, err
 }
 
-// launch runs the container, which also shows whether the image exists. A missing image is not a
-// permanent failure, since an operator may pull it.
+// launch starts the container. The start also shows whether the image exists. A missing image is
+// not a permanent failure, because an operator may pull it.
 func (m *maker) launch(ctx context.Context, spec container.Spec) (id string, err error) {
 	id, err = m.rt.Run(ctx, spec)
 	if !errors.Is(err, container.ErrNoImage) {
@@ -154,7 +154,8 @@ func (m *maker) launch(ctx context.Context, spec container.Spec) (id string, err
 	return m.rt.Run(ctx, spec)
 }
 
-// pull pulls the image, which may take minutes. It ends early when the start must be given up.
+// pull pulls the image, which may take minutes. It returns early when the start must be
+// interrupted.
 func (m *maker) pull(ctx context.Context, image string) error {
 	m.Progress.Note("pulling image " + image)
 	pulling, cancel := context.WithCancel(ctx)

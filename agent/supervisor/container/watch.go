@@ -17,31 +17,32 @@ import (
 )
 
 const (
-	// exitPatience bounds the wait for a runtime to report how a container ended, and for the rest
-	// of its output. Until then the end is not published.
+	// exitPatience limits how long the agent waits for the runtime to report how a container ended,
+	// and for the rest of its output. The agent publishes the end only after that.
 	exitPatience = 5 * time.Second
-	// removePatience bounds the removal of a container. The removal also ends with the agent.
+	// removePatience limits how long the removal of a container may take. The removal also stops
+	// when the agent ends.
 	removePatience = 8 * time.Second
-	// exitLook is the pause between two inspections. The runtime notices the end a little later
-	// than the agent does.
+	// exitLook is the pause between two inspections of an ended container. The runtime notices the
+	// end a little later than the agent does.
 	exitLook = 20 * time.Millisecond
 )
 
-// instance is a container that is watched through its main process.
+// instance is a container that the agent monitors through its main process.
 type instance struct {
 	*maker
 
 	id      string
 	key     string
-	process *runner.Process // nil if it had ended before it could be watched
+	process *runner.Process // nil if the process ended before the agent could monitor it
 
 	cancel context.CancelFunc
-	done   chan struct{} // closed once it has ended and exit is set
-	over   chan struct{} // closed once the watch has finished
-	exit   string        // valid after done
+	done   chan struct{} // closed when the container has ended and exit is set
+	over   chan struct{} // closed when the monitoring goroutine has finished
+	exit   string        // how the container ended; valid after done is closed
 }
 
-// watch watches the container until Release. life is the context of the agent.
+// watch starts to monitor a container, until Release. life is the context of the agent.
 func watch(life context.Context, m *maker, it volume.PluginProcess, process *runner.Process) *instance {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &instance{
@@ -53,8 +54,8 @@ func watch(life context.Context, m *maker, it volume.PluginProcess, process *run
 	return c
 }
 
-// watch waits for the container's end, asks how it ended, reads the rest of its log, and removes
-// it.
+// watch waits for the container's end. It then queries how the container ended, reads the rest of
+// its log, and removes it.
 func (c *instance) watch(ctx, life context.Context) {
 	defer close(c.over)
 
@@ -74,7 +75,7 @@ func (c *instance) watch(ctx, life context.Context) {
 
 	stop()
 	if ctx.Err() != nil {
-		return // the next agent finds the container ended
+		return // the next agent finds that the container has ended
 	}
 
 	close(c.done)
@@ -83,7 +84,7 @@ func (c *instance) watch(ctx, life context.Context) {
 
 	switch err := c.rt.Remove(limit, c.id); {
 	case life.Err() != nil:
-		return // the next agent removes it
+		return // the next agent removes the container
 	case err != nil:
 		c.Logger.Warn("cannot remove the plugin's container, which has ended; the next start of the plugin does", "container", c.name(), "error", err)
 		return
@@ -92,9 +93,10 @@ func (c *instance) watch(ctx, life context.Context) {
 	c.swept.Store(true)
 }
 
-// isOf reports whether the process that the runtime names belongs to the container. Such a process
-// has the nonce in its environment, or the container's id in the name of its cgroup. If the runtime
-// is on another host or in a virtual machine, the pid is that of an unrelated process here.
+// isOf reports whether the process with the pid that the runtime reported belongs to the container.
+// Such a process has the nonce in its environment, or the container's id in the name of its cgroup.
+// If the runtime is on another host or in a virtual machine, the pid belongs to an unrelated
+// process on this host.
 func isOf(c container.Container) bool {
 	if nonce := c.Labels[labelIncarnation]; nonce != "" && runner.Environ(c.PID, pluginfile.EnvIncarnation) == nonce {
 		return true
@@ -103,7 +105,7 @@ func isOf(c container.Container) bool {
 	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return strings.Contains(g.Path, c.ID) })
 }
 
-// ended asks the runtime how the container ended.
+// ended queries the runtime for how the container ended.
 func (c *instance) ended(ctx context.Context) string {
 	again := time.NewTicker(exitLook)
 	defer again.Stop()
@@ -113,12 +115,12 @@ func (c *instance) ended(ctx context.Context) string {
 		case err == nil && !it.Alive:
 			return it.Exit()
 		case err != nil && ctx.Err() == nil:
-			return fmt.Sprintf("ended; how is unknown: %s", c.said(err))
+			return fmt.Sprintf("ended with an unknown status: %s", c.said(err))
 		}
 
 		select {
 		case <-ctx.Done():
-			return fmt.Sprintf("ended; how is unknown, since %s does not say", c.rt.Name())
+			return fmt.Sprintf("ended with an unknown status: %s does not report it", c.rt.Name())
 		case <-again.C:
 		}
 	}
@@ -151,11 +153,12 @@ func (c *instance) Exit() string {
 // Restarts implements runner.Instance. Only the agent starts the next container.
 func (c *instance) Restarts() bool { return false }
 
-// Stale implements runner.Instance. It is false: another container is always another instance.
+// Stale implements runner.Instance. It always returns false, because another container is another
+// instance.
 func (c *instance) Stale() bool { return false }
 
-// Stop implements runner.Instance. If the runtime does not stop the container, Stop kills the main process
-// itself.
+// Stop implements runner.Instance. If the runtime does not stop the container, Stop kills the main
+// process itself.
 func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
 	if err := c.rt.Stop(ctx, c.id, grace); err != nil && ctx.Err() == nil && !c.hasEnded() {
 		c.Logger.Warn("cannot stop the plugin's container; killing it", "container", c.name(), "error", err)
@@ -164,8 +167,8 @@ func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
 		}
 	}
 
-	// A process in an uninterruptible call dies later. No second instance may be started beside it,
-	// so Stop waits.
+	// A process in an uninterruptible system call dies later. The agent must not start a second
+	// instance before that, so Stop waits.
 	select {
 	case <-c.over:
 		return nil
@@ -174,8 +177,8 @@ func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
 	}
 }
 
-// kill kills the main process. A frozen process dies only after the runtime thaws it, so kill then
-// asks the runtime.
+// kill kills the main process. If the process does not end soon, kill asks the runtime, because a
+// frozen process dies only after the runtime thaws it.
 func (c *instance) kill(ctx context.Context) error {
 	if err := c.process.Signal(unix.SIGKILL); err != nil {
 		return err
@@ -208,8 +211,8 @@ func (c *instance) hasEnded() bool {
 	}
 }
 
-// Release implements runner.Instance. A running container keeps running, unwatched. For a container that
-// has ended, Release waits until the watch has finished its work.
+// Release implements runner.Instance. A running container keeps running without a monitor. If the
+// container has ended, Release waits until the monitoring goroutine has finished.
 func (c *instance) Release() error {
 	select {
 	case <-c.done:

@@ -1,6 +1,6 @@
-// Package definitions knows which plugins the host has: those of the plugin files, those that were
-// registered at run time, and the bundled driver. It notices changes, and decides which definition
-// each part of each plugin has.
+// Package definitions collects the definitions of all plugins on the host. They come from the
+// plugin files, from registrations at run time, and from the bundled driver. The package notices
+// changes, and decides which definition each part of each plugin has.
 package definitions
 
 import (
@@ -14,32 +14,35 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Registry keeps the definitions that were registered at run time.
+// Registry stores the definitions that were registered at run time.
 type Registry interface {
-	// LoadRegistered returns all of the definitions.
+	// LoadRegistered returns all registered definitions.
 	LoadRegistered() ([]volume.PluginDefinition, error)
-	// Register stores a definition, and replaces the one with the same id, type and instance.
-	// Either the definition is on disk when Register returns, or nothing has changed.
+	// Register stores a definition. It replaces a definition with the same id, type and instance.
+	// When Register returns nil, the definition is on disk. After an error, nothing has changed.
 	Register(ctx context.Context, def volume.PluginDefinition) error
-	// Deregister removes definitions, with the same guarantee.
+	// Deregister removes definitions. When it returns nil, they are removed on disk. After an
+	// error, nothing has changed.
 	Deregister(ctx context.Context, defs []volume.PluginDefinition) error
 }
 
-// Parts are the parts that follow the definitions.
+// Parts is the set of plugin parts whose definitions this package determines.
 type Parts interface {
-	// Load reads the records of the parts. It is called before the first definition is read.
+	// Load reads the records of the parts. It is called before any definition is read.
 	Load() error
-	// Held returns, by slot, the definitions that are in use or were in use when the agent started.
+	// Held returns the definitions by slot: those in use, and those that were in use when the agent
+	// started.
 	Held() map[string]*volume.PluginDefinition
-	// Follow makes the parts follow the definitions, by slot.
+	// Follow adds, changes and removes parts so that they match the wanted definitions, given by
+	// slot.
 	Follow(wants map[string]Want)
 }
 
 // Options configures Definitions.
 type Options struct {
-	Dir      string // holds *.yaml; it need not exist
+	Dir      string // directory of the plugin files, *.yaml; it need not exist
 	Rules    Rules
-	Registry Registry // nil: plugins cannot be registered at run time
+	Registry Registry // if nil, plugins cannot be registered at run time
 	Parts    Parts
 	Logger   hclog.Logger
 }
@@ -47,20 +50,20 @@ type Options struct {
 // Definitions holds the definitions of all plugins.
 type Definitions struct {
 	opts Options
-	look chan struct{} // holds one token: resolve the path of the plugin files again and watch it
+	look chan struct{} // holds one token: find the directory of the plugin files again and watch it
 
-	mu         sync.Mutex // held while definitions are read and followed
+	mu         sync.Mutex // held while definitions are read and passed to the parts
 	loaded     bool
-	read       []Found                    // the plugin files as they were last read
+	read       []Found                    // the plugin files as last read
 	registered []*volume.PluginDefinition // the definitions that were registered at run time
 }
 
-// New makes definitions and reads nothing.
+// New makes a Definitions. It reads nothing.
 func New(opts Options) *Definitions {
 	return &Definitions{opts: opts, look: make(chan struct{}, 1)}
 }
 
-// Load reads the records of the parts and all definitions. Further calls do nothing.
+// Load reads the records of the parts and all definitions. A second call does nothing.
 func (d *Definitions) Load() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,14 +74,14 @@ func (d *Definitions) Load() error {
 	return d.reread()
 }
 
-// Loaded reports whether the records and registrations were read.
+// Loaded reports whether Load has read the records and the registrations.
 func (d *Definitions) Loaded() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.loaded
 }
 
-// Reload reads the plugin files again. It also looks again where their directory is.
+// Reload reads the plugin files again. It also resolves the path of their directory again.
 func (d *Definitions) Reload() error {
 	err := d.readAgain()
 	select {
@@ -88,8 +91,8 @@ func (d *Definitions) Reload() error {
 	return err
 }
 
-// Restored loads the definitions that were put into the registry without Register, because a backup
-// was restored.
+// Restored loads definitions that were written to the registry without Register, when a backup was
+// restored.
 func (d *Definitions) Restored() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,7 +112,8 @@ func (d *Definitions) readAgain() error {
 	return d.reread()
 }
 
-// reread reads the plugin files, and before the first time everything else. The caller holds d.mu.
+// reread reads the plugin files. Before the first time, it also loads the records and the
+// registrations. The caller holds d.mu.
 func (d *Definitions) reread() error {
 	if !d.loaded {
 		if err := d.opts.Parts.Load(); err != nil {
@@ -150,13 +154,13 @@ func (d *Definitions) loadRegistered() error {
 	return nil
 }
 
-// follow makes the parts follow the files and the registrations. The caller holds d.mu.
+// follow passes the files and the registrations to the parts. The caller holds d.mu.
 func (d *Definitions) follow(files []Found) {
 	d.read = files
 	d.opts.Parts.Follow(d.opts.Rules.wants(sources(d.registered, files), d.opts.Parts.Held()))
 }
 
-// stale reports whether the plugin files differ from those that were last read.
+// stale reports whether the plugin files differ from the last reading.
 func (d *Definitions) stale() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,14 +13,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxFile bounds a plugin file, in bytes.
+// maxFile is the maximum size of a plugin file, in bytes.
 const maxFile = 1 << 20
 
-// RunTime is used in place of a file's path for a definition that was registered at run time.
+// RunTime replaces a file's path for a definition that was registered at run time.
 const RunTime = "a registration"
 
-// Want is the state of one part of a plugin that the definitions ask for: a definition, or none
-// because of Err.
+// Want is the wanted definition of one part of a plugin. If Err is set, the part has no valid
+// definition.
 type Want struct {
 	ID         string
 	Definition *volume.PluginDefinition
@@ -28,17 +28,17 @@ type Want struct {
 	Err        error
 }
 
-// Found is one plugin file as it was read.
+// Found is the result of reading one plugin file.
 type Found struct {
-	Want // its ID is empty if the id could not be read either
+	Want // its ID is empty if the file has no readable id
 }
 
-// equal reports whether two plugin files were read with the same result.
+// equal reports whether two readings of a plugin file had the same result.
 func (f Found) equal(o Found) bool {
 	return f.ID == o.ID && f.File == o.File && f.Definition.Equal(o.Definition) && fmt.Sprint(f.Err) == fmt.Sprint(o.Err)
 }
 
-// after returns the sort key of a file. Registrations come before files.
+// after returns the sort key of a file. Registrations sort before files.
 func (f Found) after() string {
 	if f.File == RunTime {
 		return ""
@@ -46,8 +46,8 @@ func (f Found) after() string {
 	return f.File
 }
 
-// readFiles reads <dir>/*.yaml in the order of their names. A bad file is a result, not an error. A
-// directory that does not exist has no files.
+// readFiles reads <dir>/*.yaml, sorted by name. It returns a bad file as a result with an error in
+// it. For a directory that does not exist, it returns no files.
 func readFiles(dir string) ([]Found, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || dir == "" {
@@ -67,7 +67,7 @@ func readFiles(dir string) ([]Found, error) {
 	return all, nil
 }
 
-// isPluginFile reports whether a name is that of a plugin file. The swap and backup files of
+// isPluginFile reports whether name is the name of a plugin file. The swap and backup files of
 // editors have other names.
 func isPluginFile(name string) bool {
 	return !strings.HasPrefix(name, ".") && filepath.Ext(name) == ".yaml"

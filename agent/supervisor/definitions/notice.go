@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A burst of changes, such as an editor makes, is over after quietFor without a change. A burst
-// that does not end is applied after atMost.
+// These times limit a burst of changes, such as an editor makes. A burst is over after quietFor
+// without a change. If a burst does not end, its changes are applied after atMost.
 const (
 	quietFor = 200 * time.Millisecond
 	atMost   = 2 * time.Second
@@ -30,7 +30,7 @@ func (b *burst) add(now time.Time) {
 	b.last = now
 }
 
-// due returns when the changes must be applied; zero if there are none.
+// due returns the time at which the changes must be applied, or zero if there are no changes.
 func (b *burst) due() time.Time {
 	if b.first.IsZero() {
 		return time.Time{}
@@ -44,7 +44,7 @@ func (b *burst) due() time.Time {
 	return latest
 }
 
-// meaning is the consequence of an event.
+// meaning is the required reaction to an event of the file system.
 type meaning int
 
 const (
@@ -53,15 +53,16 @@ const (
 	relook          // another directory may have to be watched
 )
 
-// judge returns the meaning of an event while the directory at is watched for the plugin files in
-// dir. at is dir, or a directory above it.
+// judge returns the reaction to an event. at is the watched directory, and dir is the directory of
+// the plugin files. at is dir, or a directory above it.
 func judge(ev fsnotify.Event, at, dir string) meaning {
 	name := filepath.Clean(ev.Name)
 	switch {
 	case name == at && (ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename)):
 		return relook
 	case at == dir:
-		// The directory itself changed: an unreadable file may be readable now.
+		// If the event is about the directory itself, its mode may have changed, and an unreadable
+		// file may be readable now.
 		if name == dir || isPluginFile(filepath.Base(name)) {
 			return reread
 		}
@@ -73,7 +74,7 @@ func judge(ev fsnotify.Event, at, dir string) meaning {
 	return nothing
 }
 
-// nearest returns dir, or the first existing directory above it.
+// nearest returns dir, or the closest directory above it that exists.
 func nearest(dir string) string {
 	for {
 		info, err := os.Stat(dir)
@@ -86,37 +87,37 @@ func nearest(dir string) string {
 	}
 }
 
-// noticer watches for changes of the plugin files. It watches one directory and no file: if a file
-// is replaced by renaming, a watch on the file is lost.
+// noticer watches for changes of the plugin files. It watches one directory instead of each file,
+// because a watch on a file is lost when a rename replaces the file.
 type noticer struct {
 	w     *fsnotify.Watcher
-	dir   string // of the plugin files
-	at    string // the directory that is watched
+	dir   string // directory of the plugin files
+	at    string // the watched directory
 	burst burst
 }
 
-// follow watches the directory that is at the path now. Earlier changes there are not reported, so
-// the caller must read the files afterwards.
+// follow watches the directory that is now at the path. It does not report earlier changes there,
+// so the caller must read the files afterwards.
 func (n *noticer) follow() error {
 	for {
 		if err := n.w.Remove(n.at); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("cannot let go of %s: %w", n.at, err)
+			return fmt.Errorf("cannot stop watching %s: %w", n.at, err)
 		}
 
 		n.at = nearest(n.dir)
 		switch err := n.w.Add(n.at); {
-		case errors.Is(err, fs.ErrNotExist): // it was removed in the meantime
+		case errors.Is(err, fs.ErrNotExist): // the directory was removed in the meantime
 		case errors.Is(err, unix.ENOSPC):
 			return fmt.Errorf("cannot watch %s: %w: the limit fs.inotify.max_user_watches is reached", n.at, err)
 		case err != nil:
 			return fmt.Errorf("cannot watch %s: %w", n.at, err)
-		case nearest(n.dir) == n.at: // otherwise a nearer directory was made before the watch began
+		case nearest(n.dir) == n.at: // if not equal, a nearer directory was made before the watch began
 			return nil
 		}
 	}
 }
 
-// see processes an event.
+// see handles one event of the file system.
 func (n *noticer) see(ev fsnotify.Event) error {
 	what := judge(ev, n.at, n.dir)
 	was := n.at
@@ -133,7 +134,7 @@ func (n *noticer) see(ev fsnotify.Event) error {
 	return nil
 }
 
-// missed handles the loss of events.
+// missed handles a loss of events.
 func (n *noticer) missed() error {
 	n.burst.add(time.Now())
 	return n.follow()

@@ -11,7 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// TestJudge checks which events have which consequence.
+// TestJudge checks the reaction to each kind of event.
 func TestJudge(t *testing.T) {
 	const dir = "/etc/volagent/plugins.d"
 	for _, c := range []struct {
@@ -52,7 +52,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestBurst checks that changes are applied after a quiet time, and at the latest after atMost.
+// TestBurst checks that changes are applied after a time without changes, or after atMost.
 func TestBurst(t *testing.T) {
 	var b burst
 	if !b.due().IsZero() {
@@ -73,7 +73,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestNearest checks that only a directory is returned.
+// TestNearest checks that nearest returns only directories.
 func TestNearest(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
@@ -88,8 +88,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestFollowMissesNothing checks that follow finds a directory that is made, at any moment, while
-// it looks at the directories above.
+// TestFollowMissesNothing checks that follow finds a directory that is made while follow searches
+// the directories above, at whatever moment.
 func TestFollowMissesNothing(t *testing.T) {
 	root := t.TempDir()
 	for i := range 100 {

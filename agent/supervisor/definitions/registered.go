@@ -10,22 +10,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The outcomes of Register.
+// These are the outcomes of Register.
 const (
 	Registered = "registered"
 	Updated    = "updated"
 	Unchanged  = "unchanged"
 )
 
-// Registration describes the definition that Register received, as far as it is known, and the
-// outcome.
+// Registration describes the definition that was passed to Register, as far as it could be read,
+// and the outcome.
 type Registration struct {
 	ID      string
 	Outcome string
 	Part    part.Only // the part of the plugin
 }
 
-// sources returns all definitions: first the registered ones, then those of the files.
+// sources returns all definitions: the registered ones, followed by those of the files.
 func sources(registered []*volume.PluginDefinition, files []Found) []Found {
 	registered = slices.SortedFunc(slices.Values(registered), func(a, b *volume.PluginDefinition) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Instance, b.Instance))
@@ -38,9 +38,10 @@ func sources(registered []*volume.PluginDefinition, files []Found) []Found {
 	return append(all, files...)
 }
 
-// Register registers the text of a plugin file, and keeps it across restarts of the agent. Errors
-// use name for the text. If the same definition is already registered, nothing changes, but a
-// plugin that failed is tried again. A changed definition comes into force like a changed file.
+// Register registers the text of a plugin file, and stores it so that the next agent has it, too.
+// name stands for the text in error messages. If the same definition is already registered,
+// Register only makes a failed plugin start again. A changed definition comes into force like a
+// changed file.
 func (d *Definitions) Register(ctx context.Context, name string, text []byte) (reg Registration, err error) {
 	if len(text) > maxFile {
 		return reg, volume.Errorf(volume.ErrInvalid, "%s has more than %d bytes", name, maxFile)
@@ -78,7 +79,7 @@ func (d *Definitions) Register(ctx context.Context, name string, text []byte) (r
 
 	def.File, def.Registered = "", true
 	if outcome != Unchanged {
-		// If the caller goes away meanwhile, disk and memory must still agree.
+		// Even if the caller goes away during the call, disk and memory must agree.
 		if err := d.opts.Registry.Register(context.WithoutCancel(ctx), *def); err != nil {
 			return reg, err
 		}
@@ -99,13 +100,14 @@ func (d *Definitions) onDisk() ([]Found, error) {
 	return readFiles(d.opts.Dir)
 }
 
-// admit returns an error if a definition cannot be registered beside the others and the files.
+// admit returns an error if a definition conflicts with another registered definition or with a
+// file.
 func (d *Definitions) admit(name string, def *volume.PluginDefinition, others []*volume.PluginDefinition, files []Found) error {
 	for _, f := range files {
 		switch {
 		case f.ID != def.ID || f.Definition != nil && !samePart(f.Definition, def):
 		case f.Err != nil:
-			return volume.Errorf(volume.ErrRefused, "plugin %q stands in a file, with a mistake in it: %s; fix that file, or remove it and register the plugin again", def.ID, f.Err)
+			return volume.Errorf(volume.ErrRefused, "a file with a mistake defines plugin %q: %s; fix that file, or remove it and register the plugin again", def.ID, f.Err)
 		default:
 			return volume.Errorf(volume.ErrRefused, "plugin %q is defined in %s; change that file, or remove it and register the plugin again", def.ID, f.File)
 		}
@@ -128,7 +130,7 @@ func (d *Definitions) admit(name string, def *volume.PluginDefinition, others []
 	return nil
 }
 
-// Deregistration removes the registrations of one plugin.
+// Deregistration is the removal of all registrations of one plugin.
 type Deregistration struct {
 	Files []Found // the current plugin files
 
@@ -137,13 +139,13 @@ type Deregistration struct {
 	stay []*volume.PluginDefinition
 }
 
-// Any reports whether the plugin is registered.
+// Any reports whether the plugin has registrations.
 func (g *Deregistration) Any() bool { return len(g.drop) > 0 }
 
-// Remove removes the registrations. Either they are gone on disk when it returns, or nothing has
-// changed.
+// Remove removes the registrations. When it returns nil, they are removed on disk. After an error,
+// nothing has changed.
 func (g *Deregistration) Remove(ctx context.Context) error {
-	// If the caller goes away meanwhile, disk and memory must still agree.
+	// Even if the caller goes away during the call, disk and memory must agree.
 	if err := g.d.opts.Registry.Deregister(context.WithoutCancel(ctx), g.drop); err != nil {
 		return err
 	}
@@ -152,8 +154,8 @@ func (g *Deregistration) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Deregister passes a Deregistration to do. If do succeeds, the parts follow the definitions that
-// remain. No definition changes meanwhile.
+// Deregister passes a Deregistration to do. If do succeeds, the parts follow the remaining
+// definitions. No definition changes during the call.
 func (d *Definitions) Deregister(id string, do func(g *Deregistration) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// slots assigns slots to the valid files of one plugin. A controller that was the only part keeps
-// the plugin's slot, and with it its process, until a node part needs that slot. A controller that
-// has its own slot keeps it. The argument held has the definitions in use.
+// slots assigns slots to the valid files of one plugin. A single controller uses the slot of the
+// plugin. It keeps that slot, and therefore its process, until a node part needs the slot. A
+// controller that has its own slot keeps it. held has the definitions in use.
 func slots(files []Found, held map[string]*volume.PluginDefinition) map[string]Found {
 	out := map[string]Found{}
 	node := slices.ContainsFunc(files, func(f Found) bool { return f.Definition.Type != part.Controller })
@@ -34,7 +34,7 @@ func slots(files []Found, held map[string]*volume.PluginDefinition) map[string]F
 	return out
 }
 
-// besides returns an error if a file cannot be used beside the earlier files of the same plugin.
+// besides returns an error if a file conflicts with the earlier files of the same plugin.
 func besides(f Found, others []Found) error {
 	for _, o := range others {
 		switch a, b := f.Definition, o.Definition; {

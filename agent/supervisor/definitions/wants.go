@@ -12,15 +12,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Rules decide which definitions can be used.
+// Rules decides which definitions can be used together.
 type Rules struct {
 	Builtin bool      // there is a bundled driver
-	Dirs    part.Dirs // where sockets without a path of their own are
+	Dirs    part.Dirs // determines the default paths of sockets
 }
 
-// wants decides, for each slot, which file defines that part. Valid files come first, in the order
-// of their names. A bad file is shown at the part whose definition in use came from it. If there is
-// none, it is shown under its plugin's id or its file name. held has the definitions in use.
+// wants decides for each slot which file defines the part. It processes the valid files first,
+// sorted by name. A bad file belongs to the part whose definition in use came from that file. If
+// there is no such part, the status shows the bad file under its plugin's id or its file name. held
+// has the definitions in use.
 func (r Rules) wants(all []Found, held map[string]*volume.PluginDefinition) map[string]Want {
 	good := map[string][]Found{} // by plugin
 	var bad []Found
@@ -63,7 +64,7 @@ func (r Rules) wants(all []Found, held map[string]*volume.PluginDefinition) map[
 	return out
 }
 
-// shownAs returns the slot at which a bad file is shown, and the plugin that it belongs to.
+// shownAs returns the slot under which the status shows a bad file, and the id of its plugin.
 func shownAs(f Found, out map[string]Want, held map[string]*volume.PluginDefinition) (slot, id string) {
 	free := func(slot string) bool { _, taken := out[slot]; return !taken && slot != "" }
 	for _, slot := range sortedKeys(held) {
@@ -85,8 +86,8 @@ func shownAs(f Found, out map[string]Want, held map[string]*volume.PluginDefinit
 	return f.File, f.File
 }
 
-// sockets removes the files whose socket or unit cannot be used, and returns them. Two parts cannot
-// share a unit: it has one socket, and a stop for one plugin would also stop the other.
+// sockets removes and returns the files whose socket or unit cannot be used. Two parts cannot share
+// a unit, because the unit has one socket and a stop of one plugin would also stop the other.
 func (r Rules) sockets(taken map[string]Found) (bad []Found) {
 	bySocket, byUnit := map[string]Found{}, map[string]Found{}
 	slots := slices.SortedFunc(maps.Keys(taken), func(a, b string) int {
@@ -124,7 +125,7 @@ func (r Rules) sockets(taken map[string]Found) (bad []Found) {
 	return bad
 }
 
-// collides returns the error for a file that names a socket or unit of another part.
+// collides returns the error for a file that uses the socket or the unit of another part.
 func (f Found) collides(what string, other Found) error {
 	whose := "another plugin's"
 	if other.ID == f.ID {
@@ -133,5 +134,5 @@ func (f Found) collides(what string, other Found) error {
 	return fmt.Errorf("%s: %s is %s already, in %s", f.File, what, whose, cmp.Or(other.File, "no file"))
 }
 
-// sortedKeys returns the keys of a map in order.
+// sortedKeys returns the sorted keys of a map.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

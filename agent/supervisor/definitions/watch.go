@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch reads the plugin files when they change, until ctx ends. If they cannot be watched, it
-// logs the reason once, and tries again at the next Reload.
+// Watch reads the plugin files when they change, until ctx ends. If it cannot watch them, it logs
+// the reason once, and tries again at the next Reload.
 func (d *Definitions) Watch(ctx context.Context) {
 	said := ""
 	for {
@@ -23,7 +23,7 @@ func (d *Definitions) Watch(ctx context.Context) {
 		}
 		if now := fmt.Sprint(err); now != said {
 			said = now
-			d.opts.Logger.Warn("changed plugin files are not noticed, but are read on SIGHUP (systemctl reload volagent)", "error", err)
+			d.opts.Logger.Warn("cannot watch the plugin files; changes are read only on SIGHUP (systemctl reload volagent)", "error", err)
 		} else {
 			d.opts.Logger.Debug("changed plugin files are still not noticed", "error", err)
 		}
@@ -37,7 +37,7 @@ func (d *Definitions) Watch(ctx context.Context) {
 	}
 }
 
-// watch watches until ctx ends, or until watching fails.
+// watch watches the plugin files until ctx ends or the watch fails.
 func (d *Definitions) watch(ctx context.Context) (err error) {
 	w, err := fsnotify.NewWatcher()
 	if errors.Is(err, unix.EMFILE) {
@@ -54,7 +54,7 @@ func (d *Definitions) watch(ctx context.Context) (err error) {
 	}
 
 	d.catchUp()
-	due := time.NewTimer(math.MaxInt64) // stopped while there are no changes to apply
+	due := time.NewTimer(math.MaxInt64) // stopped while no change has to be applied
 	due.Stop()
 	defer due.Stop()
 
@@ -70,7 +70,7 @@ func (d *Definitions) watch(ctx context.Context) (err error) {
 
 			err = n.see(ev)
 
-		case lost, open := <-w.Errors: // mostly because there were more events than the kernel holds
+		case lost, open := <-w.Errors: // the usual reason is that the kernel's event queue was full
 			if !open {
 				return errors.New("the watch has ended")
 			}
@@ -79,7 +79,8 @@ func (d *Definitions) watch(ctx context.Context) (err error) {
 			err = n.missed()
 
 		case <-d.look:
-			// A link or a mount may now lead the path elsewhere. No event reports this.
+			// A changed link or a new mount may have moved the path to another directory. The
+			// kernel reports no event for this.
 			err = n.follow()
 			d.catchUp()
 
@@ -97,14 +98,14 @@ func (d *Definitions) watch(ctx context.Context) (err error) {
 	}
 }
 
-// catchUp applies the changes that were made while nothing was watched.
+// catchUp applies the changes that were made while there was no watch.
 func (d *Definitions) catchUp() {
 	if d.stale() {
 		d.takeNotice()
 	}
 }
 
-// takeNotice reads the plugin files because they changed.
+// takeNotice reads the plugin files after a change.
 func (d *Definitions) takeNotice() {
 	if err := d.readAgain(); err != nil {
 		d.opts.Logger.Error("the plugin files changed and were not read", "error", err)

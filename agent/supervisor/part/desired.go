@@ -2,30 +2,30 @@ package part
 
 import "github.com/volagent/volagent/volmgr/volume"
 
-// Wish is the last request of the operator about a part.
+// Wish is the operator's last request for a part.
 type Wish int
 
-// The wishes. A part begins with Run, or with Stop if its record says so.
+// These are the wishes. The first wish of a part is Run, or Stop if its record says so.
 const (
-	Run     Wish = iota // run, and be started again after each end
-	Restart             // be stopped and started once
-	Pause               // be stopped until this agent ends
-	Stop                // be stopped until an operator starts it
+	Run     Wish = iota // the part runs, and restarts after each end
+	Restart             // the part stops and starts once
+	Pause               // the part is stopped until this agent ends
+	Stop                // the part is stopped until an operator starts it
 )
 
-// Halts reports whether no instance may run.
+// Halts reports whether the wish forbids a running instance.
 func (w Wish) Halts() bool { return w == Pause || w == Stop }
 
-// Desired is the state that the definitions and the operator want. Other goroutines change it, and
-// wake the worker of the part.
+// Desired is the state of a part that its definition and the operator ask for. Other goroutines
+// change it and then wake the worker of the part.
 type Desired struct {
 	Wish  Wish
-	Retry bool // try again now, even after a failure
+	Retry bool // try again at once, even after a failure
 
-	Change *Change // nil: the definition in use is wanted
+	Change *Change // nil: the definition in use is the wanted one
 	Force  bool    // put Change into force without waiting for volumes
 	File   string  // the file of the definition, for messages
-	Fault  error   // why the file cannot be used
+	Fault  error   // the reason why the file cannot be used
 }
 
 // Change is a definition that is not in use yet.
@@ -36,10 +36,11 @@ type Change struct {
 // Leaves reports whether the part must be removed.
 func (d Desired) Leaves() bool { return d.Change != nil && d.Change.Definition == nil }
 
-// Actual is the state of a part as its worker left it.
+// Actual is the current state of a part. The worker of the part updates it.
 type Actual struct {
 	Definition *volume.PluginDefinition // in use; nil if the part never had a valid one
-	// Settled is the last wish that was fulfilled: Run, Pause or Stop. If it halts, no instance runs.
+	// Settled is the last wish that was fulfilled: Run, Pause or Stop. After Pause or Stop, no
+	// instance runs.
 	Settled Wish
 
 	Info        volume.PluginInfo // the last report of the plugin about itself
@@ -51,9 +52,9 @@ type Actual struct {
 	Warnings    []string          // about the instance that runs
 }
 
-// Propose takes over the definition that the files contain now. err is the reason why they contain
-// none. Without definition and error, the file was removed. adopt reports that the definition
-// replaces the one in use at once, because that is equal or missing.
+// Propose stores the definition that the files now contain. If the files contain none, err is the
+// reason. If both def and err are nil, the file was removed. adopt reports that the definition
+// replaces the one in use at once, because the two are equal or none is in use.
 func (d *Desired) Propose(def *volume.PluginDefinition, file string, err error, inUse *volume.PluginDefinition) (adopt bool) {
 	d.Fault, d.File, d.Change = err, file, nil
 	switch {
@@ -69,8 +70,8 @@ func (d *Desired) Propose(def *volume.PluginDefinition, file string, err error, 
 	return adopt
 }
 
-// AskStart ends a stop, and makes a part that is not ready try again at once. A requested restart
-// still happens.
+// AskStart ends a stop. A part that is not ready is started again at once. A restart that was
+// already requested still happens.
 func (d *Desired) AskStart() {
 	if d.Wish.Halts() {
 		d.Wish = Run
@@ -78,14 +79,15 @@ func (d *Desired) AskStart() {
 	d.Retry = true
 }
 
-// AskRestart asks for the part to be stopped and started.
+// AskRestart requests that the part is stopped and started.
 func (d *Desired) AskRestart() { d.Wish, d.Retry = Restart, true }
 
-// AskStop asks for the part to be stopped. The agent stores the stop, also that of a paused part.
+// AskStop requests that the part is stopped. The agent stores this stop, even if the part was
+// already paused.
 func (d *Desired) AskStop() { d.Wish = Stop }
 
-// AskPause asks for the part to be stopped while this agent runs. A part that is stopped anyway
-// stays stopped.
+// AskPause requests that the part is stopped until this agent ends. A part that was already stopped
+// stays stopped after that.
 func (d *Desired) AskPause() {
 	if d.Wish != Stop {
 		d.Wish = Pause

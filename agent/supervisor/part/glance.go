@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Glance is the state of a part at one moment.
+// Glance is a snapshot of the state of one part.
 type Glance struct {
-	ID      string // of the plugin
+	ID      string // id of the plugin
 	Slot    string
 	Several bool // the plugin has other parts
 	Kind    string
@@ -24,8 +24,8 @@ type Glance struct {
 	Actual
 }
 
-// Look sets Kind and View from the other fields. open is false while no new call may start. foreign
-// is set if another program runs the part, and keeps its log.
+// Look computes Kind and View from the other fields. open is false while new calls are blocked.
+// foreign is true if another program runs the part and keeps its log.
 func (g *Glance) Look(open, foreign bool) {
 	now, def := g.Status, g.Definition
 	g.Kind = Kind(def, g.Info)
@@ -52,7 +52,7 @@ func (g *Glance) Look(open, foreign bool) {
 	}
 }
 
-// Instance returns the part's instance name; empty for a part that is the only one of its kind.
+// Instance returns the part's instance name. It is empty for the only part of its kind.
 func (g *Glance) Instance() string {
 	if g.Definition == nil {
 		return ""
@@ -60,10 +60,10 @@ func (g *Glance) Instance() string {
 	return g.Definition.Instance
 }
 
-// Name returns the name of the part among the plugin's parts.
+// Name returns the name that distinguishes the part from the plugin's other parts.
 func (g *Glance) Name() string { return Name(g.Kind, g.Instance()) }
 
-// Title names the part in a sentence: `plugin "ebs"`, or `the node part of plugin "ebs"`.
+// Title returns the part's name for a sentence: `plugin "ebs"`, or `the node part of plugin "ebs"`.
 func (g *Glance) Title() string {
 	whole := fmt.Sprintf("plugin %q", g.ID)
 	switch instance := g.Instance(); {
@@ -80,13 +80,14 @@ func (g *Glance) Title() string {
 	}
 }
 
-// Serves reports whether the part has a service, which is named by its type.
+// Serves reports whether the part provides a service. The service has the name of the part type
+// that provides it.
 func (g *Glance) Serves(service string) bool { return g.Kind == service || g.Kind == Monolith }
 
-// Running reports whether the instance with an incarnation number still runs.
+// Running reports whether the instance with the given incarnation number still runs.
 func (g *Glance) Running(incarnation uint64) bool { return g.Up && g.Incarnation == incarnation }
 
-// Standing describes the state of the part.
+// Standing describes the state of the part in words.
 func (g *Glance) Standing() string {
 	words := g.View.State
 	if g.View.Reason != "" {
@@ -100,7 +101,7 @@ func (g *Glance) Standing() string {
 	return words
 }
 
-// Pending says which change of the plugin's file is not in force.
+// Pending describes the change of the plugin's file that is not in force yet.
 func (g *Glance) Pending() string {
 	when := "nothing is staged through the plugin any more"
 	if g.Kind == Controller {
@@ -114,7 +115,7 @@ func (g *Glance) Pending() string {
 
 	switch {
 	case g.Definition == nil:
-		return "" // the state is failed, and its reason says why
+		return "" // the state is failed, and its reason already explains the change
 	case g.Fault != nil:
 		return fmt.Sprintf("its file cannot be used, the definition before it stays in force: %s", g.Fault)
 	case g.Change == nil:
@@ -128,15 +129,15 @@ func (g *Glance) Pending() string {
 	}
 }
 
-// Half reports whether the file says that the part has only one service.
+// Half reports whether the file gives the part only one of the two services.
 func (g *Glance) Half() bool {
 	return g.Definition != nil && g.Definition.Type != "" && (g.Kind == Node || g.Kind == Controller)
 }
 
-// said reports whether the part has ever reported its services.
+// said reports whether the part has reported its services at least once.
 func (g *Glance) said() bool { return g.View.Info.HasNode || g.View.Info.HasController }
 
-// severity orders the states. The last one needs a person most urgently.
+// severity sorts the states by how urgently they need an operator, with the most urgent state last.
 var severity = []State{Ready, Starting, Stopped, Unhealthy, BackingOff, Failed}
 
 func (g *Glance) severity() int { return slices.Index(severity, g.Status.State) }

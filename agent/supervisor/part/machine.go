@@ -9,14 +9,14 @@ import (
 // State is the state of one part of a plugin.
 type State string
 
-// The states.
+// These are the states of a part.
 const (
 	Stopped    State = "stopped"     // not started, or stopped on purpose
-	Starting   State = "starting"    // started, but not known to be ready yet
+	Starting   State = "starting"    // started, but not yet ready
 	Ready      State = "ready"       // calls can be sent
-	Unhealthy  State = "unhealthy"   // it runs, or should run, but does not answer as it must
-	BackingOff State = "backing-off" // it ended, and is started again after a pause
-	Failed     State = "failed"      // a person must change something first
+	Unhealthy  State = "unhealthy"   // it runs, or should run, but does not answer correctly
+	BackingOff State = "backing-off" // it ended, and starts again after a pause
+	Failed     State = "failed"      // an operator must fix a problem first
 )
 
 // Machine is the state machine of one part. The list below has all its transitions. An event in any
@@ -48,25 +48,25 @@ const (
 //	failed      --stop-->      stopped
 //	stopped     --stop-->      stopped
 type Machine struct {
-	// changed is called after every event that changes the state, with no lock held. If one
-	// goroutine drives the machine, calls never overlap.
+	// changed is called after every event that changes the state, without the lock. If one
+	// goroutine drives the machine, the calls never overlap.
 	changed func(from State, now Status)
 
 	mu  sync.Mutex
 	now Status
 }
 
-// Status is the state of the machine at one moment.
+// Status is a snapshot of the machine.
 type Status struct {
 	State    State
 	Reason   string
 	Since    time.Time
-	Next     time.Time // when a plugin in the state backing-off is started again
+	Next     time.Time // when a plugin in the state backing-off starts again
 	Restarts int
 }
 
-// NewMachine returns a machine of a part that was not started yet. It calls changed after every event
-// that changes the state.
+// NewMachine returns the machine of a part that was not started yet. The machine calls changed
+// after every event that changes the state.
 func NewMachine(changed func(from State, now Status)) *Machine {
 	return &Machine{changed: changed, now: Status{State: Stopped, Reason: "not started yet", Since: time.Now()}}
 }
@@ -78,7 +78,7 @@ func (m *Machine) Snapshot() Status {
 	return m.now
 }
 
-// Start records that the plugin is about to be started, connected to, or re-attached.
+// Start records that the worker is about to start the plugin, connect to it, or monitor it again.
 func (m *Machine) Start(reason string) error {
 	return m.event("start", func(s *Status) bool {
 		switch s.State {
@@ -109,7 +109,7 @@ func (m *Machine) Ready() error {
 	})
 }
 
-// Unhealthy records that the plugin does not answer as it must.
+// Unhealthy records that the plugin does not answer correctly.
 func (m *Machine) Unhealthy(reason string) error {
 	return m.event("unhealthy", func(s *Status) bool {
 		switch s.State {
@@ -125,7 +125,7 @@ func (m *Machine) Unhealthy(reason string) error {
 	})
 }
 
-// Lost records that the plugin has ended or is unusable, and is started again at next.
+// Lost records that the plugin has ended or cannot be used. next is the time of its next start.
 func (m *Machine) Lost(reason string, next time.Time) error {
 	return m.event("lost", func(s *Status) bool {
 		switch s.State {
@@ -140,7 +140,7 @@ func (m *Machine) Lost(reason string, next time.Time) error {
 	})
 }
 
-// Refuse records that the plugin cannot be used until a person changes something.
+// Refuse records that the plugin cannot be used until an operator fixes a problem.
 func (m *Machine) Refuse(reason string) error {
 	return m.event("refuse", func(s *Status) bool {
 		switch s.State {
@@ -172,14 +172,14 @@ func (m *Machine) Stop(reason string) error {
 	})
 }
 
-// Note changes only the reason. It is not an event.
+// Note changes only the reason. It is no event of the state machine.
 func (m *Machine) Note(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.now.Reason = reason
 }
 
-// Replaced counts a restart that this agent did not make. It is not an event.
+// Replaced counts a restart by another program. It is no event of the state machine.
 func (m *Machine) Replaced() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,7 +191,7 @@ func (s *Status) set(state State, reason string) {
 	s.State, s.Reason, s.Since, s.Next = state, reason, time.Now(), time.Time{}
 }
 
-// event applies one event under the lock, and calls changed if the state differs.
+// event applies one event under the lock, and then calls changed if the state has changed.
 func (m *Machine) event(name string, apply func(*Status) bool) error {
 	m.mu.Lock()
 	from := m.now.State

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestDrawing checks that the machine has exactly the transitions in the list above its type.
+// TestDrawing checks that the machine has exactly the transitions that the comment of Machine
+// lists.
 func TestDrawing(t *testing.T) {
 	source, err := os.ReadFile("machine.go")
 	if err != nil {

@@ -2,24 +2,24 @@ package part
 
 import "github.com/volagent/volagent/volmgr/volume"
 
-// Step is the next action of the worker of a part.
+// Step is the next action of a part's worker.
 type Step string
 
-// The steps.
+// These are the steps of a worker.
 const (
-	End    Step = "end"    // end the instance with the host, and do nothing more
+	End    Step = "end"    // end the instance because the host shuts down, and do nothing else
 	Switch Step = "switch" // stop the instance, then follow the wish and the change; see NewPlan
-	Ask    Step = "ask"    // find out whether volumes use the part, then ask Next again
-	Rest   Step = "rest"   // wait: the part was stopped on purpose
-	Refuse Step = "refuse" // wait: the part has no definition
+	Ask    Step = "ask"    // find out whether volumes use the part, and then call Next again
+	Rest   Step = "rest"   // wait, because the part was stopped on purpose
+	Refuse Step = "refuse" // wait, because the part has no definition
 	Serve  Step = "serve"  // start or take over an instance, and keep it ready
 )
 
-// Use says whether volumes use the part.
+// Use states whether volumes use the part.
 type Use string
 
-// The answers. The question is costly and blocks new calls to the plugin, so it is asked only when
-// the answer matters.
+// These are the values of Use. To find out the use is costly and blocks new calls to the plugin, so
+// the worker does so only when the result matters.
 const (
 	Unknown Use = "unknown"
 	Used    Use = "used"
@@ -69,22 +69,22 @@ func (d Desired) changes(a Actual, use Use) bool {
 	return a.Definition == nil || d.Force || atOnce || use == Unused
 }
 
-// Plan describes a Switch. The worker carries it out in this order:
+// Plan describes the step Switch. The worker carries it out in this order:
 //
 //  1. It stores whether the operator stopped the part, so that the next agent completes the stop.
-//  2. It enters the state stopped for the reason Why.
-//  3. It stops the instance. If Sweep is set, it also looks for one that no start reported.
+//  2. It enters the state stopped with the reason Why.
+//  3. It stops the instance. If Sweep is set, it also stops an instance whose start failed.
 //  4. If Adopt is set, it puts the change into force.
-//  5. It settles the wish.
+//  5. It marks the wish as fulfilled.
 type Plan struct {
-	Wish  Wish   // the wish that is settled then: Run, Pause or Stop
+	Wish  Wish   // the wish that is then fulfilled: Run, Pause or Stop
 	Why   string // the reason that the status shows
-	Sweep bool   // look for instances that no start reported
+	Sweep bool   // also find an instance whose start failed
 	Adopt bool
 }
 
-// NewPlan returns the plan of a Switch. A wish does not remove a part that volumes use, but puts any
-// other change into force.
+// NewPlan returns the plan of a Switch. A request by the operator puts a pending change into force,
+// but does not remove a part that volumes use.
 func NewPlan(d Desired, a Actual, use Use) Plan {
 	starts := a.Settled.Halts() && !d.Wish.Halts()
 	p := Plan{
@@ -116,7 +116,7 @@ func NewPlan(d Desired, a Actual, use Use) Plan {
 	return p
 }
 
-// Settle records that a plan was carried out.
+// Settle records that the worker has carried out a plan.
 func (d *Desired) Settle(a *Actual, p Plan) {
 	a.Settled = p.Wish
 	if d.Wish == Restart {

@@ -112,14 +112,14 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestSettled checks that a part whose wish was settled has nothing more to do, except for a wish
-// that arrived meanwhile.
+// TestSettled checks that a part has nothing more to do once its wish is settled, unless another
+// wish arrived in the meantime.
 func TestSettled(t *testing.T) {
 	asks := map[string]func(*Desired){
 		"start": (*Desired).AskStart, "restart": (*Desired).AskRestart, "stop": (*Desired).AskStop, "pause": (*Desired).AskPause,
 	}
 	for _, tt := range []struct {
-		asked   string // one after the other
+		asked   string // the requests, in this order
 		settled Wish
 	}{
 		{"start", Run}, {"restart", Run}, {"stop", Stop}, {"pause", Pause},

@@ -1,5 +1,5 @@
-// Package part describes one part of a plugin: its key, its files, the state that is wanted of it,
-// and its actual state. The package decides what happens to a part, and does nothing itself.
+// Package part describes one part of a plugin: its key, its files, its desired state and its actual
+// state. The package decides the next step of a part. Its caller carries the step out.
 package part
 
 import (
@@ -11,16 +11,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxSocket is the longest path of a socket, in bytes: sun_path without its final zero (unix(7)).
+// maxSocket is the maximum length of a socket's path in bytes: the size of sun_path without the
+// final zero (unix(7)).
 const maxSocket = 107
 
 // StagingDir is the directory below a mount root in which volumes are staged.
 const StagingDir = "staging"
 
-// Dirs holds the directories of the agent below which each part has its own.
+// Dirs holds the base directories of the agent. Each part has its own directories below them.
 type Dirs struct {
-	Data    string // states and logs, mount roots
-	Runtime string // sockets
+	Data    string // base directory of states, logs and mount roots
+	Runtime string // base directory of sockets
 }
 
 // Paths holds the directories and files of one part on the host.
@@ -30,8 +31,8 @@ type Paths struct {
 	Dir       string // 0700
 	State     string // 0700
 	Log       string // 0600
-	MountRoot string // 0711: the user of an alloc passes through
-	Staging   string // 0700, below MountRoot; made when needed
+	MountRoot string // 0711, so that the user of an alloc can reach the volumes below
+	Staging   string // 0700, below MountRoot; created when needed
 }
 
 // Paths returns the directories and files of a part. All parts of a plugin share the mount root.
@@ -53,13 +54,13 @@ func (d Dirs) Paths(id, slot string) Paths {
 // MountRoots returns the directory that holds the mount roots of all plugins.
 func (d Dirs) MountRoots() string { return filepath.Join(d.Data, "csi") }
 
-// Sockets returns the sockets of all parts below a runtime dir.
+// Sockets returns the paths of all parts' sockets below a runtime dir.
 func Sockets(runtimeDir string) []string {
 	all, _ := filepath.Glob(filepath.Join(runtimeDir, "plugins", "*", "csi.sock")) // the pattern is valid
 	return all
 }
 
-// Make makes the directories that a plugin needs before it starts.
+// Make creates the directories that a plugin needs before it starts.
 func (p Paths) Make() error {
 	if len(p.Socket) > maxSocket {
 		return fmt.Errorf("cannot listen on %s: the path has %d bytes, and a socket address takes %d; shorten runtime_dir or the plugin's id",
@@ -79,7 +80,7 @@ func (p Paths) Make() error {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			return fmt.Errorf("cannot make the plugin's directory: %w", err)
 		}
-		// Set again, because the umask may have changed the mode.
+		// The umask may have changed the mode, so Make sets it again.
 		if err := os.Chmod(d.path, d.mode); err != nil {
 			return fmt.Errorf("cannot set the mode of the plugin's directory: %w", err)
 		}
@@ -88,7 +89,7 @@ func (p Paths) Make() error {
 	return nil
 }
 
-// Values returns a function that returns the values of the variables in a plugin file.
+// Values returns a function that looks up a variable of a plugin file.
 func (p Paths) Values(id, nodeID string) func(string) string {
 	return func(name string) string {
 		switch name {

@@ -8,14 +8,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Whole is a plugin as its parts show it at one moment, the node part first.
+// Whole is a snapshot of all parts of one plugin, with the node part first.
 type Whole []*Glance
 
-// Apart reports whether some calls cannot go to a single part: there are several parts, or the only
-// part has one service.
+// Apart reports whether the plugin's services are in separate parts. That is the case if there are
+// several parts, or if the only part has one service.
 func (all Whole) Apart() bool { return len(all) > 1 || len(all) == 1 && all[0].Half() }
 
-// View returns a plugin whose services are in separate parts, as decisions see it. driver is its last known driver.
+// View returns the view of a plugin whose services are in separate parts. Decisions are based on
+// this view. driver is the plugin's last known driver.
 func (all Whole) View(id, driver string) volume.PluginView {
 	g := all.Worst()
 	v := volume.PluginView{
@@ -46,12 +47,12 @@ func (all Whole) View(id, driver string) volume.PluginView {
 	return v
 }
 
-// Serving returns the parts with a service.
+// Serving returns the parts that provide a service.
 func (all Whole) Serving(of string) Whole {
 	return slices.DeleteFunc(slices.Clone(all), func(g *Glance) bool { return !g.Serves(of) })
 }
 
-// service returns one service as decisions see it.
+// service returns the view of one service. Decisions are based on this view.
 func (all Whole) service(id, of string) volume.Service {
 	those := all.Serving(of)
 	ready := slices.ContainsFunc(those, func(g *Glance) bool { return g.View.Ready })
@@ -81,8 +82,8 @@ func (all Whole) Lack(id, of string) string {
 	return fmt.Sprintf("no %s of plugin %q is ready: %s", of, id, strings.Join(how, "; "))
 }
 
-// Worst returns the part that determines the state of the plugin. One ready part is enough for a
-// service, so a service is as good as its best part, and a plugin as bad as its worse service. A
+// Worst returns the part that determines the state of the plugin. A service needs only one ready
+// part, so its best part counts. The plugin needs both services, so its worse service counts. A
 // part of unknown type, whose file was never valid, counts as a node part.
 func (all Whole) Worst() *Glance {
 	var found Whole
@@ -104,8 +105,8 @@ func (all Whole) Worst() *Glance {
 	return slices.MaxFunc(found, func(a, b *Glance) int { return a.severity() - b.severity() })
 }
 
-// Reason explains the state of the plugin, in the words of the part that determines it. If that
-// part is ready, the explanation is that of the part in the worst state.
+// Reason returns the reason for the plugin's state from the part that determines the state. If that
+// part is ready, Reason returns the reason of the part in the worst state.
 func (all Whole) Reason() string {
 	g := all.Worst()
 	if g.Status.State == Ready && g.View.Ready {
@@ -121,9 +122,9 @@ func (all Whole) Reason() string {
 	return strings.TrimSuffix(g.Name()+": "+g.View.Reason, ": ")
 }
 
-// Merged combines the reports of the parts: the node part's report about the node, and a
-// controller's report about the controller, preferably that of a ready one. The files alone can
-// tell that the plugin has these services.
+// Merged combines the reports of the parts. It takes the data about the node from the node part,
+// and the data about the controller from a controller, if possible from a ready one. Before any
+// report, the files alone show which services the plugin has.
 func (all Whole) Merged(id, driver string) volume.PluginInfo {
 	nodes, controllers := all.Serving(Node), all.Serving(Controller)
 	slices.SortStableFunc(controllers, func(a, b *Glance) int { return a.severity() - b.severity() })

@@ -5,13 +5,13 @@ import (
 	"unicode"
 )
 
-// maxLine is how many bytes of one line are shown.
+// maxLine is the maximum number of bytes that are shown of one line.
 const maxLine = 4 << 10
 
 // Scrub removes secrets from a text.
 type Scrub func(string) string
 
-// cleaned returns lines in a form that people may see.
+// cleaned returns lines without secrets and control characters, so that they can be shown.
 func cleaned(lines []string, scrub Scrub) []string {
 	out := make([]string, len(lines))
 	for i, line := range lines {
@@ -20,11 +20,11 @@ func cleaned(lines []string, scrub Scrub) []string {
 	return out
 }
 
-// clean returns a line in a form that people may see. It scrubs the line twice, because the
-// characters that printable removes may have separated the parts of a secret.
+// clean returns a line without secrets and control characters. It scrubs the line twice, because
+// the characters that printable removes may have split a secret.
 func clean(line string, scrub Scrub) string { return scrub(printable(scrub(line))) }
 
-// printable removes control characters and cuts a line that is too long.
+// printable removes control characters and truncates a line that is too long.
 func printable(line string) string {
 	if len(line) > maxLine {
 		line = line[:maxLine] + "…"

@@ -13,33 +13,34 @@ import (
 )
 
 const (
-	// copyEvery is the shortest time between two copies of a container's log.
+	// copyEvery is the minimum time between two copies of a container's log.
 	copyEvery = time.Second
-	// Patience is how long a reader of the log waits for a copy. A runtime that hangs must not make
-	// a status request hang.
+	// Patience limits how long a reader of the log waits for a copy, so that a runtime that hangs
+	// does not block a status request.
 	Patience = time.Second
 )
 
-// Copy is a log in a file to which the agent copies the output of a container.
+// Copy is a log file to which the agent copies the output of a container.
 //
-// The runtime keeps the output whether an agent runs or not, up to a limit that is not below the
-// agent's. It is therefore enough to copy new output when a person reads the log, and before the
-// container is removed. An idle plugin costs nothing. A child process that follows the log would
-// have to be kept alive, and would cost tens of megabytes for each plugin. It would also miss the
-// output while no agent runs, which the next agent would still have to copy.
+// The runtime stores the output even while no agent runs. Its size limit is not below the agent's.
+// The agent therefore copies new output only when a user reads the log, and before it removes the
+// container. So an idle plugin costs nothing. The alternative is a child process that follows the
+// output. That process would cost tens of megabytes for each plugin, and it would have to be
+// monitored. It would also miss the output while no agent runs, which the next agent would still
+// have to copy.
 //
-// A file beside the log holds the time up to which the output was copied. If that file is lost, at
-// most some lines appear twice.
+// A file beside the log stores the time up to which the output was copied. If that file is lost, a
+// few lines may appear twice.
 type Copy struct {
 	File
 
-	turn chan struct{} // holds one token, held while copying
+	turn chan struct{} // a token: the goroutine that has it copies the output
 
 	mu    sync.Mutex
 	rt    container.Runtime
-	id    string    // of the container; empty if there is none
+	id    string    // id of the container; empty if there is none
 	until time.Time // the time up to which the output was copied
-	began time.Time // when the last copy began
+	began time.Time // start of the last copy
 }
 
 // NewCopy returns a log in the file at path.
@@ -50,7 +51,7 @@ func (l *Copy) Follow(n int, scrub Scrub) (last []string, rest Reader, err error
 	return follow(l, n, scrub)
 }
 
-// From sets the container whose output is copied from now on.
+// From selects the container whose output is copied from now on.
 func (l *Copy) From(rt container.Runtime, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +60,8 @@ func (l *Copy) From(rt container.Runtime, id string) {
 	}
 }
 
-// Freshen implements Log. It copies new output, unless a copy is running or has just been made.
+// Freshen implements Log. It copies new output, unless another copy is in progress or was just
+// made.
 func (l *Copy) Freshen(wait time.Duration) {
 	l.mu.Lock()
 	due := l.id != "" && time.Since(l.began) >= copyEvery
@@ -81,7 +83,7 @@ func (l *Copy) Freshen(wait time.Duration) {
 	go func() {
 		defer close(done)
 		defer func() { <-l.turn }()
-		_ = l.copy(context.Background()) // the command is bounded; a later copy brings the rest
+		_ = l.copy(context.Background()) // the command has a timeout, and a later copy gets the missing output
 	}()
 
 	if wait <= 0 {
@@ -97,7 +99,8 @@ func (l *Copy) Freshen(wait time.Duration) {
 	}
 }
 
-// Last copies the rest of the output of a container that has ended, and forgets the container.
+// Last copies the remaining output of a container that has ended. Afterwards, the log has no
+// container.
 func (l *Copy) Last(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:

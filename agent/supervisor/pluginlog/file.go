@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// maxLog is the size, in bytes, above which a plugin's log is rotated.
+	// maxLog is the size in bytes above which the agent rotates a plugin's log.
 	maxLog = 8 << 20
 	// tailBytes is how many bytes at the end of a log are searched for its last lines.
 	tailBytes = 256 << 10
 )
 
-// Open opens a plugin's log for appending. The plugin itself holds the file, so that the plugin
-// can outlive the agent.
+// Open opens a plugin's log for appending. The plugin gets the open file, so it can write without
+// the agent.
 func Open(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLog {
 		if err := os.Rename(path, path+".1"); err != nil {
@@ -35,20 +35,20 @@ func Open(path string) (*os.File, error) {
 	return f, nil
 }
 
-// Trim rotates the log of a running plugin, which keeps its file open. It copies the content to
-// ".1" and truncates the file. That is safe because the plugin appends. A line written between the
-// two steps is lost.
+// Trim rotates the log of a running plugin, which keeps the file open. It copies the content to a
+// file with the suffix ".1" and truncates the log. Truncation is safe, because the plugin appends.
+// A line that is written between the two steps is lost.
 func Trim(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() <= maxLog {
-		return nil // there is no log, or it is not too long
+		return nil // there is no log, or it is short enough
 	}
 
 	from, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("cannot rotate the plugin's log: %w", err)
 	}
-	defer from.Close() //nolint:errcheck // it was only read
+	defer from.Close() // the file was only read
 
 	to, err := os.OpenFile(path+".1", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -72,7 +72,7 @@ type File string
 // Path implements Log.
 func (f File) Path() string { return string(f) }
 
-// Freshen implements Log. The plugin itself writes the file.
+// Freshen implements Log. It does nothing, because the plugin itself writes the file.
 func (f File) Freshen(time.Duration) {}
 
 // Tail implements Log.
@@ -92,7 +92,7 @@ func tail(path string, n int, scrub Scrub) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the plugin's log: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() // the file was only read
 
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
@@ -105,7 +105,7 @@ func tail(path string, n int, scrub Scrub) ([]string, error) {
 		return nil, fmt.Errorf("cannot read the plugin's log: %w", err)
 	}
 	if from > 0 {
-		// The first line is incomplete: drop it, if there is another.
+		// The first line is probably incomplete, so drop it if there is another line.
 		if _, rest, more := bytes.Cut(data, []byte{'\n'}); more {
 			data = rest
 		}

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// followEvery is how often a followed log is checked for new lines.
+// followEvery is the interval between two checks of a followed log for new lines.
 const followEvery = 250 * time.Millisecond
 
-// follow returns the last n lines of a log in a file, and the reader of the lines that are added
-// to the file after this call.
+// follow returns the last n lines of a log file, and a reader for the lines that the plugin appends
+// after this call.
 func follow(log Log, n int, scrub Scrub) (last []string, rest Reader, err error) {
 	size := logSize(log.Path())
 	last, err = log.Tail(n, scrub)
@@ -23,7 +23,7 @@ func follow(log Log, n int, scrub Scrub) (last []string, rest Reader, err error)
 	}, err
 }
 
-// followFile passes the lines that are added beyond an offset to tell.
+// followFile calls tell for the lines that are appended to a log after an offset.
 func followFile(ctx context.Context, log Log, from int64, scrub Scrub, tell func(lines []string) error) error {
 	t := time.NewTicker(followEvery)
 	defer t.Stop()
@@ -47,8 +47,8 @@ func followFile(ctx context.Context, log Log, from int64, scrub Scrub, tell func
 	}
 }
 
-// since returns the complete lines of a log beyond an offset, and the offset after them. A log that
-// became shorter was rotated, and is read from its start.
+// since returns the complete lines of a log after an offset, and the offset of the next line. A log
+// that became shorter was rotated, so since reads it from its start.
 func since(path string, from int64, scrub Scrub) ([]string, int64, error) {
 	size := logSize(path)
 	if size < from {
@@ -61,9 +61,9 @@ func since(path string, from int64, scrub Scrub) ([]string, int64, error) {
 
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, from, nil // it is being rotated; the next check finds it
+		return nil, from, nil // the log is being rotated, so the next check finds it
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() // the file was only read
 
 	if _, err := f.Seek(from, io.SeekStart); err != nil {
 		return nil, from, err
@@ -84,7 +84,7 @@ func since(path string, from int64, scrub Scrub) ([]string, int64, error) {
 	}
 }
 
-// logSize returns a log's size in bytes, 0 if there is none.
+// logSize returns a log's size in bytes, or 0 if there is no log.
 func logSize(path string) int64 {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 	"github.com/volagent/volagent/agent/container"
 )
 
-// FuzzTail checks that the requested number of last lines is shown for any output of a plugin. The
-// lines contain no secrets and no characters that control a terminal. Followers get the same lines.
+// FuzzTail checks that the requested number of last lines is returned for any output of a plugin.
+// The lines contain no secrets and no characters that control a terminal. Followers get the same
+// lines.
 func FuzzTail(f *testing.F) {
 	const secret = "hunter2hunter2"
 	for _, text := range []string{
@@ -55,8 +56,8 @@ func FuzzTail(f *testing.F) {
 	})
 }
 
-// FuzzMark checks that the time up to which a log was copied counts only for the container for
-// which it was stored.
+// FuzzMark checks that the stored time up to which a log was copied applies only to the container
+// for which it was stored.
 func FuzzMark(f *testing.F) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	for _, text := range []string{"", "c 2026-01-01T00:00:00Z\n", "c", "c x", " ", "d 2026-01-01T00:00:00Z", "c 2026-01-01T00:00:00Z d"} {

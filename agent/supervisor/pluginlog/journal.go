@@ -18,21 +18,23 @@ import (
 )
 
 const (
-	// journalWithin bounds one read of the journal, so that no status request hangs.
+	// journalWithin limits the duration of one read of the journal, so that no status request
+	// hangs.
 	journalWithin = 2 * time.Second
-	// journalFresh is how long the last lines are shown without another read. Lists of plugins in
-	// quick succession therefore do not start a process for each plugin every time.
+	// journalFresh is how long the stored last lines are reused. When plugins are listed several
+	// times in quick succession, the agent therefore does not start a process for each plugin every
+	// time.
 	journalFresh = time.Second
 )
 
-// Journal reads the lines of a unit from systemd's journal. At most one journalctl runs for a
-// status at a time.
+// Journal reads the lines of a unit from systemd's journal. All status requests for the unit share
+// one journalctl at a time.
 type Journal struct {
 	unit string
 
 	mu    sync.Mutex
-	busy  chan struct{} // closed at the end of a read; nil if none runs
-	at    time.Time     // of the last read
+	busy  chan struct{} // closed at the end of the current read; nil if there is no current read
+	at    time.Time     // time of the last read
 	n     int
 	lines []string
 	err   error
@@ -41,14 +43,14 @@ type Journal struct {
 // NewJournal returns the log of a unit.
 func NewJournal(unit string) *Journal { return &Journal{unit: unit} }
 
-// Path implements Log. The journal is not a file of the agent.
+// Path implements Log. It returns "", because the journal is not a file of the agent.
 func (j *Journal) Path() string { return "" }
 
-// Freshen implements Log. Each Tail reads the journal.
+// Freshen implements Log. It does nothing, because each Tail reads the journal.
 func (j *Journal) Freshen(time.Duration) {}
 
-// Follow implements Log. One journalctl prints the last lines and the new ones, so the reader passes
-// all of them.
+// Follow implements Log. It returns no last lines, because the journalctl of the reader prints both
+// the last lines and the new ones.
 func (j *Journal) Follow(n int, scrub Scrub) (last []string, rest Reader, err error) {
 	return nil, func(ctx context.Context, tell func(lines []string) error) error {
 		return followJournal(ctx, j.unit, n, func(line string) error { return tell(cleaned([]string{line}, scrub)) })
@@ -63,7 +65,7 @@ func journalctl(ctx context.Context, unit string, n int, more ...string) *exec.C
 	return cmd
 }
 
-// Tail implements Log. It takes no longer than journalWithin.
+// Tail implements Log. It returns after journalWithin at the latest.
 func (j *Journal) Tail(n int, scrub Scrub) ([]string, error) {
 	limit := time.NewTimer(journalWithin)
 	defer limit.Stop()
@@ -115,7 +117,7 @@ func (j *Journal) read(n int) {
 	j.busy = nil
 }
 
-// limited keeps the last tailBytes bytes that are written to it.
+// limited is a buffer that keeps only the last tailBytes bytes.
 type limited struct{ bytes.Buffer }
 
 // Write implements io.Writer.
@@ -130,7 +132,7 @@ func (l *limited) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// followJournal passes the last n lines of a unit, and every new line, to tell. It ends when ctx
+// followJournal calls tell for the last n lines of a unit and for every new line. It ends when ctx
 // ends or tell fails.
 func followJournal(ctx context.Context, unit string, n int, tell func(line string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -146,7 +148,7 @@ func followJournal(ctx context.Context, unit string, n int, tell func(line strin
 		return fmt.Errorf("cannot read the journal of unit %s: %w", unit, err)
 	}
 
-	// A line that is too long arrives in pieces.
+	// ReadLine returns a line that is too long in several pieces.
 	for r := bufio.NewReaderSize(out, maxLine); err == nil; {
 		var line []byte
 		line, _, err = r.ReadLine()

@@ -14,15 +14,15 @@ import (
 
 // Log is the log of one part of a plugin.
 type Log interface {
-	// Path returns the file that holds the log; empty if it is not in a file.
+	// Path returns the path of the log file, or "" if the log is not in a file.
 	Path() string
-	// Freshen brings the log up to date, and waits for that no longer than wait.
+	// Freshen brings the log up to date. It waits at most for the duration wait.
 	Freshen(wait time.Duration)
 	// Tail returns the last n lines. A log that does not exist has no lines.
 	Tail(n int, scrub Scrub) ([]string, error)
-	// Follow returns the last n lines, and a function that reads the later ones.
+	// Follow returns the last n lines, and a function that reads the lines after them.
 	Follow(n int, scrub Scrub) (last []string, rest Reader, err error)
 }
 
-// Reader passes new lines to tell, until ctx ends or tell fails.
+// Reader calls tell with new lines, until ctx ends or tell fails.
 type Reader func(ctx context.Context, tell func(lines []string) error) error

@@ -17,39 +17,40 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Part describes the part of a plugin to its runner.
+// Part describes a plugin's part to the part's runner.
 type Part struct {
 	ID, Slot   string
 	Definition *volume.PluginDefinition
 	Paths      part.Paths
-	Values     func(variable string) string // of the variables in the plugin's file
-	Boot       string                       // identifies this boot of the host
+	Values     func(variable string) string // looks up a variable of the plugin's file
+	Boot       string                       // id of this boot of the host
 	Logger     hclog.Logger
 
 	Record   Record
 	Progress Progress
 	Mask     Mask
-	Secrets  SecretResolver // nil: the plugin's file may not refer to secrets
+	Secrets  SecretResolver // if nil, the plugin's file may not refer to secrets
 }
 
-// Record keeps the identity of the part's process over restarts of the agent.
+// Record stores the identity of the part's process, so that the next agent finds the process.
 type Record interface {
 	Process() volume.PluginProcess
-	// SaveProcess stores which process serves the plugin, and the definition it was started from.
+	// SaveProcess stores which process serves the plugin, and the definition from which it was
+	// started.
 	SaveProcess(ctx context.Context, it volume.PluginProcess) error
-	// ForgetProcess records in memory that no process was started.
+	// ForgetProcess removes the process from the record in memory, because none was started.
 	ForgetProcess()
 }
 
-// Progress shows how a start proceeds, and interrupts it.
+// Progress reports the progress of a start, and can interrupt the start.
 type Progress interface {
-	// Note changes the reason that the status shows.
+	// Note changes the reason that the plugin's status shows.
 	Note(reason string)
 	// Unhealthy reports that no process serves the plugin's socket.
 	Unhealthy(reason string)
-	// Wake returns the channel that delivers a value when Due may have changed.
+	// Wake returns a channel that delivers a value when the result of Due may have changed.
 	Wake() <-chan struct{}
-	// Due reports whether the start must be given up.
+	// Due reports whether the start must be interrupted.
 	Due() bool
 }
 
@@ -64,11 +65,11 @@ type SecretResolver interface {
 	ResolveSecret(ctx context.Context, ref call.SecretRef) (call.Secret, error)
 }
 
-// ErrDue ends a wait because Due returned true.
+// ErrDue means that a wait ended because Due returned true.
 var ErrDue = errors.New("the plugin's definition changes")
 
-// Wait waits for d, or without limit if d is 0. It returns early with nil when one of two channels
-// delivers a value or is closed, with ctx.Err(), or with ErrDue.
+// Wait waits for d, or without limit if d is 0. It returns nil early when first or second delivers
+// a value or is closed. It returns ctx.Err() when ctx ends, and ErrDue when Due returns true.
 func Wait(ctx context.Context, p Progress, d time.Duration, first, second <-chan struct{}) error {
 	var over <-chan time.Time
 	if d > 0 {
@@ -95,9 +96,8 @@ func Wait(ctx context.Context, p Progress, d time.Duration, first, second <-chan
 	}
 }
 
-// HideGiven keeps the secrets that an earlier agent gave a process out of the log that this agent
-// shows. It reads them from the environment of the process: the files that they came from may hold
-// other values by now.
+// HideGiven makes the mask hide the secrets that an earlier agent gave to a process. It reads them
+// from the environment of the process, because the files with the secrets may have changed since.
 func (p Part) HideGiven(pid int) {
 	for name, v := range p.Definition.Env() {
 		if v.Secret != nil {
@@ -106,7 +106,7 @@ func (p Part) HideGiven(pid int) {
 	}
 }
 
-// Env returns the variables that the plugin's file sets. The value of a secret goes only into the
+// Env returns the variables that the plugin's file sets. The values of secrets appear only in the
 // child's environment.
 func (p Part) Env(ctx context.Context) ([]string, error) {
 	var env []string
@@ -123,7 +123,7 @@ func (p Part) Env(ctx context.Context) ([]string, error) {
 			continue
 		}
 		if p.Secrets == nil {
-			return nil, fmt.Errorf("cannot read the secret for %s: this agent resolves none", name)
+			return nil, fmt.Errorf("cannot read the secret for %s: this agent cannot resolve secrets", name)
 		}
 
 		secret, err := p.Secrets.ResolveSecret(ctx, *v.Secret)
@@ -131,7 +131,7 @@ func (p Part) Env(ctx context.Context) ([]string, error) {
 			return nil, fmt.Errorf("cannot read the secret for %s: %w", name, err)
 		}
 		if strings.ContainsRune(secret.Reveal(), 0) {
-			return nil, fmt.Errorf("cannot use the secret for %s: it holds a zero byte", name)
+			return nil, fmt.Errorf("cannot use the secret for %s: it contains a zero byte", name)
 		}
 
 		p.Mask.Add(call.Secrets{name: secret})

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// resolver resolves every reference to a file to the path of that file.
+// resolver resolves a reference to a secret in a file to the path of that file.
 type resolver struct{}
 
 func (resolver) ResolveSecret(_ context.Context, ref call.SecretRef) (call.Secret, error) {
@@ -23,8 +23,8 @@ func (resolver) ResolveSecret(_ context.Context, ref call.SecretRef) (call.Secre
 	return call.NewSecret(ref.File), nil
 }
 
-// TestEnv checks that a part's environment has expanded variables and secrets, and that its mask
-// hides the secrets.
+// TestEnv checks that the environment of a part has expanded variables and resolved secrets. The
+// part's mask hides the secrets.
 func TestEnv(t *testing.T) {
 	secret := func(file string) volume.EnvValue {
 		return volume.EnvValue{Secret: &call.SecretRef{File: file}}
@@ -38,7 +38,7 @@ func TestEnv(t *testing.T) {
 	}{
 		{"sorted and expanded", map[string]volume.EnvValue{"B": {Value: "2"}, "A": {Value: "x${NODE_ID}"}}, nil, []string{"A=xnode", "B=2"}, ""},
 		{"secret", map[string]volume.EnvValue{"PW": secret("hunter2hunter2")}, resolver{}, []string{"PW=hunter2hunter2"}, ""},
-		{"no resolver", map[string]volume.EnvValue{"PW": secret("x")}, nil, nil, "resolves none"},
+		{"no resolver", map[string]volume.EnvValue{"PW": secret("x")}, nil, nil, "cannot resolve secrets"},
 		{"unreadable", map[string]volume.EnvValue{"PW": secret("")}, resolver{}, nil, "no file"},
 		{"zero byte", map[string]volume.EnvValue{"PW": secret("a\x00b")}, resolver{}, nil, "zero byte"},
 	} {
@@ -56,7 +56,7 @@ func TestEnv(t *testing.T) {
 	}
 }
 
-// waiting is a Progress whose Due returns its value.
+// waiting is a Progress. Its value is the result of Due.
 type waiting struct {
 	Progress
 	wake chan struct{}

@@ -18,15 +18,15 @@ import (
 // Peer is the process that listens on a unix socket.
 type Peer struct {
 	File  SocketFile
-	PID   int    // of the process that called listen; 0 if it is not in the agent's pid namespace or one below it
+	PID   int    // of the process that called listen; 0 if it is outside the agent's pid namespace and those below it
 	Start uint64 // start time of that process
 }
 
-// SocketFile distinguishes socket files at the same path. The time is part of it because a file
-// system may give two of them the same inode.
+// SocketFile identifies a socket file at a path. It contains the time, because a file system may
+// give a new file the inode number of a removed one.
 type SocketFile struct {
 	dev, ino uint64
-	made     unix.Timespec // mtime: only the creation of a socket sets it
+	made     unix.Timespec // mtime, which only the creation of a socket sets
 }
 
 // StatSocket returns the socket file at a path.
@@ -38,7 +38,7 @@ func StatSocket(path string) (SocketFile, error) {
 	return SocketFile{dev: st.Dev, ino: st.Ino, made: st.Mtim}, nil
 }
 
-// Connect checks whether a process answers on a socket, and returns that process.
+// Connect connects to a socket and returns the process that answers.
 func Connect(ctx context.Context, path string) (Peer, error) {
 	file, err := StatSocket(path)
 	if err != nil {
@@ -75,8 +75,8 @@ func Connect(ctx context.Context, path string) (Peer, error) {
 	return p, nil
 }
 
-// FreeSocket frees the path for a new socket: it unlinks one on which no process answers. If a
-// process answers, taken is true and FreeSocket returns that process.
+// FreeSocket makes the path free for a new socket. It removes a socket on which no process answers.
+// If a process answers, taken is true and who describes that process.
 func FreeSocket(ctx context.Context, path string) (who Peer, taken bool, err error) {
 	switch who, err = Connect(ctx, path); {
 	case err == nil:
@@ -90,19 +90,19 @@ func FreeSocket(ctx context.Context, path string) (who Peer, taken bool, err err
 	}
 }
 
-// TakenError returns the error for a socket on which another process answers.
+// TakenError returns the error for a socket that another process serves.
 func TakenError(who Peer, path string) error {
-	return fmt.Errorf("cannot start it: somebody else (pid %d) answers on its socket %s", who.PID, path)
+	return fmt.Errorf("cannot start it: another process (pid %d) answers on its socket %s", who.PID, path)
 }
 
-// UnlinkSocket removes a dead socket. It removes no other kind of file.
+// UnlinkSocket removes a socket that no process serves. It does not remove other kinds of files.
 func UnlinkSocket(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil && info.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("cannot use socket %s: something that is no socket is there", path)
+		return fmt.Errorf("cannot use socket %s: the file at that path is not a socket", path)
 	}
 	if err == nil {
 		err = os.Remove(path)

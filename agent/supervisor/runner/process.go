@@ -12,19 +12,19 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Process is a plugin's process, watched through a pidfd. It need not be a child of this agent,
-// because it outlives the agent that started it.
+// Process is a plugin's process, which the agent monitors through a pidfd. It may be the child of
+// an earlier agent, because a plugin outlives the agent that started it.
 type Process struct {
 	pid   int
 	start uint64
 	fd    *os.File
 
-	done  chan struct{} // closed once it has ended
-	ended chan struct{} // closed once the watch has finished
-	exit  string        // how it ended; valid after done
+	done  chan struct{} // closed when the process has ended
+	ended chan struct{} // closed when the monitoring goroutine has finished
+	exit  string        // how the process ended; valid after done is closed
 }
 
-// Finished returns a process that had ended before it could be watched.
+// Finished returns a process that ended before the agent could monitor it.
 func Finished(pid int, exit string) *Process {
 	p := &Process{pid: pid, exit: exit, done: make(chan struct{}), ended: make(chan struct{})}
 	close(p.done)
@@ -32,8 +32,8 @@ func Finished(pid int, exit string) *Process {
 	return p
 }
 
-// OpenProcess watches the process with this pid and start time, and calls how after it has ended.
-// It returns nil if the process is gone, or if the pid is that of another process by now.
+// OpenProcess monitors the process with the given pid and start time, and calls how after its end.
+// It returns nil if the process has ended, or if another process has the pid now.
 func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
@@ -44,10 +44,10 @@ func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, err
 	}
 
 	p := &Process{pid: pid, start: start, fd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), ended: make(chan struct{})}
-	// The comparison is safe only now that the pidfd holds the process. A zombie is accepted: its
-	// end is noticed at once, and it is reaped.
+	// The comparison is safe only after the pidfd was opened. A zombie is accepted, because the
+	// agent then notices its end at once and reaps it.
 	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) {
-		return nil, p.fd.Close() // the process is gone, which is a valid answer
+		return nil, p.fd.Close() // the process has ended, which is a valid result
 	}
 
 	conn, err := p.fd.SyscallConn()
@@ -58,9 +58,9 @@ func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, err
 	go func() {
 		defer close(p.ended)
 
-		// The poller of the Go runtime waits, which costs a goroutine and no thread.
+		// The poller of the Go runtime waits. The wait costs a goroutine, but no thread.
 		if err := conn.Read(pidfdReadable); err != nil {
-			return // released
+			return // Release closed the pidfd
 		}
 
 		p.exit = how(pid)
@@ -77,14 +77,14 @@ func pidfdReadable(fd uintptr) bool {
 	return err == nil && n > 0
 }
 
-// Reap collects the exit status of an ended child and describes it. The exit status of another
-// process's child is unknown.
+// Reap collects the exit status of an ended child and describes it. If the process is not a child
+// of the agent, the exit status is unknown.
 func Reap(pid int) string {
 	var ws unix.WaitStatus
 	got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil)
 	switch {
 	case err != nil || got != pid:
-		return "ended; how is unknown, since an earlier agent started it"
+		return "ended with an unknown status, because an earlier agent started it"
 	case ws.Signaled():
 		return fmt.Sprintf("killed by signal %d (%s)", int(ws.Signal()), unix.SignalName(ws.Signal()))
 	default:
@@ -107,12 +107,13 @@ func (p *Process) Exit() string { return p.exit }
 // Restarts implements Instance. Only the agent starts the next process.
 func (p *Process) Restarts() bool { return false }
 
-// Stale implements Instance. It is false: another process is always another instance.
+// Stale implements runner.Instance. It always returns false, because another process is another
+// instance.
 func (p *Process) Stale() bool { return false }
 
-// Stop ends the process: first with SIGTERM, and after the grace time with SIGKILL. It signals only
-// the plugin's own process, never its group: FUSE daemons in the group hold mounts. It returns
-// early if ctx ends.
+// Stop ends the process, first with SIGTERM and after the grace time with SIGKILL. It signals only
+// the plugin's own process. It does not signal the process group, because FUSE daemons in the group
+// provide mounts. Stop returns early if ctx ends.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 	if err := p.Signal(unix.SIGTERM); err != nil {
 		return err
@@ -133,8 +134,8 @@ func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 		return err
 	}
 
-	// A process in an uninterruptible call dies later. No second instance may be started beside it,
-	// so Stop waits.
+	// A process in an uninterruptible system call dies later. The agent must not start a second
+	// instance before that, so Stop waits.
 	select {
 	case <-p.done:
 		return nil
@@ -146,7 +147,7 @@ func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 // Signal sends a signal, unless the process has ended.
 func (p *Process) Signal(sig unix.Signal) error {
 	if p.fd == nil {
-		return nil // it has ended
+		return nil // the process has ended
 	}
 
 	conn, err := p.fd.SyscallConn()
@@ -163,7 +164,7 @@ func (p *Process) Signal(sig unix.Signal) error {
 	return nil
 }
 
-// Release implements Instance. The process keeps running, unwatched.
+// Release implements Instance. The process keeps running without a monitor.
 func (p *Process) Release() error {
 	if p.fd == nil {
 		return nil

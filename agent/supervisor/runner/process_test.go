@@ -10,7 +10,7 @@ import (
 )
 
 func TestStat(t *testing.T) {
-	// The session is 0 if its leader is in an outer pid namespace.
+	// Getsid returns 0 if the session leader is in an outer pid namespace.
 	session, err := unix.Getsid(0)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Environ returns one variable of the environment with which a process started, or "".
+// Environ returns a variable of the environment with which a process was started, or "".
 func Environ(pid int, name string) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
@@ -24,9 +24,9 @@ func Environ(pid int, name string) string {
 	return ""
 }
 
-// LogDirOf returns the directory of the log to which a plugin's process writes its output. The
-// agent that started the process opened that file in its own data dir. The result is empty if the
-// output goes elsewhere.
+// LogDirOf returns the directory of the log file to which a plugin's process writes its output. The
+// file is in the data dir of the agent that started the process. The result is empty if the process
+// does not write to a log file.
 func LogDirOf(pid int) string {
 	to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/1", pid))
 	if err != nil || !strings.HasPrefix(filepath.Base(to), "plugin.log") {

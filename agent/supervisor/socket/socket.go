@@ -1,4 +1,4 @@
-// Package socket watches plugins that another program runs. The agent only knows their socket.
+// Package socket monitors plugins that another program runs. The agent knows only their socket.
 package socket
 
 import (
@@ -12,13 +12,13 @@ import (
 	"github.com/volagent/volagent/agent/supervisor/runner"
 )
 
-// Pauses between two checks of a socket that no process serves.
+// These are the pauses between two checks of a socket that no process serves.
 const (
 	firstLook   = 5 * time.Millisecond
 	slowestLook = time.Second
 )
 
-// Runner watches a plugin that this agent does not run.
+// Runner monitors a plugin that this agent does not run.
 type Runner struct {
 	path     string
 	progress runner.Progress
@@ -35,7 +35,7 @@ func (r *Runner) Traits() runner.Traits {
 		Socket: r.path,
 		Fix: runner.Fix{
 			Mounts: func(root string, _ bool) string {
-				return fmt.Sprintf("for a container, mount %[1]s into it with rshared (-v %[1]s:%[1]s:rshared); for a unit, take out what gives it a mount namespace of its own", root)
+				return fmt.Sprintf("for a container, mount %[1]s into it with rshared (-v %[1]s:%[1]s:rshared); for a unit, remove the settings that give it its own mount namespace", root)
 			},
 			Root:    "run the process that serves " + r.path + " as root",
 			Network: "run its container with --network host, its unit without PrivateNetwork=",
@@ -43,16 +43,17 @@ func (r *Runner) Traits() runner.Traits {
 	}
 }
 
-// Sweep implements runner.Runner. The agent removes nothing that it did not start.
+// Sweep implements runner.Runner. It does nothing, because the agent removes only what it started.
 func (r *Runner) Sweep(context.Context) (runner.Instance, error) { return nil, nil }
 
-// Quiet implements runner.Runner. The agent does not stop instances that it does not run.
+// Quiet implements runner.Runner. It does nothing, because the agent does not stop these instances.
 func (r *Runner) Quiet(context.Context) {}
 
-// Find implements runner.Runner. The agent stores nothing about instances that it does not run.
+// Find implements runner.Runner. It finds nothing, because the agent stores nothing about these
+// instances.
 func (r *Runner) Find(context.Context) (runner.Instance, error) { return nil, nil }
 
-// Start implements runner.Runner. It waits until a process listens.
+// Start implements runner.Runner. It waits until a process listens on the socket.
 func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	for pause := firstLook; ; pause = min(2*pause, slowestLook) {
 		who, err := runner.Connect(ctx, r.path)
@@ -70,19 +71,19 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	}
 }
 
-// why describes the failure to connect.
+// why describes why the connection to the socket failed.
 func (r *Runner) why(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Sprintf("socket %s does not exist", r.path)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Sprintf("nobody listens on socket %s", r.path)
+		return fmt.Sprintf("no process listens on socket %s", r.path)
 	default:
 		return fmt.Sprintf("cannot connect to socket %s: %s", r.path, err)
 	}
 }
 
-// connection is the instance behind a socket.
+// connection is the instance that serves a socket.
 type connection struct {
 	path string
 	who  runner.Peer
@@ -91,17 +92,18 @@ type connection struct {
 // PID implements runner.Instance.
 func (c *connection) PID() int { return c.who.PID }
 
-// Key implements runner.Instance. A server that opens its socket anew in the same process counts as
-// another instance, because it may have lost its state.
+// Key implements runner.Instance. If a process opens its socket again, it counts as another
+// instance, because it may have lost its state.
 func (c *connection) Key() string { return fmt.Sprint(c.who) }
 
-// Done implements runner.Instance. Only the connection shows the end.
+// Done implements runner.Instance. It returns nil, because only the loss of the connection shows
+// the end.
 func (c *connection) Done() <-chan struct{} { return nil }
 
 // Exit implements runner.Instance.
 func (c *connection) Exit() string { return "lost the connection to socket " + c.path }
 
-// Restarts implements runner.Instance. The end of the connection shows no such thing.
+// Restarts implements runner.Instance. It returns false, because the agent cannot know.
 func (c *connection) Restarts() bool { return false }
 
 // Stale implements runner.Instance.
@@ -110,7 +112,8 @@ func (c *connection) Stale() bool {
 	return err != nil || file != c.who.File
 }
 
-// Stop implements runner.Instance. The agent does not stop instances that it does not run.
+// Stop implements runner.Instance. It does nothing, because the agent does not stop these
+// instances.
 func (c *connection) Stop(context.Context, time.Duration) error { return nil }
 
 // Release implements runner.Instance.

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/supervisor/runner"
 )
 
-// progress records the last reason, and interrupts a start when wake has a value.
+// progress stores the reasons of a start, and interrupts the start when wake has a value.
 type progress struct {
 	reasons chan string
 	wake    chan struct{}
@@ -34,8 +34,8 @@ func listen(t *testing.T, path string) *net.UnixListener {
 	return l.(*net.UnixListener)
 }
 
-// TestSocket checks that a start waits for a process that listens, and that a socket that was opened
-// again counts as another instance.
+// TestSocket checks that a start waits for a process that listens. A socket that was opened again
+// counts as another instance.
 func TestSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "so") //nolint:usetesting // t.TempDir is too long for a socket's path
 	if err != nil {
@@ -76,7 +76,7 @@ func TestSocket(t *testing.T) {
 		<-p.reasons
 	}
 	go start()
-	if reason := <-p.reasons; !strings.Contains(reason, "nobody listens") {
+	if reason := <-p.reasons; !strings.Contains(reason, "no process listens") {
 		t.Errorf("reason %q", reason)
 	}
 	p.wake <- struct{}{}

@@ -14,14 +14,14 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// second is the pause between two checks of a command. Normally systemd signals the end earlier.
+// second is the pause between two checks of a command, in case a signal from systemd is lost.
 const second = time.Second
 
-// Run runs a command that must not be restricted like the agent: a command of a container runtime,
-// as container.Via. Under systemd the command runs as its own service, beside those of the plugins.
-// The processes that podman starts are the command's children. In the agent's service they would
-// inherit every restriction of it. The command becomes the agent's child only if systemd certainly
-// runs nothing.
+// Run runs a command of a container runtime without the restrictions of the agent's service. It has
+// the type container.Via. Under systemd, the command runs as its own service, beside those of the
+// plugins. In the agent's service, the processes that podman starts would inherit all restrictions
+// of that service. The command becomes a child of the agent only if systemd certainly did not start
+// it.
 func (s *Services) Run(ctx context.Context, cmd *exec.Cmd) error {
 	if !s.Enabled() {
 		return cmd.Run()
@@ -32,12 +32,12 @@ func (s *Services) Run(ctx context.Context, cmd *exec.Cmd) error {
 		return err
 	}
 
-	s.log.Warn("a command runs in the agent's own service: what it starts is restricted as that is", "command", cmd.Path, "error", err)
+	s.log.Warn("a command runs in the agent's own service; its processes have the restrictions of that service", "command", cmd.Path, "error", err)
 	return cmd.Run()
 }
 
-// run runs a command as a service and waits for its end. The error wraps ErrNoService if certainly
-// nothing ran.
+// run runs a command as a service and waits for its end. The error wraps ErrNoService if the
+// command certainly did not start.
 func (s *Services) run(ctx context.Context, cmd *exec.Cmd) error {
 	starting, cancel := context.WithTimeout(ctx, serviceWithin)
 	defer cancel()
@@ -76,8 +76,8 @@ func (s *Services) run(ctx context.Context, cmd *exec.Cmd) error {
 	}
 }
 
-// awaitCommand waits for the end of a service's main process. When ctx ends, it ends the process.
-// It returns the zero value if nothing is known about the end.
+// awaitCommand waits for the end of a service's main process. It ends the process when ctx ends. It
+// returns the zero value if it does not know how the process ended.
 func (s *Services) awaitCommand(ctx context.Context, name string, patience time.Duration) systemd.Service {
 	changed := s.bus.Watch(name)
 	defer changed.Close()
@@ -86,7 +86,7 @@ func (s *Services) awaitCommand(ctx context.Context, name string, patience time.
 	late := ctx.Done()
 	var next <-chan time.Time
 	for {
-		// Bounded by itself; it must not end with ctx.
+		// The query has its own timeout and must not end with ctx.
 		now, err := s.bus.Service(context.WithoutCancel(ctx), name, false)
 		if err == nil && (now.ID == "" || now.ExecCode != 0 || now.Down() && !now.Queued) {
 			return now
@@ -111,7 +111,7 @@ func (s *Services) awaitCommand(ctx context.Context, name string, patience time.
 	}
 }
 
-// signalService signals a process if it is in the service, and no other process.
+// signalService sends a signal to a process, if the process belongs to the service.
 func signalService(pid int, name string, sig unix.Signal) {
 	if pid <= 0 {
 		return
@@ -119,11 +119,11 @@ func signalService(pid int, name string, sig unix.Signal) {
 
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return // it has ended
+		return // the process has ended
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing is written to a pidfd
+	defer unix.Close(fd) // nothing is written to a pidfd
 
 	if InService(pid, name) {
-		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // fails only if it has ended
+		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // fails only if the process has ended
 	}
 }

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// rescan is the pause between two queries, in case a signal of systemd was lost.
+	// rescan is the pause between two queries, in case a signal from systemd is lost.
 	rescan = 50 * time.Millisecond
-	// wordsWithin bounds a query to systemd about how a process ended.
+	// wordsWithin limits the duration of a query to systemd for how a process ended.
 	wordsWithin = 2 * time.Second
 )
 
 // AwaitEnd queries a service until systemd has also noticed the end of its process. It returns the
-// zero value if nothing is known.
+// zero value if it cannot learn how the process ended.
 func AwaitEnd(bus *systemd.Bus, name string, pid int) systemd.Service {
 	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
 	defer cancel()
@@ -58,7 +58,7 @@ func Ending(s systemd.Service) string {
 	case s.ExecCode == killed, s.ExecCode == dumped:
 		words = fmt.Sprintf("killed by signal %d (%s)", s.ExecStatus, unix.SignalName(unix.Signal(s.ExecStatus)))
 	default:
-		return "ended; how is unknown"
+		return "ended with an unknown status"
 	}
 
 	switch s.Result {

@@ -6,13 +6,13 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// TestEnding checks the description of each way in which a process of a service ends.
+// TestEnding checks the description of each way in which a service's process can end.
 func TestEnding(t *testing.T) {
 	for _, tt := range []struct {
 		code, status int
 		result, want string
 	}{
-		{0, 0, "success", "ended; how is unknown"},
+		{0, 0, "success", "ended with an unknown status"},
 		{1, 0, "success", "exited with status 0"},
 		{1, 3, "exit-code", "exited with status 3"},
 		{1, 203, "exit-code", "could not be executed (status 203)"},

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// launch is a command that is passed to a systemd service. Every user of the host can read the
-// properties of a service in systemd. The environment holds secrets, so it is passed separately: in
-// memory that only the two processes and systemd have open.
+// launch is a command that the agent passes to a systemd service. Every user of the host can read
+// the properties of a service, and the environment holds secrets. The command is therefore passed
+// in memory to which only the agent, systemd and the new process have access.
 type launch struct {
 	Path string
 	Argv []string
 	Env  []string
 }
 
-// pack writes a command to a file that exists only in memory.
+// pack writes a command to a memory file (memfd_create(2)).
 func (l launch) pack() (f *os.File, err error) {
 	fd, err := unix.MemfdCreate("volagent-launch", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -35,22 +35,23 @@ func (l launch) pack() (f *os.File, err error) {
 	}
 
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot hand the plugin its environment: %w", err), f.Close())
+		return nil, errors.Join(fmt.Errorf("cannot pass the plugin its environment: %w", err), f.Close())
 	}
 
 	return f, nil
 }
 
-// Launch replaces its process with the command that it reads from its standard input. It returns
-// only if that fails.
+// Launch replaces the current process with the command that it reads from standard input. It
+// returns only after a failure.
 func Launch() error {
 	var l launch
 	if err := gob.NewDecoder(os.Stdin).Decode(&l); err != nil {
-		return fmt.Errorf("cannot read what to run: only the agent starts this: %w", err)
+		return fmt.Errorf("cannot read the command to run: only the agent may start this program: %w", err)
 	}
-	// systemd keeps the file open while the service runs, and the file holds secrets.
+	// The file holds secrets, and systemd keeps it open while the service runs. So Launch empties
+	// it.
 	if err := unix.Ftruncate(unix.Stdin, 0); err != nil {
-		return fmt.Errorf("cannot clear what was read: %w", err)
+		return fmt.Errorf("cannot clear the command after reading it: %w", err)
 	}
 
 	null, err := os.Open(os.DevNull)
@@ -65,10 +66,10 @@ func Launch() error {
 	return StartError(l.Path, unix.Exec(l.Path, l.Argv, l.Env))
 }
 
-// launchOf converts a command to a launch.
+// launchOf converts an exec.Cmd to a launch.
 func launchOf(cmd *exec.Cmd) launch { return launch{Path: cmd.Path, Argv: cmd.Args, Env: cmd.Env} }
 
-// StartError returns the error for a command that could not be run.
+// StartError returns the error for a command that could not be executed.
 func StartError(path string, err error) error {
 	var perr *fs.PathError
 	if errors.As(err, &perr) {

@@ -10,13 +10,13 @@ import (
 
 // heard holds the pipes that carry a service's output to a command's writers.
 type heard struct {
-	out, errs *os.File // the write ends
+	out, errs *os.File // the write ends of the pipes
 	from      []*os.File
 	done      chan struct{}
 	readers   int
 }
 
-// listen makes the pipes; only one if both outputs have the same writer.
+// listen makes the pipes. If both outputs have the same writer, it makes only one.
 func listen(cmd *exec.Cmd) (*heard, error) {
 	h := &heard{done: make(chan struct{}, 2)}
 	var err error
@@ -37,25 +37,25 @@ func listen(cmd *exec.Cmd) (*heard, error) {
 func (h *heard) pipe(w io.Writer) (*os.File, error) {
 	r, to, err := os.Pipe()
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a pipe for a command's words: %w", err)
+		return nil, fmt.Errorf("cannot make a pipe for a command's output: %w", err)
 	}
 
 	h.from, h.readers = append(h.from, r), h.readers+1
 	go func() {
-		_, _ = io.Copy(w, r) // until the end, or until r is closed
-		r.Close()            //nolint:errcheck // it was only read
+		_, _ = io.Copy(w, r) // until the end of the output, or until r is closed
+		r.Close()            // the pipe was only read
 		h.done <- struct{}{}
 	}()
 
 	return to, nil
 }
 
-// close reads the pipes to their end. A child that keeps running may keep them open, so close waits
-// for patience at most. Afterwards nothing is written to the writers any more.
+// close reads the pipes to their end. A child that still runs may keep them open, so close waits
+// for at most patience. After it returns, nothing is written to the writers.
 func (h *heard) close(patience time.Duration) {
 	for _, f := range []*os.File{h.out, h.errs} {
 		if f != nil {
-			f.Close() //nolint:errcheck // nothing was written through it
+			f.Close() // the agent wrote nothing to the pipe
 		}
 	}
 
@@ -67,7 +67,7 @@ func (h *heard) close(patience time.Duration) {
 			h.readers--
 		case <-timeout:
 			for _, r := range h.from {
-				r.Close() //nolint:errcheck // its reader ends
+				r.Close() // makes the reading goroutine end
 			}
 			timeout = nil
 		}

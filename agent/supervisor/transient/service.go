@@ -1,7 +1,7 @@
-// Package transient runs processes as transient services of systemd, beside the agent's service.
-// Stopping, killing or upgrading the agent's service therefore does not affect them. The caller
-// chooses the name of a service. So the service can be found before its process is known, and no
-// other program can have made it.
+// Package transient runs processes as transient services of systemd, beside the agent's service. A
+// stop, kill or upgrade of the agent's service therefore does not affect them. The caller chooses
+// the name of a service. An agent can therefore find a service before it knows the pid, and no
+// other program can have made a service with this name.
 package transient
 
 import (
@@ -24,11 +24,12 @@ import (
 )
 
 const (
-	// pluginSlice contains the services. A shutdown does not stop this slice before the end. A
-	// slice made at run time would be stopped among the first, regardless of its properties, and
-	// its services with it.
+	// pluginSlice contains the services. During a shutdown, systemd stops this slice last. systemd
+	// would stop a slice that was made at run time, and its services, among the first units,
+	// regardless of its properties.
 	pluginSlice = "system.slice"
-	// serviceWithin bounds the start of a service, which only starts a process.
+	// serviceWithin limits how long the start of a service may take. The start only starts a
+	// process.
 	serviceWithin = 15 * time.Second
 )
 
@@ -36,17 +37,17 @@ const (
 // cannot execute (systemd.exec(5)).
 const ownStatus = 200
 
-// ErrNoService says that no service exists. Only then is a fork not a second start.
+// ErrNoService means that certainly no service exists. Only then is a fork no second start.
 var ErrNoService = errors.New("systemd does not run it as a service")
 
-// Services starts services and watches them.
+// Services starts services and monitors them.
 type Services struct {
 	bus  *systemd.Bus
 	argv []string
 	log  hclog.Logger
 }
 
-// New returns the services of a systemd. argv is the command line that runs Launch. Without argv, no
+// New returns a Services that uses bus. argv is the command line that runs Launch. Without argv, no
 // process runs as a service.
 func New(bus *systemd.Bus, argv []string, log hclog.Logger) *Services {
 	return &Services{bus: bus, argv: argv, log: log}
@@ -55,8 +56,8 @@ func New(bus *systemd.Bus, argv []string, log hclog.Logger) *Services {
 // Enabled reports whether processes run as services.
 func (s *Services) Enabled() bool { return len(s.argv) > 0 }
 
-// Start starts a command as a service, and returns its pid. The error wraps ErrNoService if certainly
-// no service exists. After any other error there may be one, which Find finds.
+// Start starts a command as a service, and returns its pid. The error wraps ErrNoService if
+// certainly no service exists. After any other error a service may exist, and Find finds it.
 func (s *Services) Start(ctx context.Context, name, description string, cmd *exec.Cmd) (pid int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, serviceWithin)
 	defer cancel()
@@ -67,7 +68,7 @@ func (s *Services) Start(ctx context.Context, name, description string, cmd *exe
 
 	log, ok := cmd.Stdout.(*os.File)
 	if !ok {
-		return 0, fmt.Errorf("%w: its output is no file", ErrNoService)
+		return 0, fmt.Errorf("%w: its output is not a file", ErrNoService)
 	}
 
 	result, err := s.start(ctx, cmd, systemd.Transient{Name: name, Description: description, Output: log})
@@ -83,19 +84,19 @@ func (s *Services) Start(ctx context.Context, name, description string, cmd *exe
 		s.Unref(name)
 		return 0, noService(result, now)
 	case now.MainPID == 0:
-		return now.ExecPID, nil // it has ended already
+		return now.ExecPID, nil // the process has already ended
 	default:
 		return now.MainPID, nil
 	}
 }
 
-// start passes a command to a new service, and returns the result of the start.
+// start passes a command to a new service, and returns systemd's result of the start.
 func (s *Services) start(ctx context.Context, cmd *exec.Cmd, t systemd.Transient) (result string, err error) {
 	mem, err := launchOf(cmd).pack()
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrNoService, err)
 	}
-	defer mem.Close() //nolint:errcheck // it is in memory
+	defer mem.Close() // the file is in memory
 
 	t.Slice, t.Argv, t.Stdin = pluginSlice, s.argv, mem
 	t.OOMScore, t.NoFile, t.Core = oomScore(), hardLimit(unix.RLIMIT_NOFILE), hardLimit(unix.RLIMIT_CORE)
@@ -106,7 +107,7 @@ func (s *Services) start(ctx context.Context, cmd *exec.Cmd, t systemd.Transient
 	case systemd.IsAnswer(err):
 		return "", fmt.Errorf("%w: %w", ErrNoService, err)
 	default:
-		return "", errors.Join(err, mem.Truncate(0)) // a late start finds nothing to run
+		return "", errors.Join(err, mem.Truncate(0)) // a late start then finds no command to run
 	}
 }
 
@@ -118,8 +119,7 @@ func noService(result string, s systemd.Service) error {
 	return fmt.Errorf("%w: systemd cannot start it: %s, %s", ErrNoService, result, Ending(s))
 }
 
-// reach connects to systemd. If that fails, systemd was not asked for anything, so no service
-// exists.
+// reach connects to systemd. If that fails, systemd got no request, so no service exists.
 func (s *Services) reach(ctx context.Context) error {
 	if _, err := s.bus.Connect(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoService, err)
@@ -127,7 +127,7 @@ func (s *Services) reach(ctx context.Context) error {
 	return nil
 }
 
-// oomScore returns the score of the agent itself: plugins are as important as the agent.
+// oomScore returns the agent's own OOM score, because plugins are as important as the agent.
 func oomScore() int {
 	data, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
@@ -142,8 +142,8 @@ func oomScore() int {
 	return score
 }
 
-// hardLimit returns the agent's own hard limit of a resource, to which a plugin may raise its
-// limit. It returns 0 if the limit is unknown.
+// hardLimit returns the agent's own hard limit of a resource. A plugin may raise its limit up to
+// that value. The result is 0 if the limit is unknown.
 func hardLimit(resource int) uint64 {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(resource, &limit); err != nil {
@@ -158,8 +158,8 @@ func InService(pid int, name string) bool {
 	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return path.Base(g.Path) == name })
 }
 
-// Find finds the process of a service that an agent was about to start when it died; 0 if there is
-// none. It waits for a service that has no process yet.
+// Find returns the pid of a service whose start an earlier agent did not finish, or 0 if there is
+// no such service. If the service has no process yet, Find waits for one.
 func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
 	if s.bus == nil || !s.Enabled() {
 		return 0, nil
@@ -169,7 +169,7 @@ func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
 	defer cancel()
 
 	if _, err := s.bus.Connect(ctx); err != nil {
-		return 0, nil // if systemd does not answer, it did not make a service either
+		return 0, nil // if systemd does not answer, it has not made a service either
 	}
 
 	changed := s.bus.Watch(name)
@@ -190,13 +190,13 @@ func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
 		case <-changed.C:
 		case <-time.After(rescan):
 		case <-ctx.Done():
-			return 0, fmt.Errorf("cannot tell whether the plugin was started: systemd is still at it: %w", ctx.Err())
+			return 0, fmt.Errorf("cannot tell whether the plugin was started: systemd has not finished the start: %w", ctx.Err())
 		}
 	}
 }
 
-// Keep makes systemd remember how the service of a process ends. It reports whether the process is
-// in that service and systemd remembers it.
+// Keep makes systemd remember how the service of a process ends. It returns true if the process is
+// in that service and systemd will remember.
 func (s *Services) Keep(ctx context.Context, pid int, name string) bool {
 	if s.bus == nil || !InService(pid, name) {
 		return false

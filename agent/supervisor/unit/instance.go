@@ -21,7 +21,7 @@ type instance struct {
 	name       string // the unit's name in the plugin's file
 	unit       string // the unit's real name, which may differ
 	invocation string
-	again      bool // systemd restarts the unit by itself; valid after Done
+	again      bool // systemd restarts the unit itself; valid after Done is closed
 }
 
 // Key implements runner.Instance.
@@ -32,10 +32,10 @@ func (u *instance) how(pid int) string {
 	s := transient.AwaitEnd(u.bus, u.unit, pid)
 	u.again = s.Restarting() || s.ExecPID != 0 && s.ExecPID != pid
 	switch {
-	case s.ExecPID != pid && u.again && s.Restarts > 0: // systemd only keeps how the latest process ended
-		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before it was asked how (%s says that)", u.name, ordinal(s.Restarts), suggest.Command("journalctl -u %s", u.name))
+	case s.ExecPID != pid && u.again && s.Restarts > 0: // systemd only stores how the latest process ended
+		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before the agent could read how it ended (to see that: %s)", u.name, ordinal(s.Restarts), suggest.Command("journalctl -u %s", u.name))
 	case s.ExecPID != pid:
-		return "ended; how is unknown"
+		return "ended with an unknown status"
 	}
 
 	words := transient.Ending(s)
@@ -49,8 +49,8 @@ func (u *instance) how(pid int) string {
 // Restarts implements runner.Instance.
 func (u *instance) Restarts() bool { return u.again }
 
-// Stop implements runner.Instance. systemd stops the unit, within the unit's own timeout, and therefore
-// does not restart it.
+// Stop implements runner.Instance. systemd stops the unit within the unit's own timeout, and does
+// not restart it after such a stop.
 func (u *instance) Stop(ctx context.Context, _ time.Duration) error {
 	if err := u.bus.Stop(ctx, u.unit); err != nil {
 		return err
@@ -63,13 +63,13 @@ func (u *instance) Stop(ctx context.Context, _ time.Duration) error {
 	}
 }
 
-// Release implements runner.Instance. The unit keeps running, unwatched.
+// Release implements runner.Instance. The unit keeps running without a monitor.
 func (u *instance) Release() error {
 	transient.Unref(u.bus, u.unit, u.log)
 	return u.Process.Release()
 }
 
-// ordinal returns 1st, 2nd and so on.
+// ordinal returns "1st", "2nd" and so on.
 func ordinal(n int) string {
 	switch {
 	case n%10 == 1 && n%100 != 11:

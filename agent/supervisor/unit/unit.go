@@ -1,4 +1,4 @@
-// Package unit runs plugins as units of systemd, which the operator wrote.
+// Package unit runs plugins as systemd units that the operator wrote.
 package unit
 
 import (
@@ -20,11 +20,12 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// askAgain is how often the agent asks about a unit that it waits for, in case a signal was lost.
+// askAgain is the interval at which the agent queries a unit that it waits for, in case a signal
+// from systemd is lost.
 const askAgain = 2 * time.Second
 
-// Runner runs the plugin as a systemd unit. systemd restarts the unit if it is configured to, and the
-// agent does not interfere. The agent starts a unit that systemd leaves down.
+// Runner runs the plugin as a systemd unit. If the unit's settings make systemd restart it, the
+// agent does not interfere. The agent starts a unit that systemd does not start.
 type Runner struct {
 	name     string
 	paths    part.Paths
@@ -44,11 +45,12 @@ func New(p runner.Part, bus *systemd.Bus) *Runner {
 }
 
 // Traits implements runner.Runner. When the host shuts down, systemd stops the units in its own
-// order. It would delay a stop by the agent until the requester of the shutdown has ended.
+// order. systemd would delay a stop that the agent requests until the agent itself has ended, so
+// the agent requests none.
 func (r *Runner) Traits() runner.Traits {
 	return runner.Traits{
 		Owned: true, Socket: r.paths.Socket, Log: r.journal,
-		// Only the unit's file can set the environment of the plugin.
+		// The agent cannot set the environment of a unit's plugin. Only the unit's file can.
 		Missing: fmt.Sprintf("; its file needs the line Environment=%s=unix://%s", pluginfile.VarEndpoint, r.paths.Socket),
 		Fix: runner.Fix{
 			Mounts: func(string, bool) string {
@@ -61,11 +63,11 @@ func (r *Runner) Traits() runner.Traits {
 	}
 }
 
-// Sweep implements runner.Runner. Quiet does the work.
+// Sweep implements runner.Runner. It does nothing, because Quiet does the work.
 func (r *Runner) Sweep(context.Context) (runner.Instance, error) { return nil, nil }
 
-// Quiet implements runner.Runner. It stops a unit that has no running process, but that systemd would
-// start again.
+// Quiet implements runner.Runner. It stops a unit that has no running process, but that systemd
+// would start again.
 func (r *Runner) Quiet(ctx context.Context) {
 	if r.bus == nil {
 		return
@@ -84,9 +86,9 @@ func (r *Runner) Quiet(ctx context.Context) {
 // Find implements runner.Runner.
 func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	if r.bus == nil {
-		return nil, nil // Start reports this
+		return nil, nil // Start reports this error
 	}
-	// A unit that was started at boot may wait for the directory.
+	// A unit that was started at boot may be waiting for the directory.
 	if err := r.paths.Make(); err != nil {
 		return nil, err
 	}
@@ -102,12 +104,12 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	}
 }
 
-// running reports whether a unit is up, and neither starting nor stopping.
+// running reports whether a unit is active, and neither starting nor stopping.
 func running(u systemd.Unit) bool {
 	return !u.Down() && u.Active != "activating" && u.Active != "deactivating"
 }
 
-// attach watches the main process of a running unit. It returns nil if that process has already
+// attach monitors the main process of a running unit. It returns nil if that process has already
 // ended.
 func (r *Runner) attach(ctx context.Context, s systemd.Service) (runner.Instance, error) {
 	st, err := proc.ReadStat(s.MainPID)
@@ -125,7 +127,7 @@ func (r *Runner) attach(ctx context.Context, s systemd.Service) (runner.Instance
 		return nil, err
 	}
 
-	// Asked again, now that the pidfd holds the process: it is still that of the unit.
+	// The pidfd is open now, so a second query shows whether the process still belongs to the unit.
 	now, err := r.bus.Service(ctx, r.name, false)
 	if err != nil || now.MainPID != s.MainPID || now.Invocation != s.Invocation {
 		return nil, errors.Join(err, u.Release())
@@ -134,7 +136,8 @@ func (r *Runner) attach(ctx context.Context, s systemd.Service) (runner.Instance
 	return u, nil
 }
 
-// Start implements runner.Runner. It waits for the unit to run, and starts it if systemd leaves it down.
+// Start implements runner.Runner. It waits until the unit runs. It starts a unit that systemd does
+// not start.
 func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	if r.bus == nil {
 		return nil, r.noSystemd(systemd.ErrNone)
@@ -188,7 +191,7 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	}
 }
 
-// startJob is a start that the agent requested from systemd.
+// startJob is a start of the unit that the agent requested from systemd.
 type startJob struct {
 	before string // the last invocation before the job
 	ended  chan struct{}
@@ -196,7 +199,7 @@ type startJob struct {
 	err    error
 }
 
-// demand asks systemd to start the unit.
+// demand requests from systemd that the unit is started.
 func (r *Runner) demand(ctx context.Context, before string) *startJob {
 	j := &startJob{before: before, ended: make(chan struct{})}
 	go func() {
@@ -215,7 +218,8 @@ func (j *startJob) over() bool {
 	}
 }
 
-// await waits until there may be news of the unit. It returns early with ctx.Err(), or with runner.ErrDue.
+// await waits until the state of the unit may have changed. It returns early with ctx.Err() or
+// runner.ErrDue.
 func (r *Runner) await(ctx context.Context, changed *systemd.Watch, job *startJob) error {
 	var ended <-chan struct{}
 	if job != nil && !job.over() {
@@ -225,19 +229,19 @@ func (r *Runner) await(ctx context.Context, changed *systemd.Watch, job *startJo
 	return runner.Wait(ctx, r.progress, askAgain, changed.C, ended)
 }
 
-// clearSocket frees the path for a new socket, while no process of the unit runs.
+// clearSocket makes the socket path free for a new socket, unless a process of the unit runs.
 func (r *Runner) clearSocket(ctx context.Context) error {
 	switch who, err := runner.Connect(ctx, r.paths.Socket); {
 	case err == nil:
-		return fmt.Errorf("cannot start %s: somebody else (pid %d) answers on its socket %s", r.name, who.PID, r.paths.Socket)
+		return fmt.Errorf("cannot start %s: another process (pid %d) answers on its socket %s", r.name, who.PID, r.paths.Socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return runner.UnlinkSocket(r.paths.Socket)
 	default:
-		return nil // nothing is there, or the plugin reports the problem itself
+		return nil // there is no socket, or the plugin reports the problem itself
 	}
 }
 
-// The functions below describe the problem of a unit and its fix.
+// Each function below describes a problem of a unit and its fix.
 
 func (r *Runner) noSystemd(err error) error {
 	return fmt.Errorf("%w: cannot run unit %s: %w; use exec, container or socket", runner.ErrRefused, r.name, err)
@@ -246,7 +250,7 @@ func (r *Runner) noSystemd(err error) error {
 func (r *Runner) unusable(s systemd.Service) error {
 	switch s.Load {
 	case "not-found":
-		return fmt.Errorf("systemd knows no unit %s; when its file is there: %s", r.name, suggest.Command("systemctl daemon-reload"))
+		return fmt.Errorf("systemd has no unit %s; install its file, then: %s", r.name, suggest.Command("systemctl daemon-reload"))
 	case "masked":
 		return fmt.Errorf("unit %s is masked; to allow it: %s", r.name, suggest.Command("systemctl unmask %s", r.name))
 	default:
@@ -263,8 +267,8 @@ func (r *Runner) notStarted(s systemd.Service, j *startJob) error {
 	switch {
 	case j.err != nil:
 		return j.err
-	// A unit that failed earlier keeps that result. Then the unchanged invocation shows that
-	// systemd did not start it.
+	// A unit that failed earlier keeps its old result. If the invocation has not changed either,
+	// systemd did not start the unit.
 	case s.Result == "start-limit-hit", s.Active == "failed" && j.result == "failed" && j.before != "" && s.Invocation == j.before:
 		return fmt.Errorf("systemd does not start unit %s, since it was started too often (start-limit-hit); to have it started: %s", r.name, suggest.Command("systemctl reset-failed %s", r.name))
 	case s.Type == "oneshot" && s.Result == "success" && j.result == systemd.JobDone:
