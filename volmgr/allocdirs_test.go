@@ -15,17 +15,17 @@ import (
 )
 
 // plugin answers OK to all calls. It calls the function of the test for a publish.
-type plugin struct {
+type fakePlugin struct {
 	volmgr.Plugin
 	publish func(target string)
 }
 
-func (p plugin) NodePublish(_ context.Context, r call.NodePublishRequest) error {
+func (p fakePlugin) NodePublish(_ context.Context, r call.NodePublishRequest) error {
 	p.publish(r.TargetPath)
 	return nil
 }
 
-func (p plugin) NodeUnpublish(_ context.Context, r call.NodeUnpublishRequest) error {
+func (p fakePlugin) NodeUnpublish(_ context.Context, r call.NodeUnpublishRequest) error {
 	if err := os.Remove(r.TargetPath); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -40,7 +40,7 @@ func TestAllocDirStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := t.TempDir()
-	var p plugin
+	var p fakePlugin
 	m := volmgr.New(volmgr.Options{
 		Root: root, Host: host,
 		Plugin:  func(volume.Volume, call.Method) (volmgr.Plugin, error) { return p, nil },

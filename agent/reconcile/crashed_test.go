@@ -15,7 +15,7 @@ import (
 )
 
 // crashed returns a queue for the records rs, as an agent starts it after a crash.
-func crashed(rs []volume.Record, p *plugin, begun ...string) *reconcile.Queue {
+func crashed(rs []volume.Record, p *fakePlugin, begun ...string) *reconcile.Queue {
 	store := &memory{}
 	for _, r := range rs {
 		store.put(r)
@@ -64,7 +64,7 @@ func TestChangeAfterCrash(t *testing.T) {
 			},
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				p := &plugin{v: volume.PluginView{Known: true, Ready: true, Incarnation: 1, CallTimeout: time.Second, ControllerTimeout: limit}}
+				p := &fakePlugin{v: volume.PluginView{Known: true, Ready: true, Incarnation: 1, CallTimeout: time.Second, ControllerTimeout: limit}}
 				q := crashed(records, p, "snapshot")
 				began, at := time.Now(), time.Duration(-1)
 				if err := call(t.Context(), q, func() error { at = time.Since(began); return nil }); err != nil {
@@ -88,7 +88,7 @@ func TestChangeAfterCrash(t *testing.T) {
 func TestChangeAfterRestartOfPlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Provision: volume.Provisioning}}
-		p := &plugin{v: volume.PluginView{Known: true, Ready: true, Incarnation: 1, ControllerTimeout: time.Hour}}
+		p := &fakePlugin{v: volume.PluginView{Known: true, Ready: true, Incarnation: 1, ControllerTimeout: time.Hour}}
 		q := crashed([]volume.Record{r}, p)
 		short, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -107,7 +107,7 @@ func TestChangeAfterRestartOfPlugin(t *testing.T) {
 // TestChangeBlockedByDebt checks that Change is refused while calls are pending after a forced
 // deregister.
 func TestChangeBlockedByDebt(t *testing.T) {
-	p := &plugin{v: volume.PluginView{Known: true, Ready: true, Incarnation: 1}}
+	p := &fakePlugin{v: volume.PluginView{Known: true, Ready: true, Incarnation: 1}}
 	q := crashed([]volume.Record{{Volume: volume.Volume{ID: "owed", PluginID: "p", ExternalID: "x"}}}, p)
 	err := q.Change(t.Context(), "owed", func() error { t.Error("it is made"); return nil })
 	if !errors.Is(err, volume.ErrRefused) {

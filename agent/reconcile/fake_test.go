@@ -86,18 +86,18 @@ func (m *memory) drop(id string) {
 }
 
 // plugin is the plugin of all volumes.
-type plugin struct {
+type fakePlugin struct {
 	mu sync.Mutex
 	v  volume.PluginView
 }
 
-func (p *plugin) View(string) volume.PluginView {
+func (p *fakePlugin) View(string) volume.PluginView {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.v
 }
 
-func (p *plugin) set(change func(*volume.PluginView)) {
+func (p *fakePlugin) set(change func(*volume.PluginView)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.v)
@@ -200,7 +200,7 @@ func (h *host) did() []string {
 type setup struct {
 	*reconcile.Queue
 	store  *memory
-	plugin *plugin
+	plugin *fakePlugin
 	host   *host
 
 	mu     sync.Mutex
@@ -212,7 +212,7 @@ func newSetup(t *testing.T, ids ...string) *setup {
 	t.Helper()
 	s := &setup{
 		store:  &memory{},
-		plugin: &plugin{v: volume.PluginView{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: time.Second}},
+		plugin: &fakePlugin{v: volume.PluginView{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: time.Second}},
 		host:   &host{mounts: map[string]volume.MountIdentity{}, running: map[string]int{}},
 	}
 	for _, id := range ids {

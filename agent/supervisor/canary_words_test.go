@@ -13,7 +13,7 @@ import (
 // The text has the consequence, and a fix that fits the plugin's runner.
 func TestWordsForApart(t *testing.T) {
 	fix := func(def *volume.PluginDefinition) runner.Fix {
-		return newRunner(&plugin{env: newEnv(Options{})}, def).Traits().Fix
+		return newRunner(&supervised{env: newEnv(Options{})}, def).Traits().Fix
 	}
 	const root = "/var/lib/volagent/csi/nfs"
 	for name, tt := range map[string]struct {

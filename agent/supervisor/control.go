@@ -96,7 +96,7 @@ func (s *requests) end(id string, force bool, verb, flag string, only []part.Onl
 // because a needless block makes every volume check its plugin again. The second check runs while
 // new calls are blocked, because in between a volume may have started to use the plugin, or another
 // controller may have ended.
-func (s *requests) ifSpare(parts []*plugin, verb, flag string, only []part.Only, take func()) error {
+func (s *requests) ifSpare(parts []*supervised, verb, flag string, only []part.Only, take func()) error {
 	if err := s.spare(parts, verb, flag, only); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (s *requests) ifSpare(parts []*plugin, verb, flag string, only []part.Only,
 }
 
 // block adds n to the number of requests that block new calls to each part.
-func block(parts []*plugin, n int) {
+func block(parts []*supervised, n int) {
 	for _, p := range parts {
 		p.mu.Lock()
 		p.asking += n
@@ -135,7 +135,7 @@ func block(parts []*plugin, n int) {
 }
 
 // glancesOf returns the current state of the given parts of one plugin.
-func (s *requests) glancesOf(parts []*plugin) part.Whole {
+func (s *requests) glancesOf(parts []*supervised) part.Whole {
 	all := glances(parts)
 	for _, g := range all {
 		g.Several = len(s.of(g.ID)) > 1
@@ -144,7 +144,7 @@ func (s *requests) glancesOf(parts []*plugin) part.Whole {
 }
 
 // glance returns the current state of one part.
-func (s *requests) glance(p *plugin) *part.Glance { return s.glancesOf([]*plugin{p})[0] }
+func (s *requests) glance(p *supervised) *part.Glance { return s.glancesOf([]*supervised{p})[0] }
 
 // removed returns an error if the plugin is about to be removed, because the request would be lost.
 func removed(g *part.Glance) error {
@@ -162,7 +162,7 @@ func removed(g *part.Glance) error {
 
 // ours returns an error if this agent does not run the plugin, because the request is possible only
 // for a plugin that it runs.
-func ours(p *plugin, g *part.Glance, verb string) error {
+func ours(p *supervised, g *part.Glance, verb string) error {
 	if err := removed(g); err != nil {
 		return err
 	}
@@ -188,7 +188,7 @@ const named = 5
 
 // spare returns an error while volumes are in use through any of the parts. A part that was stopped
 // on purpose and has no instance can always be stopped again.
-func (s *requests) spare(parts []*plugin, verb, flag string, only []part.Only) error {
+func (s *requests) spare(parts []*supervised, verb, flag string, only []part.Only) error {
 	for _, p := range parts {
 		ids, g := p.needed(), s.glance(p)
 		if len(ids) == 0 || g.Settled.Halts() {
@@ -266,7 +266,7 @@ func (s *requests) await(ctx context.Context, id string, only []part.Only, ok fu
 			return volume.Errorf(volume.ErrNotFound, "plugin %q no longer exists: its file was removed, or it was deregistered", id).WithHint("volctl plugin list")
 		}
 
-		var late *plugin
+		var late *supervised
 		for i, g := range s.glancesOf(parts) {
 			done, err := ok(g)
 			if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // newRunner returns the runner for a definition: container, unit, socket or command.
-func newRunner(p *plugin, def *volume.PluginDefinition) runner.Runner {
+func newRunner(p *supervised, def *volume.PluginDefinition) runner.Runner {
 	opts := &p.opts
 	of := runner.Part{
 		ID: p.id, Slot: p.slot, Definition: def, Paths: p.paths, Values: p.paths.Values(p.id, opts.NodeID), Boot: p.boot, Logger: p.logger,
@@ -32,7 +32,7 @@ func newRunner(p *plugin, def *volume.PluginDefinition) runner.Runner {
 }
 
 // host gives a runner access to its part. It implements runner.Record and runner.Progress.
-type host struct{ p *plugin }
+type host struct{ p *supervised }
 
 // Process implements runner.Record.
 func (h host) Process() volume.PluginProcess { return h.p.record.get().Process }

@@ -13,7 +13,7 @@ import (
 
 // checker checks the identity of a plugin, and the namespaces in which it runs.
 type checker struct {
-	*plugin
+	*supervised
 	misnamed string   // the warning about the name of the plugin's driver; empty if there is none
 	warned   []string // all warnings that were already reported
 }
@@ -50,7 +50,7 @@ func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, i
 		return err
 	}
 
-	switch was, part := c.siblings.bind(c.plugin, info.Driver); {
+	switch was, part := c.siblings.bind(c.supervised, info.Driver); {
 	case part != "":
 		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts must have the same driver",
 			runner.ErrRefused, info.Driver, part, c.id, was)
@@ -72,7 +72,7 @@ func (c *checker) introduce(ctx context.Context, def *volume.PluginDefinition, i
 
 // askLimits asks the node part of a plugin again for the limits and the topology of this host,
 // because the controller reported that the host has no room for another volume.
-func askLimits(parts []*plugin) {
+func askLimits(parts []*supervised) {
 	for _, p := range parts {
 		has := p.record.get().Info.HasNode
 		p.mu.Lock()

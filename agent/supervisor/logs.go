@@ -34,7 +34,7 @@ func (s *logs) LogPath(id string) (string, error) {
 
 // source is a part whose log this agent can read.
 type source struct {
-	*plugin
+	*supervised
 	log pluginlog.Log
 }
 

@@ -25,7 +25,7 @@ func TestNamed(t *testing.T) {
 		{strings.Repeat("x", 64), true, false, true},
 	} {
 		e := newEnv(Options{HasVolumes: func(id string) bool { return id == "p" && tt.volumes }})
-		w := &checker{plugin: &plugin{env: e, id: "p"}}
+		w := &checker{supervised: &supervised{env: e, id: "p"}}
 		err := w.named(tt.driver)
 		if errors.Is(err, runner.ErrRefused) != tt.refused || (err != nil) != tt.refused {
 			t.Errorf("%q, volumes %t: %v", tt.driver, tt.volumes, err)

@@ -10,21 +10,21 @@ const (
 )
 
 // log returns the plugin's log, or nil if this agent cannot read the log.
-func (p *plugin) log() pluginlog.Log {
+func (p *supervised) log() pluginlog.Log {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.traits.Log
 }
 
 // hide returns the function that removes secrets from the plugin's output.
-func (p *plugin) hide() pluginlog.Scrub {
+func (p *supervised) hide() pluginlog.Scrub {
 	def, _ := p.definition()
 	return p.mask.hide(p.env, p.id, def)
 }
 
 // lastLog returns the last n lines of the log, or none if this agent cannot read the log. It logs a
 // read error and does not return it.
-func (p *plugin) lastLog(n int) []string {
+func (p *supervised) lastLog(n int) []string {
 	log := p.log()
 	if log == nil {
 		return nil
@@ -39,7 +39,7 @@ func (p *plugin) lastLog(n int) []string {
 }
 
 // freshen brings the logs of the given parts up to date.
-func freshen(parts []*plugin) {
+func freshen(parts []*supervised) {
 	for _, p := range parts {
 		if log := p.log(); log != nil {
 			log.Freshen(pluginlog.Patience)

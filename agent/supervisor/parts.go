@@ -24,8 +24,8 @@ type parts struct {
 	mu      sync.Mutex
 	run     context.Context // the context passed to start; nil before start
 	workers sync.WaitGroup
-	plugins map[string]*plugin             // by slot
-	byID    map[string][]*plugin           // the same parts, by plugin id
+	plugins map[string]*supervised         // by slot
+	byID    map[string][]*supervised       // the same parts, by plugin id
 	saved   map[string]volume.PluginRecord // by slot: the loaded records, and the records of parts that were removed
 	waiters map[string]chan struct{}       // by plugin
 	leaving map[string]chan struct{}       // by slot: closed when the worker of the removed part has ended
@@ -34,8 +34,8 @@ type parts struct {
 func newParts(e *env) *parts {
 	return &parts{
 		env:     e,
-		plugins: map[string]*plugin{},
-		byID:    map[string][]*plugin{},
+		plugins: map[string]*supervised{},
+		byID:    map[string][]*supervised{},
 		saved:   map[string]volume.PluginRecord{},
 		waiters: map[string]chan struct{}{},
 		leaving: map[string]chan struct{}{},
@@ -144,7 +144,7 @@ func (s *parts) start(ctx context.Context) error {
 }
 
 // drive starts a plugin's worker. The caller holds s.mu.
-func (s *parts) drive(p *plugin) {
+func (s *parts) drive(p *supervised) {
 	if s.run == nil || s.run.Err() != nil || s.ends.Load() != nil {
 		return
 	}
@@ -164,8 +164,8 @@ func (s *parts) drive(p *plugin) {
 }
 
 // sorted returns all parts, sorted by slot. The caller holds s.mu.
-func (s *parts) sorted() []*plugin {
-	all := make([]*plugin, 0, len(s.plugins))
+func (s *parts) sorted() []*supervised {
+	all := make([]*supervised, 0, len(s.plugins))
 	for _, slot := range slices.Sorted(maps.Keys(s.plugins)) {
 		all = append(all, s.plugins[slot])
 	}
@@ -173,7 +173,7 @@ func (s *parts) sorted() []*plugin {
 }
 
 // driven returns all parts whose workers were started.
-func (s *parts) driven() []*plugin {
+func (s *parts) driven() []*supervised {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -184,7 +184,7 @@ func (s *parts) driven() []*plugin {
 }
 
 // all returns all parts, sorted by slot.
-func (s *parts) all() []*plugin {
+func (s *parts) all() []*supervised {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sorted()
@@ -198,7 +198,7 @@ func (s *parts) ids() []string {
 }
 
 // of implements siblings. It returns the parts sorted by slot, with the node part first.
-func (s *parts) of(id string) []*plugin {
+func (s *parts) of(id string) []*supervised {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byID[id]
@@ -207,14 +207,14 @@ func (s *parts) of(id string) []*plugin {
 // index updates the list of a plugin's parts. The caller holds s.mu. index makes a new slice,
 // because a caller may still use an old one.
 func (s *parts) index(id string) {
-	var all []*plugin
+	var all []*supervised
 	for _, p := range s.plugins {
 		if p.id == id {
 			all = append(all, p)
 		}
 	}
 
-	slices.SortFunc(all, func(a, b *plugin) int { return cmp.Compare(a.slot, b.slot) })
+	slices.SortFunc(all, func(a, b *supervised) int { return cmp.Compare(a.slot, b.slot) })
 	if s.byID[id] = all; len(all) == 0 {
 		delete(s.byID, id)
 	}
@@ -222,7 +222,7 @@ func (s *parts) index(id string) {
 
 // remove implements siblings. If the plugin's own slot is removed, its record keeps the plugin's
 // driver, version and capabilities. The record of an additional controller keeps none of them.
-func (s *parts) remove(p *plugin) bool {
+func (s *parts) remove(p *supervised) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -242,7 +242,7 @@ func (s *parts) remove(p *plugin) bool {
 }
 
 // notify implements siblings.
-func (s *parts) notify(p *plugin) {
+func (s *parts) notify(p *supervised) {
 	s.mu.Lock()
 	s.wakeWaiters(p.id)
 	for _, other := range s.byID[p.id] {
@@ -277,7 +277,7 @@ func (s *parts) wakeWaiters(id string) {
 // bind implements siblings. A part conflicts with the driver of another part, or with the driver
 // that it reported earlier itself. An additional controller may change its driver, because the
 // other parts determine the plugin's driver.
-func (s *parts) bind(p *plugin, driver string) (was, who string) {
+func (s *parts) bind(p *supervised, driver string) (was, who string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -327,13 +327,13 @@ func (s *parts) changed(id string) <-chan struct{} {
 
 // selected returns the parts of a plugin that match only. The error wraps volume.ErrNotFound if no
 // part matches.
-func (s *parts) selected(id string, only []part.Only) ([]*plugin, error) {
+func (s *parts) selected(id string, only []part.Only) ([]*supervised, error) {
 	all := s.of(id)
 	if len(all) == 0 {
 		return nil, unknown(id)
 	}
 
-	parts := slices.DeleteFunc(slices.Clone(all), func(p *plugin) bool {
+	parts := slices.DeleteFunc(slices.Clone(all), func(p *supervised) bool {
 		g := p.look()
 		return slices.ContainsFunc(only, func(o part.Only) bool { return !o.Includes(g.Kind, g.Instance()) })
 	})
@@ -359,7 +359,7 @@ func (s *parts) remembered(id string) volume.PluginInfo {
 }
 
 // glances returns the current state of each of the given parts of a plugin.
-func glances(parts []*plugin) part.Whole {
+func glances(parts []*supervised) part.Whole {
 	all, room := make(part.Whole, len(parts)), make([]part.Glance, len(parts))
 	for i, p := range parts {
 		room[i] = p.look()

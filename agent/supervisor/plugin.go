@@ -17,7 +17,7 @@ import (
 // plugin is one supervised part of a plugin; see package part. Most plugins have only one part. One
 // goroutine drives the part; its code is in worker.go. Other goroutines only read the part, or
 // change its desired state and wake that goroutine.
-type plugin struct {
+type supervised struct {
 	*env
 	siblings siblings
 
@@ -46,23 +46,23 @@ type plugin struct {
 // siblings gives one part access to the parts of all plugins.
 type siblings interface {
 	// of returns the parts of a plugin.
-	of(id string) []*plugin
+	of(id string) []*supervised
 	// notify reports a change of a part's state. It also wakes the other parts of the plugin,
 	// because their changed files may wait for this part.
-	notify(p *plugin)
+	notify(p *supervised)
 	// remove removes a part whose file was removed. It returns false if the file exists again.
-	remove(p *plugin) bool
+	remove(p *supervised) bool
 	// bind checks driver against the drivers of the plugin's parts. If there is a conflict, it
 	// returns the conflicting driver and the name of the other part that has it. If not, it returns
 	// an empty driver and records driver for the part.
-	bind(p *plugin, driver string) (was, who string)
+	bind(p *supervised, driver string) (was, who string)
 }
 
 // newPlugin makes a part from the definition in its file and from its stored record. A part that
 // was in use keeps its stored definition until the change may come into force.
-func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec volume.PluginRecord) *plugin {
+func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec volume.PluginRecord) *supervised {
 	paths := e.dirs.Paths(w.ID, slot)
-	p := &plugin{
+	p := &supervised{
 		env: e, siblings: group, id: w.ID, slot: slot, logger: e.log.With("plugin", slot),
 		paths: paths, output: pluginlog.NewCopy(paths.Log), record: newRecord(e.opts.Store, w.ID, slot, rec), mask: &mask{},
 		wake: make(chan struct{}, 1), over: make(chan struct{}),
@@ -81,7 +81,7 @@ func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec volu
 
 // propose stores the definition that the files now contain as the wanted one. A zero Want means
 // that the file was removed.
-func (p *plugin) propose(w definitions.Want) {
+func (p *supervised) propose(w definitions.Want) {
 	p.mu.Lock()
 	if w.Err != nil && p.actual.Definition != nil {
 		p.logger.Warn("cannot use the plugin's file", "error", w.Err)
@@ -96,7 +96,7 @@ func (p *plugin) propose(w definitions.Want) {
 }
 
 // define puts a definition into force. The caller holds p.mu.
-func (p *plugin) define(def *volume.PluginDefinition) {
+func (p *supervised) define(def *volume.PluginDefinition) {
 	if def != nil && !def.Equal(p.actual.Definition) {
 		p.run = newRunner(p, def)
 		p.traits = p.run.Traits()
@@ -105,7 +105,7 @@ func (p *plugin) define(def *volume.PluginDefinition) {
 }
 
 // change calls change to modify the desired state, and wakes the worker.
-func (p *plugin) change(change func(*part.Desired)) {
+func (p *supervised) change(change func(*part.Desired)) {
 	p.mu.Lock()
 	change(&p.desired)
 	p.mu.Unlock()
@@ -113,7 +113,7 @@ func (p *plugin) change(change func(*part.Desired)) {
 }
 
 // poke wakes the worker, which then reads the desired state again.
-func (p *plugin) poke() {
+func (p *supervised) poke() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
@@ -122,20 +122,20 @@ func (p *plugin) poke() {
 
 // changed logs a change of state and notifies waiters. The log level is Debug, because users read
 // about the change in the events, which suppress repetitions.
-func (p *plugin) changed(from part.State, now part.Status) {
+func (p *supervised) changed(from part.State, now part.Status) {
 	p.logger.Debug("plugin is "+string(now.State), "was", from, "reason", now.Reason, "restarts", now.Restarts)
 	p.siblings.notify(p)
 }
 
 // must logs an event that the state machine rejected. Such an event is a bug of the agent.
-func (p *plugin) must(err error) {
+func (p *supervised) must(err error) {
 	if err != nil {
 		p.logger.Error("impossible change of a plugin's state", "error", err)
 	}
 }
 
 // next returns the part's next step, given what is known about its use by volumes.
-func (p *plugin) next(use part.Use) part.Step {
+func (p *supervised) next(use part.Use) part.Step {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return part.Next(p.desired, p.actual, p.ends.Load() != nil, use)
@@ -144,7 +144,7 @@ func (p *plugin) next(use part.Use) part.Step {
 // due reports whether the worker must interrupt its work because the host shuts down or because the
 // part must switch. If due returns true because no volume is in use, new calls stay blocked until
 // the change is in force.
-func (p *plugin) due() bool {
+func (p *supervised) due() bool {
 	switch p.next(part.Unknown) {
 	case part.End, part.Switch:
 		return true
@@ -169,7 +169,7 @@ func (p *plugin) due() bool {
 
 // shut blocks new calls if no volume needs the part, and reports whether it did. Only one part at a
 // time does this. Otherwise two controllers could both stop because each relies on the other.
-func (p *plugin) shut() bool {
+func (p *supervised) shut() bool {
 	p.doors.Lock()
 	defer p.doors.Unlock()
 
@@ -182,7 +182,7 @@ func (p *plugin) shut() bool {
 	return false
 }
 
-func (p *plugin) setQuiet(quiet bool) {
+func (p *supervised) setQuiet(quiet bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.quiet = quiet
@@ -191,7 +191,7 @@ func (p *plugin) setQuiet(quiet bool) {
 // needed returns the ids of the volumes that prevent a stop of the part. The process of a node part
 // may provide the mounts of its volumes. A controller provides no mounts, so volumes need it only
 // while no other controller is ready.
-func (p *plugin) needed() []string {
+func (p *supervised) needed() []string {
 	ids := p.inUse(p.id)
 	if len(ids) == 0 || p.look().Kind != part.Controller {
 		return ids
@@ -207,12 +207,12 @@ func (p *plugin) needed() []string {
 }
 
 // holds reports whether the part's process may provide mounts.
-func (p *plugin) holds() bool {
+func (p *supervised) holds() bool {
 	return p.look().Kind != part.Controller && len(p.inUse(p.id)) > 0
 }
 
 // look returns the current state of the part.
-func (p *plugin) look() part.Glance {
+func (p *supervised) look() part.Glance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -231,14 +231,14 @@ func onRequest(id string) string {
 }
 
 // waits reports whether a changed definition is not in force yet.
-func (p *plugin) waits() bool {
+func (p *supervised) waits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.desired.Change != nil
 }
 
 // take clears a flag and reports whether it was set.
-func (p *plugin) take(flag *bool) bool {
+func (p *supervised) take(flag *bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -248,14 +248,14 @@ func (p *plugin) take(flag *bool) bool {
 }
 
 // runner returns the runner of the definition in use, or nil without a definition.
-func (p *plugin) runner() runner.Runner {
+func (p *supervised) runner() runner.Runner {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.run
 }
 
 // definition returns the definition in use and the fault of the plugin's file.
-func (p *plugin) definition() (*volume.PluginDefinition, error) {
+func (p *supervised) definition() (*volume.PluginDefinition, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.actual.Definition, p.desired.Fault
@@ -263,7 +263,7 @@ func (p *plugin) definition() (*volume.PluginDefinition, error) {
 
 // runs publishes the running instance, or nil if none runs. It reports whether inst differs from
 // the previous instance.
-func (p *plugin) runs(inst runner.Instance) (another bool) {
+func (p *supervised) runs(inst runner.Instance) (another bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -287,14 +287,14 @@ func (p *plugin) runs(inst runner.Instance) (another bool) {
 }
 
 // renew gives the running instance a new incarnation number.
-func (p *plugin) renew() {
+func (p *supervised) renew() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.actual.Incarnation = p.incarnations.Add(1)
 }
 
 // use publishes a client for callers, and returns the previous client.
-func (p *plugin) use(client *csiclient.Client) *csiclient.Client {
+func (p *supervised) use(client *csiclient.Client) *csiclient.Client {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 

@@ -27,7 +27,7 @@ type registrations struct {
 // volumes are in use through the plugin. It also returns an error for a plugin that a file defines.
 func (s *registrations) Deregister(ctx context.Context, id string, force bool) (gone func(context.Context) error, err error) {
 	var asked time.Time
-	var parts []*plugin
+	var parts []*supervised
 	err = s.Definitions.Deregister(id, func(g *definitions.Deregistration) error {
 		if err := s.deregisters(id, g.Any(), force, g.Files); err != nil {
 			return err
@@ -65,8 +65,8 @@ func (s *registrations) Deregister(ctx context.Context, id string, force bool) (
 
 // registeredParts returns the registered parts of a plugin. They include deregistered parts that
 // still run because volumes use them.
-func (s *registrations) registeredParts(id string) []*plugin {
-	return slices.DeleteFunc(slices.Clone(s.of(id)), func(p *plugin) bool {
+func (s *registrations) registeredParts(id string) []*supervised {
+	return slices.DeleteFunc(slices.Clone(s.of(id)), func(p *supervised) bool {
 		g := p.look()
 		return g.File != definitions.RunTime && !g.Leaves()
 	})
@@ -115,7 +115,7 @@ func (s *registrations) deregisters(id string, registered, force bool, files []d
 
 // unlessUsed calls do, which removes the given parts of a plugin, unless volumes in use need these
 // parts. It blocks new calls during the check, as ifSpare does.
-func (s *registrations) unlessUsed(id string, parts []*plugin, force bool, do func() error) error {
+func (s *registrations) unlessUsed(id string, parts []*supervised, force bool, do func() error) error {
 	used := func() error {
 		ids := s.needs(id, parts)
 		if force || len(ids) == 0 {
@@ -155,7 +155,7 @@ func (s *registrations) unlessUsed(id string, parts []*plugin, force bool, do fu
 
 // needs returns the ids of the volumes that need any of the parts. It returns all volumes in use
 // unless the parts are controllers and another controller is ready.
-func (s *registrations) needs(id string, parts []*plugin) []string {
+func (s *registrations) needs(id string, parts []*supervised) []string {
 	ids := s.inUse(id)
 	for _, p := range parts {
 		if g := p.look(); g.Kind != part.Controller {
@@ -212,7 +212,7 @@ func (s *registrations) used(g *part.Glance) bool {
 // awaitGone waits until a deregistered plugin has no running instance, and no record that would
 // start one. If a file also defines the plugin, or if it is the bundled driver, awaitGone waits
 // until the plugin is ready.
-func (s *registrations) awaitGone(ctx context.Context, p *plugin, asked time.Time) error {
+func (s *registrations) awaitGone(ctx context.Context, p *supervised, asked time.Time) error {
 	for {
 		changed := s.changed(p.id)
 		g := p.look()

@@ -90,7 +90,7 @@ func (s *statuses) Parts() []Status {
 }
 
 // whole returns the status of a plugin with the status of each part.
-func (s *statuses) whole(id string, parts []*plugin) Status {
+func (s *statuses) whole(id string, parts []*supervised) Status {
 	var own []Status
 	all := glances(parts)
 	var nodes, controllers Count
@@ -151,7 +151,7 @@ func each(words []string) string {
 }
 
 // brief returns the status of one part. It omits the last log lines, so it reads no file.
-func brief(p *plugin, g *part.Glance) Status {
+func brief(p *supervised, g *part.Glance) Status {
 	st := Status{
 		ID: g.ID, Type: g.Kind, Instance: g.Instance(), File: g.File,
 		State: g.Status.State, Reason: g.Status.Reason, Since: g.Status.Since, Next: g.Status.Next, Restarts: g.Status.Restarts,

@@ -32,7 +32,7 @@ func (s *tests) SaveScratch(ctx context.Context, id string, left *volume.Scratch
 		return unknown(id)
 	}
 
-	keeper := max(0, slices.IndexFunc(parts, func(p *plugin) bool { return p.record.get().Scratch != nil }))
+	keeper := max(0, slices.IndexFunc(parts, func(p *supervised) bool { return p.record.get().Scratch != nil }))
 	return parts[keeper].record.save(ctx, func(r *volume.PluginRecord) { r.Scratch = left })
 }
 
@@ -81,7 +81,7 @@ func (s *tests) Kill(id, own string) error {
 }
 
 // killed sends SIGKILL to the process, unless another process has replaced it.
-func killed(p *plugin, pid int, key string) error {
+func killed(p *supervised, pid int, key string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return fmt.Errorf("cannot kill process %d: %w", pid, err)

@@ -190,7 +190,7 @@ func (s *clients) answered(key subjectKey, g *part.Glance, err error) {
 }
 
 // unavailable returns the error for a service for which there is no client.
-func unavailable(parts []*plugin, all, those part.Whole, of string) error {
+func unavailable(parts []*supervised, all, those part.Whole, of string) error {
 	id := all[0].ID
 	if !all.Apart() {
 		return unavailablePart(parts[0], all[0])
@@ -219,7 +219,7 @@ func unavailable(parts []*plugin, all, those part.Whole, of string) error {
 }
 
 // unavailablePart returns the error for a plugin with one part that has no client.
-func unavailablePart(p *plugin, g *part.Glance) error {
+func unavailablePart(p *supervised, g *part.Glance) error {
 	v, msg := g.View, fmt.Sprintf("plugin %q is %s", p.id, g.Standing())
 	if v.Final {
 		return volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithRemedy(v.Remedy(p.id))

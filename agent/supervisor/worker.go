@@ -14,15 +14,15 @@ import (
 
 // worker drives one part of a plugin from its creation to its removal, in one goroutine.
 type worker struct {
-	*plugin
+	*supervised
 	checker *checker
 	inst    runner.Instance // the running instance; nil if there is none
 	falls   pauses
 }
 
 // drive drives a part until ctx ends. The part's instance keeps running afterwards.
-func drive(ctx context.Context, p *plugin) {
-	w := &worker{plugin: p, checker: &checker{plugin: p}, falls: pauses{Backoff: p.opts.Backoff}}
+func drive(ctx context.Context, p *supervised) {
+	w := &worker{supervised: p, checker: &checker{supervised: p}, falls: pauses{Backoff: p.opts.Backoff}}
 	defer w.release()
 
 	if run := p.runner(); run != nil {
@@ -143,7 +143,7 @@ func (w *worker) settle(plan part.Plan) {
 	w.desired.Settle(&w.actual, plan)
 	w.mu.Unlock()
 	if plan.Wish.Halts() {
-		w.siblings.notify(w.plugin)
+		w.siblings.notify(w.supervised)
 	}
 }
 
@@ -158,7 +158,7 @@ func (w *worker) sweep(ctx context.Context, run runner.Runner) {
 
 // adopt puts the pending definition into force. It returns false if the plugin was removed.
 func (w *worker) adopt(ctx context.Context) bool {
-	if w.siblings.remove(w.plugin) {
+	if w.siblings.remove(w.supervised) {
 		w.clear()
 		if rec := w.record.get(); rec.Definition == nil && !rec.Stopped {
 			return false // the part had only a bad file, and that file is gone
