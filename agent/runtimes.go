@@ -6,7 +6,7 @@ import (
 
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/dockervol"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // dockerLong and dockerShort are the times that docker waits for its volume plugins. The long one
@@ -19,7 +19,7 @@ const (
 // patience returns how long a request may take. It leaves the runtime time to receive the answer
 // before its own timeout.
 func patience(runtime string) dockervol.Patience {
-	if runtime == volume.RuntimePodman {
+	if runtime == plugin.RuntimePodman {
 		t := container.PluginTimeout()
 		t -= max(t/10, 500*time.Millisecond)
 		return dockervol.Patience{Long: t, Short: t}

@@ -3,6 +3,7 @@ package statedb
 import (
 	"time"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -82,6 +83,6 @@ func recordKey(r volume.Record) string { return r.Volume.ID }
 
 // registeredKey returns the key of a definition. Only the last component of the key may contain any
 // text.
-func registeredKey(d volume.PluginDefinition) string {
+func registeredKey(d plugin.PluginDefinition) string {
 	return d.ID + "\x00" + d.Type + "\x00" + d.Instance
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -52,7 +53,7 @@ func TestAllocDirStays(t *testing.T) {
 			Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}},
 			Claims: map[string]volume.Claim{"a": {Alloc: "a", Target: m.TargetPath("p", "a", id, false)}},
 		}
-		m.Do(t.Context(), r, volume.Action{Kind: k, Alloc: "a", Path: m.TargetPath("p", "a", id, false)}, volume.PluginView{})
+		m.Do(t.Context(), r, volume.Action{Kind: k, Alloc: "a", Path: m.TargetPath("p", "a", id, false)}, plugin.PluginView{})
 	}
 	dir := filepath.Dir(m.TargetPath("p", "a", "x", false))
 	p.publish = func(target string) {

@@ -9,6 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -48,12 +49,12 @@ func (l *lister) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (ca
 func TestAttachmentChecked(t *testing.T) {
 	here, nowhere := []string{"m", "n"}, []string{"m"}
 	late := []volume.Watch{{Attachment: true, Undo: true}}
-	get := volume.Caps{Attach: true, PublishedNodes: true, Get: true}
-	list := volume.Caps{Attach: true, PublishedNodes: true, List: true}
+	get := plugin.Caps{Attach: true, PublishedNodes: true, Get: true}
+	list := plugin.Caps{Attach: true, PublishedNodes: true, List: true}
 	for _, tt := range []struct {
 		name    string
 		kind    call.Method
-		caps    volume.Caps
+		caps    plugin.Caps
 		watches []volume.Watch
 		nodes   [][]string
 		asked   int // expected number of requests; 0 means at least two, -1 means none
@@ -66,7 +67,7 @@ func TestAttachmentChecked(t *testing.T) {
 		{"detached", call.ControllerUnpublish, get, late, [][]string{nowhere}, 1, true},
 		{"not detached", call.ControllerUnpublish, list, late, [][]string{here}, 0, false},
 		{"nothing may come late", call.ControllerPublish, get, nil, [][]string{nowhere}, -1, true},
-		{"the plugin does not tell", call.ControllerPublish, volume.Caps{Attach: true, Get: true}, late, [][]string{nowhere}, -1, true},
+		{"the plugin does not tell", call.ControllerPublish, plugin.Caps{Attach: true, Get: true}, late, [][]string{nowhere}, -1, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h, err := mount.New()
@@ -85,7 +86,7 @@ func TestAttachmentChecked(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			out := m.Do(ctx, r, volume.Action{Kind: tt.kind, NodeID: "n"}, volume.PluginView{Info: volume.PluginInfo{Caps: tt.caps}})
+			out := m.Do(ctx, r, volume.Action{Kind: tt.kind, NodeID: "n"}, plugin.PluginView{Info: plugin.PluginInfo{Caps: tt.caps}})
 			if (out.Err == nil) != tt.ok || !tt.ok && !strings.Contains(out.Err.Message, "the plugin answered OK") {
 				t.Errorf("the outcome is %+v", out)
 			}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -16,7 +17,7 @@ type Copy struct {
 	NodeID, DataDir, Boot string
 	Namespace             uint64
 	Records, Debts        []volume.Record
-	Plugins               map[string]volume.PluginInfo // by plugin
+	Plugins               map[string]plugin.PluginInfo // by plugin
 }
 
 // FromCopy is the part of an automatic copy that the agent adopts.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -160,7 +161,7 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimp
 }
 
 // Do performs one step of a record and returns its outcome.
-func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p volume.PluginView) volume.Outcome {
+func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.PluginView) volume.Outcome {
 	s := step{m: m, ctx: ctx, r: r, a: a, view: p}
 	switch a.Kind {
 	case call.ControllerPublish:
@@ -200,7 +201,7 @@ type step struct {
 	ctx  context.Context
 	r    volume.Record
 	a    volume.Action
-	view volume.PluginView
+	view plugin.PluginView
 }
 
 // outcome returns the outcome of a call to the plugin, or of a step of the agent itself.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -23,7 +24,7 @@ type registering struct {
 	err   error
 }
 
-func (p *registering) View(string) volume.PluginView { return volume.PluginView{} }
+func (p *registering) View(string) plugin.PluginView { return plugin.PluginView{} }
 
 func (p *registering) RegisterPlugin(_ context.Context, name string, text []byte, wait time.Duration) (string, string, error) {
 	p.asked = fmt.Sprintf("register %s %d %s", name, len(text), wait)

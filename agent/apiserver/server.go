@@ -19,6 +19,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -72,7 +73,7 @@ type Queue interface {
 // implementation knows both the domain and the API.
 type Plugins interface {
 	List() []api.Plugin
-	View(id string) volume.PluginView
+	View(id string) plugin.PluginView
 	Get(id string) (api.Plugin, bool)
 	Changed(id string) <-chan struct{}
 

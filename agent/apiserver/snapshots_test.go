@@ -13,6 +13,7 @@ import (
 
 	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -26,8 +27,8 @@ type album struct {
 
 func (a *album) Volume(string) (volume.Record, bool) { return volume.Record{}, false }
 func (a *album) Tail(string, int) []string           { return nil }
-func (a *album) View(string) volume.PluginView {
-	return volume.PluginView{Info: volume.PluginInfo{Driver: "d"}}
+func (a *album) View(string) plugin.PluginView {
+	return plugin.PluginView{Info: plugin.PluginInfo{Driver: "d"}}
 }
 func (a *album) note(format string, args ...any) error {
 	a.asked = fmt.Sprintf(format, args...)

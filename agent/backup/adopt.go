@@ -14,6 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -119,7 +120,7 @@ func (re *recovery) origins() (all []origin) {
 // copy returns the automatic copy in the form that is compared with the mount table.
 func (re *recovery) copy() volmgr.Copy {
 	node := re.from.Node()
-	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes(), Plugins: map[string]volume.PluginInfo{}}
+	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes(), Plugins: map[string]plugin.PluginInfo{}}
 	for _, p := range statedb.Plugins.All(re.from) {
 		if info := c.Plugins[p.Of()]; !info.Caps.Attach {
 			c.Plugins[p.Of()] = p.Info
@@ -194,7 +195,7 @@ func (re *recovery) fillRest(tx *statedb.Tx) {
 	}
 	for _, p := range statedb.Plugins.All(re.from) {
 		if p.Plugin == "" { // further parts are identified by their process, which is not restored
-			p.Process, p.Definition = volume.PluginProcess{}, nil
+			p.Process, p.Definition = plugin.PluginProcess{}, nil
 			statedb.Plugins.Put(tx, p)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -34,7 +35,7 @@ func (w *world) Freed()          { w.freed++ }
 // plugins knows one plugin, p.
 type plugins struct{}
 
-func (plugins) View(id string) volume.PluginView { return volume.PluginView{Known: id == "p"} }
+func (plugins) View(id string) plugin.PluginView { return plugin.PluginView{Known: id == "p"} }
 func (plugins) Restored() error                  { return nil }
 
 // owners are all alive.

@@ -15,13 +15,14 @@ import (
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Plugins knows the plugins of this host.
 type Plugins interface {
-	View(pluginID string) volume.PluginView
+	View(pluginID string) plugin.PluginView
 	// Restored makes the supervisor read the registered plugins again.
 	Restored() error
 }
@@ -104,7 +105,7 @@ type restoring struct {
 	from   statedb.Restorable
 	why    string              // why only registrations are restored; empty if mounts are, too
 	notes  map[string][]string // by volume: hints for the operator
-	others []volume.PluginDefinition
+	others []plugin.PluginDefinition
 
 	tx      *statedb.Tx
 	at      time.Time
@@ -291,7 +292,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 	return now, []string{words + ": " + why}
 }
 
-func (re *restoring) plugin(d volume.PluginDefinition) {
+func (re *restoring) plugin(d plugin.PluginDefinition) {
 	id := strings.TrimSuffix(strings.Join([]string{d.ID, d.Type, d.Instance}, "/"), "//")
 	if re.plugins[d.ID] {
 		statedb.Registered.Put(re.tx, d)
@@ -396,7 +397,7 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 	}
 
 	v = v.Without(func(ref volume.RuntimeRef) bool { return r.Claims[ref.Alloc].Owner != v.Owner() })
-	shared := v.Runtime == volume.RuntimeDocker && v.Claimed(v.Runtime) // podman uses one id for all containers
+	shared := v.Runtime == plugin.RuntimeDocker && v.Claimed(v.Runtime) // podman uses one id for all containers
 	if shared && re.from.Node().Boot == re.s.Node.Boot {
 		v = v.Mounting(sinceBackup, "", re.at)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -30,7 +31,7 @@ func caller(p peer.Peer) (Caller, error) {
 		return Caller{}, volume.Errorf(volume.ErrRefused, "uid %d may not use volumes of volagent; only root's docker and podman may", p.UID).
 			WithHint("run podman as root; rootless podman can use a directory at which a volume is mounted")
 	case p.PID <= 0:
-		return Caller{Runtime: volume.RuntimeDocker}, nil
+		return Caller{Runtime: plugin.RuntimeDocker}, nil
 	}
 
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
@@ -62,7 +63,7 @@ func processOf(pid int) string {
 func runtimeOf(exe string) string {
 	name := strings.TrimSuffix(filepath.Base(exe), " (deleted)") // the kernel adds this suffix after an upgrade of the program
 	if strings.HasPrefix(name, "podman") {
-		return volume.RuntimePodman
+		return plugin.RuntimePodman
 	}
-	return volume.RuntimeDocker
+	return plugin.RuntimeDocker
 }

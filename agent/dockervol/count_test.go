@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // TestMountsAreCounted checks the calls of "docker cp". It sends a second Mount for the id of a
@@ -62,7 +62,7 @@ func TestDockerStartedAgain(t *testing.T) {
 	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "web")
 	w.mounted(s, "data", "web")
-	next := Caller{Runtime: volume.RuntimeDocker, Process: "the next dockerd"}
+	next := Caller{Runtime: plugin.RuntimeDocker, Process: "the next dockerd"}
 	if _, err := s.Mount(t.Context(), next, "data", "web"); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -28,7 +29,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	if err != nil {
 		return err
 	}
-	if o.excl && runtime == volume.RuntimePodman {
+	if o.excl && runtime == plugin.RuntimePodman {
 		return volume.Errorf(volume.ErrInvalid, "exclusive is not possible with %s, which mounts a volume once for all its containers", runtime).
 			WithHint("leave it out, or use one volume for each container")
 	}
@@ -44,7 +45,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	if err != nil {
 		return err
 	}
-	if created && runtime == volume.RuntimeDocker {
+	if created && runtime == plugin.RuntimeDocker {
 		// Give the root directory of the volume to root in the containers, as docker does for its
 		// own volumes. Podman changes the owner itself if its user asks for that.
 		want.Own = want.Own.WithDefault(s.Remapped(from.PID))

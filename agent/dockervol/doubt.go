@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -45,7 +46,7 @@ func newDoubt(v volume.RuntimeVolume, alloc string) Doubt {
 func (d Doubt) heldBy(holders []string, returned bool) Doubt {
 	switch {
 	case returned:
-	case d.Runtime == volume.RuntimePodman:
+	case d.Runtime == plugin.RuntimePodman:
 		d.Leaked = 0
 	default:
 		d.Leaked = max(d.Of-len(holders), 0)

@@ -13,13 +13,14 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // docker and podman are the runtimes, each with one process.
 var (
-	docker = Caller{Runtime: volume.RuntimeDocker, Process: "dockerd"}
-	podman = Caller{Runtime: volume.RuntimePodman}
+	docker = Caller{Runtime: plugin.RuntimeDocker, Process: "dockerd"}
+	podman = Caller{Runtime: plugin.RuntimePodman}
 )
 
 // world fakes everything that the service needs: the store, claims that mount at once, a plugin,
@@ -225,7 +226,7 @@ func (w *world) Delete(_ context.Context, id, confirm string) error {
 	return nil
 }
 
-func (w *world) View(string) volume.PluginView { return volume.PluginView{Known: true, State: "ready"} }
+func (w *world) View(string) plugin.PluginView { return plugin.PluginView{Known: true, State: "ready"} }
 
 func (w *world) Using(context.Context, string, string) ([]string, error) {
 	if w.asking != nil {

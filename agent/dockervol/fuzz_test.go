@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -36,7 +37,7 @@ func FuzzOptions(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v := o.named(volume.RuntimeDocker, "data")
+		v := o.named(plugin.RuntimeDocker, "data")
 		switch {
 		case o.plugin != "" && o.volume != "", o.plugin == "" && len(o.making) > 0, o.own.Check() != nil, o.size < 0:
 			t.Errorf("%q is %+v", in, o)

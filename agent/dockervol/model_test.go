@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -77,7 +78,7 @@ type run struct {
 func newRun(t *testing.T, from state) *run {
 	w, _ := newWorld(t, "data")
 	r := &run{t: t, w: w, state: from}
-	v := volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "data", VolumeID: "data", CreatedAt: w.clock}
+	v := volume.RuntimeVolume{Runtime: plugin.RuntimeDocker, Name: "data", VolumeID: "data", CreatedAt: w.clock}
 	for _, ref := range from.refs {
 		if ref.ID != "" {
 			v.Refs = append(v.Refs, ref)
@@ -129,7 +130,7 @@ func (r *run) call(e event, do func(from Caller) error) bool {
 		r.w.mount = func(context.Context) error { return errors.New("storage is down") }
 	}
 	defer func() { r.w.mount = nil }()
-	from := Caller{Runtime: volume.RuntimeDocker, Process: fmt.Sprint("dockerd ", r.docker.process)}
+	from := Caller{Runtime: plugin.RuntimeDocker, Process: fmt.Sprint("dockerd ", r.docker.process)}
 	r.steps = e.kill
 	err := func() (err error) {
 		defer func() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -60,7 +61,7 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVolume, id string, turn uint64, stopping bool) error {
 	uncount := func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		// Podman's Mounts are not counted: a later Mount for the same id replaces the earlier one.
-		if from.Runtime == volume.RuntimePodman && s.heard(v.Key(), id).turn != turn {
+		if from.Runtime == plugin.RuntimePodman && s.heard(v.Key(), id).turn != turn {
 			return v
 		}
 		return v.Unmounting(id, from.Process)

@@ -3,6 +3,7 @@ package dockervol
 import (
 	"context"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -85,7 +86,7 @@ func knownToo(tx Tx, v volume.RuntimeVolume) (other volume.RuntimeVolume, ok boo
 
 func inUse(v volume.RuntimeVolume) error {
 	who := volume.Containers(len(v.Refs)) + " (" + names(v.Refs) + ")"
-	if v.Runtime == volume.RuntimePodman {
+	if v.Runtime == plugin.RuntimePodman {
 		who = "its containers" // podman has one reference for all its containers
 	}
 	return volume.Errorf(volume.ErrRefused, "volume %q is in use by %s of %s", v.Name, who, v.Runtime).

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/peer"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // serving starts a server and returns a function that calls it over its socket.
@@ -148,8 +148,8 @@ func TestServerStops(t *testing.T) {
 // TestRuntimeOf checks that the program of the caller identifies the runtime.
 func TestRuntimeOf(t *testing.T) {
 	for exe, want := range map[string]string{
-		"/usr/bin/podman": volume.RuntimePodman, "/usr/bin/podman (deleted)": volume.RuntimePodman, "/opt/podman-5.1": volume.RuntimePodman,
-		"/usr/sbin/dockerd": volume.RuntimeDocker, "/usr/bin/curl": volume.RuntimeDocker, "": volume.RuntimeDocker,
+		"/usr/bin/podman": plugin.RuntimePodman, "/usr/bin/podman (deleted)": plugin.RuntimePodman, "/opt/podman-5.1": plugin.RuntimePodman,
+		"/usr/sbin/dockerd": plugin.RuntimeDocker, "/usr/bin/curl": plugin.RuntimeDocker, "": plugin.RuntimeDocker,
 	} {
 		if got := runtimeOf(exe); got != want {
 			t.Errorf("%q is %s, want %s", exe, got, want)
@@ -161,7 +161,7 @@ func TestRuntimeOf(t *testing.T) {
 		_, err := caller(p)
 		says(t, err, want)
 	}
-	if r, err := caller(peer.Peer{Known: true}); err != nil || r.Runtime != volume.RuntimeDocker {
+	if r, err := caller(peer.Peer{Known: true}); err != nil || r.Runtime != plugin.RuntimeDocker {
 		t.Errorf("one in another pid namespace is %+v, %v", r, err)
 	}
 	self := processOf(os.Getpid())

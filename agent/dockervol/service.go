@@ -42,6 +42,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -80,7 +81,7 @@ type Volumes interface {
 
 // Plugins returns the state of a plugin from memory.
 type Plugins interface {
-	View(pluginID string) volume.PluginView
+	View(pluginID string) plugin.PluginView
 }
 
 // Containers asks the runtimes about their containers.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -168,7 +169,7 @@ type Test struct {
 // Plugin is the current state of a plugin.
 type Plugin struct {
 	ID       string
-	View     volume.PluginView
+	View     plugin.PluginView
 	Since    time.Time
 	Runtime  string // the runtime of its container; empty if it runs in none
 	Units    []Unit // the units of a plugin that runs as units

@@ -10,6 +10,7 @@ import (
 
 	"github.com/volagent/volagent/agent/fstab"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -48,7 +49,7 @@ func mounted() Volume {
 			Claims: map[string]volume.Claim{"a": a, "b": b},
 		},
 		Observed: volume.Observed{
-			Boot: "boot", Plugin: volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{Caps: volume.Caps{Stage: true}}}, Staging: seen(identity(10)),
+			Boot: "boot", Plugin: plugin.PluginView{Known: true, Ready: true, State: "ready", Info: plugin.PluginInfo{Caps: plugin.Caps{Stage: true}}}, Staging: seen(identity(10)),
 			Targets: map[string]volume.Sight{"a": seen(a.Mount), "b": seen(b.Mount)}, Binds: map[string]volume.Sight{"b": seen(b.BoundMount)}, Watched: map[string]volume.Sight{},
 		},
 		Owners: map[string]volume.OwnerView{}, Blocks: map[string]Block{"7:0": {Name: "loop0", Backing: "/img"}}, Beneath: map[string]Contents{},
@@ -223,11 +224,11 @@ func TestRules(t *testing.T) {
 		}, nil, "", false},
 
 		"no plugin":           {func(p *Picture) { p.Plugins = nil }, []string{"plugin-unknown:p"}, "volctl plugin init p", false},
-		"down, in use":        {func(p *Picture) { p.Plugins[0].View = volume.PluginView{State: "backing-off", Reason: "it exited"} }, []string{"plugin-down:p"}, "backing off: it exited", false},
-		"stopped, in use":     {func(p *Picture) { p.Plugins[0].View = volume.PluginView{State: "stopped", Stopped: true} }, []string{"plugin-stopped:p"}, "volctl plugin start p", false},
-		"stopped, not needed": {func(p *Picture) { free(p); p.Plugins[0].View = volume.PluginView{State: "stopped", Stopped: true} }, nil, "", false},
-		"starting":            {func(p *Picture) { p.Plugins[0].View = volume.PluginView{State: "starting"} }, nil, "", false},
-		"starting again":      {func(p *Picture) { p.Plugins[0].View = volume.PluginView{State: "starting", Restarts: 3} }, []string{"plugin-down:p"}, "starting", false},
+		"down, in use":        {func(p *Picture) { p.Plugins[0].View = plugin.PluginView{State: "backing-off", Reason: "it exited"} }, []string{"plugin-down:p"}, "backing off: it exited", false},
+		"stopped, in use":     {func(p *Picture) { p.Plugins[0].View = plugin.PluginView{State: "stopped", Stopped: true} }, []string{"plugin-stopped:p"}, "volctl plugin start p", false},
+		"stopped, not needed": {func(p *Picture) { free(p); p.Plugins[0].View = plugin.PluginView{State: "stopped", Stopped: true} }, nil, "", false},
+		"starting":            {func(p *Picture) { p.Plugins[0].View = plugin.PluginView{State: "starting"} }, nil, "", false},
+		"starting again":      {func(p *Picture) { p.Plugins[0].View = plugin.PluginView{State: "starting", Restarts: 3} }, []string{"plugin-down:p"}, "starting", false},
 		"ready in part":       {func(p *Picture) { p.Plugins[0].View.Reason = "controller b is failed" }, []string{"plugin-down:p"}, "some parts", false},
 		"pending":             {func(p *Picture) { p.Plugins[0].Pending = "its file was removed" }, []string{"plugin-pending:p"}, "its file was removed", false},
 		"restarts":            {func(p *Picture) { p.Plugins[0].View.Restarts = 5 }, []string{"plugin-restarts:p"}, "5 times", false},

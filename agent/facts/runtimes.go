@@ -9,6 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/doctor"
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -30,7 +31,7 @@ func (c *collector) runtimes(ctx context.Context) doctor.Runtimes {
 
 	var wg sync.WaitGroup
 	var mu sync.Mutex
-	for _, name := range []string{volume.RuntimeDocker, volume.RuntimePodman} {
+	for _, name := range []string{plugin.RuntimeDocker, plugin.RuntimePodman} {
 		known := slices.ContainsFunc(out.Named, func(v volume.RuntimeVolume) bool { return v.Runtime == name })
 		runtime := container.New(name).With(c.o.Plugins.Outside)
 		unused := !known && !c.o.Serving

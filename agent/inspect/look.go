@@ -14,6 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -197,7 +198,7 @@ func (in *Report) unexplained(host *mount.Host, root string) error {
 
 // alive reports whether a recorded process still runs. It is not fooled by another process with the
 // same pid.
-func alive(p volume.PluginProcess, boot string) bool {
+func alive(p plugin.PluginProcess, boot string) bool {
 	if p.PID == 0 || p.Boot != boot {
 		return false
 	}

@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -31,20 +32,20 @@ const (
 const maxInFlight = 10000
 
 // defaults returns a definition with the default values of all optional keys.
-func defaults() *volume.PluginDefinition {
-	return &volume.PluginDefinition{
+func defaults() *plugin.PluginDefinition {
+	return &plugin.PluginDefinition{
 		ProbeInterval:     30 * time.Second,
 		ProbeTimeout:      csiclient.DefaultProbeTimeout,
 		StartTimeout:      30 * time.Second,
 		NodeTimeout:       csiclient.DefaultNodeTimeout,
 		ControllerTimeout: csiclient.DefaultControllerTimeout,
 		MaxInFlight:       csiclient.DefaultMaxInFlight,
-		OnChange:          volume.OnChangePending,
+		OnChange:          plugin.OnChangePending,
 	}
 }
 
 // Local returns the definition of the bundled plugin, which needs no plugin file.
-func Local() *volume.PluginDefinition {
+func Local() *plugin.PluginDefinition {
 	d := defaults()
 	d.ID, d.Builtin = LocalID, LocalID
 	return d
@@ -53,7 +54,7 @@ func Local() *volume.PluginDefinition {
 // Parse reads the text of a plugin file. Its errors contain the given file name, the line and the
 // key. With an error, Parse still returns the plugin's id if the file has a valid one. The caller
 // can then show the error under this id.
-func Parse(file string, data []byte) (id string, def *volume.PluginDefinition, err error) {
+func Parse(file string, data []byte) (id string, def *plugin.PluginDefinition, err error) {
 	r := reader{file: file}
 	root, err := r.document(data)
 	if err != nil {
@@ -97,7 +98,7 @@ func findID(root *yaml.Node) string {
 
 // topLevel returns the readers of the top-level keys of a plugin file. The readers store the key
 // that says how to run the plugin in runners.
-func (r reader) topLevel(d *volume.PluginDefinition, runners map[string]*yaml.Node) fields {
+func (r reader) topLevel(d *plugin.PluginDefinition, runners map[string]*yaml.Node) fields {
 	runner := func(name string, read func(*yaml.Node) error) func(*yaml.Node) error {
 		return func(n *yaml.Node) error {
 			runners[name] = n
@@ -136,7 +137,7 @@ func (r reader) topLevel(d *volume.PluginDefinition, runners map[string]*yaml.No
 
 			return nil
 		}),
-		"on_change": r.oneOf("on_change", &d.OnChange, volume.OnChangePending, volume.OnChangeRestart),
+		"on_change": r.oneOf("on_change", &d.OnChange, plugin.OnChangePending, plugin.OnChangeRestart),
 	}
 }
 
@@ -163,7 +164,7 @@ func (r reader) oneRunner(root *yaml.Node, runners map[string]*yaml.Node) error 
 	return r.errorf(last, "%s are given at once: %s", strings.Join(names, " and "), which)
 }
 
-func (r reader) socket(n *yaml.Node, d *volume.PluginDefinition) error {
+func (r reader) socket(n *yaml.Node, d *plugin.PluginDefinition) error {
 	s, err := r.scalar(n, "socket")
 	if err != nil {
 		return err

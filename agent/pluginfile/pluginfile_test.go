@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -44,9 +45,9 @@ max_in_flight: 6
 unmasked_secrets: [prefix]
 on_change: restart
 `))
-	want := &volume.PluginDefinition{
+	want := &plugin.PluginDefinition{
 		ID: "full", Type: "node", Instance: "b", File: "f.yaml",
-		Exec: &volume.PluginExec{Command: []string{"/bin/x", "--e=${CSI_ENDPOINT}", "7"}, Env: map[string]volume.EnvValue{
+		Exec: &plugin.PluginExec{Command: []string{"/bin/x", "--e=${CSI_ENDPOINT}", "7"}, Env: map[string]plugin.EnvValue{
 			"A": {Value: "${NODE_ID}"}, "PORT": {Value: "8080"}, "EMPTY": {}, "S": {Secret: &call.SecretRef{Credential: "c"}}}},
 		ProbeInterval: time.Second, ProbeTimeout: 2 * time.Second, StartTimeout: 3 * time.Second,
 		NodeTimeout: 4 * time.Second, ControllerTimeout: 5 * time.Second, MaxInFlight: 6, OnChange: "restart",
@@ -57,16 +58,16 @@ on_change: restart
 	}
 	// Omitted keys must get their default values.
 	_, got, err = Parse("f.yaml", []byte("id: x\ntype: \"\"\nsocket: unix:///run//x.sock\n"))
-	want = &volume.PluginDefinition{ID: "x", Socket: "/run/x.sock", ProbeInterval: 30 * time.Second, ProbeTimeout: 5 * time.Second,
+	want = &plugin.PluginDefinition{ID: "x", Socket: "/run/x.sock", ProbeInterval: 30 * time.Second, ProbeTimeout: 5 * time.Second,
 		StartTimeout: 30 * time.Second, NodeTimeout: 2 * time.Minute, ControllerTimeout: time.Minute, MaxInFlight: 32, OnChange: "pending"}
 	if err != nil || !got.Equal(want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	// Equal must notice each difference.
-	for name, edit := range map[string]func(*volume.PluginDefinition){
-		"interval": func(d *volume.PluginDefinition) { d.ProbeInterval++ },
-		"exec":     func(d *volume.PluginDefinition) { d.Exec = &volume.PluginExec{} },
-		"unmasked": func(d *volume.PluginDefinition) { d.UnmaskedSecrets = []string{"x"} },
+	for name, edit := range map[string]func(*plugin.PluginDefinition){
+		"interval": func(d *plugin.PluginDefinition) { d.ProbeInterval++ },
+		"exec":     func(d *plugin.PluginDefinition) { d.Exec = &plugin.PluginExec{} },
+		"unmasked": func(d *plugin.PluginDefinition) { d.UnmaskedSecrets = []string{"x"} },
 	} {
 		other := *want
 		edit(&other)

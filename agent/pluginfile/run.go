@@ -8,11 +8,11 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-func (r reader) exec(n *yaml.Node, d *volume.PluginDefinition) error {
-	e := &volume.PluginExec{}
+func (r reader) exec(n *yaml.Node, d *plugin.PluginDefinition) error {
+	e := &plugin.PluginExec{}
 	err := r.mapping(n, "exec", fields{
 		"command": r.list("command", "[/usr/bin/plugin, --flag]", &e.Command, checkVariables),
 		"env":     r.env(&e.Env),
@@ -32,22 +32,22 @@ func (r reader) exec(n *yaml.Node, d *volume.PluginDefinition) error {
 	return nil
 }
 
-func (r reader) container(n *yaml.Node, d *volume.PluginDefinition) error {
-	c := &volume.PluginContainer{Pull: volume.PullNever}
+func (r reader) container(n *yaml.Node, d *plugin.PluginDefinition) error {
+	c := &plugin.PluginContainer{Pull: plugin.PullNever}
 	err := r.mapping(n, "container", fields{
-		"runtime": r.oneOf("runtime", &c.Runtime, volume.RuntimePodman, volume.RuntimeDocker),
+		"runtime": r.oneOf("runtime", &c.Runtime, plugin.RuntimePodman, plugin.RuntimeDocker),
 		"image":   r.text("image", &c.Image),
 		"args":    r.list("args", "[--flag, --other-flag]", &c.Args, checkVariables),
 		"env":     r.env(&c.Env),
 		"mounts":  r.list("mounts", "[/etc/ceph:/etc/ceph:ro]", &c.Mounts, checkMount),
-		"pull":    r.oneOf("pull", &c.Pull, volume.PullNever, volume.PullMissing),
+		"pull":    r.oneOf("pull", &c.Pull, plugin.PullNever, plugin.PullMissing),
 	})
 
 	switch {
 	case err != nil:
 		return err
 	case c.Runtime == "":
-		return r.errorf(n, "container has no runtime; it can be %s or %s", volume.RuntimePodman, volume.RuntimeDocker)
+		return r.errorf(n, "container has no runtime; it can be %s or %s", plugin.RuntimePodman, plugin.RuntimeDocker)
 	case c.Image == "":
 		return r.errorf(n, "container has no image")
 	case strings.HasPrefix(c.Image, "-") || strings.ContainsFunc(c.Image, unicode.IsSpace):
@@ -83,7 +83,7 @@ const ownUnit = "volagent.service"
 
 // unit reads the name of a service. It refuses units of other types, because they run no process
 // that could be a plugin.
-func (r reader) unit(n *yaml.Node, d *volume.PluginDefinition) error {
+func (r reader) unit(n *yaml.Node, d *plugin.PluginDefinition) error {
 	name, err := r.scalar(n, "unit")
 	switch {
 	case err != nil:
@@ -130,9 +130,9 @@ func (r reader) list(key, example string, to *[]string, check func(string) error
 }
 
 // env returns a function that reads the environment variables of a plugin.
-func (r reader) env(to *map[string]volume.EnvValue) func(*yaml.Node) error {
+func (r reader) env(to *map[string]plugin.EnvValue) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
-		env := map[string]volume.EnvValue{}
+		env := map[string]plugin.EnvValue{}
 		*to = env
 		return r.pairs(n, "env", func(key, value *yaml.Node) error {
 			name := key.Value
@@ -151,7 +151,7 @@ func (r reader) env(to *map[string]volume.EnvValue) func(*yaml.Node) error {
 			}
 			if resolve(value).Kind == yaml.MappingNode {
 				ref, err := r.secretRef(resolve(value), name)
-				env[name] = volume.EnvValue{Secret: ref}
+				env[name] = plugin.EnvValue{Secret: ref}
 				return err
 			}
 
@@ -163,7 +163,7 @@ func (r reader) env(to *map[string]volume.EnvValue) func(*yaml.Node) error {
 				return r.errorf(value, "in %s: %s", name, err)
 			}
 
-			env[name] = volume.EnvValue{Value: s}
+			env[name] = plugin.EnvValue{Value: s}
 			return nil
 		})
 	}

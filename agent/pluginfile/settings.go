@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // The words that Settings and Differing show instead of the value of a plain variable. They never
@@ -20,7 +20,7 @@ const (
 // Settings returns a definition as plugin-file keys with their values, for users. It omits default
 // values. For a secret it shows the reference. For a plain variable it shows only that the variable
 // is set.
-func Settings(d *volume.PluginDefinition) map[string]string {
+func Settings(d *plugin.PluginDefinition) map[string]string {
 	out := map[string]string{}
 	set := func(key, value string) {
 		if value != "" {
@@ -39,7 +39,7 @@ func Settings(d *volume.PluginDefinition) map[string]string {
 		set("container.image", c.Image)
 		set("container.args", list(c.Args))
 		set("container.mounts", list(c.Mounts))
-		if c.Pull != volume.PullNever {
+		if c.Pull != plugin.PullNever {
 			set("container.pull", c.Pull)
 		}
 
@@ -91,7 +91,7 @@ func list(words []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-func envWords(v volume.EnvValue) string {
+func envWords(v plugin.EnvValue) string {
 	switch s := v.Secret; {
 	case s == nil:
 		return someText
@@ -106,7 +106,7 @@ func envWords(v volume.EnvValue) string {
 
 // Differing returns the Settings of b that differ from those of a. The value "-" stands for a
 // setting that only a has.
-func Differing(a, b *volume.PluginDefinition) map[string]string {
+func Differing(a, b *plugin.PluginDefinition) map[string]string {
 	was, now := Settings(a), Settings(b)
 	for name, v := range b.Env() {
 		if old, ok := a.Env()[name]; ok && v.Secret == nil && old.Secret == nil && v.Value != old.Value {

@@ -10,13 +10,14 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // byDocker reports whether docker runs a part of a plugin.
 func byDocker(part supervisor.Status) bool {
-	return part.Running["container.runtime"] == volume.RuntimeDocker
+	return part.Running["container.runtime"] == plugin.RuntimeDocker
 }
 
 // deadlock returns a warning for a plugin that docker runs and that docker needs for its own
@@ -29,7 +30,7 @@ func (p Set) deadlock(st supervisor.Status) string {
 
 	var names []string
 	for _, v := range statedb.RuntimeVolumes.All(p.Usage.Records) {
-		if r, ok := p.Usage.Records.Volume(v.VolumeID); ok && v.Runtime == volume.RuntimeDocker && r.Volume.PluginID == st.ID {
+		if r, ok := p.Usage.Records.Volume(v.VolumeID); ok && v.Runtime == plugin.RuntimeDocker && r.Volume.PluginID == st.ID {
 			names = append(names, v.Name)
 		}
 	}

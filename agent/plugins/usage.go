@@ -10,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -84,8 +85,8 @@ func (u Usage) KnownSecrets(pluginID string) (known []call.Secrets) {
 }
 
 // Scratches returns the volumes of running and interrupted tests, by plugin.
-func (u Usage) Scratches() map[string]*volume.Scratch {
-	all := map[string]*volume.Scratch{}
+func (u Usage) Scratches() map[string]*plugin.Scratch {
+	all := map[string]*plugin.Scratch{}
 	for _, p := range statedb.Plugins.All(u.Records) {
 		if p.Scratch != nil {
 			all[cmp.Or(p.Plugin, p.ID)] = p.Scratch

@@ -10,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -46,7 +47,7 @@ func TestUsage(t *testing.T) {
 		tx.PutVolume(mounted)
 		tx.PutVolume(volume.Record{Volume: volume.Volume{ID: "idle", PluginID: "q", Driver: "d", ExternalID: "e3"}})
 		statedb.Leftovers.Put(tx, statedb.LeftoverOf(left, time.Unix(1, 0)))
-		statedb.Plugins.Put(tx, volume.PluginRecord{ID: "tested", Scratch: &volume.Scratch{ID: "s"}})
+		statedb.Plugins.Put(tx, plugin.PluginRecord{ID: "tested", Scratch: &plugin.Scratch{ID: "s"}})
 	})
 
 	if got := u.InUse("p"); !slices.Equal(got, []string{"left", "mounted"}) {
@@ -68,7 +69,7 @@ func TestUsage(t *testing.T) {
 func TestDeadlock(t *testing.T) {
 	u := stored(t, func(tx *statedb.Tx) {
 		tx.PutVolume(volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Driver: "d", ExternalID: "e"}})
-		statedb.RuntimeVolumes.Put(tx, volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "data", VolumeID: "v"})
+		statedb.RuntimeVolumes.Put(tx, volume.RuntimeVolume{Runtime: plugin.RuntimeDocker, Name: "data", VolumeID: "v"})
 	})
 	set := Set{Usage: u}
 	run := func(runtime string) []supervisor.Status {
@@ -78,9 +79,9 @@ func TestDeadlock(t *testing.T) {
 		status supervisor.Status
 		warns  bool
 	}{
-		{supervisor.Status{ID: "p", Parts: run(volume.RuntimeDocker)}, true},
-		{supervisor.Status{ID: "p", Parts: run(volume.RuntimePodman)}, false},
-		{supervisor.Status{ID: "q", Parts: run(volume.RuntimeDocker)}, false},
+		{supervisor.Status{ID: "p", Parts: run(plugin.RuntimeDocker)}, true},
+		{supervisor.Status{ID: "p", Parts: run(plugin.RuntimePodman)}, false},
+		{supervisor.Status{ID: "q", Parts: run(plugin.RuntimeDocker)}, false},
 	} {
 		if words := set.deadlock(tt.status); strings.Contains(words, "(data)") != tt.warns {
 			t.Errorf("plugin %s of %v: %q", tt.status.ID, tt.status.Parts[0].Running, words)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -71,7 +72,7 @@ const maxNodeID = 256
 func checkNodeInfo(ctx context.Context, r *run) finding {
 	var ids [2]string
 	for i := range ids {
-		var info volume.PluginInfo
+		var info plugin.PluginInfo
 		if err := r.call("NodeGetInfo", func(p Plugin) (err error) { info, err = p.Info(ctx); return err }); err != nil {
 			return broken("a repeated call fails: %s", words(err))
 		}
@@ -94,10 +95,10 @@ func checkNodeInfo(ctx context.Context, r *run) finding {
 
 // create creates a volume. It first stores the name in the record, so that a crash leaks no volume.
 func (r *run) create(ctx context.Context, name string, capacity int64) (call.CreateVolumeResult, error) {
-	at := slices.IndexFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name == name })
+	at := slices.IndexFunc(r.rec.Volumes, func(v plugin.ScratchVolume) bool { return v.Name == name })
 	if at < 0 {
 		at = len(r.rec.Volumes)
-		r.rec.Volumes = append(r.rec.Volumes, volume.ScratchVolume{Name: name})
+		r.rec.Volumes = append(r.rec.Volumes, plugin.ScratchVolume{Name: name})
 		if err := r.save(ctx); err != nil {
 			return call.CreateVolumeResult{}, err
 		}
@@ -113,7 +114,7 @@ func (r *run) create(ctx context.Context, name string, capacity int64) (call.Cre
 	case err == nil && was == "":
 		r.rec.Volumes[at].ExternalID, r.rec.Volumes[at].Context = made.ExternalID, made.Context
 	case err == nil && was != made.ExternalID: // both must be deleted
-		r.rec.Volumes = append(r.rec.Volumes, volume.ScratchVolume{Name: name, ExternalID: made.ExternalID, Context: made.Context})
+		r.rec.Volumes = append(r.rec.Volumes, plugin.ScratchVolume{Name: name, ExternalID: made.ExternalID, Context: made.Context})
 	case err != nil && was == "" && !uncertain(err):
 		r.rec.Volumes = slices.Delete(r.rec.Volumes, at, at+1)
 	default:
@@ -189,11 +190,11 @@ func checkCreateName(ctx context.Context, r *run) finding {
 	if err != nil {
 		return copes("%s; use shorter volume ids with this plugin", words(err))
 	}
-	if err := r.s.delete(ctx, r.id, volume.ScratchVolume{Name: name, ExternalID: made.ExternalID}, r.secrets); err != nil {
+	if err := r.s.delete(ctx, r.id, plugin.ScratchVolume{Name: name, ExternalID: made.ExternalID}, r.secrets); err != nil {
 		return broken("%v", err)
 	}
 
-	r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name == name })
+	r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v plugin.ScratchVolume) bool { return v.Name == name })
 	if err := r.save(ctx); err != nil {
 		return broken("%v", err)
 	}
@@ -250,7 +251,7 @@ func checkDelete(ctx context.Context, r *run) finding {
 		return p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: r.vol.ExternalID, Secrets: r.secrets})
 	})
 	if c := code(err); c == "OK" || c == "NotFound" {
-		r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.ExternalID == r.vol.ExternalID })
+		r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v plugin.ScratchVolume) bool { return v.ExternalID == r.vol.ExternalID })
 	}
 
 	switch code(err) {
@@ -280,7 +281,7 @@ func (r *run) unknown() string { return fmt.Sprintf("%s-none", Name(&r.rec)) }
 func checkLeftovers(ctx context.Context, r *run) finding {
 	rec := r.rec
 	var left []string
-	created := slices.ContainsFunc(rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name != "" })
+	created := slices.ContainsFunc(rec.Volumes, func(v plugin.ScratchVolume) bool { return v.Name != "" })
 	if r.anywhere(ctx) || r.dirty || r.staged || r.attached || created || len(r.touched) > 0 {
 		left = r.s.undo(ctx, r.id, &rec)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -21,7 +22,7 @@ import (
 type world struct {
 	t    *testing.T
 	dir  string
-	info volume.PluginInfo
+	info plugin.PluginInfo
 
 	create  func(call.CreateVolumeRequest) (call.CreateVolumeResult, error)
 	remove  func(id string) error
@@ -38,8 +39,8 @@ type world struct {
 	volumes  map[string]int64 // the sizes of the volumes, by name
 	mounts   map[string]int   // the numbers of mounts, by path
 	readOnly map[string]bool
-	scratch  *volume.Scratch
-	saved    []volume.Scratch
+	scratch  *plugin.Scratch
+	saved    []plugin.Scratch
 	saveErr  error
 	calls    []string
 	events   []volume.Event
@@ -49,8 +50,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, dir: t.TempDir(), volumes: map[string]int64{}, mounts: map[string]int{}, readOnly: map[string]bool{},
-		info: volume.PluginInfo{Driver: "fake.example.com", Version: "1", NodeID: "n", HasNode: true, HasController: true,
-			Caps: volume.Caps{Attach: true, CreateDelete: true, Stage: true, Stats: true, NodeMultiWriter: true}}}
+		info: plugin.PluginInfo{Driver: "fake.example.com", Version: "1", NodeID: "n", HasNode: true, HasController: true,
+			Caps: plugin.Caps{Attach: true, CreateDelete: true, Stage: true, Stats: true, NodeMultiWriter: true}}}
 }
 
 func (w *world) service() *plugintest.Service {
@@ -102,8 +103,8 @@ func refuse(code string) error {
 
 // The interface Plugins.
 
-func (w *world) View(id string) volume.PluginView {
-	return volume.PluginView{Known: id == "p", Ready: true, Incarnation: w.incarnation.Load(), Info: w.info}
+func (w *world) View(id string) plugin.PluginView {
+	return plugin.PluginView{Known: id == "p", Ready: true, Incarnation: w.incarnation.Load(), Info: w.info}
 }
 func (w *world) Await(ctx context.Context, _ string) error { return ctx.Err() }
 func (w *world) Tested(string) (plugintest.Plugin, error)  { return w, nil }
@@ -115,7 +116,7 @@ func (w *world) Probe(context.Context) (bool, error) {
 	}
 	return true, nil
 }
-func (w *world) Info(context.Context) (volume.PluginInfo, error) {
+func (w *world) Info(context.Context) (plugin.PluginInfo, error) {
 	info := w.info
 	if w.nodeID != nil {
 		info.NodeID = w.nodeID()
@@ -254,13 +255,13 @@ func (w *world) NodeStats(context.Context, call.StatsRequest) (call.Stats, error
 
 // The interface Records.
 
-func (w *world) Scratch(string) *volume.Scratch {
+func (w *world) Scratch(string) *plugin.Scratch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.scratch
 }
 
-func (w *world) SaveScratch(_ context.Context, _ string, s *volume.Scratch) error {
+func (w *world) SaveScratch(_ context.Context, _ string, s *plugin.Scratch) error {
 	w.called("save")
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -17,13 +17,14 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Identity is a plugin's identity service.
 type Identity interface {
 	Probe(context.Context) (ready bool, err error)
-	Info(context.Context) (volume.PluginInfo, error)
+	Info(context.Context) (plugin.PluginInfo, error)
 }
 
 // Controller is a plugin's controller service.
@@ -52,7 +53,7 @@ type Plugin interface {
 
 // Plugins gives access to the plugins, their processes and their state.
 type Plugins interface {
-	View(id string) volume.PluginView
+	View(id string) plugin.PluginView
 	// Await waits until the plugin is ready, or returns an ErrPluginUnavailable.
 	Await(ctx context.Context, id string) error
 	// Tested returns a client of the plugin's current process. The caller must call it again before
@@ -67,9 +68,9 @@ type Plugins interface {
 
 // Records stores the possible leftovers of a test.
 type Records interface {
-	Scratch(pluginID string) *volume.Scratch
+	Scratch(pluginID string) *plugin.Scratch
 	// SaveScratch stores s durably. If s is nil, the plugin has no test and no leftovers.
-	SaveScratch(ctx context.Context, pluginID string, s *volume.Scratch) error
+	SaveScratch(ctx context.Context, pluginID string, s *plugin.Scratch) error
 	// Registered returns the id of the registered volume with the given external id, if such a
 	// volume exists.
 	Registered(driver, external string) (id string, ok bool)
@@ -149,7 +150,7 @@ func (s *Service) leave(id string) {
 }
 
 // Name returns the scratch volume's name, as users and the storage system see it.
-func Name(s *volume.Scratch) string { return "volagent-test-" + s.ID }
+func Name(s *plugin.Scratch) string { return "volagent-test-" + s.ID }
 
 // Testing reports whether a test of the plugin is running.
 func (s *Service) Testing(id string) bool {

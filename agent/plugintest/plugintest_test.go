@@ -12,6 +12,7 @@ import (
 
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -164,7 +165,7 @@ func stagesOnce(w *world) {
 func TestIntentFirst(t *testing.T) {
 	w := newWorld(t)
 	w.create = func(r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
-		if s := w.Scratch("p"); s == nil || !slices.ContainsFunc(s.Volumes, func(v volume.ScratchVolume) bool { return v.Name == r.Name }) {
+		if s := w.Scratch("p"); s == nil || !slices.ContainsFunc(s.Volumes, func(v plugin.ScratchVolume) bool { return v.Name == r.Name }) {
 			t.Errorf("volume %q is not on record: %+v", r.Name, s)
 		}
 		return w.doCreate(r)
@@ -225,7 +226,7 @@ func TestEnded(t *testing.T) {
 func TestCleansFirst(t *testing.T) {
 	w := newWorld(t)
 	w.volumes["volagent-test-old"] = 1
-	w.scratch = &volume.Scratch{ID: "old", Volumes: []volume.ScratchVolume{{Name: "volagent-test-old"}}, Staging: w.dir + "/s/old", Targets: []string{w.dir + "/t/old"}}
+	w.scratch = &plugin.Scratch{ID: "old", Volumes: []plugin.ScratchVolume{{Name: "volagent-test-old"}}, Staging: w.dir + "/s/old", Targets: []string{w.dir + "/t/old"}}
 	w.mounts[w.dir+"/s/old"], w.mounts[w.dir+"/t/old"] = 1, 2
 	w.remove = func(string) error { return refuse("Internal") }
 	_, err := w.vet(t.Context(), plugintest.Ask{})
@@ -242,7 +243,7 @@ func TestCleansFirst(t *testing.T) {
 	}
 	w.clean()
 
-	w.scratch = &volume.Scratch{ID: "old", Volumes: []volume.ScratchVolume{{Name: "volagent-test-old", ExternalID: "volagent-test-old"}}}
+	w.scratch = &plugin.Scratch{ID: "old", Volumes: []plugin.ScratchVolume{{Name: "volagent-test-old", ExternalID: "volagent-test-old"}}}
 	w.remove = func(id string) error {
 		if id == "volagent-test-old" {
 			return refuse("Internal")

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -50,12 +51,12 @@ type run struct {
 	s       *Service
 	id      string
 	ask     Ask
-	info    volume.PluginInfo
-	rec     volume.Scratch // the record of the possible leftovers, as stored
+	info    plugin.PluginInfo
+	rec     plugin.Scratch // the record of the possible leftovers, as stored
 	secrets call.Secrets
 	sum     Summary
 
-	vol        volume.ScratchVolume // the volume to stage and publish
+	vol        plugin.ScratchVolume // the volume to stage and publish
 	capacity   int64
 	attached   bool
 	publishCtx map[string]string
@@ -229,7 +230,7 @@ func (r *run) plan() {
 	at := func(n int) string { return r.s.Paths.TargetPath(r.id, fmt.Sprintf("%s/%d", id, n), id, false) }
 	hide := filepath.Join(filepath.Dir(at(hidden)), ".hidden")
 	paths := []string{first: at(first), second: at(second), long: r.lengthen(at(long)), hidden: filepath.Join(hide, "v")}
-	r.rec = volume.Scratch{
+	r.rec = plugin.Scratch{
 		ID: tag, Begun: time.Now().UTC(), NodeID: r.info.NodeID,
 		Staging: r.s.Paths.StagingPath(r.id, id), Targets: paths, File: ".volagent-test-" + tag,
 		Capability: call.Capability{Access: r.access(), Attachment: call.FileSystem}, MountOptions: r.ask.MountOptions,
@@ -242,8 +243,8 @@ func (r *run) plan() {
 
 	r.rec.Dirs = append(r.rec.Dirs, r.rec.Staging)
 	if r.ask.ExternalID != "" {
-		r.vol = volume.ScratchVolume{ExternalID: r.ask.ExternalID, Context: r.ask.Context}
-		r.rec.Volumes = []volume.ScratchVolume{r.vol}
+		r.vol = plugin.ScratchVolume{ExternalID: r.ask.ExternalID, Context: r.ask.Context}
+		r.rec.Volumes = []plugin.ScratchVolume{r.vol}
 	}
 
 	r.sum = Summary{

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -92,7 +93,7 @@ func (s *Service) drop(ctx context.Context, id string) error {
 
 // undo removes the mounts and volumes of a record, and describes the leftovers that it could not
 // remove. It makes every call, because the record does not tell how far the test got.
-func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (left []string) {
+func (s *Service) undo(ctx context.Context, id string, rec *plugin.Scratch) (left []string) {
 	note := func(err error) {
 		if err != nil {
 			left = append(left, err.Error())
@@ -148,7 +149,7 @@ func (s *Service) rmdirs(dirs []string) (left []string) {
 
 // find asks the plugin for the ids of volumes if the test does not know the result of their
 // creation. CreateVolume with the same name returns the same volume.
-func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secrets call.Secrets) error {
+func (s *Service) find(ctx context.Context, id string, rec *plugin.Scratch, secrets call.Secrets) error {
 	for i, v := range rec.Volumes {
 		if v.ExternalID != "" {
 			continue
@@ -171,7 +172,7 @@ func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secr
 	return nil
 }
 
-func creation(rec volume.Scratch, name string, capacity int64, secrets call.Secrets) call.CreateVolumeRequest {
+func creation(rec plugin.Scratch, name string, capacity int64, secrets call.Secrets) call.CreateVolumeRequest {
 	return call.CreateVolumeRequest{
 		Name: name, CapacityMin: capacity, Capabilities: []call.Capability{rec.Capability},
 		FSType: rec.MountOptions.FSType, MountFlags: rec.MountOptions.MountFlags, Parameters: rec.Parameters, Topology: rec.Topology, Secrets: secrets,
@@ -179,7 +180,7 @@ func creation(rec volume.Scratch, name string, capacity int64, secrets call.Secr
 }
 
 // unwrite removes the test's file from the user's volume, if the volume is still mounted.
-func (s *Service) unwrite(ctx context.Context, rec *volume.Scratch) error {
+func (s *Service) unwrite(ctx context.Context, rec *plugin.Scratch) error {
 	for _, path := range rec.Targets {
 		if sight := s.Host.Look(ctx, path); sight.Seen == volume.SeenMount && !sight.ReadOnly {
 			return remove(ctx, path, rec.File)
@@ -201,7 +202,7 @@ func (s *Service) detach(ctx context.Context, id, externalID, nodeID string, sec
 }
 
 // delete deletes a volume that a test created.
-func (s *Service) delete(ctx context.Context, id string, v volume.ScratchVolume, secrets call.Secrets) error {
+func (s *Service) delete(ctx context.Context, id string, v plugin.ScratchVolume, secrets call.Secrets) error {
 	if v.Name == "" || v.ExternalID == "" {
 		return nil
 	}

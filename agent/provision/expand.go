@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -116,10 +117,10 @@ func over(r volume.Record, size int64) bool {
 
 // expander returns the information of the plugin that expands a registered volume. If the size does
 // not change, it returns an empty value without waiting for the plugin.
-func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry bool) (volume.PluginInfo, error) {
+func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry bool) (plugin.PluginInfo, error) {
 	switch {
 	case size == 0:
-		return volume.PluginInfo{}, nil
+		return plugin.PluginInfo{}, nil
 	case dry:
 		return s.plugin(ctx, pluginID)
 	default:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -33,7 +34,7 @@ type world struct {
 	forgot  []string
 	events  []string
 
-	view     volume.PluginView
+	view     plugin.PluginView
 	await    error
 	calls    []string
 	create   func(call.CreateVolumeRequest) (call.CreateVolumeResult, error)
@@ -93,8 +94,8 @@ func newWorld() *world {
 	w := &world{
 		names:   map[string]volume.SnapshotName{},
 		volumes: map[string]volume.Record{}, debts: map[string]volume.Record{}, held: map[string]bool{},
-		view: volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{
-			ID: "ebs", Driver: "ebs.csi", HasController: true, Caps: volume.Caps{CreateDelete: true, Stats: true},
+		view: plugin.PluginView{Known: true, Ready: true, State: "ready", Info: plugin.PluginInfo{
+			ID: "ebs", Driver: "ebs.csi", HasController: true, Caps: plugin.Caps{CreateDelete: true, Stats: true},
 		}},
 	}
 	made := map[string]string{}
@@ -203,9 +204,9 @@ func (w *world) Wake(id string) {
 	}
 }
 
-func (w *world) View(id string) volume.PluginView {
+func (w *world) View(id string) plugin.PluginView {
 	if id != "ebs" {
-		return volume.PluginView{State: "stopped"}
+		return plugin.PluginView{State: "stopped"}
 	}
 	return w.view
 }
@@ -286,7 +287,7 @@ func (w *world) mustRegister(t *testing.T, v volume.Volume) volume.Record {
 // claim adds a claim to the volume and marks it as mounted.
 func (w *world) claim(t *testing.T, id string) {
 	t.Helper()
-	r, err := volume.Admit(w.volumes[id], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t"}, volume.PluginInfo{Caps: volume.Caps{Stage: true}}, time.Now())
+	r, err := volume.Admit(w.volumes[id], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t"}, plugin.PluginInfo{Caps: plugin.Caps{Stage: true}}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -62,7 +63,7 @@ func (s *Service) canModify(ctx context.Context, v volume.Volume) error {
 	return modifies(v.PluginID, info)
 }
 
-func modifies(pluginID string, info volume.PluginInfo) error {
+func modifies(pluginID string, info plugin.PluginInfo) error {
 	if info.Caps.Modify {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -84,7 +85,7 @@ func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (v
 }
 
 // fill sets the fields of a new record that a volume file does not contain, and the default name.
-func fill(v *volume.Volume, info volume.PluginInfo) {
+func fill(v *volume.Volume, info plugin.PluginInfo) {
 	v.Driver = info.Driver
 	v.RegisteredAt = time.Now().UTC()
 	if v.Name == "" {

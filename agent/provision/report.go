@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -180,7 +181,7 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 
 // askStats asks for the usage of a volume. A node service older than CSI 1.13 also reports the
 // condition of the volume in this call.
-func (s *Service) askStats(ctx context.Context, p Reporter, r volume.Record, caps volume.Caps, now *volume.Report) error {
+func (s *Service) askStats(ctx context.Context, p Reporter, r volume.Record, caps plugin.Caps, now *volume.Report) error {
 	path, staging, _ := whereMounted(r)
 	st, err := p.NodeStats(ctx, call.StatsRequest{ExternalID: r.Volume.ExternalID, Path: path, StagingPath: staging})
 	if err != nil {
@@ -195,7 +196,7 @@ func (s *Service) askStats(ctx context.Context, p Reporter, r volume.Record, cap
 	return nil
 }
 
-func (s *Service) askStorage(ctx context.Context, v volume.Volume, caps volume.Caps, storage bool, now *volume.Report) error {
+func (s *Service) askStorage(ctx context.Context, v volume.Volume, caps plugin.Caps, storage bool, now *volume.Report) error {
 	p, err := s.Plugins.Storage(v.PluginID)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -31,29 +32,29 @@ func reporting(t *testing.T) (*world, *provision.Service) {
 func TestReportGates(t *testing.T) {
 	const stats, node, ctl, get = "stats vol-9 /t", "node health vol-9 /t /s", "controller health vol-9, 1 secret", "get vol-9"
 	for name, tt := range map[string]struct {
-		caps    volume.Caps
+		caps    plugin.Caps
 		storage bool
 		change  func(*world)
 		calls   []string
 	}{
-		"nothing":                      {volume.Caps{}, true, nil, nil},
-		"stats":                        {volume.Caps{Stats: true}, true, nil, []string{stats}},
-		"node health":                  {volume.Caps{NodeHealth: true}, true, nil, []string{node}},
-		"controller health":            {volume.Caps{Health: true}, true, nil, []string{ctl}},
-		"get, not asked for":           {volume.Caps{Get: true}, false, nil, nil},
-		"get":                          {volume.Caps{Get: true}, true, nil, []string{get}},
-		"an older driver":              {volume.Caps{Get: true, Condition: true}, false, nil, []string{get}},
-		"an older one that has no get": {volume.Caps{Condition: true}, false, nil, nil},
-		"both ways to tell":            {volume.Caps{Get: true, Condition: true, Health: true}, false, nil, []string{ctl}},
-		"not mounted": {volume.Caps{Stats: true, NodeHealth: true, Health: true}, false, func(w *world) {
+		"nothing":                      {plugin.Caps{}, true, nil, nil},
+		"stats":                        {plugin.Caps{Stats: true}, true, nil, []string{stats}},
+		"node health":                  {plugin.Caps{NodeHealth: true}, true, nil, []string{node}},
+		"controller health":            {plugin.Caps{Health: true}, true, nil, []string{ctl}},
+		"get, not asked for":           {plugin.Caps{Get: true}, false, nil, nil},
+		"get":                          {plugin.Caps{Get: true}, true, nil, []string{get}},
+		"an older driver":              {plugin.Caps{Get: true, Condition: true}, false, nil, []string{get}},
+		"an older one that has no get": {plugin.Caps{Condition: true}, false, nil, nil},
+		"both ways to tell":            {plugin.Caps{Get: true, Condition: true, Health: true}, false, nil, []string{ctl}},
+		"not mounted": {plugin.Caps{Stats: true, NodeHealth: true, Health: true}, false, func(w *world) {
 			w.volumes["data"] = volume.Record{Volume: w.volumes["data"].Volume}
 		}, []string{ctl}},
-		"the plugin is down": {volume.Caps{Stats: true, Health: true}, false, func(w *world) { w.view.Ready = false }, nil},
-		"no controller is there": {volume.Caps{Stats: true, Health: true}, false, func(w *world) {
-			w.view.Apart = &volume.Apart{Node: volume.Service{Ready: true}}
+		"the plugin is down": {plugin.Caps{Stats: true, Health: true}, false, func(w *world) { w.view.Ready = false }, nil},
+		"no controller is there": {plugin.Caps{Stats: true, Health: true}, false, func(w *world) {
+			w.view.Apart = &plugin.Apart{Node: plugin.Service{Ready: true}}
 		}, []string{stats}},
-		"no node part is there": {volume.Caps{Stats: true, Health: true}, false, func(w *world) {
-			w.view.Apart = &volume.Apart{Controller: volume.Service{Ready: true}}
+		"no node part is there": {plugin.Caps{Stats: true, Health: true}, false, func(w *world) {
+			w.view.Apart = &plugin.Apart{Controller: plugin.Service{Ready: true}}
 		}, []string{ctl}},
 	} {
 		w, s := reporting(t)
@@ -169,7 +170,7 @@ func TestReportForgotten(t *testing.T) {
 func TestOldCondition(t *testing.T) {
 	w, s := reporting(t)
 	abnormal := &call.Condition{Severity: call.Abnormal, Message: "disk on fire"}
-	w.view.Info.Caps = volume.Caps{Stats: true, NodeCondition: true, Get: true, Condition: true}
+	w.view.Info.Caps = plugin.Caps{Stats: true, NodeCondition: true, Get: true, Condition: true}
 	w.stats = func() (call.Stats, error) { return call.Stats{Condition: abnormal}, nil }
 	w.get = func(id string) (call.StorageVolume, error) {
 		return call.StorageVolume{ExternalID: id, Condition: abnormal}, nil
@@ -186,7 +187,7 @@ func TestOldCondition(t *testing.T) {
 	// The agent ignores a condition that the plugin does not advertise, because the field may have
 	// another meaning.
 	w, s = reporting(t)
-	w.view.Info.Caps = volume.Caps{Stats: true, Get: true}
+	w.view.Info.Caps = plugin.Caps{Stats: true, Get: true}
 	w.stats = func() (call.Stats, error) { return call.Stats{Condition: abnormal}, nil }
 	w.get = func(id string) (call.StorageVolume, error) {
 		return call.StorageVolume{ExternalID: id, Capacity: 7, Condition: abnormal}, nil
@@ -389,7 +390,7 @@ func TestHealth(t *testing.T) {
 			return call.HealthPage{Entries: []call.Health{{ExternalID: "a", Entries: bad}, {ExternalID: "b", Entries: slices.Repeat(bad, 99)}}}, nil
 		}
 	}
-	w.view.Info.Caps = volume.Caps{StorageHealth: true}
+	w.view.Info.Caps = plugin.Caps{StorageHealth: true}
 	got, err := w.service().Health(t.Context(), "ebs")
 	equal(t, "storage", []any{err, got}, []any{nil, volume.PluginHealth{Storage: []call.Condition{{Severity: call.Degraded}}, Asked: []call.Method{call.NodeStorageHealth}}})
 	w.view.Info.Caps.ListHealth = true

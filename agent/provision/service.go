@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -86,7 +87,7 @@ type Queue interface {
 
 // Plugins finds plugins by id and reports their state.
 type Plugins interface {
-	View(pluginID string) volume.PluginView
+	View(pluginID string) plugin.PluginView
 
 	// IDs returns the ids of all plugins, sorted.
 	IDs() []string
@@ -149,14 +150,14 @@ const awaitPlugin = 30 * time.Second
 
 // plugin checks that the plugin is configured, and returns its name, version and capabilities. If
 // the plugin is down, plugin returns the values from an earlier start.
-func (s *Service) plugin(ctx context.Context, id string) (volume.PluginInfo, error) {
+func (s *Service) plugin(ctx context.Context, id string) (plugin.PluginInfo, error) {
 	if s.Halt != "" {
-		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
+		return plugin.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
 	}
 
 	v := s.Plugins.View(id)
 	if !v.Known {
-		return volume.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
+		return plugin.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
 	}
 	if v.Info.Driver != "" {
 		return v.Info, nil
@@ -166,19 +167,19 @@ func (s *Service) plugin(ctx context.Context, id string) (volume.PluginInfo, err
 }
 
 // ready waits until the plugin is ready, and returns its name, version and capabilities.
-func (s *Service) ready(ctx context.Context, id string) (volume.PluginInfo, error) {
+func (s *Service) ready(ctx context.Context, id string) (plugin.PluginInfo, error) {
 	if s.Halt != "" {
-		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
+		return plugin.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
 	}
 	if !s.Plugins.View(id).Known {
-		return volume.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
+		return plugin.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, awaitPlugin)
 	defer cancel()
 
 	if err := s.Plugins.Await(ctx, id); err != nil {
-		return volume.PluginInfo{}, err
+		return plugin.PluginInfo{}, err
 	}
 
 	return s.Plugins.View(id).Info, nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -64,7 +65,7 @@ type taking struct {
 	s      *Service
 	intent volume.SnapshotIntent
 	ask    volume.SnapshotAsk
-	caps   volume.Caps
+	caps   plugin.Caps
 	wait   time.Duration
 
 	// unsure is true if an earlier call may have made the snapshot. If the plugin refuses the next
@@ -118,7 +119,7 @@ func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, 
 }
 
 // cannot returns an error if the plugin cannot make snapshots, or group snapshots if group is set.
-func cannot(pluginID string, group bool, c volume.Caps) error {
+func cannot(pluginID string, group bool, c plugin.Caps) error {
 	switch {
 	case group && !c.GroupSnapshot:
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot make group snapshots", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))

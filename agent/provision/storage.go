@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -56,7 +57,7 @@ func pages(ctx context.Context, pluginID string, step call.Method, page func(tok
 // It stops after limit volumes (0: no limit), when ctx ends, and at the first error of each. It
 // reports whether the plugin has more volumes.
 func (s *Service) List(ctx context.Context, pluginID string, limit int, each func(call.StorageVolume) error) (more bool, err error) {
-	p, err := s.storage(ctx, pluginID, "list its volumes", func(c volume.Caps) bool { return c.List })
+	p, err := s.storage(ctx, pluginID, "list its volumes", func(c plugin.Caps) bool { return c.List })
 	if err != nil {
 		return false, err
 	}
@@ -98,7 +99,7 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q call.Capacity
 		}
 	}
 
-	p, err := s.storage(ctx, pluginID, "report its capacity", func(c volume.Caps) bool { return c.Capacity })
+	p, err := s.storage(ctx, pluginID, "report its capacity", func(c plugin.Caps) bool { return c.Capacity })
 	if err != nil {
 		return call.CapacityResult{}, err
 	}
@@ -112,7 +113,7 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q call.Capacity
 
 // storage waits until the plugin is ready and checks with can that the plugin has a capability. If
 // the capability is missing, the error names it with the given text.
-func (s *Service) storage(ctx context.Context, pluginID, what string, can func(volume.Caps) bool) (Storage, error) {
+func (s *Service) storage(ctx context.Context, pluginID, what string, can func(plugin.Caps) bool) (Storage, error) {
 	info, err := s.ready(ctx, pluginID)
 	if err != nil {
 		return nil, err

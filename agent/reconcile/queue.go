@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -34,7 +35,7 @@ type Store interface {
 
 // Plugins reports the state of plugins.
 type Plugins interface {
-	View(pluginID string) volume.PluginView
+	View(pluginID string) plugin.PluginView
 }
 
 // Host observes this host. It performs single steps on the host and calls plugins.
@@ -43,7 +44,7 @@ type Host interface {
 	// because the caller observed that path a moment ago.
 	Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed
 	// Do performs one step.
-	Do(ctx context.Context, r volume.Record, a volume.Action, p volume.PluginView) volume.Outcome
+	Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.PluginView) volume.Outcome
 }
 
 // Options contains the dependencies and settings of a Queue.

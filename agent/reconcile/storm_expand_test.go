@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -17,8 +18,8 @@ type growth struct {
 	storage, shown map[string]int64 // by volume: size of the storage, and size on the node
 }
 
-func (s *storm) info() volume.PluginInfo {
-	return volume.PluginInfo{ID: "p", NodeID: "n", Caps: volume.Caps{
+func (s *storm) info() plugin.PluginInfo {
+	return plugin.PluginInfo{ID: "p", NodeID: "n", Caps: plugin.Caps{
 		Attach: s.attach, Stage: s.stage, Expand: s.grows, NodeExpand: s.grows, Offline: s.grows && s.offline,
 	}}
 }

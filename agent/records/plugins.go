@@ -4,17 +4,17 @@ import (
 	"context"
 
 	"github.com/volagent/volagent/statedb"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // Plugins adapts the state database for the supervisor.
 type Plugins struct{ Store }
 
 // LoadPlugins returns all records.
-func (s Plugins) LoadPlugins() ([]volume.PluginRecord, error) { return statedb.Plugins.All(s), nil }
+func (s Plugins) LoadPlugins() ([]plugin.PluginRecord, error) { return statedb.Plugins.All(s), nil }
 
 // SavePlugin stores a record durably.
-func (s Plugins) SavePlugin(ctx context.Context, rec volume.PluginRecord) error {
+func (s Plugins) SavePlugin(ctx context.Context, rec plugin.PluginRecord) error {
 	return s.Happened(ctx, func(tx *statedb.Tx) error {
 		statedb.Plugins.Put(tx, rec)
 		return nil
@@ -22,12 +22,12 @@ func (s Plugins) SavePlugin(ctx context.Context, rec volume.PluginRecord) error 
 }
 
 // LoadRegistered returns the definitions that were registered at run time.
-func (s Plugins) LoadRegistered() ([]volume.PluginDefinition, error) {
+func (s Plugins) LoadRegistered() ([]plugin.PluginDefinition, error) {
 	return statedb.Registered.All(s), nil
 }
 
 // Register stores a definition. Either it is on disk, or nothing changes.
-func (s Plugins) Register(ctx context.Context, def volume.PluginDefinition) error {
+func (s Plugins) Register(ctx context.Context, def plugin.PluginDefinition) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		statedb.Registered.Put(tx, def)
 		return nil
@@ -35,7 +35,7 @@ func (s Plugins) Register(ctx context.Context, def volume.PluginDefinition) erro
 }
 
 // Deregister deletes definitions, all or none.
-func (s Plugins) Deregister(ctx context.Context, defs []volume.PluginDefinition) error {
+func (s Plugins) Deregister(ctx context.Context, defs []plugin.PluginDefinition) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		for _, def := range defs {
 			statedb.Registered.Remove(tx, def)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -18,7 +19,7 @@ import (
 type Options struct {
 	Every   time.Duration // between two turns of a plugin without an interval of its own; 0 means never
 	Volumes func() []volume.Record
-	View    func(pluginID string) volume.PluginView
+	View    func(pluginID string) plugin.PluginView
 	Last    func(volume.Record) *volume.Attempt
 	Report  func(ctx context.Context, id string) error
 	Log     hclog.Logger

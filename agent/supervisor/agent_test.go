@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/supervisor"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // dieingStore kills its own process at its nth save, either before or after the record is saved.
@@ -20,7 +20,7 @@ type dieingStore struct {
 	after bool
 }
 
-func (s *dieingStore) SavePlugin(ctx context.Context, rec volume.PluginRecord) error {
+func (s *dieingStore) SavePlugin(ctx context.Context, rec plugin.PluginRecord) error {
 	s.left--
 	if s.left == 0 && !s.after {
 		die()

@@ -19,7 +19,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/supervisor"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // patience limits how long the tests wait for a condition.
@@ -293,15 +293,15 @@ type memStore struct {
 	path  string // path of the file that replaces the disk; empty: memory only
 	saves int
 	// deny makes a save fail, as if the agent had died before the save.
-	deny func(volume.PluginRecord) error
+	deny func(plugin.PluginRecord) error
 }
 
-func (s *memStore) LoadPlugins() ([]volume.PluginRecord, error) {
+func (s *memStore) LoadPlugins() ([]plugin.PluginRecord, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []volume.PluginRecord
+	var all []plugin.PluginRecord
 	for _, data := range s.recs {
-		var r volume.PluginRecord
+		var r plugin.PluginRecord
 		if err := json.Unmarshal(data, &r); err != nil {
 			return nil, err
 		}
@@ -310,7 +310,7 @@ func (s *memStore) LoadPlugins() ([]volume.PluginRecord, error) {
 	return all, nil
 }
 
-func (s *memStore) SavePlugin(_ context.Context, rec volume.PluginRecord) error {
+func (s *memStore) SavePlugin(_ context.Context, rec plugin.PluginRecord) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.deny != nil {
@@ -346,11 +346,11 @@ func (s *memStore) load() error {
 	return json.Unmarshal(data, &s.recs)
 }
 
-func (s *memStore) record(t *testing.T, id string) volume.PluginRecord {
+func (s *memStore) record(t *testing.T, id string) plugin.PluginRecord {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var r volume.PluginRecord
+	var r plugin.PluginRecord
 	if err := json.Unmarshal(s.recs[id], &r); err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func (s *memStore) text() string {
 	return all.String()
 }
 
-func (s *memStore) setDeny(deny func(volume.PluginRecord) error) {
+func (s *memStore) setDeny(deny func(plugin.PluginRecord) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deny = deny

@@ -18,6 +18,7 @@ import (
 
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -38,7 +39,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	if st.PID != pid || st.Restarts != 0 || st.Type != "node" || st.Runner != "exec" || st.Reason != "" || st.Pending != "" {
 		t.Errorf("status %+v", st)
 	}
-	wantInfo := volume.PluginInfo{ID: "fake", Driver: "fake.test", Version: "1.0", NodeID: "node-1", MaxVolumes: 3, HasNode: true}
+	wantInfo := plugin.PluginInfo{ID: "fake", Driver: "fake.test", Version: "1.0", NodeID: "node-1", MaxVolumes: 3, HasNode: true}
 	v := b.sup.View("fake")
 	if !v.Known || !v.Ready || v.State != "ready" || v.Incarnation == 0 || fmt.Sprint(v.Info) != fmt.Sprint(wantInfo) {
 		t.Errorf("view %+v", v)

@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // State is the state of one part of a plugin.
@@ -103,15 +103,15 @@ type Options struct {
 type Change struct {
 	Plugin string
 	Part   string            // "node", "controller a"; empty if the plugin has one part
-	View   volume.PluginView // the view of this part alone
+	View   plugin.PluginView // the view of this part alone
 }
 
 // Store keeps the plugins' records across restarts of the agent.
 type Store interface {
 	// LoadPlugins returns all records.
-	LoadPlugins() ([]volume.PluginRecord, error)
+	LoadPlugins() ([]plugin.PluginRecord, error)
 	// SavePlugin stores a record durably before it returns.
-	SavePlugin(ctx context.Context, rec volume.PluginRecord) error
+	SavePlugin(ctx context.Context, rec plugin.PluginRecord) error
 }
 
 // env holds the options and counters that all parts of the supervisor share.

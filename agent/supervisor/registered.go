@@ -11,6 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/pluginfile"
 	"github.com/volagent/volagent/agent/supervisor/definitions"
 	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -183,7 +184,7 @@ func (s *registrations) AwaitRegistered(ctx context.Context, reg definitions.Reg
 		case g.Wish.Halts():
 			return true, nil
 		case change != nil:
-			return s.used(g) && change.Definition != nil && change.Definition.OnChange != volume.OnChangeRestart, nil
+			return s.used(g) && change.Definition != nil && change.Definition.OnChange != plugin.OnChangeRestart, nil
 		case now.State == part.Failed && now.Since.After(asked):
 			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s is %s: %s", g.Title(), now.State, now.Reason)
 		}

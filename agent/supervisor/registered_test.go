@@ -13,6 +13,7 @@ import (
 
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/agent/supervisor/definitions"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -24,17 +25,17 @@ type registry struct {
 	commit func()
 }
 
-func (r *registry) LoadRegistered() (all []volume.PluginDefinition, err error) {
+func (r *registry) LoadRegistered() (all []plugin.PluginDefinition, err error) {
 	for _, data := range r.defs {
-		var d volume.PluginDefinition
+		var d plugin.PluginDefinition
 		err = errors.Join(err, json.Unmarshal(data, &d))
 		all = append(all, d)
 	}
 	return all, err
 }
 
-func (r *registry) Register(ctx context.Context, def volume.PluginDefinition) error {
-	if err := r.Deregister(ctx, []volume.PluginDefinition{def}); err != nil {
+func (r *registry) Register(ctx context.Context, def plugin.PluginDefinition) error {
+	if err := r.Deregister(ctx, []plugin.PluginDefinition{def}); err != nil {
 		return err
 	}
 	data, err := json.Marshal(def)
@@ -42,7 +43,7 @@ func (r *registry) Register(ctx context.Context, def volume.PluginDefinition) er
 	return err
 }
 
-func (r *registry) Deregister(_ context.Context, defs []volume.PluginDefinition) error {
+func (r *registry) Deregister(_ context.Context, defs []plugin.PluginDefinition) error {
 	if r.deny != nil {
 		return r.deny
 	}
@@ -50,8 +51,8 @@ func (r *registry) Deregister(_ context.Context, defs []volume.PluginDefinition)
 		r.commit()
 	}
 	r.defs = slices.DeleteFunc(r.defs, func(data []byte) bool {
-		var d volume.PluginDefinition
-		return json.Unmarshal(data, &d) == nil && slices.ContainsFunc(defs, func(o volume.PluginDefinition) bool {
+		var d plugin.PluginDefinition
+		return json.Unmarshal(data, &d) == nil && slices.ContainsFunc(defs, func(o plugin.PluginDefinition) bool {
 			return d.ID == o.ID && d.Type == o.Type && d.Instance == o.Instance
 		})
 	})

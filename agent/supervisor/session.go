@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/supervisor/pluginlog"
 	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/csiclient"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 const (
@@ -36,7 +36,7 @@ type session struct {
 	*checker
 	inst   runner.Instance
 	run    runner.Traits
-	def    *volume.PluginDefinition
+	def    *plugin.PluginDefinition
 	served runner.SocketFile // the socket file to which the client is connected
 	// refused is the connection to a refused instance. Only the loss of this connection shows that
 	// the instance has ended.
@@ -68,7 +68,7 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 		return nil, err
 	}
 
-	var info volume.PluginInfo
+	var info plugin.PluginInfo
 	err = s.poll(limit, firstPoll, slowestProbe, func() bool {
 		ready, err := client.Probe(limit)
 		if err == nil && ready {

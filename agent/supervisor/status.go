@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/pluginfile"
 	"github.com/volagent/volagent/agent/supervisor/definitions"
 	"github.com/volagent/volagent/agent/supervisor/part"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // Status describes a plugin, or one part of it, for users.
@@ -28,7 +28,7 @@ type Status struct {
 	// Registered is set if the definition was registered at run time.
 	Registered bool
 	// Info is the plugin's last report about itself. It is kept while the plugin is down.
-	Info     volume.PluginInfo
+	Info     plugin.PluginInfo
 	Socket   string
 	LogFile  string // empty if the agent does not keep the log
 	LastExit string

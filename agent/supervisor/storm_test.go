@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -31,21 +32,21 @@ func TestDayOfCrashes(t *testing.T) {
 					Dir: dir, Told: func(e event.Event) { told.Add(int64(len(e.Message) + 100)) },
 					Warn: func(msg string, err error) { t.Error(msg, err) },
 				})
-				add := func(v volume.PluginView) {
+				add := func(v plugin.PluginView) {
 					events.Add(volume.Event{Type: "plugin-" + v.State, Plugin: "p", Message: v.News()})
 				}
 				falls := pauses{Backoff: Backoff{}.withDefaults()}
 				for begun := time.Now(); time.Since(begun) < 24*time.Hour; starts++ {
-					add(volume.PluginView{State: string(Starting)})
+					add(plugin.PluginView{State: string(Starting)})
 					if tt.ready > 0 {
-						add(volume.PluginView{Ready: true, State: string(Ready), Restarts: starts})
+						add(plugin.PluginView{Ready: true, State: string(Ready), Restarts: starts})
 						time.Sleep(tt.ready)
 					}
-					add(volume.PluginView{State: string(BackingOff), Reason: "process exit status 2"})
+					add(plugin.PluginView{State: string(BackingOff), Reason: "process exit status 2"})
 					time.Sleep(falls.fell(tt.ready))
 				}
-				add(volume.PluginView{State: string(Starting)})
-				add(volume.PluginView{Ready: true, State: string(Ready), Restarts: starts})
+				add(plugin.PluginView{State: string(Starting)})
+				add(plugin.PluginView{Ready: true, State: string(Ready), Restarts: starts})
 				time.Sleep(time.Hour)
 				got, _ := events.After(0)
 				last = got[len(got)-1]

@@ -28,7 +28,7 @@ import (
 
 	"github.com/volagent/volagent/agent/supervisor/command"
 	"github.com/volagent/volagent/agent/supervisor/definitions"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // Supervisor runs the plugins of one agent.
@@ -68,7 +68,7 @@ type followers struct{ parts *parts }
 func (f followers) Load() error { return f.parts.load() }
 
 // Held implements definitions.Parts.
-func (f followers) Held() map[string]*volume.PluginDefinition { return f.parts.held() }
+func (f followers) Held() map[string]*plugin.PluginDefinition { return f.parts.held() }
 
 // Follow implements definitions.Parts.
 func (f followers) Follow(wants map[string]definitions.Want) { f.parts.follow(wants) }

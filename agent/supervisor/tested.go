@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -15,7 +16,7 @@ type tests struct{ *requests }
 
 // Scratch returns the objects that a test of the plugin may have left behind, or nil if there are
 // none. Callers must not change the result.
-func (s *tests) Scratch(id string) *volume.Scratch {
+func (s *tests) Scratch(id string) *plugin.Scratch {
 	for _, p := range s.of(id) {
 		if left := p.record.get().Scratch; left != nil {
 			return left
@@ -26,14 +27,14 @@ func (s *tests) Scratch(id string) *volume.Scratch {
 
 // SaveScratch durably stores which objects a test may leave behind. nil means none. If there are
 // several parts, the record of one part stores them.
-func (s *tests) SaveScratch(ctx context.Context, id string, left *volume.Scratch) error {
+func (s *tests) SaveScratch(ctx context.Context, id string, left *plugin.Scratch) error {
 	parts := s.of(id)
 	if len(parts) == 0 {
 		return unknown(id)
 	}
 
 	keeper := max(0, slices.IndexFunc(parts, func(p *supervised) bool { return p.record.get().Scratch != nil }))
-	return parts[keeper].record.save(ctx, func(r *volume.PluginRecord) { r.Scratch = left })
+	return parts[keeper].record.save(ctx, func(r *plugin.PluginRecord) { r.Scratch = left })
 }
 
 // MayKill returns an error if this agent may not end the plugin's process.

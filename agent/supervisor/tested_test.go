@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -52,12 +53,12 @@ func TestScratchOutlives(t *testing.T) {
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
-	must(t, b.sup.SaveScratch(within(t), "fake", &volume.Scratch{ID: "x"}))
+	must(t, b.sup.SaveScratch(within(t), "fake", &plugin.Scratch{ID: "x"}))
 	must(t, b.sup.Kill("fake", ""))
 	b.awaitThat("fake", "another process", another(first))
 	recs, err := b.opts.Store.LoadPlugins()
 	must(t, err)
-	if i := slices.IndexFunc(recs, func(r volume.PluginRecord) bool { return r.ID == "fake" }); i < 0 || recs[i].Scratch == nil || recs[i].Scratch.ID != "x" {
+	if i := slices.IndexFunc(recs, func(r plugin.PluginRecord) bool { return r.ID == "fake" }); i < 0 || recs[i].Scratch == nil || recs[i].Scratch.ID != "x" {
 		t.Errorf("on record: %+v", recs)
 	}
 	if s := b.sup.Scratch("fake"); s == nil || s.ID != "x" {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/untrusted"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -33,7 +34,7 @@ type Options struct {
 	// Convert returns the volume that an entry of a file describes.
 	Convert func(api.VolumeSpec) volume.Volume
 	// View returns the state of a plugin.
-	View func(pluginID string) volume.PluginView
+	View func(pluginID string) plugin.PluginView
 	Log  hclog.Logger
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -33,13 +34,13 @@ func (r *registry) register(_ context.Context, v volume.Volume, _ bool) (volume.
 	return volume.Record{}, volume.Change{}, nil
 }
 
-func (r *registry) view(id string) volume.PluginView {
+func (r *registry) view(id string) plugin.PluginView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id == "down" && !r.ready {
-		return volume.PluginView{Known: true, State: api.PluginStarting}
+		return plugin.PluginView{Known: true, State: api.PluginStarting}
 	}
-	return volume.PluginView{Known: true, Ready: true, State: api.PluginReady, Info: volume.PluginInfo{Driver: "d"}}
+	return plugin.PluginView{Known: true, Ready: true, State: api.PluginReady, Info: plugin.PluginInfo{Driver: "d"}}
 }
 
 func (r *registry) count(id string) int {

@@ -3,7 +3,7 @@ package csiclient
 import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // These are the numbers of VOLUME_CONDITION. CSI 1.13 removed the names, but older drivers still
@@ -15,7 +15,7 @@ const (
 
 // controllerFlag returns the field of Caps that a controller capability sets. It returns nil for a
 // capability that the agent does not use.
-func controllerFlag(c *volume.Caps, t csi.ControllerServiceCapability_RPC_Type) *bool {
+func controllerFlag(c *plugin.Caps, t csi.ControllerServiceCapability_RPC_Type) *bool {
 	return map[csi.ControllerServiceCapability_RPC_Type]*bool{
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:     &c.Attach,
 		csi.ControllerServiceCapability_RPC_PUBLISH_READONLY:             &c.AttachReadOnly,
@@ -39,7 +39,7 @@ func controllerFlag(c *volume.Caps, t csi.ControllerServiceCapability_RPC_Type) 
 
 // nodeFlag returns the field of Caps that a node capability sets, or nil for a capability that the
 // agent does not use.
-func nodeFlag(c *volume.Caps, t csi.NodeServiceCapability_RPC_Type) *bool {
+func nodeFlag(c *plugin.Caps, t csi.NodeServiceCapability_RPC_Type) *bool {
 	return map[csi.NodeServiceCapability_RPC_Type]*bool{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:     &c.Stage,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS:         &c.Stats,

@@ -7,7 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/volagent/volagent/volmgr/csiclient"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // TestEachCapability checks that every capability sets one field of Caps that no other capability
@@ -68,7 +68,7 @@ func TestEachCapability(t *testing.T) {
 	offline.Capabilities = append(offline.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_VolumeExpansion_{
 		VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: csi.PluginCapability_VolumeExpansion_OFFLINE}}})
 	one("plugin offline", map[string]any{"GetPluginCapabilities": offline})
-	if want := reflect.TypeFor[volume.Caps]().NumField(); len(setBy) != want {
+	if want := reflect.TypeFor[plugin.Caps]().NumField(); len(setBy) != want {
 		t.Errorf("%d fields of %d are set by a capability: %v", len(setBy), want, setBy)
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/volagent/volagent/volmgr/call"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // The default values of Options.
@@ -131,7 +131,7 @@ type Client struct {
 
 // known is the result of Info, which the client caches.
 type known struct {
-	info volume.PluginInfo
+	info plugin.PluginInfo
 	// groups reports the plugin capability GROUP_CONTROLLER_SERVICE.
 	groups bool
 }

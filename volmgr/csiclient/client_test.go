@@ -17,6 +17,7 @@ import (
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -44,22 +45,22 @@ func TestProbe(t *testing.T) {
 }
 
 func TestInfo(t *testing.T) {
-	full := volume.PluginInfo{
+	full := plugin.PluginInfo{
 		Driver: "fake.test", Version: "1.2", NodeID: "n1", Topology: map[string]string{"zone": "a"}, MaxVolumes: 7,
 		HasController: true, HasNode: true,
 		ControllerCaps: []string{"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "PUBLISH_READONLY", "SINGLE_NODE_MULTI_WRITER"},
 		NodeCaps:       []string{"STAGE_UNSTAGE_VOLUME", "GET_VOLUME_STATS", "SINGLE_NODE_MULTI_WRITER"},
-		Caps: volume.Caps{Attach: true, AttachReadOnly: true, CreateDelete: true, Stage: true, Stats: true,
+		Caps: plugin.Caps{Attach: true, AttachReadOnly: true, CreateDelete: true, Stage: true, Stats: true,
 			ControllerMultiWriter: true, NodeMultiWriter: true, Topology: true},
 	}
 	nodeOnly := full
 	nodeOnly.HasController, nodeOnly.ControllerCaps = false, nil
-	nodeOnly.Caps = volume.Caps{Stage: true, Stats: true, NodeMultiWriter: true}
+	nodeOnly.Caps = plugin.Caps{Stage: true, Stats: true, NodeMultiWriter: true}
 	controllerOnly := full
 	controllerOnly.HasNode, controllerOnly.NodeCaps, controllerOnly.NodeID, controllerOnly.Topology, controllerOnly.MaxVolumes = false, nil, "", nil, 0
-	controllerOnly.Caps = volume.Caps{Attach: true, AttachReadOnly: true, CreateDelete: true, ControllerMultiWriter: true, Topology: true}
+	controllerOnly.Caps = plugin.Caps{Attach: true, AttachReadOnly: true, CreateDelete: true, ControllerMultiWriter: true, Topology: true}
 	odd := full
-	odd.ControllerCaps, odd.NodeCaps, odd.Caps = []string{"UNKNOWN", "4711"}, []string{"STAGE_UNSTAGE_VOLUME", "99"}, volume.Caps{Stage: true}
+	odd.ControllerCaps, odd.NodeCaps, odd.Caps = []string{"UNKNOWN", "4711"}, []string{"STAGE_UNSTAGE_VOLUME", "99"}, plugin.Caps{Stage: true}
 
 	unimplemented := func(methods ...string) func(context.Context, string, any) (any, error) {
 		return func(_ context.Context, m string, _ any) (any, error) {
@@ -72,7 +73,7 @@ func TestInfo(t *testing.T) {
 	for name, row := range map[string]struct {
 		services string
 		answer   func(context.Context, string, any) (any, error)
-		want     volume.PluginInfo
+		want     plugin.PluginInfo
 	}{
 		"everything":               {want: full},
 		"no controller":            {answer: unimplemented("GetPluginCapabilities"), want: nodeOnly},

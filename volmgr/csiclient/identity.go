@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -35,7 +36,7 @@ func (c *Client) Probe(ctx context.Context) (bool, error) {
 // Info asks the plugin for its identity and capabilities, and caches the answer for the calls that
 // depend on it. A plugin may lack the controller or the node service. Info does not set
 // PluginInfo.ID.
-func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
+func (c *Client) Info(ctx context.Context) (plugin.PluginInfo, error) {
 	k := &known{}
 	err := c.askIdentity(ctx, k)
 	if err == nil && k.info.HasController {
@@ -51,7 +52,7 @@ func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
 		err = c.askNode(ctx, k)
 	}
 	if err != nil {
-		return volume.PluginInfo{}, err
+		return plugin.PluginInfo{}, err
 	}
 
 	c.known.Store(k)
@@ -171,15 +172,15 @@ func (c *Client) askNodeInfo(ctx context.Context, k *known) error {
 
 // NodeInfo calls NodeGetInfo again and returns the cached information with the new answer. The
 // limits and the topology of a node may change while the plugin runs.
-func (c *Client) NodeInfo(ctx context.Context) (volume.PluginInfo, error) {
+func (c *Client) NodeInfo(ctx context.Context) (plugin.PluginInfo, error) {
 	was, err := c.caps(ctx)
 	if err != nil {
-		return volume.PluginInfo{}, err
+		return plugin.PluginInfo{}, err
 	}
 
 	now := *was
 	if err := c.askNodeInfo(ctx, &now); err != nil {
-		return volume.PluginInfo{}, err
+		return plugin.PluginInfo{}, err
 	}
 
 	c.known.Store(&now)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // These steps happen only on this host. All other steps are CSI calls and have the names of those
@@ -159,7 +160,7 @@ type Observed struct {
 
 	// Boot is the boot id of the host.
 	Boot   string
-	Plugin PluginView
+	Plugin plugin.PluginView
 
 	// Leftover describes the pending calls that a forced deregister of the same storage left. It is
 	// empty if there are none.

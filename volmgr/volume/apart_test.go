@@ -3,6 +3,7 @@ package volume_test
 import (
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -10,13 +11,13 @@ import (
 // the part that it calls, and its reason must name that part.
 func TestApart(t *testing.T) {
 	const nodeLack, controllerLack = "the node part is down", "no controller is ready"
-	parts := func(node, controller volume.Service) volume.PluginView {
+	parts := func(node, controller plugin.Service) plugin.PluginView {
 		v := view()
 		node.Lack, controller.Lack = nodeLack, controllerLack
-		v.Ready, v.Apart = node.Ready && controller.Ready, &volume.Apart{Node: node, Controller: controller}
+		v.Ready, v.Apart = node.Ready && controller.Ready, &plugin.Apart{Node: node, Controller: controller}
 		return v
 	}
-	up, down, unasked := volume.Service{Ready: true}, volume.Service{}, volume.Service{Unasked: true}
+	up, down, unasked := plugin.Service{Ready: true}, plugin.Service{}, plugin.Service{Unasked: true}
 	nodeUp, controllerUp := parts(up, down), parts(down, up)
 	claimed := func(r *volume.Record, o *volume.Observed) { // no side is made yet
 		edit(r, func(c *volume.Claim) { c.State, c.Published, c.Mount = volume.Pending, volume.Absent, nil })
@@ -42,7 +43,7 @@ func TestApart(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name    string
-		plugin  volume.PluginView
+		plugin  plugin.PluginView
 		change  func(*volume.Record, *volume.Observed)
 		want    string
 		summary string

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // attachPlugin returns a ready plugin with ControllerPublishVolume and staging.
-func attachPlugin() volume.PluginView {
-	return volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true}}}
+func attachPlugin() plugin.PluginView {
+	return plugin.PluginView{Known: true, Ready: true, State: "ready", Info: plugin.PluginInfo{NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true}}}
 }
 
 // TestAttachmentWatched checks that the agent watches a failed ControllerPublishVolume or
@@ -137,12 +138,12 @@ func TestPendingCalls(t *testing.T) {
 	r.Node.PendingCalls = owed()
 	failed := &volume.Attempt{Action: volume.Action{Kind: call.NodeUnpublish, Pending: true}, Tries: 1, Err: &volume.CallError{
 		Step: "NodeUnpublishVolume", Code: "Internal", Message: "no such target", Retry: volume.RetryBackoff, Answered: true}}
-	up, down := attachPlugin(), volume.PluginView{Known: true, State: "stopped"}
+	up, down := attachPlugin(), plugin.PluginView{Known: true, State: "stopped"}
 	const giveUp = "volctl volume deregister data --force --forget"
 	for _, tt := range []struct {
 		name   string
 		at     *volume.Attempt
-		p      volume.PluginView
+		p      plugin.PluginView
 		failed bool
 		words  []string
 	}{

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -23,19 +24,19 @@ func TestCopied(t *testing.T) {
 		Published: volume.Present, Mount: id, Target: "/t",
 	}}
 	free := volume.Record{Volume: held.Volume}
-	attaches := volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true}}
+	attaches := plugin.PluginInfo{NodeID: "n", Caps: plugin.Caps{Attach: true}}
 	for name, tt := range map[string]struct {
 		r                volume.Record
-		info             volume.PluginInfo
+		info             plugin.PluginInfo
 		booted           bool
 		attached, staged volume.Side
 		claims, owed     int
 	}{
-		"free":                         {free, volume.PluginInfo{}, false, volume.Absent, volume.Absent, 0, 0},
+		"free":                         {free, plugin.PluginInfo{}, false, volume.Absent, volume.Absent, 0, 0},
 		"free, of a plugin that may":   {free, attaches, false, volume.Unknown, volume.Absent, 0, 0},
 		"held":                         {held, attaches, false, volume.Unknown, volume.Unknown, 1, 1},
 		"held, in another boot":        {held, attaches, true, volume.Unknown, volume.Absent, 0, 0},
-		"held, of a plugin of unknown": {held, volume.PluginInfo{}, false, volume.Unknown, volume.Unknown, 1, 1},
+		"held, of a plugin of unknown": {held, plugin.PluginInfo{}, false, volume.Unknown, volume.Unknown, 1, 1},
 	} {
 		got := volume.Copied(tt.r, volume.Observed{}, tt.info, tt.booted)
 		n := got.Node

@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 func TestExplain(t *testing.T) {
-	down := volume.PluginView{Known: true, State: "backing off", Reason: "exit status 1", Info: view().Info}
+	down := plugin.PluginView{Known: true, State: "backing off", Reason: "exit status 1", Info: view().Info}
 	failed := func(k call.Method, alloc string, tries int, retry volume.Retry) *volume.Attempt {
 		return &volume.Attempt{
 			Action: volume.Action{Kind: k, Alloc: alloc}, Tries: tries,

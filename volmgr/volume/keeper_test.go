@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -61,7 +62,7 @@ func TestMountAgain(t *testing.T) {
 	}
 	r := admit(t, offering(call.SingleNodeWriter), ask(1, "nosuid"))
 	again := func(q volume.Request) string {
-		if _, err := volume.Admit(r, q, volume.PluginInfo{}, now); err != nil {
+		if _, err := volume.Admit(r, q, plugin.PluginInfo{}, now); err != nil {
 			return err.Error()
 		}
 		return ""

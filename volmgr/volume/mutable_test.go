@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
@@ -43,26 +44,26 @@ func TestReaches(t *testing.T) {
 	here := map[string]string{"Zone": "a", "rack": "1"}
 	in := func(ts ...map[string]string) []map[string]string { return ts }
 	for name, tt := range map[string]struct {
-		caps    Caps
+		caps    plugin.Caps
 		host    map[string]string
 		volume  []map[string]string
 		refused bool
 	}{
-		"the same":                  {Caps{Topology: true}, here, in(map[string]string{"zone": "a", "rack": "1"}), false},
-		"a wider place":             {Caps{Topology: true}, here, in(map[string]string{"zone": "a"}), false},
-		"one of several":            {Caps{Topology: true}, here, in(map[string]string{"zone": "b"}, map[string]string{"zone": "a"}), false},
-		"another zone":              {Caps{Topology: true}, here, in(map[string]string{"zone": "b"}), true},
-		"values have a case":        {Caps{Topology: true}, here, in(map[string]string{"zone": "A"}), true},
-		"a key that the host lacks": {Caps{Topology: true}, here, in(map[string]string{"zone": "a", "row": "1"}), true},
-		"no zone fits":              {Caps{Topology: true}, here, in(map[string]string{"zone": "b"}, map[string]string{"zone": "c"}), true},
-		"a plugin without":          {Caps{}, here, in(map[string]string{"zone": "b"}), false},
-		"a host that does not say":  {Caps{Topology: true}, nil, in(map[string]string{"zone": "b"}), false},
-		"a volume that is anywhere": {Caps{Topology: true}, here, nil, false},
+		"the same":                  {plugin.Caps{Topology: true}, here, in(map[string]string{"zone": "a", "rack": "1"}), false},
+		"a wider place":             {plugin.Caps{Topology: true}, here, in(map[string]string{"zone": "a"}), false},
+		"one of several":            {plugin.Caps{Topology: true}, here, in(map[string]string{"zone": "b"}, map[string]string{"zone": "a"}), false},
+		"another zone":              {plugin.Caps{Topology: true}, here, in(map[string]string{"zone": "b"}), true},
+		"values have a case":        {plugin.Caps{Topology: true}, here, in(map[string]string{"zone": "A"}), true},
+		"a key that the host lacks": {plugin.Caps{Topology: true}, here, in(map[string]string{"zone": "a", "row": "1"}), true},
+		"no zone fits":              {plugin.Caps{Topology: true}, here, in(map[string]string{"zone": "b"}, map[string]string{"zone": "c"}), true},
+		"a plugin without":          {plugin.Caps{}, here, in(map[string]string{"zone": "b"}), false},
+		"a host that does not say":  {plugin.Caps{Topology: true}, nil, in(map[string]string{"zone": "b"}), false},
+		"a volume that is anywhere": {plugin.Caps{Topology: true}, here, nil, false},
 	} {
 		r := Record{Volume: Volume{
 			ID: "data", PluginID: "ebs", Topologies: tt.volume, Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}},
 		}}
-		next, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{Caps: tt.caps, Topology: tt.host}, time.Now())
+		next, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.PluginInfo{Caps: tt.caps, Topology: tt.host}, time.Now())
 		if errors.Is(err, ErrRefused) != tt.refused || (len(next.Claims) == 0) != tt.refused {
 			t.Errorf("%s: %v, %d claims", name, err, len(next.Claims))
 		}
@@ -72,12 +73,12 @@ func TestReaches(t *testing.T) {
 	}
 	// An alloc keeps its claim, even if the plugin reports another topology later.
 	r := Record{Volume: Volume{ID: "data", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}}}
-	r, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{}, time.Now())
+	r, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.PluginInfo{}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Volume.Topologies = in(map[string]string{"zone": "b"})
-	if _, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{Caps: Caps{Topology: true}, Topology: here}, time.Now()); err != nil {
+	if _, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.PluginInfo{Caps: plugin.Caps{Topology: true}, Topology: here}, time.Now()); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
 }

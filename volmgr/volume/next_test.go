@@ -9,13 +9,14 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // view returns a ready plugin with ControllerPublishVolume and staging.
-func view() volume.PluginView {
-	return volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{
-		ID: "p", NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true},
+func view() plugin.PluginView {
+	return plugin.PluginView{Known: true, Ready: true, State: "ready", Info: plugin.PluginInfo{
+		ID: "p", NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true},
 	}}
 }
 
@@ -41,7 +42,7 @@ func TestNext(t *testing.T) {
 		want   string
 	}{
 		{"all is well", func(*volume.Record, *volume.Observed) {}, "settled"},
-		{"all is well, the plugin is down", func(_ *volume.Record, o *volume.Observed) { o.Plugin = volume.PluginView{State: "crashed"} }, "settled"},
+		{"all is well, the plugin is down", func(_ *volume.Record, o *volume.Observed) { o.Plugin = plugin.PluginView{State: "crashed"} }, "settled"},
 		{"halted", func(_ *volume.Record, o *volume.Observed) { o.Halt = "another namespace" }, "wait halted: another namespace"},
 		{"a foreign mount at the staging path", func(_ *volume.Record, o *volume.Observed) { o.Staging = foreign }, "wait foreign: a mount that was not made by this volume's staging is at /s"},
 		{"a foreign mount at the target", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = foreign }, "wait foreign: a mount that was not made by this claim is at /t/a"},
@@ -469,7 +470,7 @@ func anyObserved() *rapid.Generator[volume.Observed] {
 		o.Down = rapid.Bool().Draw(t, "down")
 		o.Halt = rapid.SampledFrom([]string{"", "", "", "", "halted"}).Draw(t, "halt")
 		o.Plugin.Ready = rapid.Bool().Draw(t, "ready")
-		o.Plugin.Info.Caps = volume.Caps{Attach: rapid.Bool().Draw(t, "attach"), Stage: rapid.Bool().Draw(t, "stage")}
+		o.Plugin.Info.Caps = plugin.Caps{Attach: rapid.Bool().Draw(t, "attach"), Stage: rapid.Bool().Draw(t, "stage")}
 		sights := func(name string, key *rapid.Generator[string]) map[string]volume.Sight {
 			return rapid.MapOfN(key, anySight(), 0, 3).Draw(t, name)
 		}

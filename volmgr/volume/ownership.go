@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // Ownership is the owner, group and mode that a claim requests for the volume's root. An empty
@@ -111,7 +112,7 @@ func (o Ownership) asked() Ownership {
 
 // ownable returns the ownership that the claim gets, or an error if the claim cannot set it. It
 // also decides whether the plugin applies the group.
-func (q Request) ownable(volumeID string, mode *Mode, caps Caps) (Ownership, error) {
+func (q Request) ownable(volumeID string, mode *Mode, caps plugin.Caps) (Ownership, error) {
 	o := q.Own
 
 	// A plugin never receives a default group, because it would give that group to every file in

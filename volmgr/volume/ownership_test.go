@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // TestAdmitOwnership checks that the plugin applies the group if it can. All claims of the volume
 // then share that group.
 func TestAdmitOwnership(t *testing.T) {
-	grouped := volume.PluginInfo{Caps: volume.Caps{MountGroup: true}}
+	grouped := plugin.PluginInfo{Caps: plugin.Caps{MountGroup: true}}
 	asking := func(alloc string, own volume.Ownership) volume.Request {
 		q := writer(alloc)
 		q.Own = own
@@ -31,7 +32,7 @@ func TestAdmitOwnership(t *testing.T) {
 		t.Errorf("the same again: %v", err)
 	}
 	for name, tt := range map[string]struct {
-		info volume.PluginInfo
+		info plugin.PluginInfo
 		ask  volume.Request
 		want string
 	}{
@@ -44,7 +45,7 @@ func TestAdmitOwnership(t *testing.T) {
 			return q
 		}(), "only reads cannot change who owns volume \"data\" (uid 1)"},
 		"none":                 {grouped, asking("b", volume.Ownership{}), ""},
-		"a plugin that cannot": {volume.PluginInfo{}, asking("b", volume.Ownership{GID: "8"}), ""},
+		"a plugin that cannot": {plugin.PluginInfo{}, asking("b", volume.Ownership{GID: "8"}), ""},
 	} {
 		next, err := volume.Admit(r, tt.ask, tt.info, now)
 		switch {
@@ -87,7 +88,7 @@ func TestDefaultOwner(t *testing.T) {
 		t.Errorf("where a user was asked for: %+v", got)
 	}
 
-	grouped := volume.PluginInfo{Caps: volume.Caps{MountGroup: true}}
+	grouped := plugin.PluginInfo{Caps: plugin.Caps{MountGroup: true}}
 	q := writer("a")
 	q.Own = root
 	r, err := volume.Admit(offering(call.SingleNodeMultiWriter), q, grouped, now)
@@ -113,7 +114,7 @@ func TestDefaultOwner(t *testing.T) {
 		t.Errorf("another claim: %v", err)
 	}
 
-	had := volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "d", VolumeID: "d", Own: root}
+	had := volume.RuntimeVolume{Runtime: plugin.RuntimeDocker, Name: "d", VolumeID: "d", Own: root}
 	if err := had.Check(); err != nil {
 		t.Error(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
@@ -192,7 +193,7 @@ const givingUp = "the plugin then never receives these calls, and its mounts and
 
 // PendingCallState returns the state of a record's pending calls. at is the last attempt at a step.
 // The record must have pending calls.
-func (r Record) PendingCallState(at *Attempt, p PluginView) PendingCallState {
+func (r Record) PendingCallState(at *Attempt, p plugin.PluginView) PendingCallState {
 	c := PendingCallState{GiveUp: remedy.Of(remedy.GiveUpCalls, r.Volume.ID)}
 	next := (&planner{r: r, claims: r.Ordered()}).undoes()
 	switch {
@@ -212,11 +213,11 @@ func (r Record) PendingCallState(at *Attempt, p PluginView) PendingCallState {
 
 // Lack says why the agent cannot send a call that the volume may need. It returns "" if the agent
 // can send all of them.
-func (r Record) Lack(v PluginView) string {
+func (r Record) Lack(v plugin.PluginView) string {
 	switch {
 	case !v.ReadyFor(call.NodePublish):
 		return v.Lacks(r.Volume.PluginID, call.NodePublish)
-	case (v.Info.Caps.Attach || r.Node.Uses.Attach || v.unasked(call.ControllerPublish)) && !v.ReadyFor(call.ControllerPublish):
+	case (v.Info.Caps.Attach || r.Node.Uses.Attach || v.Unasked(call.ControllerPublish)) && !v.ReadyFor(call.ControllerPublish):
 		return v.Lacks(r.Volume.PluginID, call.ControllerPublish)
 	default:
 		return ""
@@ -225,7 +226,7 @@ func (r Record) Lack(v PluginView) string {
 
 // FinalLack returns the same text as Lack if the agent cannot send the call until a person acts.
 // Otherwise it returns "".
-func (r Record) FinalLack(v PluginView) string {
+func (r Record) FinalLack(v plugin.PluginView) string {
 	attaches := v.Info.Caps.Attach || r.Node.Uses.Attach
 	switch {
 	case v.FinalFor(call.NodePublish):

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // ClaimState is a stage in the life of a claim.
@@ -299,7 +300,7 @@ func (r Record) watching(w Watch) Record {
 }
 
 // with returns the sides in u and those that the plugin needs.
-func (u Uses) with(i PluginInfo) Uses {
+func (u Uses) with(i plugin.PluginInfo) Uses {
 	return Uses{Attach: u.Attach || i.Caps.Attach, Stage: u.Stage || i.Caps.Stage}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // RuntimeVolume is a volume under the name that a container runtime gave it. A volume has at most
@@ -78,7 +79,7 @@ func (v RuntimeVolume) Mounting(id, by string, now time.Time) RuntimeVolume {
 		switch {
 		case r.ID != id:
 			continue
-		case v.Runtime == RuntimePodman, r.Returned, r.byAnother(by):
+		case v.Runtime == plugin.RuntimePodman, r.Returned, r.byAnother(by):
 			r.More = 0
 		default:
 			r.More++
@@ -235,7 +236,7 @@ func (v RuntimeVolume) Differs(o RuntimeVolume) (names []string) {
 // Check returns an error if the agent cannot have stored this value.
 func (v RuntimeVolume) Check() error {
 	var errs []error
-	if v.Runtime != RuntimeDocker && v.Runtime != RuntimePodman {
+	if v.Runtime != plugin.RuntimeDocker && v.Runtime != plugin.RuntimePodman {
 		errs = append(errs, Errorf(ErrInvalid, "unknown runtime %q", v.Runtime))
 	}
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -77,7 +78,7 @@ func TestRuntimeReferences(t *testing.T) {
 // sends one Unmount for each. Podman's Mounts must not be counted.
 func TestRuntimeCounts(t *testing.T) {
 	now := time.Unix(1, 0)
-	v := volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "d", VolumeID: "d"}
+	v := volume.RuntimeVolume{Runtime: plugin.RuntimeDocker, Name: "d", VolumeID: "d"}
 	is := func(what string, v volume.RuntimeVolume, more int, returned bool) {
 		t.Helper()
 		r, ok := v.Ref("a")
@@ -102,18 +103,18 @@ func TestRuntimeCounts(t *testing.T) {
 	is("mounted by an unknown process", twice.Mounting("a", "", now), 2, false)
 	is("given up", twice.Returning(func(r volume.RuntimeRef) bool { return r.ID == "a" }), 0, true)
 	is("the original", twice, 1, false)
-	v.Runtime = volume.RuntimePodman
+	v.Runtime = plugin.RuntimePodman
 	is("podman's", v.Mounting("a", "one", now).Mounting("a", "two", now), 0, false)
 
 	// A kept reference also keeps its claim. Another reference needs the claim, too.
 	back := twice.Unmounting("a", "two")
-	if got := back.Settled([]string{volume.RuntimeDocker}); len(got.Refs) != 1 {
+	if got := back.Settled([]string{plugin.RuntimeDocker}); len(got.Refs) != 1 {
 		t.Errorf("kept: %+v", got)
 	}
 	if got := back.Mounting("b", "two", now); len(got.Unneeded()) != 0 || len(got.Settled(nil).Refs) != 1 {
 		t.Errorf("beside another one: %+v", got)
 	}
-	if err := (volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "d", VolumeID: "d", Refs: []volume.RuntimeRef{{ID: "a", Alloc: "docker", More: -1}}}).Check(); err == nil {
+	if err := (volume.RuntimeVolume{Runtime: plugin.RuntimeDocker, Name: "d", VolumeID: "d", Refs: []volume.RuntimeRef{{ID: "a", Alloc: "docker", More: -1}}}).Check(); err == nil {
 		t.Error("a negative count was not refused")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -377,11 +378,11 @@ func (s state) wished(v variant, in intent) (next volume.Record, changed bool, e
 		if v.own && in.alloc == 0 {
 			req.Own = volume.Ownership{UID: "1000"}
 		}
-		info := volume.PluginInfo{NodeID: "n", Caps: v.caps()}
+		info := plugin.PluginInfo{NodeID: "n", Caps: v.caps()}
 		next, err = volume.Admit(s.mem, req, info, time.Time{})
 		return next, len(next.Claims) != len(s.mem.Claims), err
 	case "expand":
-		return volume.Expand(s.mem, larger, volume.PluginInfo{Caps: v.caps()}, nil)
+		return volume.Expand(s.mem, larger, plugin.PluginInfo{Caps: v.caps()}, nil)
 	case "force":
 		return volume.LeftoverOf(s.mem), s.mem.Held(), volume.Droppable(s.mem)
 	case "release":

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/volagent/volagent/volmgr/call"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -262,8 +263,8 @@ func (w *world) observe(v variant, r volume.Record, up serving, o over, parked p
 const larger = 2
 
 // caps returns the capabilities of the plugin.
-func (v variant) caps() volume.Caps {
-	return volume.Caps{Attach: v.attach, Stage: v.stage, Expand: v.expand, NodeExpand: v.expand, Offline: v.offline}
+func (v variant) caps() plugin.Caps {
+	return plugin.Caps{Attach: v.attach, Stage: v.stage, Expand: v.expand, NodeExpand: v.expand, Offline: v.offline}
 }
 
 // serving says which parts of the plugin are ready.
@@ -276,13 +277,13 @@ const (
 	controllerUp
 )
 
-func (up serving) view(v variant) volume.PluginView {
-	p := volume.PluginView{Known: true, Ready: up == bothUp, State: "test", Info: volume.PluginInfo{
+func (up serving) view(v variant) plugin.PluginView {
+	p := plugin.PluginView{Known: true, Ready: up == bothUp, State: "test", Info: plugin.PluginInfo{
 		ID: "p", NodeID: "n", Caps: v.caps(),
 	}}
 	if up == nodeUp || up == controllerUp {
-		p.Apart = &volume.Apart{
-			Node: volume.Service{Ready: up == nodeUp, Lack: "no node"}, Controller: volume.Service{Ready: up == controllerUp, Lack: "no controller"},
+		p.Apart = &plugin.Apart{
+			Node: plugin.Service{Ready: up == nodeUp, Lack: "no node"}, Controller: plugin.Service{Ready: up == controllerUp, Lack: "no controller"},
 		}
 	}
 	return p

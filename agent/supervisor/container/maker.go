@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/agent/supervisor/pluginlog"
 	"github.com/volagent/volagent/agent/supervisor/runner"
 	"github.com/volagent/volagent/volmgr/mount"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // These are the labels of a plugin's container. A container with the right name but without these
@@ -143,7 +143,7 @@ func (m *maker) launch(ctx context.Context, spec container.Spec) (id string, err
 	if !errors.Is(err, container.ErrNoImage) {
 		return id, err
 	}
-	if m.Definition.Container.Pull != volume.PullMissing {
+	if m.Definition.Container.Pull != plugin.PullMissing {
 		return "", fmt.Errorf("image %q is not on this host, and its plugin file says \"pull: never\"; to get it: %s", spec.Image, m.rt.PullCommand(spec.Image))
 	}
 	if err := m.pull(ctx, spec.Image); err != nil {

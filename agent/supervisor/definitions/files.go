@@ -9,8 +9,8 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/untrusted"
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // maxFile is the maximum size of a plugin file, in bytes.
@@ -23,7 +23,7 @@ const RunTime = "a registration"
 // definition.
 type Want struct {
 	ID         string
-	Definition *volume.PluginDefinition
+	Definition *plugin.PluginDefinition
 	File       string
 	Err        error
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/volagent/volagent/agent/pluginfile"
 	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -26,8 +27,8 @@ type Registration struct {
 }
 
 // sources returns all definitions: the registered ones, followed by those of the files.
-func sources(registered []*volume.PluginDefinition, files []Found) []Found {
-	registered = slices.SortedFunc(slices.Values(registered), func(a, b *volume.PluginDefinition) int {
+func sources(registered []*plugin.PluginDefinition, files []Found) []Found {
+	registered = slices.SortedFunc(slices.Values(registered), func(a, b *plugin.PluginDefinition) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Instance, b.Instance))
 	})
 	all := make([]Found, 0, len(registered)+len(files))
@@ -61,7 +62,7 @@ func (d *Definitions) Register(ctx context.Context, name string, text []byte) (r
 		return reg, err
 	}
 
-	outcome, others := Registered, []*volume.PluginDefinition{}
+	outcome, others := Registered, []*plugin.PluginDefinition{}
 	for _, o := range d.registered {
 		switch {
 		case !samePart(o, def):
@@ -102,7 +103,7 @@ func (d *Definitions) onDisk() ([]Found, error) {
 
 // admit returns an error if a definition conflicts with another registered definition or with a
 // file.
-func (d *Definitions) admit(name string, def *volume.PluginDefinition, others []*volume.PluginDefinition, files []Found) error {
+func (d *Definitions) admit(name string, def *plugin.PluginDefinition, others []*plugin.PluginDefinition, files []Found) error {
 	for _, f := range files {
 		switch {
 		case f.ID != def.ID || f.Definition != nil && !samePart(f.Definition, def):
@@ -135,8 +136,8 @@ type Deregistration struct {
 	Files []Found // the current plugin files
 
 	d    *Definitions
-	drop []volume.PluginDefinition
-	stay []*volume.PluginDefinition
+	drop []plugin.PluginDefinition
+	stay []*plugin.PluginDefinition
 }
 
 // Any reports whether the plugin has registrations.

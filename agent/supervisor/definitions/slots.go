@@ -5,14 +5,14 @@ import (
 	"slices"
 
 	"github.com/volagent/volagent/agent/supervisor/part"
+	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // slots assigns slots to the valid files of one plugin. A single controller uses the slot of the
 // plugin. It keeps that slot, and therefore its process, until a node part needs the slot. A
 // controller that has its own slot keeps it. held has the definitions in use.
-func slots(files []Found, held map[string]*volume.PluginDefinition) map[string]Found {
+func slots(files []Found, held map[string]*plugin.PluginDefinition) map[string]Found {
 	out := map[string]Found{}
 	node := slices.ContainsFunc(files, func(f Found) bool { return f.Definition.Type != part.Controller })
 	for _, f := range files {
@@ -57,6 +57,6 @@ func besides(f Found, others []Found) error {
 }
 
 // samePart reports whether two definitions describe the same part of the same plugin.
-func samePart(a, b *volume.PluginDefinition) bool {
+func samePart(a, b *plugin.PluginDefinition) bool {
 	return a.ID == b.ID && a.Type == b.Type && a.Instance == b.Instance
 }

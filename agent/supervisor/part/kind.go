@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // A plugin id stands for one or more parts: at most one node part, and any number of controllers.
@@ -32,7 +32,7 @@ func Slot(id, instance string) string {
 
 // Kind returns the type of a part. It uses the type in the part's file. If the file states no type,
 // it uses the report of the plugin. The result is empty if neither is known.
-func Kind(def *volume.PluginDefinition, info volume.PluginInfo) string {
+func Kind(def *plugin.PluginDefinition, info plugin.PluginInfo) string {
 	switch {
 	case def != nil && def.Type != "":
 		return def.Type

@@ -1,6 +1,6 @@
 package part
 
-import "github.com/volagent/volagent/volmgr/volume"
+import "github.com/volagent/volagent/volmgr/plugin"
 
 // Step is the next action of a part's worker.
 type Step string
@@ -65,7 +65,7 @@ func Next(d Desired, a Actual, hostEnds bool, use Use) Step {
 
 // changes reports whether the change may come into force.
 func (d Desired) changes(a Actual, use Use) bool {
-	atOnce := d.Change.Definition != nil && d.Change.Definition.OnChange == volume.OnChangeRestart
+	atOnce := d.Change.Definition != nil && d.Change.Definition.OnChange == plugin.OnChangeRestart
 	return a.Definition == nil || d.Force || atOnce || use == Unused
 }
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // Whole is a snapshot of all parts of one plugin, with the node part first.
@@ -17,12 +17,12 @@ func (all Whole) Apart() bool { return len(all) > 1 || len(all) == 1 && all[0].H
 
 // View returns the view of a plugin whose services are in separate parts. Decisions are based on
 // this view. driver is the plugin's last known driver.
-func (all Whole) View(id, driver string) volume.PluginView {
+func (all Whole) View(id, driver string) plugin.PluginView {
 	g := all.Worst()
-	v := volume.PluginView{
+	v := plugin.PluginView{
 		NoLog: !slices.ContainsFunc(all, func(g *Glance) bool { return !g.View.NoLog }),
 		Known: true, State: g.View.State, Reason: all.Reason(), Stopped: g.View.Stopped, Final: g.View.Final, Info: all.Merged(id, driver),
-		Apart: &volume.Apart{Node: all.service(id, Node), Controller: all.service(id, Controller)},
+		Apart: &plugin.Apart{Node: all.service(id, Node), Controller: all.service(id, Controller)},
 	}
 
 	v.Ready = true
@@ -53,11 +53,11 @@ func (all Whole) Serving(of string) Whole {
 }
 
 // service returns the view of one service. Decisions are based on this view.
-func (all Whole) service(id, of string) volume.Service {
+func (all Whole) service(id, of string) plugin.Service {
 	those := all.Serving(of)
 	ready := slices.ContainsFunc(those, func(g *Glance) bool { return g.View.Ready })
 	alive := slices.ContainsFunc(those, func(g *Glance) bool { return !g.View.Final })
-	s := volume.Service{Ready: ready, Final: len(those) > 0 && !alive, Unasked: len(those) > 0 && !slices.ContainsFunc(those, (*Glance).said)}
+	s := plugin.Service{Ready: ready, Final: len(those) > 0 && !alive, Unasked: len(those) > 0 && !slices.ContainsFunc(those, (*Glance).said)}
 	if !ready {
 		s.Lack = those.Lack(id, of)
 	}
@@ -125,17 +125,17 @@ func (all Whole) Reason() string {
 // Merged combines the reports of the parts. It takes the data about the node from the node part,
 // and the data about the controller from a controller, if possible from a ready one. Before any
 // report, the files alone show which services the plugin has.
-func (all Whole) Merged(id, driver string) volume.PluginInfo {
+func (all Whole) Merged(id, driver string) plugin.PluginInfo {
 	nodes, controllers := all.Serving(Node), all.Serving(Controller)
 	slices.SortStableFunc(controllers, func(a, b *Glance) int { return a.severity() - b.severity() })
-	of := func(those Whole) volume.PluginInfo {
+	of := func(those Whole) plugin.PluginInfo {
 		for _, g := range those {
 			if g.said() {
 				return g.View.Info
 			}
 		}
 
-		return volume.PluginInfo{}
+		return plugin.PluginInfo{}
 	}
 
 	n, c := of(nodes), of(controllers)

@@ -14,13 +14,13 @@ import (
 	"github.com/volagent/volagent/agent/pluginfile"
 	"github.com/volagent/volagent/agent/supervisor/part"
 	"github.com/volagent/volagent/volmgr/call"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // Part describes a plugin's part to the part's runner.
 type Part struct {
 	ID, Slot   string
-	Definition *volume.PluginDefinition
+	Definition *plugin.PluginDefinition
 	Paths      part.Paths
 	Values     func(variable string) string // looks up a variable of the plugin's file
 	Boot       string                       // id of this boot of the host
@@ -34,10 +34,10 @@ type Part struct {
 
 // Record stores the identity of the part's process, so that the next agent finds the process.
 type Record interface {
-	Process() volume.PluginProcess
+	Process() plugin.PluginProcess
 	// SaveProcess stores which process serves the plugin, and the definition from which it was
 	// started.
-	SaveProcess(ctx context.Context, it volume.PluginProcess) error
+	SaveProcess(ctx context.Context, it plugin.PluginProcess) error
 	// ForgetProcess removes the process from the record in memory, because none was started.
 	ForgetProcess()
 }

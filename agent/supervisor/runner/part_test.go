@@ -10,7 +10,7 @@ import (
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/csiclient"
-	"github.com/volagent/volagent/volmgr/volume"
+	"github.com/volagent/volagent/volmgr/plugin"
 )
 
 // resolver resolves a reference to a secret in a file to the path of that file.
@@ -26,24 +26,24 @@ func (resolver) ResolveSecret(_ context.Context, ref call.SecretRef) (call.Secre
 // TestEnv checks that the environment of a part has expanded variables and resolved secrets. The
 // part's mask hides the secrets.
 func TestEnv(t *testing.T) {
-	secret := func(file string) volume.EnvValue {
-		return volume.EnvValue{Secret: &call.SecretRef{File: file}}
+	secret := func(file string) plugin.EnvValue {
+		return plugin.EnvValue{Secret: &call.SecretRef{File: file}}
 	}
 	for _, tt := range []struct {
 		name    string
-		env     map[string]volume.EnvValue
+		env     map[string]plugin.EnvValue
 		secrets SecretResolver
 		want    []string
 		err     string
 	}{
-		{"sorted and expanded", map[string]volume.EnvValue{"B": {Value: "2"}, "A": {Value: "x${NODE_ID}"}}, nil, []string{"A=xnode", "B=2"}, ""},
-		{"secret", map[string]volume.EnvValue{"PW": secret("hunter2hunter2")}, resolver{}, []string{"PW=hunter2hunter2"}, ""},
-		{"no resolver", map[string]volume.EnvValue{"PW": secret("x")}, nil, nil, "cannot resolve secrets"},
-		{"unreadable", map[string]volume.EnvValue{"PW": secret("")}, resolver{}, nil, "no file"},
-		{"zero byte", map[string]volume.EnvValue{"PW": secret("a\x00b")}, resolver{}, nil, "zero byte"},
+		{"sorted and expanded", map[string]plugin.EnvValue{"B": {Value: "2"}, "A": {Value: "x${NODE_ID}"}}, nil, []string{"A=xnode", "B=2"}, ""},
+		{"secret", map[string]plugin.EnvValue{"PW": secret("hunter2hunter2")}, resolver{}, []string{"PW=hunter2hunter2"}, ""},
+		{"no resolver", map[string]plugin.EnvValue{"PW": secret("x")}, nil, nil, "cannot resolve secrets"},
+		{"unreadable", map[string]plugin.EnvValue{"PW": secret("")}, resolver{}, nil, "no file"},
+		{"zero byte", map[string]plugin.EnvValue{"PW": secret("a\x00b")}, resolver{}, nil, "zero byte"},
 	} {
 		p := Part{
-			Definition: &volume.PluginDefinition{Exec: &volume.PluginExec{Env: tt.env}}, Mask: &csiclient.Scrubber{}, Secrets: tt.secrets,
+			Definition: &plugin.PluginDefinition{Exec: &plugin.PluginExec{Env: tt.env}}, Mask: &csiclient.Scrubber{}, Secrets: tt.secrets,
 			Values: func(name string) string { return map[string]string{"NODE_ID": "node"}[name] },
 		}
 		got, err := p.Env(t.Context())

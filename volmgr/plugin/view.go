@@ -1,4 +1,4 @@
-package volume
+package plugin
 
 import (
 	"fmt"
@@ -207,8 +207,8 @@ func (v PluginView) FinalFor(k call.Method) bool {
 	return !v.Ready && v.Final
 }
 
-// unasked reports whether the agent does not know the capabilities of the service that k calls.
-func (v PluginView) unasked(k call.Method) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
+// Unasked reports whether the agent does not know the capabilities of the service that k calls.
+func (v PluginView) Unasked(k call.Method) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
 
 // Barred returns the view of the plugin with calls forbidden for the given reason.
 func (v PluginView) Barred(reason string) PluginView {
