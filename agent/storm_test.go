@@ -28,7 +28,7 @@ type storm struct {
 
 	mu       sync.Mutex
 	record   volume.Record
-	view     plugin.PluginView
+	view     plugin.View
 	mounts   map[string]volume.MountIdentity
 	steps    int
 	failures int
@@ -56,7 +56,7 @@ func (s *storm) Intend(ctx context.Context, id string, fn func(volume.Record) vo
 }
 
 // View implements the plugin.
-func (s *storm) View(string) plugin.PluginView {
+func (s *storm) View(string) plugin.View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.view
@@ -86,7 +86,7 @@ func (s *storm) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) vo
 	return o
 }
 
-func (s *storm) Do(_ context.Context, _ volume.Record, a volume.Action, _ plugin.PluginView) volume.Outcome {
+func (s *storm) Do(_ context.Context, _ volume.Record, a volume.Action, _ plugin.View) volume.Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.steps++
@@ -220,7 +220,7 @@ func TestDayOfFailure(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := &storm{fail: tt.fail, mounts: map[string]volume.MountIdentity{}, per: map[call.Method]int{}}
 			bytes := day(t, func(events *event.Log) {
-				s.view = plugin.PluginView{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: 2 * time.Minute, Info: plugin.PluginInfo{Caps: plugin.Caps{Stage: true}}}
+				s.view = plugin.View{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: 2 * time.Minute, Info: plugin.Info{Caps: plugin.Caps{Stage: true}}}
 				s.record = stormRecord(t, tt.allocs, tt.gone)
 				s.queue = reconcile.New(reconcile.Options{
 					Store: s, Plugins: s, Host: s, Log: hclog.NewNullLogger(), Events: func(evs []volume.Event) { events.Add(evs...) },
@@ -252,7 +252,7 @@ func stormRecord(t *testing.T, allocs int, gone bool) volume.Record {
 	var err error
 	for i := range allocs {
 		alloc := fmt.Sprint("a", i)
-		if r, err = volume.Admit(r, volume.Request{Alloc: alloc, StagingPath: "/s", Target: "/t/" + alloc}, plugin.PluginInfo{Caps: plugin.Caps{Stage: true}}, time.Now()); err != nil {
+		if r, err = volume.Admit(r, volume.Request{Alloc: alloc, StagingPath: "/s", Target: "/t/" + alloc}, plugin.Info{Caps: plugin.Caps{Stage: true}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		if !gone {

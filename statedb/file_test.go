@@ -33,12 +33,12 @@ func full(t *testing.T) string {
 		for i := range 40 {
 			tx.PutVolume(record(fmt.Sprintf("v%02d", i), "a", "b", "c"))
 		}
-		statedb.Plugins.Put(tx, plugin.PluginRecord{ID: "p", Info: plugin.PluginInfo{ID: "p", Driver: "d", NodeID: "n"}})
+		statedb.Plugins.Put(tx, plugin.Record{ID: "p", Info: plugin.Info{ID: "p", Driver: "d", NodeID: "n"}})
 		statedb.Snapshots.Put(tx, intent("nightly"))
 		statedb.SnapshotNames.Put(tx, intent("nightly").Named("snap-1"))
 		statedb.RuntimeVolumes.Put(tx, runtimeVolume("data"))
-		statedb.Registered.Put(tx, plugin.PluginDefinition{ID: "p", Type: "node", Socket: "/n"})
-		statedb.Registered.Put(tx, plugin.PluginDefinition{ID: "p", Type: "controller", Instance: "1", Socket: "/c"})
+		statedb.Registered.Put(tx, plugin.Definition{ID: "p", Type: "node", Socket: "/n"})
+		statedb.Registered.Put(tx, plugin.Definition{ID: "p", Type: "controller", Instance: "1", Socket: "/c"})
 		owed := record("gone", "x")
 		statedb.Leftovers.Put(tx, statedb.LeftoverOf(owed, time.Unix(7, 0).UTC()))
 		tx.PutNode(statedb.Node{ID: "n", Boot: "b", Namespace: 4026531840, DataDir: "/d"})
@@ -233,8 +233,8 @@ func TestLocked(t *testing.T) {
 	open(t, path, statedb.Options{})
 }
 
-func byType(all []plugin.PluginDefinition) []plugin.PluginDefinition {
-	slices.SortFunc(all, func(a, b plugin.PluginDefinition) int { return cmp.Compare(a.Type, b.Type) })
+func byType(all []plugin.Definition) []plugin.Definition {
+	slices.SortFunc(all, func(a, b plugin.Definition) int { return cmp.Compare(a.Type, b.Type) })
 	return all
 }
 
@@ -245,10 +245,10 @@ func TestRegisteredInOlderFile(t *testing.T) {
 	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("registered")) })
 	db := open(t, path, statedb.Options{})
 	equal(t, "registered plugins", len(statedb.Registered.All(db)), 0)
-	def := plugin.PluginDefinition{ID: "new", Socket: "/s"}
+	def := plugin.Definition{ID: "new", Socket: "/s"}
 	do(t, db.Update, func(tx *statedb.Tx) error { statedb.Registered.Put(tx, def); return nil })
 	again := open(t, copied(t, path), statedb.Options{})
-	equal(t, "registered plugins", statedb.Registered.All(again), []plugin.PluginDefinition{def})
+	equal(t, "registered plugins", statedb.Registered.All(again), []plugin.Definition{def})
 	do(t, again.Update, func(tx *statedb.Tx) error { statedb.Registered.Remove(tx, def); return nil })
 	equal(t, "after the deletion", len(statedb.Registered.All(again)), 0)
 }

@@ -39,9 +39,9 @@ var (
 	volumes = newTable("volumes", recordKey, unchecked[volume.Record]) // claims are in another bucket
 	nodes   = newTable(bucketMeta, func(Node) string { return keyNode }, unchecked[Node])
 
-	Plugins        = newTable("plugins", func(p plugin.PluginRecord) string { return p.ID }, func(p plugin.PluginRecord) error { return volume.CheckPluginID(p.Of()) })
+	Plugins        = newTable("plugins", func(p plugin.Record) string { return p.ID }, func(p plugin.Record) error { return volume.CheckPluginID(p.Of()) })
 	Leftovers      = newTable("debts", Leftover.key, func(d Leftover) error { return d.Whole().Check() })
-	Registered     = newTable("registered", registeredKey, func(d plugin.PluginDefinition) error { return volume.CheckPluginID(d.ID) })
+	Registered     = newTable("registered", registeredKey, func(d plugin.Definition) error { return volume.CheckPluginID(d.ID) })
 	Snapshots      = newTable("snapshots", volume.SnapshotIntent.Key, volume.SnapshotIntent.Check)
 	SnapshotNames  = newTable("snapshot-names", volume.SnapshotName.Key, volume.SnapshotName.Check)
 	RuntimeVolumes = newTable("runtimes", volume.RuntimeVolume.Key, volume.RuntimeVolume.Check)

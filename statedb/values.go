@@ -83,6 +83,6 @@ func recordKey(r volume.Record) string { return r.Volume.ID }
 
 // registeredKey returns the key of a definition. Only the last component of the key may contain any
 // text.
-func registeredKey(d plugin.PluginDefinition) string {
+func registeredKey(d plugin.Definition) string {
 	return d.ID + "\x00" + d.Type + "\x00" + d.Instance
 }

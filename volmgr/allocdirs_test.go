@@ -53,7 +53,7 @@ func TestAllocDirStays(t *testing.T) {
 			Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}},
 			Claims: map[string]volume.Claim{"a": {Alloc: "a", Target: m.TargetPath("p", "a", id, false)}},
 		}
-		m.Do(t.Context(), r, volume.Action{Kind: k, Alloc: "a", Path: m.TargetPath("p", "a", id, false)}, plugin.PluginView{})
+		m.Do(t.Context(), r, volume.Action{Kind: k, Alloc: "a", Path: m.TargetPath("p", "a", id, false)}, plugin.View{})
 	}
 	dir := filepath.Dir(m.TargetPath("p", "a", "x", false))
 	p.publish = func(target string) {

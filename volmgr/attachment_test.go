@@ -86,7 +86,7 @@ func TestAttachmentChecked(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			out := m.Do(ctx, r, volume.Action{Kind: tt.kind, NodeID: "n"}, plugin.PluginView{Info: plugin.PluginInfo{Caps: tt.caps}})
+			out := m.Do(ctx, r, volume.Action{Kind: tt.kind, NodeID: "n"}, plugin.View{Info: plugin.Info{Caps: tt.caps}})
 			if (out.Err == nil) != tt.ok || !tt.ok && !strings.Contains(out.Err.Message, "the plugin answered OK") {
 				t.Errorf("the outcome is %+v", out)
 			}

@@ -17,7 +17,7 @@ type Copy struct {
 	NodeID, DataDir, Boot string
 	Namespace             uint64
 	Records, Debts        []volume.Record
-	Plugins               map[string]plugin.PluginInfo // by plugin
+	Plugins               map[string]plugin.Info // by plugin
 }
 
 // FromCopy is the part of an automatic copy that the agent adopts.

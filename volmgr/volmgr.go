@@ -161,7 +161,7 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimp
 }
 
 // Do performs one step of a record and returns its outcome.
-func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.PluginView) volume.Outcome {
+func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome {
 	s := step{m: m, ctx: ctx, r: r, a: a, view: p}
 	switch a.Kind {
 	case call.ControllerPublish:
@@ -201,7 +201,7 @@ type step struct {
 	ctx  context.Context
 	r    volume.Record
 	a    volume.Action
-	view plugin.PluginView
+	view plugin.View
 }
 
 // outcome returns the outcome of a call to the plugin, or of a step of the agent itself.

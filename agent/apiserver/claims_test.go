@@ -59,7 +59,7 @@ func TestTermsThereAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	got := toClaim(volume.Record{}, volume.Claim{Terms: terms}, plugin.PluginView{Known: true, Ready: true}, nil)
+	got := toClaim(volume.Record{}, volume.Claim{Terms: terms}, plugin.View{Known: true, Ready: true}, nil)
 	want := api.Claim{
 		ReadOnly: true, AccessMode: ask.AccessMode, AttachmentMode: ask.AttachmentMode, Owner: ask.Owner, Path: "/srv", At: "/srv",
 		AtFlags: "nosuid,nodev", AtWritable: true, Ownership: ask.Ownership, Note: ask.Note, Remark: got.Remark,

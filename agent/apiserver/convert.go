@@ -262,7 +262,7 @@ func fromClaimRequest(req api.ClaimRequest, p peer.Peer) (volume.Terms, error) {
 }
 
 // toClaim describes a claim in the API's terms.
-func toClaim(r volume.Record, c volume.Claim, p plugin.PluginView, owners volume.Owners) api.Claim {
+func toClaim(r volume.Record, c volume.Claim, p plugin.View, owners volume.Owners) api.Claim {
 	a := api.Claim{
 		Volume: r.Volume.ID, PluginID: r.Volume.PluginID, Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted,
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),

@@ -24,7 +24,7 @@ type registering struct {
 	err   error
 }
 
-func (p *registering) View(string) plugin.PluginView { return plugin.PluginView{} }
+func (p *registering) View(string) plugin.View { return plugin.View{} }
 
 func (p *registering) RegisterPlugin(_ context.Context, name string, text []byte, wait time.Duration) (string, string, error) {
 	p.asked = fmt.Sprintf("register %s %d %s", name, len(text), wait)

@@ -73,7 +73,7 @@ type Queue interface {
 // implementation knows both the domain and the API.
 type Plugins interface {
 	List() []api.Plugin
-	View(id string) plugin.PluginView
+	View(id string) plugin.View
 	Get(id string) (api.Plugin, bool)
 	Changed(id string) <-chan struct{}
 

@@ -27,8 +27,8 @@ type album struct {
 
 func (a *album) Volume(string) (volume.Record, bool) { return volume.Record{}, false }
 func (a *album) Tail(string, int) []string           { return nil }
-func (a *album) View(string) plugin.PluginView {
-	return plugin.PluginView{Info: plugin.PluginInfo{Driver: "d"}}
+func (a *album) View(string) plugin.View {
+	return plugin.View{Info: plugin.Info{Driver: "d"}}
 }
 func (a *album) note(format string, args ...any) error {
 	a.asked = fmt.Sprintf(format, args...)

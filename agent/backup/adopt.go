@@ -120,7 +120,7 @@ func (re *recovery) origins() (all []origin) {
 // copy returns the automatic copy in the form that is compared with the mount table.
 func (re *recovery) copy() volmgr.Copy {
 	node := re.from.Node()
-	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes(), Plugins: map[string]plugin.PluginInfo{}}
+	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes(), Plugins: map[string]plugin.Info{}}
 	for _, p := range statedb.Plugins.All(re.from) {
 		if info := c.Plugins[p.Of()]; !info.Caps.Attach {
 			c.Plugins[p.Of()] = p.Info
@@ -195,7 +195,7 @@ func (re *recovery) fillRest(tx *statedb.Tx) {
 	}
 	for _, p := range statedb.Plugins.All(re.from) {
 		if p.Plugin == "" { // further parts are identified by their process, which is not restored
-			p.Process, p.Definition = plugin.PluginProcess{}, nil
+			p.Process, p.Definition = plugin.Process{}, nil
 			statedb.Plugins.Put(tx, p)
 		}
 	}

@@ -35,8 +35,8 @@ func (w *world) Freed()          { w.freed++ }
 // plugins knows one plugin, p.
 type plugins struct{}
 
-func (plugins) View(id string) plugin.PluginView { return plugin.PluginView{Known: id == "p"} }
-func (plugins) Restored() error                  { return nil }
+func (plugins) View(id string) plugin.View { return plugin.View{Known: id == "p"} }
+func (plugins) Restored() error            { return nil }
 
 // owners are all alive.
 type owners struct{}

@@ -22,7 +22,7 @@ import (
 
 // Plugins knows the plugins of this host.
 type Plugins interface {
-	View(pluginID string) plugin.PluginView
+	View(pluginID string) plugin.View
 	// Restored makes the supervisor read the registered plugins again.
 	Restored() error
 }
@@ -105,7 +105,7 @@ type restoring struct {
 	from   statedb.Restorable
 	why    string              // why only registrations are restored; empty if mounts are, too
 	notes  map[string][]string // by volume: hints for the operator
-	others []plugin.PluginDefinition
+	others []plugin.Definition
 
 	tx      *statedb.Tx
 	at      time.Time
@@ -292,7 +292,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 	return now, []string{words + ": " + why}
 }
 
-func (re *restoring) plugin(d plugin.PluginDefinition) {
+func (re *restoring) plugin(d plugin.Definition) {
 	id := strings.TrimSuffix(strings.Join([]string{d.ID, d.Type, d.Instance}, "/"), "//")
 	if re.plugins[d.ID] {
 		statedb.Registered.Put(re.tx, d)

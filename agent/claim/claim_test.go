@@ -26,8 +26,8 @@ type world struct {
 	waiters chan struct{}
 	attempt *volume.Attempt
 	wakes   int
-	gone    bool                              // a test has removed the mount
-	view    atomic.Pointer[plugin.PluginView] // an atomic pointer because Change also reads it
+	gone    bool                        // a test has removed the mount
+	view    atomic.Pointer[plugin.View] // an atomic pointer because Change also reads it
 	onWake  func(*world)
 	inline  bool // onWake ends before the wait begins
 
@@ -120,10 +120,10 @@ func (w *world) InPlace(_ context.Context, r volume.Record, alloc string) bool {
 	return !w.gone
 }
 
-func (w *world) View(string) plugin.PluginView { return *w.view.Load() }
+func (w *world) View(string) plugin.View { return *w.view.Load() }
 
 func (w *world) setView(ready bool, state string) {
-	w.view.Store(&plugin.PluginView{Known: true, Ready: ready, State: state})
+	w.view.Store(&plugin.View{Known: true, Ready: ready, State: state})
 }
 
 func (w *world) StagingPath(plugin, id string) string { return "/s/" + plugin + "/" + id }
@@ -278,7 +278,7 @@ func TestWithdrawn(t *testing.T) {
 		}, volume.ErrPluginUnavailable, []string{`plugin "ebs" is backing off`, "withdrawn"}, "-web"},
 		{"the plugin stays down", t.Context(), func(w *world) {
 			w.change(func() {
-				w.view.Store(&plugin.PluginView{Known: true, Final: true, Stopped: true, State: "stopped", Reason: "on request"})
+				w.view.Store(&plugin.View{Known: true, Final: true, Stopped: true, State: "stopped", Reason: "on request"})
 			})
 		}, volume.ErrPluginUnavailable, []string{`plugin "ebs" is stopped: on request`, "withdrawn"}, "-web"},
 		{"released by somebody else", t.Context(), func(w *world) {

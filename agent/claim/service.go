@@ -46,7 +46,7 @@ type Queue interface {
 
 // Plugins reports the state of plugins.
 type Plugins interface {
-	View(pluginID string) plugin.PluginView
+	View(pluginID string) plugin.View
 	// Changed returns a channel that is closed when the state of the plugin changes.
 	Changed(pluginID string) <-chan struct{}
 }
@@ -242,7 +242,7 @@ type Places interface {
 
 // lack names the part of the plugin for which the claim waits. It returns "" if the claim waits for
 // something else.
-func lack(p plugin.PluginView, r volume.Record, at *volume.Attempt) string {
+func lack(p plugin.View, r volume.Record, at *volume.Attempt) string {
 	switch {
 	case at == nil:
 		return r.Lack(p)

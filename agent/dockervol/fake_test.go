@@ -226,7 +226,7 @@ func (w *world) Delete(_ context.Context, id, confirm string) error {
 	return nil
 }
 
-func (w *world) View(string) plugin.PluginView { return plugin.PluginView{Known: true, State: "ready"} }
+func (w *world) View(string) plugin.View { return plugin.View{Known: true, State: "ready"} }
 
 func (w *world) Using(context.Context, string, string) ([]string, error) {
 	if w.asking != nil {

@@ -81,7 +81,7 @@ type Volumes interface {
 
 // Plugins returns the state of a plugin from memory.
 type Plugins interface {
-	View(pluginID string) plugin.PluginView
+	View(pluginID string) plugin.View
 }
 
 // Containers asks the runtimes about their containers.

@@ -169,7 +169,7 @@ type Test struct {
 // Plugin is the current state of a plugin.
 type Plugin struct {
 	ID       string
-	View     plugin.PluginView
+	View     plugin.View
 	Since    time.Time
 	Runtime  string // the runtime of its container; empty if it runs in none
 	Units    []Unit // the units of a plugin that runs as units

@@ -81,7 +81,7 @@ func (w *world) Wake(key string) {
 }
 
 func (w *world) Look(context.Context, volume.Record) (volume.Observed, *volume.Attempt) {
-	return volume.Observed{Plugin: plugin.PluginView{Known: true, Ready: true}}, nil
+	return volume.Observed{Plugin: plugin.View{Known: true, Ready: true}}, nil
 }
 
 func (w *world) Gone(o volume.Owner) bool { return o.PID > 100 }

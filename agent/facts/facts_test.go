@@ -121,7 +121,7 @@ func (r running) Testing(id string) bool { return r[id] }
 // TestTests checks that the volume of an interrupted test is a fact, with all its paths.
 func TestTests(t *testing.T) {
 	db := open(t, filepath.Join(t.TempDir(), "state.db"), func(tx *statedb.Tx) {
-		statedb.Plugins.Put(tx, plugin.PluginRecord{ID: "p", Scratch: &plugin.Scratch{ID: "x", Staging: "/s", Targets: []string{"/t"}, Dirs: []string{"/d"}}})
+		statedb.Plugins.Put(tx, plugin.Record{ID: "p", Scratch: &plugin.Scratch{ID: "x", Staging: "/s", Targets: []string{"/t"}, Dirs: []string{"/d"}}})
 	})
 	c := &collector{Options{Plugins: plugins.Set{Usage: plugins.Usage{Records: records.Store{DB: db}}}, Tests: running{"p": false}}}
 	got := c.tests()

@@ -198,7 +198,7 @@ func (in *Report) unexplained(host *mount.Host, root string) error {
 
 // alive reports whether a recorded process still runs. It is not fooled by another process with the
 // same pid.
-func alive(p plugin.PluginProcess, boot string) bool {
+func alive(p plugin.Process, boot string) bool {
 	if p.PID == 0 || p.Boot != boot {
 		return false
 	}

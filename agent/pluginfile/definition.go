@@ -32,8 +32,8 @@ const (
 const maxInFlight = 10000
 
 // defaults returns a definition with the default values of all optional keys.
-func defaults() *plugin.PluginDefinition {
-	return &plugin.PluginDefinition{
+func defaults() *plugin.Definition {
+	return &plugin.Definition{
 		ProbeInterval:     30 * time.Second,
 		ProbeTimeout:      csiclient.DefaultProbeTimeout,
 		StartTimeout:      30 * time.Second,
@@ -45,7 +45,7 @@ func defaults() *plugin.PluginDefinition {
 }
 
 // Local returns the definition of the bundled plugin, which needs no plugin file.
-func Local() *plugin.PluginDefinition {
+func Local() *plugin.Definition {
 	d := defaults()
 	d.ID, d.Builtin = LocalID, LocalID
 	return d
@@ -54,7 +54,7 @@ func Local() *plugin.PluginDefinition {
 // Parse reads the text of a plugin file. Its errors contain the given file name, the line and the
 // key. With an error, Parse still returns the plugin's id if the file has a valid one. The caller
 // can then show the error under this id.
-func Parse(file string, data []byte) (id string, def *plugin.PluginDefinition, err error) {
+func Parse(file string, data []byte) (id string, def *plugin.Definition, err error) {
 	r := reader{file: file}
 	root, err := r.document(data)
 	if err != nil {
@@ -98,7 +98,7 @@ func findID(root *yaml.Node) string {
 
 // topLevel returns the readers of the top-level keys of a plugin file. The readers store the key
 // that says how to run the plugin in runners.
-func (r reader) topLevel(d *plugin.PluginDefinition, runners map[string]*yaml.Node) fields {
+func (r reader) topLevel(d *plugin.Definition, runners map[string]*yaml.Node) fields {
 	runner := func(name string, read func(*yaml.Node) error) func(*yaml.Node) error {
 		return func(n *yaml.Node) error {
 			runners[name] = n
@@ -164,7 +164,7 @@ func (r reader) oneRunner(root *yaml.Node, runners map[string]*yaml.Node) error 
 	return r.errorf(last, "%s are given at once: %s", strings.Join(names, " and "), which)
 }
 
-func (r reader) socket(n *yaml.Node, d *plugin.PluginDefinition) error {
+func (r reader) socket(n *yaml.Node, d *plugin.Definition) error {
 	s, err := r.scalar(n, "socket")
 	if err != nil {
 		return err

@@ -45,9 +45,9 @@ max_in_flight: 6
 unmasked_secrets: [prefix]
 on_change: restart
 `))
-	want := &plugin.PluginDefinition{
+	want := &plugin.Definition{
 		ID: "full", Type: "node", Instance: "b", File: "f.yaml",
-		Exec: &plugin.PluginExec{Command: []string{"/bin/x", "--e=${CSI_ENDPOINT}", "7"}, Env: map[string]plugin.EnvValue{
+		Exec: &plugin.Exec{Command: []string{"/bin/x", "--e=${CSI_ENDPOINT}", "7"}, Env: map[string]plugin.EnvValue{
 			"A": {Value: "${NODE_ID}"}, "PORT": {Value: "8080"}, "EMPTY": {}, "S": {Secret: &call.SecretRef{Credential: "c"}}}},
 		ProbeInterval: time.Second, ProbeTimeout: 2 * time.Second, StartTimeout: 3 * time.Second,
 		NodeTimeout: 4 * time.Second, ControllerTimeout: 5 * time.Second, MaxInFlight: 6, OnChange: "restart",
@@ -58,16 +58,16 @@ on_change: restart
 	}
 	// Omitted keys must get their default values.
 	_, got, err = Parse("f.yaml", []byte("id: x\ntype: \"\"\nsocket: unix:///run//x.sock\n"))
-	want = &plugin.PluginDefinition{ID: "x", Socket: "/run/x.sock", ProbeInterval: 30 * time.Second, ProbeTimeout: 5 * time.Second,
+	want = &plugin.Definition{ID: "x", Socket: "/run/x.sock", ProbeInterval: 30 * time.Second, ProbeTimeout: 5 * time.Second,
 		StartTimeout: 30 * time.Second, NodeTimeout: 2 * time.Minute, ControllerTimeout: time.Minute, MaxInFlight: 32, OnChange: "pending"}
 	if err != nil || !got.Equal(want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	// Equal must notice each difference.
-	for name, edit := range map[string]func(*plugin.PluginDefinition){
-		"interval": func(d *plugin.PluginDefinition) { d.ProbeInterval++ },
-		"exec":     func(d *plugin.PluginDefinition) { d.Exec = &plugin.PluginExec{} },
-		"unmasked": func(d *plugin.PluginDefinition) { d.UnmaskedSecrets = []string{"x"} },
+	for name, edit := range map[string]func(*plugin.Definition){
+		"interval": func(d *plugin.Definition) { d.ProbeInterval++ },
+		"exec":     func(d *plugin.Definition) { d.Exec = &plugin.Exec{} },
+		"unmasked": func(d *plugin.Definition) { d.UnmaskedSecrets = []string{"x"} },
 	} {
 		other := *want
 		edit(&other)

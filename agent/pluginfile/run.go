@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-func (r reader) exec(n *yaml.Node, d *plugin.PluginDefinition) error {
-	e := &plugin.PluginExec{}
+func (r reader) exec(n *yaml.Node, d *plugin.Definition) error {
+	e := &plugin.Exec{}
 	err := r.mapping(n, "exec", fields{
 		"command": r.list("command", "[/usr/bin/plugin, --flag]", &e.Command, checkVariables),
 		"env":     r.env(&e.Env),
@@ -32,8 +32,8 @@ func (r reader) exec(n *yaml.Node, d *plugin.PluginDefinition) error {
 	return nil
 }
 
-func (r reader) container(n *yaml.Node, d *plugin.PluginDefinition) error {
-	c := &plugin.PluginContainer{Pull: plugin.PullNever}
+func (r reader) container(n *yaml.Node, d *plugin.Definition) error {
+	c := &plugin.Container{Pull: plugin.PullNever}
 	err := r.mapping(n, "container", fields{
 		"runtime": r.oneOf("runtime", &c.Runtime, plugin.RuntimePodman, plugin.RuntimeDocker),
 		"image":   r.text("image", &c.Image),
@@ -83,7 +83,7 @@ const ownUnit = "volagent.service"
 
 // unit reads the name of a service. It refuses units of other types, because they run no process
 // that could be a plugin.
-func (r reader) unit(n *yaml.Node, d *plugin.PluginDefinition) error {
+func (r reader) unit(n *yaml.Node, d *plugin.Definition) error {
 	name, err := r.scalar(n, "unit")
 	switch {
 	case err != nil:

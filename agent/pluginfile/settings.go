@@ -20,7 +20,7 @@ const (
 // Settings returns a definition as plugin-file keys with their values, for users. It omits default
 // values. For a secret it shows the reference. For a plain variable it shows only that the variable
 // is set.
-func Settings(d *plugin.PluginDefinition) map[string]string {
+func Settings(d *plugin.Definition) map[string]string {
 	out := map[string]string{}
 	set := func(key, value string) {
 		if value != "" {
@@ -106,7 +106,7 @@ func envWords(v plugin.EnvValue) string {
 
 // Differing returns the Settings of b that differ from those of a. The value "-" stands for a
 // setting that only a has.
-func Differing(a, b *plugin.PluginDefinition) map[string]string {
+func Differing(a, b *plugin.Definition) map[string]string {
 	was, now := Settings(a), Settings(b)
 	for name, v := range b.Env() {
 		if old, ok := a.Env()[name]; ok && v.Secret == nil && old.Secret == nil && v.Value != old.Value {

@@ -47,7 +47,7 @@ func TestUsage(t *testing.T) {
 		tx.PutVolume(mounted)
 		tx.PutVolume(volume.Record{Volume: volume.Volume{ID: "idle", PluginID: "q", Driver: "d", ExternalID: "e3"}})
 		statedb.Leftovers.Put(tx, statedb.LeftoverOf(left, time.Unix(1, 0)))
-		statedb.Plugins.Put(tx, plugin.PluginRecord{ID: "tested", Scratch: &plugin.Scratch{ID: "s"}})
+		statedb.Plugins.Put(tx, plugin.Record{ID: "tested", Scratch: &plugin.Scratch{ID: "s"}})
 	})
 
 	if got := u.InUse("p"); !slices.Equal(got, []string{"left", "mounted"}) {

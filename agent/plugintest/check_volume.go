@@ -72,7 +72,7 @@ const maxNodeID = 256
 func checkNodeInfo(ctx context.Context, r *run) finding {
 	var ids [2]string
 	for i := range ids {
-		var info plugin.PluginInfo
+		var info plugin.Info
 		if err := r.call("NodeGetInfo", func(p Plugin) (err error) { info, err = p.Info(ctx); return err }); err != nil {
 			return broken("a repeated call fails: %s", words(err))
 		}

@@ -22,7 +22,7 @@ import (
 type world struct {
 	t    *testing.T
 	dir  string
-	info plugin.PluginInfo
+	info plugin.Info
 
 	create  func(call.CreateVolumeRequest) (call.CreateVolumeResult, error)
 	remove  func(id string) error
@@ -50,7 +50,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	return &world{t: t, dir: t.TempDir(), volumes: map[string]int64{}, mounts: map[string]int{}, readOnly: map[string]bool{},
-		info: plugin.PluginInfo{Driver: "fake.example.com", Version: "1", NodeID: "n", HasNode: true, HasController: true,
+		info: plugin.Info{Driver: "fake.example.com", Version: "1", NodeID: "n", HasNode: true, HasController: true,
 			Caps: plugin.Caps{Attach: true, CreateDelete: true, Stage: true, Stats: true, NodeMultiWriter: true}}}
 }
 
@@ -103,8 +103,8 @@ func refuse(code string) error {
 
 // The interface Plugins.
 
-func (w *world) View(id string) plugin.PluginView {
-	return plugin.PluginView{Known: id == "p", Ready: true, Incarnation: w.incarnation.Load(), Info: w.info}
+func (w *world) View(id string) plugin.View {
+	return plugin.View{Known: id == "p", Ready: true, Incarnation: w.incarnation.Load(), Info: w.info}
 }
 func (w *world) Await(ctx context.Context, _ string) error { return ctx.Err() }
 func (w *world) Tested(string) (plugintest.Plugin, error)  { return w, nil }
@@ -116,7 +116,7 @@ func (w *world) Probe(context.Context) (bool, error) {
 	}
 	return true, nil
 }
-func (w *world) Info(context.Context) (plugin.PluginInfo, error) {
+func (w *world) Info(context.Context) (plugin.Info, error) {
 	info := w.info
 	if w.nodeID != nil {
 		info.NodeID = w.nodeID()

@@ -24,7 +24,7 @@ import (
 // Identity is a plugin's identity service.
 type Identity interface {
 	Probe(context.Context) (ready bool, err error)
-	Info(context.Context) (plugin.PluginInfo, error)
+	Info(context.Context) (plugin.Info, error)
 }
 
 // Controller is a plugin's controller service.
@@ -53,7 +53,7 @@ type Plugin interface {
 
 // Plugins gives access to the plugins, their processes and their state.
 type Plugins interface {
-	View(id string) plugin.PluginView
+	View(id string) plugin.View
 	// Await waits until the plugin is ready, or returns an ErrPluginUnavailable.
 	Await(ctx context.Context, id string) error
 	// Tested returns a client of the plugin's current process. The caller must call it again before

@@ -51,7 +51,7 @@ type run struct {
 	s       *Service
 	id      string
 	ask     Ask
-	info    plugin.PluginInfo
+	info    plugin.Info
 	rec     plugin.Scratch // the record of the possible leftovers, as stored
 	secrets call.Secrets
 	sum     Summary

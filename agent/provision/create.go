@@ -133,7 +133,7 @@ func deleting(id string) error {
 // whether it resumes an earlier create that did not finish. The caller sets begun if this request
 // has stored the intent before. If the record is missing then, the volume was deregistered, and
 // intend refuses to store the intent again.
-func (s *Service) intend(ctx context.Context, spec volume.Volume, info plugin.PluginInfo, begun bool) (intent volume.Volume, resumed bool, err error) {
+func (s *Service) intend(ctx context.Context, spec volume.Volume, info plugin.Info, begun bool) (intent volume.Volume, resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		old, ok := tx.Volume(spec.ID)
 		switch v := old.Volume; {
@@ -166,7 +166,7 @@ func (s *Service) dropIntent(ctx context.Context, id string) error {
 }
 
 // creates refuses a volume that needs a capability which the plugin does not have.
-func creates(v volume.Volume, info plugin.PluginInfo) error {
+func creates(v volume.Volume, info plugin.Info) error {
 	switch {
 	case !info.Caps.CreateDelete:
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", v.PluginID).

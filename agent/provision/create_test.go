@@ -146,7 +146,7 @@ func TestCreateResumes(t *testing.T) {
 // anyPlugin is a plugin registry that knows every plugin id.
 type anyPlugin struct{ *world }
 
-func (p anyPlugin) View(string) plugin.PluginView { return p.view }
+func (p anyPlugin) View(string) plugin.View { return p.view }
 
 func TestCreateFails(t *testing.T) {
 	for _, tt := range []struct {
@@ -185,7 +185,7 @@ func TestCreateFails(t *testing.T) {
 		}
 		// A claim must wait. If the plugin refuses the next call, the first call may still have
 		// succeeded.
-		if _, err := volume.Admit(w.volumes["data"], volume.Request{Alloc: "web"}, plugin.PluginInfo{}, w.volumes["data"].Volume.RegisteredAt); !errors.Is(err, volume.ErrRefused) {
+		if _, err := volume.Admit(w.volumes["data"], volume.Request{Alloc: "web"}, plugin.Info{}, w.volumes["data"].Volume.RegisteredAt); !errors.Is(err, volume.ErrRefused) {
 			t.Errorf("%s: a claim is told %v", tt.name, err)
 		}
 		w.create = func(call.CreateVolumeRequest) (call.CreateVolumeResult, error) {

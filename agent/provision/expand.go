@@ -117,10 +117,10 @@ func over(r volume.Record, size int64) bool {
 
 // expander returns the information of the plugin that expands a registered volume. If the size does
 // not change, it returns an empty value without waiting for the plugin.
-func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry bool) (plugin.PluginInfo, error) {
+func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry bool) (plugin.Info, error) {
 	switch {
 	case size == 0:
-		return plugin.PluginInfo{}, nil
+		return plugin.Info{}, nil
 	case dry:
 		return s.plugin(ctx, pluginID)
 	default:

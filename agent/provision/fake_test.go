@@ -34,7 +34,7 @@ type world struct {
 	forgot  []string
 	events  []string
 
-	view     plugin.PluginView
+	view     plugin.View
 	await    error
 	calls    []string
 	create   func(call.CreateVolumeRequest) (call.CreateVolumeResult, error)
@@ -94,7 +94,7 @@ func newWorld() *world {
 	w := &world{
 		names:   map[string]volume.SnapshotName{},
 		volumes: map[string]volume.Record{}, debts: map[string]volume.Record{}, held: map[string]bool{},
-		view: plugin.PluginView{Known: true, Ready: true, State: "ready", Info: plugin.PluginInfo{
+		view: plugin.View{Known: true, Ready: true, State: "ready", Info: plugin.Info{
 			ID: "ebs", Driver: "ebs.csi", HasController: true, Caps: plugin.Caps{CreateDelete: true, Stats: true},
 		}},
 	}
@@ -204,9 +204,9 @@ func (w *world) Wake(id string) {
 	}
 }
 
-func (w *world) View(id string) plugin.PluginView {
+func (w *world) View(id string) plugin.View {
 	if id != "ebs" {
-		return plugin.PluginView{State: "stopped"}
+		return plugin.View{State: "stopped"}
 	}
 	return w.view
 }
@@ -287,7 +287,7 @@ func (w *world) mustRegister(t *testing.T, v volume.Volume) volume.Record {
 // claim adds a claim to the volume and marks it as mounted.
 func (w *world) claim(t *testing.T, id string) {
 	t.Helper()
-	r, err := volume.Admit(w.volumes[id], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t"}, plugin.PluginInfo{Caps: plugin.Caps{Stage: true}}, time.Now())
+	r, err := volume.Admit(w.volumes[id], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t"}, plugin.Info{Caps: plugin.Caps{Stage: true}}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -100,7 +100,7 @@ func (s *Service) offered(ctx context.Context, was, now volume.Volume) error {
 
 // lay stores the changes of a volume file in the record of the volume. If the size changes, lay
 // waits for the expansion.
-func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string, info plugin.PluginInfo) (r volume.Record, ch volume.Change, err error) {
+func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string, info plugin.Info) (r volume.Record, ch volume.Change, err error) {
 	changed, size := false, int64(0)
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
 		old, ok := tx.Volume(spec.ID)
@@ -142,7 +142,7 @@ func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string, 
 
 // grow applies a merged volume to a record. If the file asks for a larger size, grow starts an
 // expansion. The record gets the new size when the plugin confirms it.
-func (s *Service) grow(r volume.Record, merged volume.Volume, info plugin.PluginInfo) (volume.Record, int64, error) {
+func (s *Service) grow(r volume.Record, merged volume.Volume, info plugin.Info) (volume.Record, int64, error) {
 	merged, size := r.Volume.Grown(merged)
 	r.Volume = merged
 	if size == 0 {

@@ -63,7 +63,7 @@ func (s *Service) canModify(ctx context.Context, v volume.Volume) error {
 	return modifies(v.PluginID, info)
 }
 
-func modifies(pluginID string, info plugin.PluginInfo) error {
+func modifies(pluginID string, info plugin.Info) error {
 	if info.Caps.Modify {
 		return nil
 	}

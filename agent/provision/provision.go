@@ -85,7 +85,7 @@ func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (v
 }
 
 // fill sets the fields of a new record that a volume file does not contain, and the default name.
-func fill(v *volume.Volume, info plugin.PluginInfo) {
+func fill(v *volume.Volume, info plugin.Info) {
 	v.Driver = info.Driver
 	v.RegisteredAt = time.Now().UTC()
 	if v.Name == "" {

@@ -87,7 +87,7 @@ type Queue interface {
 
 // Plugins finds plugins by id and reports their state.
 type Plugins interface {
-	View(pluginID string) plugin.PluginView
+	View(pluginID string) plugin.View
 
 	// IDs returns the ids of all plugins, sorted.
 	IDs() []string
@@ -150,14 +150,14 @@ const awaitPlugin = 30 * time.Second
 
 // plugin checks that the plugin is configured, and returns its name, version and capabilities. If
 // the plugin is down, plugin returns the values from an earlier start.
-func (s *Service) plugin(ctx context.Context, id string) (plugin.PluginInfo, error) {
+func (s *Service) plugin(ctx context.Context, id string) (plugin.Info, error) {
 	if s.Halt != "" {
-		return plugin.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
+		return plugin.Info{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
 	}
 
 	v := s.Plugins.View(id)
 	if !v.Known {
-		return plugin.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
+		return plugin.Info{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
 	}
 	if v.Info.Driver != "" {
 		return v.Info, nil
@@ -167,19 +167,19 @@ func (s *Service) plugin(ctx context.Context, id string) (plugin.PluginInfo, err
 }
 
 // ready waits until the plugin is ready, and returns its name, version and capabilities.
-func (s *Service) ready(ctx context.Context, id string) (plugin.PluginInfo, error) {
+func (s *Service) ready(ctx context.Context, id string) (plugin.Info, error) {
 	if s.Halt != "" {
-		return plugin.PluginInfo{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
+		return plugin.Info{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", id, s.Halt)
 	}
 	if !s.Plugins.View(id).Known {
-		return plugin.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
+		return plugin.Info{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, awaitPlugin)
 	defer cancel()
 
 	if err := s.Plugins.Await(ctx, id); err != nil {
-		return plugin.PluginInfo{}, err
+		return plugin.Info{}, err
 	}
 
 	return s.Plugins.View(id).Info, nil

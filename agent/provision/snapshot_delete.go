@@ -15,12 +15,12 @@ import (
 )
 
 // able checks that the plugin supports snapshots. It returns the plugin and the secrets for a call.
-func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, call.Secrets, plugin.PluginInfo, error) {
+func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, call.Secrets, plugin.Info, error) {
 	if err := volume.CheckPluginID(ref.PluginID); err != nil {
-		return nil, nil, plugin.PluginInfo{}, err
+		return nil, nil, plugin.Info{}, err
 	}
 	if ref.ID == "" {
-		return nil, nil, plugin.PluginInfo{}, volume.Errorf(volume.ErrInvalid, "the id of the %s is missing", ref.Noun())
+		return nil, nil, plugin.Info{}, volume.Errorf(volume.ErrInvalid, "the id of the %s is missing", ref.Noun())
 	}
 
 	info, err := s.ready(ctx, ref.PluginID)
@@ -195,7 +195,7 @@ func notGone(ref volume.SnapshotAt, cause error) error {
 // members returns the ids of the snapshots in a group, because some plugins need these ids in calls
 // about the group. If the plugin can list snapshots, members takes the ids from the list. Otherwise
 // it asks for the group without its members.
-func (s *Service) members(ctx context.Context, p Plugin, info plugin.PluginInfo, ref volume.SnapshotAt, secrets call.Secrets) ([]string, error) {
+func (s *Service) members(ctx context.Context, p Plugin, info plugin.Info, ref volume.SnapshotAt, secrets call.Secrets) ([]string, error) {
 	if info.Caps.ListSnapshots {
 		all, err := allSnapshots(ctx, ref.PluginID, p, call.ListSnapshotsRequest{Secrets: secrets})
 		if err != nil {

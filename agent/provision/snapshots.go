@@ -87,7 +87,7 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 
 // looked asks the plugin for each unfinished snapshot separately, because the plugin cannot list
 // them.
-func (s *Service) looked(ctx context.Context, p Plugin, info plugin.PluginInfo, v volume.Volume, secrets call.Secrets) []call.Snapshot {
+func (s *Service) looked(ctx context.Context, p Plugin, info plugin.Info, v volume.Volume, secrets call.Secrets) []call.Snapshot {
 	var all []call.Snapshot
 	for _, i := range s.Store.Snapshots() {
 		if i.Group || i.ID == "" || i.PluginID != v.PluginID || !info.Caps.GetSnapshot {

@@ -17,7 +17,7 @@ import (
 // this host. Requests that the plugin cannot fulfil are refused here, before the agent stores an
 // intent. For a resumed create, source does not check again whether this host reaches the clone
 // source. The plugin has already received that request.
-func (s *Service) source(ctx context.Context, v volume.Volume, info plugin.PluginInfo, resumed bool) (snapshot, clone string, err error) {
+func (s *Service) source(ctx context.Context, v volume.Volume, info plugin.Info, resumed bool) (snapshot, clone string, err error) {
 	if err := creates(v, info); err != nil {
 		return "", "", err
 	}
@@ -45,7 +45,7 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info plugin.Plugi
 }
 
 // cloneSource returns the external id of the volume that the plugin clones.
-func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info plugin.PluginInfo, resumed bool) (clone string, err error) {
+func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info plugin.Info, resumed bool) (clone string, err error) {
 	r, ok := s.Store.Volume(v.CloneID)
 	if !ok { // CloneID is an external id
 		if r, ok, err = s.registered(ctx, info.Driver, v.CloneID); !ok || err != nil {
@@ -86,7 +86,7 @@ func (s *Service) registered(ctx context.Context, driver, externalID string) (r 
 
 // unripe refuses a snapshot that this agent has requested and that is not ready yet. The CSI spec
 // forbids creating a volume from such a snapshot (Snapshot.ready_to_use).
-func (s *Service) unripe(ctx context.Context, v volume.Volume, info plugin.PluginInfo) error {
+func (s *Service) unripe(ctx context.Context, v volume.Volume, info plugin.Info) error {
 	for _, i := range s.Store.Snapshots() {
 		if i.Group || i.ID == "" || i.ID != v.SnapshotID || i.Driver != info.Driver {
 			continue

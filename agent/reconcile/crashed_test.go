@@ -65,7 +65,7 @@ func TestChangeAfterCrash(t *testing.T) {
 			},
 		} {
 			synctest.Test(t, func(t *testing.T) {
-				p := &fakePlugin{v: plugin.PluginView{Known: true, Ready: true, Incarnation: 1, CallTimeout: time.Second, ControllerTimeout: limit}}
+				p := &fakePlugin{v: plugin.View{Known: true, Ready: true, Incarnation: 1, CallTimeout: time.Second, ControllerTimeout: limit}}
 				q := crashed(records, p, "snapshot")
 				began, at := time.Now(), time.Duration(-1)
 				if err := call(t.Context(), q, func() error { at = time.Since(began); return nil }); err != nil {
@@ -89,7 +89,7 @@ func TestChangeAfterCrash(t *testing.T) {
 func TestChangeAfterRestartOfPlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Provision: volume.Provisioning}}
-		p := &fakePlugin{v: plugin.PluginView{Known: true, Ready: true, Incarnation: 1, ControllerTimeout: time.Hour}}
+		p := &fakePlugin{v: plugin.View{Known: true, Ready: true, Incarnation: 1, ControllerTimeout: time.Hour}}
 		q := crashed([]volume.Record{r}, p)
 		short, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -97,7 +97,7 @@ func TestChangeAfterRestartOfPlugin(t *testing.T) {
 		if !errors.Is(err, volume.ErrTimeout) {
 			t.Errorf("the wait is over, and the answer is %v", err)
 		}
-		p.set(func(v *plugin.PluginView) { v.Incarnation = 2 })
+		p.set(func(v *plugin.View) { v.Incarnation = 2 })
 		began := time.Now()
 		if err := q.Change(t.Context(), "v", func() error { return nil }); err != nil || time.Since(began) > time.Second {
 			t.Errorf("after %s: %v", time.Since(began), err)
@@ -108,7 +108,7 @@ func TestChangeAfterRestartOfPlugin(t *testing.T) {
 // TestChangeBlockedByDebt checks that Change is refused while calls are pending after a forced
 // deregister.
 func TestChangeBlockedByDebt(t *testing.T) {
-	p := &fakePlugin{v: plugin.PluginView{Known: true, Ready: true, Incarnation: 1}}
+	p := &fakePlugin{v: plugin.View{Known: true, Ready: true, Incarnation: 1}}
 	q := crashed([]volume.Record{{Volume: volume.Volume{ID: "owed", PluginID: "p", ExternalID: "x"}}}, p)
 	err := q.Change(t.Context(), "owed", func() error { t.Error("it is made"); return nil })
 	if !errors.Is(err, volume.ErrRefused) {
@@ -124,14 +124,14 @@ func TestAttachmentOutlastsPlugin(t *testing.T) {
 	r.Claims = nil
 	r.Node = volume.NodeSide{Watches: []volume.Watch{{Path: "/t/v/a", Alloc: "a"}, {Attachment: true, Undo: true}}}
 	s.store.put(r)
-	s.plugin.set(func(v *plugin.PluginView) { v.CallTimeout, v.ControllerTimeout = time.Hour, time.Hour })
+	s.plugin.set(func(v *plugin.View) { v.CallTimeout, v.ControllerTimeout = time.Hour, time.Hour })
 	s.Start()
 	waits := func(volume.Record) bool {
 		at := s.Attempt("v", "")
 		return at != nil && at.Action.Cause == volume.CauseWatch
 	}
 	s.until(t, "v", "watching", waits)
-	s.plugin.set(func(v *plugin.PluginView) { v.Incarnation++ })
+	s.plugin.set(func(v *plugin.View) { v.Incarnation++ })
 	looks := s.host.lookCount()
 	s.PluginChanged("p")
 	untilTrue(t, "looked at again", func() bool { return s.host.lookCount() > looks })

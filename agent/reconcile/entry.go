@@ -272,13 +272,13 @@ func (e *entry) settle() {
 
 // watch waits for late effects on mounts. The wait ends one call deadline from now, or when the
 // plugin runs in a new process.
-func (e *entry) watch(now time.Time, p plugin.PluginView) {
+func (e *entry) watch(now time.Time, p plugin.View) {
 	e.watchUntil, e.watchOf = now.Add(deadline(p.CallTimeout)), p.Incarnation
 }
 
 // watchAttachment waits for late effects on the attachment, for one call deadline. A restart of the
 // plugin does not end the wait, because the storage system continues without the plugin.
-func (e *entry) watchAttachment(now time.Time, p plugin.PluginView) {
+func (e *entry) watchAttachment(now time.Time, p plugin.View) {
 	e.attachUntil = now.Add(deadline(p.ControllerTimeout))
 }
 
@@ -330,7 +330,7 @@ func deadline(configured time.Duration) time.Duration {
 }
 
 // watchInterval returns the interval at which the queue observes watched paths.
-func watchInterval(p plugin.PluginView) time.Duration {
+func watchInterval(p plugin.View) time.Duration {
 	return min(5*time.Second, max(100*time.Millisecond, deadline(p.CallTimeout)/20))
 }
 

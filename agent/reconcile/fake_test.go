@@ -89,16 +89,16 @@ func (m *memory) drop(id string) {
 // plugin is the plugin of all volumes.
 type fakePlugin struct {
 	mu sync.Mutex
-	v  plugin.PluginView
+	v  plugin.View
 }
 
-func (p *fakePlugin) View(string) plugin.PluginView {
+func (p *fakePlugin) View(string) plugin.View {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.v
 }
 
-func (p *fakePlugin) set(change func(*plugin.PluginView)) {
+func (p *fakePlugin) set(change func(*plugin.View)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.v)
@@ -158,7 +158,7 @@ func (h *host) mount(path string) {
 	h.mounts[path] = volume.MountIdentity{ID: h.next}
 }
 
-func (h *host) Do(ctx context.Context, r volume.Record, a volume.Action, _ plugin.PluginView) volume.Outcome {
+func (h *host) Do(ctx context.Context, r volume.Record, a volume.Action, _ plugin.View) volume.Outcome {
 	id := r.Volume.ID
 	h.mu.Lock()
 	h.running[id]++
@@ -213,7 +213,7 @@ func newSetup(t *testing.T, ids ...string) *setup {
 	t.Helper()
 	s := &setup{
 		store:  &memory{},
-		plugin: &fakePlugin{v: plugin.PluginView{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: time.Second}},
+		plugin: &fakePlugin{v: plugin.View{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: time.Second}},
 		host:   &host{mounts: map[string]volume.MountIdentity{}, running: map[string]int{}},
 	}
 	for _, id := range ids {
@@ -258,7 +258,7 @@ func claimed(t *testing.T, id string, allocs ...string) volume.Record {
 
 func admit(t *testing.T, r volume.Record, alloc string) volume.Record {
 	t.Helper()
-	next, err := volume.Admit(r, volume.Request{Alloc: alloc, StagingPath: "/s/" + r.Volume.ID, Target: "/t/" + r.Volume.ID + "/" + alloc}, plugin.PluginInfo{}, time.Now())
+	next, err := volume.Admit(r, volume.Request{Alloc: alloc, StagingPath: "/s/" + r.Volume.ID, Target: "/t/" + r.Volume.ID + "/" + alloc}, plugin.Info{}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

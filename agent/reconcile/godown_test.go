@@ -74,7 +74,7 @@ func TestGoDownWithoutPlugin(t *testing.T) {
 	s := newSetup(t, "a")
 	s.Start()
 	s.untilTaken(t, "a")
-	s.plugin.set(func(v *plugin.PluginView) { v.Ready, v.State = false, "stopped" })
+	s.plugin.set(func(v *plugin.View) { v.Ready, v.State = false, "stopped" })
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	if left := s.GoDown(ctx); len(left) != 1 || ctx.Err() != nil {

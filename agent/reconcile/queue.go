@@ -35,7 +35,7 @@ type Store interface {
 
 // Plugins reports the state of plugins.
 type Plugins interface {
-	View(pluginID string) plugin.PluginView
+	View(pluginID string) plugin.View
 }
 
 // Host observes this host. It performs single steps on the host and calls plugins.
@@ -44,7 +44,7 @@ type Host interface {
 	// because the caller observed that path a moment ago.
 	Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed
 	// Do performs one step.
-	Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.PluginView) volume.Outcome
+	Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome
 }
 
 // Options contains the dependencies and settings of a Queue.

@@ -255,7 +255,7 @@ func TestParkedAlone(t *testing.T) {
 // ready, the queue wakes its volumes.
 func TestPluginReady(t *testing.T) {
 	s := newSetup(t, "v")
-	s.plugin.set(func(v *plugin.PluginView) { v.Ready, v.State = false, "starting" })
+	s.plugin.set(func(v *plugin.View) { v.Ready, v.State = false, "starting" })
 	s.Wake("v")
 	s.until(t, "v", "waiting", func(volume.Record) bool {
 		at := s.Attempt("v", "a")
@@ -264,7 +264,7 @@ func TestPluginReady(t *testing.T) {
 	if steps := s.host.did(); len(steps) != 0 {
 		t.Errorf("steps %q for a plugin that is not ready", steps)
 	}
-	s.plugin.set(func(v *plugin.PluginView) { v.Ready = true })
+	s.plugin.set(func(v *plugin.View) { v.Ready = true })
 	s.PluginChanged("other")
 	s.PluginChanged("p")
 	s.untilTaken(t, "v")

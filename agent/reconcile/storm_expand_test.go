@@ -18,8 +18,8 @@ type growth struct {
 	storage, shown map[string]int64 // by volume: size of the storage, and size on the node
 }
 
-func (s *storm) info() plugin.PluginInfo {
-	return plugin.PluginInfo{ID: "p", NodeID: "n", Caps: plugin.Caps{
+func (s *storm) info() plugin.Info {
+	return plugin.Info{ID: "p", NodeID: "n", Caps: plugin.Caps{
 		Attach: s.attach, Stage: s.stage, Expand: s.grows, NodeExpand: s.grows, Offline: s.grows && s.offline,
 	}}
 }

@@ -108,10 +108,10 @@ func (s *storm) under(id string, targets bool) (paths []string) {
 }
 
 // View returns the state of the plugin.
-func (s *storm) View(string) plugin.PluginView {
+func (s *storm) View(string) plugin.View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := plugin.PluginView{Known: true, Ready: s.ready, State: "a state", Incarnation: uint64(s.life), CallTimeout: callLimit, ControllerTimeout: callLimit}
+	v := plugin.View{Known: true, Ready: s.ready, State: "a state", Incarnation: uint64(s.life), CallTimeout: callLimit, ControllerTimeout: callLimit}
 	v.Info = s.info()
 	return v
 }
@@ -210,7 +210,7 @@ func (s *storm) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) vo
 
 // Do performs a step according to its fate. A call that makes something takes effect when it ends,
 // even if the agent no longer waits for it. A call that undoes something takes effect at once.
-func (s session) Do(ctx context.Context, r volume.Record, a volume.Action, _ plugin.PluginView) volume.Outcome {
+func (s session) Do(ctx context.Context, r volume.Record, a volume.Action, _ plugin.View) volume.Outcome {
 	id := r.Volume.ID
 	s.mu.Lock()
 	if s.agent != s.storm.agent {

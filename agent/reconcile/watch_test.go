@@ -15,7 +15,7 @@ import (
 func uncertain(t *testing.T, deadline time.Duration) *setup {
 	t.Helper()
 	s := newSetup(t, "v")
-	s.plugin.set(func(v *plugin.PluginView) { v.CallTimeout = deadline })
+	s.plugin.set(func(v *plugin.View) { v.CallTimeout = deadline })
 	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
 		if a.Kind == call.NodePublish {
 			return volume.Outcome{Err: &volume.CallError{Step: "step", Code: "DeadlineExceeded", Retry: volume.RetryChange}}
@@ -41,7 +41,7 @@ func TestLateEffect(t *testing.T) {
 	}
 	s.host.mount("/t/v/a")
 	s.until(t, "v", "undone again", func(volume.Record) bool { return count(s.host.did(), call.NodeUnpublish) == 2 })
-	s.plugin.set(func(v *plugin.PluginView) { v.Incarnation++ })
+	s.plugin.set(func(v *plugin.View) { v.Incarnation++ })
 	s.PluginChanged("p")
 	s.untilFree(t, "v")
 	if n := count(s.host.did(), call.NodeUnpublish); n != 2 {
@@ -62,12 +62,12 @@ func TestWatchEnds(t *testing.T) {
 // effect has ended.
 func TestWatchEndsWithThePlugin(t *testing.T) {
 	s := uncertain(t, time.Hour)
-	s.plugin.set(func(v *plugin.PluginView) { v.Ready = false })
+	s.plugin.set(func(v *plugin.View) { v.Ready = false })
 	s.PluginChanged("p")
 	if r, _ := s.store.Volume("v"); !r.Held() {
 		t.Fatal("the watch ended while the plugin was down")
 	}
-	s.plugin.set(func(v *plugin.PluginView) { v.Ready = true; v.Incarnation++ })
+	s.plugin.set(func(v *plugin.View) { v.Ready = true; v.Incarnation++ })
 	s.PluginChanged("p")
 	s.untilFree(t, "v")
 }
@@ -81,13 +81,13 @@ func TestWatchSurvivesReattach(t *testing.T) {
 	r.Claims = nil
 	r.Node = volume.NodeSide{Watches: []volume.Watch{{Path: "/t/v/a", Alloc: "a"}}}
 	s.store.put(r)
-	s.plugin.set(func(v *plugin.PluginView) { v.Ready, v.Incarnation, v.CallTimeout = false, 0, time.Hour })
+	s.plugin.set(func(v *plugin.View) { v.Ready, v.Incarnation, v.CallTimeout = false, 0, time.Hour })
 	s.Start()
 	s.until(t, "v", "watching", func(volume.Record) bool {
 		at := s.Attempt("v", "")
 		return at != nil && at.Action.Cause == volume.CauseWatch
 	})
-	s.plugin.set(func(v *plugin.PluginView) { v.Ready, v.Incarnation = true, 1 })
+	s.plugin.set(func(v *plugin.View) { v.Ready, v.Incarnation = true, 1 })
 	s.PluginChanged("p")
 	looks := s.host.lookCount()
 	untilTrue(t, "looked at again", func() bool { return s.host.lookCount() > looks })

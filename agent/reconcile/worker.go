@@ -381,7 +381,7 @@ func (q *Queue) home(id string, r volume.Record) string {
 }
 
 // expect starts a watch for the late effect that a step may have.
-func (e *entry) expect(a volume.Action, out volume.Outcome, now time.Time, p plugin.PluginView) {
+func (e *entry) expect(a volume.Action, out volume.Outcome, now time.Time, p plugin.View) {
 	switch {
 	case !late(a, out):
 	case attaches(a):

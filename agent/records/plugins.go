@@ -11,10 +11,10 @@ import (
 type Plugins struct{ Store }
 
 // LoadPlugins returns all records.
-func (s Plugins) LoadPlugins() ([]plugin.PluginRecord, error) { return statedb.Plugins.All(s), nil }
+func (s Plugins) LoadPlugins() ([]plugin.Record, error) { return statedb.Plugins.All(s), nil }
 
 // SavePlugin stores a record durably.
-func (s Plugins) SavePlugin(ctx context.Context, rec plugin.PluginRecord) error {
+func (s Plugins) SavePlugin(ctx context.Context, rec plugin.Record) error {
 	return s.Happened(ctx, func(tx *statedb.Tx) error {
 		statedb.Plugins.Put(tx, rec)
 		return nil
@@ -22,12 +22,12 @@ func (s Plugins) SavePlugin(ctx context.Context, rec plugin.PluginRecord) error 
 }
 
 // LoadRegistered returns the definitions that were registered at run time.
-func (s Plugins) LoadRegistered() ([]plugin.PluginDefinition, error) {
+func (s Plugins) LoadRegistered() ([]plugin.Definition, error) {
 	return statedb.Registered.All(s), nil
 }
 
 // Register stores a definition. Either it is on disk, or nothing changes.
-func (s Plugins) Register(ctx context.Context, def plugin.PluginDefinition) error {
+func (s Plugins) Register(ctx context.Context, def plugin.Definition) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		statedb.Registered.Put(tx, def)
 		return nil
@@ -35,7 +35,7 @@ func (s Plugins) Register(ctx context.Context, def plugin.PluginDefinition) erro
 }
 
 // Deregister deletes definitions, all or none.
-func (s Plugins) Deregister(ctx context.Context, defs []plugin.PluginDefinition) error {
+func (s Plugins) Deregister(ctx context.Context, defs []plugin.Definition) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		for _, def := range defs {
 			statedb.Registered.Remove(tx, def)

@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Every   time.Duration // between two turns of a plugin without an interval of its own; 0 means never
 	Volumes func() []volume.Record
-	View    func(pluginID string) plugin.PluginView
+	View    func(pluginID string) plugin.View
 	Last    func(volume.Record) *volume.Attempt
 	Report  func(ctx context.Context, id string) error
 	Log     hclog.Logger

@@ -31,8 +31,8 @@ func TestSampler(t *testing.T) {
 		s := New(Options{
 			Every: 5 * time.Minute, Log: hclog.NewNullLogger(),
 			Volumes: func() []volume.Record { return records },
-			View: func(id string) plugin.PluginView {
-				return plugin.PluginView{StatsInterval: map[string]*time.Duration{"own": &hour, "never": &never}[id]}
+			View: func(id string) plugin.View {
+				return plugin.View{StatsInterval: map[string]*time.Duration{"own": &hour, "never": &never}[id]}
 			},
 			Last: func(r volume.Record) *volume.Attempt { return &volume.Attempt{Running: r.Volume.ID == "busy"} },
 			Report: func(ctx context.Context, id string) error {

@@ -71,7 +71,7 @@ func TestNode(t *testing.T) {
 			tx.PutNode(statedb.Node{ID: "n", Loss: statedb.Loss{At: time.Unix(1, 0)}})
 		}, "ok", ""},
 		{"an interrupted test", func(tx *statedb.Tx) {
-			statedb.Plugins.Put(tx, plugin.PluginRecord{ID: "p", Scratch: &plugin.Scratch{ID: "x"}})
+			statedb.Plugins.Put(tx, plugin.Record{ID: "p", Scratch: &plugin.Scratch{ID: "x"}})
 		}, "ok", "a test of the plugin left volume"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

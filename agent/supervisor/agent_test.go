@@ -20,7 +20,7 @@ type dieingStore struct {
 	after bool
 }
 
-func (s *dieingStore) SavePlugin(ctx context.Context, rec plugin.PluginRecord) error {
+func (s *dieingStore) SavePlugin(ctx context.Context, rec plugin.Record) error {
 	s.left--
 	if s.left == 0 && !s.after {
 		die()

@@ -293,15 +293,15 @@ type memStore struct {
 	path  string // path of the file that replaces the disk; empty: memory only
 	saves int
 	// deny makes a save fail, as if the agent had died before the save.
-	deny func(plugin.PluginRecord) error
+	deny func(plugin.Record) error
 }
 
-func (s *memStore) LoadPlugins() ([]plugin.PluginRecord, error) {
+func (s *memStore) LoadPlugins() ([]plugin.Record, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []plugin.PluginRecord
+	var all []plugin.Record
 	for _, data := range s.recs {
-		var r plugin.PluginRecord
+		var r plugin.Record
 		if err := json.Unmarshal(data, &r); err != nil {
 			return nil, err
 		}
@@ -310,7 +310,7 @@ func (s *memStore) LoadPlugins() ([]plugin.PluginRecord, error) {
 	return all, nil
 }
 
-func (s *memStore) SavePlugin(_ context.Context, rec plugin.PluginRecord) error {
+func (s *memStore) SavePlugin(_ context.Context, rec plugin.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.deny != nil {
@@ -346,11 +346,11 @@ func (s *memStore) load() error {
 	return json.Unmarshal(data, &s.recs)
 }
 
-func (s *memStore) record(t *testing.T, id string) plugin.PluginRecord {
+func (s *memStore) record(t *testing.T, id string) plugin.Record {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var r plugin.PluginRecord
+	var r plugin.Record
 	if err := json.Unmarshal(s.recs[id], &r); err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func (s *memStore) text() string {
 	return all.String()
 }
 
-func (s *memStore) setDeny(deny func(plugin.PluginRecord) error) {
+func (s *memStore) setDeny(deny func(plugin.Record) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.deny = deny

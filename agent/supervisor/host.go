@@ -12,7 +12,7 @@ import (
 )
 
 // newRunner returns the runner for a definition: container, unit, socket or command.
-func newRunner(p *supervised, def *plugin.PluginDefinition) runner.Runner {
+func newRunner(p *supervised, def *plugin.Definition) runner.Runner {
 	opts := &p.opts
 	of := runner.Part{
 		ID: p.id, Slot: p.slot, Definition: def, Paths: p.paths, Values: p.paths.Values(p.id, opts.NodeID), Boot: p.boot, Logger: p.logger,
@@ -35,18 +35,18 @@ func newRunner(p *supervised, def *plugin.PluginDefinition) runner.Runner {
 type host struct{ p *supervised }
 
 // Process implements runner.Record.
-func (h host) Process() plugin.PluginProcess { return h.p.record.get().Process }
+func (h host) Process() plugin.Process { return h.p.record.get().Process }
 
 // SaveProcess implements runner.Record.
-func (h host) SaveProcess(ctx context.Context, it plugin.PluginProcess) error {
+func (h host) SaveProcess(ctx context.Context, it plugin.Process) error {
 	def, _ := h.p.definition()
-	return h.p.record.save(ctx, func(r *plugin.PluginRecord) { r.Process, r.Definition = it, def })
+	return h.p.record.save(ctx, func(r *plugin.Record) { r.Process, r.Definition = it, def })
 }
 
 // ForgetProcess implements runner.Record. It changes only memory, because a stored intent without a
 // process is harmless.
 func (h host) ForgetProcess() {
-	h.p.record.edit(func(r *plugin.PluginRecord) { r.Process = plugin.PluginProcess{} })
+	h.p.record.edit(func(r *plugin.Record) { r.Process = plugin.Process{} })
 }
 
 // Note implements runner.Progress.

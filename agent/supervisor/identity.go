@@ -36,7 +36,7 @@ func (c *checker) named(driver string) error {
 }
 
 // introduce checks the identity that the plugin reports, and stores the identity.
-func (c *checker) introduce(ctx context.Context, def *plugin.PluginDefinition, info plugin.PluginInfo) error {
+func (c *checker) introduce(ctx context.Context, def *plugin.Definition, info plugin.Info) error {
 	info.ID = c.id
 	wantNode := def.Type == part.Node || def.Type == part.Monolith
 	wantController := def.Type == part.Controller || def.Type == part.Monolith
@@ -61,7 +61,7 @@ func (c *checker) introduce(ctx context.Context, def *plugin.PluginDefinition, i
 	}
 
 	c.tellNodeID(info)
-	err := c.record.save(ctx, func(r *plugin.PluginRecord) { r.Info, r.Definition = info, def })
+	err := c.record.save(ctx, func(r *plugin.Record) { r.Info, r.Definition = info, def })
 	if err != nil {
 		// The plugin can serve without this record. The only loss is its description while the
 		// plugin is down.
@@ -85,7 +85,7 @@ func askLimits(parts []*supervised) {
 
 // askNode calls NodeGetInfo again on a running plugin. The limits and the topology may have
 // changed. The node id must stay the same, because volumes were connected under it.
-func (c *checker) askNode(ctx context.Context, def *plugin.PluginDefinition, client *csiclient.Client) {
+func (c *checker) askNode(ctx context.Context, def *plugin.Definition, client *csiclient.Client) {
 	asking, cancel := context.WithTimeout(ctx, def.ProbeTimeout)
 	defer cancel()
 
@@ -97,7 +97,7 @@ func (c *checker) askNode(ctx context.Context, def *plugin.PluginDefinition, cli
 
 	had := c.record.get().Info
 	c.tellNodeID(info)
-	err = c.record.save(ctx, func(r *plugin.PluginRecord) { r.Info.Topology, r.Info.MaxVolumes = info.Topology, info.MaxVolumes })
+	err = c.record.save(ctx, func(r *plugin.Record) { r.Info.Topology, r.Info.MaxVolumes = info.Topology, info.MaxVolumes })
 	if err != nil {
 		c.logger.Warn("cannot store the limits that the plugin reports for this host", "error", err)
 	}
@@ -110,7 +110,7 @@ func (c *checker) askNode(ctx context.Context, def *plugin.PluginDefinition, cli
 // tellNodeID warns if a plugin reports a different node id while volumes are in use through it.
 // Those volumes stay connected under the id in their records, and the agent disconnects them under
 // the same id.
-func (c *checker) tellNodeID(info plugin.PluginInfo) {
+func (c *checker) tellNodeID(info plugin.Info) {
 	had := c.record.get().Info.NodeID
 	if had == "" || had == info.NodeID {
 		return

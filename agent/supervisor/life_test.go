@@ -39,7 +39,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	if st.PID != pid || st.Restarts != 0 || st.Type != "node" || st.Runner != "exec" || st.Reason != "" || st.Pending != "" {
 		t.Errorf("status %+v", st)
 	}
-	wantInfo := plugin.PluginInfo{ID: "fake", Driver: "fake.test", Version: "1.0", NodeID: "node-1", MaxVolumes: 3, HasNode: true}
+	wantInfo := plugin.Info{ID: "fake", Driver: "fake.test", Version: "1.0", NodeID: "node-1", MaxVolumes: 3, HasNode: true}
 	v := b.sup.View("fake")
 	if !v.Known || !v.Ready || v.State != "ready" || v.Incarnation == 0 || fmt.Sprint(v.Info) != fmt.Sprint(wantInfo) {
 		t.Errorf("view %+v", v)

@@ -17,7 +17,7 @@ type mask struct {
 
 // hide returns the function that removes secrets from the plugin's output. The function also
 // removes secrets that an earlier agent gave the plugin, if this agent can still read them.
-func (m *mask) hide(e *env, id string, def *plugin.PluginDefinition) func(string) string {
+func (m *mask) hide(e *env, id string, def *plugin.Definition) func(string) string {
 	if def != nil {
 		m.Unmask(def.UnmaskedSecrets...)
 	}

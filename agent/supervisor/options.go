@@ -102,16 +102,16 @@ type Options struct {
 // Change describes a part of a plugin after a change of its state.
 type Change struct {
 	Plugin string
-	Part   string            // "node", "controller a"; empty if the plugin has one part
-	View   plugin.PluginView // the view of this part alone
+	Part   string      // "node", "controller a"; empty if the plugin has one part
+	View   plugin.View // the view of this part alone
 }
 
 // Store keeps the plugins' records across restarts of the agent.
 type Store interface {
 	// LoadPlugins returns all records.
-	LoadPlugins() ([]plugin.PluginRecord, error)
+	LoadPlugins() ([]plugin.Record, error)
 	// SavePlugin stores a record durably before it returns.
-	SavePlugin(ctx context.Context, rec plugin.PluginRecord) error
+	SavePlugin(ctx context.Context, rec plugin.Record) error
 }
 
 // env holds the options and counters that all parts of the supervisor share.

@@ -77,7 +77,7 @@ const apartLook = time.Second
 
 // apart handles an instance that this agent does not run and that does not share mounts with the
 // host. It checks the plugin again at intervals, and at once when the socket is replaced.
-func (w *worker) apart(ctx context.Context, def *plugin.PluginDefinition, why error) {
+func (w *worker) apart(ctx context.Context, def *plugin.Definition, why error) {
 	w.must(w.m.Unhealthy(why.Error()))
 	w.drop()
 	inst, again := w.inst, time.Now().Add(def.ProbeInterval)

@@ -56,12 +56,12 @@ func TestReattach(t *testing.T) {
 // ended, or if another process has its pid now.
 func TestDiedWhileNobodyWatched(t *testing.T) {
 	other, started := bystander(t)
-	for name, spoil := range map[string]func(*plugin.PluginProcess){
-		"gone":       func(*plugin.PluginProcess) {},
-		"pid reused": func(p *plugin.PluginProcess) { p.PID, p.StartTime = other, started+100 },
-		"other boot": func(p *plugin.PluginProcess) { p.Boot, p.PID, p.StartTime = "an earlier boot", other, started },
+	for name, spoil := range map[string]func(*plugin.Process){
+		"gone":       func(*plugin.Process) {},
+		"pid reused": func(p *plugin.Process) { p.PID, p.StartTime = other, started+100 },
+		"other boot": func(p *plugin.Process) { p.Boot, p.PID, p.StartTime = "an earlier boot", other, started },
 		// The plugin's own child also has the nonce, and still runs.
-		"nonce alone": func(p *plugin.PluginProcess) { p.PID, p.StartTime = 0, 0 },
+		"nonce alone": func(p *plugin.Process) { p.PID, p.StartTime = 0, 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -119,7 +119,7 @@ func TestCrashBetweenForkAndSave(t *testing.T) {
 	b := newBench(t)
 	b.set("daemon", "")
 	b.file("fake.yaml", b.fakeFile("", ""))
-	b.setDeny(func(r plugin.PluginRecord) error {
+	b.setDeny(func(r plugin.Record) error {
 		if r.Process.PID != 0 {
 			return errors.New("died before this")
 		}
@@ -147,7 +147,7 @@ func TestCrashBeforeTheSocket(t *testing.T) {
 	b := newBench(t)
 	b.set("silent", "")
 	b.file("fake.yaml", b.fakeFile("", ""))
-	b.setDeny(func(r plugin.PluginRecord) error {
+	b.setDeny(func(r plugin.Record) error {
 		if r.Process.PID != 0 {
 			return errors.New("died before this")
 		}
@@ -190,7 +190,7 @@ func TestChangedWhileNobodyWatched(t *testing.T) {
 func TestIntentBeforeFork(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
-	b.setDeny(func(plugin.PluginRecord) error { return errors.New("disk full") })
+	b.setDeny(func(plugin.Record) error { return errors.New("disk full") })
 	b.start()
 	st := b.await("fake", supervisor.BackingOff)
 	if st.Reason != "cannot store that the plugin is being started: disk full" || len(b.starts()) != 0 {

@@ -25,11 +25,11 @@ type parts struct {
 	mu      sync.Mutex
 	run     context.Context // the context passed to start; nil before start
 	workers sync.WaitGroup
-	plugins map[string]*supervised         // by slot
-	byID    map[string][]*supervised       // the same parts, by plugin id
-	saved   map[string]plugin.PluginRecord // by slot: the loaded records, and the records of parts that were removed
-	waiters map[string]chan struct{}       // by plugin
-	leaving map[string]chan struct{}       // by slot: closed when the worker of the removed part has ended
+	plugins map[string]*supervised   // by slot
+	byID    map[string][]*supervised // the same parts, by plugin id
+	saved   map[string]plugin.Record // by slot: the loaded records, and the records of parts that were removed
+	waiters map[string]chan struct{} // by plugin
+	leaving map[string]chan struct{} // by slot: closed when the worker of the removed part has ended
 }
 
 func newParts(e *env) *parts {
@@ -37,7 +37,7 @@ func newParts(e *env) *parts {
 		env:     e,
 		plugins: map[string]*supervised{},
 		byID:    map[string][]*supervised{},
-		saved:   map[string]plugin.PluginRecord{},
+		saved:   map[string]plugin.Record{},
 		waiters: map[string]chan struct{}{},
 		leaving: map[string]chan struct{}{},
 	}
@@ -68,11 +68,11 @@ func (s *parts) load() error {
 
 // held returns the definitions by slot: those in use, and those that were in use when the agent
 // started.
-func (s *parts) held() map[string]*plugin.PluginDefinition {
+func (s *parts) held() map[string]*plugin.Definition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	all := map[string]*plugin.PluginDefinition{}
+	all := map[string]*plugin.Definition{}
 	for slot, rec := range s.saved {
 		if rec.Definition != nil {
 			all[slot] = rec.Definition
@@ -302,7 +302,7 @@ func (s *parts) bind(p *supervised, driver string) (was, who string) {
 		}
 	}
 
-	p.record.edit(func(r *plugin.PluginRecord) { r.Info.Driver = driver })
+	p.record.edit(func(r *plugin.Record) { r.Info.Driver = driver })
 	if mine != "" && mine != driver {
 		for _, o := range s.byID[p.id] { // the driver of a part that was refused earlier may be accepted now
 			o.change(func(d *part.Desired) { d.Retry = true })
@@ -353,7 +353,7 @@ func (s *parts) selected(id string, only []part.Only) ([]*supervised, error) {
 }
 
 // remembered returns the last report of a plugin that is no longer configured.
-func (s *parts) remembered(id string) plugin.PluginInfo {
+func (s *parts) remembered(id string) plugin.Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.saved[id].Info

@@ -60,7 +60,7 @@ type siblings interface {
 
 // newPlugin makes a part from the definition in its file and from its stored record. A part that
 // was in use keeps its stored definition until the change may come into force.
-func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec plugin.PluginRecord) *supervised {
+func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec plugin.Record) *supervised {
 	paths := e.dirs.Paths(w.ID, slot)
 	p := &supervised{
 		env: e, siblings: group, id: w.ID, slot: slot, logger: e.log.With("plugin", slot),
@@ -96,7 +96,7 @@ func (p *supervised) propose(w definitions.Want) {
 }
 
 // define puts a definition into force. The caller holds p.mu.
-func (p *supervised) define(def *plugin.PluginDefinition) {
+func (p *supervised) define(def *plugin.Definition) {
 	if def != nil && !def.Equal(p.actual.Definition) {
 		p.run = newRunner(p, def)
 		p.traits = p.run.Traits()
@@ -255,7 +255,7 @@ func (p *supervised) runner() runner.Runner {
 }
 
 // definition returns the definition in use and the fault of the plugin's file.
-func (p *supervised) definition() (*plugin.PluginDefinition, error) {
+func (p *supervised) definition() (*plugin.Definition, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.actual.Definition, p.desired.Fault

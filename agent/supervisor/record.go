@@ -15,13 +15,13 @@ type record struct {
 	turn  chan struct{} // a token: the goroutine that has it stores the record
 
 	mu     sync.Mutex
-	now    plugin.PluginRecord
+	now    plugin.Record
 	stored []byte // the last stored form of now
 }
 
 // newRecord returns the record of a part. was is the stored record, or the zero value if there is
 // none.
-func newRecord(store Store, id, slot string, was plugin.PluginRecord) *record {
+func newRecord(store Store, id, slot string, was plugin.Record) *record {
 	r := &record{store: store, turn: make(chan struct{}, 1), now: was}
 	if was.ID != "" {
 		r.stored, _ = json.Marshal(was) // if Marshal fails, the record is stored once more than necessary
@@ -35,21 +35,21 @@ func newRecord(store Store, id, slot string, was plugin.PluginRecord) *record {
 }
 
 // get returns a copy of the record.
-func (r *record) get() plugin.PluginRecord {
+func (r *record) get() plugin.Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.now
 }
 
 // edit changes the record in memory only.
-func (r *record) edit(edit func(*plugin.PluginRecord)) {
+func (r *record) edit(edit func(*plugin.Record)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	edit(&r.now)
 }
 
 // save applies edit to the record, and stores the record if it differs from the stored one.
-func (r *record) save(ctx context.Context, edit func(*plugin.PluginRecord)) error {
+func (r *record) save(ctx context.Context, edit func(*plugin.Record)) error {
 	r.turn <- struct{}{} // the token keeps the order: a later record is stored after an earlier one
 	defer func() { <-r.turn }()
 
@@ -77,10 +77,10 @@ func (r *record) save(ctx context.Context, edit func(*plugin.PluginRecord)) erro
 }
 
 // forgotten returns the reduced record that is kept after the part was removed.
-func forgotten(rec plugin.PluginRecord) plugin.PluginRecord {
-	rec.Process, rec.Definition, rec.Stopped = plugin.PluginProcess{}, nil, false
+func forgotten(rec plugin.Record) plugin.Record {
+	rec.Process, rec.Definition, rec.Stopped = plugin.Process{}, nil, false
 	if rec.Plugin != "" {
-		rec.Info = plugin.PluginInfo{}
+		rec.Info = plugin.Info{}
 	}
 	return rec
 }

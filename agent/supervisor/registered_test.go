@@ -25,17 +25,17 @@ type registry struct {
 	commit func()
 }
 
-func (r *registry) LoadRegistered() (all []plugin.PluginDefinition, err error) {
+func (r *registry) LoadRegistered() (all []plugin.Definition, err error) {
 	for _, data := range r.defs {
-		var d plugin.PluginDefinition
+		var d plugin.Definition
 		err = errors.Join(err, json.Unmarshal(data, &d))
 		all = append(all, d)
 	}
 	return all, err
 }
 
-func (r *registry) Register(ctx context.Context, def plugin.PluginDefinition) error {
-	if err := r.Deregister(ctx, []plugin.PluginDefinition{def}); err != nil {
+func (r *registry) Register(ctx context.Context, def plugin.Definition) error {
+	if err := r.Deregister(ctx, []plugin.Definition{def}); err != nil {
 		return err
 	}
 	data, err := json.Marshal(def)
@@ -43,7 +43,7 @@ func (r *registry) Register(ctx context.Context, def plugin.PluginDefinition) er
 	return err
 }
 
-func (r *registry) Deregister(_ context.Context, defs []plugin.PluginDefinition) error {
+func (r *registry) Deregister(_ context.Context, defs []plugin.Definition) error {
 	if r.deny != nil {
 		return r.deny
 	}
@@ -51,8 +51,8 @@ func (r *registry) Deregister(_ context.Context, defs []plugin.PluginDefinition)
 		r.commit()
 	}
 	r.defs = slices.DeleteFunc(r.defs, func(data []byte) bool {
-		var d plugin.PluginDefinition
-		return json.Unmarshal(data, &d) == nil && slices.ContainsFunc(defs, func(o plugin.PluginDefinition) bool {
+		var d plugin.Definition
+		return json.Unmarshal(data, &d) == nil && slices.ContainsFunc(defs, func(o plugin.Definition) bool {
 			return d.ID == o.ID && d.Type == o.Type && d.Instance == o.Instance
 		})
 	})

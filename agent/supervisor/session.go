@@ -36,7 +36,7 @@ type session struct {
 	*checker
 	inst   runner.Instance
 	run    runner.Traits
-	def    *plugin.PluginDefinition
+	def    *plugin.Definition
 	served runner.SocketFile // the socket file to which the client is connected
 	// refused is the connection to a refused instance. Only the loss of this connection shows that
 	// the instance has ended.
@@ -68,7 +68,7 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 		return nil, err
 	}
 
-	var info plugin.PluginInfo
+	var info plugin.Info
 	err = s.poll(limit, firstPoll, slowestProbe, func() bool {
 		ready, err := client.Probe(limit)
 		if err == nil && ready {

@@ -28,7 +28,7 @@ type Status struct {
 	// Registered is set if the definition was registered at run time.
 	Registered bool
 	// Info is the plugin's last report about itself. It is kept while the plugin is down.
-	Info     plugin.PluginInfo
+	Info     plugin.Info
 	Socket   string
 	LogFile  string // empty if the agent does not keep the log
 	LastExit string

@@ -32,21 +32,21 @@ func TestDayOfCrashes(t *testing.T) {
 					Dir: dir, Told: func(e event.Event) { told.Add(int64(len(e.Message) + 100)) },
 					Warn: func(msg string, err error) { t.Error(msg, err) },
 				})
-				add := func(v plugin.PluginView) {
+				add := func(v plugin.View) {
 					events.Add(volume.Event{Type: "plugin-" + v.State, Plugin: "p", Message: v.News()})
 				}
 				falls := pauses{Backoff: Backoff{}.withDefaults()}
 				for begun := time.Now(); time.Since(begun) < 24*time.Hour; starts++ {
-					add(plugin.PluginView{State: string(Starting)})
+					add(plugin.View{State: string(Starting)})
 					if tt.ready > 0 {
-						add(plugin.PluginView{Ready: true, State: string(Ready), Restarts: starts})
+						add(plugin.View{Ready: true, State: string(Ready), Restarts: starts})
 						time.Sleep(tt.ready)
 					}
-					add(plugin.PluginView{State: string(BackingOff), Reason: "process exit status 2"})
+					add(plugin.View{State: string(BackingOff), Reason: "process exit status 2"})
 					time.Sleep(falls.fell(tt.ready))
 				}
-				add(plugin.PluginView{State: string(Starting)})
-				add(plugin.PluginView{Ready: true, State: string(Ready), Restarts: starts})
+				add(plugin.View{State: string(Starting)})
+				add(plugin.View{Ready: true, State: string(Ready), Restarts: starts})
 				time.Sleep(time.Hour)
 				got, _ := events.After(0)
 				last = got[len(got)-1]

@@ -68,7 +68,7 @@ type followers struct{ parts *parts }
 func (f followers) Load() error { return f.parts.load() }
 
 // Held implements definitions.Parts.
-func (f followers) Held() map[string]*plugin.PluginDefinition { return f.parts.held() }
+func (f followers) Held() map[string]*plugin.Definition { return f.parts.held() }
 
 // Follow implements definitions.Parts.
 func (f followers) Follow(wants map[string]definitions.Want) { f.parts.follow(wants) }

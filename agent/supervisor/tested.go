@@ -34,7 +34,7 @@ func (s *tests) SaveScratch(ctx context.Context, id string, left *plugin.Scratch
 	}
 
 	keeper := max(0, slices.IndexFunc(parts, func(p *supervised) bool { return p.record.get().Scratch != nil }))
-	return parts[keeper].record.save(ctx, func(r *plugin.PluginRecord) { r.Scratch = left })
+	return parts[keeper].record.save(ctx, func(r *plugin.Record) { r.Scratch = left })
 }
 
 // MayKill returns an error if this agent may not end the plugin's process.

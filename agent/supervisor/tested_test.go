@@ -58,7 +58,7 @@ func TestScratchOutlives(t *testing.T) {
 	b.awaitThat("fake", "another process", another(first))
 	recs, err := b.opts.Store.LoadPlugins()
 	must(t, err)
-	if i := slices.IndexFunc(recs, func(r plugin.PluginRecord) bool { return r.ID == "fake" }); i < 0 || recs[i].Scratch == nil || recs[i].Scratch.ID != "x" {
+	if i := slices.IndexFunc(recs, func(r plugin.Record) bool { return r.ID == "fake" }); i < 0 || recs[i].Scratch == nil || recs[i].Scratch.ID != "x" {
 		t.Errorf("on record: %+v", recs)
 	}
 	if s := b.sup.Scratch("fake"); s == nil || s.ID != "x" {

@@ -45,10 +45,10 @@ func (s *clients) Released(id string) {
 // View returns the view of a plugin on which decisions are based. Callers share its maps and slices
 // and must not change them. View is called often for each volume, so plugins with one part take a
 // fast path.
-func (s *clients) View(id string) plugin.PluginView {
+func (s *clients) View(id string) plugin.View {
 	parts := s.of(id)
 	if len(parts) == 0 {
-		return plugin.PluginView{State: string(part.Stopped), Reason: "no such plugin is configured", Info: s.remembered(id)}
+		return plugin.View{State: string(part.Stopped), Reason: "no such plugin is configured", Info: s.remembered(id)}
 	}
 
 	if len(parts) == 1 {
@@ -206,13 +206,13 @@ func unavailable(parts []*supervised, all, those part.Whole, of string) error {
 	}
 
 	err := volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithRemedy(all[0].View.LogRemedy(id))
-	every := func(is func(v plugin.PluginView) bool) bool {
+	every := func(is func(v plugin.View) bool) bool {
 		return len(those) > 0 && !slices.ContainsFunc(those, func(g *part.Glance) bool { return !is(g.View) })
 	}
 	switch {
-	case every(func(v plugin.PluginView) bool { return v.Stopped }):
+	case every(func(v plugin.View) bool { return v.Stopped }):
 		return err.WithRemedy(remedy.Of(remedy.StartPlugin, id))
-	case every(func(v plugin.PluginView) bool { return v.Final }):
+	case every(func(v plugin.View) bool { return v.Final }):
 		return err.WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 	default:
 		return err

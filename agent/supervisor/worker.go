@@ -59,7 +59,7 @@ func drive(ctx context.Context, p *supervised) {
 
 // decide returns the next step, with the definition or the fault that the step needs. due is set if
 // the previous step ended because due returned true.
-func (w *worker) decide(due bool) (part.Step, *plugin.PluginDefinition, error) {
+func (w *worker) decide(due bool) (part.Step, *plugin.Definition, error) {
 	due = due || w.due()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -106,7 +106,7 @@ func (w *worker) follow(ctx context.Context) bool {
 	w.mu.Lock()
 	plan, run := part.NewPlan(w.desired, w.actual, use), w.run
 	w.mu.Unlock()
-	if err := w.record.save(ctx, func(r *plugin.PluginRecord) { r.Stopped = plan.Wish == part.Stop }); err != nil {
+	if err := w.record.save(ctx, func(r *plugin.Record) { r.Stopped = plan.Wish == part.Stop }); err != nil {
 		w.logger.Warn("cannot store whether the plugin was stopped on purpose", "error", err)
 	}
 
@@ -163,7 +163,7 @@ func (w *worker) adopt(ctx context.Context) bool {
 		if rec := w.record.get(); rec.Definition == nil && !rec.Stopped {
 			return false // the part had only a bad file, and that file is gone
 		}
-		if err := w.record.save(ctx, func(r *plugin.PluginRecord) { *r = forgotten(*r) }); err != nil {
+		if err := w.record.save(ctx, func(r *plugin.Record) { *r = forgotten(*r) }); err != nil {
 			w.logger.Warn("cannot store that the plugin was removed", "error", err)
 		}
 
@@ -269,7 +269,7 @@ func (w *worker) rest(ctx context.Context, d time.Duration, over <-chan struct{}
 
 // serve starts the plugin from any state, keeps it ready, and handles the end of its instance. It
 // returns true if it ended because due returned true.
-func (w *worker) serve(ctx context.Context, def *plugin.PluginDefinition) (due bool) {
+func (w *worker) serve(ctx context.Context, def *plugin.Definition) (due bool) {
 	w.take(&w.desired.Retry)
 	run := w.runner()
 	s := &session{checker: w.checker, run: run.Traits(), def: def}

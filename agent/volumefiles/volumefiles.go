@@ -34,7 +34,7 @@ type Options struct {
 	// Convert returns the volume that an entry of a file describes.
 	Convert func(api.VolumeSpec) volume.Volume
 	// View returns the state of a plugin.
-	View func(pluginID string) plugin.PluginView
+	View func(pluginID string) plugin.View
 	Log  hclog.Logger
 }
 

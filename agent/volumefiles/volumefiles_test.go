@@ -34,13 +34,13 @@ func (r *registry) register(_ context.Context, v volume.Volume, _ bool) (volume.
 	return volume.Record{}, volume.Change{}, nil
 }
 
-func (r *registry) view(id string) plugin.PluginView {
+func (r *registry) view(id string) plugin.View {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id == "down" && !r.ready {
-		return plugin.PluginView{Known: true, State: api.PluginStarting}
+		return plugin.View{Known: true, State: api.PluginStarting}
 	}
-	return plugin.PluginView{Known: true, Ready: true, State: api.PluginReady, Info: plugin.PluginInfo{Driver: "d"}}
+	return plugin.View{Known: true, Ready: true, State: api.PluginReady, Info: plugin.Info{Driver: "d"}}
 }
 
 func (r *registry) count(id string) int {

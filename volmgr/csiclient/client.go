@@ -131,7 +131,7 @@ type Client struct {
 
 // known is the result of Info, which the client caches.
 type known struct {
-	info plugin.PluginInfo
+	info plugin.Info
 	// groups reports the plugin capability GROUP_CONTROLLER_SERVICE.
 	groups bool
 }

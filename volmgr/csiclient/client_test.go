@@ -45,7 +45,7 @@ func TestProbe(t *testing.T) {
 }
 
 func TestInfo(t *testing.T) {
-	full := plugin.PluginInfo{
+	full := plugin.Info{
 		Driver: "fake.test", Version: "1.2", NodeID: "n1", Topology: map[string]string{"zone": "a"}, MaxVolumes: 7,
 		HasController: true, HasNode: true,
 		ControllerCaps: []string{"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "PUBLISH_READONLY", "SINGLE_NODE_MULTI_WRITER"},
@@ -73,7 +73,7 @@ func TestInfo(t *testing.T) {
 	for name, row := range map[string]struct {
 		services string
 		answer   func(context.Context, string, any) (any, error)
-		want     plugin.PluginInfo
+		want     plugin.Info
 	}{
 		"everything":               {want: full},
 		"no controller":            {answer: unimplemented("GetPluginCapabilities"), want: nodeOnly},

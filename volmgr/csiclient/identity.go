@@ -36,7 +36,7 @@ func (c *Client) Probe(ctx context.Context) (bool, error) {
 // Info asks the plugin for its identity and capabilities, and caches the answer for the calls that
 // depend on it. A plugin may lack the controller or the node service. Info does not set
 // PluginInfo.ID.
-func (c *Client) Info(ctx context.Context) (plugin.PluginInfo, error) {
+func (c *Client) Info(ctx context.Context) (plugin.Info, error) {
 	k := &known{}
 	err := c.askIdentity(ctx, k)
 	if err == nil && k.info.HasController {
@@ -52,7 +52,7 @@ func (c *Client) Info(ctx context.Context) (plugin.PluginInfo, error) {
 		err = c.askNode(ctx, k)
 	}
 	if err != nil {
-		return plugin.PluginInfo{}, err
+		return plugin.Info{}, err
 	}
 
 	c.known.Store(k)
@@ -172,15 +172,15 @@ func (c *Client) askNodeInfo(ctx context.Context, k *known) error {
 
 // NodeInfo calls NodeGetInfo again and returns the cached information with the new answer. The
 // limits and the topology of a node may change while the plugin runs.
-func (c *Client) NodeInfo(ctx context.Context) (plugin.PluginInfo, error) {
+func (c *Client) NodeInfo(ctx context.Context) (plugin.Info, error) {
 	was, err := c.caps(ctx)
 	if err != nil {
-		return plugin.PluginInfo{}, err
+		return plugin.Info{}, err
 	}
 
 	now := *was
 	if err := c.askNodeInfo(ctx, &now); err != nil {
-		return plugin.PluginInfo{}, err
+		return plugin.Info{}, err
 	}
 
 	c.known.Store(&now)

@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// PluginRecord holds the data about a plugin that the agent keeps over a restart. It contains the
+// Record holds the data about a plugin that the agent keeps over a restart. It contains the
 // plugin's answers about itself, its process, and the definition of that process.
-type PluginRecord struct {
+type Record struct {
 	// ID is the plugin's id and the key of the record. A plugin with several parts has one record
 	// for each part. The record of a further part has its own key and names the plugin in Plugin.
 	ID     string `json:"id"`
@@ -19,11 +19,11 @@ type PluginRecord struct {
 
 	// Info holds the plugin's last answers. The agent keeps them after the definition is removed.
 	// It then notices if a user gives the id to another driver.
-	Info    PluginInfo    `json:"info"`
-	Process PluginProcess `json:"process,omitzero"`
+	Info    Info    `json:"info"`
+	Process Process `json:"process,omitzero"`
 
 	// Definition is the definition in use. It is nil if the plugin has none.
-	Definition *PluginDefinition `json:"definition,omitempty"`
+	Definition *Definition `json:"definition,omitempty"`
 
 	// Stopped is set if a person stopped the plugin. The agent does not start such a plugin until a
 	// person asks for it.
@@ -35,7 +35,7 @@ type PluginRecord struct {
 }
 
 // Of returns the id of the plugin to which the record belongs.
-func (r PluginRecord) Of() string {
+func (r Record) Of() string {
 	if r.Plugin != "" {
 		return r.Plugin
 	}
@@ -43,12 +43,12 @@ func (r PluginRecord) Of() string {
 }
 
 // Empty reports whether the record belongs to a further part and has no definition any more.
-func (r PluginRecord) Empty() bool { return r.Plugin != "" && r.Definition == nil }
+func (r Record) Empty() bool { return r.Plugin != "" && r.Definition == nil }
 
-// PluginProcess identifies one process uniquely. The agent stores the nonce before it forks, and
+// Process identifies one process uniquely. The agent stores the nonce before it forks, and
 // the other fields after that. A nonce without a PID therefore means that the process or container
 // may exist. A process has the nonce in its environment, and a container has it as a label.
-type PluginProcess struct {
+type Process struct {
 	Nonce     string `json:"nonce,omitempty"`
 	PID       int    `json:"pid,omitempty"`
 	StartTime uint64 `json:"start_time,omitempty"` // field 22 of /proc/PID/stat, clock ticks since boot
@@ -56,18 +56,18 @@ type PluginProcess struct {
 	Container string `json:"container,omitempty"`  // id of the container whose main process this is; empty if it runs in no container
 }
 
-// PluginDefinition is the content of a plugin file, with defaults filled in and variables not yet
+// Definition is the content of a plugin file, with defaults filled in and variables not yet
 // expanded. Exactly one of Exec, Container, Unit, Socket and Builtin is set.
-type PluginDefinition struct {
+type Definition struct {
 	ID       string `json:"id"`
 	Type     string `json:"type,omitempty"` // node, controller or monolith; if it is empty, the agent asks the plugin
 	Instance string `json:"instance,omitempty"`
 
-	Exec      *PluginExec      `json:"exec,omitempty"`
-	Container *PluginContainer `json:"container,omitempty"`
-	Unit      string           `json:"unit,omitempty"` // a systemd unit that the agent starts and watches
-	Socket    string           `json:"socket,omitempty"`
-	Builtin   string           `json:"builtin,omitempty"`
+	Exec      *Exec      `json:"exec,omitempty"`
+	Container *Container `json:"container,omitempty"`
+	Unit      string     `json:"unit,omitempty"` // a systemd unit that the agent starts and watches
+	Socket    string     `json:"socket,omitempty"`
+	Builtin   string     `json:"builtin,omitempty"`
 
 	ProbeInterval     time.Duration `json:"probe_interval"`
 	ProbeTimeout      time.Duration `json:"probe_timeout"`
@@ -101,14 +101,14 @@ const (
 	OnChangeRestart = "restart" // the agent restarts the plugin even if volumes are staged
 )
 
-// PluginExec is a command that the agent runs.
-type PluginExec struct {
+// Exec is a command that the agent runs.
+type Exec struct {
 	Command []string            `json:"command"`
 	Env     map[string]EnvValue `json:"env,omitempty"`
 }
 
-// PluginContainer is a container that the agent runs with a container runtime.
-type PluginContainer struct {
+// Container is a container that the agent runs with a container runtime.
+type Container struct {
 	Runtime string              `json:"runtime"` // RuntimePodman or RuntimeDocker
 	Image   string              `json:"image"`
 	Args    []string            `json:"args,omitempty"` // appended to the image's entrypoint
@@ -132,7 +132,7 @@ type EnvValue struct {
 }
 
 // Runner returns how the agent runs the plugin: exec, container, unit, socket or builtin.
-func (d *PluginDefinition) Runner() string {
+func (d *Definition) Runner() string {
 	switch {
 	case d.Exec != nil:
 		return "exec"
@@ -148,7 +148,7 @@ func (d *PluginDefinition) Runner() string {
 }
 
 // Equal reports whether both definitions describe the same plugin. It ignores their origin.
-func (d *PluginDefinition) Equal(o *PluginDefinition) bool {
+func (d *Definition) Equal(o *Definition) bool {
 	if d == nil || o == nil {
 		return d == o
 	}
@@ -163,7 +163,7 @@ func (d *PluginDefinition) Equal(o *PluginDefinition) bool {
 }
 
 // Env returns the environment variables that the definition sets for the plugin.
-func (d *PluginDefinition) Env() map[string]EnvValue {
+func (d *Definition) Env() map[string]EnvValue {
 	switch {
 	case d.Exec != nil:
 		return d.Exec.Env
@@ -174,14 +174,14 @@ func (d *PluginDefinition) Env() map[string]EnvValue {
 	}
 }
 
-func (e *PluginExec) equal(o *PluginExec) bool {
+func (e *Exec) equal(o *Exec) bool {
 	if e == nil || o == nil {
 		return e == o
 	}
 	return slices.Equal(e.Command, o.Command) && maps.EqualFunc(e.Env, o.Env, EnvValue.equal)
 }
 
-func (c *PluginContainer) equal(o *PluginContainer) bool {
+func (c *Container) equal(o *Container) bool {
 	if c == nil || o == nil {
 		return c == o
 	}

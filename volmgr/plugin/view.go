@@ -1,3 +1,5 @@
+// Package plugin holds what the agent knows of a plugin: its definition, its answers about itself, its
+// process, and its state at one moment. It decides whether a call can be sent.
 package plugin
 
 import (
@@ -9,9 +11,9 @@ import (
 	"github.com/volagent/volagent/volmgr/remedy"
 )
 
-// PluginInfo holds a plugin's answers about itself. The agent stores them, so that it can still
+// Info holds a plugin's answers about itself. The agent stores them, so that it can still
 // describe and undo volumes while the plugin is down.
-type PluginInfo struct {
+type Info struct {
 	ID      string `json:"id"`
 	Driver  string `json:"driver"` // GetPluginInfo.name
 	Version string `json:"version"`
@@ -73,8 +75,8 @@ func (c Caps) WithNode(n Caps) Caps {
 	return c
 }
 
-// PluginView is the part of a plugin's current state on which decisions depend.
-type PluginView struct {
+// View is the part of a plugin's current state on which decisions depend.
+type View struct {
 	// Known is set if a plugin with this id is configured.
 	Known bool
 
@@ -117,7 +119,7 @@ type PluginView struct {
 	// StatsInterval is the interval between requests for the state of mounted volumes, from the
 	// plugin file. 0 means never. If it is nil, the agent uses its own interval.
 	StatsInterval *time.Duration
-	Info          PluginInfo
+	Info          Info
 }
 
 // Apart holds the states of the two services of a plugin if separate parts serve them.
@@ -148,7 +150,7 @@ func (a *Apart) of(k call.Method) Service {
 
 // LogRemedy returns the remedy that shows the plugin's log. If the plugin has no log, the remedy
 // shows its status.
-func (v PluginView) LogRemedy(id string) remedy.Remedy {
+func (v View) LogRemedy(id string) remedy.Remedy {
 	if v.NoLog {
 		return remedy.Of(remedy.ShowPlugin, id)
 	}
@@ -156,7 +158,7 @@ func (v PluginView) LogRemedy(id string) remedy.Remedy {
 }
 
 // Remedy returns the remedy that makes the plugin ready.
-func (v PluginView) Remedy(id string) remedy.Remedy {
+func (v View) Remedy(id string) remedy.Remedy {
 	if v.Stopped {
 		return remedy.Of(remedy.StartPlugin, id)
 	}
@@ -168,7 +170,7 @@ func (v PluginView) Remedy(id string) remedy.Remedy {
 const newsOfRestarts = 100
 
 // News describes the current state of a plugin that has just changed its state.
-func (v PluginView) News() string {
+func (v View) News() string {
 	switch {
 	case v.Reason != "" && v.Reason != v.State:
 		return v.State + ": " + v.Reason
@@ -183,7 +185,7 @@ func (v PluginView) News() string {
 }
 
 // ReadyFor reports whether the agent can send the call of a step now.
-func (v PluginView) ReadyFor(k call.Method) bool {
+func (v View) ReadyFor(k call.Method) bool {
 	if v.Apart != nil {
 		return v.Apart.of(k).Ready
 	}
@@ -191,7 +193,7 @@ func (v PluginView) ReadyFor(k call.Method) bool {
 }
 
 // Lacks says why the agent cannot send the call of a step now.
-func (v PluginView) Lacks(id string, k call.Method) string {
+func (v View) Lacks(id string, k call.Method) string {
 	if v.Apart != nil {
 		return v.Apart.of(k).Lack
 	}
@@ -199,7 +201,7 @@ func (v PluginView) Lacks(id string, k call.Method) string {
 }
 
 // FinalFor reports whether the agent cannot send the call of a step until a person acts.
-func (v PluginView) FinalFor(k call.Method) bool {
+func (v View) FinalFor(k call.Method) bool {
 	if v.Apart != nil {
 		service := v.Apart.of(k)
 		return !service.Ready && service.Final
@@ -208,16 +210,16 @@ func (v PluginView) FinalFor(k call.Method) bool {
 }
 
 // Unasked reports whether the agent does not know the capabilities of the service that k calls.
-func (v PluginView) Unasked(k call.Method) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
+func (v View) Unasked(k call.Method) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
 
 // Barred returns the view of the plugin with calls forbidden for the given reason.
-func (v PluginView) Barred(reason string) PluginView {
+func (v View) Barred(reason string) View {
 	v.Ready, v.Apart, v.Reason = false, nil, reason
 	return v
 }
 
 // describe says why a plugin is not ready.
-func (v PluginView) describe() string {
+func (v View) describe() string {
 	switch {
 	case !v.Known:
 		return "not configured"
@@ -232,7 +234,7 @@ func (v PluginView) describe() string {
 // contains this host's segments as requisite and as preferred, so that this host can mount the
 // volume. It is empty if the plugin lacks VOLUME_ACCESSIBILITY_CONSTRAINTS or its node part reports
 // no segments.
-func (p PluginInfo) DefaultTopology() call.TopologyRequest {
+func (p Info) DefaultTopology() call.TopologyRequest {
 	if !p.Caps.Topology || len(p.Topology) == 0 {
 		return call.TopologyRequest{}
 	}

@@ -160,7 +160,7 @@ type Observed struct {
 
 	// Boot is the boot id of the host.
 	Boot   string
-	Plugin plugin.PluginView
+	Plugin plugin.View
 
 	// Leftover describes the pending calls that a forced deregister of the same storage left. It is
 	// empty if there are none.

@@ -52,7 +52,7 @@ func (q Request) Private() bool { return q.At != "" || q.Owner.Kind == OwnerRunt
 // Admit refuses with ErrDetaching if a retry can succeed, and otherwise with ErrRefused. The
 // message names the conflicting claims and a way to free the volume. A claim whose owner has ended
 // counts as being detached.
-func Admit(r Record, req Request, p plugin.PluginInfo, now time.Time) (Record, error) {
+func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) {
 	v := r.Volume
 	if v.Provision != Provisioned {
 		return r, Errorf(ErrRefused, "volume %q is not ready to be claimed: %s did not end", v.ID, v.Provision).
@@ -115,7 +115,7 @@ func Admit(r Record, req Request, p plugin.PluginInfo, now time.Time) (Record, e
 }
 
 // begun returns the record prepared for its first claim. It sets the mode and the paths.
-func (r Record) begun(req Request, mode *Mode, p plugin.PluginInfo) Record {
+func (r Record) begun(req Request, mode *Mode, p plugin.Info) Record {
 	r.Node.Mode = mode
 	if !r.Held() || r.Node.StagingPath == "" {
 		r.Node.StagingPath = req.StagingPath
@@ -406,7 +406,7 @@ func (r Record) detached() remedy.Remedy {
 // not here yet. The limit is NodeGetInfo.max_volumes_per_node of CSI; 0 means no limit. A storage
 // volume counts once while any side of it may be here, even if its claims are being detached. The
 // last two parameters are all records, and the records of forced deregisters.
-func Room(r Record, p plugin.PluginInfo, others, owed []Record) error {
+func Room(r Record, p plugin.Info, others, owed []Record) error {
 	if p.MaxVolumes <= 0 || r.Held() {
 		return nil
 	}

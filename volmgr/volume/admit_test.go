@@ -39,7 +39,7 @@ func writer(alloc string) volume.Request {
 // admit returns the record with the requested claim. It fails the test if the claim is refused.
 func admit(t *testing.T, r volume.Record, q volume.Request) volume.Record {
 	t.Helper()
-	next, err := volume.Admit(r, q, plugin.PluginInfo{}, now)
+	next, err := volume.Admit(r, q, plugin.Info{}, now)
 	if err != nil {
 		t.Fatalf("claim of %q: %v", q.Alloc, err)
 	}
@@ -104,7 +104,7 @@ func TestAccessMatrix(t *testing.T) {
 			if what == "write" {
 				want = tt.write
 			}
-			next, err := volume.Admit(r, q, plugin.PluginInfo{}, now)
+			next, err := volume.Admit(r, q, plugin.Info{}, now)
 			if (err == nil) != want {
 				t.Errorf("%s with %+v: %s claim: %v, want admitted: %t", tt.mode, tt.with, what, err, want)
 			}
@@ -151,7 +151,7 @@ func TestRefusalWording(t *testing.T) {
 		{"write in a mode nobody writes in", in(call.MultiNodeReaderOnly, 1, 0), writer("new"), false,
 			`volume "data" is claimed in mode multi-node-reader-only, which does not permit writing`, ""},
 	} {
-		_, err := volume.Admit(tt.r, tt.q, plugin.PluginInfo{}, now)
+		_, err := volume.Admit(tt.r, tt.q, plugin.Info{}, now)
 		var e *volume.Error
 		if !errors.As(err, &e) || e.Message != tt.message || suggest.Hint(e.Remedy, e.Hint) != tt.hint {
 			t.Errorf("%s:\n got %v\nhint %q\nwant %s\nhint %q", tt.name, err, hintOf(err), tt.message, tt.hint)
@@ -194,7 +194,7 @@ func TestChooseMode(t *testing.T) {
 		{"another attachment while held", held, func(q *volume.Request) { q.Mode.Attachment = call.BlockDevice }, call.Capability{}, "is claimed as file-system; it cannot be a block-device at the same time"},
 		{"other mount flags while held", held, func(q *volume.Request) { q.MountFlags = []string{"noatime"} }, call.Capability{}, "is mounted with the flags [] of its first claim"},
 	} {
-		next, err := volume.Admit(tt.r, with(writer("new"), tt.ask), plugin.PluginInfo{}, now)
+		next, err := volume.Admit(tt.r, with(writer("new"), tt.ask), plugin.Info{}, now)
 		switch {
 		case tt.bad == "" && (err != nil || next.Claims["new"].Mode != tt.want):
 			t.Errorf("%s: got %v, %v, want %v", tt.name, next.Claims["new"].Mode, err, tt.want)
@@ -214,7 +214,7 @@ func with(q volume.Request, change func(*volume.Request)) volume.Request {
 func TestModeInForce(t *testing.T) {
 	r := offering(call.SingleNodeMultiWriter)
 	r.Volume.MountOptions = call.MountOptions{FSType: "xfs", MountFlags: []string{"noatime"}}
-	info := plugin.PluginInfo{NodeID: "node-1", Caps: plugin.Caps{Attach: true, Stage: true}}
+	info := plugin.Info{NodeID: "node-1", Caps: plugin.Caps{Attach: true, Stage: true}}
 	r, err := volume.Admit(r, with(writer("a"), func(q *volume.Request) { q.MountFlags = []string{"nodev"} }), info, now)
 	if err != nil {
 		t.Fatal(err)
@@ -248,7 +248,7 @@ func TestAdmitAgain(t *testing.T) {
 		"modes spelt out":  func(q *volume.Request) { q.Mode.Access, q.Mode.Attachment = call.SingleNodeWriter, call.FileSystem },
 		"new paths for it": func(q *volume.Request) { q.Target, q.StagingPath = "/new/t", "/new/s" },
 	} {
-		if next, err := volume.Admit(r, with(ask, change), plugin.PluginInfo{}, now.Add(time.Hour)); err != nil || !reflect.DeepEqual(next, r) {
+		if next, err := volume.Admit(r, with(ask, change), plugin.Info{}, now.Add(time.Hour)); err != nil || !reflect.DeepEqual(next, r) {
 			t.Errorf("%s: %v, and the record became %+v", name, err, next)
 		}
 	}
@@ -262,7 +262,7 @@ func TestAdmitAgain(t *testing.T) {
 
 		"write protection of the directory": func(q *volume.Request) { q.AtWritable = true },
 	} {
-		_, err := volume.Admit(r, with(ask, change), plugin.PluginInfo{}, now)
+		_, err := volume.Admit(r, with(ask, change), plugin.Info{}, now)
 		want := fmt.Sprintf(`"a" already has a claim on volume "data", with another %s`, word)
 		if err == nil || err.Error() != want || !errors.Is(err, volume.ErrRefused) || hintOf(err) != "volctl volume detach data a" {
 			t.Errorf("another %s: %v (hint %q), want %s", word, err, hintOf(err), want)
@@ -280,7 +280,7 @@ func TestAdmitRefusesWhatIsNotReady(t *testing.T) {
 		`staged has the unknown state "half-st`:   foreign,
 		`/srv is taken by the claim of "a" on th`: taken,
 	} {
-		next, err := volume.Admit(r, with(writer("new"), func(q *volume.Request) { q.At = "/srv" }), plugin.PluginInfo{}, now)
+		next, err := volume.Admit(r, with(writer("new"), func(q *volume.Request) { q.At = "/srv" }), plugin.Info{}, now)
 		if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), words) || !reflect.DeepEqual(next, r) {
 			t.Errorf("got %v, want a refusal with %q and the record as it was", err, words)
 		}

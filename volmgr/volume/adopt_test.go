@@ -48,7 +48,7 @@ func asNoted(r volume.Record) volume.Observed {
 	}
 	o := volume.Observed{Boot: "boot", Staging: see(r.Node.Mount), Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}}
 	o.Watched = map[string]volume.Sight{"/t/c/data": {Seen: volume.SeenMount, Identity: volume.MountIdentity{Device: "8:9", ID: 98}}}
-	o.Plugin = plugin.PluginView{Known: true, Ready: true, Info: plugin.PluginInfo{ID: "p", Driver: "d", NodeID: "n"}}
+	o.Plugin = plugin.View{Known: true, Ready: true, Info: plugin.Info{ID: "p", Driver: "d", NodeID: "n"}}
 	o.Plugin.Info.Caps.Attach, o.Plugin.Info.Caps.Stage = true, true
 	for alloc, c := range r.Claims {
 		o.Targets[alloc], o.Binds[alloc] = see(c.Mount), see(c.BoundMount)
@@ -165,11 +165,11 @@ func TestAdoptedCountsAsWriter(t *testing.T) {
 	delete(r.Claims, "a")
 	delete(o.Targets, "a")
 	ask := volume.Request{Alloc: "w", Target: "/t/w/data", StagingPath: "/s/data"}
-	if _, err := volume.Admit(r, ask, plugin.PluginInfo{}, time.Now()); err != nil {
+	if _, err := volume.Admit(r, ask, plugin.Info{}, time.Now()); err != nil {
 		t.Errorf("a writer beside a reader: %v", err)
 	}
 	r = volume.Adopt(r, o, true)
-	if _, err := volume.Admit(r, ask, plugin.PluginInfo{}, time.Now()); !errors.Is(err, volume.ErrRefused) {
+	if _, err := volume.Admit(r, ask, plugin.Info{}, time.Now()); !errors.Is(err, volume.ErrRefused) {
 		t.Errorf("a writer beside an adopted reader: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 // the part that it calls, and its reason must name that part.
 func TestApart(t *testing.T) {
 	const nodeLack, controllerLack = "the node part is down", "no controller is ready"
-	parts := func(node, controller plugin.Service) plugin.PluginView {
+	parts := func(node, controller plugin.Service) plugin.View {
 		v := view()
 		node.Lack, controller.Lack = nodeLack, controllerLack
 		v.Ready, v.Apart = node.Ready && controller.Ready, &plugin.Apart{Node: node, Controller: controller}
@@ -43,7 +43,7 @@ func TestApart(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name    string
-		plugin  plugin.PluginView
+		plugin  plugin.View
 		change  func(*volume.Record, *volume.Observed)
 		want    string
 		summary string

@@ -12,8 +12,8 @@ import (
 )
 
 // attachPlugin returns a ready plugin with ControllerPublishVolume and staging.
-func attachPlugin() plugin.PluginView {
-	return plugin.PluginView{Known: true, Ready: true, State: "ready", Info: plugin.PluginInfo{NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true}}}
+func attachPlugin() plugin.View {
+	return plugin.View{Known: true, Ready: true, State: "ready", Info: plugin.Info{NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true}}}
 }
 
 // TestAttachmentWatched checks that the agent watches a failed ControllerPublishVolume or
@@ -138,12 +138,12 @@ func TestPendingCalls(t *testing.T) {
 	r.Node.PendingCalls = owed()
 	failed := &volume.Attempt{Action: volume.Action{Kind: call.NodeUnpublish, Pending: true}, Tries: 1, Err: &volume.CallError{
 		Step: "NodeUnpublishVolume", Code: "Internal", Message: "no such target", Retry: volume.RetryBackoff, Answered: true}}
-	up, down := attachPlugin(), plugin.PluginView{Known: true, State: "stopped"}
+	up, down := attachPlugin(), plugin.View{Known: true, State: "stopped"}
 	const giveUp = "volctl volume deregister data --force --forget"
 	for _, tt := range []struct {
 		name   string
 		at     *volume.Attempt
-		p      plugin.PluginView
+		p      plugin.View
 		failed bool
 		words  []string
 	}{

@@ -24,19 +24,19 @@ func TestCopied(t *testing.T) {
 		Published: volume.Present, Mount: id, Target: "/t",
 	}}
 	free := volume.Record{Volume: held.Volume}
-	attaches := plugin.PluginInfo{NodeID: "n", Caps: plugin.Caps{Attach: true}}
+	attaches := plugin.Info{NodeID: "n", Caps: plugin.Caps{Attach: true}}
 	for name, tt := range map[string]struct {
 		r                volume.Record
-		info             plugin.PluginInfo
+		info             plugin.Info
 		booted           bool
 		attached, staged volume.Side
 		claims, owed     int
 	}{
-		"free":                         {free, plugin.PluginInfo{}, false, volume.Absent, volume.Absent, 0, 0},
+		"free":                         {free, plugin.Info{}, false, volume.Absent, volume.Absent, 0, 0},
 		"free, of a plugin that may":   {free, attaches, false, volume.Unknown, volume.Absent, 0, 0},
 		"held":                         {held, attaches, false, volume.Unknown, volume.Unknown, 1, 1},
 		"held, in another boot":        {held, attaches, true, volume.Unknown, volume.Absent, 0, 0},
-		"held, of a plugin of unknown": {held, plugin.PluginInfo{}, false, volume.Unknown, volume.Unknown, 1, 1},
+		"held, of a plugin of unknown": {held, plugin.Info{}, false, volume.Unknown, volume.Unknown, 1, 1},
 	} {
 		got := volume.Copied(tt.r, volume.Observed{}, tt.info, tt.booted)
 		n := got.Node

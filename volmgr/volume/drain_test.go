@@ -34,7 +34,7 @@ func TestOccupancy(t *testing.T) {
 	debt := record(pid, false)
 	debt.Leftover = true
 	attached := volume.Record{Volume: volume.Volume{ID: "c", PluginID: "p"}, Node: volume.NodeSide{Attached: volume.Present, Uses: volume.Uses{Attach: true}, NodeID: "n"}}
-	down := volume.Observed{Plugin: plugin.PluginView{Known: true, State: "backing-off"}}
+	down := volume.Observed{Plugin: plugin.View{Known: true, State: "backing-off"}}
 	busy := &volume.Attempt{Action: volume.Action{Kind: call.NodeUnpublish, Alloc: "web"}, Tries: 1, Err: &volume.CallError{Step: "NodeUnpublishVolume", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff, HeldBy: []string{"pid 3 rsync"}, Remedy: remedy.Of(remedy.EndProcess, "3")}}
 	for _, tt := range []struct {
 		name    string
@@ -84,7 +84,7 @@ func TestOccupancyWithout(t *testing.T) {
 		c := volume.Claim{Alloc: "web", State: volume.Unpublishing, Published: volume.Unknown, Target: "/t", Without: how}
 		r := volume.Record{Volume: volume.Volume{ID: "a", PluginID: "p"}, Node: volume.NodeSide{Mode: &volume.Mode{}}, Claims: map[string]volume.Claim{"web": c}}
 		at := &volume.Attempt{Action: volume.Action{Kind: volume.Unmount, Alloc: "web", How: how}, Tries: 3, Err: &volume.CallError{Step: "umount", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff}}
-		got := suggest.Words(r.Occupancy(volume.Observed{Plugin: plugin.PluginView{Known: true}}, at, nil).Left[0].Else)
+		got := suggest.Words(r.Occupancy(volume.Observed{Plugin: plugin.View{Known: true}}, at, nil).Left[0].Else)
 		if !strings.HasSuffix(got, want) || want == "" && got != "" {
 			t.Errorf("%q: %q", how, got)
 		}
@@ -127,7 +127,7 @@ func TestStopCommand(t *testing.T) {
 func TestAdmitDraining(t *testing.T) {
 	old := admit(t, offering(call.SingleNodeMultiWriter), writer("a"))
 	draining := func(q *volume.Request) { q.Draining = true }
-	if next, err := volume.Admit(old, with(writer("a"), draining), plugin.PluginInfo{}, now); err != nil || !reflect.DeepEqual(next, old) {
+	if next, err := volume.Admit(old, with(writer("a"), draining), plugin.Info{}, now); err != nil || !reflect.DeepEqual(next, old) {
 		t.Errorf("the same again: %v, %+v", err, next)
 	}
 	released, err := volume.Detach(old, "a")
@@ -148,7 +148,7 @@ func TestAdmitDraining(t *testing.T) {
 		"one that would wait":        {single, writer("b")},
 		"one whose owner is gone":    {gone, with(writer("a"), func(q *volume.Request) { q.Owners = living{} })},
 	} {
-		next, err := volume.Admit(tt.r, with(tt.ask, draining), plugin.PluginInfo{}, now)
+		next, err := volume.Admit(tt.r, with(tt.ask, draining), plugin.Info{}, now)
 		if !errors.Is(err, volume.ErrRefused) || volume.IsDetaching(err) || !strings.Contains(err.Error(), "this host is draining") || hintOf(err) != "volctl node undrain" || !reflect.DeepEqual(next, tt.r) {
 			t.Errorf("%s: %v (hint %q)", name, err, hintOf(err))
 		}

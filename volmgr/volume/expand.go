@@ -64,7 +64,7 @@ func (v Volume) Grown(merged Volume) (Volume, int64) {
 
 // Expand checks a request for a larger size and returns the record with that intent. It changes
 // nothing if the volume already has that size or is already expanding to it.
-func Expand(r Record, size int64, p plugin.PluginInfo, owners Owners) (now Record, changed bool, err error) {
+func Expand(r Record, size int64, p plugin.Info, owners Owners) (now Record, changed bool, err error) {
 	v, e := r.Volume, r.Volume.Expansion
 	switch {
 	case size <= 0:

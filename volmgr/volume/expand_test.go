@@ -14,14 +14,14 @@ import (
 const mib = 1 << 20
 
 // grower returns a plugin that can expand volumes.
-func grower() plugin.PluginInfo {
-	return plugin.PluginInfo{ID: "ebs", Caps: plugin.Caps{Attach: true, Stage: true, Expand: true, NodeExpand: true}}
+func grower() plugin.Info {
+	return plugin.Info{ID: "ebs", Caps: plugin.Caps{Attach: true, Stage: true, Expand: true, NodeExpand: true}}
 }
 
 // TestExpandDecides checks which sizes a user may request, given the volume's size and bounds.
 func TestExpandDecides(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change  func(*volume.Volume, *plugin.PluginInfo)
+		change  func(*volume.Volume, *plugin.Info)
 		size    int64
 		want    volume.Expansion
 		refused string
@@ -31,21 +31,21 @@ func TestExpandDecides(t *testing.T) {
 		"between what it must and has": {nil, 11, volume.Expansion{}, ""},
 		"smaller":                      {nil, 9, volume.Expansion{}, `volume "data" has 12B and cannot shrink to 9B`},
 		"more than it may":             {nil, 21, volume.Expansion{}, "20B at most (capacity_max)"},
-		"what it must is not known":    {func(v *volume.Volume, _ *plugin.PluginInfo) { v.CapacityMin = 0 }, 11, volume.Expansion{}, "cannot shrink"},
-		"what it has is not known":     {func(v *volume.Volume, _ *plugin.PluginInfo) { v.Capacity = 0 }, 11, volume.Expansion{Want: 11}, ""},
-		"nothing is known":             {func(v *volume.Volume, _ *plugin.PluginInfo) { v.Capacity, v.CapacityMin = 0, 0 }, 1, volume.Expansion{Want: 1}, ""},
-		"under way":                    {func(v *volume.Volume, _ *plugin.PluginInfo) { v.Expansion.Want = 16 }, 16, volume.Expansion{Want: 16}, ""},
-		"further":                      {func(v *volume.Volume, _ *plugin.PluginInfo) { v.Expansion.Want = 16 }, 18, volume.Expansion{Want: 18}, ""},
-		"less far":                     {func(v *volume.Volume, _ *plugin.PluginInfo) { v.Expansion.Want = 16 }, 14, volume.Expansion{Want: 16}, "is being expanded to 16B already"},
-		"less than it has, under way":  {func(v *volume.Volume, _ *plugin.PluginInfo) { v.Expansion.Want = 16 }, 11, volume.Expansion{Want: 16}, ""},
-		"being deleted":                {func(v *volume.Volume, _ *plugin.PluginInfo) { v.Provision = volume.Deleting }, 16, volume.Expansion{}, "deleting did not end"},
-		"offline":                      {func(_ *volume.Volume, p *plugin.PluginInfo) { p.Caps.Offline = true }, 16, volume.Expansion{Want: 16, Offline: true}, ""},
-		"the node alone":               {func(_ *volume.Volume, p *plugin.PluginInfo) { p.Caps.Expand = false }, 16, volume.Expansion{Node: 16}, ""},
-		"neither":                      {func(_ *volume.Volume, p *plugin.PluginInfo) { p.Caps = plugin.Caps{} }, 16, volume.Expansion{}, `plugin "ebs" cannot expand volumes`},
-		"after a refusal": {func(v *volume.Volume, _ *plugin.PluginInfo) {
+		"what it must is not known":    {func(v *volume.Volume, _ *plugin.Info) { v.CapacityMin = 0 }, 11, volume.Expansion{}, "cannot shrink"},
+		"what it has is not known":     {func(v *volume.Volume, _ *plugin.Info) { v.Capacity = 0 }, 11, volume.Expansion{Want: 11}, ""},
+		"nothing is known":             {func(v *volume.Volume, _ *plugin.Info) { v.Capacity, v.CapacityMin = 0, 0 }, 1, volume.Expansion{Want: 1}, ""},
+		"under way":                    {func(v *volume.Volume, _ *plugin.Info) { v.Expansion.Want = 16 }, 16, volume.Expansion{Want: 16}, ""},
+		"further":                      {func(v *volume.Volume, _ *plugin.Info) { v.Expansion.Want = 16 }, 18, volume.Expansion{Want: 18}, ""},
+		"less far":                     {func(v *volume.Volume, _ *plugin.Info) { v.Expansion.Want = 16 }, 14, volume.Expansion{Want: 16}, "is being expanded to 16B already"},
+		"less than it has, under way":  {func(v *volume.Volume, _ *plugin.Info) { v.Expansion.Want = 16 }, 11, volume.Expansion{Want: 16}, ""},
+		"being deleted":                {func(v *volume.Volume, _ *plugin.Info) { v.Provision = volume.Deleting }, 16, volume.Expansion{}, "deleting did not end"},
+		"offline":                      {func(_ *volume.Volume, p *plugin.Info) { p.Caps.Offline = true }, 16, volume.Expansion{Want: 16, Offline: true}, ""},
+		"the node alone":               {func(_ *volume.Volume, p *plugin.Info) { p.Caps.Expand = false }, 16, volume.Expansion{Node: 16}, ""},
+		"neither":                      {func(_ *volume.Volume, p *plugin.Info) { p.Caps = plugin.Caps{} }, 16, volume.Expansion{}, `plugin "ebs" cannot expand volumes`},
+		"after a refusal": {func(v *volume.Volume, _ *plugin.Info) {
 			v.Expansion.Refused = volume.Refusal{Step: call.ControllerExpand, Size: 18}
 		}, 16, volume.Expansion{Want: 16}, ""},
-		"once more what the node refused": {func(v *volume.Volume, _ *plugin.PluginInfo) {
+		"once more what the node refused": {func(v *volume.Volume, _ *plugin.Info) {
 			v.Expansion = volume.Expansion{Node: 12, Refused: volume.Refusal{Step: call.NodeExpand, Size: 12}}
 		}, 12, volume.Expansion{Node: 12}, ""},
 	} {

@@ -13,7 +13,7 @@ import (
 )
 
 func TestExplain(t *testing.T) {
-	down := plugin.PluginView{Known: true, State: "backing off", Reason: "exit status 1", Info: view().Info}
+	down := plugin.View{Known: true, State: "backing off", Reason: "exit status 1", Info: view().Info}
 	failed := func(k call.Method, alloc string, tries int, retry volume.Retry) *volume.Attempt {
 		return &volume.Attempt{
 			Action: volume.Action{Kind: k, Alloc: alloc}, Tries: tries,

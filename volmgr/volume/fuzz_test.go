@@ -42,7 +42,7 @@ func storedSeeds() []onDisk {
 				},
 			}
 			o := volume.Observed{
-				Boot: "b", Plugin: plugin.PluginView{Known: true, Ready: true}, Staging: volume.Sight{Seen: volume.SeenMount, Identity: *mount},
+				Boot: "b", Plugin: plugin.View{Known: true, Ready: true}, Staging: volume.Sight{Seen: volume.SeenMount, Identity: *mount},
 				Targets: map[string]volume.Sight{"a": {Seen: volume.SeenMount, Identity: *mount}, "b": {Seen: volume.SeenDead}}, Parked: map[string]bool{},
 			}
 			all = append(all, onDisk{r, [2]volume.Claim{claim("a", 1, state), claim("b", 2, volume.Mounted)}, o})

@@ -62,7 +62,7 @@ func TestMountAgain(t *testing.T) {
 	}
 	r := admit(t, offering(call.SingleNodeWriter), ask(1, "nosuid"))
 	again := func(q volume.Request) string {
-		if _, err := volume.Admit(r, q, plugin.PluginInfo{}, now); err != nil {
+		if _, err := volume.Admit(r, q, plugin.Info{}, now); err != nil {
 			return err.Error()
 		}
 		return ""

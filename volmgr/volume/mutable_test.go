@@ -63,7 +63,7 @@ func TestReaches(t *testing.T) {
 		r := Record{Volume: Volume{
 			ID: "data", PluginID: "ebs", Topologies: tt.volume, Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}},
 		}}
-		next, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.PluginInfo{Caps: tt.caps, Topology: tt.host}, time.Now())
+		next, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.Info{Caps: tt.caps, Topology: tt.host}, time.Now())
 		if errors.Is(err, ErrRefused) != tt.refused || (len(next.Claims) == 0) != tt.refused {
 			t.Errorf("%s: %v, %d claims", name, err, len(next.Claims))
 		}
@@ -73,12 +73,12 @@ func TestReaches(t *testing.T) {
 	}
 	// An alloc keeps its claim, even if the plugin reports another topology later.
 	r := Record{Volume: Volume{ID: "data", Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}}}
-	r, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.PluginInfo{}, time.Now())
+	r, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.Info{}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Volume.Topologies = in(map[string]string{"zone": "b"})
-	if _, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.PluginInfo{Caps: plugin.Caps{Topology: true}, Topology: here}, time.Now()); err != nil {
+	if _, err := Admit(r, Request{Alloc: "web", Target: "/t"}, plugin.Info{Caps: plugin.Caps{Topology: true}, Topology: here}, time.Now()); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
 }

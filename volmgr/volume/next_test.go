@@ -14,8 +14,8 @@ import (
 )
 
 // view returns a ready plugin with ControllerPublishVolume and staging.
-func view() plugin.PluginView {
-	return plugin.PluginView{Known: true, Ready: true, State: "ready", Info: plugin.PluginInfo{
+func view() plugin.View {
+	return plugin.View{Known: true, Ready: true, State: "ready", Info: plugin.Info{
 		ID: "p", NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true},
 	}}
 }
@@ -42,7 +42,7 @@ func TestNext(t *testing.T) {
 		want   string
 	}{
 		{"all is well", func(*volume.Record, *volume.Observed) {}, "settled"},
-		{"all is well, the plugin is down", func(_ *volume.Record, o *volume.Observed) { o.Plugin = plugin.PluginView{State: "crashed"} }, "settled"},
+		{"all is well, the plugin is down", func(_ *volume.Record, o *volume.Observed) { o.Plugin = plugin.View{State: "crashed"} }, "settled"},
 		{"halted", func(_ *volume.Record, o *volume.Observed) { o.Halt = "another namespace" }, "wait halted: another namespace"},
 		{"a foreign mount at the staging path", func(_ *volume.Record, o *volume.Observed) { o.Staging = foreign }, "wait foreign: a mount that was not made by this volume's staging is at /s"},
 		{"a foreign mount at the target", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = foreign }, "wait foreign: a mount that was not made by this claim is at /t/a"},

@@ -108,17 +108,17 @@ func TestDeadHoldersAreWaitedFor(t *testing.T) {
 		r := admit(t, tt.r, with(tt.hold, owned(service)))
 		tt.ask.Owner = process
 		tt.ask.Owners = graves{}
-		if next, err := volume.Admit(r, tt.ask, plugin.PluginInfo{}, now); !errors.Is(err, volume.ErrRefused) || volume.IsDetaching(err) || !reflect.DeepEqual(next, r) {
+		if next, err := volume.Admit(r, tt.ask, plugin.Info{}, now); !errors.Is(err, volume.ErrRefused) || volume.IsDetaching(err) || !reflect.DeepEqual(next, r) {
 			t.Errorf("%s: a live one: %v", name, err)
 		}
 		tt.ask.Owners = graves{service}
-		if next, err := volume.Admit(r, tt.ask, plugin.PluginInfo{}, now); !volume.IsDetaching(err) || !reflect.DeepEqual(next, r) {
+		if next, err := volume.Admit(r, tt.ask, plugin.Info{}, now); !volume.IsDetaching(err) || !reflect.DeepEqual(next, r) {
 			t.Errorf("%s: a dead one: %v", name, err)
 		}
 	}
 	// Admit ignores claims that do not conflict, and never detaches them.
 	r := admit(t, both, with(writer("a"), owned(service)))
-	next, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{service} }), plugin.PluginInfo{}, now)
+	next, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{service} }), plugin.Info{}, now)
 	if err != nil || len(next.Claims) != 2 || !next.Claims["a"].Wanted {
 		t.Errorf("beside a dead one: %+v, %v", next.Claims, err)
 	}
@@ -135,7 +135,7 @@ func TestLiveHolderIsNamed(t *testing.T) {
 		{service, `"a" (pending, for 0s, owned by web.service (pid 812, rsync))`, "systemctl stop web.service, or unmount under it: volctl volume detach data a --force"},
 	} {
 		r := admit(t, offering(call.SingleNodeWriter), with(writer("a"), owned(tt.owner)))
-		_, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{} }), plugin.PluginInfo{}, now)
+		_, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{} }), plugin.Info{}, now)
 		if err == nil || !strings.Contains(err.Error(), tt.words) || hintOf(err) != tt.fix {
 			t.Errorf("%+v: %v (hint %q)", tt.owner, err, hintOf(err))
 		}
@@ -202,7 +202,7 @@ func TestNewBoot(t *testing.T) {
 		sight := map[string]volume.Sight{}
 		o := volume.Observed{
 			Boot: "the next one", Targets: sight, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{}, WatchOver: true,
-			Plugin: plugin.PluginView{Known: true, Ready: true, Info: plugin.PluginInfo{NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true}}},
+			Plugin: plugin.View{Known: true, Ready: true, Info: plugin.Info{NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true}}},
 		}
 		var steps []call.Method
 		for range 20 {

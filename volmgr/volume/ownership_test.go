@@ -14,7 +14,7 @@ import (
 // TestAdmitOwnership checks that the plugin applies the group if it can. All claims of the volume
 // then share that group.
 func TestAdmitOwnership(t *testing.T) {
-	grouped := plugin.PluginInfo{Caps: plugin.Caps{MountGroup: true}}
+	grouped := plugin.Info{Caps: plugin.Caps{MountGroup: true}}
 	asking := func(alloc string, own volume.Ownership) volume.Request {
 		q := writer(alloc)
 		q.Own = own
@@ -32,7 +32,7 @@ func TestAdmitOwnership(t *testing.T) {
 		t.Errorf("the same again: %v", err)
 	}
 	for name, tt := range map[string]struct {
-		info plugin.PluginInfo
+		info plugin.Info
 		ask  volume.Request
 		want string
 	}{
@@ -45,7 +45,7 @@ func TestAdmitOwnership(t *testing.T) {
 			return q
 		}(), "only reads cannot change who owns volume \"data\" (uid 1)"},
 		"none":                 {grouped, asking("b", volume.Ownership{}), ""},
-		"a plugin that cannot": {plugin.PluginInfo{}, asking("b", volume.Ownership{GID: "8"}), ""},
+		"a plugin that cannot": {plugin.Info{}, asking("b", volume.Ownership{GID: "8"}), ""},
 	} {
 		next, err := volume.Admit(r, tt.ask, tt.info, now)
 		switch {
@@ -88,7 +88,7 @@ func TestDefaultOwner(t *testing.T) {
 		t.Errorf("where a user was asked for: %+v", got)
 	}
 
-	grouped := plugin.PluginInfo{Caps: plugin.Caps{MountGroup: true}}
+	grouped := plugin.Info{Caps: plugin.Caps{MountGroup: true}}
 	q := writer("a")
 	q.Own = root
 	r, err := volume.Admit(offering(call.SingleNodeMultiWriter), q, grouped, now)

@@ -193,7 +193,7 @@ const givingUp = "the plugin then never receives these calls, and its mounts and
 
 // PendingCallState returns the state of a record's pending calls. at is the last attempt at a step.
 // The record must have pending calls.
-func (r Record) PendingCallState(at *Attempt, p plugin.PluginView) PendingCallState {
+func (r Record) PendingCallState(at *Attempt, p plugin.View) PendingCallState {
 	c := PendingCallState{GiveUp: remedy.Of(remedy.GiveUpCalls, r.Volume.ID)}
 	next := (&planner{r: r, claims: r.Ordered()}).undoes()
 	switch {
@@ -213,7 +213,7 @@ func (r Record) PendingCallState(at *Attempt, p plugin.PluginView) PendingCallSt
 
 // Lack says why the agent cannot send a call that the volume may need. It returns "" if the agent
 // can send all of them.
-func (r Record) Lack(v plugin.PluginView) string {
+func (r Record) Lack(v plugin.View) string {
 	switch {
 	case !v.ReadyFor(call.NodePublish):
 		return v.Lacks(r.Volume.PluginID, call.NodePublish)
@@ -226,7 +226,7 @@ func (r Record) Lack(v plugin.PluginView) string {
 
 // FinalLack returns the same text as Lack if the agent cannot send the call until a person acts.
 // Otherwise it returns "".
-func (r Record) FinalLack(v plugin.PluginView) string {
+func (r Record) FinalLack(v plugin.View) string {
 	attaches := v.Info.Caps.Attach || r.Node.Uses.Attach
 	switch {
 	case v.FinalFor(call.NodePublish):

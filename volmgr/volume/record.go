@@ -300,7 +300,7 @@ func (r Record) watching(w Watch) Record {
 }
 
 // with returns the sides in u and those that the plugin needs.
-func (u Uses) with(i plugin.PluginInfo) Uses {
+func (u Uses) with(i plugin.Info) Uses {
 	return Uses{Attach: u.Attach || i.Caps.Attach, Stage: u.Stage || i.Caps.Stage}
 }
 

@@ -19,7 +19,7 @@ func mountID(id uint64) *volume.MountIdentity {
 func mounted(t *testing.T) volume.Record {
 	t.Helper()
 	r := offering(call.SingleNodeMultiWriter)
-	info := plugin.PluginInfo{NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true}}
+	info := plugin.Info{NodeID: "n", Caps: plugin.Caps{Attach: true, Stage: true}}
 	r, err := volume.Admit(r, writer("a"), info, now)
 	if err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestLoaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fresh, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), plugin.PluginInfo{Caps: plugin.Caps{Attach: true, Stage: true}}, now)
+	fresh, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), plugin.Info{Caps: plugin.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestLoaded(t *testing.T) {
 // TestLoadedBlocked checks a record whose storage has pending calls of a forced deregister. The
 // agent has made no call for the new record, so a crash leaves no doubt about its absent sides.
 func TestLoadedBlocked(t *testing.T) {
-	fresh, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), plugin.PluginInfo{Caps: plugin.Caps{Attach: true, Stage: true}}, now)
+	fresh, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), plugin.Info{Caps: plugin.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestLoadedBlocked(t *testing.T) {
 // does not change the record. After a reboot, no call is in progress and no watched mount can
 // appear.
 func TestLoadedOtherwise(t *testing.T) {
-	r, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), plugin.PluginInfo{Caps: plugin.Caps{Attach: true, Stage: true}}, now)
+	r, err := volume.Admit(offering(call.SingleNodeWriter), writer("a"), plugin.Info{Caps: plugin.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
 		t.Fatal(err)
 	}

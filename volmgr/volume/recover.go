@@ -275,7 +275,7 @@ func orNothing(raw json.RawMessage) string {
 // Copied keeps the registration and the pending calls. It marks all sides to be undone, as after a
 // detach. If the plugin has ControllerPublishVolume, the connection becomes unknown. booted is set
 // if the copy is from another boot. Only the connection survives a reboot.
-func Copied(r Record, o Observed, info plugin.PluginInfo, booted bool) Record {
+func Copied(r Record, o Observed, info plugin.Info, booted bool) Record {
 	claims, n := r.Ordered(), &r.Node
 	r.Claims, r.Generation, n.Watches, n.Proven = nil, 0, nil, false
 	r.Volume.Expansion = Expansion{Node: r.Volume.Expansion.Node} // the expansion may have finished since

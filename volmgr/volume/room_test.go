@@ -50,7 +50,7 @@ func TestRoom(t *testing.T) {
 		{"owed and here", 2, stored("new", "p"), []volume.Record{same}, []volume.Record{owed}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := volume.Room(tt.r, plugin.PluginInfo{MaxVolumes: tt.most}, tt.others, tt.owed)
+			err := volume.Room(tt.r, plugin.Info{MaxVolumes: tt.most}, tt.others, tt.owed)
 			if full := errors.Is(err, volume.ErrRefused); full != tt.full || err != nil && !full {
 				t.Errorf("%v", err)
 			}
@@ -64,7 +64,7 @@ func TestRoomNames(t *testing.T) {
 	for i := range 7 {
 		others = append(others, here(fmt.Sprint("v", i), "p"))
 	}
-	err := volume.Room(stored("new", "p"), plugin.PluginInfo{MaxVolumes: 7}, others, nil)
+	err := volume.Room(stored("new", "p"), plugin.Info{MaxVolumes: 7}, others, nil)
 	if err == nil || !strings.Contains(err.Error(), `plugin "p" can have 7 volumes on this host at once, and has 7: v0, v1, v2, v3, v4 and 2 more`) {
 		t.Errorf("%v", err)
 	}

@@ -378,11 +378,11 @@ func (s state) wished(v variant, in intent) (next volume.Record, changed bool, e
 		if v.own && in.alloc == 0 {
 			req.Own = volume.Ownership{UID: "1000"}
 		}
-		info := plugin.PluginInfo{NodeID: "n", Caps: v.caps()}
+		info := plugin.Info{NodeID: "n", Caps: v.caps()}
 		next, err = volume.Admit(s.mem, req, info, time.Time{})
 		return next, len(next.Claims) != len(s.mem.Claims), err
 	case "expand":
-		return volume.Expand(s.mem, larger, plugin.PluginInfo{Caps: v.caps()}, nil)
+		return volume.Expand(s.mem, larger, plugin.Info{Caps: v.caps()}, nil)
 	case "force":
 		return volume.LeftoverOf(s.mem), s.mem.Held(), volume.Droppable(s.mem)
 	case "release":

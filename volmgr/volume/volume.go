@@ -69,7 +69,7 @@ const (
 // earlier create that the request continues. The call then repeats the topology of that create. In
 // a record of a release without DefaultTopology, TopologySent is empty, because that release sent
 // no default.
-func (v Volume) TopologyToSend(p plugin.PluginInfo, had Volume) call.TopologyRequest {
+func (v Volume) TopologyToSend(p plugin.Info, had Volume) call.TopologyRequest {
 	switch {
 	case v.Topology.Given():
 		return v.Topology
@@ -84,7 +84,7 @@ func (v Volume) TopologyToSend(p plugin.PluginInfo, had Volume) call.TopologyReq
 
 // CheckCloneSource returns an error if this host cannot reach the volume. A clone with the default
 // topology would not be possible.
-func (v Volume) CheckCloneSource(p plugin.PluginInfo) error {
+func (v Volume) CheckCloneSource(p plugin.Info) error {
 	from := v.outOfReach(p)
 	if from == "" {
 		return nil
@@ -96,7 +96,7 @@ func (v Volume) CheckCloneSource(p plugin.PluginInfo) error {
 // reaches returns an error if the plugin cannot reach the volume from this host (CSI
 // accessible_topology). It returns nil if the volume or the plugin names no topology. The agent
 // does not know the topology of a node part that it never asked.
-func (v Volume) reaches(p plugin.PluginInfo) error {
+func (v Volume) reaches(p plugin.Info) error {
 	from := v.outOfReach(p)
 	if from == "" {
 		return nil
@@ -107,7 +107,7 @@ func (v Volume) reaches(p plugin.PluginInfo) error {
 
 // outOfReach describes the places from which a node can reach the volume, if this host is not one
 // of them. Otherwise it returns "".
-func (v Volume) outOfReach(p plugin.PluginInfo) string {
+func (v Volume) outOfReach(p plugin.Info) string {
 	if !p.Caps.Topology || len(p.Topology) == 0 || len(v.Topologies) == 0 {
 		return ""
 	}

@@ -277,8 +277,8 @@ const (
 	controllerUp
 )
 
-func (up serving) view(v variant) plugin.PluginView {
-	p := plugin.PluginView{Known: true, Ready: up == bothUp, State: "test", Info: plugin.PluginInfo{
+func (up serving) view(v variant) plugin.View {
+	p := plugin.View{Known: true, Ready: up == bothUp, State: "test", Info: plugin.Info{
 		ID: "p", NodeID: "n", Caps: v.caps(),
 	}}
 	if up == nodeUp || up == controllerUp {

@@ -112,12 +112,12 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	}
 
 	r.HideGiven(pid)
-	return r.attach(ctx, plugin.PluginProcess{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot}, r.services.Keep(ctx, pid, serviceName(r.Slot, was.Nonce)))
+	return r.attach(ctx, plugin.Process{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot}, r.services.Keep(ctx, pid, serviceName(r.Slot, was.Nonce)))
 }
 
 // attach monitors a running process and stores its identity. served means that the process runs in
 // its own service, for which systemd remembers how the process ended.
-func (r *Runner) attach(ctx context.Context, it plugin.PluginProcess, served bool) (runner.Instance, error) {
+func (r *Runner) attach(ctx context.Context, it plugin.Process, served bool) (runner.Instance, error) {
 	how := func(pid int) string {
 		defer dropGroup(r.Slot, it.Nonce)
 		return runner.Reap(pid)
@@ -170,7 +170,7 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 
 	cmd.Stdout, cmd.Stderr = log, log
 
-	it := plugin.PluginProcess{Nonce: rand.Text(), Boot: r.Boot}
+	it := plugin.Process{Nonce: rand.Text(), Boot: r.Boot}
 	cmd.Env = append(cmd.Env, pluginfile.EnvIncarnation+"="+it.Nonce)
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
 		return nil, fmt.Errorf("cannot store that the plugin is being started: %w", err)
@@ -280,7 +280,7 @@ func (r *Runner) clearSocket(ctx context.Context) (runner.Instance, error) {
 	if st, err := proc.ReadStat(who.PID); err == nil && nonce != "" && st.Session == who.PID &&
 		runner.Environ(who.PID, pluginfile.VarEndpoint) == r.Values(pluginfile.VarEndpoint) {
 		r.Logger.Warn("found a running plugin that has no record", "pid", who.PID)
-		return r.attach(ctx, plugin.PluginProcess{Nonce: nonce, PID: who.PID, StartTime: st.Start, Boot: r.Boot}, r.services.Keep(ctx, who.PID, serviceName(r.Slot, nonce)))
+		return r.attach(ctx, plugin.Process{Nonce: nonce, PID: who.PID, StartTime: st.Start, Boot: r.Boot}, r.services.Keep(ctx, who.PID, serviceName(r.Slot, nonce)))
 	}
 
 	return nil, runner.TakenError(who, r.Paths.Socket)

@@ -111,7 +111,7 @@ func (r *Runner) look(ctx context.Context) error {
 
 // take monitors a running container, or records one that has just ended.
 func (r *Runner) take(ctx context.Context, c container.Container, nonce string) (runner.Instance, error) {
-	it := plugin.PluginProcess{Nonce: nonce, Container: c.ID, PID: c.PID, Boot: r.Boot}
+	it := plugin.Process{Nonce: nonce, Container: c.ID, PID: c.PID, Boot: r.Boot}
 	st, err := proc.ReadStat(c.PID)
 	if err == nil {
 		it.StartTime = st.Start
@@ -123,7 +123,7 @@ func (r *Runner) take(ctx context.Context, c container.Container, nonce string) 
 }
 
 // attach monitors a running container and stores its identity.
-func (r *Runner) attach(ctx context.Context, it plugin.PluginProcess) (runner.Instance, error) {
+func (r *Runner) attach(ctx context.Context, it plugin.Process) (runner.Instance, error) {
 	var process *runner.Process
 	if it.PID != 0 {
 		var err error
@@ -157,7 +157,7 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 		return nil, err
 	}
 
-	it := plugin.PluginProcess{Nonce: spec.Labels[labelIncarnation], Boot: r.Boot}
+	it := plugin.Process{Nonce: spec.Labels[labelIncarnation], Boot: r.Boot}
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
 		return nil, fmt.Errorf("cannot store that the plugin is being started: %w", err)
 	}

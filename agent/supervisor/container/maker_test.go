@@ -12,16 +12,16 @@ import (
 )
 
 // newTest returns the runner of a plugin with a container, for an agent with a data dir.
-func newTest(data string, c plugin.PluginContainer) *Runner {
+func newTest(data string, c plugin.Container) *Runner {
 	paths := part.Dirs{Data: data, Runtime: "/run/volagent"}.Paths("ebs", "ebs")
 	return New(runner.Part{
-		ID: "ebs", Slot: "ebs", Definition: &plugin.PluginDefinition{Container: &c}, Paths: paths, Values: paths.Values("ebs", "node"),
+		ID: "ebs", Slot: "ebs", Definition: &plugin.Definition{Container: &c}, Paths: paths, Values: paths.Values("ebs", "node"),
 	}, Options{})
 }
 
 // TestOurs checks that only a container that this agent made for this plugin counts as its own.
 func TestOurs(t *testing.T) {
-	r := newTest("/var/lib/volagent", plugin.PluginContainer{Runtime: "docker", Image: "i"})
+	r := newTest("/var/lib/volagent", plugin.Container{Runtime: "docker", Image: "i"})
 	s, err := r.spec(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func TestOurs(t *testing.T) {
 	if !r.ours(container.Container{Labels: s.Labels}) {
 		t.Errorf("a container with the labels %v is not recognised", s.Labels)
 	}
-	other := newTest("/other", plugin.PluginContainer{Runtime: "docker", Image: "i"})
+	other := newTest("/other", plugin.Container{Runtime: "docker", Image: "i"})
 	if other.name() == r.name() || other.ours(container.Container{Labels: s.Labels}) {
 		t.Error("an agent with another data dir takes the container")
 	}
@@ -44,7 +44,7 @@ func TestOurs(t *testing.T) {
 			t.Errorf("a container without the label %s passes", label)
 		}
 	}
-	if changed := newTest("/var/lib/volagent", plugin.PluginContainer{Runtime: "docker", Image: "j"}); changed.made() == r.made() {
+	if changed := newTest("/var/lib/volagent", plugin.Container{Runtime: "docker", Image: "j"}); changed.made() == r.made() {
 		t.Error("another image has the same hash")
 	}
 }
@@ -53,7 +53,7 @@ func TestOurs(t *testing.T) {
 func TestSpec(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy")
 	dir := t.TempDir()
-	r := newTest("/var/lib/volagent", plugin.PluginContainer{
+	r := newTest("/var/lib/volagent", plugin.Container{
 		Runtime: "docker", Image: "i", Args: []string{"--id=${NODE_ID}"}, Mounts: []string{dir + ":/etc/ceph:ro"},
 		Env: map[string]plugin.EnvValue{"A": {Value: "${STATE_DIR}"}},
 	})
@@ -74,7 +74,7 @@ func TestSpec(t *testing.T) {
 		t.Errorf("the mount root is not shared: %v", s.Binds)
 	}
 
-	missing := newTest("/var/lib/volagent", plugin.PluginContainer{Runtime: "docker", Image: "i", Mounts: []string{"/no/such:/x"}})
+	missing := newTest("/var/lib/volagent", plugin.Container{Runtime: "docker", Image: "i", Mounts: []string{"/no/such:/x"}})
 	if _, err := missing.spec(t.Context()); err == nil || !strings.Contains(err.Error(), "cannot mount") {
 		t.Errorf("a mount of a path that does not exist: %v", err)
 	}

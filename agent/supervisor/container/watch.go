@@ -43,7 +43,7 @@ type instance struct {
 }
 
 // watch starts to monitor a container, until Release. life is the context of the agent.
-func watch(life context.Context, m *maker, it plugin.PluginProcess, process *runner.Process) *instance {
+func watch(life context.Context, m *maker, it plugin.Process, process *runner.Process) *instance {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &instance{
 		maker: m, id: it.Container, key: fmt.Sprintf("%s@%d", it.Container, it.StartTime), process: process,

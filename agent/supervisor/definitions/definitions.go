@@ -17,13 +17,13 @@ import (
 // Registry stores the definitions that were registered at run time.
 type Registry interface {
 	// LoadRegistered returns all registered definitions.
-	LoadRegistered() ([]plugin.PluginDefinition, error)
+	LoadRegistered() ([]plugin.Definition, error)
 	// Register stores a definition. It replaces a definition with the same id, type and instance.
 	// When Register returns nil, the definition is on disk. After an error, nothing has changed.
-	Register(ctx context.Context, def plugin.PluginDefinition) error
+	Register(ctx context.Context, def plugin.Definition) error
 	// Deregister removes definitions. When it returns nil, they are removed on disk. After an
 	// error, nothing has changed.
-	Deregister(ctx context.Context, defs []plugin.PluginDefinition) error
+	Deregister(ctx context.Context, defs []plugin.Definition) error
 }
 
 // Parts is the set of plugin parts whose definitions this package determines.
@@ -32,7 +32,7 @@ type Parts interface {
 	Load() error
 	// Held returns the definitions by slot: those in use, and those that were in use when the agent
 	// started.
-	Held() map[string]*plugin.PluginDefinition
+	Held() map[string]*plugin.Definition
 	// Follow adds, changes and removes parts so that they match the wanted definitions, given by
 	// slot.
 	Follow(wants map[string]Want)
@@ -54,8 +54,8 @@ type Definitions struct {
 
 	mu         sync.Mutex // held while definitions are read and passed to the parts
 	loaded     bool
-	read       []Found                    // the plugin files as last read
-	registered []*plugin.PluginDefinition // the definitions that were registered at run time
+	read       []Found              // the plugin files as last read
+	registered []*plugin.Definition // the definitions that were registered at run time
 }
 
 // New makes a Definitions. It reads nothing.

@@ -23,7 +23,7 @@ const RunTime = "a registration"
 // definition.
 type Want struct {
 	ID         string
-	Definition *plugin.PluginDefinition
+	Definition *plugin.Definition
 	File       string
 	Err        error
 }

@@ -27,8 +27,8 @@ type Registration struct {
 }
 
 // sources returns all definitions: the registered ones, followed by those of the files.
-func sources(registered []*plugin.PluginDefinition, files []Found) []Found {
-	registered = slices.SortedFunc(slices.Values(registered), func(a, b *plugin.PluginDefinition) int {
+func sources(registered []*plugin.Definition, files []Found) []Found {
+	registered = slices.SortedFunc(slices.Values(registered), func(a, b *plugin.Definition) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Instance, b.Instance))
 	})
 	all := make([]Found, 0, len(registered)+len(files))
@@ -62,7 +62,7 @@ func (d *Definitions) Register(ctx context.Context, name string, text []byte) (r
 		return reg, err
 	}
 
-	outcome, others := Registered, []*plugin.PluginDefinition{}
+	outcome, others := Registered, []*plugin.Definition{}
 	for _, o := range d.registered {
 		switch {
 		case !samePart(o, def):
@@ -103,7 +103,7 @@ func (d *Definitions) onDisk() ([]Found, error) {
 
 // admit returns an error if a definition conflicts with another registered definition or with a
 // file.
-func (d *Definitions) admit(name string, def *plugin.PluginDefinition, others []*plugin.PluginDefinition, files []Found) error {
+func (d *Definitions) admit(name string, def *plugin.Definition, others []*plugin.Definition, files []Found) error {
 	for _, f := range files {
 		switch {
 		case f.ID != def.ID || f.Definition != nil && !samePart(f.Definition, def):
@@ -136,8 +136,8 @@ type Deregistration struct {
 	Files []Found // the current plugin files
 
 	d    *Definitions
-	drop []plugin.PluginDefinition
-	stay []*plugin.PluginDefinition
+	drop []plugin.Definition
+	stay []*plugin.Definition
 }
 
 // Any reports whether the plugin has registrations.

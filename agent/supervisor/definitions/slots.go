@@ -12,7 +12,7 @@ import (
 // slots assigns slots to the valid files of one plugin. A single controller uses the slot of the
 // plugin. It keeps that slot, and therefore its process, until a node part needs the slot. A
 // controller that has its own slot keeps it. held has the definitions in use.
-func slots(files []Found, held map[string]*plugin.PluginDefinition) map[string]Found {
+func slots(files []Found, held map[string]*plugin.Definition) map[string]Found {
 	out := map[string]Found{}
 	node := slices.ContainsFunc(files, func(f Found) bool { return f.Definition.Type != part.Controller })
 	for _, f := range files {
@@ -57,6 +57,6 @@ func besides(f Found, others []Found) error {
 }
 
 // samePart reports whether two definitions describe the same part of the same plugin.
-func samePart(a, b *plugin.PluginDefinition) bool {
+func samePart(a, b *plugin.Definition) bool {
 	return a.ID == b.ID && a.Type == b.Type && a.Instance == b.Instance
 }

@@ -22,7 +22,7 @@ type Rules struct {
 // sorted by name. A bad file belongs to the part whose definition in use came from that file. If
 // there is no such part, the status shows the bad file under its plugin's id or its file name. held
 // has the definitions in use.
-func (r Rules) wants(all []Found, held map[string]*plugin.PluginDefinition) map[string]Want {
+func (r Rules) wants(all []Found, held map[string]*plugin.Definition) map[string]Want {
 	good := map[string][]Found{} // by plugin
 	var bad []Found
 	for _, f := range all {
@@ -65,7 +65,7 @@ func (r Rules) wants(all []Found, held map[string]*plugin.PluginDefinition) map[
 }
 
 // shownAs returns the slot under which the status shows a bad file, and the id of its plugin.
-func shownAs(f Found, out map[string]Want, held map[string]*plugin.PluginDefinition) (slot, id string) {
+func shownAs(f Found, out map[string]Want, held map[string]*plugin.Definition) (slot, id string) {
 	free := func(slot string) bool { _, taken := out[slot]; return !taken && slot != "" }
 	for _, slot := range sortedKeys(held) {
 		def := held[slot]

@@ -30,7 +30,7 @@ type Desired struct {
 
 // Change is a definition that is not in use yet.
 type Change struct {
-	Definition *plugin.PluginDefinition // nil: the file was removed or the plugin deregistered
+	Definition *plugin.Definition // nil: the file was removed or the plugin deregistered
 }
 
 // Leaves reports whether the part must be removed.
@@ -38,24 +38,24 @@ func (d Desired) Leaves() bool { return d.Change != nil && d.Change.Definition =
 
 // Actual is the current state of a part. The worker of the part updates it.
 type Actual struct {
-	Definition *plugin.PluginDefinition // in use; nil if the part never had a valid one
+	Definition *plugin.Definition // in use; nil if the part never had a valid one
 	// Settled is the last wish that was fulfilled: Run, Pause or Stop. After Pause or Stop, no
 	// instance runs.
 	Settled Wish
 
-	Info        plugin.PluginInfo // the last report of the plugin about itself
-	Up          bool              // an instance runs
-	PID         int               // of the instance; 0 if it is unknown
-	Key         string            // of the last instance
-	Incarnation uint64            // number of the last instance
-	LastExit    string            // how the last instance ended
-	Warnings    []string          // about the instance that runs
+	Info        plugin.Info // the last report of the plugin about itself
+	Up          bool        // an instance runs
+	PID         int         // of the instance; 0 if it is unknown
+	Key         string      // of the last instance
+	Incarnation uint64      // number of the last instance
+	LastExit    string      // how the last instance ended
+	Warnings    []string    // about the instance that runs
 }
 
 // Propose stores the definition that the files now contain. If the files contain none, err is the
 // reason. If both def and err are nil, the file was removed. adopt reports that the definition
 // replaces the one in use at once, because the two are equal or none is in use.
-func (d *Desired) Propose(def *plugin.PluginDefinition, file string, err error, inUse *plugin.PluginDefinition) (adopt bool) {
+func (d *Desired) Propose(def *plugin.Definition, file string, err error, inUse *plugin.Definition) (adopt bool) {
 	d.Fault, d.File, d.Change = err, file, nil
 	switch {
 	case err != nil: // the definition in use, if any, stays in use

@@ -15,7 +15,7 @@ type Glance struct {
 	Slot    string
 	Several bool // the plugin has other parts
 	Kind    string
-	View    plugin.PluginView
+	View    plugin.View
 	Status  Status
 	Client  *csiclient.Client // nil if there is none
 	Quiet   bool              // no new call may start, because the plugin is about to be stopped
@@ -29,7 +29,7 @@ type Glance struct {
 func (g *Glance) Look(open, foreign bool) {
 	now, def := g.Status, g.Definition
 	g.Kind = Kind(def, g.Info)
-	g.View = plugin.PluginView{
+	g.View = plugin.View{
 		Known:       true,
 		Ready:       now.State == Ready && g.Client != nil && open && g.Wish == Run,
 		State:       string(now.State),

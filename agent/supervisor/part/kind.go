@@ -32,7 +32,7 @@ func Slot(id, instance string) string {
 
 // Kind returns the type of a part. It uses the type in the part's file. If the file states no type,
 // it uses the report of the plugin. The result is empty if neither is known.
-func Kind(def *plugin.PluginDefinition, info plugin.PluginInfo) string {
+func Kind(def *plugin.Definition, info plugin.Info) string {
 	switch {
 	case def != nil && def.Type != "":
 		return def.Type

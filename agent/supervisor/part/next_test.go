@@ -22,12 +22,12 @@ func TestNext(t *testing.T) {
 	if len(rows) < 10 {
 		t.Fatalf("the table is not found: %v", rows)
 	}
-	inUse := &plugin.PluginDefinition{ID: "p", Socket: "/a"}
+	inUse := &plugin.Definition{ID: "p", Socket: "/a"}
 	changes := map[string]*Change{
 		"none":    nil,
 		"removal": {},
-		"pending": {Definition: &plugin.PluginDefinition{ID: "p", Socket: "/b", OnChange: plugin.OnChangePending}},
-		"at-once": {Definition: &plugin.PluginDefinition{ID: "p", Socket: "/b", OnChange: plugin.OnChangeRestart}},
+		"pending": {Definition: &plugin.Definition{ID: "p", Socket: "/b", OnChange: plugin.OnChangePending}},
+		"at-once": {Definition: &plugin.Definition{ID: "p", Socket: "/b", OnChange: plugin.OnChangeRestart}},
 	}
 	matched := map[int]bool{}
 	check := func(d Desired, a Actual, ends bool, use Use, change string) {
@@ -62,7 +62,7 @@ func TestNext(t *testing.T) {
 	for i := range 4 * 3 * 2 * 4 * 2 * 2 * 3 { // each number stands for one combination
 		pick := func(n int) int { defer func() { i /= n }(); return i % n }
 		d := Desired{Wish: []Wish{Run, Restart, Pause, Stop}[pick(4)]}
-		a := Actual{Settled: []Wish{Run, Pause, Stop}[pick(3)], Definition: []*plugin.PluginDefinition{nil, inUse}[pick(2)]}
+		a := Actual{Settled: []Wish{Run, Pause, Stop}[pick(3)], Definition: []*plugin.Definition{nil, inUse}[pick(2)]}
 		change := []string{"none", "removal", "pending", "at-once"}[pick(4)]
 		d.Change, d.Force = changes[change], flags[pick(2)]
 		check(d, a, flags[pick(2)], uses[pick(3)], change)
@@ -76,9 +76,9 @@ func TestNext(t *testing.T) {
 
 // TestPlan checks the plan of each kind of switch.
 func TestPlan(t *testing.T) {
-	inUse := &plugin.PluginDefinition{ID: "p", Socket: "/a"}
-	registered := &plugin.PluginDefinition{ID: "p", Socket: "/a", Registered: true}
-	removal, other := &Change{}, &Change{Definition: &plugin.PluginDefinition{ID: "p", Socket: "/b"}}
+	inUse := &plugin.Definition{ID: "p", Socket: "/a"}
+	registered := &plugin.Definition{ID: "p", Socket: "/a", Registered: true}
+	removal, other := &Change{}, &Change{Definition: &plugin.Definition{ID: "p", Socket: "/b"}}
 	const restarted, stopped, started = "is being restarted on request", "is being stopped on request", "is being started on request"
 	for _, tt := range []struct {
 		name string
@@ -126,7 +126,7 @@ func TestSettled(t *testing.T) {
 		{"stop pause", Stop}, {"pause stop", Stop}, {"stop restart", Run}, {"pause start", Run}, {"restart start", Run}, {"restart stop", Stop},
 	} {
 		t.Run(fmt.Sprint(tt.asked), func(t *testing.T) {
-			d, a := Desired{}, Actual{Definition: &plugin.PluginDefinition{}}
+			d, a := Desired{}, Actual{Definition: &plugin.Definition{}}
 			for _, name := range strings.Fields(tt.asked) {
 				asks[name](&d)
 				if Next(d, a, false, Unknown) == Switch {
@@ -149,13 +149,13 @@ func TestSettled(t *testing.T) {
 
 // TestPropose checks how a definition in a file becomes a change.
 func TestPropose(t *testing.T) {
-	a := &plugin.PluginDefinition{ID: "p", Socket: "/a", File: "1"}
-	same := &plugin.PluginDefinition{ID: "p", Socket: "/a", File: "2"}
-	b := &plugin.PluginDefinition{ID: "p", Socket: "/b"}
+	a := &plugin.Definition{ID: "p", Socket: "/a", File: "1"}
+	same := &plugin.Definition{ID: "p", Socket: "/a", File: "2"}
+	b := &plugin.Definition{ID: "p", Socket: "/b"}
 	bad := fmt.Errorf("bad")
 	for _, tt := range []struct {
 		name       string
-		def, inUse *plugin.PluginDefinition
+		def, inUse *plugin.Definition
 		err        error
 		adopt      bool
 		change     bool

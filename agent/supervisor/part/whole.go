@@ -17,9 +17,9 @@ func (all Whole) Apart() bool { return len(all) > 1 || len(all) == 1 && all[0].H
 
 // View returns the view of a plugin whose services are in separate parts. Decisions are based on
 // this view. driver is the plugin's last known driver.
-func (all Whole) View(id, driver string) plugin.PluginView {
+func (all Whole) View(id, driver string) plugin.View {
 	g := all.Worst()
-	v := plugin.PluginView{
+	v := plugin.View{
 		NoLog: !slices.ContainsFunc(all, func(g *Glance) bool { return !g.View.NoLog }),
 		Known: true, State: g.View.State, Reason: all.Reason(), Stopped: g.View.Stopped, Final: g.View.Final, Info: all.Merged(id, driver),
 		Apart: &plugin.Apart{Node: all.service(id, Node), Controller: all.service(id, Controller)},
@@ -125,17 +125,17 @@ func (all Whole) Reason() string {
 // Merged combines the reports of the parts. It takes the data about the node from the node part,
 // and the data about the controller from a controller, if possible from a ready one. Before any
 // report, the files alone show which services the plugin has.
-func (all Whole) Merged(id, driver string) plugin.PluginInfo {
+func (all Whole) Merged(id, driver string) plugin.Info {
 	nodes, controllers := all.Serving(Node), all.Serving(Controller)
 	slices.SortStableFunc(controllers, func(a, b *Glance) int { return a.severity() - b.severity() })
-	of := func(those Whole) plugin.PluginInfo {
+	of := func(those Whole) plugin.Info {
 		for _, g := range those {
 			if g.said() {
 				return g.View.Info
 			}
 		}
 
-		return plugin.PluginInfo{}
+		return plugin.Info{}
 	}
 
 	n, c := of(nodes), of(controllers)

@@ -20,7 +20,7 @@ import (
 // Part describes a plugin's part to the part's runner.
 type Part struct {
 	ID, Slot   string
-	Definition *plugin.PluginDefinition
+	Definition *plugin.Definition
 	Paths      part.Paths
 	Values     func(variable string) string // looks up a variable of the plugin's file
 	Boot       string                       // id of this boot of the host
@@ -34,10 +34,10 @@ type Part struct {
 
 // Record stores the identity of the part's process, so that the next agent finds the process.
 type Record interface {
-	Process() plugin.PluginProcess
+	Process() plugin.Process
 	// SaveProcess stores which process serves the plugin, and the definition from which it was
 	// started.
-	SaveProcess(ctx context.Context, it plugin.PluginProcess) error
+	SaveProcess(ctx context.Context, it plugin.Process) error
 	// ForgetProcess removes the process from the record in memory, because none was started.
 	ForgetProcess()
 }

@@ -43,7 +43,7 @@ func TestEnv(t *testing.T) {
 		{"zero byte", map[string]plugin.EnvValue{"PW": secret("a\x00b")}, resolver{}, nil, "zero byte"},
 	} {
 		p := Part{
-			Definition: &plugin.PluginDefinition{Exec: &plugin.PluginExec{Env: tt.env}}, Mask: &csiclient.Scrubber{}, Secrets: tt.secrets,
+			Definition: &plugin.Definition{Exec: &plugin.Exec{Env: tt.env}}, Mask: &csiclient.Scrubber{}, Secrets: tt.secrets,
 			Values: func(name string) string { return map[string]string{"NODE_ID": "node"}[name] },
 		}
 		got, err := p.Env(t.Context())
