@@ -102,7 +102,7 @@ func (b *backups) temp() (*os.File, error) {
 }
 
 func (b *backups) uncopied(err error) error {
-	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", b.file.dir, err).WithHint("free space there, then ask again: %s", suggest.Command("df -h %s", b.file.dir))
+	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", b.file.dir, err).WithHint("free space there, then try again: %s", suggest.Command("df -h %s", b.file.dir))
 }
 
 // Restorable is the content of a backup.
@@ -134,9 +134,9 @@ func (b *backups) read(r io.Reader, steps []migration) (out Restorable, err erro
 	case err != nil:
 		return out, b.uncopied(err)
 	case size == 0:
-		return out, volume.Errorf(volume.ErrInvalid, "the file is empty, so it is no backup")
+		return out, volume.Errorf(volume.ErrInvalid, "the file is empty, so it is not a backup")
 	case size > backupMost:
-		return out, volume.Errorf(volume.ErrInvalid, "the file has more than %d bytes, so it is no backup", int64(backupMost))
+		return out, volume.Errorf(volume.ErrInvalid, "the file has more than %d bytes, so it is not a backup", int64(backupMost))
 	}
 	if out.Taken, err = checkSeal(f, size); err != nil {
 		return out, err
@@ -178,10 +178,10 @@ func checkSeal(f *os.File, size int64) (taken time.Time, err error) {
 	var at, sum string
 	var pages int64
 	if _, err := fmt.Sscanf(string(block[len(seal):]), "taken %s\nbytes %d\nsha256 %s\n", &at, &pages, &sum); err != nil || pages != size-sealSize {
-		return taken, damaged("its seal is not that of this file")
+		return taken, damaged("its seal belongs to another file")
 	}
 	if taken, err = time.Parse(time.RFC3339, at); err != nil {
-		return taken, damaged("its seal is not that of this file")
+		return taken, damaged("its seal belongs to another file")
 	}
 	is := sha256.New()
 	if _, err := io.Copy(is, io.NewSectionReader(f, 0, pages)); err != nil {
@@ -207,7 +207,7 @@ func readCopy(path string, steps []migration) (s *state, err error) {
 	b, err := openBolt(path, time.Second)
 	var n nonsense
 	if errors.As(err, &n) {
-		return s, volume.Errorf(volume.ErrInvalid, "the file is no backup, or it is damaged: %v", n.error)
+		return s, volume.Errorf(volume.ErrInvalid, "the file is not a backup, or it is damaged: %v", n.error)
 	}
 	if err != nil {
 		return s, err
@@ -227,11 +227,11 @@ func readCopy(path string, steps []migration) (s *state, err error) {
 		return s, err
 	}
 	if found == 0 {
-		return s, volume.Errorf(volume.ErrInvalid, "the file holds no state, so it is no backup")
+		return s, volume.Errorf(volume.ErrInvalid, "the file contains no state, so it is not a backup")
 	}
 	for v := found; v < known; v++ {
 		if err := b.Update(steps[v-1].run); err != nil {
-			return s, damaged(fmt.Sprintf("it cannot be brought from schema %d to %d: %v", v, v+1, err))
+			return s, damaged(fmt.Sprintf("it cannot be migrated from schema %d to %d: %v", v, v+1, err))
 		}
 	}
 

@@ -106,12 +106,12 @@ func TestReadBackupRefuses(t *testing.T) {
 		want string
 	}{
 		"empty":             {nil, volume.ErrInvalid, "the file is empty"},
-		"text":              {[]byte("hello, world\n"), volume.ErrInvalid, "is no backup"},
-		"zeros":             {make([]byte, 1<<20), volume.ErrInvalid, "is no backup"},
+		"text":              {[]byte("hello, world\n"), volume.ErrInvalid, "is not a backup"},
+		"zeros":             {make([]byte, 1<<20), volume.ErrInvalid, "is not a backup"},
 		"a flipped bit":     {flipped, volume.ErrInvalid, "its content does not match its checksum"},
-		"a broken seal":     {resealed, volume.ErrInvalid, "its seal is not that of this file"},
+		"a broken seal":     {resealed, volume.ErrInvalid, "its seal belongs to another file"},
 		"half of it":        {whole[:len(whole)/2], volume.ErrInvalid, "a part of it is missing"},
-		"a missing page":    {append(bytes.Clone(whole[:len(whole)-8192]), whole[len(whole)-4096:]...), volume.ErrInvalid, "its seal is not that of this file"},
+		"a missing page":    {append(bytes.Clone(whole[:len(whole)-8192]), whole[len(whole)-4096:]...), volume.ErrInvalid, "its seal belongs to another file"},
 		"a newer schema":    {edited(set("meta", "schema", "99")), volume.ErrRefused, "it was written by a newer release (schema 99"},
 		"no schema":         {edited(set("meta", "schema", "x")), volume.ErrInvalid, "damaged"},
 		"another database":  {edited(func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("meta")) }), volume.ErrInvalid, "damaged"},

@@ -42,7 +42,7 @@ func (d *Damage) Unwrap() error { return d.Why }
 func (d *Damage) SetAside() (kept string, err error) {
 	f, err := os.OpenFile(d.Path, os.O_RDWR, 0)
 	if err != nil {
-		return "", fmt.Errorf("cannot set the damaged state database aside: %w", err)
+		return "", fmt.Errorf("cannot rename the damaged state database: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 
@@ -53,7 +53,7 @@ func (d *Damage) SetAside() (kept string, err error) {
 		return "", fmt.Errorf("cannot set %s aside: %w", d.Path, ErrLocked)
 	}
 	if kept, err = setAside(d.Path, "damaged"); err != nil {
-		return "", fmt.Errorf("cannot set the damaged state database aside: %w", err)
+		return "", fmt.Errorf("cannot rename the damaged state database: %w", err)
 	}
 
 	return kept, syncDir(filepath.Dir(d.Path))
@@ -179,7 +179,7 @@ func worded(panicked any) any {
 		return fmt.Sprintf("a part of it is missing (%v)", panicked)
 	}
 	if _, is := panicked.(runtime.Error); is {
-		return fmt.Sprintf("a page of it makes no sense (%v)", panicked)
+		return fmt.Sprintf("it has an invalid page (%v)", panicked)
 	}
 	return panicked
 }

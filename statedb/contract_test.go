@@ -72,8 +72,8 @@ func saved(s volume.Saving) func(*testing.T, *statedb.DB, uint64) error {
 	}
 }
 
-// order checks that each change sees all changes that returned before it, whatever methods made
-// them. The file must have the changes in the same order.
+// order checks that each change sees all changes that returned before it, for all combinations of
+// methods. The file must have the changes in the same order.
 func order(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("v")))

@@ -121,6 +121,6 @@ func (b *backups) LastCopy() (out Restorable, err error) {
 // report warns if the database could not make a copy.
 func (b *backups) report(err error) {
 	if err != nil {
-		b.file.warn(fmt.Sprintf("cannot make a copy of %s; the one before it is kept: %v", b.file.path, err))
+		b.file.warn(fmt.Sprintf("cannot make a copy of %s; the database keeps the previous copy: %v", b.file.path, err))
 	}
 }

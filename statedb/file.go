@@ -152,10 +152,10 @@ func (f *file) unwritten(err error) error {
 	case f.broken != nil:
 		return e.WithHint("stop the agent, move state.db aside and start the agent again: it adopts the mounted volumes")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return e.WithHint("free space there, then ask again: %s", suggest.Command("df -h %s", f.dir))
+		return e.WithHint("free space there, then try again: %s", suggest.Command("df -h %s", f.dir))
 	case errors.Is(err, syscall.EROFS):
-		return e.WithHint("mount it for writing, then ask again: %s", suggest.Command("findmnt -T %s", f.dir))
+		return e.WithHint("mount it for writing, then try again: %s", suggest.Command("findmnt -T %s", f.dir))
 	default:
-		return e.WithHint("look at the disk under %s, then ask again: %s; dmesg", f.dir, suggest.Command("df -h %s", f.dir))
+		return e.WithHint("check the disk under %s, then try again: %s; dmesg", f.dir, suggest.Command("df -h %s", f.dir))
 	}
 }

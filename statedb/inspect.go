@@ -71,7 +71,7 @@ func inspect(src *os.File, lines []volume.Record) (v View, err error) {
 		case err != nil:
 			return err
 		case found < schemaOf(migrations):
-			return fmt.Errorf("it has schema %d; the agent brings it to schema %d when it starts", found, schemaOf(migrations))
+			return fmt.Errorf("it has schema %d; the agent migrates it to schema %d when it starts", found, schemaOf(migrations))
 		}
 
 		mem, err := read(tx)

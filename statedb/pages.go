@@ -147,7 +147,7 @@ type page struct {
 func (p *pages) take(id uint64) (page, error) {
 	const metas = 2
 	if id < metas || id >= p.count {
-		return page{}, fmt.Errorf("page %d is named, and pages %d to %d can be", id, metas, p.count)
+		return page{}, fmt.Errorf("page %d is referenced, but only pages %d to %d are possible", id, metas, p.count)
 	}
 
 	head, order := p.data[id*p.size:], binary.NativeEndian
@@ -163,7 +163,7 @@ func (p *pages) take(id uint64) (page, error) {
 
 	got := page{id: id, flags: order.Uint16(head[8:]), count: uint64(order.Uint16(head[10:])), body: head[:(more+1)*p.size]}
 	if order.Uint64(head) != id {
-		return page{}, fmt.Errorf("page %d says that it is page %d", id, order.Uint64(head))
+		return page{}, fmt.Errorf("page %d has the number %d in its header", id, order.Uint64(head))
 	}
 
 	return got, nil
@@ -187,7 +187,7 @@ func (p *pages) walk(id uint64, depth int) error {
 		return p.leaf(at, depth)
 	}
 
-	return fmt.Errorf("page %d is no part of a tree (flags %#x)", id, at.flags)
+	return fmt.Errorf("page %d is not a page of a tree (flags %#x)", id, at.flags)
 }
 
 func (p *pages) branch(at page, depth int) error {
@@ -249,7 +249,7 @@ func (p *pages) leaf(at page, depth int) error {
 func (p *pages) bucket(id uint64, value []byte, depth int) error {
 	const bucketSize = 16 // root uint64, sequence uint64
 	if len(value) < bucketSize || depth == 0 {
-		return fmt.Errorf("page %d has a bucket that makes no sense", id)
+		return fmt.Errorf("page %d has an invalid bucket", id)
 	}
 	if root := binary.NativeEndian.Uint64(value); root != 0 {
 		return p.walk(root, depth+1)
@@ -257,7 +257,7 @@ func (p *pages) bucket(id uint64, value []byte, depth int) error {
 
 	inline := value[bucketSize:]
 	if len(inline) < headerSize || binary.NativeEndian.Uint16(inline[8:]) != flagLeaf {
-		return fmt.Errorf("page %d has a bucket that makes no sense", id)
+		return fmt.Errorf("page %d has an invalid bucket", id)
 	}
 	return p.leaf(page{id: id, flags: flagLeaf, count: uint64(binary.NativeEndian.Uint16(inline[10:])), body: inline}, 0)
 }
@@ -283,7 +283,7 @@ func (at page) value(i uint64, pos uint32, size uint64, end *uint64) (v []byte, 
 }
 
 func (at page) outside(i uint64) error {
-	return fmt.Errorf("element %d of page %d points where its data cannot be", i, at.id)
+	return fmt.Errorf("element %d of page %d points to an invalid place for its data", i, at.id)
 }
 
 // freelist checks the list of free pages, which each commit writes.
@@ -293,7 +293,7 @@ func (p *pages) freelist(id uint64) error {
 		return fmt.Errorf("the list of free pages: %w", err)
 	}
 	if at.flags != flagFreelist {
-		return fmt.Errorf("page %d is no list of free pages (flags %#x)", id, at.flags)
+		return fmt.Errorf("page %d is not a list of free pages (flags %#x)", id, at.flags)
 	}
 
 	const idSize, counted = 8, 0xFFFF // if the count exceeds 16 bits, the first entry holds it
@@ -303,12 +303,12 @@ func (p *pages) freelist(id uint64) error {
 	}
 
 	if n > uint64(len(ids))/idSize {
-		return fmt.Errorf("the list of free pages has %d entries, and room for %d", n, len(ids)/idSize)
+		return fmt.Errorf("the list of free pages has %d entries, but room for only %d", n, len(ids)/idSize)
 	}
 	for i := range n {
 		free := binary.NativeEndian.Uint64(ids[i*idSize:])
 		if free < 2 || free >= p.count || !p.mark(free) {
-			return fmt.Errorf("page %d is on the list of free pages, and is in use, or is none", free)
+			return fmt.Errorf("page %d is on the list of free pages, but is in use or does not exist", free)
 		}
 	}
 

@@ -48,15 +48,15 @@ func crafted(t testing.TB) map[string]struct {
 	return map[string]file{
 		"a page that is its own child":       {edit(branch(uint64(bucketRoot))), "is used twice"},
 		"a page above itself as its child":   {edit(branch(uint64(root))), "is used twice"},
-		"a child beyond the file":            {edit(branch(1 << 40)), "is named"},
-		"a meta page as a child":             {edit(branch(0)), "is named"},
+		"a child beyond the file":            {edit(branch(1 << 40)), "is referenced"},
+		"a meta page as a child":             {edit(branch(0)), "is referenced"},
 		"a page that is continued for ever":  {edit(func(p []byte) { order.PutUint32(p[12:], 1<<31) }), "beyond the end of the file"},
-		"a page of too many keys":            {edit(func(p []byte) { order.PutUint16(p[10:], 0xffff) }), "points where its data cannot be"},
-		"a value beyond its page":            {edit(func(p []byte) { order.PutUint32(p[16+12:], 1<<30) }), "points where its data cannot be"},
-		"values that share their bytes":      {edit(func(p []byte) { order.PutUint32(p[32+4:], order.Uint32(p[16+4:])-16) }), "points where its data cannot be"},
-		"a page under another number":        {edit(func(p []byte) { order.PutUint64(p, 77) }), "says that it is page 77"},
-		"a page that is no part of a tree":   {edit(func(p []byte) { order.PutUint16(p[8:], 0x10) }), "is no part of a tree"},
-		"a value that is taken for a bucket": {edit(func(p []byte) { order.PutUint32(p[16:], 1) }), "is named"},
+		"a page of too many keys":            {edit(func(p []byte) { order.PutUint16(p[10:], 0xffff) }), "points to an invalid place for its data"},
+		"a value beyond its page":            {edit(func(p []byte) { order.PutUint32(p[16+12:], 1<<30) }), "points to an invalid place for its data"},
+		"values that share their bytes":      {edit(func(p []byte) { order.PutUint32(p[32+4:], order.Uint32(p[16+4:])-16) }), "points to an invalid place for its data"},
+		"a page under another number":        {edit(func(p []byte) { order.PutUint64(p, 77) }), "has the number 77"},
+		"a page that is no part of a tree":   {edit(func(p []byte) { order.PutUint16(p[8:], 0x10) }), "is not a page of a tree"},
+		"a value that is taken for a bucket": {edit(func(p []byte) { order.PutUint32(p[16:], 1) }), "is referenced"},
 	}
 }
 

@@ -109,7 +109,7 @@ func (h home) look(path string, open os.FileInfo) (standing, error) {
 	case errors.Is(err, os.ErrNotExist):
 		return missing, nil
 	case err != nil:
-		return missing, fmt.Errorf("cannot look at %s: %w", path, err)
+		return missing, fmt.Errorf("cannot inspect %s: %w", path, err)
 	case !os.SameFile(now, open):
 		return replaced, nil
 	}
@@ -149,7 +149,7 @@ func (p *place) keep(open os.FileInfo, rewrite func() error) (was standing, err 
 		}
 	}
 	if err := rewrite(); err != nil {
-		return was, fmt.Errorf("%s is gone, and cannot be written again: %w", p.path, err)
+		return was, fmt.Errorf("%s is missing, and the agent cannot write it again: %w", p.path, err)
 	}
 	if was == missing {
 		p.warn(p.path + " was removed while the agent used it, and is written again")
@@ -162,7 +162,7 @@ func (p *place) keep(open os.FileInfo, rewrite func() error) (was standing, err 
 func (p *place) disown() error {
 	kept, err := setAside(p.path, "foreign")
 	if err != nil {
-		return fmt.Errorf("%s was replaced while the agent used it, and the other file cannot be set aside: %w", p.path, err)
+		return fmt.Errorf("%s was replaced while the agent used it, and the agent cannot rename the other file: %w", p.path, err)
 	}
 
 	f := &Foreign{p.path, kept}

@@ -11,23 +11,23 @@
 //	claims
 //	  <volume id> 0x00 <alloc>    volume.Claim
 //	plugins
-//	  <plugin id>                 volume.PluginRecord; of a further part as <id>/controller/<instance>
+//	  <plugin id>                 volume.PluginRecord; the key of an additional part is <id>/controller/<instance>
 //	registered
 //	  <plugin id> 0x00 <type> 0x00 <instance>   volume.PluginDefinition of a plugin that was
 //	                              registered at run time; the first one makes the bucket
 //	snapshots
-//	  <driver> 0x00 <snapshot or group> 0x00 <name>   volume.SnapshotIntent: one that was to be
-//	                              made and has not been seen to be finished; the first one makes the bucket
+//	  <driver> 0x00 <snapshot or group> 0x00 <name>   volume.SnapshotIntent: the intent to make
+//	                              a snapshot, until its result is known; the first one makes the bucket
 //	snapshot-names
 //	  <driver> 0x00 <snapshot or group> 0x00 <name> 0x00 <id>   volume.SnapshotName: the name that
 //	                              was given to a snapshot of that id; the first one makes the bucket
 //	runtimes
 //	  <runtime> 0x00 <name>       volume.RuntimeVolume: a volume that a container runtime knows by
-//	                              that name, and who uses it; the first one makes the bucket
+//	                              that name, and its users; the first one makes the bucket
 //	debts
-//	  <driver> 0x00 <external id> Leftover: what a forced deregister left undone
+//	  <driver> 0x00 <external id> Leftover: the pending calls after a forced deregister
 //
-// Two things lie beside the file. The log (see log.go) holds changes that were already reported but
+// There are other files beside it. The log (see log.go) holds changes that were already reported but
 // not yet committed. The two automatic copies (see copies.go) are needed if the file is lost or
 // damaged.
 //

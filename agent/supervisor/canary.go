@@ -73,8 +73,8 @@ func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Tr
 }
 
 // server returns the pid of the process that serves the plugin, or 0 if the pid is unknown. It
-// prefers the process that listens on the socket to the process that the agent started, because the
-// started process may be a shell or a client of a container runtime.
+// prefers the process that listens on the socket. The process that the agent started may be a shell
+// or a client of a container runtime.
 func server(ctx context.Context, inst runner.Instance, run runner.Traits) int {
 	if !run.Owned {
 		return inst.PID()

@@ -71,8 +71,8 @@ func (c *checker) introduce(ctx context.Context, def *plugin.Definition, info pl
 	return nil
 }
 
-// askLimits asks the node part of a plugin again for the limits and the topology of this host,
-// because the controller reported that the host has no room for another volume.
+// askLimits asks the node part of a plugin again for the limits and the topology of this host. The
+// controller has reported that the host has no room for another volume.
 func askLimits(parts []*supervised) {
 	for _, p := range parts {
 		has := p.record.get().Info.HasNode

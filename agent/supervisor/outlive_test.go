@@ -234,7 +234,7 @@ func TestHangWhileNobodyWatched(t *testing.T) {
 	}
 }
 
-// TestStopIsQuick checks that the agent ends at once, whatever the state of its plugins.
+// TestStopIsQuick checks that the agent ends at once, in every state of its plugins.
 func TestStopIsQuick(t *testing.T) {
 	b := newBench(t)
 	b.set("hang", "")

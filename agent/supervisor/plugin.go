@@ -134,7 +134,7 @@ func (p *supervised) must(err error) {
 	}
 }
 
-// next returns the part's next step, given what is known about its use by volumes.
+// next returns the part's next step, based on whether volumes use the part.
 func (p *supervised) next(use part.Use) part.Step {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,12 +13,12 @@
 //	parts.go                              the parts of all plugins
 //	worker.go, outcome.go                 one goroutine per part, which follows part.Next
 //	session.go                            one instance from its start to its end
-//	identity.go, canary.go                who the plugin is; does it share the host's mounts, and network?
-//	plugin.go, host.go, output.go         one part; as its runner sees it; what it writes
+//	identity.go, canary.go                the checks of the identity and the namespaces of a plugin
+//	plugin.go, host.go, output.go         one part, its interface for runners, its output
 //	record.go, mask.go, backoff.go        its stored record, its secrets, its pauses between restarts
 //	options.go, elsewhere.go              the options; listeners that another agent may have started
 //
-// The packages below have the rest: part decides, definitions reads and watches the plugin files,
+// The packages below do other jobs: part decides, definitions reads and watches the plugin files,
 // pluginlog reads logs, and command, container, unit and socket are the runners.
 package supervisor
 

@@ -302,7 +302,7 @@ func TestBackupRefuses(t *testing.T) {
 	}
 	h.must(syscall.Unmount(small, 0))
 	whole[len(whole)/2] ^= 1
-	for words, raw := range map[string][]byte{"the backup is damaged": whole, "the file is empty": nil, "is no backup": []byte("id: data\n")} {
+	for words, raw := range map[string][]byte{"the backup is damaged": whole, "the file is empty": nil, "is not a backup": []byte("id: data\n")} {
 		h.must(os.WriteFile(file, raw, 0o600))
 		h.exits(2, words, "state", "restore", file)
 	}

@@ -132,7 +132,7 @@ func TestPluginRegisterBad(t *testing.T) {
 	h.exits(2, "no such file", "plugin", "register", filepath.Join(h.dir, "none.yaml"))
 	filed := filepath.Join(h.dir, "plugins.d", "rec.yaml")
 	h.exits(4, `plugin "rec" is defined in `+filed, "plugin", "register", filed)
-	h.exits(4, "it stands in "+filed+": remove that file", "plugin", "deregister", "rec")
+	h.exits(4, "to remove it, remove its file "+filed, "plugin", "deregister", "rec")
 	h.exits(4, `plugin "local" was not registered: it is the bundled driver`, "plugin", "deregister", "local")
 
 	bad := write("id: bad\nexec: {command: [/bin/sh, -c, echo no such luck; exit 3]}\n")
