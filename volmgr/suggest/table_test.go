@@ -59,7 +59,7 @@ func declared(t *testing.T) map[remedy.Kind]bool {
 
 // domain lists the packages that return remedies and contain no command.
 var domain = []string{
-	"volmgr", "volmgr/backoff", "volmgr/call", "volmgr/csiclient", "volmgr/filetree", "volmgr/mount", "volmgr/proc", "volmgr/remedy", "volmgr/untrusted",
+	"volmgr", "volmgr/backoff", "volmgr/call", "volmgr/csiclient", "volmgr/filetree", "volmgr/mount", "volmgr/plugin", "volmgr/proc", "volmgr/remedy", "volmgr/untrusted",
 	"volmgr/volume",
 }
 
