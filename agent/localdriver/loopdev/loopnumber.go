@@ -112,6 +112,7 @@ func boundLoopNode(e mounts.MountEntry) (number int, ok bool) {
 	return number, err == nil && number >= 0
 }
 
+// Loop devices of Linux: their major number, and the file that hands them out (loop(4)).
 const (
 	LoopMajor   = 7
 	LoopControl = "/dev/loop-control"

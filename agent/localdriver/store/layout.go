@@ -36,6 +36,7 @@ const (
 	MetaVersion = 1
 )
 
+// VolumePrefix begins the id of a volume. The rest of an id is random.
 const (
 	VolumePrefix = "vol-"
 	idAlphabet   = "abcdefghijklmnopqrstuvwxyz234567"

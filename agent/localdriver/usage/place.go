@@ -14,6 +14,7 @@ func (at Place) Refuse(id string) error {
 // Kind classifies the mount at a path.
 type Kind int
 
+// The kinds of mounts at a path.
 const (
 	KindNone    Kind = iota // no mount exactly at the path
 	KindOurs                // the volume's directory or filesystem

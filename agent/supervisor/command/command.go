@@ -100,7 +100,7 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 
 		st, err := proc.ReadStat(served)
 		if err != nil {
-			return nil, nil // the process has ended
+			return nil, nil //nolint:nilerr // the process has ended
 		}
 
 		pid, start = served, st.Start
@@ -166,7 +166,7 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close() // the child has its own descriptor, and the agent wrote nothing here
+	defer log.Close() //nolint:errcheck // the child has its own descriptor, and the agent wrote nothing here
 
 	cmd.Stdout, cmd.Stderr = log, log
 

@@ -37,7 +37,7 @@ func (l launcher) launch(ctx context.Context, cmd *exec.Cmd, nonce string) (pid 
 func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 	plain := exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stdout: cmd.Stdout, Stderr: cmd.Stderr, SysProcAttr: cmd.SysProcAttr}
 	if group, err := openGroup(l.slot, nonce); err == nil {
-		defer group.Close() // the agent wrote nothing to the directory
+		defer group.Close() //nolint:errcheck // the agent wrote nothing to the directory
 
 		attr := *cmd.SysProcAttr
 		attr.UseCgroupFD, attr.CgroupFD = true, int(group.Fd())

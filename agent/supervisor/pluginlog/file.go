@@ -48,7 +48,7 @@ func Trim(path string) error {
 	if err != nil {
 		return fmt.Errorf("cannot rotate the plugin's log: %w", err)
 	}
-	defer from.Close() // the file was only read
+	defer from.Close() //nolint:errcheck // the file was only read
 
 	to, err := os.OpenFile(path+".1", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -92,7 +92,7 @@ func tail(path string, n int, scrub Scrub) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the plugin's log: %w", err)
 	}
-	defer f.Close() // the file was only read
+	defer f.Close() //nolint:errcheck // the file was only read
 
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {

@@ -63,7 +63,7 @@ func since(path string, from int64, scrub Scrub) ([]string, int64, error) {
 	if err != nil {
 		return nil, from, nil // the log is being rotated, so the next check finds it
 	}
-	defer f.Close() // the file was only read
+	defer f.Close() //nolint:errcheck // the file was only read
 
 	if _, err := f.Seek(from, io.SeekStart); err != nil {
 		return nil, from, err

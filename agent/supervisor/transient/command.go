@@ -121,7 +121,7 @@ func signalService(pid int, name string, sig unix.Signal) {
 	if err != nil {
 		return // the process has ended
 	}
-	defer unix.Close(fd) // nothing is written to a pidfd
+	defer unix.Close(fd) //nolint:errcheck // nothing is written to a pidfd
 
 	if InService(pid, name) {
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // fails only if the process has ended

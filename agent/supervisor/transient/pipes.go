@@ -43,7 +43,7 @@ func (h *heard) pipe(w io.Writer) (*os.File, error) {
 	h.from, h.readers = append(h.from, r), h.readers+1
 	go func() {
 		_, _ = io.Copy(w, r) // until the end of the output, or until r is closed
-		r.Close()            // the pipe was only read
+		r.Close()            //nolint:errcheck // the pipe was only read
 		h.done <- struct{}{}
 	}()
 
@@ -55,7 +55,7 @@ func (h *heard) pipe(w io.Writer) (*os.File, error) {
 func (h *heard) close(patience time.Duration) {
 	for _, f := range []*os.File{h.out, h.errs} {
 		if f != nil {
-			f.Close() // the agent wrote nothing to the pipe
+			f.Close() //nolint:errcheck // the agent wrote nothing to the pipe
 		}
 	}
 
@@ -67,7 +67,7 @@ func (h *heard) close(patience time.Duration) {
 			h.readers--
 		case <-timeout:
 			for _, r := range h.from {
-				r.Close() // makes the reading goroutine end
+				r.Close() //nolint:errcheck // makes the reading goroutine end
 			}
 			timeout = nil
 		}

@@ -96,7 +96,7 @@ func (s *Services) start(ctx context.Context, cmd *exec.Cmd, t systemd.Transient
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", ErrNoService, err)
 	}
-	defer mem.Close() // the file is in memory
+	defer mem.Close() //nolint:errcheck // the file is in memory
 
 	t.Slice, t.Argv, t.Stdin = pluginSlice, s.argv, mem
 	t.OOMScore, t.NoFile, t.Core = oomScore(), hardLimit(unix.RLIMIT_NOFILE), hardLimit(unix.RLIMIT_CORE)
