@@ -47,7 +47,7 @@ func TestRestoreRuntime(t *testing.T) {
 	if got := fmt.Sprint(call("Mount", "data", "c3", nil)["Mountpoint"]); got != path {
 		t.Errorf("mounted at %s, and was at %s", got, path)
 	}
-	if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": "data"}); code == 200 || !strings.Contains(fmt.Sprint(answer), "another ro") {
+	if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": "data"}); code == 200 || !strings.Contains(fmt.Sprint(answer), "a different ro") {
 		t.Errorf("its options did not come back: %d %v", code, answer)
 	}
 	for _, id := range []string{"c2", "c3", "since-the-backup"} {

@@ -115,7 +115,7 @@ func (h inParts) down(part string) (up func()) {
 func TestPartsOfAPlugin(t *testing.T) {
 	t.Parallel()
 	h := newInParts(t)
-	if out := h.volctl("plugin", "list"); !strings.Contains(out, "node+controller  ready  2/2          1/1 ") {
+	if out := h.volctl("plugin", "list"); !strings.Contains(strings.Join(strings.Fields(out), " "), " node+controller ready 2/2 1/1 ") {
 		t.Errorf("list:\n%s", out)
 	}
 	h.volctl("volume", "create", "made", "--plugin", "rec")
