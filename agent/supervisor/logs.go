@@ -126,6 +126,9 @@ func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, wri
 			}
 
 		case err := <-failed:
+			if ctx.Err() != nil {
+				return nil // the reader of the log went away, which is no error
+			}
 			return err
 		case <-ctx.Done():
 			return nil

@@ -112,6 +112,15 @@ func (p *supervised) change(change func(*part.Desired)) {
 	p.poke()
 }
 
+// setForce decides whether the next change of the definition waits for staged volumes. It does not wake
+// the worker, because the proposal of that change does. An earlier wake-up could adopt an older
+// pending definition with this force, and the later change would wait.
+func (p *supervised) setForce(force bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.desired.Force = force
+}
+
 // poke wakes the worker, which then reads the desired state again.
 func (p *supervised) poke() {
 	select {

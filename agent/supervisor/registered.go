@@ -43,7 +43,7 @@ func (s *registrations) Deregister(ctx context.Context, id string, force bool) (
 
 		asked = time.Now()
 		for _, p := range parts {
-			p.change(func(d *part.Desired) { d.Force = force })
+			p.setForce(force)
 		}
 
 		return nil

@@ -204,7 +204,7 @@ func containerNameTaken(t *testing.T, h contained) {
 	h.volctl("plugin", "stop", "rec")
 	other := h.box.must(t, "create", "--name", name, "--network", "host", shellImage, "true")
 	h.volctl("plugin", "start", "rec", "--no-wait")
-	h.says(api.PluginBackingOff, "there is one of that name that this agent has not made", h.box.name+" inspect "+name)
+	h.says(api.PluginBackingOff, "a container with that name exists that this agent did not make", h.box.name+" inspect "+name)
 	h.box.must(t, "inspect", other)
 	h.box.must(t, "rm", other)
 	h.volctl("plugin", "start", "rec")
@@ -217,7 +217,7 @@ func containerNotShared(t *testing.T, h contained) {
 	h.must(syscall.Mount("", dir, "", syscall.MS_PRIVATE, ""))
 	h.writeContainer(h.recorder(nil))
 	h.start()
-	h.says(api.PluginBackingOff, "in no shared mount", "mount --make-rshared /")
+	h.says(api.PluginBackingOff, "not on a shared mount", "mount --make-rshared /")
 	if left := h.containers(); len(left) != 0 {
 		t.Errorf("containers: %v", left)
 	}

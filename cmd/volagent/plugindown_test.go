@@ -84,7 +84,7 @@ func TestLimitsChange(t *testing.T) {
 	h.await("another limit after a restart", func() bool { return strings.Contains(h.volctl("plugin", "list"), "1/2") })
 	log, err := os.ReadFile(h.log.Name())
 	h.must(err)
-	const want = "another node id; volumes in use keep the one under which they are attached: plugin=rec was=test-host now=renamed"
+	const want = "another node id for this host; volumes in use keep the id under which they are attached: plugin=rec was=test-host now=renamed"
 	if !strings.Contains(string(log), want) {
 		t.Errorf("the log does not say %q", want)
 	}

@@ -133,7 +133,7 @@ func TestSnapshotAfterCrash(t *testing.T) {
 			h.volctl("volume", "create", "data", "--plugin", "rec")
 			h.fault(csitest.Fault{Method: csitest.CreateSnapshot, KillCaller: moment})
 			r := h.try("volume", "snapshot", "create", "data", "nightly")
-			if r.code != 7 || !strings.Contains(r.err, "to wait on: volctl volume snapshot create data nightly") {
+			if r.code != 7 || !strings.Contains(r.err, "to continue waiting: volctl volume snapshot create data nightly") {
 				t.Fatalf("while the agent is killed: %+v", r)
 			}
 			_ = h.cmd.Wait() // the plugin killed the agent

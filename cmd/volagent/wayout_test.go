@@ -140,7 +140,7 @@ func TestDetachBusy(t *testing.T) {
 	h.exits(0, holder, "volume", "detach", "data", "a", "--without-plugin=lazy")
 	h.allGone()
 	h.exits(0, "was unmounted lazily", "volume", "status", "data")
-	h.exits(2, "none of the ways", "volume", "detach", "data", "a", "--without-plugin=fire")
+	h.exits(2, "is not a way to unmount", "volume", "detach", "data", "a", "--without-plugin=fire")
 
 	// A lazy unmount never proves that the volume is unused.
 	mark := h.mark()
