@@ -21,7 +21,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// storm is one volume with a failing plugin, and counts the attempts. It runs in synctest's time.
+// storm simulates one volume with a failing plugin, and counts the attempts. It uses synctest's
+// fake clock.
 type storm struct {
 	queue *reconcile.Queue
 	fail  func(a volume.Action, n int) *volume.CallError // the error of the n-th step
@@ -35,7 +36,7 @@ type storm struct {
 	per      map[call.Method]int
 }
 
-// Volume, Volumes, Save and Intend implement the store.
+// Volume, Volumes, Save and Intend implement reconcile.Store.
 func (s *storm) Volume(string) (volume.Record, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +56,7 @@ func (s *storm) Intend(ctx context.Context, id string, fn func(volume.Record) vo
 	return s.Save(ctx, id, func(r volume.Record) (volume.Record, volume.Saving) { return fn(r), volume.SaveFirst })
 }
 
-// View implements the plugin.
+// View implements reconcile.Plugins.
 func (s *storm) View(string) plugin.View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +70,7 @@ func (s *storm) plugin(ready bool, state string) {
 	s.mu.Unlock()
 }
 
-// Observe and Do implement the host.
+// Observe and Do implement reconcile.Host.
 func (s *storm) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) volume.Observed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,8 +120,8 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// day runs fn for a day of synctest's time, with events that are stored and logged as in the agent.
-// It returns the total size in bytes of events and log.
+// day runs fn with synctest's fake clock. Events are stored and logged as in the agent. day returns
+// the total size of the events and the log, in bytes.
 func day(t *testing.T, fn func(events *event.Log)) (bytes int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -145,13 +146,13 @@ func day(t *testing.T, fn func(events *event.Log)) (bytes int) {
 	return bytes + said.n
 }
 
-// TestDayOfFailure checks that 24 hours of any failure on a volume cost at most 400 attempts and 1
-// MiB of log and events.
+// TestDayOfFailure checks the cost of a volume that fails for 24 hours. It allows at most 400
+// failed attempts, and 1 MiB of log and events.
 func TestDayOfFailure(t *testing.T) {
 	internal := func(a volume.Action, message string) *volume.CallError {
 		return &volume.CallError{Step: string(a.Kind), Code: "Internal", Message: message, Retry: volume.RetryBackoff, Answered: true}
 	}
-	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, the most that is kept of an error message
+	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, the maximum length of a stored error message
 	every := func(kinds ...call.Method) func(volume.Action, int) *volume.CallError {
 		return func(a volume.Action, _ int) *volume.CallError {
 			for _, k := range kinds {
@@ -180,7 +181,7 @@ func TestDayOfFailure(t *testing.T) {
 		gone   bool // the claims are being detached
 		fail   func(volume.Action, int) *volume.CallError
 		run    func(*storm, *event.Log)
-		least  int // with fewer attempts, the test would prove nothing
+		least  int // with fewer failed attempts, the test would prove nothing
 	}{
 		{"one step", 1, false, every(call.NodeStage), asleep, 250},
 		{"a call that must change first", 1, false, func(a volume.Action, n int) *volume.CallError {
@@ -243,7 +244,8 @@ func TestDayOfFailure(t *testing.T) {
 	}
 }
 
-// stormRecord returns a volume with claims. With gone, the claims are mounted and being detached.
+// stormRecord returns a volume with claims. If gone is set, the claims are mounted and being
+// detached.
 func stormRecord(t *testing.T, allocs int, gone bool) volume.Record {
 	t.Helper()
 	r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Capabilities: []call.Capability{{

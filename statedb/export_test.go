@@ -35,13 +35,13 @@ func row(steps []Step) (row []migration) {
 	return row
 }
 
-// Written holds the numbers of bbolt about the writes of all commits since Open.
+// Written holds bbolt's statistics on the writes of all commits since Open.
 type Written struct {
 	Pages, Bytes int64
 	Took         time.Duration // time to write and sync
 }
 
-// Written returns bbolt's numbers about the writes since Open.
+// Written returns bbolt's statistics on the writes since Open.
 func (db *DB) Written() Written {
 	f := db.writer.file
 	f.swap.RLock()
@@ -60,7 +60,7 @@ func Claim(raw []byte) (c volume.Claim, err error) {
 	return c, decode(raw, &c)
 }
 
-// Spoil changes the file of an open database behind the back of the database.
+// Spoil changes the file of an open database without the database's knowledge.
 func (db *DB) Spoil(change func(*bbolt.Tx) error) error { return db.writer.file.bolt.Update(change) }
 
 // Tend makes the writer check its files at once, and waits for the end of the check.

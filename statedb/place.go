@@ -12,24 +12,24 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The agent keeps its files open. An operator or a program may still remove or replace them.
+// The agent keeps its files open. An operator or a program may still remove or replace the files.
 // Changes that the agent then writes to the open files would be lost at its next start. The lock is
 // therefore on the directory, which outlives the files in it. Before each commit and each line of
-// the log, the agent compares the file at the path with the open one:
+// the log, the agent compares the file at the path with the open file:
 //
 //	the same      the agent does nothing
 //	missing       the agent writes the file again, with the content of the open file
-//	another one   the agent renames it to <file>.foreign-<UTC time> and writes its own file
-//	              again. Intents are refused until the agent is restarted, because an operator
-//	              must decide which of the two files is right
+//	another one   the agent renames the other file to <file>.foreign-<UTC time> and writes its
+//	              own file again. The agent then refuses intents until it is restarted, because
+//	              an operator must decide which of the two files is right
 //
 // An idle agent makes the same comparison every tendEvery.
 
-// Foreign is the error of a database whose file or log was replaced while it was open. Intents are
-// refused until the agent is restarted.
+// Foreign is the error of a database whose file or log was replaced while it was open. The agent
+// refuses intents until it is restarted.
 type Foreign struct {
-	Path string // the file that was replaced
-	Kept string // the new name of the file that replaced it
+	Path string // the path of the agent's file, which was replaced
+	Kept string // the path to which the agent renamed the other file
 }
 
 // Error implements error.
@@ -117,25 +117,26 @@ func (h home) look(path string, open os.FileInfo) (standing, error) {
 	return inPlace, nil
 }
 
-// place is the path at which an open file has to stay.
+// place is the path at which an open file must stay.
 type place struct {
 	path string
 	home home
 	warn func(string)
 
 	mu      sync.Mutex
-	foreign *Foreign // the file that replaced the open one; nil if there is none
+	foreign *Foreign // describes the file that replaced the open one; nil if no file did
 }
 
-// Foreign returns the file that replaced the open one, or nil.
+// Foreign returns an error that describes the file that replaced the open one. It returns nil if no
+// file did.
 func (p *place) Foreign() *Foreign {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.foreign
 }
 
-// keep ensures that the file at the path is the open one. If the file at the path is missing or
-// another one, keep calls rewrite, which writes the open file again.
+// keep ensures that the file at the path is the open file. If the file at the path is missing or is
+// a different file, keep calls rewrite, which writes the open file again.
 func (p *place) keep(open os.FileInfo, rewrite func() error) (was standing, err error) {
 	was, err = p.home.look(p.path, open)
 	switch {

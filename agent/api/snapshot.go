@@ -2,11 +2,11 @@ package api
 
 import "time"
 
-// The states of a snapshot.
+// These are the states of a snapshot.
 const (
-	SnapshotReady    = "ready"    // the plugin can create a volume from it
-	SnapshotCreating = "creating" // the plugin is making it, or it exists but is not ready yet
-	SnapshotUnknown  = "unknown"  // the agent requested it, and the plugin never confirmed that it exists
+	SnapshotReady    = "ready"    // the plugin can create a volume from the snapshot
+	SnapshotCreating = "creating" // the plugin is making the snapshot, or it exists but is not ready yet
+	SnapshotUnknown  = "unknown"  // the agent requested the snapshot, and the plugin never confirmed that it exists
 )
 
 // SnapshotRequest asks for a snapshot of a volume. A second request with the same name refers to
@@ -15,7 +15,7 @@ type SnapshotRequest struct {
 	Volume     string            `json:"volume"`
 	Name       string            `json:"name"`
 	Parameters map[string]string `json:"parameters,omitempty"`
-	// Secrets replace those of the volume.
+	// Secrets replace the secrets of the volume.
 	Secrets map[string]Secret `json:"secrets,omitempty"`
 }
 
@@ -30,7 +30,8 @@ type GroupSnapshotRequest struct {
 
 // SnapshotRef contains the data that a delete needs in addition to the id of the snapshot or group.
 type SnapshotRef struct {
-	// Snapshots are the ids of the group's members. If it is empty, the agent searches for them.
+	// Snapshots are the ids of the group's members. If the list is empty, the agent searches for
+	// the members.
 	Snapshots []string          `json:"snapshots,omitempty"`
 	Secrets   map[string]Secret `json:"secrets,omitempty"`
 }
@@ -51,7 +52,7 @@ type Snapshot struct {
 	SourceID  string    `json:"source_id"`
 	GroupID   string    `json:"group_id,omitempty"`
 	State     string    `json:"state"`
-	Size      int64     `json:"size,omitempty"` // the bytes that a volume created from it needs; 0 means unknown
+	Size      int64     `json:"size,omitempty"` // the bytes that a volume created from the snapshot needs; 0 means unknown
 	CreatedAt time.Time `json:"created_at,omitzero"`
 
 	// Message is the reason why the snapshot is not ready.
@@ -75,7 +76,8 @@ type GroupSnapshot struct {
 // Snapshots is a list of snapshots and of groups.
 type Snapshots struct {
 	Snapshots []Snapshot `json:"snapshots"`
-	// Groups lists the groups whose completion the agent has not seen. Plugins cannot list groups.
+	// Groups lists only the groups that the agent has not yet seen completed. Completed groups are
+	// missing, because plugins cannot list groups.
 	Groups []GroupSnapshot `json:"groups"`
 	// Notes describe the parts of the list that are missing, in one sentence each.
 	Notes []string `json:"notes,omitempty"`

@@ -58,8 +58,8 @@ func FuzzVolume(f *testing.F) {
 	})
 }
 
-// FuzzQuery checks that the server answers every request address, either with data or with an error
-// that has a code. The server must reject negative durations and numbers.
+// FuzzQuery checks that the server answers a request to any URL, either with data or with an error
+// that has a code. The server must reject negative durations and negative numbers.
 func FuzzQuery(f *testing.F) {
 	for _, value := range []string{"", "1", "-1", "30s", "-30s", "1e9h", "true", "maybe", "99999999999999999999", "\x00", "é", `{"k":{"file":"/k"}}`, `{"k":"v"}`, "{", "2026-01-01T00:00:00Z"} {
 		for _, path := range []string{"snapshots", "snapshots/p/s1/delete", "snapshots/groups/p/g", "volumes/data", "events", "..", "snapshots//x", "plugins/p"} {
@@ -89,7 +89,7 @@ func FuzzQuery(f *testing.F) {
 			}
 		}
 		if method != http.MethodGet && method != http.MethodPost || !strings.HasPrefix(target.Path, "/v1/snapshots") {
-			return // the fakes support no other address
+			return // the fakes support only GET and POST requests for snapshots
 		}
 		r.Method = method
 		w := httptest.NewRecorder()

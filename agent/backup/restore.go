@@ -27,7 +27,7 @@ type Plugins interface {
 	Restored() error
 }
 
-// Owners tells which owners of claims are alive.
+// Owners reports which owners of claims are alive.
 type Owners interface {
 	volume.Owners
 	Watch(o volume.Owner)
@@ -103,7 +103,7 @@ func (s *Service) Restore(ctx context.Context, r io.Reader, dry bool) (api.Resto
 type restoring struct {
 	s      *Service
 	from   statedb.Restorable
-	why    string              // why only registrations are restored; empty if mounts are, too
+	why    string              // why only registrations are restored; empty if mounts are restored too
 	notes  map[string][]string // by volume: hints for the operator
 	others []plugin.Definition
 
@@ -114,8 +114,8 @@ type restoring struct {
 	plugins map[string]bool // the plugins that are restored
 }
 
-// compare checks whether the mounts in the backup belong to this host. Only then are the stored
-// paths and mount identities valid here.
+// compare checks whether the mounts in the backup belong to this host. Otherwise the stored paths
+// and mount identities are not valid here.
 func (re *restoring) compare() {
 	was, now := re.from.Node(), re.s.Node
 	switch {
@@ -128,7 +128,8 @@ func (re *restoring) compare() {
 	}
 }
 
-// unreadable returns, for each new volume, the error if its secrets cannot be read on this host.
+// unreadable returns, by volume id, the errors for the new volumes whose secrets this host cannot
+// read.
 func (s *Service) unreadable(volumes []volume.Record) map[string][]string {
 	notes := map[string][]string{}
 	for _, r := range volumes {
@@ -266,7 +267,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 		why = re.why
 	case owed:
 		why = "it was deregistered here by force, which is not undone yet"
-	case there: // nothing was mounted for it since
+	case there: // while that leftover existed, the agent mounted nothing for the volume
 		why = "it was deregistered by force before that, which is not undone yet"
 	default:
 		err := records.Clash(re.tx, volume.Record{}, full)
@@ -319,8 +320,8 @@ func (re *restoring) snapshot(i volume.SnapshotIntent) {
 	re.say("snapshot", i.Name, outcome)
 }
 
-// The leftover record of a forced deregister is restored, unless a volume uses the storage or the
-// paths that it would undo.
+// leftover restores the leftover record of a forced deregister, unless a volume uses the storage or
+// the paths that the pending calls would undo.
 func (re *restoring) leftover(d statedb.Leftover) {
 	r := d.Whole()
 	id, booted := r.Volume.ID, re.from.Node().Boot != re.s.Node.Boot
@@ -370,13 +371,13 @@ func userOf(all []volume.Record, debt volume.Record) string {
 	return ""
 }
 
-// sinceBackup stands for containers that were started after the backup was taken. They share the
-// claim, but no list names them. No runtime releases this reference. It ends when the agent sees no
-// user of the volume.
+// sinceBackup stands for all containers that were started after the backup was taken. These
+// containers share the claim, but the backup does not list them. No container runtime releases this
+// reference. The reference ends when the agent sees no user of the volume.
 const sinceBackup = "since-the-backup"
 
-// runtime restores the name under which a container runtime knows a volume. It restores the
-// references of containers only for claims that were restored too.
+// runtime restores the name under which a container runtime knows a volume. It restores a
+// container's reference to the volume only if the claim that the container uses was restored too.
 func (re *restoring) runtime(v volume.RuntimeVolume) {
 	if _, ok := statedb.RuntimeVolumes.Get(re.tx, v.Key()); ok {
 		re.say(v.Runtime, v.Name, api.OutcomePresent)
@@ -405,7 +406,7 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 	re.say(v.Runtime, v.Name, api.OutcomeRestored)
 }
 
-// begin makes the queue, the reaper and the supervisor look at the restored items.
+// begin tells the queue, the reaper and the supervisor about the restored items.
 func (re *restoring) begin() error {
 	for _, r := range re.taken {
 		if !r.Leftover {

@@ -22,11 +22,12 @@ type Store interface {
 	// Detach does the same as Change, for the end of a claim. If the data dir is read-only, Detach
 	// keeps the result in memory and returns no error.
 	Detach(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
-	// Draining reports whether an operator drains this host. The answer is exact if fn calls it.
+	// Draining reports whether an operator is draining this host. Within the fn of Change, the
+	// answer stays correct until fn returns.
 	Draining() bool
 }
 
-// Queue mounts and unmounts each volume until it matches its claims.
+// Queue mounts and unmounts each volume until the volume matches its claims.
 type Queue interface {
 	Wake(id string)
 	// Advance does the same as Wake, for a claim that was just made or detached.
@@ -40,7 +41,7 @@ type Queue interface {
 	// unfinished. The service calls it after it has detached a claim.
 	Yield(id string)
 	// InPlace reports whether the mounts of a claim are still the mounts that the agent made for
-	// it.
+	// that claim.
 	InPlace(ctx context.Context, r volume.Record, alloc string) bool
 }
 
@@ -82,8 +83,8 @@ type Service struct {
 	// Owners may be nil if no claim has an owner.
 	Owners Owners
 
-	// Private lists the agent's own directories. A claim cannot use such a directory, or a
-	// directory inside or above it, as its own directory.
+	// Private lists the agent's own directories. A claim cannot use one of these directories, or a
+	// directory inside or above one, as its own directory.
 	Private []string
 
 	// Halt is the reason why the agent refuses every claim. It is empty in normal operation.
@@ -94,10 +95,10 @@ type Service struct {
 	Down <-chan struct{}
 
 	// Coming waits for a volume that is about to be registered. If the registration fails, Coming
-	// returns the reason. It returns nil for a volume that it does not know. It may be nil.
+	// returns the reason. It returns nil for any other volume. The field Coming may be nil.
 	Coming func(ctx context.Context, id string) error
 
-	// Events receives an event for each decision about a request. If it is nil, the service
+	// Events receives an event for each decision about a request. If Events is nil, the service
 	// discards the events.
 	Events func(...volume.Event)
 
@@ -235,8 +236,9 @@ func ended(ctx context.Context, why error) error {
 type Places interface {
 	// Lend keeps the caller's file descriptor of an own directory until the service calls giveBack.
 	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
-	// Guardable returns the own directory of a claim if the agent may guard it. A guarded directory
-	// refuses writes while no volume is mounted on it. Otherwise Guardable returns nil.
+	// Guardable returns the own directory of a claim if the agent may guard that directory.
+	// Otherwise it returns nil. A guarded directory refuses writes while no volume is mounted on
+	// it.
 	Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir
 }
 
@@ -253,14 +255,14 @@ func lack(p plugin.View, r volume.Record, at *volume.Attempt) string {
 	}
 }
 
-// endClaim stores that the claim must be unmounted, and wakes the queue. It reports whether it
-// changed the record. It ignores a newer claim of the same alloc, which has a different seq.
+// endClaim stores that the claim must be unmounted, and wakes the queue. It reports whether the
+// record changed. It ignores a newer claim of the same alloc, which has a different seq.
 func (s *Service) endClaim(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
 	return s.endClaimIf(ctx, id, alloc, how, func(now volume.Claim) bool { return now.Seq == seq })
 }
 
-// endClaimIf does the same as endClaim, if the function meant accepts the claim. It calls meant
-// with the claim as it is stored at that moment.
+// endClaimIf does the same as endClaim, if the function meant accepts the claim. The argument of
+// meant is the claim that is stored at that moment.
 func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
 	var was, now volume.ClaimState
 	err = s.Store.Detach(ctx, id, func(r volume.Record) (volume.Record, bool, error) {

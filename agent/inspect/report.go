@@ -21,20 +21,20 @@ type Report struct {
 	Leftovers    []Volume `json:"leftovers"` // the leftovers of forced deregisters
 	Unexplained  []Mount  `json:"unexplained_mounts"`
 
-	// Elsewhere lists the mounts of an agent with another data dir that used the same runtime dir.
+	// Elsewhere lists the mounts that an agent with another data dir made in the same runtime dir.
 	OtherDataDir string   `json:"other_data_dir,omitempty"`
 	Elsewhere    []Mount  `json:"other_mounts,omitempty"`
 	Plugins      []Plugin `json:"plugins"`
 
-	// Runtimes lists the volumes that container runtimes know, under names of their own.
+	// Runtimes lists the volumes that container runtimes know under their own names.
 	Runtimes []Runtime `json:"runtimes"`
 
-	// Pending lists changes whose end the agent has not seen. They are not findings.
+	// Pending lists changes that the agent has not seen end. They do not count as findings.
 	Pending  []api.PendingChange `json:"pending"`
 	Findings []string            `json:"findings"`
 }
 
-// Volume is one record, with its mounts as they are now.
+// Volume is one record with the current state of its mounts.
 type Volume struct {
 	ID           string   `json:"id"`
 	PluginID     string   `json:"plugin_id"`
@@ -80,12 +80,13 @@ type Plugin struct {
 // Runtime is a volume as a container runtime knows it.
 type Runtime struct {
 	volume.RuntimeVolume
-	// Deregistered means that the volume of this name is gone, which is not a finding.
+	// Deregistered means that the volume of this name no longer exists. This does not count as a
+	// finding.
 	Deregistered bool `json:"deregistered,omitempty"`
 }
 
-// These are the states of a mount that need no finding. A call of unknown outcome may have made a
-// mount in doubt, or may still undo it.
+// These are the states of a mount that Look does not report as findings. A mount is in doubt if a
+// call with an unknown outcome may have made it or may still undo it.
 const (
 	asRecorded = "as recorded"
 	inDoubt    = "in doubt"

@@ -36,8 +36,8 @@ func rdevAt(t *testing.T, p string) uint64 {
 }
 
 // TestDetachedBehind detaches the device of a published block volume without the driver's
-// knowledge. The device must not serve another volume while the first volume's target still leads
-// to it.
+// knowledge. The device must not serve another volume while the first volume's target still refers
+// to that device.
 func TestDetachedBehind(t *testing.T) {
 	sandbox.NeedLoops(t)
 	for name, running := range map[string]bool{"with the driver": true, "without the driver": false} {
@@ -49,8 +49,9 @@ func TestDetachedBehind(t *testing.T) {
 	}
 }
 
-// detachedBehind is one attempt. It returns true to ask for another attempt, if another program's
-// file got the device's number while no driver ran. The driver does not touch such a target.
+// detachedBehind runs the test once. While no driver runs, another program may attach a file to the
+// detached device. The driver then does not change the first volume's target. In that case,
+// detachedBehind returns true, and the caller must run the test again.
 func detachedBehind(t *testing.T, running bool) (again bool) {
 	t.Helper()
 	c := blockCap(multiWriter)
@@ -71,7 +72,7 @@ func detachedBehind(t *testing.T, running bool) (again bool) {
 	if rdevAt(t, b.path("one")) == rdevAt(t, b.path("two")) {
 		t.Error("the targets of both volumes are one device")
 	}
-	if _, err := os.Stat("/sys/block/" + was.Name + "/loop"); err == nil && !running { // it has a file again
+	if _, err := os.Stat("/sys/block/" + was.Name + "/loop"); err == nil && !running { // another program uses the device
 		sandbox.Must(t, unix.Unmount(b.path("one"), 0))
 		b.clear(one, b.path("one"))
 		b.clear(two, b.path("two"))
@@ -112,8 +113,8 @@ func wantOwnImage(t *testing.T, b *bench, id, target string) {
 	}
 }
 
-// bindElsewhere starts a process that bind-mounts a file on another in its own mount namespace, as
-// a container runtime does. The returned function ends the process.
+// bindElsewhere starts a process that bind-mounts one file on another in its own mount namespace,
+// as a container runtime does. The returned function ends the process.
 func bindElsewhere(t *testing.T, from, to string) (end func()) {
 	t.Helper()
 	sandbox.Write(t, to, "")
@@ -131,8 +132,8 @@ func bindElsewhere(t *testing.T, from, to string) (end func()) {
 	return end
 }
 
-// TestBoundElsewhere binds the node of a detached device only in another mount namespace, as in a
-// container that outlives its claim.
+// TestBoundElsewhere checks that a detached device does not serve another volume while its node is
+// bind-mounted in another mount namespace. A container that outlives its claim has such a mount.
 func TestBoundElsewhere(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

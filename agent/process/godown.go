@@ -31,25 +31,26 @@ type Queue interface {
 	Last(r volume.Record) *volume.Attempt
 }
 
-// Plugins ends the plugins, except those that are in use.
+// Plugins can end the running plugins.
 type Plugins interface {
+	// End ends every plugin for which used returns false.
 	End(ctx context.Context, used func(pluginID string) bool)
 }
 
 // Shutdown is the agent's part in the shutdown of the host.
 type Shutdown struct {
-	Halt    string // this agent does not see the mounts; empty in normal operation
+	Halt    string // why this agent does not see the mounts; empty in normal operation
 	Systemd Systemd
 	Queue   Queue
 	Plugins Plugins
-	Records func() []volume.Record // with leftover records
+	Records func() []volume.Record // returns all records, including leftover records
 	Events  func(...volume.Event)
 	Down    chan struct{} // Unmount closes it
 	Log     hclog.Logger
 }
 
 // Coming reports whether the agent is stopping because the host is shutting down. If systemd does
-// not answer, it returns false. The agent then stops alone, and leaves mounts and plugins in place.
+// not answer, Coming returns false. Only the agent stops in that case, and mounts and plugins stay.
 func (s *Shutdown) Coming() (down bool) {
 	if s.Halt != "" {
 		return false // this agent does not see the mounts
@@ -65,8 +66,8 @@ func (s *Shutdown) Coming() (down bool) {
 	return down
 }
 
-// Unmount unmounts the volumes. The API stays available for users who unmount their own volumes, but
-// refuses claims.
+// Unmount unmounts the volumes. The API stays available for users who unmount their own volumes,
+// but it refuses claims.
 func (s *Shutdown) Unmount() {
 	Notify(s.Log, fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d\nSTATUS=unmounting, because this host is going down", daemon.SdNotifyStopping, goDownNeeds.Microseconds()))
 	s.Log.Info("this host is going down; volumes are unmounted, and claims without an owner stay")
@@ -94,8 +95,8 @@ func (s *Shutdown) reason(r volume.Record) string {
 	}
 }
 
-// EndPlugins ends the plugins that the agent runs. Plugins with mounted volumes stay until the host
-// ends, because the processes that use these volumes are still running.
+// EndPlugins ends the plugins that the agent runs. Plugins with mounted volumes keep running until
+// the host is down, because the processes that use these volumes are still running.
 func (s *Shutdown) EndPlugins() {
 	used := map[string]bool{}
 	for _, r := range s.Records() {

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// redacted is the text by which Nomad replaces hidden values in its output.
+// redacted is the text with which Nomad replaces hidden values in its output.
 const redacted = "[REDACTED]"
 
 // nomadVolume holds the decoded fields of Nomad's output.
@@ -19,7 +19,7 @@ type nomadVolume struct {
 	driver           string
 	access, attached string            // the current modes
 	claims           []string          // the ids of the allocations that claim the volume
-	jobs             map[string]string // the jobs, by allocation id
+	jobs             map[string]string // the job ids, by allocation id
 	secrets          []string          // the names of the secrets
 	hidden           bool              // whether Nomad hides mount flags
 	topologies       bool
@@ -89,7 +89,7 @@ func mentions(n *yaml.Node, name string) bool {
 	return false
 }
 
-// maybe reads a text that may be empty.
+// maybe decodes a string that may be empty.
 func (d *decoder) maybe(n *yaml.Node, what string) string {
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" {
 		return n.Value
@@ -122,8 +122,8 @@ func (d *decoder) nomadCapabilities(n *yaml.Node) []api.Capability {
 	return caps
 }
 
-// nomadModes sets the capabilities of a volume that has none to the current modes. Old versions of
-// Nomad register volumes without capabilities.
+// nomadModes gives a volume without capabilities one capability with the current modes. Old
+// versions of Nomad register volumes without capabilities.
 func (d *decoder) nomadModes(v *nomadVolume) {
 	if len(v.spec.Capabilities) > 0 {
 		return
@@ -183,8 +183,8 @@ func (d *decoder) nomadTopology(n *yaml.Node) *api.TopologyRequest {
 	return &t
 }
 
-// nomadAlloc records the job of an allocation. The list includes allocations that have ended, so
-// its entries do not count as claims.
+// nomadAlloc records the job of an allocation. Nomad's list includes allocations that have ended,
+// so the entries of the list do not count as claims.
 func (d *decoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
 	var id, job string
 	d.some(n, "an allocation", fields{
@@ -194,7 +194,8 @@ func (d *decoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
 	jobs[id] = job
 }
 
-// warnings returns the tasks for the operator before a claim of the volume on this host.
+// warnings returns sentences that tell the operator what to do before the volume is claimed on this
+// host.
 func (v *nomadVolume) warnings() []string {
 	said := "first deregister the volume in Nomad: nomad volume deregister " + shortened(v.spec.ID)
 	if len(v.claims) > 0 {

@@ -8,8 +8,9 @@
 // volume status -json". A YAML or JSON file contains one volume, several documents, or a list. An
 // HCL file contains one volume. All formats become the same tree, which one decoder reads.
 //
-// The decoder is strict: an unknown field, a value of a wrong type and an anchor are errors. If it
-// ignored a wrong field, the user would notice the mistake only when data is in the wrong place.
+// The decoder is strict: an unknown field, a value of a wrong type and an anchor are errors. If the
+// decoder ignored a wrong field, the user would notice the mistake only when data is in the wrong
+// place.
 package spec
 
 import (
@@ -24,15 +25,15 @@ const MaxFileSize = 1 << 20
 // Origin is the system in whose format a document describes a volume.
 type Origin string
 
-// The origins. The zero value stands for a volume file for this agent, or one that was written for
-// Nomad.
+// These are the origins. The zero value stands for a volume file in the agent's own format or in
+// the format of Nomad's volume specification.
 const (
 	Own        Origin = ""
 	Kubernetes Origin = "Kubernetes" // a PersistentVolume
 	Nomad      Origin = "Nomad"      // the output of nomad volume status -json
 )
 
-// Document is one volume of a file.
+// Document describes one of the volumes in a file.
 type Document struct {
 	Spec api.VolumeSpec
 
@@ -47,8 +48,8 @@ type Document struct {
 	// FlagsHidden is set if the document hides mount flags.
 	FlagsHidden bool
 
-	// Warnings are the tasks for the operator before a claim of the volume on this host, one
-	// sentence each.
+	// Warnings tell the operator what to do before the volume is claimed on this host, one sentence
+	// each.
 	Warnings []string
 }
 
@@ -62,7 +63,7 @@ func (o Origin) article() string {
 	return "a volume"
 }
 
-// located is a decoded volume with the node of its id.
+// located is a decoded volume with the YAML node of its id.
 type located struct {
 	Document
 

@@ -16,12 +16,12 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// New returns the group volctl node.
+// New returns the command group "volctl node".
 func New(a *command.App) *cobra.Command {
 	return command.Group("node", "Show and drain this host", "", NewStatus(a), newDrain(a), newUndrain(a))
 }
 
-// NewStatus returns the command volctl node status.
+// NewStatus returns the command "volctl node status".
 func NewStatus(a *command.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show a summary of this host, problems first", Args: command.Exactly(),
@@ -101,7 +101,7 @@ func unusual(n *api.Node) []output.Field {
 	return lines
 }
 
-// condition returns the condition of the node in a mark and in words. The node is healthy only if
+// condition returns the condition of the node as a mark and in words. The node is healthy only if
 // all plugins are ready.
 func condition(n *api.Node) (output.Condition, string) {
 	down := len(n.Plugins) - readyPlugins(n)
@@ -157,7 +157,8 @@ func pendingTable(w *bytes.Buffer, out *output.Printer, n *api.Node) error {
 	return out.Table(w, "  ", nil, rows)
 }
 
-// lasting adds to a state how long the state has lasted, if that is known.
+// lasting appends to a state how long the state has lasted. If since is zero, lasting returns only
+// the state.
 func lasting(state string, since, now time.Time) string {
 	if since.IsZero() {
 		return state

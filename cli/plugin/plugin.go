@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// New returns the group volctl plugin.
+// New returns the command group "volctl plugin".
 func New(a *command.App) *cobra.Command {
 	return command.Group("plugin", "Show, register, restart, stop, start and test plugins", "",
 		newList(a), newStatus(a),

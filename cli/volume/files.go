@@ -16,7 +16,7 @@ import (
 
 // volumeFile is the volume file that register and validate read.
 type volumeFile struct {
-	plugin   string // of volumes from foreign files; if empty, the plugin with their driver
+	plugin   string // the value of --plugin; if empty, the driver determines the plugin
 	docs     []spec.Document
 	specs    []api.VolumeSpec
 	warnings map[string][]string // by volume id
@@ -55,7 +55,7 @@ func (f *volumeFile) read(ctx context.Context, a *command.App, file string) erro
 	return nil
 }
 
-// warn shows the warnings to a person, even if the command fails. Programs find them in the
+// warn shows the warnings to a person, even if the command fails. Programs find the warnings in the
 // results.
 func (f *volumeFile) warn(out *output.Printer) {
 	if !out.Human() {
@@ -69,8 +69,8 @@ func (f *volumeFile) warn(out *output.Printer) {
 }
 
 // settle completes the specs from files of Kubernetes and Nomad, which lack some settings. It finds
-// the plugin, and keeps the settings that the registered volume already has. If it fails, it has
-// changed nothing.
+// the plugin of each volume, and keeps the settings that the registered volume already has. It
+// changes nothing in the agent.
 func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error {
 	var plugins []api.Plugin
 	var errs []error
@@ -107,8 +107,8 @@ func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error
 	return command.Join(errs)
 }
 
-// keep copies the settings that a foreign file cannot express from the registered volume known to
-// s.
+// keep copies to s the settings that a foreign file cannot express. known is the registered volume
+// that has these settings.
 func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	s.Secrets, s.Reclaim = known.Secrets, known.Reclaim
 	if o := known.MountOptions; d.FlagsHidden && o != nil {
@@ -120,9 +120,10 @@ func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	}
 }
 
-// pluginFor returns the plugin for a volume from a foreign file. It is the plugin with the driver
-// that the file names. If several plugins have that driver, pluginFor chooses the one whose id is
-// in the file.
+// pluginFor returns the id of the plugin for a volume from a foreign file. asked is the value of
+// --plugin, which takes precedence. Otherwise pluginFor chooses the plugin with the driver that the
+// file names. If several plugins have that driver, pluginFor chooses the one whose id is in the
+// file.
 func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, error) {
 	var same, silent []string
 	all := make([]string, len(plugins))

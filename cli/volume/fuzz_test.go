@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// FuzzOwner checks that each owner can be written in only one way, and that parseOwner sets all
-// fields that its kind requires.
+// FuzzOwner checks that parseOwner sets exactly the fields that the owner's kind requires. It also
+// checks that the canonical spelling of a parsed owner parses to the same owner.
 func FuzzOwner(f *testing.F) {
 	for _, text := range []string{"none", "pid:1", "pid:", "pid:-1", "pid:+1", "pid:0x1", "pid:1 ", "unit:", "unit:a", "unit:a.scope", "unit:a:b", "mount:1", ":", "", "unit:\x00"} {
 		f.Add(text)

@@ -49,8 +49,8 @@ func (h *host) expectMetrics(lines ...string) {
 	}
 }
 
-// TestMetrics checks the metrics about an agent and its plugin. A request for metrics must not
-// cause a call to the plugin.
+// TestMetrics checks the metrics of an agent and its plugin. A request for metrics must not cause a
+// call to the plugin.
 func TestMetrics(t *testing.T) {
 	h := newRecorded(t, "30s", nil)
 	h.register("data", "single-node-writer")
@@ -97,7 +97,7 @@ func TestMetrics(t *testing.T) {
 var scrapedAt = regexp.MustCompile(`reaches the address: address=(\S+)`)
 
 // TestMetricsAddress checks that the TCP address serves only metrics. While another program uses
-// the port, the agent reports this and continues to serve volumes.
+// the port, the agent reports the problem and continues to serve volumes.
 func TestMetricsAddress(t *testing.T) {
 	h := newHost(t)
 	config := filepath.Join(h.dir, "volagent.yaml")
@@ -142,7 +142,7 @@ func TestMetricsAddress(t *testing.T) {
 		}
 	}
 
-	// After a kill of this agent, the next agent must serve the metrics.
+	// After this agent is killed, the next agent must serve the metrics.
 	h.kill()
 	h.must(os.WriteFile(config, []byte("metrics_address: 127.0.0.1:0\n"), 0o644))
 	h.start()

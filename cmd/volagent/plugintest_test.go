@@ -18,8 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// tested returns a host with a plugin "rec" to test. It does not check the rules of CSI, because a
-// plugin test breaks some of these rules on purpose.
+// tested returns a host with a plugin "rec" to test. The host does not check the rules of CSI,
+// because a plugin test breaks some of these rules on purpose.
 func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config)) recorded {
 	t.Helper()
 	h := recorded{host: newHost(t)}
@@ -90,8 +90,8 @@ const (
 	broken = api.CheckBroken
 )
 
-// TestPluginTest checks that the plugin test detects each known habit of plugins. Its verdict must
-// match the behaviour that the agent's own tests show for the habit.
+// TestPluginTest checks that a plugin test detects each known unusual behaviour of plugins. The
+// verdict must match the effect of that behaviour in the agent's own tests.
 func TestPluginTest(t *testing.T) {
 	t.Parallel()
 	always := func(f csitest.Fault) func(*testing.T, *csitest.Config) {
@@ -104,11 +104,11 @@ func TestPluginTest(t *testing.T) {
 		name  string
 		tune  func(*testing.T, *csitest.Config)
 		flags []string
-		// odd lists the expected results that are not OK. It may omit publish-unstaged if the
-		// plugin stages, because this plugin bind-mounts any directory. It may also omit the checks
-		// whose calls the test gave up.
+		// odd lists the expected results that are not OK. A row may omit publish-unstaged if the
+		// plugin stages, because this plugin bind-mounts any directory. A row may also omit the
+		// checks whose calls the test gave up.
 		odd  map[string]string
-		said map[string]string // part of the check's explanation
+		said map[string]string // a part of each check's explanation, by check
 	}{
 		{name: "a good one", flags: []string{"--kill"}, said: map[string]string{"kill-mounted": "survives"}},
 		{name: "capabilities that nobody has heard of", tune: func(_ *testing.T, c *csitest.Config) { c.UnknownCapabilities = true },
@@ -215,7 +215,7 @@ func TestPluginTestLocal(t *testing.T) {
 }
 
 // TestPluginTestBeside checks that a plugin test does not disturb a volume in use. The agent
-// refuses --kill while the plugin has such a volume.
+// refuses --kill while the plugin has a volume in use.
 func TestPluginTestBeside(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
@@ -248,8 +248,8 @@ func TestPluginTestBeside(t *testing.T) {
 	}
 }
 
-// TestPluginTestOwnVolume runs a plugin test on a volume of the user. The test writes to the volume
-// and restores its content.
+// TestPluginTestOwnVolume runs a plugin test on a volume that the user supplies. The test writes to
+// the volume and then restores its content.
 func TestPluginTestOwnVolume(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) {
@@ -390,8 +390,8 @@ func TestPluginTestRegisteredMeanwhile(t *testing.T) {
 	h.exits(0, "registered", "volume", "register", file)
 }
 
-// TestPluginTestOutOfTime checks that a call that the end of the test interrupts does not count as
-// a failure of the plugin.
+// TestPluginTestOutOfTime lets the time limit of a plugin test interrupt a call. The interrupted
+// call must not count as a failure of the plugin.
 func TestPluginTestOutOfTime(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)

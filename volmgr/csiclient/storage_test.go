@@ -244,8 +244,8 @@ func TestGroupSnapshots(t *testing.T) {
 	f.sent(t, "DeleteVolumeGroupSnapshot", &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: []string{"s", "u"}, Secrets: sentSecret})
 }
 
-// TestNamelessAnswers checks that the client rejects an OK answer without an id, because the agent
-// could never delete the object.
+// TestNamelessAnswers checks that the client rejects an OK answer that lacks an id. Without the id,
+// the agent could never delete the volume, snapshot or group.
 func TestNamelessAnswers(t *testing.T) {
 	nameless := &csi.VolumeGroupSnapshot{GroupSnapshotId: "g", Snapshots: []*csi.Snapshot{{SnapshotId: "s"}, {}}}
 	for name, row := range map[string]struct {

@@ -9,9 +9,9 @@ import (
 // Config describes a plugin and its capabilities. Only Base is required. A child process receives
 // the Config as JSON.
 type Config struct {
-	// Base is the directory for all files of the plugin. The plugin creates it if it is missing. It
-	// must not be below the root of the caller's volume mounts. A child process ends when its Base
-	// is removed.
+	// Base is the directory for all files of the plugin. The plugin creates Base if it is missing.
+	// Base must not be below the root of the caller's volume mounts. A child process ends when its
+	// Base is removed.
 	Base string
 
 	// Journal and Control are the paths of files. By default they are journal.jsonl and
@@ -22,7 +22,7 @@ type Config struct {
 	DriverName string // the default is "csitest.example.com"
 	Version    string // the default is "1.0.0"
 	NodeID     string // the default is "node-1"
-	MaxVolumes int64  // the limit of each node; 0 means no limit
+	MaxVolumes int64  // the maximum number of volumes on each node; 0 means no limit
 
 	// These are the capabilities. Some fields stand for a pair of calls.
 	Attach         bool // PUBLISH_UNPUBLISH_VOLUME
@@ -70,19 +70,20 @@ type Config struct {
 	// Mutable lists the known keys of mutable_parameters. The default is "iops".
 	Mutable []string
 
-	// ReadyAfter is the number of answers about a new snapshot, including that of its creation,
-	// until it is ready. A negative number means that it is never ready.
+	// ReadyAfter is the number of answers that describe a new snapshot as not ready. The answer to
+	// its creation counts too. A negative number means that a snapshot is never ready.
 	ReadyAfter int
 
 	// PageSize limits the number of entries in one page of a list. Zero means no limit.
 	PageSize int
 
-	// Serial makes the plugin perform only one call at a time for each volume. The next call waits,
-	// even for a delay. Without Serial, a delay blocks no other call.
+	// Serial makes the plugin perform only one call at a time for each volume. The next call for
+	// the volume waits, even if the current call is delayed. Without Serial, a delay blocks no
+	// other call.
 	Serial bool
 
 	// OldSocket makes the plugin fail if the socket file exists, even if no process answers on it.
-	// Plugins that simply call listen do the same.
+	// A plugin that calls listen without removing the old file fails in the same way.
 	OldSocket bool
 
 	// UnknownCapabilities adds capabilities that no release of the spec has, and capabilities
@@ -93,20 +94,21 @@ type Config struct {
 	// own process serves the file system, so the mounts break when that process ends.
 	Fuse bool
 
-	// Images is a prefix of volume ids. The files of such a volume are in a file system of their
-	// own: ext4 on a loop device. The device is detached in the same way as that of a block volume.
-	// If Images is empty, there are no such volumes. Other volumes are directories, which
-	// NodeStageVolume bind-mounts at their staging paths.
+	// Images is a prefix of volume ids. A volume whose id has this prefix stores its files in an
+	// ext4 file system on a loop device. The plugin detaches that device in the same way as the
+	// device of a block volume. If Images is empty, no volume is stored in this way. All other
+	// volumes are directories, which NodeStageVolume bind-mounts at their staging paths.
 	Images string
 
-	// LoopDevices makes a block volume a loop device on its file. Otherwise the block volume is the
-	// plain file, which needs no device and is sufficient for tests of calls and mounts.
-	// ControllerUnpublish detaches the device if Attach is set. Otherwise NodeUnstage does.
+	// LoopDevices makes a block volume a loop device on the file of the volume. Without
+	// LoopDevices, the block volume is the plain file. The plain file needs no device and is
+	// sufficient for tests of calls and mounts. ControllerUnpublish detaches the loop device if
+	// Attach is set. Otherwise NodeUnstage detaches it.
 	LoopDevices bool
 
-	// NoController and NoNode remove one of the two services. With NoController, Attach means that
-	// another plugin connects the volumes. The caller must then pass a publish context, but this
-	// plugin cannot check its content.
+	// NoController removes the controller service, and NoNode removes the node service. With
+	// NoController, Attach means that another plugin connects the volumes. The caller must then
+	// pass a publish context, but this plugin cannot check its content.
 	NoController bool
 	NoNode       bool
 
@@ -119,12 +121,13 @@ type Config struct {
 	IDPrefix string
 
 	// VolumeContext is the context that the caller must pass for volumes that this plugin did not
-	// create. Nil means that the plugin does not check it. For a created volume, it is always the
-	// context that CreateVolume answered.
+	// create. Nil means that the plugin does not check the context. For a created volume, the
+	// caller must always pass the context that CreateVolume returned.
 	VolumeContext map[string]string
 
 	// WantSecrets contains the secrets that the caller must pass in every call with secrets. Nil
-	// means that the plugin does not check them. The plugin never writes their values.
+	// means that the plugin does not check secrets. The plugin never writes the values of the
+	// secrets.
 	WantSecrets map[string]string
 }
 

@@ -11,37 +11,37 @@ import (
 // Effect determines whether a call with a fault takes effect.
 type Effect string
 
-// The values of Effect.
+// These are the values of Effect.
 const (
 	// EffectAuto is the default: the call takes effect if the answer is OK.
 	EffectAuto Effect = ""
 
-	// EffectNone means that the call has no effect, regardless of the answer. With the code OK, it is a
-	// success without an effect.
+	// EffectNone means that the call has no effect, regardless of the answer. With the code OK, the
+	// call succeeds without an effect.
 	EffectNone Effect = "none"
 
-	// EffectDone means that the call takes effect, regardless of the answer. With an error code, it is a
-	// failure with an effect.
+	// EffectDone means that the call takes effect, regardless of the answer. With an error code,
+	// the call fails, but has an effect.
 	EffectDone Effect = "done"
 
 	// EffectLater means that the plugin answers at once, and that the call takes effect after
-	// Delay. It does so even if the caller has undone the call in the meantime. If the plugin is
-	// closed or killed before, the call never takes effect.
+	// Delay. The effect happens even if the caller has undone the call in the meantime. If the
+	// plugin is closed or killed before the end of Delay, the call never takes effect.
 	EffectLater Effect = "later"
 )
 
 // Moment is the point in a call at which a process dies.
 type Moment string
 
-// The values of Moment.
+// These are the values of Moment.
 const (
 	Never        Moment = ""
 	BeforeEffect Moment = "before"
 	AfterEffect  Moment = "after" // after the effect and before the answer
 )
 
-// Fault describes how a call fails. The plugin performs these steps for such a call, and skips a step
-// whose field is zero:
+// Fault describes how a call fails. The plugin performs these steps for a call with a fault, and
+// skips a step whose field is zero:
 //
 //  1. Hang, then Delay. They may exceed the caller's deadline, because a real plugin continues
 //     without its caller. Both end early when the plugin is closed, and then the call has no effect.
@@ -55,35 +55,36 @@ type Fault struct {
 	ID string `json:"id,omitempty"`
 
 	// Method, Volume and Path (staging or target) select the calls to which the fault applies. An
-	// empty Method selects every call that changes something. An empty Volume or Path selects all.
+	// empty Method selects every call that changes something. An empty Volume or Path selects all
+	// volumes or paths.
 	Method string `json:"method,omitempty"`
 	Volume string `json:"volume,omitempty"`
 	Path   string `json:"path,omitempty"`
 
-	// Skip is the number of selected calls that the fault skips first. The journal counts these
-	// too. A call to which an earlier fault applies does not count.
+	// Skip is the number of selected calls that the fault skips first. The journal counts the
+	// skipped calls too. A call to which an earlier fault applies does not count.
 	Skip int `json:"skip,omitempty"`
 
-	// Times is the number of calls to which the fault applies after that. Zero means one, and a
-	// negative number means all.
+	// Times is the number of calls to which the fault applies after the skipped calls. Zero means
+	// one, and a negative number means all.
 	Times int `json:"times,omitempty"`
 
 	// Hang makes the call hang until the fault is removed from its Control.
 	Hang  bool          `json:"hang,omitempty"`
 	Delay time.Duration `json:"-"` // "delay" in JSON, such as "1.5s"
 
-	// Bounded ends the delay early when the caller gives up or dies. The call then takes effect
-	// within 9/10 of its time limit after that. A caller that waits for the whole time limit after
-	// a call with an unknown outcome is therefore safe.
+	// Bounded ends the delay early when the caller gives up or dies. From that moment, the call
+	// takes effect within 9/10 of its time limit. A caller that waits for the whole time limit
+	// after a call with an unknown outcome is therefore safe.
 	Bounded bool `json:"bounded,omitempty"`
 
 	// Outlives makes a ControllerPublish or ControllerUnpublish take effect even if the plugin dies
 	// during the delay. It simulates a storage system that continues without the plugin.
 	Outlives bool `json:"outlives,omitempty"`
 
-	// Crash ends the plugin without another entry in the journal. A child process sends SIGKILL to
-	// itself. A plugin in the test's process cuts its connections and closes its Crashed channel.
-	// The test must still call Close.
+	// Crash ends the plugin without writing another journal entry. A plugin in a child process
+	// sends SIGKILL to itself. A plugin in the test's process cuts its connections and closes its
+	// Crashed channel. The test must still call Close for that plugin.
 	Crash Moment `json:"crash,omitempty"`
 
 	// KillCaller sends SIGKILL to the process at the other end of the socket, and waits until the

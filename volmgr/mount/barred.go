@@ -15,10 +15,10 @@ import (
 const entering = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
 
 // barred reports whether a process may not enter a directory of the agent with mode 0700. The
-// parameter proc is a descriptor of the process's directory in procfs. If the process may not,
-// barred also returns its user. The kernel could answer exactly, but only to a caller that may
-// change its own user, and the agent may not do that. Therefore barred applies the rule of
-// path_resolution(7) itself.
+// parameter proc is a descriptor of the process's directory in procfs. If the process may not
+// enter, barred also returns the user of the process. The kernel could answer exactly, but only to
+// a caller that may change its own user. The agent may not change its user, so barred applies the
+// rule of path_resolution(7) itself.
 func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 	status, err := readAt(proc, "status")
 	if err != nil {
@@ -40,9 +40,9 @@ func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 	return uid, true, nil
 }
 
-// rules reports whether the capabilities of a process apply to files of the user owner.
-// Capabilities in another user namespace apply only to files of users that are mapped into that
-// namespace.
+// rules reports whether the capabilities of a process apply to files that belong to the user with
+// the id owner. Capabilities in another user namespace apply only to files of users that are mapped
+// into that namespace.
 func (h *Host) rules(proc int, owner uint32) (bool, error) {
 	theirs, err := readlinkat(proc, "ns/user")
 	if err != nil {

@@ -10,8 +10,8 @@ type Stop int
 
 // These are the ways in which an agent can end.
 const (
-	// Crashed means that the agent died during its work. This zero value also stands for an unknown
-	// end.
+	// Crashed means that the agent died during its work. Crashed is the zero value, and also stands
+	// for an unknown end.
 	Crashed Stop = iota
 	// Rebooted means that the host was restarted and the agent may have died before. The reboot
 	// ended all calls and all mounts.
@@ -27,12 +27,12 @@ func (s Stop) Boot() bool { return s == Rebooted || s == Shut }
 
 // Loaded returns the record as the agent must use it after a start. It also reports whether that
 // record differs from the stored one. After an unclean stop, every side that is not recorded as
-// settled becomes unknown. The last checkpoints before the stop may not have reached the disk.
+// settled becomes unknown, because the last checkpoints may not have reached the disk.
 //
 // After a crash, a plugin may still be working on the last call. If that call mounts, the agent
-// watches for the mount. If it unmounts, the agent waits before it mounts anything in that place.
-// The storage system may continue a ControllerPublishVolume or ControllerUnpublishVolume even after
-// a reboot.
+// watches for the mount. If that call unmounts, the agent waits before it mounts anything at the
+// same path. The storage system may continue a ControllerPublishVolume or ControllerUnpublishVolume
+// even after a reboot.
 //
 // blocked is set if a forced deregister of the same storage left pending calls. Next makes those
 // calls before any other, so no call was made for the new record.
@@ -59,8 +59,8 @@ func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 		!slices.Equal(n.Watches, was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
 }
 
-// onHost reports whether a watch expects a late mount or unmount on this host. A reboot ends such a
-// watch.
+// onHost reports whether a watch expects a late mount or unmount on this host. The agent drops
+// these watches after a reboot.
 func onHost(w Watch) bool { return !w.Attachment }
 
 // untouched reports whether no side of the record was ever made.
@@ -120,7 +120,7 @@ func doubtful(r Record) Record {
 
 	switch {
 	case n.Staged == Present && n.Mount == nil && !held:
-		n.Staged = Unknown // the agent may have undone it, and no check can show that
+		n.Staged = Unknown // the agent may have unstaged the volume, and no check can show that
 	case n.Uses.Stage && n.Staged != Present && active:
 		n.Staged = uncertain(n.Staged)
 		r = r.watching(Watch{Path: n.StagingPath})
@@ -136,8 +136,8 @@ func doubtful(r Record) Record {
 	return r
 }
 
-// uncertain returns Unknown for an absent side, because the previous agent may have made it after
-// its last commit. It returns all other states unchanged.
+// uncertain returns Unknown for an absent side, because the previous agent may have made that side
+// after its last commit. It returns all other states unchanged.
 func uncertain(s Side) Side {
 	if s == Absent {
 		return Unknown
@@ -146,8 +146,8 @@ func uncertain(s Side) Side {
 }
 
 // maybePublished returns the state of a target that the previous agent may have published. If a
-// watch expects a late mount there, the target counts as failed, so that it is undone first. The
-// late mount may have the options of an earlier claim.
+// watch expects a late mount there, the target counts as failed, so the agent undoes the target
+// first. The late mount may have the options of an earlier claim.
 func (r Record) maybePublished(c Claim) Side {
 	if p := (planner{r: r}); c.Published == Absent && p.watched(c.Target) {
 		return Failed
@@ -155,17 +155,17 @@ func (r Record) maybePublished(c Claim) Side {
 	return uncertain(c.Published)
 }
 
-// guarded adds watches for the undoing calls that may have been in progress when the agent died.
-// These are the calls for:
+// guarded adds watches for calls that may have been undoing a mount when the agent died. Such a
+// call may exist for:
 //
-//   - claims that are no longer wanted
-//   - failed sides, because the agent marks a wanted side as failed before it undoes it
-//   - mounts that appeared late
-//   - pending calls
+//   - a claim that is no longer wanted
+//   - a failed side (the agent marks even a wanted side as failed before it undoes it)
+//   - a mount that appeared late
+//   - a pending call
 //
 // A wanted claim that was being mounted or was in use gets no watch, so the agent mounts it again
-// without a wait. The staging of a volume with a claim in use gets no watch either, because the
-// agent does not unstage under such a claim.
+// without waiting. The staging of a volume that has a claim in use gets no watch either. The agent
+// does not unstage a volume while a claim uses it.
 func guarded(r Record) Record {
 	for _, w := range slices.Clone(r.Node.Watches) {
 		if p := (planner{r: r}); !w.Undo && !w.Attachment && !p.explained(w) {

@@ -274,7 +274,7 @@ func (v Volume) Differences(request Volume) []string {
 		d = append(d, v.MutableChange(wanted))
 	}
 
-	// A plugin that creates a volume may return another context than the request had.
+	// A plugin that creates a volume may return a context that differs from the requested one.
 	asIs := v.Created || len(request.Context) == 0 || maps.Equal(v.Context, request.Context)
 	d.unless(asIs, "context", v.Context, request.Context)
 
@@ -327,8 +327,8 @@ func (v Volume) CheckMutable() error {
 	return nil
 }
 
-// Mutations returns the requested mutable parameters that the plugin has not confirmed yet. It
-// leaves out all other parameters of the volume, because CSI has no call to remove one.
+// Mutations returns the requested mutable parameters that the plugin has not confirmed yet. All
+// other parameters of the volume stay as they are, because CSI has no call to remove one.
 func (v Volume) Mutations(asked map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, value := range asked {
@@ -341,7 +341,8 @@ func (v Volume) Mutations(asked map[string]string) map[string]string {
 	return out
 }
 
-// Mutated returns the volume after the plugin has confirmed these mutable parameters.
+// Mutated returns the volume with the mutable parameters in now, which the plugin has confirmed. It
+// also removes these parameters from the unfinished modify.
 func (v Volume) Mutated(now map[string]string) Volume {
 	v.Mutable, v.Modifying = merged(v.Mutable, now), maps.Clone(v.Modifying)
 	maps.DeleteFunc(v.Modifying, func(name, _ string) bool { _, settled := now[name]; return settled })
@@ -351,7 +352,7 @@ func (v Volume) Mutated(now map[string]string) Volume {
 	return v
 }
 
-// Mutating returns the volume with the intent to change these mutable parameters.
+// Mutating returns the volume with the intent to change the mutable parameters in now.
 func (v Volume) Mutating(now map[string]string) Volume {
 	v.Modifying = merged(v.Modifying, now)
 	return v

@@ -41,10 +41,10 @@ const (
 	OwnerPID  = "pid"
 	OwnerUnit = "unit"
 	// OwnerMount means that the mount at Claim.At is the owner. Until that mount exists, the owner
-	// is the process that asked for it.
+	// is the process that asked for the mount.
 	OwnerMount = "mount"
-	// OwnerRuntime means that a container runtime is the owner. It never ends. The agent detaches
-	// the claim when no container uses the volume any more.
+	// OwnerRuntime means that a container runtime is the owner. This owner never ends. The agent
+	// detaches the claim when no container uses the volume any more.
 	OwnerRuntime = "runtime"
 )
 
@@ -77,7 +77,7 @@ func (o Owner) Mortal() bool {
 // Life says whether an owner is alive, as far as the agent knows.
 type Life string
 
-// These are the values of Life. An owner counts as gone only if that is certain.
+// These are the values of Life. An owner counts as gone only if its end is certain.
 const (
 	LifeUnknown Life = "unknown"
 	LifeRunning Life = "running"
@@ -87,10 +87,10 @@ const (
 // OwnerView is the state of an owner at one moment. The agent never stores it.
 type OwnerView struct {
 	Life Life
-	// PID is the owner if that is a process, or the main process of a unit. It is 0 if there is
-	// none.
+	// PID is the pid of the owner if the owner is a process, or of a unit's main process. It is 0
+	// if there is no process.
 	PID     int
-	Command string // of that process; empty if unknown
+	Command string // the command of the process; empty if unknown
 	// References is the number of containers of the runtime that use the volume.
 	References int
 }
@@ -125,7 +125,8 @@ func Containers(n int) string {
 // Owners reports which owners are alive. It answers from memory. For a mount, it asks the kernel,
 // in a way that does not wait for storage.
 type Owners interface {
-	// Gone reports whether an owner has certainly ended. The owner is the keeper of a claim.
+	// Gone reports whether an owner has certainly ended. The caller passes the keeper of a claim
+	// (see Claim.Keeper).
 	Gone(o Owner) bool
 	// View returns the current state of an owner, for messages to people.
 	View(o Owner) OwnerView

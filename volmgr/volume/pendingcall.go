@@ -23,8 +23,9 @@ func DetachWithout(r Record, alloc string, how Without) (Record, error) {
 	return r, err
 }
 
-// PendingCalls describes each call that the plugin must still receive. These are the pending calls,
-// and the ControllerUnpublishVolume of a volume that is still connected after its last claim.
+// PendingCalls describes each call that the plugin must still receive. The list contains the
+// recorded pending calls. If the volume is still connected after its last claim, the list also
+// contains a ControllerUnpublishVolume.
 func (r Record) PendingCalls() []string {
 	var words []string
 	for _, d := range r.Node.PendingCalls {
@@ -42,7 +43,7 @@ func (r Record) PendingCalls() []string {
 	return words
 }
 
-// pendingKinds returns the names of these calls, each once.
+// pendingKinds returns the names of the pending calls, each once.
 func (r Record) pendingKinds() string {
 	var kinds []string
 	for _, d := range r.PendingCalls() {
@@ -69,8 +70,8 @@ func (r Record) Left() []string {
 	return left
 }
 
-// withPendingCall returns the record with another pending call. made is the mount that the agent
-// undid, or nil.
+// withPendingCall returns the record with d added to its pending calls. made is the mount that the
+// plugin had made and that the host has since unmounted. It is nil if no mount was recorded.
 func (r Record) withPendingCall(d PendingCall, made *MountIdentity) Record {
 	if made != nil {
 		d.Mount = *made
@@ -132,9 +133,9 @@ func (p *planner) makePendingCalls() bool {
 // leaving reports whether the last claim is being detached without the plugin.
 func (p *planner) leaving() bool { return len(p.claims) == 1 && p.claims[0].Without != WithPlugin }
 
-// unpublishForPending chooses a step that undoes a target which a crash left in doubt. Such a
-// target blocks a pending unstage. If another reason blocks the pending calls, the planner has
-// noted it already.
+// unpublishForPending chooses a step that undoes a target which a crash left in doubt. A target in
+// doubt blocks a pending unstage. If another reason blocks the pending calls, the planner has
+// already noted that reason.
 func (p *planner) unpublishForPending() bool {
 	if !slices.ContainsFunc(p.r.Node.PendingCalls, func(d PendingCall) bool { return d.Kind == call.NodeUnstage }) {
 		return false
@@ -143,8 +144,8 @@ func (p *planner) unpublishForPending() bool {
 }
 
 // tryUnstage chooses an unstage, unless a target is still published. A target with a pending
-// NodeUnpublishVolume also blocks a call to the plugin, because the plugin still considers it
-// published.
+// NodeUnpublishVolume also blocks an unstage by the plugin, because the plugin still considers the
+// target published.
 func (p *planner) tryUnstage(a Action) bool {
 	owed := func(d PendingCall) bool { return d.Kind == call.NodeUnpublish }
 	if p.anyMounted() || a.RPC() && slices.ContainsFunc(p.r.Node.PendingCalls, owed) {
@@ -183,7 +184,7 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 type PendingCallState struct {
 	// How says when the agent will make the calls, and how the last try ended.
 	How string
-	// Failed is set after a failed try. GiveUp is then the command that discards the calls.
+	// Failed is set after a failed try. GiveUp is the command that discards the calls.
 	Failed bool
 	GiveUp remedy.Remedy
 }
@@ -212,7 +213,7 @@ func (r Record) PendingCallState(at *Attempt, p plugin.View) PendingCallState {
 }
 
 // Lack says why the agent cannot send a call that the volume may need. It returns "" if the agent
-// can send all of them.
+// can send every such call.
 func (r Record) Lack(v plugin.View) string {
 	switch {
 	case !v.ReadyFor(call.NodePublish):

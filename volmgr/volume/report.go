@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// These are the services of a plugin that can report findings.
+// These are the names of the plugin services that can report findings.
 const (
 	ByNode       = "node"
 	ByController = "controller"
@@ -16,16 +16,16 @@ const (
 
 // Report holds a plugin's answers about the state of a volume. The agent keeps it only in memory.
 type Report struct {
-	Stats   *call.Stats // nil if there was no answer
+	Stats   *call.Stats // nil if the plugin did not answer
 	StatsAt time.Time
 
 	// Node and Controller are the checkups by the two services. Each is nil if the agent did not
-	// ask the service, or the service gave no answer.
+	// ask the service, or if the service did not answer.
 	Node       *Checkup
 	Controller *Checkup
 
-	// Storage is the volume as the controller reports it. It is nil if the agent did not ask for
-	// it.
+	// Storage describes the volume as the controller reports it. It is nil if the agent did not ask
+	// the controller.
 	Storage *call.StorageVolume
 
 	// Silent lists the calls without a useful answer, each with the reason.
@@ -78,12 +78,12 @@ func (c *Checkup) Same(o *Checkup) bool {
 
 // PluginHealth is a plugin's report about its storage and its volumes.
 type PluginHealth struct {
-	// Storage lists the problems that the node service found in its connection to the storage. It
-	// is valid if Asked contains NodeGetStorageHealth.
+	// Storage lists the problems that the node service found in its connection to the storage. The
+	// list is valid only if Asked contains NodeGetStorageHealth.
 	Storage []call.Condition
 
-	// Volumes lists the volumes in which the controller found problems. It is valid if Asked
-	// contains ControllerListVolumeHealth. More is set if the list is incomplete.
+	// Volumes lists the volumes in which the controller found problems. The list is valid only if
+	// Asked contains ControllerListVolumeHealth. More is set if the list is incomplete.
 	Volumes []call.Health
 	More    bool
 
@@ -107,7 +107,8 @@ const (
 const codeDataLoss = "DataLoss"
 
 // DataSafe reports whether the data of a volume is safe. The result is "no" if the plugin reports a
-// loss in its health or in its answer to the last step. The result is "unknown" in these cases:
+// loss of data in its health or in its answer to the last step. The result is "unknown" in these
+// cases:
 //
 //   - A mount is dead, hangs, or differs from the recorded one.
 //   - A mount was unmounted lazily.
@@ -132,8 +133,7 @@ func DataSafe(r Record, o Observed, at *Attempt, last Report) Safety {
 	}
 }
 
-// mountsSound reports whether every mount of the record is in a state in which no written data is
-// at risk.
+// mountsSound reports whether no mount of the record puts written data at risk.
 func (r Record) mountsSound(o Observed) bool {
 	sound := func(made *MountIdentity, s Sight) bool {
 		switch s.Seen {

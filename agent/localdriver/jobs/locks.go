@@ -14,7 +14,8 @@ type Locks struct {
 	readers readers
 }
 
-// Try locks an id, regardless of copies. If another call holds it, ok is false.
+// Try locks an id, even while its data is being copied. If another call holds the lock, ok is
+// false.
 func (l *Locks) Try(id string) (unlock func(), ok bool) { return l.busy.Try(id) }
 
 // LockToRelease locks a volume or snapshot for a call that may run while the data is being copied,
@@ -40,19 +41,19 @@ func (l *Locks) Lock(id string) (func(), error) {
 	return unlock, nil
 }
 
-// BeginCopy registers a copy of an id. The caller must call the returned function when the copy
-// ends.
+// BeginCopy registers a copy of the data of an id. The caller must call the returned function when
+// the copy ends.
 func (l *Locks) BeginCopy(id string, p *Progress) (end func()) { return l.readers.begin(id, p) }
 
 // readers holds the volumes and snapshots whose data is being copied, which can take a long time.
-// Until the copy ends they may be unmounted, but no new writer may start, and they may not be
-// deleted.
+// Until the copy ends, the driver may unmount them. It must not start a new writer or delete them.
 type readers struct {
 	mu sync.Mutex
 	by map[string][]*Progress
 }
 
-// begin registers a copy of an id. The caller must call the returned function when the copy ends.
+// begin registers a copy of the data of an id. The caller must call the returned function when the
+// copy ends.
 func (r *readers) begin(id string, p *Progress) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,7 +79,7 @@ func (r *readers) begin(id string, p *Progress) (end func()) {
 	})
 }
 
-// check returns ABORTED while an id is being copied.
+// check returns ABORTED while the data of an id is being copied.
 func (r *readers) check(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

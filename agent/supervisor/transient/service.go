@@ -1,7 +1,7 @@
-// Package transient runs processes as transient services of systemd, beside the agent's service. A
-// stop, kill or upgrade of the agent's service therefore does not affect them. The caller chooses
-// the name of a service. An agent can therefore find a service before it knows the pid, and no
-// other program can have made a service with this name.
+// Package transient runs processes as transient services of systemd, beside the agent's service.
+// Stopping, killing or upgrading the agent's service therefore does not affect these processes. The
+// caller chooses the name of a service. An agent can therefore find a service before it knows the
+// pid, and no other program can have made a service with this name.
 package transient
 
 import (
@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	// pluginSlice contains the services. During a shutdown, systemd stops this slice last. systemd
-	// would stop a slice that was made at run time, and its services, among the first units,
-	// regardless of its properties.
+	// pluginSlice is the slice that contains the services. During a shutdown, systemd stops this
+	// slice last. If a slice was made at run time, systemd would stop the slice and its services
+	// among the first units, regardless of its properties.
 	pluginSlice = "system.slice"
-	// serviceWithin limits how long the start of a service may take. The start only starts a
-	// process.
+	// serviceWithin limits how long the start of a service may take. The limit is ample, because
+	// the start only starts a process.
 	serviceWithin = 15 * time.Second
 )
 
@@ -37,7 +37,8 @@ const (
 // cannot execute (systemd.exec(5)).
 const ownStatus = 200
 
-// ErrNoService means that certainly no service exists. Only then is a fork no second start.
+// ErrNoService means that the service certainly does not exist. Only after this error can the
+// caller fork the process without the risk of starting it twice.
 var ErrNoService = errors.New("systemd does not run it as a service")
 
 // Services starts services and monitors them.
@@ -56,8 +57,9 @@ func New(bus *systemd.Bus, argv []string, log hclog.Logger) *Services {
 // Enabled reports whether processes run as services.
 func (s *Services) Enabled() bool { return len(s.argv) > 0 }
 
-// Start starts a command as a service, and returns its pid. The error wraps ErrNoService if
-// certainly no service exists. After any other error a service may exist, and Find finds it.
+// Start starts a command as a service, and returns its pid. If the error wraps ErrNoService, the
+// service certainly does not exist. After any other error, the service may exist, and Find can find
+// it.
 func (s *Services) Start(ctx context.Context, name, description string, cmd *exec.Cmd) (pid int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, serviceWithin)
 	defer cancel()
@@ -119,7 +121,8 @@ func noService(result string, s systemd.Service) error {
 	return fmt.Errorf("%w: systemd cannot start it: %s, %s", ErrNoService, result, Ending(s))
 }
 
-// reach connects to systemd. If that fails, systemd got no request, so no service exists.
+// reach connects to systemd. If the connection fails, systemd has received no request, so no
+// service exists.
 func (s *Services) reach(ctx context.Context) error {
 	if _, err := s.bus.Connect(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoService, err)
@@ -158,8 +161,8 @@ func InService(pid int, name string) bool {
 	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return path.Base(g.Path) == name })
 }
 
-// Find returns the pid of a service whose start an earlier agent did not finish, or 0 if there is
-// no such service. If the service has no process yet, Find waits for one.
+// Find returns the pid of a service whose start an earlier agent did not finish. It returns 0 if
+// the service does not exist. If the service has no process yet, Find waits for one.
 func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
 	if s.bus == nil || !s.Enabled() {
 		return 0, nil
