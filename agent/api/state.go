@@ -31,7 +31,7 @@ const (
 
 // Restored is the result for one object of a backup.
 type Restored struct {
-	Kind    string `json:"kind"` // volume, plugin, snapshot, debt, or docker and podman for their names
+	Kind    string `json:"kind"` // volume, plugin, snapshot, leftover, or docker and podman for their names
 	ID      string `json:"id"`
 	Outcome string `json:"outcome"`
 
