@@ -41,7 +41,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 		return volume.Record{}, volume.Claim{}, err
 	}
 
-	r, c, err := s.find(req.Volume, req.Alloc)
+	r, c, err := s.admitted(req)
 	if err != nil {
 		return r, c, err
 	}
@@ -171,7 +171,7 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 		case err != nil:
 			return r, c, err
 		case !c.Wanted || c.Seq != seq:
-			return r, c, volume.Errorf(volume.ErrRefused, "the claim of %q on volume %q was detached meanwhile", req.Alloc, req.Volume)
+			return r, c, detached(req)
 		case c.State == volume.Mounted && (pending || s.Queue.InPlace(ctx, r, req.Alloc)):
 			return r, c, nil // if the claim was mounted during this wait, its mounts are new
 		case c.State == volume.Mounted && !woken:

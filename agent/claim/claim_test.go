@@ -3,6 +3,7 @@ package claim_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -284,6 +285,12 @@ func TestWithdrawn(t *testing.T) {
 		{"released by somebody else", t.Context(), func(w *world) {
 			w.change(func() { w.r, _ = volume.Detach(w.r, "web") })
 		}, volume.ErrRefused, []string{"was detached meanwhile"}, "-web"},
+		{"detached and deleted by another caller", t.Context(), func(w *world) {
+			w.change(func() {
+				w.r.Claims = maps.Clone(w.r.Claims)
+				delete(w.r.Claims, "web")
+			})
+		}, volume.ErrRefused, []string{"was detached meanwhile"}, ""},
 		{"deregistered", t.Context(), func(w *world) { w.change(func() { w.there = false }) }, volume.ErrNotFound, []string{`no volume "data"`}, "web"},
 	} {
 		w := newWorld()

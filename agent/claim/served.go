@@ -2,10 +2,29 @@ package claim
 
 import "github.com/volagent/volagent/volmgr/volume"
 
+// admitted returns the claim of an admitted request. Another caller may detach the claim at any
+// time, so it may be gone already.
+func (s *Service) admitted(req request) (volume.Record, volume.Claim, error) {
+	r, ok := s.Store.Volume(req.Volume)
+	if !ok {
+		return r, volume.Claim{}, unknown(req.Volume)
+	}
+
+	c, ok := r.Claims[req.Alloc]
+	if !ok {
+		return r, c, detached(req)
+	}
+	return r, c, nil
+}
+
+func detached(req request) error {
+	return volume.Errorf(volume.ErrRefused, "the claim of %q on volume %q was detached meanwhile", req.Alloc, req.Volume)
+}
+
 // next returns the current claim, and a channel that is closed when its volume changes again.
 func (s *Service) next(req request) (<-chan struct{}, volume.Record, volume.Claim, error) {
 	changed := s.Queue.Changed(req.Volume)
-	r, c, err := s.find(req.Volume, req.Alloc)
+	r, c, err := s.admitted(req)
 	return changed, r, c, err
 }
 
