@@ -2,6 +2,7 @@ package cli
 
 import (
 	"github.com/spf13/cobra"
+
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/node"
 	"github.com/volagent/volagent/cli/volume"

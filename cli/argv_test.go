@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/mount"
 )

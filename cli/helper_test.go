@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/cli/mount"
-	"golang.org/x/sys/unix"
 )
 
 // helperRun is like mountRun, but runs the program under the name mount.csi.

@@ -16,11 +16,12 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/term"
+
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/mount"
 	"github.com/volagent/volagent/cli/node"
 	"github.com/volagent/volagent/cli/output"
-	"golang.org/x/term"
 )
 
 // Env holds everything that a run takes from its process and its host. Tests replace it.

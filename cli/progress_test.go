@@ -13,10 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
-	"golang.org/x/sys/unix"
 )
 
 // screen collects the output to a terminal.

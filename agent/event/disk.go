@@ -12,9 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/volume"
-
 	"github.com/volagent/volagent/volmgr/untrusted"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // keepDays, maxTotal and parts limit the age, the number and the size of the files.

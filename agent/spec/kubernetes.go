@@ -5,8 +5,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/volagent/volagent/agent/api"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/volagent/volagent/agent/api"
 )
 
 // kubernetes decodes a Kubernetes object: a PersistentVolume, or a list of PersistentVolumes as

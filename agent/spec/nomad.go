@@ -5,8 +5,9 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/volagent/volagent/agent/api"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/volagent/volagent/agent/api"
 )
 
 // redacted is the text with which Nomad replaces hidden values in its output.

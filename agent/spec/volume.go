@@ -4,8 +4,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/volagent/volagent/agent/api"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/volagent/volagent/agent/api"
 )
 
 // The modes of a volume whose file specifies no modes.

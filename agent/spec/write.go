@@ -11,8 +11,9 @@ import (
 	"unicode"
 	"unicode/utf16"
 
-	"github.com/volagent/volagent/agent/api"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/volagent/volagent/agent/api"
 )
 
 // Write writes volumes as a file that [Parse] can read. An HCL file contains one volume, and files

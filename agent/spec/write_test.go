@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"pgregory.net/rapid"
+
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/spec"
-	"pgregory.net/rapid"
 )
 
 // TestWriteReadsBack checks that Parse reads written volumes without a change, in all formats.

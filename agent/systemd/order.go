@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/godbus/dbus/v5"
+
 	"github.com/volagent/volagent/volmgr/proc"
 )
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cli/output"
 )

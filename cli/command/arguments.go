@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/output"
 	"github.com/volagent/volagent/volmgr/suggest"

@@ -9,8 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/volagent/volagent/agent/fstab"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/fstab"
 )
 
 // Host contains the functions of the host that mount and umount call themselves. Tests replace

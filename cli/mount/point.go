@@ -8,9 +8,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/suggest"
-	"golang.org/x/sys/unix"
 )
 
 // point is the directory at which a volume will be mounted, or the file for a block device.

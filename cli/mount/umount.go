@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
 	"github.com/volagent/volagent/volmgr/suggest"
-	"golang.org/x/sys/unix"
 )
 
 // whoseWithin limits the request that finds the claim of a mount. The unmount also works without

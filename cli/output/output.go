@@ -15,8 +15,9 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/volagent/volagent/agent/api"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/volagent/volagent/agent/api"
 )
 
 // The output formats.

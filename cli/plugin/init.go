@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/cli/command"

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"

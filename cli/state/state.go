@@ -12,12 +12,13 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
 	"github.com/volagent/volagent/volmgr/suggest"
-	"golang.org/x/sys/unix"
 )
 
 // New returns the group volctl state.

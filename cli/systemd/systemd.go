@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/mount"

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/volmgr/suggest"
 )

@@ -4,6 +4,7 @@ package volume
 
 import (
 	"github.com/spf13/cobra"
+
 	"github.com/volagent/volagent/cli/command"
 )
 

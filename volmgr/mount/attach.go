@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Like holds the options that a bind mount must get.

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // attachAt opens a place at dst and bind-mounts src on it.

@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // spent returns the processor time that this process has used so far, in user mode and in the

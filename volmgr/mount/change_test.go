@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 func TestUnmount(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/proc"
-
 	"github.com/volagent/volagent/volmgr/volume"
 )
 

@@ -3,10 +3,10 @@ package mount
 import (
 	"errors"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Gone reports whether a mount that was once at the path at is no longer mounted anywhere in this

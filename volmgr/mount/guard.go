@@ -7,10 +7,10 @@ import (
 	"io"
 	"path/filepath"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Guard is the state of the immutable flag (ioctl_iflags(2)) of an empty directory on which volumes

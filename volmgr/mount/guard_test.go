@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // TestSetGuardLate creates a file in a directory while SetGuard sets the flag. Either the file

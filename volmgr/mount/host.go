@@ -16,8 +16,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/proc"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // DefaultBound is the time limit of a call unless an Option changes it.

@@ -7,8 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // outstanding returns the number of calls that have not returned.

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // hosts returns a Host for this kernel, one for a kernel without statmount, and one for a kernel

@@ -7,8 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/filetree"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/filetree"
 )
 
 // Ownership is the owner and the mode that files must have. A nil field leaves the attribute

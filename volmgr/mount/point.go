@@ -10,10 +10,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // errVanished reports that the mount changed or disappeared while the agent inspected it.

@@ -8,10 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
 	"golang.org/x/sys/unix"
 
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // InTree reports whether the source of a mount lies in the directory dir: in the same file system,

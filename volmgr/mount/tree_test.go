@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
-	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/proc"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 func TestInTree(t *testing.T) {
