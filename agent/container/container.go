@@ -89,15 +89,6 @@ func (c Container) Exit() string {
 	return words
 }
 
-// HasImage reports whether this host has an image.
-func (r Runtime) HasImage(ctx context.Context, image string) (bool, error) {
-	_, err := r.run(ctx, command{args: []string{"image", "inspect", "--format", "{{.Id}}", image}, limit: quick})
-	if errors.Is(err, ErrNoImage) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // PullCommand returns the command with which an operator pulls an image.
 func (r Runtime) PullCommand(image string) string { return r.name + " pull " + image }
 

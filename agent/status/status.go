@@ -3,9 +3,9 @@
 //
 //	status.go    the node as a whole
 //	problems.go  its problems, each with the command that helps
-//	strays.go    what is mounted without a record
+//	strays.go    mounts that no record explains
 //	metrics.go   the same facts as numbers
-//	service.go   the type Service, and what it needs
+//	service.go   Service and its dependencies
 package status
 
 import (

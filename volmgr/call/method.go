@@ -53,44 +53,36 @@ const (
 	Controller Service = "controller"
 )
 
-// properties holds the facts about a method on which decisions depend.
-type properties struct {
-	service Service
+// methods lists the service of each method.
+var methods = map[Method]Service{
+	ControllerPublish:    Controller,
+	ControllerUnpublish:  Controller,
+	ControllerExpand:     Controller,
+	ControllerModify:     Controller,
+	CreateVolume:         Controller,
+	DeleteVolume:         Controller,
+	CreateSnapshot:       Controller,
+	DeleteSnapshot:       Controller,
+	CreateGroupSnapshot:  Controller,
+	DeleteGroupSnapshot:  Controller,
+	ControllerGetVolume:  Controller,
+	ListVolumes:          Controller,
+	GetCapacity:          Controller,
+	ValidateCapabilities: Controller,
+	ListSnapshots:        Controller,
+	GetSnapshot:          Controller,
+	GetGroupSnapshot:     Controller,
+	ControllerHealth:     Controller,
+	ListHealth:           Controller,
 
-	// late is set if the call changes storage or mounts. Such a call may still take effect after
-	// its deadline.
-	late bool
-}
-
-var methods = map[Method]properties{
-	ControllerPublish:    {Controller, true},
-	ControllerUnpublish:  {Controller, true},
-	ControllerExpand:     {Controller, true},
-	ControllerModify:     {Controller, true},
-	CreateVolume:         {Controller, true},
-	DeleteVolume:         {Controller, true},
-	CreateSnapshot:       {Controller, true},
-	DeleteSnapshot:       {Controller, true},
-	CreateGroupSnapshot:  {Controller, true},
-	DeleteGroupSnapshot:  {Controller, true},
-	ControllerGetVolume:  {Controller, false},
-	ListVolumes:          {Controller, false},
-	GetCapacity:          {Controller, false},
-	ValidateCapabilities: {Controller, false},
-	ListSnapshots:        {Controller, false},
-	GetSnapshot:          {Controller, false},
-	GetGroupSnapshot:     {Controller, false},
-	ControllerHealth:     {Controller, false},
-	ListHealth:           {Controller, false},
-
-	NodeStage:         {Node, true},
-	NodeUnstage:       {Node, true},
-	NodePublish:       {Node, true},
-	NodeUnpublish:     {Node, true},
-	NodeExpand:        {Node, true},
-	NodeStats:         {Node, false},
-	NodeHealth:        {Node, false},
-	NodeStorageHealth: {Node, false},
+	NodeStage:         Node,
+	NodeUnstage:       Node,
+	NodePublish:       Node,
+	NodeUnpublish:     Node,
+	NodeExpand:        Node,
+	NodeStats:         Node,
+	NodeHealth:        Node,
+	NodeStorageHealth: Node,
 }
 
 // Methods returns all methods, in alphabetical order.
@@ -98,11 +90,8 @@ func Methods() []Method { return slices.Sorted(maps.Keys(methods)) }
 
 // Service returns the service that answers the method. For an unknown method, it returns Node.
 func (k Method) Service() Service {
-	if p, ok := methods[k]; ok {
-		return p.service
+	if s, ok := methods[k]; ok {
+		return s
 	}
 	return Node
 }
-
-// MayFinishLate reports whether the call may still take effect after its deadline.
-func (k Method) MayFinishLate() bool { return methods[k].late }

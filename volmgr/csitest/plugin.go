@@ -161,7 +161,7 @@ func (p *Plugin) enter() bool {
 func (p *Plugin) Crashed() <-chan struct{} { return p.crashed }
 
 // cutOff simulates a crash of a plugin in this process. Connections break, the socket file stays,
-// and the journal gets no more entries.
+// and the journal gets no further entries.
 func (p *Plugin) cutOff() {
 	if !p.halt(errCrashed) {
 		return

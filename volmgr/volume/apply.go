@@ -290,7 +290,7 @@ func applyDoubt(r Record, a Action) Record {
 	return r.with(c)
 }
 
-// applyFree deletes a claim that needs no more steps. The last claim stays until the volume is off
+// applyFree deletes a claim whose steps are all undone. The last claim stays until the volume is off
 // this host. If that claim was detached without the plugin, the volume may stay connected.
 func applyFree(r Record, a Action) Record {
 	c, ok := r.Claims[a.Alloc]
