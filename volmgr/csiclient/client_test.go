@@ -5,6 +5,7 @@ import (
 	"path"
 	"reflect"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -342,13 +343,14 @@ func TestMaxInFlight(t *testing.T) {
 	f := newFake(t)
 	var running, most atomic.Int32
 	full, hold := make(chan struct{}), make(chan struct{})
+	var once sync.Once // the second calls reach the limit too
 	f.on(func(_ context.Context, m string, _ any) (any, error) {
 		if m == "NodeUnstageVolume" {
 			n := running.Add(1)
 			for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
 			}
 			if n == limit {
-				close(full)
+				once.Do(func() { close(full) })
 			}
 			<-hold
 			running.Add(-1)
