@@ -80,3 +80,9 @@ type VolumeHealth struct {
 	Volume     string    `json:"volume,omitempty"` // the id under which the volume is registered here, or empty
 	Health     []Finding `json:"health"`
 }
+
+// Capability is one combination of modes in which a volume may be claimed.
+type Capability struct {
+	AccessMode     string `json:"access_mode" yaml:"access_mode"`
+	AttachmentMode string `json:"attachment_mode" yaml:"attachment_mode"`
+}

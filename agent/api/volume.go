@@ -35,12 +35,6 @@ type VolumeSpec struct {
 	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // "retain" (default) or "delete"
 }
 
-// Capability is one combination of modes in which a volume may be claimed.
-type Capability struct {
-	AccessMode     string `json:"access_mode" yaml:"access_mode"`
-	AttachmentMode string `json:"attachment_mode" yaml:"attachment_mode"`
-}
-
 // MountOptions are passed to the plugin for volumes with a file system.
 type MountOptions struct {
 	FSType     string   `json:"fs_type,omitempty" yaml:"fs_type,omitempty"`

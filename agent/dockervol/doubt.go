@@ -5,27 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// Doubt describes the references of one claim that no container explains.
-type Doubt struct {
-	Runtime  string
-	Name     string // the runtime's name of the volume
-	VolumeID string
-	Alloc    string
-	Since    time.Time // when a pass of this agent first found the doubt
-	Leaked   int       // number of references that no container explains
-	Of       int       // number of references of the claim
-
-	// Kept is the reason why the claim stays. If it is empty, one of the next passes detaches the
-	// claim.
-	Kept string
-}
 
 func newDoubt(v volume.RuntimeVolume, alloc string) Doubt {
 	d := Doubt{Runtime: v.Runtime, Name: v.Name, VolumeID: v.VolumeID, Alloc: alloc}
@@ -85,12 +68,6 @@ func (s *Service) Doubts() []Doubt {
 	all := slices.Clone(s.doubts)
 	slices.SortFunc(all, func(a, b Doubt) int { return cmp.Compare(a.key(), b.key()) })
 	return all
-}
-
-// reasons stores the last logged message about each volume.
-type reasons struct {
-	mu sync.Mutex
-	by map[string]string
 }
 
 // replace stores the message, and reports whether it differs from the last one.

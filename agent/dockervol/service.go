@@ -277,3 +277,32 @@ func (l *locks) hold(ctx context.Context, key string) (release func(), err error
 		return nil, ctx.Err()
 	}
 }
+
+// touch is the time when this agent last heard of a reference. It is not stored on disk. References
+// that are older than this agent therefore count as new, and a change of the clock has no effect on
+// them.
+type touch struct {
+	turn uint64 // number of the last Mount call for the reference; 0 means none
+	at   time.Time
+}
+
+// Doubt describes the references of one claim that no container explains.
+type Doubt struct {
+	Runtime  string
+	Name     string // the runtime's name of the volume
+	VolumeID string
+	Alloc    string
+	Since    time.Time // when a pass of this agent first found the doubt
+	Leaked   int       // number of references that no container explains
+	Of       int       // number of references of the claim
+
+	// Kept is the reason why the claim stays. If it is empty, one of the next passes detaches the
+	// claim.
+	Kept string
+}
+
+// reasons stores the last logged message about each volume.
+type reasons struct {
+	mu sync.Mutex
+	by map[string]string
+}

@@ -2,18 +2,9 @@ package dockervol
 
 import (
 	"slices"
-	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// touch is the time when this agent last heard of a reference. It is not stored on disk. References
-// that are older than this agent therefore count as new, and a change of the clock has no effect on
-// them.
-type touch struct {
-	turn uint64 // number of the last Mount call for the reference; 0 means none
-	at   time.Time
-}
 
 // mounts records that a Mount for a reference begins, and returns the number of the call. The
 // caller holds the lock of the name.

@@ -315,3 +315,63 @@ func IsAnswer(err error) bool {
 	var e dbus.Error
 	return errors.As(err, &e) && !strings.HasPrefix(e.Name, busIface+".Error.NoReply") && !strings.HasPrefix(e.Name, busIface+".Error.Timeout")
 }
+
+// errLost is the error of a caller that waits for a job when the connection is lost.
+var errLost = errors.New("the connection to the system bus was lost")
+
+// jobs tracks the jobs whose results callers need.
+type jobs struct {
+	asking int                             // the number of requests for a job that systemd has not answered yet
+	early  map[dbus.ObjectPath]string      // results that arrived before the answer that names the job
+	waits  map[dbus.ObjectPath]chan string // one channel for each caller; closed if the connection is lost
+}
+
+// ended passes the result of a job to the caller that waits for it. If the caller does not know its
+// job yet, ended stores the result.
+func (j *jobs) ended(job dbus.ObjectPath, result string) {
+	if ch, ok := j.waits[job]; ok {
+		ch <- result
+		delete(j.waits, job)
+	} else if j.asking > 0 {
+		j.early[job] = result
+	}
+}
+
+// lost ends all waits when the connection is lost.
+func (j *jobs) lost() {
+	for job, ch := range j.waits {
+		close(ch)
+		delete(j.waits, job)
+	}
+}
+
+// Watch reports changes of units.
+type Watch struct {
+	// C receives one message after one or more changes. Take then returns the changed units.
+	C    chan struct{}
+	b    *Bus
+	name string // empty: all units
+
+	// Bus.mu guards the fields below.
+	names map[string]bool
+	all   bool
+}
+
+// tell informs the watches of one unit, or all watches if name is empty. The caller must hold b.mu.
+func (b *Bus) tell(name string) {
+	for w := range b.watches {
+		if name != "" && w.name != "" && w.name != name {
+			continue
+		}
+		if name == "" {
+			w.all = true
+		} else {
+			w.names[name] = true
+		}
+
+		select {
+		case w.C <- struct{}{}:
+		default:
+		}
+	}
+}

@@ -2,7 +2,6 @@ package systemd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 
@@ -12,35 +11,6 @@ import (
 // JobDone is the result of a job that succeeded. The other results are failed, canceled, timeout,
 // dependency and skipped (org.freedesktop.systemd1(5)).
 const JobDone = "done"
-
-// errLost is the error of a caller that waits for a job when the connection is lost.
-var errLost = errors.New("the connection to the system bus was lost")
-
-// jobs tracks the jobs whose results callers need.
-type jobs struct {
-	asking int                             // the number of requests for a job that systemd has not answered yet
-	early  map[dbus.ObjectPath]string      // results that arrived before the answer that names the job
-	waits  map[dbus.ObjectPath]chan string // one channel for each caller; closed if the connection is lost
-}
-
-// ended passes the result of a job to the caller that waits for it. If the caller does not know its
-// job yet, ended stores the result.
-func (j *jobs) ended(job dbus.ObjectPath, result string) {
-	if ch, ok := j.waits[job]; ok {
-		ch <- result
-		delete(j.waits, job)
-	} else if j.asking > 0 {
-		j.early[job] = result
-	}
-}
-
-// lost ends all waits when the connection is lost.
-func (j *jobs) lost() {
-	for job, ch := range j.waits {
-		close(ch)
-		delete(j.waits, job)
-	}
-}
 
 // Start starts a unit and waits for the result of the job.
 func (b *Bus) Start(ctx context.Context, name string) (result string, err error) {

@@ -5,18 +5,6 @@ import (
 	"slices"
 )
 
-// Watch reports changes of units.
-type Watch struct {
-	// C receives one message after one or more changes. Take then returns the changed units.
-	C    chan struct{}
-	b    *Bus
-	name string // empty: all units
-
-	// Bus.mu guards the fields below.
-	names map[string]bool
-	all   bool
-}
-
 // Watch returns a Watch that reports changes of one unit, or of all units if name is empty. It
 // reports changes from now on, while the Bus is connected. If the Bus loses the connection or
 // systemd is re-executed, the Watch reports a change of all units.
@@ -46,23 +34,4 @@ func (w *Watch) Take() (names []string, all bool) {
 	clear(w.names)
 	w.all = false
 	return names, all
-}
-
-// tell informs the watches of one unit, or all watches if name is empty. The caller must hold b.mu.
-func (b *Bus) tell(name string) {
-	for w := range b.watches {
-		if name != "" && w.name != "" && w.name != name {
-			continue
-		}
-		if name == "" {
-			w.all = true
-		} else {
-			w.names[name] = true
-		}
-
-		select {
-		case w.C <- struct{}{}:
-		default:
-		}
-	}
 }

@@ -62,21 +62,6 @@ func buildDate(epoch string) (string, error) {
 	return at.UTC().Format(time.DateOnly), nil
 }
 
-// visible returns a command and all commands below it, including groups, except hidden ones.
-func visible(cmd *cobra.Command) []*cobra.Command {
-	all := []*cobra.Command{cmd}
-	for _, c := range cmd.Commands() {
-		if !c.Hidden && c.Name() != "help" {
-			all = append(all, visible(c)...)
-		}
-	}
-
-	return all
-}
-
-// name returns the name of a command's page, such as volctl-volume-claim.
-func name(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
-
 // manual is the title in the middle of every page's header line.
 const manual = "CSI volumes"
 

@@ -174,3 +174,18 @@ func (p *roff) also(cmd *cobra.Command) {
 		p.line(`.BR ` + escaped(page) + ` (` + section + `)` + comma)
 	}
 }
+
+// name returns the name of a command's page, such as volctl-volume-claim.
+func name(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
+
+// visible returns a command and all commands below it, including groups, except hidden ones.
+func visible(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
+	for _, c := range cmd.Commands() {
+		if !c.Hidden && c.Name() != "help" {
+			all = append(all, visible(c)...)
+		}
+	}
+
+	return all
+}

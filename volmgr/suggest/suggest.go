@@ -185,3 +185,12 @@ func octal(value string) string {
 
 	return b.String()
 }
+
+// Stop returns the command that ends a process. The command stops the process's unit if the unit is
+// Stoppable. Otherwise it sends a signal.
+func Stop(unit string, pid int) string {
+	if Stoppable(unit) {
+		return Command("systemctl stop %s", unit)
+	}
+	return Command("kill %d", pid)
+}

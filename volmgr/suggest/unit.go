@@ -32,15 +32,6 @@ func Stoppable(unit string) bool {
 	return ValidUnit(unit) && strings.HasSuffix(unit, ".service") && !strings.HasPrefix(unit, "user@")
 }
 
-// Stop returns the command that ends a process. The command stops the process's unit if the unit is
-// Stoppable. Otherwise it sends a signal.
-func Stop(unit string, pid int) string {
-	if Stoppable(unit) {
-		return Command("systemctl stop %s", unit)
-	}
-	return Command("kill %d", pid)
-}
-
 // UnitOf returns the system unit that contains a process, or "" if there is none. Its argument is
 // the content of /proc/PID/cgroup (cgroups(7)).
 //
