@@ -17,10 +17,13 @@ const (
 	maxPages    = 10000
 )
 
+// controllerStep connects a volume to this host by the controller of its plugin, or undoes that.
+type controllerStep struct{ step }
+
 // checked returns the outcome of a successful ControllerPublishVolume or ControllerUnpublishVolume,
 // after a check of the plugin's list of published nodes. It makes the check only if a late effect
 // of an earlier call is possible, and the plugin has the capability LIST_VOLUMES_PUBLISHED_NODES.
-func (s step) checked(p Plugin, out volume.Outcome, attached bool) volume.Outcome {
+func (s controllerStep) checked(p Plugin, out volume.Outcome, attached bool) volume.Outcome {
 	late := slices.ContainsFunc(s.r.Node.Watches, func(w volume.Watch) bool { return w.Attachment })
 	if caps := s.view.Info.Caps; !late || !caps.PublishedNodes || !caps.Get && !caps.List {
 		return out
@@ -48,7 +51,7 @@ func (s step) checked(p Plugin, out volume.Outcome, attached bool) volume.Outcom
 
 // publishedNodes returns the nodes on which the plugin has published the volume. It returns none if
 // the plugin does not list the volume.
-func (s step) publishedNodes(p Plugin) ([]string, error) {
+func (s controllerStep) publishedNodes(p Plugin) ([]string, error) {
 	id := s.r.Volume.ExternalID
 	if s.view.Info.Caps.Get {
 		v, err := p.ControllerGetVolume(s.ctx, id)

@@ -3,20 +3,17 @@ package volmgr
 import (
 	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// notEmpty reports whether rmdir failed because the directory has entries.
-func notEmpty(err error) bool {
-	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST)
-}
+// bindStep binds a volume at the own directory of a claim, or undoes that.
+type bindStep struct{ step }
 
 // bind mounts a published target at the claim's own directory.
-func (s step) bind() volume.Outcome {
+func (s bindStep) bind() volume.Outcome {
 	c := s.claim()
 	place, err := s.place(c)
 	if err != nil {
@@ -52,7 +49,7 @@ func (s step) bind() volume.Outcome {
 
 // noPlace returns the outcome of a bind that could not open the claim's own directory. The agent
 // retries if the lookup got no answer. All other causes require a change by the user.
-func (s step) noPlace(err error) volume.Outcome {
+func (s bindStep) noPlace(err error) volume.Outcome {
 	var hung *mount.HungError
 	if errors.As(err, &hung) || s.ctx.Err() != nil {
 		return s.unsent(err)
@@ -62,7 +59,7 @@ func (s step) noPlace(err error) volume.Outcome {
 
 // lookAt observes the mount at the claim's own directory. While a caller lends that directory,
 // lookAt does not open it by its path.
-func (s step) lookAt(p *mount.Place) volume.Sight {
+func (s bindStep) lookAt(p *mount.Place) volume.Sight {
 	if p != nil && p.Lent() {
 		return p.Look()
 	}
@@ -71,7 +68,7 @@ func (s step) lookAt(p *mount.Place) volume.Sight {
 
 // place returns the directory or file on which the volume of a claim must be bound. It uses the
 // descriptor that the caller lends or, without one, opens the claim's path.
-func (s step) place(c volume.Claim) (*mount.Place, error) {
+func (s bindStep) place(c volume.Claim) (*mount.Place, error) {
 	p := s.m.lent(s.r.Volume.ID, c)
 	if p == nil {
 		var err error
@@ -116,7 +113,7 @@ func (s step) changeFirst(err error) volume.Outcome {
 // unbind unmounts the bind at the claim's own directory if the agent made it. Any other mount
 // belongs to the user and stays. If such a mount covers the agent's bind, the user must remove it
 // before.
-func (s step) unbind() volume.Outcome {
+func (s bindStep) unbind() volume.Outcome {
 	c := s.withMount(s.claim())
 	if err := s.m.o.Host.Settled(s.ctx, c.At); err != nil { // otherwise a late bind would stay undiscovered
 		return s.outcome(fmt.Errorf("cannot unmount %s yet: %w", c.At, err))
@@ -129,14 +126,14 @@ func (s step) unbind() volume.Outcome {
 
 	sight := s.lookAt(lent)
 	if sight.Seen == volume.SeenNothing {
-		return volume.Outcome{Unseen: s.vanished(c.BoundMount)}
+		return volume.Outcome{Unseen: unmountStep{s.step}.vanished(c.BoundMount)}
 	}
 	if !sight.Is(c.BoundMount) && !ours(c, sight) && (sight.Seen == volume.SeenMount || sight.Identity != volume.MountIdentity{}) {
 		return s.notOurs(c)
 	}
 	s.a.Path = c.At
 	if s.a.How != volume.WithPlugin {
-		unseen, failed := s.climb(c.At)
+		unseen, failed := unmountStep{s.step}.climb(c.At)
 		if failed.Err == nil {
 			failed = s.nothing(s.lookAt(lent))
 		}
@@ -152,7 +149,7 @@ func (s step) unbind() volume.Outcome {
 
 // notOurs returns the outcome for a foreign mount at the claim's own directory, which the agent
 // leaves in place. It returns an error if the agent's bind lies below that mount.
-func (s step) notOurs(c volume.Claim) volume.Outcome {
+func (s bindStep) notOurs(c volume.Claim) volume.Outcome {
 	entries, err := s.m.o.Host.Under(c.At)
 	if err != nil {
 		return s.outcome(err)
@@ -169,7 +166,7 @@ func (s step) notOurs(c volume.Claim) volume.Outcome {
 
 // withMount returns the claim with the mount at its target. A crash may have interrupted the
 // publish before the agent recorded that mount.
-func (s step) withMount(c volume.Claim) volume.Claim {
+func (s bindStep) withMount(c volume.Claim) volume.Claim {
 	if sight := s.m.o.Host.Look(s.ctx, c.Target); c.Mount == nil && sight.Seen == volume.SeenMount {
 		c.Mount = &sight.Identity
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -151,4 +152,9 @@ func (m *Manager) RepairModes(ctx context.Context, records []volume.Record) erro
 	}
 
 	return errors.Join(errs...)
+}
+
+// notEmpty reports whether rmdir failed because the directory has entries.
+func notEmpty(err error) bool {
+	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST)
 }

@@ -7,9 +7,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// expandStep expands a volume, on the storage or on this host.
+type expandStep struct{ step }
+
 // controllerExpand calls ControllerExpandVolume. The requested size is already on disk. If the
 // volume already has that size, the plugin answers OK.
-func (s step) controllerExpand() volume.Outcome {
+func (s expandStep) controllerExpand() volume.Outcome {
 	caps := s.view.Info.Caps
 	if !caps.Expand {
 		return s.cannot()
@@ -40,7 +43,7 @@ func (s step) controllerExpand() volume.Outcome {
 }
 
 // nodeExpand calls NodeExpandVolume, which expands the mounted volume to the size of the storage.
-func (s step) nodeExpand() volume.Outcome {
+func (s expandStep) nodeExpand() volume.Outcome {
 	if !s.view.Info.Caps.NodeExpand {
 		return s.cannot()
 	}
@@ -73,19 +76,19 @@ func (s step) nodeExpand() volume.Outcome {
 }
 
 // most returns the largest allowed size of a volume, or 0 if it has no limit.
-func (s step) most() int64 {
+func (s expandStep) most() int64 {
 	if m := s.r.Volume.CapacityMax; m >= s.a.Size {
 		return m
 	}
 	return 0
 }
 
-func (s step) tooSmall(got int64) string {
+func (s expandStep) tooSmall(got int64) string {
 	return fmt.Sprintf("the plugin answered OK with %s, and %s was asked for", volume.Size(got), volume.Size(s.a.Size))
 }
 
 // cannot returns the outcome for a call that the plugin offered in the past, but offers no longer.
-func (s step) cannot() volume.Outcome {
+func (s expandStep) cannot() volume.Outcome {
 	return s.unsent(&volume.CallError{
 		Step: string(s.a.Kind), Code: "Unimplemented", Message: "the plugin does not have this call", Retry: volume.RetryNever, Answered: true,
 	})

@@ -2,8 +2,10 @@ package volmgr
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -46,4 +48,40 @@ func (s step) describe(sight volume.Sight) string {
 	}
 
 	return words
+}
+
+// made returns the recorded mount at the step's path, or nil. For a pending call, that is the mount
+// that the agent undid without the plugin in this boot.
+func (s step) made() *volume.MountIdentity {
+	if s.a.Pending {
+		for _, d := range s.r.Node.PendingCalls {
+			if d.Kind == s.a.Kind && d.Path == s.a.Path && d.Mount.Boot == s.m.o.Host.Boot() {
+				return &d.Mount
+			}
+		}
+
+		return nil
+	}
+
+	switch c := s.claim(); s.a.Path {
+	case s.r.Node.StagingPath:
+		return s.r.Node.Mount
+	case c.Target:
+		return c.Mount
+	default:
+		return nil
+	}
+}
+
+// busy returns the outcome of a failure with the users of a mount, and with a remedy that stops the
+// first user.
+func (s step) busy(out volume.Outcome, path string) volume.Outcome {
+	for _, h := range s.m.o.Host.Holders(path) {
+		out.Err.HeldBy = append(out.Err.HeldBy, h.String())
+		if out.Err.Remedy.Empty() && h.PID != 0 {
+			out.Err.Remedy = remedy.Of(remedy.StopUser, h.Unit, strconv.Itoa(h.PID))
+		}
+	}
+
+	return out
 }

@@ -19,9 +19,11 @@ const (
 	appearEvery  = 20 * time.Millisecond
 )
 
-func (s step) claim() volume.Claim { return s.r.Claims[s.a.Alloc] }
+// publishStep mounts a volume at the target of a claim, or undoes that.
+type publishStep struct{ step }
 
-func (s step) publish() volume.Outcome {
+// publish calls NodePublishVolume and checks the mount at the target.
+func (s publishStep) publish() volume.Outcome {
 	// 1. Make the target's parent directory. The plugin makes the target itself.
 	dir := parent(s.a.Path)
 	if err := s.m.dirs.enter(dir, s.m.MakeDir); err != nil {
@@ -84,7 +86,7 @@ func (s step) publish() volume.Outcome {
 }
 
 // appear observes the target until it is mounted or the time is up.
-func (s step) appear() volume.Sight {
+func (s publishStep) appear() volume.Sight {
 	end := time.Now().Add(appearWithin)
 	for {
 		sight := s.m.o.Host.Look(s.ctx, s.a.Path)
@@ -101,7 +103,7 @@ func (s step) appear() volume.Sight {
 
 // restrict sets the mount options that a claim needs on a target with a file system. It skips a
 // block device, because nodev would make it unusable.
-func (s step) restrict(c volume.Claim, mountFlags []string) error {
+func (s publishStep) restrict(c volume.Claim, mountFlags []string) error {
 	if c.Mode.Attachment == call.BlockDevice {
 		return nil
 	}
@@ -114,7 +116,7 @@ func (s step) restrict(c volume.Claim, mountFlags []string) error {
 }
 
 // readOnly returns an error unless the kernel refuses writes to the target.
-func (s step) readOnly(c volume.Claim) volume.Outcome {
+func (s publishStep) readOnly(c volume.Claim) volume.Outcome {
 	if c.Mode.Attachment == call.BlockDevice {
 		ro, err := s.m.o.Host.BlockReadOnly(s.ctx, s.a.Path)
 		if err != nil {
@@ -146,7 +148,7 @@ func (s step) readOnly(c volume.Claim) volume.Outcome {
 // the plugin. The target counts as unpublished if it has no mount, even if the plugin returned an
 // error. If it has a mount, an OK of the plugin does not count. A call never counts as done if it may
 // still be running or did not reach the plugin.
-func (s step) unpublish() volume.Outcome {
+func (s publishStep) unpublish() volume.Outcome {
 	if refused := s.foreign(); refused.Err != nil {
 		return refused
 	}

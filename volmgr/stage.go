@@ -3,16 +3,14 @@ package volmgr
 import (
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/mount"
-	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-func (s step) controllerPublish() volume.Outcome {
+func (s controllerStep) controllerPublish() volume.Outcome {
 	p, secrets, err := s.pluginWithSecrets()
 	if err != nil {
 		return s.unsent(err)
@@ -34,7 +32,7 @@ func (s step) controllerPublish() volume.Outcome {
 // controllerUnpublish calls ControllerUnpublishVolume. Before that, it repeats the proof that no
 // process on this host uses the device, because the earlier proof may be hours old. If the
 // controller does not know the volume, the volume counts as unpublished.
-func (s step) controllerUnpublish() volume.Outcome {
+func (s controllerStep) controllerUnpublish() volume.Outcome {
 	if held := s.prove(); held.Err != nil {
 		held.Unsent = true
 		return held
@@ -147,19 +145,6 @@ func (s step) nothing(sight volume.Sight) volume.Outcome {
 	default:
 		return s.busy(s.unverified("%s is still mounted", s.a.Path), s.a.Path)
 	}
-}
-
-// busy returns the outcome of a failure with the users of a mount, and with a remedy that stops the
-// first user.
-func (s step) busy(out volume.Outcome, path string) volume.Outcome {
-	for _, h := range s.m.o.Host.Holders(path) {
-		out.Err.HeldBy = append(out.Err.HeldBy, h.String())
-		if out.Err.Remedy.Empty() && h.PID != 0 {
-			out.Err.Remedy = remedy.Of(remedy.StopUser, h.Unit, strconv.Itoa(h.PID))
-		}
-	}
-
-	return out
 }
 
 // cleaned removes the empty directory or file that remains after an unmount. If it is not empty,

@@ -12,9 +12,12 @@ var ways = map[volume.Without]mount.How{
 	volume.ByUmount: mount.Plain, volume.ByForce: mount.Force, volume.ByLazy: mount.Lazy,
 }
 
+// unmountStep unmounts a path of a volume without the plugin.
+type unmountStep struct{ step }
+
 // withoutPlugin unmounts the step's path on the host without a call to the plugin. It uses the
 // means that the step allows, and each try has a time limit.
-func (s step) withoutPlugin() volume.Outcome {
+func (s unmountStep) withoutPlugin() volume.Outcome {
 	sight := s.m.o.Host.Look(s.ctx, s.a.Path)
 	if sight.Seen == volume.SeenNothing {
 		return s.swept(volume.Outcome{Unseen: s.vanished(s.made())})
@@ -33,33 +36,10 @@ func (s step) withoutPlugin() volume.Outcome {
 	return s.swept(volume.Outcome{Unseen: unseen})
 }
 
-// made returns the recorded mount at the step's path, or nil. For a pending call, that is the mount
-// that the agent undid without the plugin in this boot.
-func (s step) made() *volume.MountIdentity {
-	if s.a.Pending {
-		for _, d := range s.r.Node.PendingCalls {
-			if d.Kind == s.a.Kind && d.Path == s.a.Path && d.Mount.Boot == s.m.o.Host.Boot() {
-				return &d.Mount
-			}
-		}
-
-		return nil
-	}
-
-	switch c := s.claim(); s.a.Path {
-	case s.r.Node.StagingPath:
-		return s.r.Node.Mount
-	case c.Target:
-		return c.Mount
-	default:
-		return nil
-	}
-}
-
 // vanished returns an Unseen for a recorded mount that no longer exists, if the step allows a lazy
 // unmount. An earlier agent may have unmounted it lazily and died before it could record that. The
 // agent then cannot know whether a process still uses the mount.
-func (s step) vanished(made *volume.MountIdentity) *volume.Unseen {
+func (s unmountStep) vanished(made *volume.MountIdentity) *volume.Unseen {
 	if s.a.How != volume.ByLazy || made == nil || made.Boot != s.m.o.Host.Boot() {
 		return nil
 	}
@@ -68,7 +48,7 @@ func (s step) vanished(made *volume.MountIdentity) *volume.Unseen {
 
 // climb tries the allowed means of an unmount, from the mildest to the strongest. It looks for the
 // users of a mount before a lazy unmount, because they cannot be found after that.
-func (s step) climb(path string) (*volume.Unseen, volume.Outcome) {
+func (s unmountStep) climb(path string) (*volume.Unseen, volume.Outcome) {
 	var err error
 	for _, way := range s.a.How.Steps() {
 		var users []string
@@ -90,7 +70,7 @@ func (s step) climb(path string) (*volume.Unseen, volume.Outcome) {
 }
 
 // swept removes the empty directory or file that remains after an unmount.
-func (s step) swept(out volume.Outcome) volume.Outcome {
+func (s unmountStep) swept(out volume.Outcome) volume.Outcome {
 	out = s.cleaned(out, s.a.Path)
 	if s.a.Alloc != "" {
 		out = s.dropParent(out)
