@@ -10,9 +10,12 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
+// kubernetesDecoder decodes PersistentVolumes of Kubernetes.
+type kubernetesDecoder struct{ volumeDecoder }
+
 // kubernetes decodes a Kubernetes object: a PersistentVolume, or a list of PersistentVolumes as
 // kubectl prints it.
-func (d *decoder) kubernetes(n *yaml.Node) {
+func (d kubernetesDecoder) kubernetes(n *yaml.Node) {
 	kindOf := ""
 	var items *yaml.Node
 	ok := d.some(n, "an object of Kubernetes", fields{
@@ -52,7 +55,7 @@ type persistentVolume struct {
 // persistentVolume decodes a PersistentVolume with a csi source. It ignores fields that only matter
 // to the cluster. It adds a warning for each field that changes the use of the volume on this host.
 // It also warns if the cluster can still change or delete the volume.
-func (d *decoder) persistentVolume(n *yaml.Node) located {
+func (d kubernetesDecoder) persistentVolume(n *yaml.Node) located {
 	var v persistentVolume
 	ignored := func(*yaml.Node) {}
 	d.mapping(n, "a PersistentVolume", fields{
@@ -99,7 +102,7 @@ var pvSources = []string{
 	"hostPath", "iscsi", "local", "nfs", "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume",
 }
 
-func (d *decoder) pvSpec(n *yaml.Node, v *persistentVolume) {
+func (d kubernetesDecoder) pvSpec(n *yaml.Node, v *persistentVolume) {
 	ignored := func(*yaml.Node) {}
 	known := fields{
 		"csi": func(n *yaml.Node) { v.csi = n; d.pvSource(n, v) },
@@ -132,7 +135,7 @@ func (d *decoder) pvSpec(n *yaml.Node, v *persistentVolume) {
 	d.mapping(n, "spec", known)
 }
 
-func (d *decoder) pvSource(n *yaml.Node, v *persistentVolume) {
+func (d kubernetesDecoder) pvSource(n *yaml.Node, v *persistentVolume) {
 	known := fields{
 		"driver":           func(n *yaml.Node) { v.driver = n; d.text(n, "driver") },
 		"volumeHandle":     func(n *yaml.Node) { v.handle, v.spec.ExternalID = n, d.text(n, "volumeHandle") },
@@ -171,14 +174,14 @@ func (v *persistentVolume) flag(flag string) {
 	o.MountFlags = append(o.MountFlags, flag)
 }
 
-func (d *decoder) truth(n *yaml.Node, what string) bool {
+func (d kubernetesDecoder) truth(n *yaml.Node, what string) bool {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
 		d.fail(n, "%s must be true or false, not %s", what, kind(n))
 	}
 	return strings.EqualFold(n.Value, "true")
 }
 
-func (d *decoder) quantity(n *yaml.Node) int64 {
+func (d kubernetesDecoder) quantity(n *yaml.Node) int64 {
 	if n.Kind != yaml.ScalarNode || !slices.Contains([]string{"!!str", "!!int", "!!float"}, n.ShortTag()) {
 		d.fail(n, "storage must be a quantity such as 10Gi, not %s", kind(n))
 		return 0
@@ -201,7 +204,7 @@ var pvAccess = map[string]struct{ writing, reading string }{
 	"ReadWriteMany":    {"multi-node-multi-writer", "multi-node-reader-only"},
 }
 
-func (d *decoder) pvCapabilities(v *persistentVolume) []api.Capability {
+func (d kubernetesDecoder) pvCapabilities(v *persistentVolume) []api.Capability {
 	caps := make([]api.Capability, 0, len(v.access))
 	attachment := DefaultAttachmentMode
 

@@ -26,9 +26,12 @@ type nomadVolume struct {
 	topologies       bool
 }
 
+// nomadDecoder decodes volume files of Nomad.
+type nomadDecoder struct{ volumeDecoder }
+
 // nomad decodes the output of "nomad volume status -json ID", which uses the names of Nomad's API.
 // It ignores unknown fields, because the fields differ between versions of Nomad.
-func (d *decoder) nomad(n *yaml.Node) located {
+func (d nomadDecoder) nomad(n *yaml.Node) located {
 	v := nomadVolume{jobs: map[string]string{}}
 	claims := func(n *yaml.Node) {
 		d.pairs(n, "allocations", func(key, _ *yaml.Node) { v.claims = append(v.claims, key.Value) })
@@ -91,7 +94,7 @@ func mentions(n *yaml.Node, name string) bool {
 }
 
 // maybe decodes a string that may be empty.
-func (d *decoder) maybe(n *yaml.Node, what string) string {
+func (d nomadDecoder) maybe(n *yaml.Node, what string) string {
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" {
 		return n.Value
 	}
@@ -99,7 +102,7 @@ func (d *decoder) maybe(n *yaml.Node, what string) string {
 }
 
 // bytes reads a number of bytes. The value 0 means that no number was set.
-func (d *decoder) bytes(n *yaml.Node, what string) int64 {
+func (d nomadDecoder) bytes(n *yaml.Node, what string) int64 {
 	size, err := strconv.ParseInt(n.Value, 10, 64)
 	if n.Kind != yaml.ScalarNode || err != nil || size < 0 {
 		d.fail(n, "%s must be a number of bytes", what)
@@ -107,7 +110,7 @@ func (d *decoder) bytes(n *yaml.Node, what string) int64 {
 	return max(size, 0)
 }
 
-func (d *decoder) nomadCapabilities(n *yaml.Node) []api.Capability {
+func (d nomadDecoder) nomadCapabilities(n *yaml.Node) []api.Capability {
 	var caps []api.Capability
 	d.list(n, "RequestedCapabilities", func(item *yaml.Node) {
 		c := api.Capability{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}
@@ -125,7 +128,7 @@ func (d *decoder) nomadCapabilities(n *yaml.Node) []api.Capability {
 
 // nomadModes gives a volume without capabilities one capability with the current modes. Old
 // versions of Nomad register volumes without capabilities.
-func (d *decoder) nomadModes(v *nomadVolume) {
+func (d nomadDecoder) nomadModes(v *nomadVolume) {
 	if len(v.spec.Capabilities) > 0 {
 		return
 	}
@@ -142,7 +145,7 @@ func (d *decoder) nomadModes(v *nomadVolume) {
 	v.spec.Capabilities = []api.Capability{c}
 }
 
-func (d *decoder) nomadMount(n *yaml.Node, v *nomadVolume) {
+func (d nomadDecoder) nomadMount(n *yaml.Node, v *nomadVolume) {
 	var o api.MountOptions
 	d.some(n, "MountOptions", fields{
 		"FSType": func(n *yaml.Node) { o.FSType = d.maybe(n, "FSType") },
@@ -162,7 +165,7 @@ func (d *decoder) nomadMount(n *yaml.Node, v *nomadVolume) {
 	}
 }
 
-func (d *decoder) nomadTopology(n *yaml.Node) *api.TopologyRequest {
+func (d nomadDecoder) nomadTopology(n *yaml.Node) *api.TopologyRequest {
 	var t api.TopologyRequest
 	topologies := func(what string, into *[]map[string]string) func(*yaml.Node) {
 		return func(n *yaml.Node) {
@@ -186,7 +189,7 @@ func (d *decoder) nomadTopology(n *yaml.Node) *api.TopologyRequest {
 
 // nomadAlloc records the job of an allocation. Nomad's list includes allocations that have ended,
 // so the entries of the list do not count as claims.
-func (d *decoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
+func (d nomadDecoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
 	var id, job string
 	d.some(n, "an allocation", fields{
 		"ID":    func(n *yaml.Node) { id = d.maybe(n, "ID") },

@@ -72,7 +72,7 @@ func (d *decoder) read(data []byte) []located {
 
 	if formatOf(d.file, data) == FormatHCL {
 		if root := d.hcl(data); root != nil {
-			d.found = append(d.found, d.volume(root))
+			d.found = append(d.found, volumeDecoder{d}.volume(root))
 		}
 	} else if values := jsonValues(data); len(values) > 1 {
 		for _, v := range values {
@@ -136,11 +136,11 @@ func (d *decoder) document(doc *yaml.Node) {
 func (d *decoder) entry(n *yaml.Node) {
 	switch {
 	case given(n, "apiVersion"), given(n, "kind"):
-		d.kubernetes(n)
+		kubernetesDecoder{volumeDecoder{d}}.kubernetes(n)
 	case given(n, "ID") && !given(n, "id"):
-		d.found = append(d.found, d.nomad(n))
+		d.found = append(d.found, nomadDecoder{volumeDecoder{d}}.nomad(n))
 	default:
-		d.found = append(d.found, d.volume(n))
+		d.found = append(d.found, volumeDecoder{d}.volume(n))
 	}
 }
 

@@ -46,8 +46,11 @@ func listed(n *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Line: n.Line, Column: n.Column, Content: []*yaml.Node{n}}
 }
 
+// volumeDecoder decodes volume files in the format of this project.
+type volumeDecoder struct{ *decoder }
+
 // volume decodes one volume.
-func (d *decoder) volume(n *yaml.Node) located {
+func (d volumeDecoder) volume(n *yaml.Node) located {
 	var (
 		s  api.VolumeSpec
 		at places
@@ -94,7 +97,7 @@ func (d *decoder) volume(n *yaml.Node) located {
 }
 
 // together checks fields whose values depend on each other.
-func (d *decoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
+func (d volumeDecoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 	for _, name := range []string{"id", "plugin_id"} {
 		if !given(n, name) {
 			d.fail(n, "%q is missing", name)
@@ -119,7 +122,7 @@ func (d *decoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 }
 
 // checked reads a text, and records the error that check returns for it.
-func (d *decoder) checked(n *yaml.Node, what string, check func(string) error) string {
+func (d volumeDecoder) checked(n *yaml.Node, what string, check func(string) error) string {
 	before := len(d.errs)
 	s := d.text(n, what)
 
@@ -134,7 +137,7 @@ func (d *decoder) checked(n *yaml.Node, what string, check func(string) error) s
 	return s
 }
 
-func (d *decoder) size(n *yaml.Node, what string) int64 {
+func (d volumeDecoder) size(n *yaml.Node, what string) int64 {
 	if n.Kind != yaml.ScalarNode || !slices.Contains([]string{"!!str", "!!int", "!!float"}, n.ShortTag()) {
 		d.fail(n, "%s must be a size such as 10GiB, not %s", what, kind(n))
 		return 0
@@ -148,7 +151,7 @@ func (d *decoder) size(n *yaml.Node, what string) int64 {
 	return size
 }
 
-func (d *decoder) capabilities(n *yaml.Node) []api.Capability {
+func (d volumeDecoder) capabilities(n *yaml.Node) []api.Capability {
 	caps := []api.Capability{}
 	d.list(n, "capabilities", func(item *yaml.Node) {
 		c := api.Capability{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}
@@ -171,7 +174,7 @@ func (d *decoder) capabilities(n *yaml.Node) []api.Capability {
 	return caps
 }
 
-func (d *decoder) mountOptions(n *yaml.Node) *api.MountOptions {
+func (d volumeDecoder) mountOptions(n *yaml.Node) *api.MountOptions {
 	var o api.MountOptions
 	d.mapping(n, "mount_options", fields{
 		"fs_type": func(n *yaml.Node) { o.FSType = d.text(n, "fs_type") },
@@ -193,13 +196,13 @@ func block(n *yaml.Node, name string) *yaml.Node {
 }
 
 // segments reads a topology in the form of Nomad's specification.
-func (d *decoder) segments(n *yaml.Node, into *[]map[string]string) {
+func (d volumeDecoder) segments(n *yaml.Node, into *[]map[string]string) {
 	d.mapping(n, "topology", fields{
 		"segments": func(n *yaml.Node) { *into = append(*into, d.texts(only(n), "segments")) },
 	})
 }
 
-func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
+func (d volumeDecoder) topology(n *yaml.Node) *api.TopologyRequest {
 	var t api.TopologyRequest
 	segments := func(what string, into *[]map[string]string) func(*yaml.Node) {
 		return func(n *yaml.Node) {
@@ -224,7 +227,7 @@ func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
 // noSecret is the error message for every value that is neither a text nor a reference.
 const noSecret = "a secret is a text, in quotes if it looks like another type, or one of {file: PATH}, {credential: NAME}, {env: NAME}, {sealed: true}"
 
-func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
+func (d volumeDecoder) secrets(n *yaml.Node) map[string]api.Secret {
 	out := map[string]api.Secret{}
 	d.pairs(n, "secrets", func(key, value *yaml.Node) {
 		out[key.Value] = d.secret(value)
@@ -234,7 +237,7 @@ func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
 
 // secret reads the value of a secret, or the reference to it. No error message repeats any part of
 // the node, because the user may have put the secret's value in the wrong place.
-func (d *decoder) secret(n *yaml.Node) api.Secret {
+func (d volumeDecoder) secret(n *yaml.Node) api.Secret {
 	var s api.Secret
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 {
 		s.Literal = api.NewLiteral(n.Value)
