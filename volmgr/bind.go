@@ -69,7 +69,7 @@ func (s bindStep) lookAt(p *mount.Place) volume.Sight {
 // place returns the directory or file on which the volume of a claim must be bound. It uses the
 // descriptor that the caller lends or, without one, opens the claim's path.
 func (s bindStep) place(c volume.Claim) (*mount.Place, error) {
-	p := s.m.lent(s.r.Volume.ID, c)
+	p := s.m.loans.lent(s.r.Volume.ID, c)
 	if p == nil {
 		var err error
 		if p, err = s.m.o.Host.OpenPlace(s.ctx, c.At); err != nil {
@@ -119,7 +119,7 @@ func (s bindStep) unbind() volume.Outcome {
 		return s.outcome(fmt.Errorf("cannot unmount %s yet: %w", c.At, err))
 	}
 
-	lent := s.m.lent(s.r.Volume.ID, c)
+	lent := s.m.loans.lent(s.r.Volume.ID, c)
 	if lent != nil {
 		defer lent.Close()
 	}

@@ -121,7 +121,7 @@ func (m *Manager) observeAll(ctx context.Context, records []volume.Record, entri
 		}
 		slots <- struct{}{}
 		wg.Go(func() {
-			seen[i] = m.recognise(r, m.Observe(ctx, r, volume.Glimpse{}), table)
+			seen[i] = recognise(r, m.Observe(ctx, r, volume.Glimpse{}), table)
 			<-slots
 		})
 	}

@@ -24,10 +24,10 @@ const (
 // directory decides its mode. A directory that other users must pass is closed until openTo opens
 // it.
 func (m *Manager) MakeDir(dir string) error {
-	err := os.Mkdir(dir, m.modeOf(dir))
+	err := os.Mkdir(dir, modeOf(m.o.Root, dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = m.MakeDir(filepath.Dir(dir)); err == nil {
-			err = os.Mkdir(dir, m.modeOf(dir))
+			err = os.Mkdir(dir, modeOf(m.o.Root, dir))
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
@@ -47,12 +47,12 @@ func (e *makeError) Error() string { return fmt.Sprintf("cannot make directory: 
 
 func (e *makeError) Unwrap() error { return e.err }
 
-// modeOf returns the mode that a new directory gets.
-func (m *Manager) modeOf(dir string) os.FileMode {
+// modeOf returns the mode that a new directory below the root gets.
+func modeOf(root, dir string) os.FileMode {
 	above := filepath.Dir(dir)
-	perPlugin := above == m.o.Root
-	targets := filepath.Base(dir) == targetsDir && filepath.Dir(above) == m.o.Root
-	if dir == m.o.Root || perPlugin || targets {
+	perPlugin := above == root
+	targets := filepath.Base(dir) == targetsDir && filepath.Dir(above) == root
+	if dir == root || perPlugin || targets {
 		return passable
 	}
 	return closed
@@ -60,7 +60,7 @@ func (m *Manager) modeOf(dir string) os.FileMode {
 
 // openTo lets other users reach the claim's target, if they use the volume at that path. The caller
 // must have called allocDirs.enter for the directory.
-func (m *Manager) openTo(c volume.Claim) error {
+func openTo(c volume.Claim) error {
 	if c.Private() {
 		return nil
 	}

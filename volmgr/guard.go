@@ -13,7 +13,7 @@ import (
 // the check fails, because the later bind reports the problem.
 func (m *Manager) Guard(ctx context.Context, id, alloc, at string) (mount.Guard, volume.GuardedDir) {
 	none := volume.GuardedDir{Path: at}
-	p := m.lent(id, volume.Claim{Alloc: alloc, Terms: volume.Terms{At: at}})
+	p := m.loans.lent(id, volume.Claim{Alloc: alloc, Terms: volume.Terms{At: at}})
 	if p == nil {
 		var err error
 		if p, err = m.o.Host.OpenPlace(ctx, at); err != nil {

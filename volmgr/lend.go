@@ -53,10 +53,10 @@ func (l *loans) end(key loanKey, p *mount.Place) {
 }
 
 // lent returns a lent descriptor of a claim's own directory, or nil. The caller must close it.
-func (m *Manager) lent(id string, c volume.Claim) *mount.Place {
-	m.loans.mu.Lock()
-	defer m.loans.mu.Unlock()
-	ps := m.loans.by[loanKey{id, c.Alloc, c.At}]
+func (l *loans) lent(id string, c volume.Claim) *mount.Place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ps := l.by[loanKey{id, c.Alloc, c.At}]
 	if len(ps) == 0 {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (m *Manager) lent(id string, c volume.Claim) *mount.Place {
 // the path. It asks the kernel about the recorded mount. The bind step finds mounts that are not
 // recorded.
 func (m *Manager) unwalked(id string, c volume.Claim) (s volume.Sight, ok bool) {
-	p := m.lent(id, c)
+	p := m.loans.lent(id, c)
 	if p == nil {
 		return s, false
 	}

@@ -17,15 +17,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// noteDir returns the directory of a plugin's notes. It lies beside the mounts, never under one.
-func (m *Manager) noteDir(pluginID string) string {
-	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), notesDir)
-}
-
-// NotePath returns the path of a claim's note. The "@" in its name is unambiguous, because the
-// components contain none.
+// NotePath returns the path of a claim's note. The note lies beside the mounts, never under one.
+// The "@" in its name is unambiguous, because the components contain none.
 func (m *Manager) NotePath(v volume.Volume, alloc string) string {
-	return filepath.Join(m.noteDir(v.PluginID), volume.VolumeComponent(v.ID)+"@"+volume.AllocComponent(alloc)+".json")
+	name := volume.VolumeComponent(v.ID) + "@" + volume.AllocComponent(alloc) + ".json"
+	return filepath.Join(m.o.Root, volume.PluginComponent(v.PluginID), notesDir, name)
 }
 
 // WriteNote replaces the note of a claim. It does not sync the note to disk, because a note is
@@ -183,7 +179,7 @@ func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Recor
 	for i, r := range records {
 		slots <- struct{}{}
 		wg.Go(func() {
-			records[i] = volume.Adopt(r, m.recognise(r, m.Observe(ctx, r, volume.Glimpse{}), table), live[r.Volume.ID])
+			records[i] = volume.Adopt(r, recognise(r, m.Observe(ctx, r, volume.Glimpse{}), table), live[r.Volume.ID])
 			<-slots
 		})
 	}
@@ -194,7 +190,7 @@ func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Recor
 
 // recognise adds the identities of unresponsive mounts to an observation. They come from the mount
 // table, so recognise opens no mount. The mount table does not contain the unique mount id.
-func (m *Manager) recognise(r volume.Record, o volume.Observed, table func() ([]mount.Entry, error)) volume.Observed {
+func recognise(r volume.Record, o volume.Observed, table func() ([]mount.Entry, error)) volume.Observed {
 	know := func(path string, s volume.Sight, noted *volume.MountIdentity) volume.Sight {
 		if s.Seen != volume.SeenHung && s.Seen != volume.SeenError || noted == nil {
 			return s

@@ -78,7 +78,7 @@ func (s publishStep) publish() volume.Outcome {
 	}
 
 	// 6. Let other users reach the target. Steps 4 and 5 must be done before.
-	if err := s.m.openTo(c); err != nil {
+	if err := openTo(c); err != nil {
 		return s.outcome(err)
 	}
 
