@@ -3,7 +3,6 @@ package dockervol
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/plugin"
@@ -25,7 +24,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 		return err
 	}
 
-	o, err := s.parse(opts)
+	o, err := optionParser{s.Size}.parse(opts)
 	if err != nil {
 		return err
 	}
@@ -37,7 +36,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	want.CreatedAt = s.now()
 	if ok {
 		if differ := had.Differs(want); len(differ) > 0 {
-			return s.exists(had, differ)
+			return differentOptions(s.Store, had, differ)
 		}
 	}
 
@@ -60,7 +59,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 		made = false
 		if had, ok := tx.RuntimeVolume(runtime, name); ok {
 			if differ := had.Differs(want); len(differ) > 0 {
-				return s.exists(had, differ)
+				return differentOptions(s.Store, had, differ)
 			}
 			return nil
 		}
@@ -84,10 +83,10 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 	return err
 }
 
-// exists returns the error for a Create with an existing name and different options.
-func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
+// differentOptions returns the error for a Create with an existing name and different options.
+func differentOptions(store Store, had volume.RuntimeVolume, differ []string) error {
 	data := "its data stays"
-	if r, ok := s.Store.Volume(had.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
+	if r, ok := store.Volume(had.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
 		data = "that destroys its data (reclaim: delete), unless another runtime also has a name for it"
 	}
 	return volume.Errorf(volume.ErrRefused, "%s already has volume %q with a different %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
@@ -158,14 +157,4 @@ func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 
 	return err.WithHint("register it (%s), or create it: -o plugin=local -o size=1GiB; to list the plugins: %s",
 		"volctl volume register FILE", "volctl plugin list")
-}
-
-// names lists the ids of the references in docker's short form.
-func names(refs []volume.RuntimeRef) string {
-	short := make([]string, 0, len(refs))
-	for _, r := range refs {
-		short = append(short, r.ID[:min(len(r.ID), 12)])
-	}
-	slices.Sort(short)
-	return strings.Join(short, ", ")
 }

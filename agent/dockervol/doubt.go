@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -43,29 +45,35 @@ func (d Doubt) leaked() bool { return d.Leaked > 0 }
 
 func (d Doubt) key() string { return volume.RuntimeKey(d.Runtime, d.Name) + "\x00" + d.Alloc }
 
-// keepDoubts stores the result of a pass for Doubts. A doubt that existed before keeps its time.
-func (s *Service) keepDoubts(now []Doubt) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// doubts stores the result of the last pass.
+type doubts struct {
+	mu  sync.Mutex
+	all []Doubt
+}
 
-	for i := range now {
-		now[i].Since = s.now()
-		for _, d := range s.doubts {
-			if d.key() == now[i].key() {
-				now[i].Since = d.Since
+// replace stores the result of a pass. A doubt that existed before keeps its time.
+func (l *doubts) replace(found []Doubt, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	for i := range found {
+		found[i].Since = now
+		for _, d := range l.all {
+			if d.key() == found[i].key() {
+				found[i].Since = d.Since
 			}
 		}
 	}
-
-	s.doubts = now
+	l.all = found
 }
 
 // Doubts returns the doubts that the last pass found, sorted by runtime and name. It only reads
 // memory.
 func (s *Service) Doubts() []Doubt {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	all := slices.Clone(s.doubts)
+	s.doubts.mu.Lock()
+	defer s.doubts.mu.Unlock()
+
+	all := slices.Clone(s.doubts.all)
 	slices.SortFunc(all, func(a, b Doubt) int { return cmp.Compare(a.key(), b.key()) })
 	return all
 }

@@ -29,13 +29,13 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	}
 
 	began := time.Now()
-	defer s.inHand(from.Runtime)()
+	defer s.activity.beginMount(from.Runtime)()
 
 	v, of, turn, err := s.refer(ctx, from, name, id)
 	if err != nil {
 		return "", err
 	}
-	defer s.answered(v.Key(), id)
+	defer func() { s.activity.endMount(v.Key(), id, s.now()) }()
 	ref, _ := v.Ref(id)
 
 	// The time that has passed counts against the timeout of the runtime.
@@ -61,7 +61,7 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVolume, id string, turn uint64, stopping bool) error {
 	uncount := func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		// Podman's Mounts are not counted: a later Mount for the same id replaces the earlier one.
-		if from.Runtime == plugin.RuntimePodman && s.heard(v.Key(), id).turn != turn {
+		if from.Runtime == plugin.RuntimePodman && s.activity.last(v.Key(), id, s.now()).turn != turn {
 			return v
 		}
 		return v.Unmounting(id, from.Process)
@@ -79,24 +79,6 @@ func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVol
 	defer release()
 	_, _, err = s.change(ctx, v.Runtime, v.Name, uncount)
 	return err
-}
-
-// inHand counts a running Mount. The runtime is about to start a container. Until the container
-// exists, no reference of this runtime counts as leaked.
-func (s *Service) inHand(runtime string) (done func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.mounting == nil {
-		s.mounting = map[string]int{}
-	}
-	s.mounting[runtime]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-
-		s.mounting[runtime]--
-	}
 }
 
 // refer increases the count of a reference, and stores the count before the agent makes the claim.
@@ -133,7 +115,7 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 		return v, of, 0, volume.Errorf(volume.ErrRefused, "volume %q was removed meanwhile", name)
 	}
 
-	return v, of, s.mounts(v.Key(), id), nil
+	return v, of, s.activity.addMount(v.Key(), id, s.now()), nil
 }
 
 // Unmount decreases the count of a reference. If no reference needs the claim afterwards, the agent

@@ -36,10 +36,15 @@ var known = []string{
 	"ro", "rw", "exclusive", "uid", "gid", "mode", "o",
 }
 
+// optionParser parses the options of a Create.
+type optionParser struct {
+	size func(string) (int64, error) // parses a size and returns the number of bytes
+}
+
 // parse parses the options of a Create. The option "o" contains further options, separated by
 // commas, because compose files and podman use this form. An option may appear twice if the value
 // is the same.
-func (s *Service) parse(opts map[string]string) (options, error) {
+func (p optionParser) parse(opts map[string]string) (options, error) {
 	flat, err := flatten(opts)
 	if err != nil {
 		return options{}, err
@@ -47,7 +52,7 @@ func (s *Service) parse(opts map[string]string) (options, error) {
 
 	var o options
 	for _, name := range slices.Sorted(maps.Keys(flat)) {
-		if err := s.set(&o, name, flat[name]); err != nil {
+		if err := p.set(&o, name, flat[name]); err != nil {
 			return options{}, err
 		}
 	}
@@ -127,7 +132,7 @@ func flatten(opts map[string]string) (map[string]string, error) {
 }
 
 // set sets one option.
-func (s *Service) set(o *options, name, value string) (err error) {
+func (p optionParser) set(o *options, name, value string) (err error) {
 	if param, is := strings.CutPrefix(name, paramPrefix); is {
 		if o.params == nil {
 			o.params = map[string]string{}
@@ -168,18 +173,18 @@ func (s *Service) set(o *options, name, value string) (err error) {
 			}
 		}
 	default:
-		return s.setMaking(o, name, value)
+		return p.setMaking(o, name, value)
 	}
 
 	return err
 }
 
 // setMaking sets an option that describes a new volume.
-func (s *Service) setMaking(o *options, name, value string) (err error) {
+func (p optionParser) setMaking(o *options, name, value string) (err error) {
 	o.making = append(o.making, name)
 	switch name {
 	case "size":
-		if o.size, err = s.Size(value); err != nil {
+		if o.size, err = p.size(value); err != nil {
 			return volume.Errorf(volume.ErrInvalid, "%v", err)
 		}
 	case "fs_type":

@@ -14,6 +14,7 @@ type opts = map[string]string
 // TestOptions checks that options have the same meaning inside and outside of "o".
 func TestOptions(t *testing.T) {
 	_, s := newWorld(t)
+	parse := optionParser{s.Size}.parse
 	for name, c := range map[string]struct {
 		in   opts
 		want options
@@ -37,7 +38,7 @@ func TestOptions(t *testing.T) {
 		},
 		"parameters": {opts{"plugin": "p", "parameters": "A=1,b=2=3"}, options{plugin: "p", params: opts{"A": "1", "b": "2=3"}, making: []string{"param.A", "param.b"}}},
 	} {
-		if got, err := s.parse(c.in); err != nil || !reflect.DeepEqual(got, c.want) {
+		if got, err := parse(c.in); err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, %v, want %+v", name, got, err, c.want)
 		}
 	}
@@ -46,6 +47,7 @@ func TestOptions(t *testing.T) {
 // TestBadOptions checks that the error for an invalid option names the option and the valid values.
 func TestBadOptions(t *testing.T) {
 	_, s := newWorld(t)
+	parse := optionParser{s.Size}.parse
 	for words, in := range map[string]opts{
 		`unknown option "type" (hint: valid options: volume, device, plugin`:              {"type": "nfs"},
 		`a parameter of the plugin is param.iops`:                                         {"plugin": "p", "iops": "5"},
@@ -65,7 +67,7 @@ func TestBadOptions(t *testing.T) {
 		`option "parameters" contains "c", which is not name=value`:                       {"plugin": "p", "parameters": "a=b,c"},
 		`plugin id "a b" is not`:                                                          {"plugin": "a b"},
 	} {
-		if _, err := s.parse(in); err == nil {
+		if _, err := parse(in); err == nil {
 			t.Errorf("%v was taken", in)
 		} else {
 			says(t, err, words)

@@ -20,9 +20,6 @@ const (
 
 	// agreeing is the number of consecutive passes that must find no use of the volume.
 	agreeing = 2
-
-	// askWithin limits the check of one volume.
-	askWithin = 30 * time.Second
 )
 
 // Run searches for leaked references until ctx ends. A reference leaks if its container has ended
@@ -41,14 +38,26 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// Reap runs one pass. It removes the references of a claim only if two consecutive passes find no
+// Reap runs one pass of the reaper. It removes the references of a claim only if two consecutive passes find no
 // use of the volume. A pass finds no use if no other mount namespace contains the mount, and if the
 // runtime reports no container that uses the volume. If one of these answers is missing, the
 // references stay. References that a Mount touches during the pass also stay.
-func (s *Service) Reap(ctx context.Context) {
+func (s *Service) Reap(ctx context.Context) { reaper{s}.pass(ctx) }
+
+// reaper removes references whose containers have ended.
+type reaper struct{ *Service }
+
+func (s reaper) pass(ctx context.Context) {
 	s.orphans(ctx)
 	volumes := s.Store.RuntimeVolumes()
-	s.stamp(volumes)
+
+	// The age of new references starts here, because an answer of a runtime may take long.
+	for _, v := range volumes {
+		for _, r := range v.Refs {
+			s.activity.last(v.Key(), r.ID, s.now())
+		}
+	}
+
 	suspects := map[string]int{}
 	var doubts []Doubt
 
@@ -78,7 +87,7 @@ func (s *Service) Reap(ctx context.Context) {
 	}
 
 	s.suspects = suspects
-	s.keepDoubts(doubts)
+	s.doubts.replace(doubts, s.now())
 }
 
 // allocs returns the allocs of the volume's references, without duplicates.
@@ -91,23 +100,10 @@ func allocs(v volume.RuntimeVolume) []string {
 	return slices.Compact(names)
 }
 
-// stamp starts the age of references that this agent has not seen before. It runs before the pass
-// asks a runtime, because an answer may take long.
-func (s *Service) stamp(volumes []volume.RuntimeVolume) {
-	for _, v := range volumes {
-		for _, r := range v.Refs {
-			s.heard(v.Key(), r.ID)
-		}
-	}
-}
-
 // turns returns the number of the last Mount for each reference of an alloc. It returns nil if a
 // reference is still too young.
-func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
-	s.mu.Lock()
-	starting := s.mounting[v.Runtime] > 0
-	s.mu.Unlock()
-	if starting {
+func (s reaper) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
+	if s.activity.isMounting(v.Runtime) {
 		return nil
 	}
 
@@ -117,7 +113,7 @@ func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 
 			continue
 		}
 
-		t := s.heard(v.Key(), r.ID)
+		t := s.activity.last(v.Key(), r.ID, s.now())
 		if s.now().Sub(t.at) < youngest {
 			return nil
 		}
@@ -130,7 +126,7 @@ func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 
 
 // doubt checks whether containers use the claim of an alloc. It also counts how many references of
 // the claim the containers explain.
-func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc string) Doubt {
+func (s reaper) doubt(ctx context.Context, v volume.RuntimeVolume, alloc string) Doubt {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 
@@ -163,18 +159,13 @@ func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc strin
 	return d
 }
 
-// mine returns the paths that are not empty. The arguments are the agent's own paths of a volume.
-func mine(paths ...string) []string {
-	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
-}
-
 // reap removes the references of an alloc that no container uses. It keeps a reference if a Mount
 // has used it since the check.
-func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, turns map[string]uint64) {
+func (s reaper) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, turns map[string]uint64) {
 	_, err := s.giveBack(ctx, v.Runtime, v.Name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		return v.Returning(func(r volume.RuntimeRef) bool {
 			turn, was := turns[r.ID]
-			return was && r.Alloc == alloc && s.heard(v.Key(), r.ID).turn == turn
+			return was && r.Alloc == alloc && s.activity.last(v.Key(), r.ID, s.now()).turn == turn
 		})
 	})
 
@@ -194,7 +185,7 @@ func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string
 
 // orphans detaches claims of runtimes that no reference needs. Such a claim remains if an agent
 // ended between its two commits, or if the name was lost.
-func (s *Service) orphans(ctx context.Context) {
+func (s reaper) orphans(ctx context.Context) {
 	for _, r := range s.Store.Volumes() {
 		for _, c := range r.Ordered() {
 			if c.Owner.Kind != volume.OwnerRuntime || !c.Wanted {
@@ -212,7 +203,7 @@ func (s *Service) orphans(ctx context.Context) {
 }
 
 // orphan checks a claim again under the lock, and detaches it.
-func (s *Service) orphan(ctx context.Context, r volume.Record, c volume.Claim) error {
+func (s reaper) orphan(ctx context.Context, r volume.Record, c volume.Claim) error {
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(c.Owner.Runtime, c.Owner.Volume))
 	if err != nil {
 		return err

@@ -25,8 +25,8 @@ func TestReap(t *testing.T) {
 		"the runtime has one":    {func(w *world, _ *Service) { w.using = []string{"web"} }, 5, true},
 		"no answer":              {func(w *world, _ *Service) { w.usingIs = errors.New("no daemon") }, 5, true},
 		"a young reference":      {func(w *world, _ *Service) { w.clock = w.clock.Add(-11 * time.Second) }, 5, true},
-		"a container starts":     {func(_ *world, s *Service) { s.inHand("docker") }, 5, true},
-		"one of podman's starts": {func(_ *world, s *Service) { s.inHand("podman") }, 2, false},
+		"a container starts":     {func(_ *world, s *Service) { s.activity.beginMount("docker") }, 5, true},
+		"one of podman's starts": {func(_ *world, s *Service) { s.activity.beginMount("podman") }, 2, false},
 	} {
 		w, s := newWorld(t, "data")
 		must(t, s.Create(t.Context(), docker, "data", nil))
@@ -106,8 +106,8 @@ func TestReapStartedAgain(t *testing.T) {
 	s.Reap(t.Context())
 	s.Reap(t.Context())
 	w.want("references at the end", w.refs("data"))
-	if len(s.touched) > 0 {
-		t.Errorf("kept of what is gone: %v", s.touched)
+	if len(s.activity.touched) > 0 {
+		t.Errorf("kept of what is gone: %v", s.activity.touched)
 	}
 }
 

@@ -3,10 +3,15 @@ package dockervol
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
+
+// askWithin limits the check whether one volume is in use.
+const askWithin = 30 * time.Second
 
 // giveBack changes the references of a volume and detaches the claims that no reference needs any
 // longer. Both changes are on disk when it returns. It returns the detaching claims. If another
@@ -31,7 +36,7 @@ func (s *Service) giveBack(ctx context.Context, runtime, name string, change fun
 		return nil, err
 	}
 
-	s.forget(v)
+	s.activity.forget(v)
 	return s.detachUnclaimed(ctx, v)
 }
 
@@ -89,4 +94,9 @@ func (s *Service) detachUnclaimed(ctx context.Context, v volume.RuntimeVolume) (
 	}
 
 	return gone, nil
+}
+
+// mine returns the paths that are not empty. The arguments are the agent's own paths of a volume.
+func mine(paths ...string) []string {
+	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 }

@@ -2,6 +2,8 @@ package dockervol
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/suggest"
@@ -105,4 +107,14 @@ func (s *Service) destroy(ctx context.Context, v volume.RuntimeVolume) error {
 	}
 
 	return s.Volumes.Delete(ctx, v.VolumeID, v.VolumeID)
+}
+
+// names lists the ids of the references in docker's short form.
+func names(refs []volume.RuntimeRef) string {
+	short := make([]string, 0, len(refs))
+	for _, r := range refs {
+		short = append(short, r.ID[:min(len(r.ID), 12)])
+	}
+	slices.Sort(short)
+	return strings.Join(short, ", ")
 }

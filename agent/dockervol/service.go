@@ -10,7 +10,7 @@
 //	release.go  removes references, and detaches claims without a reference
 //	doubt.go    stores the references that no container explains
 //	reap.go     removes references whose containers ended without an Unmount
-//	touch.go    stores when the agent last heard of each reference
+//	touch.go    stores which Mounts run, and when the agent last heard of each reference
 //	server.go   HTTP on the socket
 //	caller.go   determines the calling runtime
 //
@@ -129,13 +129,10 @@ type Service struct {
 	Now func() time.Time
 
 	locks    locks
-	mu       sync.Mutex
-	mounting map[string]int // number of running Mount calls, by runtime
-	turn     uint64         // number of the last Mount call
-	touched  map[string]map[string]touch
+	activity activity
 	suspects map[string]int // number of consecutive passes that found no use; see reap.go
 	told     reasons
-	doubts   []Doubt // the doubts that the last pass found
+	doubts   doubts
 }
 
 func (s *Service) now() time.Time {

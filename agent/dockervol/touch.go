@@ -2,68 +2,105 @@ package dockervol
 
 import (
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mounts records that a Mount for a reference begins, and returns the number of the call. The
-// caller holds the lock of the name.
-func (s *Service) mounts(key, id string) (turn uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.turn++
-	s.put(key, id, touch{s.turn, s.now()})
-	return s.turn
+// activity stores which Mount calls run, and when the agent last heard of each reference. A
+// reference of a container that starts just now must not count as leaked.
+type activity struct {
+	mu       sync.Mutex
+	mounting map[string]int              // number of running Mount calls, by runtime
+	turn     uint64                      // number of the last Mount call
+	touched  map[string]map[string]touch // by the key of the name and the id of the reference
 }
 
-// answered records that a Mount for a reference ends now.
-func (s *Service) answered(key, id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t, ok := s.touched[key][id]; ok {
-		s.put(key, id, touch{t.turn, s.now()})
+// beginMount counts a running Mount of a runtime, until the caller calls done. The runtime is about
+// to start a container. Until the container exists, no reference of this runtime counts as leaked.
+func (a *activity) beginMount(runtime string) (done func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.mounting == nil {
+		a.mounting = map[string]int{}
+	}
+	a.mounting[runtime]++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+
+		a.mounting[runtime]--
 	}
 }
 
-// heard returns when the agent last heard of a reference. For a reference from disk, it returns the
-// time of the first call of heard.
-func (s *Service) heard(key, id string) touch {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// isMounting reports whether a Mount of the runtime is running.
+func (a *activity) isMounting(runtime string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.mounting[runtime] > 0
+}
 
-	t, ok := s.touched[key][id]
+// addMount records that a Mount for a reference begins, and returns the number of the call. The
+// caller holds the lock of the name.
+func (a *activity) addMount(key, id string, now time.Time) (turn uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	a.turn++
+	a.set(key, id, touch{a.turn, now})
+	return a.turn
+}
+
+// endMount records that a Mount for a reference ends now.
+func (a *activity) endMount(key, id string, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if t, ok := a.touched[key][id]; ok {
+		a.set(key, id, touch{t.turn, now})
+	}
+}
+
+// last returns when the agent last heard of a reference. For a reference from disk, it returns the
+// time of the first call of last.
+func (a *activity) last(key, id string, now time.Time) touch {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	t, ok := a.touched[key][id]
 	if !ok {
-		t = touch{at: s.now()}
-		s.put(key, id, t)
+		t = touch{at: now}
+		a.set(key, id, t)
 	}
 	return t
 }
 
-func (s *Service) put(key, id string, t touch) {
-	if s.touched == nil {
-		s.touched = map[string]map[string]touch{}
+// set stores the touch of a reference. The caller holds the lock of the activity.
+func (a *activity) set(key, id string, t touch) {
+	if a.touched == nil {
+		a.touched = map[string]map[string]touch{}
 	}
-	if s.touched[key] == nil {
-		s.touched[key] = map[string]touch{}
+	if a.touched[key] == nil {
+		a.touched[key] = map[string]touch{}
 	}
-	s.touched[key][id] = t
+	a.touched[key][id] = t
 }
 
 // forget deletes the times of references that the volume no longer has. The caller holds the lock
 // of the name.
-func (s *Service) forget(v volume.RuntimeVolume) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (a *activity) forget(v volume.RuntimeVolume) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 
 	key := v.Key()
-
-	for id := range s.touched[key] {
+	for id := range a.touched[key] {
 		if !slices.ContainsFunc(v.Refs, func(r volume.RuntimeRef) bool { return r.ID == id }) {
-			delete(s.touched[key], id)
+			delete(a.touched[key], id)
 		}
 	}
-
-	if len(s.touched[key]) == 0 {
-		delete(s.touched, key)
+	if len(a.touched[key]) == 0 {
+		delete(a.touched, key)
 	}
 }
