@@ -238,7 +238,7 @@ func (a *Agent) newScraped() *metrics.Server {
 	return metrics.NewServer(metrics.ServerOptions{
 		Address: a.c.MetricsAddress, Listen: tcp.Open, Write: a.metrics.Write,
 		Listening: func(at net.Addr) {
-			log.Info("metrics are there for everybody who reaches the address", "address", at.String())
+			log.Info("anyone who reaches the address can read the metrics", "address", at.String())
 		},
 		Failed: func(err error) {
 			log.Error("cannot serve the metrics; it is tried again every 5s", "address", a.c.MetricsAddress, "error", err)

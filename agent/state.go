@@ -51,7 +51,7 @@ func (a *Agent) openState(ctx context.Context) error {
 	a.secrets = secret.Resolver{Sealer: &secret.Sealer{
 		KeyFile: a.c.KeyFile(),
 		Made: func(path string) {
-			a.log.Info("made the key that seals secrets; what it sealed is lost without it, so keep a copy, apart from those of the data dir", "file", path)
+			a.log.Info("made the key that seals secrets; sealed secrets are lost without it, so keep a copy of it, apart from the copies of the data dir", "file", path)
 		},
 	}}
 

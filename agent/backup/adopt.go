@@ -180,7 +180,7 @@ func (a Adoption) fill(ctx context.Context, adoptions []volume.Record, re recove
 	}
 
 	if re.nodeID() == "" {
-		a.Log.Warn("the node id was lost with the state database; it is what the configuration says, or the host name")
+		a.Log.Warn("the node id was lost with the state database; the agent uses node_id of the configuration, or the host name")
 	}
 	a.Log.Warn("the state database is made anew", "why", loss.Why, "kept", loss.Kept, "copy", loss.Copy, "volumes", loss.Volumes, "claims", loss.Claims)
 	a.Events(evs...)

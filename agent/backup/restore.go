@@ -330,7 +330,7 @@ func (re *restoring) leftover(d statedb.Leftover) {
 		return
 	}
 	if re.why != "" {
-		re.say("leftover", id, api.OutcomeDropped, "what a forced deregister left is not of this host: "+re.why)
+		re.say("leftover", id, api.OutcomeDropped, "the leftovers of a forced deregister are not on this host: "+re.why)
 		return
 	}
 
@@ -342,7 +342,7 @@ func (re *restoring) leftover(d statedb.Leftover) {
 		return
 	}
 	if user := userOf(re.tx.Volumes(), r); user != "" {
-		re.say("leftover", id, api.OutcomeRefused, fmt.Sprintf("volume %q uses what would be undone", user))
+		re.say("leftover", id, api.OutcomeRefused, fmt.Sprintf("volume %q uses the storage of this leftover", user))
 		return
 	}
 

@@ -56,7 +56,7 @@ func (c *Config) checkRuntimeDir() error {
 		return err
 	}
 	if shortest := c.pluginSocket(1); shortest > listen.MaxPath {
-		return volume.Errorf(volume.ErrInvalid, "runtime_dir %s is too long: sockets below it have at least %d bytes, and %d is what a socket address takes", c.RuntimeDir, shortest, listen.MaxPath)
+		return volume.Errorf(volume.ErrInvalid, "runtime_dir %s is too long: sockets below it have at least %d bytes, and a socket address may have at most %d", c.RuntimeDir, shortest, listen.MaxPath)
 	}
 
 	return nil
@@ -67,7 +67,7 @@ func (c *Config) checkSocket() error {
 		return err
 	}
 	if len(c.Socket) > listen.MaxPath {
-		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and %d is what a socket address takes", c.Socket, len(c.Socket), listen.MaxPath)
+		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and a socket address may have at most %d", c.Socket, len(c.Socket), listen.MaxPath)
 	}
 
 	return nil
@@ -106,7 +106,7 @@ const longestName = 24
 // WarnLong warns of directories that are too long for some plugins.
 func (c *Config) WarnLong(log hclog.Logger) {
 	if longest := volmgr.LongestPath(c.MountRoot()); longest > volmgr.MaxPluginPath {
-		log.Warn("data_dir is long: paths of volumes may exceed what a CSI plugin must accept; most plugins accept them",
+		log.Warn("data_dir is long: paths of volumes may be longer than CSI plugins must accept; most plugins accept them",
 			"data_dir", c.DataDir, "longest_path", longest, "must_accept", volmgr.MaxPluginPath)
 	}
 
@@ -126,7 +126,7 @@ func (c *Config) checkDockerSocket() error {
 	case !filepath.IsAbs(path):
 		return volume.Errorf(volume.ErrInvalid, "docker_socket %q is not an absolute path", path)
 	case len(path) > listen.MaxPath:
-		return volume.Errorf(volume.ErrInvalid, "docker_socket %s has %d bytes, and %d is what a socket address takes", path, len(path), listen.MaxPath)
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %s has %d bytes, and a socket address may have at most %d", path, len(path), listen.MaxPath)
 	case !strings.HasSuffix(path, ".sock"):
 		return volume.Errorf(volume.ErrInvalid, "docker_socket %s does not end in .sock, so docker would not find it", path).
 			WithHint("/run/docker/plugins/csi.sock")
@@ -158,7 +158,7 @@ func (c *Config) checkMetricsAddress() error {
 
 	bad := func(why string) error {
 		return volume.Errorf(volume.ErrInvalid, "metrics_address %q %s", c.MetricsAddress, why).
-			WithHint("127.0.0.1:9187 and [::1]:9187 are for this host alone, [::]:9187 is for everybody")
+			WithHint("127.0.0.1:9187 and [::1]:9187 accept only this host; [::]:9187 accepts all hosts")
 	}
 
 	host, port, err := net.SplitHostPort(c.MetricsAddress)

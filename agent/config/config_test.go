@@ -65,7 +65,7 @@ func TestBadConfig(t *testing.T) {
 		"format":           {"", []string{"--log-format", "xml"}, `log_format "xml"`},
 		"no path":          {"docker_socket: csi.sock\n", nil, `docker_socket "csi.sock" is not an absolute path`},
 		"not found so":     {"docker_socket: /run/docker/plugins/csi\n", nil, "does not end in .sock, so docker would not find it"},
-		"no address":       {"docker_socket: /" + strings.Repeat("x", 107) + ".sock\n", nil, "and 107 is what a socket address takes"},
+		"no address":       {"docker_socket: /" + strings.Repeat("x", 107) + ".sock\n", nil, "and a socket address may have at most 107"},
 		"one for both":     {"docker_socket: /run/volagent/volagent.sock\n", nil, "docker_socket and socket are both /run/volagent/volagent.sock"},
 		"no duration":      {"stats_interval: often\n", nil, `stats_interval "often" is neither 0 nor a duration of at least 10s`},
 		"too often":        {"stats_interval: 1s\n", nil, `stats_interval "1s"`},

@@ -35,7 +35,7 @@ func (in *Report) Text(w io.Writer) error {
 	line("database  %s", in.DB)
 
 	if in.AgentRunning {
-		line("agent     running: it may be ahead of what this copy says; ask it with volctl")
+		line("agent     running, and this copy may be older than its state; volctl shows the current state")
 	} else {
 		line("agent     not running")
 	}
@@ -109,7 +109,7 @@ func (v Runtime) text() string {
 	for _, r := range v.Refs {
 		refs = append(refs, fmt.Sprintf("%s (claim of %q)", r.ID, r.Alloc))
 	}
-	words := "nobody refers to it"
+	words := "without references"
 	if len(refs) > 0 {
 		words = "referred to by " + strings.Join(refs, ", ")
 	}

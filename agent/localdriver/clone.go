@@ -253,7 +253,7 @@ func (d *driver) reader(from origin, want store.Volume, p *jobs.Progress) (fill 
 	}
 	if now := c.volumes()[0].Capacity; now > want.Capacity {
 		c.release()
-		return nil, nil, csierr.OutOfRangef("%s has grown to %d bytes, and its copy was to have %d", from, now, want.Capacity)
+		return nil, nil, csierr.OutOfRangef("%s has grown to %d bytes, which is more than the %d bytes of its copy", from, now, want.Capacity)
 	}
 
 	return func(ctx context.Context, dir string) error { return c.take(ctx, []string{dir}, p) }, c.release, nil

@@ -100,7 +100,7 @@ func (f *freezer) freeze() error {
 	}
 
 	if errors.Is(err, unix.EBUSY) {
-		err = csierr.Preconditionf("the filesystem of volume %q has been frozen by somebody else (fsfreeze?); thaw it first", f.v.ID)
+		err = csierr.Preconditionf("the filesystem of volume %q was frozen by another program (fsfreeze?); thaw it first", f.v.ID)
 	} else {
 		err = fmt.Errorf("cannot freeze the filesystem of volume %q: %w", f.v.ID, err)
 	}
@@ -126,7 +126,7 @@ func (f *freezer) thaw() error {
 		return err
 	}
 	if !was {
-		return csierr.Preconditionf("the filesystem of volume %q was thawed before it was copied: by somebody else, or because it was frozen for more than %s; try again",
+		return csierr.Preconditionf("the filesystem of volume %q was thawed before it was copied: by another program, or because it was frozen for more than %s; try again",
 			f.v.ID, thawAfter*f.most)
 	}
 

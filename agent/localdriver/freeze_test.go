@@ -77,10 +77,10 @@ func TestFrozenByOthers(t *testing.T) {
 	sandbox.Must(t, err)
 	sandbox.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
 	_, err = b.CreateSnapshot(background(), snapReq("s", id))
-	sandbox.WantCode(t, err, codes.FailedPrecondition, "frozen by somebody else", "fsfreeze")
+	sandbox.WantCode(t, err, codes.FailedPrecondition, "frozen by another program", "fsfreeze")
 	b.restart()
 	if !isFrozen(t, b.staging(id)) {
-		t.Error("a freeze of somebody else was undone")
+		t.Error("a freeze of another program was undone")
 	}
 	sandbox.Must(t, unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0))
 	sandbox.Must(t, dir.Close())

@@ -161,7 +161,7 @@ func TestShutDown(t *testing.T) {
 		b.restart()
 	}
 	other := b.create("other", 0, nil, mountCap(writer, ""))
-	sandbox.WantCode(t, b.unpublish(other, target), codes.FailedPrecondition, "left alone")
+	sandbox.WantCode(t, b.unpublish(other, target), codes.FailedPrecondition, "so it stays")
 	sandbox.Must(t, b.delete(other))
 	sandbox.Must(t, b.unpublish(id, target))
 	sandbox.Must(t, b.unstage(id))

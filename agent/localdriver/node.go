@@ -238,7 +238,7 @@ func (t *target) takeDown() (usage.Place, error) {
 		case at.Kind == usage.KindNone:
 			return at, nil
 		case at.Kind == usage.KindForeign && !at.Stray:
-			return at, csierr.Preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
+			return at, csierr.Preconditionf("the mount at %q is not volume %q, so it stays", t.path, t.v.ID)
 		}
 
 		if err := mounts.Unmount(t.path); err != nil {

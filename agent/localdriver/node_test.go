@@ -201,7 +201,7 @@ func TestForeignMounts(t *testing.T) {
 	sandbox.Write(t, filepath.Join(stg, "f"), "not yours")
 	sandbox.WantCode(t, b.stage(id, c), codes.FailedPrecondition, "is not volume")
 	sandbox.WantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "not staged")
-	sandbox.WantCode(t, b.unstage(id), codes.FailedPrecondition, "left alone")
+	sandbox.WantCode(t, b.unstage(id), codes.FailedPrecondition, "so it stays")
 	sandbox.WantContent(t, filepath.Join(stg, "f"), "not yours")
 	sandbox.Must(t, unix.Unmount(stg, 0))
 
@@ -210,7 +210,7 @@ func TestForeignMounts(t *testing.T) {
 	sandbox.Tmpfs(t, target, "size=64k")
 	sandbox.Write(t, filepath.Join(target, "f"), "not yours")
 	sandbox.WantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "is not volume")
-	sandbox.WantCode(t, b.unpublish(id, target), codes.FailedPrecondition, "left alone")
+	sandbox.WantCode(t, b.unpublish(id, target), codes.FailedPrecondition, "so it stays")
 	sandbox.WantContent(t, filepath.Join(target, "f"), "not yours")
 	sandbox.Must(t, unix.Unmount(target, 0))
 

@@ -49,7 +49,7 @@ type fsxattr struct {
 type kernelProjects struct{ dir string }
 
 func (k kernelProjects) check() error {
-	why := fmt.Errorf("the filesystem of %q has no project quota: it must be an xfs, or an ext4 with the features quota and project, that is mounted with prjquota, on Linux 5.14 or newer", k.dir)
+	why := fmt.Errorf("the filesystem of %q has no project quota: use xfs, or ext4 with the features quota and project, mounted with prjquota; Linux must be 5.14 or newer", k.dir)
 	var state [128]byte // struct fs_quota_stat
 	if err := k.call(getState, 0, unsafe.Pointer(&state)); err != nil {
 		return fmt.Errorf("%w (%w)", why, err)
@@ -59,7 +59,7 @@ func (k kernelProjects) check() error {
 	case flags&stateCounts == 0:
 		return why
 	case flags&stateEnforces == 0:
-		return fmt.Errorf("the filesystem of %q counts what projects take, but does not enforce limits: mount it with prjquota", k.dir)
+		return fmt.Errorf("the filesystem of %q counts the space of projects, but does not enforce limits: mount it with prjquota", k.dir)
 	}
 
 	return nil

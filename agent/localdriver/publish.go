@@ -228,7 +228,7 @@ func (t *target) published(want usage.Kind, readOnly bool) (bool, error) {
 	case at.Stray:
 		return false, csierr.Preconditionf("the loop device of volume %q, which was published at %q, has been detached; unpublish and unstage the volume, and stage it again", t.v.ID, t.path)
 	case at.Kind == usage.KindForeign:
-		return false, csierr.Preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
+		return false, csierr.Preconditionf("the mount at %q is not volume %q", t.path, t.v.ID)
 	case at.Kind != want:
 		return false, csierr.Existsf("volume %q is published at %q with another access type", t.v.ID, t.path)
 	case at.Kind == usage.KindNode:
@@ -276,7 +276,7 @@ func makeTarget(path string, dir bool) error {
 			err = f.Close()
 		}
 	case dir && !st.IsDir(), !dir && (!st.IsRegular() || st.Size > 0):
-		return csierr.Preconditionf("the target path %q exists and is not what the driver would make there", path)
+		return csierr.Preconditionf("the target path %q exists, and the driver did not make it", path)
 	case dir:
 		list, err := os.ReadDir(path)
 		if err != nil {
@@ -308,7 +308,7 @@ func removeTarget(path string) error {
 	case st.IsRegular() && st.Size == 0:
 		err = unix.Unlink(path)
 	default:
-		return csierr.Preconditionf("the target path %q is not what the driver made there; it is left alone", path)
+		return csierr.Preconditionf("the driver did not make the target path %q, so it stays", path)
 	}
 
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {

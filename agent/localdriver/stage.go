@@ -95,7 +95,7 @@ func (t *target) stageMount(ctx context.Context, a request.Access, at usage.Plac
 		}
 		return mounts.Isolate(t.path) // a crash may have come between the mount and this
 	case at.Kind != usage.KindNone:
-		return csierr.Preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
+		return csierr.Preconditionf("the mount at %q is not volume %q", t.path, t.v.ID)
 	case !at.Exists:
 		return csierr.Preconditionf("the staging path %q does not exist", t.path)
 	case !at.IsDir():

@@ -163,7 +163,7 @@ func RecoverTests(ctx context.Context, u Usage, tests *plugintest.Service, log h
 	for id := range u.Scratches() {
 		wg.Go(func() {
 			if err := tests.Recover(ctx, id); err != nil && ctx.Err() == nil {
-				log.Warn("what a test of a plugin left is still there", "plugin", id, "error", err)
+				log.Warn("a test of a plugin has leftovers", "plugin", id, "error", err)
 			}
 		})
 	}

@@ -92,5 +92,5 @@ func (s Store) PendingFor(v volume.Volume) string {
 		return ""
 	}
 
-	return fmt.Sprintf("what volume %q left when it was deregistered by force is undone first, by plugin %q", d.Record.Volume.ID, d.Record.Volume.PluginID)
+	return fmt.Sprintf("plugin %q must first undo the leftovers of volume %q, which was deregistered by force", d.Record.Volume.PluginID, d.Record.Volume.ID)
 }

@@ -61,7 +61,7 @@ func TestRestoreRuntime(t *testing.T) {
 	if _, out := o.restored(0, file); out["docker data"] != api.OutcomeRestored {
 		t.Fatalf("got %v", out)
 	}
-	if out, code := o.inspect(); code != 0 || !strings.Contains(out, `name "data" of docker  volume "data"  nobody refers to it`) {
+	if out, code := o.inspect(); code != 0 || !strings.Contains(out, `name "data" of docker  volume "data"  without references`) {
 		t.Errorf("inspect: exit %d\n%s", code, out)
 	}
 }

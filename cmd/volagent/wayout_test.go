@@ -292,7 +292,7 @@ func TestForcedDebt(t *testing.T) {
 	// A new registration of the same storage under the same volume id waits for the pending calls.
 	h.register("data", "single-node-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
-	h.exits(0, "is undone first", "volume", "status", "data")
+	h.exits(0, "must first undo the leftovers", "volume", "status", "data")
 	h.exits(0, "data", "volume", "detach", "data", "a")
 	h.exits(0, "data", "volume", "deregister", "data", "-y")
 	h.startPlugin()

@@ -77,7 +77,7 @@ func (s *StateDir) entries(dir string, valid func(string) bool) []string {
 	var ids []string
 	for _, e := range list {
 		if !e.IsDir() || !valid(e.Name()) {
-			s.Log.Warn("leaving alone what the driver did not make", "path", s.Path(dir, e.Name()))
+			s.Log.Warn("the driver did not make this directory; it stays", "path", s.Path(dir, e.Name()))
 			continue
 		}
 		ids = append(ids, e.Name())

@@ -74,7 +74,7 @@ func (s *volumes) load() error {
 	}
 
 	for _, id := range s.entries(DirTmp, validAnyID) {
-		s.Log.Info("discarding what was never finished", "id", id)
+		s.Log.Info("removing an unfinished volume", "id", id)
 		if err := s.Move(id, DirTmp, DirTrash); err != nil {
 			return err
 		}

@@ -135,7 +135,7 @@ func (r *Runner) attach(ctx context.Context, it plugin.Process, served bool) (ru
 		return nil, err
 	}
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
-		// The agent can go on, because the stored nonce is enough to find the process again.
+		// The agent can continue, because the stored nonce is enough to find the process again.
 		r.Logger.Warn("cannot store which process serves the plugin", "pid", it.PID, "error", err)
 	}
 

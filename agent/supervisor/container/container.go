@@ -133,7 +133,7 @@ func (r *Runner) attach(ctx context.Context, it plugin.Process) (runner.Instance
 	}
 
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
-		// The agent can go on, because the stored nonce is enough to find the container again.
+		// The agent can continue, because the stored nonce is enough to find the container again.
 		r.Logger.Warn("cannot store which container serves the plugin", "container", it.Container, "error", err)
 	}
 
@@ -267,7 +267,7 @@ func (r *Runner) clear(ctx context.Context) error {
 
 	r.opts.Output.From(r.rt, c.ID)
 	if err := r.opts.Output.Last(ctx); err != nil {
-		r.Logger.Debug("cannot read what a container wrote", "container", c.ID, "error", err)
+		r.Logger.Debug("cannot read the output of a container", "container", c.ID, "error", err)
 	}
 
 	if err := r.rt.Remove(ctx, c.ID); err != nil {

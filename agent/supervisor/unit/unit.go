@@ -270,7 +270,7 @@ func (r *Runner) notStarted(s systemd.Service, j *startJob) error {
 	// A unit that failed earlier keeps its old result. If the invocation has not changed either,
 	// systemd did not start the unit.
 	case s.Result == "start-limit-hit", s.Active == "failed" && j.result == "failed" && j.before != "" && s.Invocation == j.before:
-		return fmt.Errorf("systemd does not start unit %s, since it was started too often (start-limit-hit); to have it started: %s", r.name, suggest.Command("systemctl reset-failed %s", r.name))
+		return fmt.Errorf("systemd does not start unit %s, because it started too often (start-limit-hit); to start it: %s", r.name, suggest.Command("systemctl reset-failed %s", r.name))
 	case s.Type == "oneshot" && s.Result == "success" && j.result == systemd.JobDone:
 		return r.noMain(s)
 	case s.ExecCode != 0:
