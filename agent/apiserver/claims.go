@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-func (s *Server) getClaim(w http.ResponseWriter, r *http.Request) error {
+func getClaim(s *Server, w http.ResponseWriter, r *http.Request) error {
 	rec, err := s.record(r)
 	if err != nil {
 		return err
@@ -30,7 +30,7 @@ func (s *Server) toClaim(rec volume.Record, c volume.Claim) api.Claim {
 	return toClaim(rec, c, s.o.Plugins.View(rec.Volume.PluginID), s.o.Owners)
 }
 
-func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
+func makeClaim(s *Server, w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func atFD(fd *int, p peer.Peer) (*volume.Descriptor, error) {
 	return &volume.Descriptor{PID: p.PID, FD: *fd}, nil
 }
 
-func (s *Server) detach(w http.ResponseWriter, r *http.Request) error {
+func detachClaim(s *Server, w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (s *Server) detach(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, api.Done{})
 }
 
-func (s *Server) listClaims(w http.ResponseWriter, r *http.Request) error {
+func listClaims(s *Server, w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	fits := func(name, v string) bool { return q.Get(name) == "" || q.Get(name) == v }
 	out := []api.Claim{}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
@@ -352,6 +353,34 @@ func sorted(rs []volume.Record) []volume.Record {
 	out := make([]volume.Record, 0, len(rs))
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		out = append(out, byID[id])
+	}
+	return out
+}
+
+// toReport converts a plugin's report about a volume.
+func toReport(id string, r volume.Report) *api.Report {
+	out := &api.Report{Silent: r.Silent}
+	if r.Stats != nil {
+		st := toStats(id, r)
+		out.Stats = &st
+	}
+	for by, c := range map[string]*volume.Checkup{volume.ByNode: r.Node, volume.ByController: r.Controller} {
+		if c == nil {
+			continue
+		}
+		if out.CheckedAt == nil {
+			out.CheckedAt = map[string]time.Time{}
+		}
+		out.CheckedAt[by] = c.At
+	}
+
+	for _, f := range r.Findings() {
+		out.Health = append(out.Health, toFindings(f.By, []call.Condition{f.Condition})...)
+	}
+
+	if r.Storage != nil {
+		out.Storage = toStorage(*r.Storage)
+		out.Storage.Volume = id
 	}
 	return out
 }

@@ -1,23 +1,14 @@
 package apiserver
 
 import (
-	"context"
 	"net/http"
-	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Drainer drains the host of all volumes, and ends a drain.
-type Drainer interface {
-	Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error)
-	Undrain(ctx context.Context) (changed bool, err error)
-	Look(ctx context.Context) volume.Occupancy
-}
-
-func (s *Server) drain(w http.ResponseWriter, r *http.Request) error {
+func drainNode(s *Server, w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
@@ -30,7 +21,7 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, toDrain(left))
 }
 
-func (s *Server) undrain(w http.ResponseWriter, r *http.Request) error {
+func undrainNode(s *Server, w http.ResponseWriter, r *http.Request) error {
 	changed, err := s.o.Drainer.Undrain(r.Context())
 	if err != nil {
 		return err

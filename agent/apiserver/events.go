@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// events sends the events as JSON, one object in each line.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
+// listEvents sends the events as JSON, one object in each line.
+func listEvents(s *Server, w http.ResponseWriter, r *http.Request) error {
 	n, err := number(r, "n", 0)
 	if err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-func (s *Server) expand(w http.ResponseWriter, r *http.Request) error {
+func expandVolume(s *Server, w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
@@ -30,7 +30,7 @@ func (s *Server) expand(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
 }
 
-func (s *Server) withdrawExpansion(w http.ResponseWriter, r *http.Request) error {
+func withdrawExpansion(s *Server, w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if err := volume.CheckID("volume id", id); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) error {
+func writeMetrics(s *Server, w http.ResponseWriter, _ *http.Request) error {
 	var all bytes.Buffer // a failure then produces an error instead of half an answer
 	if err := s.o.Metrics.Write(&all); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
+func getHealth(s *Server, w http.ResponseWriter, _ *http.Request) error {
 	n := s.o.Node()
 	h := api.Health{Status: "ok", Version: api.Version, DB: n.DB}
 	for _, p := range n.Problems {
@@ -25,7 +25,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 	return s.answer(w, h)
 }
 
-func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
+func getNode(s *Server, w http.ResponseWriter, r *http.Request) error {
 	n := s.o.Node()
 	n.Plugins = s.visiblePlugins(r.Context())
 	if n.Draining {
@@ -177,11 +177,11 @@ func pluginProblem(p api.Plugin) api.Problem {
 	return out
 }
 
-func (s *Server) listPlugins(w http.ResponseWriter, r *http.Request) error {
+func listPlugins(s *Server, w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, s.visiblePlugins(r.Context()))
 }
 
-func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
+func getPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
 	q, err := waitFor(r, "ready")
 	if err != nil {
 		return err
@@ -218,14 +218,10 @@ func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-func noPlugin(id string) error {
-	return volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
-}
-
 // maxLines limits the number of log lines in one answer.
 const maxLines = 10000
 
-func (s *Server) pluginLogs(w http.ResponseWriter, r *http.Request) error {
+func pluginLogs(s *Server, w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if _, ok := s.o.Plugins.Get(id); !ok {
 		return noPlugin(id)

@@ -10,11 +10,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-func (s *Server) restartPlugin(w http.ResponseWriter, r *http.Request) error {
+func restartPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
 	return s.control(w, r, s.o.Plugins.RestartPlugin)
 }
 
-func (s *Server) stopPlugin(w http.ResponseWriter, r *http.Request) error {
+func stopPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
 	brief, err := flag(r, "until_restart")
 	if err != nil {
 		return err
@@ -24,7 +24,7 @@ func (s *Server) stopPlugin(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-func (s *Server) startPlugin(w http.ResponseWriter, r *http.Request) error {
+func startPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
 	return s.control(w, r, func(ctx context.Context, id string, which api.Part, _ bool, wait time.Duration) error {
 		return s.o.Plugins.StartPlugin(ctx, id, which, wait)
 	})
@@ -78,7 +78,7 @@ const unnamed = "the plugin file"
 
 // registerPlugin passes the text of a plugin file to the parser unchanged, so that errors contain
 // the right line numbers.
-func (s *Server) registerPlugin(w http.ResponseWriter, r *http.Request) error {
+func registerPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (s *Server) registerPlugin(w http.ResponseWriter, r *http.Request) error {
 }
 
 // deregisterPlugin answers when no process of the plugin is running.
-func (s *Server) deregisterPlugin(w http.ResponseWriter, r *http.Request) error {
+func deregisterPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
@@ -120,4 +120,8 @@ func (s *Server) deregisterPlugin(w http.ResponseWriter, r *http.Request) error 
 		return err
 	}
 	return s.answer(w, api.Done{})
+}
+
+func noPlugin(id string) error {
+	return volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
 }

@@ -9,15 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tests runs the tests of plugins.
-type Tests interface {
-	// TestPlugin calls each after every check. It returns when it has removed the traces of the
-	// test. An error from each ends the test.
-	TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error)
-}
-
 // testPlugin sends one line after each check. The test ends when the caller disconnects.
-func (s *Server) testPlugin(w http.ResponseWriter, r *http.Request) error {
+func testPlugin(s *Server, w http.ResponseWriter, r *http.Request) error {
 	var q api.PluginTest
 	if err := body(w, r, &q); err != nil {
 		return err

@@ -146,30 +146,6 @@ type Server struct {
 	cancel context.CancelCauseFunc // ends all running requests
 }
 
-// New returns a server. The server does not listen yet.
-func New(o Options) *Server {
-	s := &Server{o: o}
-	mux := http.NewServeMux()
-	for _, r := range s.routes() {
-		mux.HandleFunc(r.pattern, s.handle(r))
-	}
-
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, volume.Errorf(volume.ErrNotFound, "no route %s %s", r.Method, r.URL.Path))
-	})
-	base, cancel := context.WithCancelCause(context.Background())
-	s.cancel = cancel
-	s.http = &http.Server{
-		BaseContext:       func(net.Listener) context.Context { return base },
-		Handler:           mux,
-		ReadHeaderTimeout: 10 * time.Second,
-		ConnContext:       peer.With,
-		ErrorLog:          o.Log.StandardLogger(&hclog.StandardLoggerOptions{InferLevels: true}),
-	}
-
-	return s
-}
-
 // Serve answers requests on a listener until Close.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -186,84 +162,6 @@ func (s *Server) Close(ctx context.Context) error {
 		return s.http.Close()
 	}
 	return nil
-}
-
-type route struct {
-	pattern string
-	write   bool // the route changes state, or shows data that only root may see
-	do      func(s *Server, w http.ResponseWriter, r *http.Request) error
-}
-
-func (s *Server) routes() []route {
-	return []route{
-		{"GET /v1/health", false, (*Server).health},
-		{"GET /v1/node", false, (*Server).node},
-		{"POST /v1/node/drain", true, (*Server).drain},
-		{"POST /v1/node/undrain", true, (*Server).undrain},
-		{"GET /v1/state/backup", true, (*Server).backup}, // a backup contains sealed secrets
-		{"POST /v1/state/restore", true, (*Server).restore},
-		{"GET /metrics", false, (*Server).metrics},
-		{"GET /v1/doctor", false, (*Server).doctor},
-		{"POST /v1/doctor/fix", true, (*Server).doctorFix},
-		{"GET /v1/events", false, (*Server).events},
-		{"GET /v1/volumes", false, (*Server).listVolumes},
-		{"GET /v1/volumes/{id}", false, (*Server).getVolume},
-		{"PUT /v1/volumes/{id}", true, (*Server).register},
-		{"POST /v1/volumes/{id}/create", true, (*Server).create},
-		{"DELETE /v1/volumes/{id}", true, (*Server).deregister},
-		{"POST /v1/volumes/{id}/delete", true, (*Server).delete},
-		{"POST /v1/volumes/{id}/modify", true, (*Server).modify},
-		{"POST /v1/volumes/{id}/expand", true, (*Server).expand},
-		{"DELETE /v1/volumes/{id}/expand", true, (*Server).withdrawExpansion},
-		{"GET /v1/volumes/{id}/stats", false, (*Server).stats},
-		{"GET /v1/volumes/{id}/report", false, (*Server).report},
-		{"GET /v1/volumes/{id}/claims/{alloc}", false, (*Server).getClaim},
-		{"PUT /v1/volumes/{id}/claims/{alloc}", true, (*Server).claim},
-		{"DELETE /v1/volumes/{id}/claims/{alloc}", true, (*Server).detach},
-		{"GET /v1/claims", false, (*Server).listClaims},
-		{"GET /v1/snapshots", false, (*Server).listSnapshots},
-		{"POST /v1/snapshots", true, (*Server).createSnapshot},
-		{"POST /v1/snapshots/{plugin}/{id}/delete", true, (*Server).deleteSnapshot},
-		{"POST /v1/snapshots/groups", true, (*Server).createGroupSnapshot},
-		{"GET /v1/snapshots/groups/{plugin}/{id}", false, (*Server).getGroupSnapshot},
-		{"POST /v1/snapshots/groups/{plugin}/{id}/delete", true, (*Server).deleteGroupSnapshot},
-		{"GET /v1/plugins", false, (*Server).listPlugins},
-		{"POST /v1/plugins", true, (*Server).registerPlugin},
-		{"DELETE /v1/plugins/{id}", true, (*Server).deregisterPlugin},
-		{"GET /v1/plugins/{id}", false, (*Server).getPlugin},
-		{"GET /v1/plugins/{id}/logs", true, (*Server).pluginLogs}, // a plugin may write secrets to its log
-		{"GET /v1/plugins/{id}/volumes", false, (*Server).pluginVolumes},
-		{"GET /v1/plugins/{id}/health", false, (*Server).pluginHealth},
-		{"POST /v1/plugins/{id}/capacity", false, (*Server).capacity}, // calls the plugin but changes nothing
-		{"POST /v1/plugins/{id}/restart", true, (*Server).restartPlugin},
-		{"POST /v1/plugins/{id}/stop", true, (*Server).stopPlugin},
-		{"POST /v1/plugins/{id}/start", true, (*Server).startPlugin},
-		{"POST /v1/plugins/{id}/test", true, (*Server).testPlugin},
-	}
-}
-
-// handle returns the handler of a route. The handler checks the permission and answers errors.
-func (s *Server) handle(rt route) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		if p := peer.Of(r.Context()); rt.write && !s.o.MayWrite(p) {
-			s.fail(w, &api.Error{
-				Code:    api.CodePermission,
-				Message: p.String() + " may read the state, but may not change it or read logs and backups",
-				Hint:    "run it as root, or as a member of the socket's group (which is root-equivalent)",
-			})
-			return
-		}
-
-		err := rt.do(s, w, r)
-		if err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping) {
-			// The request had no effect. After a broken connection, the caller repeats it at the
-			// next agent.
-			panic(http.ErrAbortHandler)
-		}
-		if err != nil {
-			s.fail(w, s.forReader(r, err))
-		}
-	}
 }
 
 // maxBody limits the size of a request's body, in bytes.
@@ -399,4 +297,40 @@ func (s *Server) withLog(err error, pluginID string, volumes ...string) error {
 func (s *Server) pluginOf(id string) string {
 	r, _ := s.o.Records.Volume(id)
 	return r.Volume.PluginID
+}
+
+// Doctor compares the agent's records with the state of the host. It returns API types, because its
+// implementation knows both the domain and the API.
+type Doctor interface {
+	Examine(ctx context.Context) api.Doctor
+	Fix(ctx context.Context, ids []string) []api.DoctorFixed
+}
+
+// Drainer drains the host of all volumes, and ends a drain.
+type Drainer interface {
+	Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error)
+	Undrain(ctx context.Context) (changed bool, err error)
+	Look(ctx context.Context) volume.Occupancy
+}
+
+// Tests runs the tests of plugins.
+type Tests interface {
+	// TestPlugin calls each after every check. It returns when it has removed the traces of the
+	// test. An error from each ends the test.
+	TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error)
+}
+
+// Snapshots makes, lists and deletes snapshots. If wait is 0, a method calls the plugin only once.
+type Snapshots interface {
+	Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error)
+	Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error)
+	DeleteSnapshot(ctx context.Context, at volume.SnapshotAt, wait time.Duration) error
+	ForgetSnapshot(ctx context.Context, at volume.SnapshotAt) (left []string, err error)
+	GroupSnapshot(ctx context.Context, at volume.SnapshotAt) (call.GroupSnapshot, error)
+}
+
+// State makes backups of the agent's state and restores them.
+type State interface {
+	Backup(ctx context.Context) (copied io.ReadCloser, size int64, err error)
+	Restore(ctx context.Context, r io.Reader, dry bool) (api.Restore, error)
 }

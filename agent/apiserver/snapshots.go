@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -13,16 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshots makes, lists and deletes snapshots. If wait is 0, a method calls the plugin only once.
-type Snapshots interface {
-	Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error)
-	Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error)
-	DeleteSnapshot(ctx context.Context, at volume.SnapshotAt, wait time.Duration) error
-	ForgetSnapshot(ctx context.Context, at volume.SnapshotAt) (left []string, err error)
-	GroupSnapshot(ctx context.Context, at volume.SnapshotAt) (call.GroupSnapshot, error)
-}
-
-func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) error {
+func createSnapshot(s *Server, w http.ResponseWriter, r *http.Request) error {
 	var q api.SnapshotRequest
 	made, err := s.take(w, r, &q, func() (volume.SnapshotAsk, map[string]api.Secret) {
 		return volume.SnapshotAsk{Volumes: []string{q.Volume}, Name: q.Name, Parameters: q.Parameters}, q.Secrets
@@ -33,7 +23,7 @@ func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, toMade(made, s.idsHere()))
 }
 
-func (s *Server) createGroupSnapshot(w http.ResponseWriter, r *http.Request) error {
+func createGroupSnapshot(s *Server, w http.ResponseWriter, r *http.Request) error {
 	var q api.GroupSnapshotRequest
 	made, err := s.take(w, r, &q, func() (volume.SnapshotAsk, map[string]api.Secret) {
 		return volume.SnapshotAsk{Volumes: q.Volumes, Group: true, Name: q.Name, Parameters: q.Parameters}, q.Secrets
@@ -67,7 +57,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, q any, ask func() 
 	return made, nil
 }
 
-func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
+func listSnapshots(s *Server, w http.ResponseWriter, r *http.Request) error {
 	ask := volume.SnapshotsAsk{PluginID: r.URL.Query().Get("plugin"), VolumeID: r.URL.Query().Get("volume")}
 	var err error
 	if ask.Secrets, err = s.secrets(r); err != nil {
@@ -102,7 +92,7 @@ func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, out)
 }
 
-func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
+func deleteSnapshot(s *Server, w http.ResponseWriter, r *http.Request) error {
 	forget, err := flag(r, "forget")
 	if err != nil {
 		return err
@@ -123,7 +113,7 @@ func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
 	return s.destroy(w, r, at, wait)
 }
 
-func (s *Server) deleteGroupSnapshot(w http.ResponseWriter, r *http.Request) error {
+func deleteGroupSnapshot(s *Server, w http.ResponseWriter, r *http.Request) error {
 	at, wait, err := snapshotAt(w, r)
 	if err != nil {
 		return err
@@ -152,7 +142,7 @@ func snapshotAt(w http.ResponseWriter, r *http.Request) (at volume.SnapshotAt, w
 	return at, wait, err
 }
 
-func (s *Server) getGroupSnapshot(w http.ResponseWriter, r *http.Request) error {
+func getGroupSnapshot(s *Server, w http.ResponseWriter, r *http.Request) error {
 	at := volume.SnapshotAt{PluginID: r.PathValue("plugin"), ID: r.PathValue("id"), Group: true, Members: r.URL.Query()["snapshot"]}
 	var err error
 	if at.Secrets, err = s.secrets(r); err != nil {

@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"strconv"
@@ -9,13 +8,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// State makes backups of the agent's state and restores them.
-type State interface {
-	Backup(ctx context.Context) (copied io.ReadCloser, size int64, err error)
-	Restore(ctx context.Context, r io.Reader, dry bool) (api.Restore, error)
-}
-
-func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
+func takeBackup(s *Server, w http.ResponseWriter, r *http.Request) error {
 	b, size, err := s.o.State.Backup(r.Context())
 	if err != nil {
 		return err
@@ -31,7 +24,7 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *Server) restore(w http.ResponseWriter, r *http.Request) error {
+func restoreBackup(s *Server, w http.ResponseWriter, r *http.Request) error {
 	dry, err := flag(r, "dry_run")
 	if err != nil {
 		return err

@@ -2,14 +2,13 @@ package apiserver
 
 import (
 	"net/http"
-	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-func (s *Server) modify(w http.ResponseWriter, r *http.Request) error {
+func modifyVolume(s *Server, w http.ResponseWriter, r *http.Request) error {
 	var q api.ModifyRequest
 	if err := body(w, r, &q); err != nil {
 		return err
@@ -23,7 +22,7 @@ func (s *Server) modify(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
 }
 
-func (s *Server) stats(w http.ResponseWriter, r *http.Request) error {
+func getStats(s *Server, w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	got, err := s.o.Volumes.Stats(r.Context(), id)
 	if err != nil {
@@ -32,7 +31,7 @@ func (s *Server) stats(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, toStats(id, got))
 }
 
-func (s *Server) report(w http.ResponseWriter, r *http.Request) error {
+func getReport(s *Server, w http.ResponseWriter, r *http.Request) error {
 	within, err := duration(r, "within")
 	if err != nil {
 		return err
@@ -55,7 +54,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, toReport(rec.Volume.ID, got))
 }
 
-func (s *Server) capacity(w http.ResponseWriter, r *http.Request) error {
+func getCapacity(s *Server, w http.ResponseWriter, r *http.Request) error {
 	var q api.CapacityRequest
 	if err := body(w, r, &q); err != nil {
 		return err
@@ -73,7 +72,7 @@ func (s *Server) capacity(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, api.Capacity(got))
 }
 
-func (s *Server) pluginHealth(w http.ResponseWriter, r *http.Request) error {
+func pluginHealth(s *Server, w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	got, err := s.o.Volumes.Health(r.Context(), id)
 	if err != nil {
@@ -98,7 +97,7 @@ func (s *Server) pluginHealth(w http.ResponseWriter, r *http.Request) error {
 
 // pluginVolumes lists the volumes that a plugin reports, one in each line, as they arrive. The list
 // ends when the caller disconnects.
-func (s *Server) pluginVolumes(w http.ResponseWriter, r *http.Request) error {
+func pluginVolumes(s *Server, w http.ResponseWriter, r *http.Request) error {
 	limit, err := number(r, "limit", 0)
 	if err != nil {
 		return err
@@ -161,34 +160,6 @@ func toStats(id string, r volume.Report) api.Stats {
 	}
 	if i := r.Stats.Inodes; i != nil {
 		out.InodesTotal, out.InodesUsed, out.InodesAvailable = i.Total, i.Used, i.Available
-	}
-	return out
-}
-
-// toReport converts a plugin's report about a volume.
-func toReport(id string, r volume.Report) *api.Report {
-	out := &api.Report{Silent: r.Silent}
-	if r.Stats != nil {
-		st := toStats(id, r)
-		out.Stats = &st
-	}
-	for by, c := range map[string]*volume.Checkup{volume.ByNode: r.Node, volume.ByController: r.Controller} {
-		if c == nil {
-			continue
-		}
-		if out.CheckedAt == nil {
-			out.CheckedAt = map[string]time.Time{}
-		}
-		out.CheckedAt[by] = c.At
-	}
-
-	for _, f := range r.Findings() {
-		out.Health = append(out.Health, toFindings(f.By, []call.Condition{f.Condition})...)
-	}
-
-	if r.Storage != nil {
-		out.Storage = toStorage(*r.Storage)
-		out.Storage.Volume = id
 	}
 	return out
 }

@@ -69,7 +69,7 @@ func (s *Server) describeAll(ctx context.Context) []api.Volume {
 	return out
 }
 
-func (s *Server) listVolumes(w http.ResponseWriter, r *http.Request) error {
+func listVolumes(s *Server, w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, s.describeAll(r.Context()))
 }
 
@@ -87,7 +87,7 @@ func (s *Server) record(r *http.Request) (volume.Record, error) {
 	return rec, nil
 }
 
-func (s *Server) getVolume(w http.ResponseWriter, r *http.Request) error {
+func getVolume(s *Server, w http.ResponseWriter, r *http.Request) error {
 	q, err := waitFor(r, "mounted", "free")
 	if err != nil {
 		return err
@@ -175,11 +175,11 @@ func flag(r *http.Request, name string) (bool, error) {
 	return b, nil
 }
 
-func (s *Server) register(w http.ResponseWriter, r *http.Request) error {
+func registerVolume(s *Server, w http.ResponseWriter, r *http.Request) error {
 	return s.apply(w, r, s.o.Volumes.Register)
 }
 
-func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
+func createVolume(s *Server, w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, do func(context.C
 	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
 }
 
-func (s *Server) deregister(w http.ResponseWriter, r *http.Request) error {
+func deregisterVolume(s *Server, w http.ResponseWriter, r *http.Request) error {
 	force, err := flag(r, "force")
 	if err != nil {
 		return err
@@ -238,7 +238,7 @@ func (s *Server) deregister(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, api.DeregisterResult{Left: left})
 }
 
-func (s *Server) delete(w http.ResponseWriter, r *http.Request) error {
+func deleteVolume(s *Server, w http.ResponseWriter, r *http.Request) error {
 	pluginID := s.pluginOf(r.PathValue("id"))
 	if err := s.o.Volumes.Delete(r.Context(), r.PathValue("id"), r.URL.Query().Get("confirm")); err != nil {
 		return s.withLog(err, pluginID, r.PathValue("id"))
