@@ -51,7 +51,7 @@ func TestNormalise(t *testing.T) {
 	} {
 		_, root := testRoot()
 		got := command.Normalise(root, strings.Fields(tt.in))
-		// Normalise may move flags before arguments, but it keeps the order of the flags.
+		// Normalise may move flags before arguments, but it must not change the order of the flags.
 		if sorted(got) != sorted(strings.Fields(tt.want)) || flagsOf(got) != flagsOf(strings.Fields(tt.want)) {
 			t.Errorf("%s\n got %s\nwant %s", tt.in, strings.Join(got, " "), tt.want)
 		}
@@ -122,7 +122,7 @@ func valueFor(f *pflag.Flag) string {
 	case "duration":
 		return "7s"
 	case "string", "stringArray":
-		return "-x" // a text that looks like a flag but is not one
+		return "-x" // looks like a flag, but is not one
 	default:
 		return "a value of a type without a test: " + f.Value.Type()
 	}
@@ -151,7 +151,7 @@ func parses(args []string, path, flag, value string) error {
 func TestFlagsMeanTheSameEverywhere(t *testing.T) {
 	_, root := testRoot()
 	takes, letters := map[string]bool{}, map[string]string{}
-	// mount(8) and umount(8) define these short flags.
+	// The arguments of mount(8) and umount(8) have these short flags, with their own meanings.
 	others := map[string]string{"volctl mount": "o", "volctl umount": "f", "volctl systemd generate": "o"}
 	walk(root, func(c *cobra.Command) {
 		flagsOfCommand(c).VisitAll(func(f *pflag.Flag) {

@@ -108,7 +108,8 @@ func TestClaim(t *testing.T) {
 		t.Errorf("json: %+v, %v", res, err)
 	}
 	expect(t, r.volctl("volume", "claim", "dta"), 3, "", `near: "data"`)
-	expect(t, r.volctl("volume", "claim", "data-"), 3, "", `near: "data"`) // a command that changes state needs the exact id
+	// A command that changes state accepts only the exact id.
+	expect(t, r.volctl("volume", "claim", "data-"), 3, "", `near: "data"`)
 }
 
 func TestClaimNotMounted(t *testing.T) {
@@ -250,7 +251,7 @@ func TestDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "delete", "gone", "-y", "-ignore-not-found"), 0, "nothing to do\n", "")
 	expect(t, r.volctl("volume", "delete", "dat", "-y"), 3, "", "near: ")
 	f.sent()
-	f.ours("data") // the command asks only about a volume that can be deleted
+	f.ours("data") // the command asks for confirmation only if the volume can be deleted
 	r.terminal, r.stdin = true, "no\n"
 	expect(t, r.volctl("volume", "delete", "data"), 1, "", `Destroy volume "data" and all its data? [y/N] `)
 	expectSent(t, f, "GET /v1/volumes/data")

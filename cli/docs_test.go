@@ -65,8 +65,8 @@ func reference(b *strings.Builder, c *cobra.Command) {
 	section(b, "", c.NonInheritedFlags())
 }
 
-// fenced puts lines that begin with two spaces into code blocks, because the help uses such lines
-// for tables.
+// fenced puts lines that begin with two spaces into code blocks. The help uses such lines for
+// tables.
 func fenced(text string) string {
 	var b strings.Builder
 	inside := false

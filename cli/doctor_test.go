@@ -35,7 +35,7 @@ func ill() api.Doctor {
 	}
 }
 
-// patient returns an agent that reports these findings until they are fixed.
+// patient returns a fake agent that reports these findings until they are fixed.
 func patient(d api.Doctor) *fake {
 	f := world()
 	f.on["GET /v1/doctor"] = func(*http.Request) (any, error) { return d, nil }
@@ -71,8 +71,8 @@ func TestDoctor(t *testing.T) {
 	golden(t, filepath.Join("testdata", "doctor.txt"), text)
 }
 
-// TestDoctorAsks checks that --fix on a terminal shows the findings, asks, and changes nothing
-// without a yes.
+// TestDoctorAsks checks --fix on a terminal. The command shows the findings and asks for
+// confirmation. It changes nothing unless the answer is yes.
 func TestDoctorAsks(t *testing.T) {
 	f := patient(ill())
 	r := with(t, f)
@@ -88,7 +88,8 @@ func TestDoctorAsks(t *testing.T) {
 	}
 }
 
-// TestDoctorAlone checks that doctor reports why the agent does not answer, and mistakes in fstab.
+// TestDoctorAlone checks doctor without an agent. It reports why the agent does not answer, and
+// mistakes in fstab.
 func TestDoctorAlone(t *testing.T) {
 	dir := shortDir(t)
 	table := filepath.Join(dir, "fstab")

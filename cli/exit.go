@@ -5,7 +5,7 @@ import (
 	"github.com/volagent/volagent/cli/command"
 )
 
-// The exit codes of volctl.
+// These are the exit codes of volctl.
 const (
 	exitDone              = 0
 	exitFailed            = 1

@@ -34,7 +34,7 @@ type fake struct {
 	volumes []api.Volume
 	plugins []api.Plugin
 	node    *api.Node
-	// on holds handlers by "METHOD /path". A handler overrides the fixed answer for the same route.
+	// on maps "METHOD /path" to a handler. A handler overrides the fixed answer for the same route.
 	on map[string]func(r *http.Request) (any, error)
 
 	mu       sync.Mutex
@@ -58,7 +58,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		var e *api.Error
 		if !errors.As(err, &e) {
-			panic(http.ErrAbortHandler) // the agent ends during the request
+			panic(http.ErrAbortHandler) // the fake agent dies during the request
 		}
 		w.WriteHeader(e.Code.HTTPStatus())
 		_ = json.NewEncoder(w).Encode(api.ErrorBody{Error: e})
@@ -155,7 +155,7 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// run holds the environment of one run of volctl in a test.
+// run is the environment of one run of volctl in a test.
 type run struct {
 	ctx      context.Context
 	socket   string
@@ -168,8 +168,8 @@ type run struct {
 	service  map[string]string // systemd's answer about the agent's unit
 	program  string
 	host     mount.Host
-	// looks limits how often progress is shown, without real pauses. 0 means that the real clock is
-	// used.
+	// looks limits how often the progress is updated. The updates then follow each other without
+	// real pauses. 0 means that the real clock is used.
 	looks int
 }
 

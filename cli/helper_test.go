@@ -98,7 +98,7 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 
 	booting := "mount.csi: cannot mount volume \"data\" at " + dir + ": the host is booting; add _netdev,nofail to its line"
-	s.boots = true // a mount of that line may be part of the boot
+	s.boots = true // without _netdev, this mount may be part of the boot
 	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n")
 	fstab("data " + dir + " csi rw,nofail 0 0")
 	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", "there is no such socket; add _netdev,nofail to its line")
@@ -119,8 +119,9 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	}()
 	expect(t, r.volctl("data", dir, "-o", "rw,_netdev"), 0, "", "")
 	<-came
-	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", booting) // although an agent runs
-	for _, in := range []string{"", unit} {                             // a person; and systemd after the boot
+	// The mount is refused although an agent runs.
+	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", booting)
+	for _, in := range []string{"", unit} { // mounts by a person, and by systemd after the boot
 		s.boots, s.table, r.cgroup = in == "", "", in
 		expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 0, "", "")
 	}
@@ -169,17 +170,17 @@ func TestUmount(t *testing.T) {
 		t.Errorf("sent %q", sent)
 	}
 
-	// The mount is already gone, but the claim is not.
+	// The mount is already gone, but its claim still exists.
 	expect(t, r.volctl("umount", dir, "-o", "json"), 0, "{\n  \"dir\": \""+dir+"\",\n  \"volume\": \"data\",\n  \"alloc\": \"a\",\n  \"outcome\": \"detached\"\n}\n", "")
 	s.expectCalls(t)
 
-	// The agent detached the claim first.
+	// The agent detached the claim before the unmount.
 	s.mounts(dir, "ext4")
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeNotFound, Message: "no claim"})
 	expect(t, r.volctl("umount", "-l", "-f", dir, "-q"), 0, "data\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
-	// Another mount covers the mount of the volume.
+	// Another mount covers the mount of the volume at the same directory.
 	s.mounts(dir, "ext4")
 	s.mounts(dir, "tmpfs")
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", "something was mounted over another mount at "+dir+", which is still there: ext4 on /dev/sdb\n")
@@ -188,7 +189,7 @@ func TestUmount(t *testing.T) {
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeTimeout, Message: "after 80s: its plugin is not ready", Hint: "x"})
 	expect(t, r.volctl("umount", dir), 5, "", "volctl: cannot detach volume \"data\" yet ("+dir+" is unmounted, and the agent continues): after 80s: its plugin is not ready\nhint: volctl volume status data\n")
 
-	// Another process mounts the volume again meanwhile.
+	// Another process mounts the volume again in the meantime.
 	s.mounts(dir, "ext4")
 	s.unmounts = func() {}
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeRefused, Message: "it is owned by the mount"})
@@ -228,7 +229,7 @@ func TestUmountAnew(t *testing.T) {
 	expect(t, r.volctl("umount", dir, "-o", "go-template={{.alloc}}"), 0, "b\n", "")
 }
 
-// TestUmountRefused checks that umount leaves mounts alone that do not belong to a claim of mount.
+// TestUmountRefused checks that umount changes only mounts that belong to a claim of volctl mount.
 func TestUmountRefused(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -244,7 +245,7 @@ func TestUmountRefused(t *testing.T) {
 	expect(t, r.volctl("umount", dir, "--timeout", "0s"), 2, "", "--timeout must be more than 0")
 	s.expectCalls(t)
 
-	// If no agent answers, libmount's table may still contain the mount.
+	// Without an agent, umount can still find the mount in libmount's table.
 	r.socket += "x"
 	expect(t, r.volctl("umount", dir), 7, "", "hint: umount "+dir+" works without the agent, which detaches the volume when it runs\n")
 	s.expectCalls(t)
@@ -305,7 +306,7 @@ func TestUmountHelper(t *testing.T) {
 	r.program = "umount.csi"
 	expect(t, r.volctl(dir, "-n", "-r", "-v", "-t", "fuse.csitest"), 0, "umount.csi: unmounted "+dir+" and detached volume \"data\"\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 8")
-	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the sham accepts the call
+	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the fake host accepts the call
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
 	for _, code := range []api.Code{api.CodeTimeout, api.CodeFailed, api.CodePluginUnavailable} {
@@ -315,7 +316,8 @@ func TestUmountHelper(t *testing.T) {
 	f.sent()
 	f.volumes[0].Claims[0].Owner.Kind = api.OwnerPID
 	expect(t, r.volctl(dir), 0, "", "")
-	expectSent(t, f, "GET /v1/claims") // a process owns this claim, so the unmount does not detach it
+	// The owner of this claim is a process, so the unmount does not detach the claim.
+	expectSent(t, f, "GET /v1/claims")
 	r.socket += "x"
 	expect(t, r.volctl(dir), 0, "", "umount.csi: warning: "+dir+" is unmounted; the agent detaches its volume when it runs: no agent answers on SOCKET")
 	expect(t, r.volctl(), 1, "", "umount.csi: it needs DIR; for umount(8): umount.csi DIR [-flnrv]\n")

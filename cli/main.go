@@ -24,7 +24,8 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// Env holds everything that a run takes from its process and its host. Tests replace it.
+// Env holds the data and functions that a run gets from its process and its host. Tests replace
+// them.
 type Env struct {
 	command.Env
 

@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-// sham is a host whose mount table belongs to the test. It mounts and unmounts nothing.
+// sham is a fake host whose mount table belongs to the test. It mounts and unmounts nothing.
 type sham struct {
 	mu       sync.Mutex
 	table    string
@@ -76,7 +76,7 @@ func mountRun(t *testing.T, f *fake) (*run, *sham, string) {
 	return r, s, dir
 }
 
-// claims makes the fake answer a claim as the agent does, and returns a copy of the request. It
+// claims makes the fake agent accept claims. It returns a pointer to a copy of the request. It
 // checks that the descriptor in the request refers to the directory.
 func claims(t *testing.T, f *fake, s *sham, volume, alloc string) *api.ClaimRequest {
 	t.Helper()
@@ -117,8 +117,7 @@ func TestMount(t *testing.T) {
 		t.Errorf("calls: %q", s.calls)
 	}
 
-	// If the command is repeated, it sends no descriptor, and the agent decides whether the options
-	// agree.
+	// A repeated command sends no descriptor. The agent decides whether the options agree.
 	f.volumes[0].Claims = append(f.volumes[0].Claims, api.Claim{Volume: "data", Alloc: alloc, At: dir, Wanted: true})
 	s.utab = "SRC=/dev/sdb TARGET=" + dir + " ROOT=/vol OPTS=helper=csi,_netdev\n"
 	expect(t, r.volctl("mount", "data", dir), 0, fmt.Sprintf("volume \"data\" is mounted at %s already, for alloc %q\n", dir, alloc), "")
@@ -126,7 +125,8 @@ func TestMount(t *testing.T) {
 		t.Errorf("asked for %+v, calls %q", got, s.calls)
 	}
 
-	s.table, s.utab = "", "SRC=/dev/sdc TARGET="+dir+" ROOT=/vol OPTS=helper=csi\n" // an entry for another mount
+	// The entry in libmount's table belongs to another mount.
+	s.table, s.utab = "", "SRC=/dev/sdc TARGET="+dir+" ROOT=/vol OPTS=helper=csi\n"
 	got = claims(t, f, s, "data[3]", "x")
 	res := r.volctl("mount", "data", dir, "-o", "ro,_netdev,per_alloc=3,alloc=x", "-o", "nosuid", "--output", "json")
 	var claim api.Claim
@@ -190,7 +190,7 @@ func TestMountPointRefused(t *testing.T) {
 	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a,attachment_mode=block-device", "-q"), 0, dir+"/file\n", "")
 	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a", "-q"), 4, "", "something else is mounted there already: ext4 on /dev/sdb\nhint: umount "+dir+"/file\n")
 
-	// The command does not examine the content of an autofs.
+	// The command must not read the content of an autofs.
 	s.table = "80 28 0:50 / " + dir + "/full rw,relatime - autofs systemd-1 rw\n"
 	expect(t, r.volctl("mount", "data", dir+"/full", "-o", "alloc=a", "-q"), 0, dir+"/full\n", "")
 }

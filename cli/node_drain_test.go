@@ -16,7 +16,7 @@ func draining(answers ...*api.Drain) *fake {
 		d := answers[min(n, len(answers)-1)]
 		n++
 		if d == nil {
-			return nil, context.Canceled // the agent dies
+			return nil, context.Canceled // the fake agent dies
 		}
 		return d, nil
 	}
@@ -63,7 +63,8 @@ func TestNodeDrain(t *testing.T) {
 	}
 }
 
-// TestNodeDrainInterrupted checks that an interrupted drain says that the host stays drained.
+// TestNodeDrainInterrupted checks the message of an interrupted drain. It must tell the user that
+// the host is still being drained.
 func TestNodeDrainInterrupted(t *testing.T) {
 	f := draining(occupied)
 	first := f.on["POST /v1/node/drain"]

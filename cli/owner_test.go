@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestClaimOwner checks the owner of a claim. It is the owner that --owner names, else the current
-// invocation of the calling service, else none.
+// TestClaimOwner checks how volctl chooses the owner of a claim. The flag --owner takes precedence,
+// followed by the current invocation of the calling service. Otherwise the claim has no owner.
 func TestClaimOwner(t *testing.T) {
 	const (
 		invocation = "0123456789abcdef0123456789abcdef"

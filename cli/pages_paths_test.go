@@ -14,7 +14,7 @@ var (
 	declared = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 )
 
-// forDevelopers reports whether a page describes the code itself.
+// forDevelopers reports whether a page is for the developers of the code.
 func forDevelopers(page string) bool {
 	return page == "../docs/HACKING.md" || page == "../docs/ARCHITECTURE.md" || strings.HasPrefix(page, "../docs/design/")
 }

@@ -86,7 +86,7 @@ func broken(all map[string]string, page, to string) string {
 	case err != nil:
 		return err.Error()
 	case u.Scheme != "":
-		return "" // links to the network are not tested
+		return "" // the test does not access the network
 	}
 	target := page
 	if u.Path != "" {
@@ -130,7 +130,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestBrokenLinks checks that broken recognises broken links.
+// TestBrokenLinks checks that the function broken recognises broken links.
 func TestBrokenLinks(t *testing.T) {
 	all := map[string]string{"../README.md": "# A `b` c: d…\n# A b c d\n"}
 	for to, good := range map[string]bool{
@@ -153,7 +153,8 @@ var (
 	message = regexp.MustCompile("(?m)^\\| (`.+?) \\|")
 )
 
-// literals returns the string literals in the project's code, with a gap in place of each verb.
+// literals returns the string literals in the project's code. It replaces each formatting verb,
+// such as %s, by a gap.
 func literals(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -182,7 +183,7 @@ func unknown(all []string, quoted string) string {
 	if slices.Contains(elsewhere, quoted) {
 		return ""
 	}
-	quoted = ofState.ReplaceAllString(quoted, "") // a status screen adds this prefix to the message
+	quoted = ofState.ReplaceAllString(quoted, "") // a status screen adds this prefix to a message
 	for part := range strings.SplitSeq(left.ReplaceAllString(quoted, "\x00"), "\x00") {
 		if part = strings.Trim(part, " ,;:"); len(part) > 3 && !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, part) }) {
 			return part

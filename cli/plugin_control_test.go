@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// controlled returns a world that can restart, stop and start plugins.
+// controlled returns a fake agent that can restart, stop and start plugins.
 func controlled() *fake {
 	f := world()
 	f.on["POST /v1/plugins/ebs/restart"] = func(r *http.Request) (any, error) {
@@ -49,11 +49,12 @@ func TestPluginRestart(t *testing.T) {
 	r.stdin = "" // no volume is in use, so the command asks no question
 	expect(t, r.volctl("plugin", "restart", "nfs"), 0, "restarted plugin \"nfs\"\n", "")
 	expectSent(t, f, "GET /v1/plugins/nfs", "POST /v1/plugins/nfs/restart?wait=1m20s")
-	expect(t, r.volctl("plugin", "restart", "eb"), 3, "", `near: "ebs"`) // changes need the exact id
+	// A command that changes state accepts only the exact id.
+	expect(t, r.volctl("plugin", "restart", "eb"), 3, "", `near: "ebs"`)
 }
 
-// TestPluginParts checks that a request about some parts names them. A controller holds no mounts,
-// so there is no warning about FUSE mounts.
+// TestPluginParts checks that a request for some parts contains their names. A controller provides
+// no mounts, so the command prints no warning about FUSE mounts.
 func TestPluginParts(t *testing.T) {
 	f := controlled()
 	r := with(t, f)

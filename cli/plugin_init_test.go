@@ -10,7 +10,7 @@ import (
 
 func TestPluginInit(t *testing.T) {
 	t.Chdir(t.TempDir())
-	none := run{ctx: t.Context(), socket: "/nonexistent"} // no agent is needed
+	none := run{ctx: t.Context(), socket: "/nonexistent"} // the command works without an agent
 	for _, name := range spec.PluginExamples() {
 		expect(t, none.volctl("plugin", "init", name), 0, "wrote "+name+".yaml; edit it, then: volctl plugin register "+name+".yaml\n", "")
 		written, err := os.ReadFile(name + ".yaml")

@@ -20,7 +20,7 @@ import (
 	"github.com/volagent/volagent/cli/output"
 )
 
-// screen collects the output to a terminal.
+// screen collects the text that a program writes to a terminal.
 type screen struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -79,7 +79,7 @@ func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		_, _ = io.Copy(s, master) // ends with an error when the other side is closed
+		_, _ = io.Copy(s, master) // the copy ends with an error when the other side is closed
 	}()
 	t.Cleanup(func() {
 		_ = tty.Close()
@@ -89,8 +89,8 @@ func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	return tty, s
 }
 
-// TestProgressOnATerminal checks that the display is one line on stderr, which is erased before the
-// result is printed.
+// TestProgressOnATerminal checks that the display is one line on stderr. The program erases that
+// line before it prints the result.
 func TestProgressOnATerminal(t *testing.T) {
 	tty, seen := terminal(t, 60)
 	f := world()
@@ -120,7 +120,7 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 }
 
-// TestClaimShowsHowManyFiles checks that a claim without a terminal shows its progress only with
+// TestClaimShowsHowManyFiles checks a claim without a terminal. It shows its progress only with
 // --recursive, because changing the owner of all files may take long.
 func TestClaimShowsHowManyFiles(t *testing.T) {
 	f := world()
@@ -129,7 +129,7 @@ func TestClaimShowsHowManyFiles(t *testing.T) {
 	f.on["GET /v1/volumes/data"] = func(*http.Request) (any, error) {
 		n := asked.Add(1)
 		if n == 3 {
-			close(looked) // the second answer is displayed
+			close(looked) // the display shows the second answer
 		}
 		return api.Volume{Spec: api.VolumeSpec{ID: "data", PluginID: "ebs"}, Attempt: &api.Attempt{Step: "own", Running: true, Progress: fmt.Sprintf("%d files", 1000*n)}}, nil
 	}
@@ -152,8 +152,8 @@ func TestClaimShowsHowManyFiles(t *testing.T) {
 	}
 }
 
-// TestDetachShowsHolder checks that a waiting detach names the blocking process on a terminal, and
-// erases the line at the end. Without a terminal it prints nothing.
+// TestDetachShowsHolder checks a detach that waits. On a terminal, it names the process that blocks
+// the unmount, and erases the line at the end. Without a terminal, it prints nothing.
 func TestDetachShowsHolder(t *testing.T) {
 	tty, seen := terminal(t, 120)
 	f := world()

@@ -121,7 +121,7 @@ func world() *fake {
 	}
 }
 
-// session runs commands and returns the text that a person would see.
+// session runs commands and returns the text that a person would see on a terminal.
 func session(r *run, lines ...[]string) string {
 	var b strings.Builder
 	for _, args := range lines {
@@ -177,8 +177,9 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// TestVolumeWaits checks the screens of volumes that wait or whose step failed on this host. The
-// screen does not present the agent's message as the plugin's words. It shows the end of a wait.
+// TestVolumeWaits checks the screens of volumes whose step waits or has failed on this host. A
+// screen must not show a message of the agent as if it came from the plugin. It must show when the
+// wait ends.
 func TestVolumeWaits(t *testing.T) {
 	mode := capability("single-node-writer")
 	watched := api.Volume{
@@ -238,7 +239,8 @@ func TestNarrowTerminal(t *testing.T) {
 	}
 }
 
-// TestColours checks that colours appear only on a terminal, and not for users who switch them off.
+// TestColours checks that output has colours only on a terminal, and not for users who have
+// switched them off.
 func TestColours(t *testing.T) {
 	r := with(t, world())
 	const red = "\x1b[31m×\x1b[0m backup_1"
@@ -261,7 +263,8 @@ func TestColours(t *testing.T) {
 	plain("no terminal", r.volctl("volume", "status", "backup_1"))
 }
 
-// TestStatusWithoutStats checks that volume status returns even if the plugin's report hangs.
+// TestStatusWithoutStats checks that volume status returns even if the plugin does not answer the
+// request for its report.
 func TestStatusWithoutStats(t *testing.T) {
 	f := world()
 	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }

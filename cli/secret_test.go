@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestLiteralSecret checks that a secret's value goes only to the agent.
+// TestLiteralSecret checks that the value of a secret is sent to the agent and printed nowhere.
 func TestLiteralSecret(t *testing.T) {
 	f := world()
 	f.on["PUT /v1/volumes/a"] = answers(api.VolumeResult{Outcome: "registered", Volume: api.Volume{Spec: api.VolumeSpec{

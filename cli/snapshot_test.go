@@ -37,10 +37,12 @@ func TestSnapshotCreate(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "create", "dat"), 3, "", `near: "data"`)
 }
 
-// TestSnapshotCutOff checks that an interrupted command says how to continue.
+// TestSnapshotCutOff checks the message of an interrupted command. It must tell the user how to
+// continue.
 func TestSnapshotCutOff(t *testing.T) {
 	f := world()
-	f.on["POST /v1/snapshots"] = func(*http.Request) (any, error) { return nil, context.Canceled } // the agent dies
+	// The fake agent dies.
+	f.on["POST /v1/snapshots"] = func(*http.Request) (any, error) { return nil, context.Canceled }
 	r := with(t, f)
 	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 7, "", "hint: the plugin may continue; to continue waiting: volctl volume snapshot create data nightly\n")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -55,7 +57,7 @@ func TestSnapshotCutOff(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 1, "", "it was interrupted; the plugin may continue\nhint: to continue waiting: volctl volume snapshot create data nightly\n")
 }
 
-// TestSnapshotProgress checks that a slow snapshot shows the agent's message.
+// TestSnapshotProgress checks that the progress of a slow snapshot contains the agent's message.
 func TestSnapshotProgress(t *testing.T) {
 	f := world()
 	looks := make(chan struct{}, 8)
@@ -70,7 +72,7 @@ func TestSnapshotProgress(t *testing.T) {
 		}, nil
 	}
 	f.on["POST /v1/snapshots"] = func(r *http.Request) (any, error) {
-		for range 2 { // at the second question, the first answer has been displayed
+		for range 2 { // when the second request arrives, the display already shows the first answer
 			select {
 			case <-looks:
 			case <-r.Context().Done():
@@ -121,8 +123,8 @@ func TestSnapshotDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1"), 1, "", "it was not confirmed")
 	expectSent(t, f, "GET /v1/plugins/ebs", "GET /v1/snapshots?plugin=ebs")
 
-	// The command checks that the snapshot exists before it asks for confirmation, if the plugin
-	// can list snapshots.
+	// If the plugin can list snapshots, the command checks that the snapshot exists before it asks
+	// for confirmation.
 	res := r.volctl("volume", "snapshot", "delete", "ebs", "gone")
 	expect(t, res, 3, "", "plugin \"ebs\" has no snapshot \"gone\"\nhint: volctl volume snapshot list --plugin ebs -o wide")
 	if strings.Contains(res.stderr, "[y/N]") {

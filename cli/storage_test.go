@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// unwell returns a host on which plugins report problems.
+// unwell returns a fake agent whose plugins report problems.
 func unwell() *fake {
 	f := world()
 	disk := api.Finding{By: "node", Severity: "inaccessible", Reason: "PathDown", Message: "no path to\nthe array \x1b[31m"}
@@ -26,7 +26,8 @@ func unwell() *fake {
 	}
 	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) {
 		if r.URL.Query().Get("storage") == "" {
-			return nil, &api.Error{Code: api.CodePluginUnavailable, Message: "gone"} // volctl then shows the previous report
+			// In this case, volctl shows the previous report.
+			return nil, &api.Error{Code: api.CodePluginUnavailable, Message: "gone"}
 		}
 		return api.Report{
 			Health: []api.Finding{disk}, CheckedAt: map[string]time.Time{"node": now},
@@ -80,8 +81,8 @@ func TestStorageRequests(t *testing.T) {
 	)
 }
 
-// TestStatsOfADisk checks that a block device shows only its size. The plugin does not know how
-// much of it is used.
+// TestStatsOfADisk checks that the screen of a block device shows only its size. The plugin cannot
+// know how much of the device is used.
 func TestStatsOfADisk(t *testing.T) {
 	f := world()
 	disk := api.Stats{Volume: "data", At: now, BytesTotal: 100 << 30}
@@ -117,7 +118,7 @@ func TestModify(t *testing.T) {
 	expectSent(t, f)
 	f.on["POST /v1/volumes/data/modify"] = refuses(api.Error{Code: api.CodeRefused, Message: `plugin "ebs" cannot modify volumes`})
 	expect(t, r.volctl("volume", "modify", "data", "iops=200"), 4, "", `volctl: cannot modify volume "data": plugin "ebs" cannot modify volumes`)
-	// A command that changes something needs the exact id.
+	// A command that changes state accepts only the exact id.
 	expect(t, r.volctl("volume", "modify", "dat", "iops=200"), 3, "", `near: "data"`)
 }
 

@@ -32,7 +32,7 @@ func TestSuggestedCommands(t *testing.T) {
 				words[i] = strings.TrimRight(w, ".:")
 			}
 			if cmd, _, err := root.Find(words[:1]); err != nil || cmd == root {
-				continue // a sentence about volctl
+				continue // these words are a sentence about volctl, not a command
 			}
 			found++
 			if err := usable(root, words); err != nil {
@@ -61,7 +61,7 @@ func TestSuggestedCommands(t *testing.T) {
 	}
 }
 
-// TestUsable checks that usable finds the commands that cannot work.
+// TestUsable checks that the function usable returns an error for commands that cannot work.
 func TestUsable(t *testing.T) {
 	_, root := testRoot()
 	for line, want := range map[string]string{

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/cli/mount"
 )
 
-// unitRun returns a run against a fake agent that has the volumes. The host's files go into the
-// directory root, and calls records the calls of systemctl.
+// unitRun returns a run with a fake agent that has the given volumes. The run writes the host's
+// files below the directory root. calls records the calls of systemctl.
 func unitRun(t *testing.T, volumes ...string) (r *run, root string, calls *[]string) {
 	t.Helper()
 	f := &fake{}
@@ -123,7 +123,7 @@ func verify(t *testing.T, files map[string]string) {
 	}
 }
 
-// TestSystemdGenerateBad checks that input that cannot go into a unit is refused with a reason.
+// TestSystemdGenerateBad checks values that a unit cannot contain. The error must give the reason.
 func TestSystemdGenerateBad(t *testing.T) {
 	r, root, calls := unitRun(t, "data")
 	link := filepath.Join(t.TempDir(), "link")

@@ -27,7 +27,8 @@ func TestVolumeExpand(t *testing.T) {
 	expectSent(t, f, `POST /v1/volumes/data/expand {"capacity_min":21474836480}`)
 }
 
-// TestVolumeExpandUsage checks that mistakes in the command line are found before any request.
+// TestVolumeExpandUsage checks that volctl finds mistakes in the command line before it sends a
+// request.
 func TestVolumeExpandUsage(t *testing.T) {
 	f := world()
 	r := with(t, f)

@@ -21,8 +21,8 @@ const (
 	nomadWarning = "warning: volume \"db\": first deregister the volume in Nomad: nomad volume deregister db. Allocations that claim the volume in Nomad: 9c2d8a3b\n"
 )
 
-// keepsSent makes the fake answer a registration with the spec that it received, and stores that
-// spec in sent.
+// keepsSent makes the fake agent answer a registration with the spec that it received. The map sent
+// stores that spec.
 func keepsSent(f *fake, sent map[string]api.VolumeSpec, ids ...string) {
 	for _, id := range ids {
 		f.on["PUT /v1/volumes/"+id] = func(r *http.Request) (any, error) {
@@ -68,14 +68,14 @@ func TestRegisterFromOthers(t *testing.T) {
 	expect(t, none.volctl("volume", "register", "-"), 7, "", "cannot look for volume \"pvc-1\": no agent answers")
 }
 
-// TestRegisterFindsThePlugin checks the choice of the plugin, and that the user must choose if the
-// driver does not decide.
+// TestRegisterFindsThePlugin checks the choice of the plugin. If several plugins have the driver,
+// the user must choose one.
 func TestRegisterFindsThePlugin(t *testing.T) {
 	for name, tt := range map[string]struct {
 		file    string
 		plugins []api.Plugin
 		asked   string
-		want    string // plugin
+		want    string // id of the chosen plugin
 		code    int
 		stderr  string
 	}{

@@ -115,8 +115,8 @@ func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadli
 		_, err = client.WaitVolume(ctx, v.Spec.ID, o.state, left())
 		return err
 	default:
-		// The health check gets no extra time after the deadline. An agent that accepts connections
-		// but never answers must fail at the deadline.
+		// The health check gets no extra time after the deadline. If an agent accepts connections
+		// but never answers, the command must fail at the deadline.
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		defer cancel()
 

@@ -17,7 +17,7 @@ func TestCreateSaysWhatItWaitsFor(t *testing.T) {
 	var asked atomic.Int32
 	f.on["GET /v1/plugins/nfs"] = func(*http.Request) (any, error) {
 		if asked.Add(1) == 2 {
-			close(said) // by now, the first answer is displayed
+			close(said) // the display shows the first answer by now
 		}
 		return f.plugins[0], nil
 	}

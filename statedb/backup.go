@@ -29,8 +29,8 @@ const (
 	backupMost = 4 << 30
 )
 
-// tempName is the name that a temporary copy has for a moment. The file is unlinked before it is
-// written. If the agent is killed in between, only an empty file remains.
+// tempName is the name that a temporary copy has for a moment. The agent unlinks the file before
+// writing to it. If the agent is killed in between, only an empty file remains.
 const tempName = "state.db.copy"
 
 // Backup is an open copy of the database file.

@@ -64,7 +64,7 @@ func TestBackup(t *testing.T) {
 	again := open(t, in, statedb.Options{})
 	equal(t, "in place of the file", len(again.Volumes()), 41)
 	do(t, again.Update, func(tx *statedb.Tx) error {
-		for i := range 200 { // the additional pages overwrite the seal
+		for i := range 200 { // the database grows, so the new pages overwrite the seal
 			tx.PutVolume(record(fmt.Sprintf("new%d", i), "a", "b"))
 		}
 		return nil
@@ -79,7 +79,8 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// TestReadBackupRefuses checks that damaged backups and other files are refused with the reason.
+// TestReadBackupRefuses checks that ReadBackup refuses damaged backups and unrelated files. The
+// error names the reason.
 func TestReadBackupRefuses(t *testing.T) {
 	db := open(t, full(t), statedb.Options{})
 	whole := backup(t, db)

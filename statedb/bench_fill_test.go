@@ -13,8 +13,8 @@ import (
 
 const benchBoot = "0d8a3c1e-6a0f-4a55-9d5e-6f2f4c6f7a10"
 
-// lived returns a record that looks like one of the agent's: a volume that is staged, and published
-// for one claim.
+// lived returns a record as a running agent stores it: the volume is staged, and published for one
+// claim.
 func lived(i int) volume.Record {
 	id := fmt.Sprintf("volume-%05d", i)
 	at := time.Unix(1_790_000_000, int64(i)*1_000_003).UTC()
@@ -42,7 +42,7 @@ func lived(i int) volume.Record {
 	}
 }
 
-// live makes a file with n records from lived, and returns its path.
+// live makes a file with n records from lived, and returns the path of the file.
 func live(b *testing.B, n int) string {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "state.db")

@@ -95,7 +95,8 @@ type opened struct {
 }
 
 // abandon closes a file after a panic of bbolt. It does not call bbolt's own Close, which might
-// wait forever. It unlocks the file explicitly, because the memory map would keep the lock.
+// wait forever. It unlocks the file explicitly, because the memory map would keep the lock until
+// the process ends.
 func (o opened) abandon() error {
 	return errors.Join(syscall.Flock(int(o.file.Fd()), syscall.LOCK_UN), o.file.Close())
 }
@@ -207,8 +208,8 @@ func (o opened) unwritable(path string) error {
 		return nil
 	}
 
-	// access(2) does not notice that ext4 refuses writes after an error. Only an open for writing
-	// does.
+	// access(2) does not detect that ext4 became read-only after a disk error. Only an attempt to
+	// open the file for writing detects it.
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("the file system of %s can only be read: %w", path, err)

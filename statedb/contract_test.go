@@ -72,8 +72,8 @@ func saved(s volume.Saving) func(*testing.T, *statedb.DB, uint64) error {
 	}
 }
 
-// order checks that each change sees all changes that returned before it, for all combinations of
-// methods. The file must have the changes in the same order.
+// order checks that each change sees every change whose call returned earlier. It checks all
+// combinations of methods. The file must have the changes in the same order.
 func order(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("v")))
@@ -106,7 +106,9 @@ func durability(t *testing.T) {
 				}
 			}})
 			do(t, db.Update, put(record("v")))
-			stop.Store(!v.needsCommit) // no commit is possible, but a change that waits for none must return
+			// If the change needs no commit, all commits now block. The change must return without
+			// one.
+			stop.Store(!v.needsCommit)
 			defer close(goOn)
 
 			if err := v.change(t, db, 7); err != nil {
@@ -148,7 +150,7 @@ func failedCommit(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			// The log has no directory either, so a save at once also needs a commit.
+			// The directory of the log is missing too, so even SaveAtOnce needs a commit.
 			err := v.change(t, db, 7)
 			if fails := name != "Save with next"; (err != nil) != fails {
 				t.Errorf("it fails: %v, want %t", err, fails)
@@ -198,7 +200,7 @@ func atomicity(t *testing.T) {
 }
 
 // unknownFields checks that a file with fields of a newer release can be read. A value keeps these
-// fields until this release writes the value.
+// fields until this release rewrites the value.
 func unknownFields(t *testing.T) {
 	path := full(t)
 	const extra = `"of_a_newer_release":1`

@@ -130,7 +130,7 @@ func fill(args []string) error {
 			return fmt.Errorf("%s: %w", s.name, s.err)
 		}
 	}
-	// 1. An update returns an error, and readers never see it.
+	// 1. An update returns an error, and its change never becomes visible to readers.
 	if err := db.Update(ctx, put(large("intent"))); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "cannot write the state database") {
 		return fmt.Errorf("an intent on a full disk: %w", err)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// TestSetAside checks that a damaged file is renamed with its content unchanged, so that a new one
-// can be made. A file that another release or a later attempt may be able to read is not damaged.
+// TestSetAside checks that SetAside renames a damaged file without changing its content. A file
+// that another release or a later attempt may be able to read does not count as damaged.
 func TestSetAside(t *testing.T) {
 	page := os.Getpagesize()
 	shape := func(fn func([]byte) []byte) func(*testing.T, string) {
@@ -52,7 +52,7 @@ func TestSetAside(t *testing.T) {
 	} {
 		path := full(t)
 		tt.change(t, path)
-		before, _ := os.ReadFile(path) // fails for a directory
+		before, _ := os.ReadFile(path) // one of the paths is a directory, which cannot be read
 		db, err := statedb.Open(path, statedb.Options{})
 		if err == nil {
 			err = db.Close()

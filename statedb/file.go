@@ -15,7 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// file is the open bbolt file. The file has to stay at its path.
+// file is the open bbolt file. The writer checks before each commit that the file is still at its
+// path.
 type file struct {
 	place
 	dir  string

@@ -19,8 +19,8 @@ import (
 const copies = 3
 
 // Inspect reads a copy of the file and leaves the file unchanged. It therefore works on a read-only
-// file system, and on a file that an agent has open. The result open reports the latter. Inspect
-// makes the copy in the directory for temporary files, and removes it.
+// file system, and on a file that an agent has open. The result open reports whether an agent has
+// the file open. Inspect makes the copy in the directory for temporary files, and removes it.
 func Inspect(path string) (v View, open bool, err error) {
 	open = locked(filepath.Dir(path))
 	src, err := os.Open(path)
@@ -30,10 +30,11 @@ func Inspect(path string) (v View, open bool, err error) {
 	defer func() { err = errors.Join(err, src.Close()) }()
 
 	open = open || errors.Is(lock(src, syscall.LOCK_SH, 0), syscall.EWOULDBLOCK)
-	raw, _ := os.ReadFile(logPath(path)) // the agent also works without a readable log
+	// An unreadable log is not an error, because the agent also works without a log.
+	raw, _ := os.ReadFile(logPath(path))
 
-	// Inspect reads the log before the file. Changes that are committed in between are then in the
-	// file.
+	// Inspect reads the log before the file. If the agent commits changes between the two reads,
+	// the file already contains them.
 	lines, _ := readLog(raw)
 
 	for range copies {

@@ -47,7 +47,7 @@ const logMost = 1 << 20
 // than a commit.
 const claimsMost = 64
 
-// logFile is the open log. The file has to stay at its path.
+// logFile is the open log. The writer checks before each line that the file is still at its path.
 type logFile struct {
 	place
 	fault error // the reason why Open could not open the log
@@ -67,7 +67,8 @@ func openLog(path string, h home, warn func(string)) (*logFile, []volume.Record)
 	path = logPath(path)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if errors.Is(err, syscall.EROFS) {
-		raw, _ := os.ReadFile(path) // reported changes count even if the log cannot be written
+		// The log may have changes that callers already know, even if it cannot be written now.
+		raw, _ := os.ReadFile(path)
 		lines, _ := readLog(raw)
 		return &logFile{fault: err}, lines
 	}
@@ -181,8 +182,8 @@ func (l *logFile) full() bool {
 }
 
 // forget empties a log whose volumes are not in the database. The agent may then restore volumes
-// with the same ids and registration times from notes. The log must therefore be empty on disk
-// before that.
+// with the same ids and registration times from notes. An old line would then seem to belong to a
+// restored volume.
 func (l *logFile) forget() error {
 	if l.f == nil || l.size == 0 {
 		return nil

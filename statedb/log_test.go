@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// told makes a database that has reported the claims as mounted before any commit reached the disk.
-// It returns a copy of its files at that moment.
+// told makes a database that has reported the claims as mounted, although no commit has reached the
+// disk. It returns the path of a copy of the files at that moment.
 func told(t *testing.T, ids ...string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "state.db")
@@ -34,8 +34,8 @@ func told(t *testing.T, ids ...string) (path string) {
 	})
 }
 
-// died opens a database whose commits do not reach the disk, and makes some changes. It returns a
-// copy of the files after the changes.
+// died opens a database whose commits do not reach the disk, and makes some changes. It returns the
+// path of a copy of the files after the changes.
 func died(t *testing.T, path string, change func(*statedb.DB)) (dead string) {
 	t.Helper()
 	goOn := make(chan struct{})
@@ -144,7 +144,8 @@ func TestOldLog(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Remove(log); err != nil { // a release without a log would leave no log
+			// The test removes the log, because a release that has no log would leave none.
+			if err := os.Remove(log); err != nil {
 				t.Fatal(err)
 			}
 			db, err := statedb.Open(path, statedb.Options{})
@@ -169,8 +170,8 @@ func TestOldLog(t *testing.T) {
 	}
 }
 
-// TestDamagedLog checks a log that is cut off or damaged at any place. The lines before that place
-// are valid. Lines that are added later are valid, too.
+// TestDamagedLog checks a log that is truncated or damaged at any offset. The lines before that
+// offset are valid. Lines that the agent appends later are valid, too.
 func TestDamagedLog(t *testing.T) {
 	path := told(t, "a", "b")
 	log := strings.TrimSuffix(path, ".db") + ".log"
@@ -208,7 +209,8 @@ func TestDamagedLog(t *testing.T) {
 		check("damaged in the first line", damaged, false, false)
 		check("cut in the second line", whole[:first+at], true, false)
 	}
-	// An agent that finds the damage does not lose the line that it then appends.
+	// The agent removes the damaged line before it appends the next line. The appended line is
+	// therefore not lost.
 	if err := errors.Join(os.WriteFile(path, bolt, 0o600), os.WriteFile(log, whole[:first+4], 0o600)); err != nil {
 		t.Fatal(err)
 	}

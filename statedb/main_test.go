@@ -110,7 +110,7 @@ func put(r volume.Record) func(*statedb.Tx) error {
 func saveNext(db *statedb.DB) func(context.Context, func(*statedb.Tx) error) error {
 	return func(ctx context.Context, fn func(*statedb.Tx) error) error {
 		return db.Save(ctx, func(tx *statedb.Tx) volume.Saving {
-			_ = fn(tx) // a save cannot be refused
+			_ = fn(tx) // Save cannot refuse an event that already happened
 			return volume.SaveWithNext
 		})
 	}
@@ -138,7 +138,8 @@ func do(t testing.TB, change func(context.Context, func(*statedb.Tx) error) erro
 	}
 }
 
-// copied returns the path of a copy of the file, as a crash at this moment would leave the file.
+// copied copies the file as a crash at this moment would leave it, and returns the path of the
+// copy.
 func copied(t *testing.T, path string) string {
 	t.Helper()
 	raw, err := os.ReadFile(path)

@@ -55,7 +55,8 @@ func migrate(b *backups, o Options, from int, steps []migration) error {
 		return fmt.Errorf("cannot keep a copy before the migration from schema %d; free %d bytes beside it: %w", from, bolt.used(), err)
 	}
 	if err := b.rotate(); err != nil {
-		// The migration can continue, because keep has just made a copy.
+		// A failed automatic copy does not stop the migration, because keep has just made another
+		// copy.
 		o.Warn(fmt.Sprintf("cannot make a copy of %s before its migration: %v", path, err))
 	}
 

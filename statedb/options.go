@@ -15,7 +15,7 @@ var (
 // Point names a moment at which the database calls Options.Tap.
 type Point string
 
-// These are the points before and after a commit, and in the migration of an older file.
+// These are the points before and after a commit, and the points in the migration of an older file.
 const (
 	BeforeCommit Point = "before-commit"
 	AfterCommit  Point = "after-commit"
@@ -25,7 +25,7 @@ const (
 	AfterMigration  Point = "after-migration"
 )
 
-// Options configures a DB. Only tests need another value than the zero value.
+// Options configures a DB. Only tests change an option from its zero value.
 type Options struct {
 	// Tap, if set, is called by the writer at each Point. Tests use it to kill or to stop the
 	// process there.

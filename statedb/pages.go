@@ -244,7 +244,7 @@ func (p *pages) leaf(at page, depth int) error {
 	return nil
 }
 
-// bucket checks a value that stands for a bucket. The value contains either the number of the
+// bucket checks a value that represents a bucket. The value contains either the number of the
 // bucket's root page or an inline bucket.
 func (p *pages) bucket(id uint64, value []byte, depth int) error {
 	const bucketSize = 16 // root uint64, sequence uint64

@@ -181,8 +181,8 @@ func TestReplacedWhileOpen(t *testing.T) {
 			want := map[string]bool{"before": true, "happened": true}
 			equal(t, "as a crash now would leave it", ids(t, copied(t, path)), want)
 
-			// The agent renames only one file. It does not compete with a process that replaces the
-			// file again.
+			// The agent renames the file of another program only once. It does not compete with a
+			// program that replaces the file repeatedly.
 			if err := os.WriteFile(target+"x", []byte("again"), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -51,7 +51,7 @@ func mountImage(image, at string) error {
 	return nil
 }
 
-// cutOnce runs one round and adds its acknowledged changes to acked.
+// cutOnce makes changes until one power cut, and adds the acknowledged changes to acked.
 func cutOnce(image, at string, round int, acked map[string]bool) error {
 	if err := mountImage(image, at); err != nil {
 		return err

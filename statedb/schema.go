@@ -25,8 +25,8 @@ type migration struct {
 	run  func(*bbolt.Tx) error
 }
 
-// migrations lists all migrations in order. The first converts schema 1 to 2. There is only one
-// schema so far, so the list is empty.
+// migrations lists all migrations in order. The first one would convert schema 1 to 2. The list is
+// empty, because there is only one schema so far.
 var migrations []migration
 
 // schemaOf returns the schema of a file after all steps.

@@ -140,8 +140,8 @@ func (db *DB) Close() error {
 	return errors.Join(db.writer.file.close(), db.log.close(), db.writer.file.home.unlock())
 }
 
-// NoLog returns the reason why the database has no log, or nil if it has one. A missing log loses
-// no change, but then each reported change waits for a commit.
+// NoLog returns the reason why the database has no log, or nil if it has one. Without a log, no
+// change is lost, but each reported change waits for a commit.
 func (db *DB) NoLog() error { return db.log.fault }
 
 // Backup commits the state in memory and copies the file. It leaves no transaction open, so a slow

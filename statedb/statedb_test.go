@@ -312,8 +312,8 @@ func TestVolumeOf(t *testing.T) {
 	do(t, again.Update, func(tx *statedb.Tx) error { of(tx, "ext-b", "b"); return nil })
 }
 
-// TestVolumeOfInOneCommit checks the same for changes in one commit. One change can remove a value
-// that an earlier one stored.
+// TestVolumeOfInOneCommit checks that a storage volume has one id, also among the changes of one
+// commit. One change can remove a value that an earlier one stored.
 func TestVolumeOfInOneCommit(t *testing.T) {
 	g := newGate()
 	db, _ := fresh(t, statedb.Options{Tap: g.tap})
@@ -382,7 +382,7 @@ func TestSaveDuringCommit(t *testing.T) {
 	}()
 	<-reached
 	if err := saveVolume(t.Context(), db, "b", staged); err != nil {
-		t.Fatal(err) // a save that waited would hang here
+		t.Fatal(err) // if the save waited for the commit, the test would hang here
 	}
 	if r, _ := db.Volume("b"); r.Node.Staged != volume.Present {
 		t.Error("the save is not in memory")

@@ -25,8 +25,8 @@ func await(t *testing.T, is func() bool) {
 	}
 }
 
-// TestRefusedNotLogged checks a batch with an update and a logged save whose commit fails. The
-// refused update must not come back from the log. The save must.
+// TestRefusedNotLogged checks a batch of an update and a logged save whose commit fails. After a
+// restart, the log must restore the save, but not the refused update.
 func TestRefusedNotLogged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -75,7 +75,7 @@ func TestRefusedNotLogged(t *testing.T) {
 	if r, _ := db.Volume("a"); !taken(db, "a") || r.Node.Seq == 99 {
 		t.Fatalf("in memory: %+v", r)
 	}
-	_ = db.Close() // Close cannot write
+	_ = db.Close() // Close reports an error, because no commit can succeed
 	again, err := statedb.Open(path, statedb.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -112,10 +112,11 @@ func TestLoggedAfterDoubt(t *testing.T) {
 	if r, _ := db.Volume("a"); r.Generation < before.Generation+2 {
 		t.Errorf("generation %d was told after %d was perhaps written", r.Generation, before.Generation+1)
 	}
-	_ = db.Close() // Close cannot write
+	_ = db.Close() // Close reports an error, because no commit can succeed
 }
 
-// TestLogIsBounded checks that the log stays bounded even if changes never stop.
+// TestLogIsBounded checks that the size of the log stays limited while changes arrive without a
+// pause.
 func TestLogIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -160,7 +161,7 @@ func TestLogIsBounded(t *testing.T) {
 	t.Log(most)
 }
 
-// TestManyClaims checks that a record with many claims is committed instead of logged.
+// TestManyClaims checks that the database commits a record with many claims and does not log it.
 func TestManyClaims(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})
@@ -183,8 +184,8 @@ func TestManyClaims(t *testing.T) {
 	}
 }
 
-// TestSeenWhenSafe checks that a record is invisible until it is logged or, without a log,
-// committed. The reason is that every reader may report it.
+// TestSeenWhenSafe checks that readers do not see a record before it is logged or, without a log,
+// committed. A reader may report the record to a user at once.
 func TestSeenWhenSafe(t *testing.T) {
 	for _, saving := range []volume.Saving{volume.SaveAtOnce, volume.SaveFirst} {
 		path := filepath.Join(t.TempDir(), "state.db")
@@ -218,8 +219,8 @@ func TestSeenWhenSafe(t *testing.T) {
 	}
 }
 
-// tell changes volumes from several goroutines until it is killed, and prints every reported
-// change.
+// tell changes volumes from several goroutines and prints every reported change. It runs until the
+// test kills its process.
 func tell(args []string) error {
 	db, err := statedb.Open(args[0], statedb.Options{})
 	if err != nil {

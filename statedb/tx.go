@@ -82,17 +82,17 @@ func (tx *Tx) VolumeOf(driver, external string) (string, bool) {
 	})
 }
 
-// HolderOf returns the volume that uses a staging path, and ignores the volume but. Target paths
-// need no such search, because volumes with different staging paths have different target paths.
+// HolderOf returns the volume that uses a staging path. It ignores the volume whose id is but.
+// Target paths need no such search, because volumes with different staging paths have different
+// target paths.
 func (tx *Tx) HolderOf(path, but string) (string, bool) {
 	return tx.find(tx.base.staging[path], func(r volume.Record) bool {
 		return r.Volume.ID != but && r.Held() && r.Node.StagingPath == path
 	})
 }
 
-// find returns a volume for which is returns true. It searches the changes of this commit, and
-// checks the volume that the index of the state names. That volume may have changed after it was
-// indexed.
+// find returns a volume that satisfies the condition is. It checks the changes of this commit, and
+// the volume whose id is indexed. That volume may have changed after it was indexed.
 func (tx *Tx) find(indexed string, is func(volume.Record) bool) (string, bool) {
 	tx.stale = tx.stale || len(tx.busy) > 0
 	for _, c := range []changes{tx.own, tx.past} {

@@ -22,7 +22,7 @@ type Node struct {
 	Namespace uint64 `json:"ns"`       // mount namespace in which those mounts were made
 	DataDir   string `json:"data_dir"` // data dir in which the stored paths lie
 	// Clean is set by an agent that shuts down properly, and cleared at the next start. Only if it
-	// is set, the records certainly contain every step that was done.
+	// is set are the records certain to contain every completed step.
 	Clean bool `json:"clean,omitempty"`
 	// Draining is set while the host is being emptied: new claims are refused.
 	Draining bool `json:"draining,omitempty"`

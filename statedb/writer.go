@@ -263,7 +263,8 @@ func (w *writer) batch(reqs []*request) {
 		commit = commit || errs[i] == nil && r.verb != save
 	}
 
-	// A change that is dropped after a failed commit must not be in the log before the commit.
+	// If the commit fails, the updates are dropped, so they must not be in the log before the
+	// commit.
 	for _, r := range reqs {
 		commit = commit || r.urgent() && w.log.addAll(r.own) != nil
 	}

@@ -111,7 +111,8 @@ func TestBothAccessTypes(t *testing.T) {
 	b.clear(id, target)
 }
 
-// TestOpenDevice keeps a raw device open after its unpublish. Unstaging must not claim success.
+// TestOpenDevice keeps a raw device open after its volume is unpublished. The driver cannot detach
+// the device then, so unstaging must fail.
 func TestOpenDevice(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

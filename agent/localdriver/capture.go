@@ -24,36 +24,36 @@ const (
 	// shared. freezeMost is the time limit for all such copies. Writers hang during both.
 	shortCopy  = 128 << 20
 	freezeMost = 5 * time.Second
-	// thawAfter, multiplied by freezeMost, is the longest time that a filesystem stays frozen. It
-	// applies also when another member of a group cannot be frozen, or when the disk is slow. The
-	// copy fails then.
+	// thawAfter, multiplied by freezeMost, is the longest time that a filesystem stays frozen. The
+	// limit applies even when the disk is slow, or when the driver cannot freeze another member of
+	// a group. A copy that has not finished by then fails.
 	thawAfter = 3
 )
 
 // captured is one volume whose data must be copied as it is at one moment.
 type captured struct {
 	v      store.Volume
-	unlock func() // of the volume
+	unlock func() // releases the lock of the volume
 	end    func() // removes the volume's entry in readers, after the lock is released
 
-	// Only for an image in use:
+	// These fields are set only for an image in use.
 	loops  []loopdev.LoopDevice
-	points []string // mounts of its filesystem; none when it is used as a block device
+	points []string // mounts of the image's filesystem; none when it is used as a block device
 	fs     *freezer // nil without a mount
 	copy   *tree.ImageCopy
 }
 
 func (c *captured) live() bool { return len(c.loops) > 0 }
 
-// capture is a set of volumes that are held for a copy. The volumes in use are all copied at the
+// capture is a set of volumes that are locked for a copy. The volumes in use are all copied at the
 // same moment. No other volume of the set can get a writer until its copy is complete.
 type capture struct {
 	d    *driver
 	vols []*captured
 }
 
-// hold locks volumes, in the order of their ids, and refuses those that cannot be copied now. With
-// perFile, a directory may be copied while processes write to it.
+// hold locks volumes, in the order of their ids. It returns an error if one of them cannot be
+// copied now. With perFile, a directory may be copied while processes write to it.
 func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 	c := &capture{d: d}
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -77,7 +77,7 @@ func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 	return c, nil
 }
 
-// release releases everything that c still holds. A second call does no harm.
+// release releases all locks and files of the capture. A second call does no harm.
 func (c *capture) release() {
 	for _, one := range c.vols {
 		if one.unlock != nil {
@@ -166,8 +166,9 @@ func (d *driver) refuseWriters(v store.Volume) error {
 	return errors.Join(err, elsewhere)
 }
 
-// take copies the data of each volume to dirs, which are in the order of volumes(), and waits until
-// the copies are on disk. Afterwards c holds no volume.
+// take copies the data of each volume to the directory with the same index in dirs, and waits until
+// the copies are on disk. The volumes are in the order of volumes(). Afterwards all volumes are
+// released.
 func (c *capture) take(ctx context.Context, dirs []string, p *jobs.Progress) error {
 	defer c.release()
 
@@ -255,7 +256,7 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress)
 	return err
 }
 
-// Frozen calls do while all filesystems in use are Frozen.
+// frozen calls do while the filesystems of all volumes in use are frozen.
 func (c *capture) frozen(do func() error) (err error) {
 	for _, one := range c.vols {
 		if one.fs == nil {
@@ -281,7 +282,8 @@ func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
 		}
 
 		if one.fs == nil {
-			if err := one.flush(); err != nil { // data written since the first flush
+			// Writers may have added data since the first flush.
+			if err := one.flush(); err != nil {
 				return err
 			}
 		}

@@ -33,8 +33,8 @@ func (d *driver) ControllerGetVolumeHealth(_ context.Context, req *csi.Controlle
 	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: h}, nil
 }
 
-// ControllerListVolumeHealth pages through the volumes that have health problems. It pages by id,
-// like ListVolumes.
+// ControllerListVolumeHealth returns one page of the volumes that have health problems. The pages
+// are in the order of ids, as in ListVolumes.
 func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
@@ -61,7 +61,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 
 		s, err := d.examine(look, id)
 		if errors.Is(err, store.ErrNoVolume) || errors.Is(err, errBusy) {
-			continue // deleted meanwhile, or being deleted
+			continue // another call has deleted the volume or is deleting it
 		}
 		if err != nil {
 			return nil, err
@@ -120,8 +120,8 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 // errBusy is returned for a volume on which another call is working.
 var errBusy = csierr.Errorf(codes.Aborted, "another operation on the volume is running")
 
-// examine inspects a volume without blocking other calls. Only if data seems to be missing does it
-// lock the volume and inspect it again, because a concurrent deletion looks the same.
+// examine inspects a volume without blocking other calls. A concurrent deletion looks like missing
+// data. Only if data seems to be missing, examine locks the volume and inspects it again.
 func (d *driver) examine(look loopdev.Surroundings, id string, paths ...string) (health.Symptoms, error) {
 	s, err := d.inspect(look, id, paths)
 	if err != nil || !s.Missing {
@@ -186,7 +186,8 @@ func inspectFilesystem(s *health.Symptoms, v store.Volume, l loopdev.LoopDevice,
 
 	e := table[i]
 	options := strings.Split(e.Options, ",")
-	// If read-only was requested, both the mount and the filesystem are read-only.
+	// If read-only was requested, all mounts are read-only, too. A read-only filesystem with a
+	// writable mount is therefore a problem.
 	s.ReadOnly = slices.Contains(options, "emergency_ro") ||
 		slices.Contains(options, "ro") && slices.ContainsFunc(table, func(m mounts.MountEntry) bool { return l.Holds(m) && !m.ReadOnly })
 	if slices.Contains(options, "shutdown") {
@@ -223,11 +224,12 @@ func refusesWrites(point string) bool {
 	if err != nil {
 		return false
 	}
-	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+	// The descriptor of a directory; no written data can be lost.
+	defer func() { _ = unix.Close(root) }()
 
 	fd, err := unix.Openat(root, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err == nil {
-		_ = unix.Close(fd) // nothing was written to it either
+		_ = unix.Close(fd) // nothing was written to the file
 	}
 
 	return errors.Is(err, unix.EROFS)
@@ -267,7 +269,8 @@ func (d *driver) inspectPaths(s *health.Symptoms, v store.Volume, loops []loopde
 			s.Dead = at.Dead.Error()
 		case at.Kind == usage.KindForeign:
 			s.Foreign = p
-		case at.Kind == usage.KindNone && (i > 0 || !v.Block): // raw block has no mount at its staging path
+		// A raw block volume has no mount at its staging path.
+		case at.Kind == usage.KindNone && (i > 0 || !v.Block):
 			s.Unmounted = p
 		}
 	}

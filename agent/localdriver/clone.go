@@ -43,8 +43,8 @@ func (o origin) String() string {
 	return fmt.Sprintf("%s %q", kind, o.id)
 }
 
-// createCopy is CreateVolume with a content source. It answers only when the copy is complete. See
-// CreateSnapshot for copies that take long.
+// createCopy implements CreateVolume for a request with a content source. It answers only when the
+// copy is complete. See CreateSnapshot for copies that take long.
 func (d *driver) createCopy(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if err := request.CheckName("volume", req.GetName()); err != nil {
 		return nil, err
@@ -105,8 +105,8 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 	return made, nil
 }
 
-// origin finds the source that a request names. If the source has been deleted, a volume that was
-// made from it earlier still has the source's properties.
+// origin finds the source that a request names. If the source has been deleted, origin uses the
+// existing volume have, which was made from that source and has its properties.
 func (d *driver) origin(src *csi.VolumeContentSource, have store.Volume) (origin, error) {
 	id := src.GetVolume().GetVolumeId()
 	if src.GetSnapshot() != nil {
@@ -131,8 +131,8 @@ func (d *driver) origin(src *csi.VolumeContentSource, have store.Volume) (origin
 	return origin{}, csierr.Invalidf("the content source is neither a snapshot nor a volume")
 }
 
-// planCopy plans a volume with the type and filesystem of its source. It refuses a request that
-// demands others.
+// planCopy plans a volume with the type and filesystem of its source. It refuses a request for
+// another type or filesystem.
 func planCopy(req *csi.CreateVolumeRequest, from origin) (store.Volume, error) {
 	blank := proto.CloneOf(req)
 	blank.VolumeContentSource = nil
@@ -183,7 +183,7 @@ func sizeForCopy(v *store.Volume, r *csi.CapacityRange, from origin) (int64, err
 	return request.SizeFor(v, &csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
 }
 
-// checkCopy refuses early a volume that could never be staged or filled.
+// checkCopy returns an error early for a volume that could never be staged or filled.
 func (d *driver) checkCopy(v store.Volume) error {
 	if v.Type != store.TypeImage {
 		return nil
@@ -196,7 +196,7 @@ func (d *driver) checkCopy(v store.Volume) error {
 
 func (d *driver) makeCopy(ctx context.Context, want store.Volume, from origin, p *jobs.Progress) error {
 	if _, ok := d.store.GetByName(want.Name); ok {
-		return nil // made since the caller's check
+		return nil // another call has made it since the caller's check
 	}
 
 	want.ID, want.Created = store.NewID(), time.Now().UTC()
@@ -223,12 +223,12 @@ func (d *driver) makeCopy(ctx context.Context, want store.Volume, from origin, p
 		return err
 	}
 
-	d.seen.learn(want.ID) // it is mounted nowhere
+	d.seen.learn(want.ID) // a new volume is mounted nowhere
 	d.log.Info("made a copy", "volume_id", want.ID, "name", want.Name, "source", from.id, "bytes", want.Capacity)
 	return nil
 }
 
-// reader holds a source and returns a function that copies its data into a directory.
+// reader locks a source and returns a function that copies the data of the source into a directory.
 func (d *driver) reader(from origin, want store.Volume, p *jobs.Progress) (fill func(ctx context.Context, dir string) error, release func(), err error) {
 	if from.isSnap {
 		unlock, err := d.locks.LockToRelease(from.id)

@@ -120,13 +120,13 @@ func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, wa
 		return want, err
 	}
 
-	d.seen.learn(want.ID) // it is mounted nowhere
+	d.seen.learn(want.ID) // a new volume is mounted nowhere
 	d.log.Info("created a volume", "volume_id", want.ID, "name", want.Name, "type", want.Type, "bytes", want.Capacity)
 	return want, nil
 }
 
-// checkPlan refuses a volume that cannot be on this node or cannot have its mount flags or its
-// quota.
+// checkPlan returns an error for a planned volume that must be on another node, or whose mount
+// flags or quota are not possible.
 func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want store.Volume) error {
 	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
 		return err
@@ -177,7 +177,8 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 	defer unlock()
 
 	switch v, err := d.store.Get(id); {
-	case errors.Is(err, store.ErrNoVolume): // perhaps deleted, but not purged yet
+	// Another call may have deleted the volume without removing its data yet.
+	case errors.Is(err, store.ErrNoVolume):
 	case err != nil:
 		return nil, err
 	default:
@@ -190,7 +191,8 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 
 		d.seen.drop(id)
 		if v.Project != 0 && d.projects.check() == nil {
-			d.warnQuota(v, d.projects.limit(v.Project, 0)) // otherwise the limit would apply to the next user of the project
+			// Remove the limit, because a later volume may get the same project.
+			d.warnQuota(v, d.projects.limit(v.Project, 0))
 		}
 
 		d.log.Info("deleted a volume", "volume_id", id, "name", v.Name)
@@ -203,8 +205,8 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// ValidateVolumeCapabilities confirms the capabilities that CreateVolume would have granted for
-// this volume.
+// ValidateVolumeCapabilities confirms the requested capabilities if CreateVolume would accept them
+// for this volume.
 func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if req.GetVolumeId() == "" || len(req.GetVolumeCapabilities()) == 0 {
 		return nil, csierr.Invalidf("the volume id and at least one volume capability must be given")
@@ -227,8 +229,8 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 	}, nil
 }
 
-// mismatch returns the reason in words why a volume differs from the description in the request, or
-// "".
+// mismatch describes in words how a volume differs from the description in the request. It returns
+// "" if nothing differs.
 func mismatch(v store.Volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	for _, c := range req.GetVolumeCapabilities() {
 		if _, err := request.ParseAccessFor(v, c); err != nil {
@@ -261,8 +263,9 @@ func identifying(context map[string]string) map[string]string {
 	return context
 }
 
-// ListVolumes pages in the order of ids. The token is the last id of the previous page, so a volume
-// that is created or deleted between pages causes no gap and no repetition.
+// ListVolumes returns one page of volumes, in the order of ids. The token is the last id of the
+// previous page. A volume that is created or deleted between pages therefore causes no gap and no
+// repetition.
 func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())

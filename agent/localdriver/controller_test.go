@@ -46,8 +46,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestCreateRefused has one line for each kind of volume that cannot be created, with a word that
-// the error must contain.
+// TestCreateRefused requests volumes that cannot be created. Each line has the request, and a word
+// that the error must contain.
 func TestCreateRefused(t *testing.T) {
 	b := newBench(t)
 	fs, block := mountCap(writer, ""), blockCap(writer)
@@ -114,7 +114,7 @@ func TestCreateTwice(t *testing.T) {
 	b := newBench(t)
 	fs := mountCap(writer, "")
 	id := b.create("v", 20*mib, image("ext4"), fs)
-	b.restart() // the name must be known afterwards, too
+	b.restart() // a restarted driver must still know the name
 	if again := b.create("v", 20*mib, image(""), fs); again != id {
 		t.Errorf("the same request made %q beside %q", again, id)
 	}
@@ -208,7 +208,7 @@ func TestCapacity(t *testing.T) {
 	b := newBench(t)
 	sandbox.Must(t, os.Mkdir(b.path("small"), 0o755))
 	sandbox.Tmpfs(t, b.path("small"), "size=8m")
-	t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
+	t.Cleanup(func() { b.stop() }) // the driver must stop before the test unmounts its filesystem
 	b.stop()
 	b.state = b.path("small", "state")
 	b.start()
@@ -236,7 +236,7 @@ func TestDiskFull(t *testing.T) {
 	b := newBench(t)
 	sandbox.Must(t, os.Mkdir(b.path("small"), 0o755))
 	sandbox.Tmpfs(t, b.path("small"), "size=256k")
-	t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
+	t.Cleanup(func() { b.stop() }) // the driver must stop before the test unmounts its filesystem
 	b.stop()
 	b.state = b.path("small", "state")
 	b.start()
@@ -257,7 +257,8 @@ func TestDiskFull(t *testing.T) {
 	b.create("fits again", 0, nil, mountCap(writer, ""))
 }
 
-// TestHostileIDs sends ids that are paths. None may reach a file.
+// TestHostileIDs sends ids that look like paths. The driver must not access a file because of such
+// an id.
 func TestHostileIDs(t *testing.T) {
 	b := newBench(t)
 	bait := b.path("bait")

@@ -31,7 +31,7 @@ func describeTree(t *testing.T, root string) []string {
 	return all
 }
 
-// acl returns an access control list in the kernel's format, with an entry for one user.
+// acl returns an access control list in the kernel's format, with an entry for the given user.
 func acl(user uint32) []byte {
 	const nobodyInParticular = 0xffffffff
 	b := binary.LittleEndian.AppendUint32(nil, 2)
@@ -101,7 +101,8 @@ func oddTree(t *testing.T, data string) {
 	sandbox.Must(t, unix.UtimesNanoAt(unix.AT_FDCWD, data, old, 0))
 }
 
-// TestCopyTree copies one entry of each kind and compares, both with copied and with shared data.
+// TestCopyTree copies a tree with one entry of each kind, and compares the copy with the source. It
+// does so with copied data and with shared data.
 func TestCopyTree(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		b := newBenchOn(t, fsType)
@@ -157,10 +158,10 @@ func TestCopyStaysInside(t *testing.T) {
 	b.snap("s", id)
 }
 
-// TestCopyDeepTree copies a tree deeper than paths allow, and refuses a deeper one with a clear
-// error.
+// TestCopyDeepTree copies a tree whose paths exceed the kernel's maximum length. A tree that is too
+// deep for the driver must cause a clear error.
 func TestCopyDeepTree(t *testing.T) {
-	const most = 2048 // directories
+	const most = 2048 // maximum depth, in directories
 	b := newBench(t)
 	c := mountCap(writer, "")
 	fine, deep := b.create("fine", 0, nil, c), b.create("deep", 0, nil, c)
@@ -183,8 +184,8 @@ func TestCopyDeepTree(t *testing.T) {
 	b.wantNothingHalf()
 }
 
-// TestCopyNeedsSpace checks that a copy that cannot fit is refused before it starts, and that one
-// that runs out of space later is cleaned up.
+// TestCopyNeedsSpace checks copies that do not fit on the disk. The driver refuses such a copy
+// before it starts. If the space runs out during a copy, the driver removes the incomplete copy.
 func TestCopyNeedsSpace(t *testing.T) {
 	b := newBench(t)
 	b.stop()

@@ -56,7 +56,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// Leftovers lists the entries of trash that have a name of the driver's.
+// leftovers lists the entries of trash that have the form of the driver's own names.
 func (b *bench) leftovers() []string {
 	b.t.Helper()
 	list, err := filepath.Glob(filepath.Join(b.state, store.DirTrash, store.VolumePrefix+"*"))
@@ -64,7 +64,7 @@ func (b *bench) leftovers() []string {
 	return list
 }
 
-// TestDeleteResumes repeats a deletion that was interrupted.
+// TestDeleteResumes checks that a repeated DeleteVolume completes a deletion that was interrupted.
 func TestDeleteResumes(t *testing.T) {
 	b := newBench(t)
 	id := store.NewID()
@@ -78,7 +78,8 @@ func TestDeleteResumes(t *testing.T) {
 	sandbox.WantGone(t, root)
 }
 
-// TestPlantedMount mounts other data inside volumes. Deleting must neither change nor unmount it.
+// TestPlantedMount mounts other data inside volumes. The deletion of a volume must neither change
+// nor unmount that data.
 func TestPlantedMount(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
@@ -97,7 +98,8 @@ func TestPlantedMount(t *testing.T) {
 		sandbox.WantContent(t, filepath.Join(other, "f"), "precious")
 		mountID(t, point)
 
-		// Repeat it as in a race: the mount is made after the check.
+		// Another program may make the mount after the driver's check. Purge must also protect the
+		// data then.
 		st := &store.StateDir{Root: b.state}
 		sandbox.Must(t, os.Rename(filepath.Join(b.state, store.DirVolumes, id), filepath.Join(b.state, store.DirTrash, id)))
 		err := st.Purge(background(), id)
@@ -144,8 +146,8 @@ func TestOddTrees(t *testing.T) {
 	}
 }
 
-// TestBrokenMetadata damages the metadata of one volume. The others still work, and its data
-// remains.
+// TestBrokenMetadata damages the metadata of one volume. The other volumes must still work, and the
+// data of the damaged volume must remain.
 func TestBrokenMetadata(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -165,7 +167,7 @@ func TestBrokenMetadata(t *testing.T) {
 	sandbox.Must(t, b.delete(good))
 }
 
-// TestTwoDrivers starts a second driver on a state directory in use.
+// TestTwoDrivers checks that a second driver cannot start on a state directory in use.
 func TestTwoDrivers(t *testing.T) {
 	b := newBench(t)
 	err := Run(background(), Options{Endpoint: "unix://" + b.path("two.sock"), NodeID: "n", StateDir: b.state})
@@ -261,7 +263,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// flip creates a volume and deletes it. It returns false if the driver has died.
+// flip creates a volume and deletes it. It returns false if the driver was killed in the meantime.
 func (b *bench) flip(name string, size int64, params map[string]string) bool {
 	b.t.Helper()
 	resp, err := b.CreateVolume(background(), createReq(name, size, params, mountCap(writer, "")))
@@ -306,8 +308,8 @@ func checkWhole(t *testing.T, b *bench, id string) {
 	sandbox.Must(t, err)
 }
 
-// TestOlderState starts on a state directory of an older release, which had no snapshots, quotas or
-// sources.
+// TestOlderState starts the driver on a state directory of an older release, which had no
+// snapshots, quotas or sources.
 func TestOlderState(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")

@@ -18,7 +18,7 @@ func TestCreateFlags(t *testing.T) {
 	for name, c := range map[string]struct {
 		typ, fsType string
 		flags       []string
-		word        string // empty: the flags are accepted
+		word        string // if empty, the driver accepts the flags
 	}{
 		"a directory's own":      {store.TypeDirectory, "", []string{"ro", "noatime"}, ""},
 		"of no file system":      {store.TypeDirectory, "", []string{"noatime", "discard"}, `mount flag "discard" belongs to a filesystem`},

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// A size is a promise. If a request names a size and no type, the volume must not outgrow the size.
-// It is a directory with a quota if the filesystem enforces quotas, and otherwise an image.
+// A requested size is a promise: a volume without a requested type must not outgrow that size. The
+// volume is a directory with a quota if the filesystem enforces quotas, and otherwise an image.
 
 // planNew plans the volume for a create request without a source. have is the existing volume with
 // that name, or nil. The result ofSize reports that the volume is an image only because the request
@@ -46,7 +46,7 @@ func (d *driver) planNew(req *csi.CreateVolumeRequest, have *store.Volume) (want
 
 	switch {
 	case have != nil && have.Type == store.TypeImage && given.FsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
-		want.FSType = have.FSType // the request accepts either
+		want.FSType = have.FSType // the request accepts any filesystem
 	case have == nil && want.Type == store.TypeDirectory && required > 0 && !change.Given:
 		want.Quota, want.QuotaIsSize = request.RoundQuota(required), true
 	}
@@ -64,8 +64,8 @@ func needsImage(req *csi.CreateVolumeRequest, given request.Params) bool {
 	return given.FsType != "" || namesFilesystem(req)
 }
 
-// adviseDirectory adds the alternative, a directory, to an error about an image that was chosen
-// only because of its size.
+// adviseDirectory adds advice to an error about an image that was chosen only because the request
+// has a size. The advice is to use a directory instead.
 func adviseDirectory(err error, ofSize bool) error {
 	refused := (*csierr.Error)(nil)
 	if !ofSize || !errors.As(err, &refused) || refused.Code != codes.FailedPrecondition && refused.Code != codes.OutOfRange {

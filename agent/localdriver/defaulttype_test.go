@@ -50,7 +50,8 @@ func TestSizeIsAPromise(t *testing.T) {
 	sandbox.WantCode(t, err, codes.OutOfRange, "16 MiB")
 }
 
-// TestTypeLeftOut requests existing volumes without naming their type, and copies.
+// TestTypeLeftOut repeats the requests for existing volumes, and requests copies, without naming a
+// type. The result must have the type of the existing volume or of the source.
 func TestTypeLeftOut(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")

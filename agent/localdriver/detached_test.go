@@ -72,7 +72,8 @@ func detachedBehind(t *testing.T, running bool) (again bool) {
 	if rdevAt(t, b.path("one")) == rdevAt(t, b.path("two")) {
 		t.Error("the targets of both volumes are one device")
 	}
-	if _, err := os.Stat("/sys/block/" + was.Name + "/loop"); err == nil && !running { // another program uses the device
+	// Another program uses the device now.
+	if _, err := os.Stat("/sys/block/" + was.Name + "/loop"); err == nil && !running {
 		sandbox.Must(t, unix.Unmount(b.path("one"), 0))
 		b.clear(one, b.path("one"))
 		b.clear(two, b.path("two"))

@@ -21,8 +21,8 @@ import (
 // requires.
 const DriverName = "local.csi.volagent"
 
-// stopGrace bounds the wait for running calls when the driver is told to stop. Work that is
-// unfinished then is like the leftovers of a crash, and the next start handles it.
+// stopGrace limits the wait for running calls when the driver must stop. The next start cleans up
+// work that is unfinished then, like the leftovers of a crash.
 const stopGrace = 10 * time.Second
 
 // Options configures one driver. Endpoint, NodeID and StateDir are required.
@@ -33,7 +33,7 @@ type Options struct {
 	Version  string // the vendor version; "unknown" when empty, because CSI requires one
 	Log      hclog.Logger
 
-	projects projects           // the kernel's when nil; tests set their own
+	projects projects           // if nil, the kernel's quotas; tests set a fake
 	tap      func(point string) // see store.StateDir.Tap
 	patience time.Duration      // how long a call waits for its copy; 20 s when 0
 	freeze   time.Duration      // freezeMost when 0
@@ -53,7 +53,7 @@ type driver struct {
 	seen     seen
 	held     loopdev.Held
 	locks    jobs.Locks
-	names    jobs.KeyLock // by volume name, while one is being created
+	names    jobs.KeyLock // by name, while a volume of that name is being created
 	jobs     jobs.Runner
 }
 
@@ -83,7 +83,7 @@ func Run(ctx context.Context, o Options) error {
 
 	err = serve(ctx, o, d)
 	d.jobs.Wait()
-	// Close the store last, because it holds the lock on the state directory.
+	// The store is closed last, because it holds the lock on the state directory.
 	return errors.Join(err, d.held.Close(), st.Close())
 }
 
@@ -154,7 +154,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	defer stop.Stop()
 
 	srv.GracefulStop()
-	// Serve removes the socket, even if it starts only now.
+	// A call of Serve that begins only now also returns, and removes the socket.
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("cannot serve on %q: %w", o.Endpoint, err)
 	}
@@ -168,7 +168,7 @@ func (d *driver) sweep(ctx context.Context) {
 	for _, id := range d.store.Leftovers() {
 		unlock, ok := d.locks.Try(id)
 		if !ok {
-			continue // a repeated DeleteVolume is removing it
+			continue // a repeated call of DeleteVolume is removing this data
 		}
 
 		err := d.store.Purge(ctx, id)

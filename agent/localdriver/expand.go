@@ -143,7 +143,7 @@ func (d *driver) growImage(v store.Volume, size int64) error {
 	return nil
 }
 
-// growLoops makes the devices of an image show its full size.
+// growLoops makes the loop devices of an image show the full size of the image.
 func (d *driver) growLoops(v store.Volume) error {
 	loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 	if err != nil {
@@ -194,7 +194,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 
 	staged := at.Kind == usage.KindNode || at.Kind == usage.KindOurs
 	if !staged && t.v.Type == store.TypeImage && len(t.loops) > 0 && t.v.Block && at.Kind == usage.KindNone {
-		staged = true // raw block has no mount at its staging path
+		staged = true // a raw block volume has no mount at its staging path
 	}
 
 	if !staged {
@@ -210,7 +210,8 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	switch {
 	case at.Kind != usage.KindOurs || t.v.Type != store.TypeImage:
 	case imagefs.TooSmallToGrow(t.v.FSType, t.v.Capacity):
-		// Only an older driver made such a size. The volume remains usable.
+		// An older driver may have made an image whose filesystem the kernel cannot resize. The
+		// volume remains usable.
 		t.warnSmall(imagefs.GrowFilesystem(at.Loop.Path(), t.path, t.v.FSType))
 	default:
 		if err := imagefs.GrowFilesystem(at.Loop.Path(), t.path, t.v.FSType); err != nil {

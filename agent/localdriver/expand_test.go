@@ -64,7 +64,7 @@ func TestGrowInUse(t *testing.T) {
 			size := f.MinSize
 			for _, path := range []string{b.staging(id), target} {
 				size *= 2
-				resp, err := b.expand(id, size-1) // rounded up
+				resp, err := b.expand(id, size-1) // the driver rounds the size up
 				sandbox.Must(t, err)
 				if resp.GetCapacityBytes() != size || !resp.GetNodeExpansionRequired() || b.capacity(id) != size {
 					t.Fatalf("got %v, recorded are %d", resp, b.capacity(id))
@@ -123,7 +123,8 @@ func TestGrowBlock(t *testing.T) {
 	c, target := blockCap(writer), b.path("dev")
 	id := b.create("v", mib, image(""), c)
 	sandbox.Must(t, b.stage(id, c))
-	sandbox.Must(t, b.publish(id, target, c, true)) // this makes a second device
+	// A read-only target makes the driver attach a second device.
+	sandbox.Must(t, b.publish(id, target, c, true))
 	resp, err := b.expand(id, 4*mib)
 	sandbox.Must(t, err)
 	if resp.GetNodeExpansionRequired() {
@@ -176,7 +177,7 @@ func TestGrowRefused(t *testing.T) {
 	sandbox.WantCode(t, ranged(id, 9, 8, nil), codes.OutOfRange, "limit_bytes")
 	sandbox.WantCode(t, ranged(id, 0, 4999, nil), codes.OutOfRange, "5000", "cannot be shrunk")
 	sandbox.WantCode(t, ranged(id, 6000, 0, blockCap(writer)), codes.InvalidArgument, "block access")
-	sandbox.Must(t, ranged(id, 4000, 0, c)) // it already has more than that
+	sandbox.Must(t, ranged(id, 4000, 0, c)) // the volume is already larger than the requested size
 	if got := b.capacity(id); got != 5000 {
 		t.Errorf("it has %d bytes after the refusals", got)
 	}
@@ -235,7 +236,7 @@ func TestGrowCutShort(t *testing.T) {
 			}
 			b.start()
 			want := old
-			if last > 0 { // the file is longer, and its length decides
+			if last > 0 { // from the second step on, the longer file determines the size
 				want = grown
 			}
 			if got := b.capacity(id); got != want || b.recorded(id).Capacity != want {
@@ -304,7 +305,8 @@ func TestGrowKilled(t *testing.T) {
 	b.clear(id)
 }
 
-// TestGrowOneAtATime requests many sizes at once. The recorded size never exceeds the image.
+// TestGrowOneAtATime requests many sizes concurrently. The recorded size must never exceed the size
+// of the image.
 func TestGrowOneAtATime(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

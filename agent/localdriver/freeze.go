@@ -20,13 +20,13 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
-// The requests of ioctl_fsfreeze(2), with the numbers of most architectures.
+// These are the requests of ioctl_fsfreeze(2), with the numbers of most architectures.
 const (
 	fiFreeze = 0xc0045877
 	fiThaw   = 0xc0045878
 )
 
-// A frozen filesystem stays frozen when the process that froze it dies, and its writers hang. The
+// If a process freezes a filesystem and dies, the filesystem stays frozen and its writers hang. The
 // driver therefore creates frozen/VOLUME-ID on disk before it freezes a filesystem, and removes the
 // file after thawing. The next start thaws every volume named there before it serves calls.
 
@@ -35,7 +35,7 @@ type freezer struct {
 	s    *store.Store
 	v    store.Volume
 	at   *os.File      // the root of one of its mounts
-	most time.Duration // as freezeMost
+	most time.Duration // the time limit of the copy, see freezeMost
 
 	mu     sync.Mutex
 	late   *time.Timer // thaws a filesystem that has been frozen for too long
@@ -55,9 +55,9 @@ func newFreezer(s *store.Store, v store.Volume, points []string, loops []loopdev
 	return &freezer{s: s, v: v, at: at, most: most}, nil
 }
 
-// openMount opens the filesystem on one of the devices, at the first of the paths that shows it.
-// The check matters: another filesystem may have been mounted there since, or a directory put in
-// its place. Freezing a wrong filesystem could stop the whole host.
+// openMount opens the filesystem on one of the devices, through the first of the paths that still
+// shows it. Another filesystem or a directory may have replaced the mount at a path. Freezing a
+// wrong filesystem could stop the whole host.
 func openMount(v store.Volume, points []string, loops []loopdev.LoopDevice) (*os.File, error) {
 	err := csierr.Preconditionf("volume %q is mounted, but something else is where it is mounted, at %s", v.ID, strings.Join(points, ", "))
 	for _, p := range points {
@@ -76,7 +76,7 @@ func openMount(v store.Volume, points []string, loops []loopdev.LoopDevice) (*os
 			}
 		}
 
-		_ = at.Close() // a directory
+		_ = at.Close() // a directory, which the driver only read
 	}
 
 	return nil, err
@@ -133,7 +133,8 @@ func (f *freezer) thaw() error {
 	return nil
 }
 
-// giveUp thaws early. A later call of thaw detects that.
+// giveUp thaws the filesystem early, because it has been frozen for too long. A later call of thaw
+// detects that.
 func (f *freezer) giveUp() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -145,7 +146,7 @@ func (f *freezer) giveUp() {
 	}
 }
 
-func (f *freezer) close() { _ = f.at.Close() } // a directory
+func (f *freezer) close() { _ = f.at.Close() } // a directory, which the driver only read
 
 // thawAt thaws a filesystem and reports whether it was frozen.
 func thawAt(dir *os.File) (was bool, err error) {
@@ -165,7 +166,7 @@ func (d *driver) thawLeftovers(ctx context.Context) {
 			err = d.thawVolume(ctx, v)
 		}
 		if errors.Is(err, store.ErrNoVolume) {
-			err = nil // it was deleted, so it was not mounted then
+			err = nil // a deleted volume was not mounted, so it cannot be frozen
 		}
 		if err == nil {
 			err = d.store.UnnoteFreeze(e)
@@ -185,7 +186,7 @@ func (d *driver) thawLeftovers(ctx context.Context) {
 func (d *driver) thawVolume(ctx context.Context, v store.Volume) error {
 	loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 	if err != nil || len(loops) == 0 {
-		return err // no device: no mount, so no frozen filesystem
+		return err // without a device there is no mount, so no frozen filesystem
 	}
 
 	uses, err := usage.UsesOf(v, loops)

@@ -13,7 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// isFrozen asks the kernel by a second freeze, which the kernel refuses.
+// isFrozen tries to freeze the filesystem. The kernel refuses this if the filesystem is already
+// frozen.
 func isFrozen(t *testing.T, point string) bool {
 	t.Helper()
 	f, err := os.Open(point)
@@ -31,7 +32,7 @@ func isFrozen(t *testing.T, point string) bool {
 }
 
 // TestKilledWhileFrozen kills the driver while filesystems are frozen. They stay frozen until the
-// next start thaws them, including one that was unmounted meanwhile.
+// next driver starts and thaws them. This includes a filesystem that was unmounted in the meantime.
 func TestKilledWhileFrozen(t *testing.T) {
 	sandbox.NeedLoops(t)
 	for _, f := range imagefs.Filesystems {

@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// GroupControllerGetCapabilities announces group snapshots.
+// GroupControllerGetCapabilities reports that the driver can make group snapshots.
 func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
 	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: []*csi.GroupControllerServiceCapability{{
 		Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
@@ -28,8 +28,8 @@ func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupContr
 	}}}, nil
 }
 
-// CreateVolumeGroupSnapshot takes snapshots of several volumes at the same moment, all or none. See
-// CreateSnapshot for copies that take long.
+// CreateVolumeGroupSnapshot takes snapshots of several volumes at the same moment. If one of them
+// fails, it keeps none. See CreateSnapshot for copies that take long.
 func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	name := req.GetName()
 	if err := request.CheckName("group snapshot", name); err != nil {
@@ -87,7 +87,7 @@ func answerGroup(g store.Group, sources []string) (*csi.CreateVolumeGroupSnapsho
 
 func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *jobs.Progress) error {
 	if _, ok := d.store.GroupByName(name); ok {
-		return nil // made since the caller's check
+		return nil // another call has made it since the caller's check
 	}
 
 	c, err := d.hold(sources, perFile)
@@ -131,7 +131,8 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 	return err
 }
 
-// DeleteVolumeGroupSnapshot removes a group with all its snapshots, all or none.
+// DeleteVolumeGroupSnapshot removes a group with all its snapshots. After an error, no snapshot of
+// the group is removed.
 func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 	id := req.GetGroupSnapshotId()
 	if id == "" {
@@ -148,7 +149,8 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 	defer unlock()
 
 	switch g, err := d.store.GetGroup(id); {
-	case errors.Is(err, store.ErrNoSnapshot): // perhaps deleted, but not purged yet
+	// Another call may have deleted the group without removing its data yet.
+	case errors.Is(err, store.ErrNoSnapshot):
 	case err != nil:
 		return nil, err
 	default:
@@ -167,7 +169,7 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 	return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 }
 
-// TrashGroup deletes a group unless one of its snapshots is being copied.
+// trashGroup deletes a group unless one of its snapshots is being copied.
 func (d *driver) trashGroup(g store.Group) error {
 	for _, s := range g.Snapshots {
 		unlock, err := d.locks.Lock(s.ID)
@@ -185,7 +187,8 @@ func (d *driver) trashGroup(g store.Group) error {
 	return nil
 }
 
-// matches returns an error if ids are not the snapshots of the group. An empty list always matches.
+// matches returns an error if ids are not exactly the snapshots of the group. An empty list always
+// matches.
 func matches(g store.Group, ids []string) error {
 	if len(ids) == 0 {
 		return nil

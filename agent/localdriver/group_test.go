@@ -101,7 +101,7 @@ func TestGroupRefusals(t *testing.T) {
 			t.Fatal(what)
 		}
 	}
-	// If one volume cannot be copied now, no snapshot of the others is made.
+	// If one volume of the group cannot be copied now, the driver makes no snapshot of any of them.
 	sandbox.Must(t, b.stage(two, c))
 	_, err := b.CreateVolumeGroupSnapshot(background(), groupReq("x", one, two))
 	sandbox.WantCode(t, err, codes.FailedPrecondition, two, "detach it first")

@@ -20,9 +20,8 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Statuses puts the reported problems on one line.
-// wantHealth asks the node and the controller, for one volume and for all, and compares each
-// answer.
+// wantHealth asks the node and the controller for the health of one volume and of all volumes. It
+// compares each answer with want.
 func (b *bench) wantHealth(id, want string, words ...string) {
 	b.t.Helper()
 	node, err := b.NodeGetVolumeHealth(background(), &csi.NodeGetVolumeHealthRequest{VolumeId: id})
@@ -75,8 +74,8 @@ func TestHealthOfData(t *testing.T) {
 	b.wantHealth(img, "DATA_LOSS DataMissing", "image")
 }
 
-// TestHealthOfFilesystems causes errors and shutdowns in filesystems that are in use. A new staging
-// must repair them.
+// TestHealthOfFilesystems causes errors and shutdowns in filesystems that are in use. When a volume
+// is staged again, the driver must repair its filesystem.
 func TestHealthOfFilesystems(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -142,8 +141,8 @@ func (b *bench) shutDown(id string) {
 	sandbox.Must(b.t, f.Close())
 }
 
-// TestShutDown shuts down an xfs, which then does not even answer statx. The driver must be able to
-// unmount it, and must not treat it as staged.
+// TestShutDown shuts down an xfs. Such a filesystem does not even answer statx. The driver must be
+// able to unmount it, and must not treat it as staged.
 func TestShutDown(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -205,8 +204,8 @@ func TestHealthOfPaths(t *testing.T) {
 	sandbox.WantCode(t, err, codes.InvalidArgument, "id is empty")
 }
 
-// TestHealthOfDeleted examines a volume during its deletion. Its data is gone but must not be
-// reported as lost.
+// TestHealthOfDeleted examines a volume during its deletion. The driver must not report the removed
+// data as lost.
 func TestHealthOfDeleted(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
@@ -218,7 +217,8 @@ func TestHealthOfDeleted(t *testing.T) {
 	if !ok {
 		t.Fatal("a new lock is taken")
 	}
-	sandbox.Must(t, st.Move(id, store.DirVolumes, store.DirTrash)) // as DeleteVolume does, before its remaining steps
+	// This is the first step of DeleteVolume.
+	sandbox.Must(t, st.Move(id, store.DirVolumes, store.DirTrash))
 	_, err = d.health(id)
 	sandbox.WantCode(t, csierr.ToStatus(err), codes.Aborted)
 	all, err := d.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{})
@@ -264,7 +264,7 @@ func TestStorageHealth(t *testing.T) {
 	b := newBench(t)
 	sandbox.Must(t, os.Mkdir(b.path("small"), 0o755))
 	sandbox.Tmpfs(t, b.path("small"), "size=32m")
-	t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
+	t.Cleanup(func() { b.stop() }) // the driver must stop before the test unmounts its filesystem
 	b.stop()
 	b.state = b.path("small", "state")
 	b.start()

@@ -57,16 +57,18 @@ type bench struct {
 	state string
 	stop  func()
 
-	projects projects // the driver's; the kernel's if nil
+	projects projects // the quotas that the driver uses; the kernel's if nil
 
 	csi.IdentityClient
 	csi.ControllerClient
 	csi.GroupControllerClient
 	csi.NodeClient
 
-	tap      func(point string)
-	patience time.Duration // long enough for a busy machine if not set
-	freeze   time.Duration // as patience
+	tap func(point string)
+	// How long a call waits for its copy; the default is long enough for a busy machine.
+	patience time.Duration
+	// How long a freeze may last; the default is long enough for a busy machine.
+	freeze time.Duration
 }
 
 // newBench starts a driver in this process.
@@ -114,7 +116,8 @@ func (b *bench) start() {
 func (b *bench) dial(sock string) *grpc.ClientConn {
 	b.t.Helper()
 	conn, err := grpc.NewClient("unix:"+sock, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// Without a minimum, an attempt gets only its delay, which is too little on a busy machine.
+		// Without a minimum, gRPC would limit each attempt to the short delay between attempts.
+		// That is too little on a busy machine.
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 20 * time.Second, Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: time.Second}}))
 	sandbox.Must(b.t, err)
 	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
@@ -159,7 +162,7 @@ func (b *bench) listed() []string {
 	return ids
 }
 
-// Path returns a path of the test. Its parent exists.
+// path returns a path in the directory of the test.
 func (b *bench) path(elem ...string) string {
 	return filepath.Join(append([]string{b.dir}, elem...)...)
 }
@@ -168,7 +171,8 @@ func (b *bench) path(elem ...string) string {
 func (b *bench) staging(id string) string {
 	b.t.Helper()
 	p := b.path("staging-" + id)
-	// Mkdir does not examine a mount at the path. It may be dead.
+	// The path may be the mount point of a filesystem that no longer responds. Mkdir does not
+	// access that filesystem.
 	if err := os.Mkdir(p, 0o750); !errors.Is(err, fs.ErrExist) {
 		sandbox.Must(b.t, err)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// takeOver examines the loop devices that an earlier driver attached. It holds those of volumes
-// with block access, and logs a warning about devices that no volume can use. It detaches none,
-// because the data of a deleted image is lost when its device is detached.
+// takeOver examines the loop devices that an earlier driver attached. It keeps those of volumes
+// with block access open, and logs a warning about devices that no volume can use. It detaches
+// none, because the data of a deleted image is lost when its device is detached.
 func (d *driver) takeOver() error {
 	look, err := loopdev.LookAround()
 	if err != nil {
@@ -37,7 +37,7 @@ func (d *driver) takeOver() error {
 
 		img, err := loopdev.ImageAt(d.store.DataPath(v))
 		if err != nil {
-			continue // the volume's health reports it
+			continue // the health of the volume reports the error
 		}
 
 		for _, name := range look.Loops[v.ID] {
@@ -73,7 +73,7 @@ func (d *driver) attachedHere(names []string) bool {
 	})
 }
 
-// holdDevice keeps a device open and attached until it is dropped.
+// holdDevice opens a device and thereby keeps it attached, until the driver drops it.
 func (d *driver) holdDevice(l *loopdev.LoopDevice) error {
 	if err := d.held.Add(*l); err != nil {
 		return err

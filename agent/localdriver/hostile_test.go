@@ -74,7 +74,7 @@ func TestOtherMountOnTop(t *testing.T) {
 	_, err := b.CreateSnapshot(background(), snapReq("s", id))
 	sandbox.WantCode(t, err, codes.FailedPrecondition, "something else", b.staging(id))
 	sandbox.Must(t, b.publishElsewhere(id))
-	b.snap("s", id) // another mount of it is sufficient
+	b.snap("s", id) // the driver finds the filesystem through another of its mounts
 	sandbox.Must(t, unix.Unmount(b.path("elsewhere"), 0))
 	sandbox.Must(t, unix.Unmount(b.staging(id), 0))
 	b.clear(other)
@@ -88,8 +88,9 @@ func (b *bench) publishElsewhere(id string) error {
 	return unix.Mount(b.loops(id)[0].Path(), p, "ext4", 0, "")
 }
 
-// TestThawedTooEarly thaws a filesystem during its copy: by hand, or because the copy takes too
-// long and writers must not hang. The copy may then be inconsistent, so it is refused.
+// TestThawedTooEarly thaws a filesystem during its copy. In one case an operator thaws it, in the
+// other case the copy takes too long. The copy may then be inconsistent, so the driver must refuse
+// it.
 func TestThawedTooEarly(t *testing.T) {
 	for _, byHand := range []bool{true, false} {
 		b := newBenchOn(t, "xfs")
@@ -109,7 +110,7 @@ func TestThawedTooEarly(t *testing.T) {
 			if byHand {
 				err = thawPath(point)
 			}
-			// This waits until the filesystem is thawed.
+			// The write blocks until the filesystem is thawed.
 			err = errors.Join(err, os.WriteFile(filepath.Join(point, "f"), []byte("x"), 0o600))
 		})
 		_, failed := b.CreateSnapshot(background(), snapReq("s", id))

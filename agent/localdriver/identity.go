@@ -15,8 +15,9 @@ func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi
 	return &csi.GetPluginInfoResponse{Name: DriverName, VendorVersion: d.opts.Version}, nil
 }
 
-// GetPluginCapabilities announces the controller service and group snapshots. It also announces
-// that each volume is on one node, and that volumes can be expanded while they are in use.
+// GetPluginCapabilities reports the driver's services and abilities. The driver has a controller
+// service and can make group snapshots. Each volume is on one node, and volumes can grow while they
+// are in use.
 func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	resp := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
 		Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{

@@ -16,7 +16,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// TestDamagedImage wipes the start of a filesystem. Staging must fail, and must not format it.
+// TestDamagedImage wipes the start of a filesystem. Staging must fail, and must not format the
+// image.
 func TestDamagedImage(t *testing.T) {
 	sandbox.NeedLoops(t)
 	for _, f := range imagefs.Filesystems {
@@ -43,7 +44,7 @@ func TestDamagedImage(t *testing.T) {
 	}
 }
 
-// TestUncleanImage simulates a power loss of an ext4 and mounts it again.
+// TestUncleanImage simulates a power loss of a mounted ext4, and mounts the filesystem again.
 func TestUncleanImage(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -63,8 +64,8 @@ func TestUncleanImage(t *testing.T) {
 	b.clear(id)
 }
 
-// TestFilesystemCheck marks an ext4 as having errors. Then it damages the filesystem so much that
-// an automatic repair is not safe.
+// TestFilesystemCheck first marks an ext4 as having errors, which staging repairs. Then it damages
+// the filesystem so much that an automatic repair is not safe.
 func TestFilesystemCheck(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

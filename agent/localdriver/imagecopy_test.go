@@ -24,8 +24,9 @@ import (
 // two that can share it.
 var stateKinds = []string{"ext4", "xfs", "btrfs"}
 
-// TestRestoreBesideSource takes snapshots of mounted images, makes copies, and mounts source,
-// copies and a copy of a copy all at once. None may be confused with another.
+// TestRestoreBesideSource takes snapshots of mounted images and makes copies. It mounts the source,
+// the copies and a copy of a copy at the same time. Each mount must show the data of its own
+// volume.
 func TestRestoreBesideSource(t *testing.T) {
 	for _, state := range stateKinds {
 		b := newBenchOn(t, state)
@@ -37,7 +38,8 @@ func TestRestoreBesideSource(t *testing.T) {
 			sandbox.Write(t, file, "one")
 			snap := b.snap("s-"+f.Name, src)
 			sandbox.Write(t, file, "two")
-			first := b.copyOf("first-"+f.Name, fromSnap(snap), mountCap(writer, "")) // the copy needs no named filesystem
+			// A copy has the filesystem of its source, so the request need not name it.
+			first := b.copyOf("first-"+f.Name, fromSnap(snap), mountCap(writer, ""))
 			second := b.copyOf("second-"+f.Name, fromVolume(src), c)
 			third := b.copyOf("third-"+f.Name, fromVolume(first), c)
 			sandbox.Must(t, b.unsnap(snap))
@@ -115,7 +117,8 @@ func TestUncleanCopies(t *testing.T) {
 		const shutdown = 0x8004587d
 		sandbox.Must(t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, 2))
 		sandbox.Must(t, f.Close())
-		sandbox.Must(t, unix.Unmount(filepath.Dir(f.Name()), 0)) // a dead xfs does not even allow a stat
+		// An xfs that has shut down does not even allow a stat.
+		sandbox.Must(t, unix.Unmount(filepath.Dir(f.Name()), 0))
 		sandbox.Must(t, b.unstage(id))
 		dup := b.copyOf("copy"+fsType, fromVolume(id), c)
 		sandbox.Must(t, b.stage(dup, c))
@@ -158,7 +161,7 @@ func TestLargeImageInUse(t *testing.T) {
 	}
 }
 
-// TestRawImageInUse does the same for block devices, which cannot be frozen.
+// TestRawImageInUse takes snapshots of large raw volumes in use. Block devices cannot be frozen.
 func TestRawImageInUse(t *testing.T) {
 	for _, state := range stateKinds {
 		b := newBenchOn(t, state)
@@ -217,7 +220,8 @@ func TestOneMoment(t *testing.T) {
 		if point != "cut" {
 			return
 		}
-		// Between two images, writers that are not blocked continue with other numbers.
+		// The writers continue with other numbers between the copies of two images, unless they are
+		// blocked.
 		for start, n := at.Load(), 0; at.Load() < start+4 && n < 100; n++ {
 			<-time.After(2 * time.Millisecond)
 		}
@@ -251,8 +255,8 @@ func TestOneMoment(t *testing.T) {
 	b.clear(two)
 }
 
-// count writes the same number to all files in turn, each durably before the next. Then it
-// continues with the next number.
+// count writes one number to each file in turn. Each write is on disk before the next one starts.
+// Then count continues with the next number.
 func count(files []string, at *atomic.Int64, stop chan struct{}) error {
 	open := make([]*os.File, len(files))
 	for i, p := range files {

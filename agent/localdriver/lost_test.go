@@ -73,8 +73,8 @@ func TestImageLost(t *testing.T) {
 	}
 }
 
-// TestTruncatedImage shortens an image. The driver must refuse to use the rest as a filesystem or
-// as a raw device.
+// TestTruncatedImage shortens an image. The driver must refuse to use what remains as a filesystem
+// or as a raw device.
 func TestTruncatedImage(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -121,7 +121,7 @@ func TestOrphans(t *testing.T) {
 	b.clear(known)
 }
 
-// TestBtrfsBetween grows a btrfs to sizes that the kernel refuses to resize to.
+// TestBtrfsBetween grows a btrfs to sizes to which the kernel cannot resize it.
 func TestBtrfsBetween(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -140,7 +140,7 @@ func TestBtrfsBetween(t *testing.T) {
 	}
 	_, err := expand(200*mib, 220*mib)
 	sandbox.WantCode(t, err, codes.OutOfRange, "256 MiB")
-	// The state that an older driver could produce:
+	// An older driver could leave a volume in the following state.
 	sandbox.Must(t, b.unpublish(id, target))
 	sandbox.Must(t, b.unstage(id))
 	sandbox.Must(t, os.Truncate(b.image(id), 200*mib))

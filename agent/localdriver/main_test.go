@@ -64,7 +64,7 @@ func dieAt(where string) func(point string) {
 	return func(at string) {
 		if at == point && left.Add(-1) == 0 {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-			select {} // until the signal arrives
+			select {} // the process waits until a signal kills it
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/filetree"
 )
 
-// giveToGroup makes the volume, which is mounted at the path at, belong to the group of its
-// capability. It refuses while the volume is published for another group.
+// giveToGroup makes a volume belong to the group of its capability. The volume is mounted at the
+// given path. giveToGroup returns an error while the volume is published for another group.
 func (t *target) giveToGroup(ctx context.Context, a request.Access, at string) error {
 	if a.Group < 0 {
 		return nil
@@ -27,7 +27,8 @@ func (t *target) giveToGroup(ctx context.Context, a request.Access, at string) e
 	if err != nil {
 		return fail(err)
 	}
-	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+	// The descriptor of a directory; no written data can be lost.
+	defer func() { _ = unix.Close(root) }()
 
 	done, err := givenTo(root, a.Group)
 	if err != nil {
@@ -59,10 +60,10 @@ func (t *target) giveToGroup(ctx context.Context, a request.Access, at string) e
 	return nil
 }
 
-// givenTo reports whether a volume belongs to the group, judging by its root. If the root has that
-// group and another mode, the mode was changed on purpose. A new volume belongs to group 0, so for
-// group 0 the mode decides. A root with an access control list does not count, because the list may
-// admit others.
+// givenTo reports whether a volume belongs to the group. It checks only the root. If the root has
+// that group and another mode, a user changed the mode on purpose. A new volume belongs to group 0,
+// so for group 0 the mode decides. A root with an access control list does not count, because the
+// list may admit others.
 func givenTo(root, gid int) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
@@ -76,7 +77,7 @@ func givenTo(root, gid int) (bool, error) {
 }
 
 // giveTree gives the group access to a directory and everything below it. It changes the root last,
-// because a root that belongs to the group means that everything below it does.
+// so a root that belongs to the group shows that everything below it does, too.
 func giveTree(ctx context.Context, root, gid int) error {
 	to := filetree.Owner{UID: -1, GID: gid, Mode: groupMode}
 	give := func(fd int, st *unix.Statx_t) error { return filetree.Chown(fd, st, to) }

@@ -73,13 +73,13 @@ func TestMountGroup(t *testing.T) {
 			t.Errorf("a link was followed out of the volume: %v (%v)", st.Mode(), err)
 		}
 
-		// While the root belongs to the group, the driver does not examine the files below it.
+		// If the root belongs to the group, the driver does not examine the files below it.
 		sandbox.Must(t, os.Chown(filepath.Join(stg, "d"), 0, 7))
 		sandbox.Must(t, b.publish(id, b.path("t2"), c, false))
 		sandbox.Must(t, b.stage(id, c))
 		wantOwned(t, filepath.Join(stg, "d"), 7, 0o2770)
 
-		// A mode that a user has set stays.
+		// The driver does not change a mode that a user has set.
 		sandbox.Must(t, unix.Chmod(stg, 0o750))
 		sandbox.Must(t, b.stage(id, c))
 		wantOwned(t, stg, 4242, 0o750)
@@ -111,7 +111,7 @@ func TestMountGroupRefused(t *testing.T) {
 	sandbox.Must(t, b.unstage(id))
 	sandbox.Must(t, b.stage(id, groupCap(writer, "4242")))
 	sandbox.Must(t, b.unstage(id))
-	sandbox.Must(t, b.stage(id, c)) // it belongs to the group now
+	sandbox.Must(t, b.stage(id, c)) // the volume belongs to the group now
 	b.clear(id)
 }
 

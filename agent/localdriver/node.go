@@ -43,7 +43,7 @@ type target struct {
 	d     *driver
 	v     store.Volume
 	path  string
-	loops []loopdev.LoopDevice // of an image, at the start of the call
+	loops []loopdev.LoopDevice // the devices of an image, as found at the start of the call
 }
 
 // open finds and locks the volume of a node call and checks its path.
@@ -51,7 +51,8 @@ func (d *driver) open(id, what, path string) (*target, func(), error) {
 	return d.openWith(d.locks.Lock, id, what, path)
 }
 
-// openToRelease is open for calls that remove mounts, which are allowed at any time.
+// openToRelease is like open, for calls that only remove mounts. Such calls are also allowed while
+// the data is being copied.
 func (d *driver) openToRelease(id, what, path string) (*target, func(), error) {
 	return d.openWith(d.locks.LockToRelease, id, what, path)
 }
@@ -75,7 +76,8 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 	}
 
 	t := &target{d: d, path: path}
-	// Read it again: it may have been deleted before this call had the lock.
+	// Read the volume again, because another call may have deleted it before this call got the
+	// lock.
 	if t.v, err = d.volume(id); err == nil {
 		err = t.readLoops()
 	}
@@ -182,15 +184,15 @@ func (t *target) uses() ([]usage.Use, error) {
 	return found, nil
 }
 
-// willMount records a path before a mount is made there. A volume that was not searched for yet
-// stays unknown, because the search will find the path.
+// willMount adds a path to the volume's known paths before a mount is made there. If the paths of
+// the volume are not known yet, willMount does nothing, because a later search finds the mount.
 func (t *target) willMount() {
 	if _, known := t.d.seen.at(t.v.ID); known {
 		t.d.seen.learn(t.v.ID, t.path)
 	}
 }
 
-// Loop returns the volume's attached device, writable or read-only, or nil. It returns an error if
+// loop returns the volume's attached device, writable or read-only, or nil. It returns an error if
 // a device is unusable, because a second device beside it could lose writes.
 func (t *target) loop(readOnly bool) (*loopdev.LoopDevice, error) {
 	for i, l := range t.loops {
@@ -210,8 +212,8 @@ func (t *target) loop(readOnly bool) (*loopdev.LoopDevice, error) {
 	return nil, nil
 }
 
-// checkImage refuses an image that is missing or shorter than recorded, because its users would
-// mistake the rest for the complete data.
+// checkImage returns an error if an image is missing or shorter than recorded. Users would mistake
+// the rest of such an image for the complete data.
 func (t *target) checkImage() error {
 	st, err := mounts.StatPath(t.data())
 	switch {
@@ -226,9 +228,9 @@ func (t *target) checkImage() error {
 	return nil
 }
 
-// takeDown unmounts every mount of this volume at the path, even several on top of each other, and
-// stray nodes of its devices. For a mount that is not the volume's, it changes nothing and returns
-// an error.
+// takeDown removes every mount of this volume at the path, even several on top of each other. It
+// also removes binds of nodes that the volume's devices had. If another mount is at the path,
+// takeDown changes nothing and returns an error.
 func (t *target) takeDown() (usage.Place, error) {
 	for {
 		at, err := t.look(t.path)

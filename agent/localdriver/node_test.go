@@ -19,7 +19,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// cycle takes a mounted volume through its whole life, and makes each call twice.
+// cycle takes a mounted volume through its whole life, and makes each call twice. The second call
+// must change nothing.
 func cycle(t *testing.T, b *bench, id string, fsType string, size int64) {
 	t.Helper()
 	c := mountCap(writer, fsType)
@@ -55,7 +56,7 @@ func cycle(t *testing.T, b *bench, id string, fsType string, size int64) {
 		sandbox.Must(t, b.unstage(id))
 	}
 	wantNotMounted(t, b.staging(id))
-	// Repeat it: the written data is still there, and the volume is not formatted again.
+	// Stage the volume again. The written data must remain, because staging never formats a volume.
 	sandbox.Must(t, b.stage(id, c))
 	sandbox.Must(t, b.publish(id, target, c, false))
 	sandbox.WantContent(t, filepath.Join(target, "f"), "hello")
@@ -105,7 +106,7 @@ func TestReadOnly(t *testing.T) {
 				"asked for": many, "by access mode": mountCap(readerOnly, ""), "by flag": mountCap(multiWriter, "", "ro"),
 			} {
 				if name == "by access mode" {
-					sandbox.Must(t, b.unpublish(id, rw)) // it allows only one target
+					sandbox.Must(t, b.unpublish(id, rw)) // the access mode allows only one target
 				}
 				sandbox.Must(t, b.publish(id, target, c, name == "asked for"))
 				if err := os.WriteFile(filepath.Join(target, "f"), nil, 0o600); !errors.Is(err, unix.EROFS) {
@@ -131,7 +132,7 @@ func TestOneTarget(t *testing.T) {
 		sandbox.Must(t, b.publish(id, t1, mountCap(m, ""), false))
 		sandbox.WantCode(t, b.publish(id, t2, mountCap(m, ""), false), codes.FailedPrecondition, t1)
 		sandbox.WantGone(t, t2)
-		// Another mode for the second target makes no difference. A restart makes none either.
+		// A second target is refused, even with another access mode and after a restart.
 		many := mountCap(multiWriter, "")
 		sandbox.WantCode(t, b.publish(id, t2, many, false), codes.FailedPrecondition, t1, "one target")
 		b.restart()
@@ -156,7 +157,8 @@ func TestMountFlags(t *testing.T) {
 	id := b.create("v", 0, nil, mountCap(writer, ""))
 	sandbox.WantCode(t, b.stage(id, mountCap(writer, "", "noatime", "discard")), codes.InvalidArgument, `"discard"`)
 	flags, want := []string{"noexec,nosuid", "noatime"}, int64(unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NOATIME)
-	if sandbox.InUserNamespace(t) { // here the kernel locks the host's settings for access times
+	// The kernel does not let a user namespace change the access-time settings of the host.
+	if sandbox.InUserNamespace(t) {
 		sandbox.WantCode(t, b.stage(id, mountCap(writer, "", flags...)), codes.FailedPrecondition, "user namespace")
 		flags, want = flags[:1], unix.MS_NOEXEC|unix.MS_NOSUID
 	}
@@ -184,13 +186,14 @@ func TestMountFlags(t *testing.T) {
 		t.Errorf("read-only is %t (%v)", ro, err)
 	}
 	sandbox.WantCode(t, b.stage(id, mountCap(writer, "")), codes.AlreadyExists, "read-only")
-	sandbox.Must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false)) // the target is read-only then
+	// The mount flag makes the target read-only.
+	sandbox.Must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false))
 	sandbox.Must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false))
 	b.clear(id, b.path("t"))
 }
 
-// TestForeignMounts makes other mounts at all paths where the driver mounts. The driver must
-// neither use nor remove them.
+// TestForeignMounts mounts other data at all paths that the driver uses for mounts. The driver must
+// neither use nor remove these mounts.
 func TestForeignMounts(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -223,7 +226,8 @@ func TestForeignMounts(t *testing.T) {
 	b.clear(id)
 }
 
-// TestPartOfVolume mounts only a part of the volume at its staging path.
+// TestPartOfVolume mounts only a part of the volume at its staging path. The driver must not accept
+// that mount.
 func TestPartOfVolume(t *testing.T) {
 	b := newBench(t)
 	ids := []string{b.create("d", 0, nil, mountCap(writer, ""))}
@@ -350,7 +354,8 @@ func TestMountsInsideStayApart(t *testing.T) {
 	b.stop()
 }
 
-// TestMountedElsewhere keeps a volume mounted in another mount namespace, as a container does.
+// TestMountedElsewhere keeps a volume mounted in another mount namespace, as a container does. The
+// driver must not delete the volume then.
 func TestMountedElsewhere(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")

@@ -91,22 +91,25 @@ func (k kernelProjects) call(cmd, id uint32, arg unsafe.Pointer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }() // a directory, nothing is written to it
+	// The descriptor of a directory; no written data can be lost.
+	defer func() { _ = unix.Close(fd) }()
 	if _, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), uintptr(cmd), uintptr(id), uintptr(arg), 0, 0); errno != 0 {
 		return errno
 	}
 	return nil
 }
 
-// assign starts with the directory, so that files made in it meanwhile inherit the project. It
-// skips links, pipes and devices, because they take no space.
+// assign makes everything in a directory belong to a project. It starts with the directory itself,
+// so that files made in it meanwhile inherit the project. It skips links, pipes and devices,
+// because they take no space.
 func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) error {
 	fail := func(err error) error { return fmt.Errorf("cannot assign %q to project %d: %w", dir, project, err) }
 	root, err := mounts.OpenWritable(dir)
 	if err != nil {
 		return fail(err)
 	}
-	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+	// The descriptor of a directory; no written data can be lost.
+	defer func() { _ = unix.Close(root) }()
 
 	if err := setProject(root, project, true); err != nil {
 		return fail(err)

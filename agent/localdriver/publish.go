@@ -246,7 +246,8 @@ func (t *target) published(want usage.Kind, readOnly bool) (bool, error) {
 	return true, nil
 }
 
-// orRemove undoes a publish that failed halfway. The original error stays first.
+// orRemove undoes a publish that failed halfway, and returns err. If the removal fails, its error
+// follows err.
 func (t *target) orRemove(err error) error {
 	if err == nil {
 		return nil
@@ -258,8 +259,8 @@ func (t *target) orRemove(err error) error {
 	return errors.Join(err, undo)
 }
 
-// makeTarget makes the mount point, a directory or an empty file. An existing one, from an
-// interrupted attempt, must be empty, because a mount would hide its content.
+// makeTarget makes the mount point, a directory or an empty file. A mount point that an interrupted
+// attempt left must be empty, because a mount would hide its content.
 func makeTarget(path string, dir bool) error {
 	fail := func(err error) error { return fmt.Errorf("cannot make the target path %q: %w", path, err) }
 	st, err := mounts.StatPath(path)

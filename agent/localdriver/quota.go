@@ -109,7 +109,8 @@ func (d *driver) enforce(ctx context.Context, v store.Volume) error {
 		return fail(err)
 	}
 
-	if v.Project == 0 { // it was created with a quota but got no project
+	// The volume was created with a quota, but a crash came before it got a project.
+	if v.Project == 0 {
 		if err := d.recordQuota(&v); err != nil {
 			return err
 		}
@@ -193,7 +194,7 @@ func (d *driver) fillDirectory(ctx context.Context, dir string, v store.Volume) 
 	return d.countDirectory(ctx, dir, v)
 }
 
-// countDirectory applies the quota of a new volume to its content.
+// countDirectory makes the content of a new volume count towards the volume's quota.
 func (d *driver) countDirectory(ctx context.Context, dir string, v store.Volume) error {
 	if v.Project == 0 {
 		return nil
@@ -216,7 +217,7 @@ func (d *driver) newProject() uint32 {
 	}
 }
 
-// quotaStats replaces the disk's numbers by those of a directory volume's quota.
+// quotaStats replaces the statistics of the disk by those of the volume's quota.
 func (d *driver) quotaStats(v store.Volume, resp *csi.NodeGetVolumeStatsResponse) {
 	if v.Quota == 0 || d.quotaTrouble(v) != nil {
 		return

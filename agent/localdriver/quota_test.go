@@ -131,7 +131,7 @@ func (f *fakeProjects) usage(project uint32) (used, limit int64, err error) {
 	return 3 * mib, f.limits[project], f.absent
 }
 
-// Set changes the abilities of the filesystem, as a new mount with other options does.
+// set changes what the filesystem supports, as a new mount with other options does.
 func (f *fakeProjects) set(absent, fail error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -180,7 +180,7 @@ func TestQuota(t *testing.T) {
 	if u := b.bytesOf(plain, b.staging(plain)); u.GetTotal() != 20*mib || u.GetUsed() != 3*mib || u.GetAvailable() > 17*mib {
 		t.Errorf("stats: %v", u)
 	}
-	sandbox.Must(t, b.modify(plain, nil)) // an unnamed parameter does not change
+	sandbox.Must(t, b.modify(plain, nil)) // a request without the parameter changes nothing
 	want(plain, 20*mib, 1)
 	sandbox.Must(t, b.modify(plain, quota("none")))
 	want(plain, 0, 1)
@@ -188,7 +188,7 @@ func TestQuota(t *testing.T) {
 		t.Errorf("stats without a quota: %v", u)
 	}
 	sandbox.Must(t, b.modify(plain, quota("1MiB")))
-	want(plain, mib, 1) // it kept its project
+	want(plain, mib, 1) // the volume kept its project
 	project := b.recorded(plain).Project
 	b.clear(plain)
 	if limit, _ := f.state(project); limit != 0 {
@@ -197,8 +197,8 @@ func TestQuota(t *testing.T) {
 	b.wantHealth(id, "")
 }
 
-// TestQuotaCutShort has recorded quotas that are not, or not fully, in force. A start, a staging,
-// and a repeated request set them.
+// TestQuotaCutShort checks recorded quotas that are not, or only partly, in force. A start, a
+// staging, and a repeated request must put them in force.
 func TestQuotaCutShort(t *testing.T) {
 	b, f := newQuotaBench(t)
 	id, err := b.createWith("v", nil, nil)
@@ -235,7 +235,7 @@ func TestQuotaCutShort(t *testing.T) {
 		if limit, assigned := f.state(v.Project); limit != 10*mib || assigned != 1 {
 			t.Errorf("%s: in force are %d bytes, assigned %d times", what, limit, assigned)
 		}
-		// The limit alone may be lost as well.
+		// The kernel may also have lost only the limit.
 		sandbox.Must(t, f.limit(v.Project, 0))
 		b.wantHealth(id, "DEGRADED QuotaNotEnforced", "the limit is 0 bytes")
 		finish()
@@ -245,7 +245,8 @@ func TestQuotaCutShort(t *testing.T) {
 			return err == nil && len(h.GetVolumeHealth().GetHealthStatuses()) == 0
 		})
 	}
-	// If quotas are no longer available, the volume is still mounted, and its health reports it.
+	// If quotas are no longer available, the driver still mounts the volume, and its health reports
+	// the problem.
 	f.set(errors.New("mounted without prjquota"), nil)
 	b.restart()
 	sandbox.Must(t, b.stage(id, c))
@@ -272,7 +273,8 @@ func TestQuotaByTheKernel(t *testing.T) {
 				t.Skipf("this kernel has no project quotas of %s: %v", fsType, err)
 			}
 			b.state = filepath.Join(dir, "state")
-			t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
+			// The driver must stop before the test unmounts its filesystem.
+			t.Cleanup(func() { b.stop() })
 			b.start()
 			testKernelQuota(t, b)
 		})

@@ -13,9 +13,9 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// TestRestart stops the driver with volumes in use and starts another. The mounts must be the same
-// ones afterwards, writes to an open file must continue, and every repeated call must succeed
-// without work.
+// TestRestart stops the driver with volumes in use and starts another. Afterwards the mounts must
+// be the same, and writes to an open file must continue. Every repeated call must succeed and
+// change nothing.
 func TestRestart(t *testing.T) {
 	b := newBench(t)
 	type one struct {
@@ -72,7 +72,8 @@ func oneTarget(c *csi.VolumeCapability) *csi.VolumeCapability {
 	return mountCap(writer, "")
 }
 
-// TestStagingLost unmounts the staging path without the driver's knowledge, with a target in use.
+// TestStagingLost unmounts the staging path while a target is in use. The driver does not know
+// about it.
 func TestStagingLost(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

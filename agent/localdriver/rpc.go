@@ -30,8 +30,8 @@ func (d *driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	return resp, csierr.ToStatus(err)
 }
 
-// Volume finds a Volume by the id in a request. An id that the driver cannot have made is reported
-// as not found, and never becomes part of a path.
+// volume finds a volume by the id in a request. If the driver cannot have made the id, it returns a
+// not-found error and does not use the id in a path.
 func (d *driver) volume(id string) (store.Volume, error) {
 	if id == "" {
 		return store.Volume{}, csierr.Invalidf("the volume id is empty")

@@ -34,7 +34,8 @@ var sanityKinds = []struct {
 	{"raw-block", "block", 16 * mib, map[string]string{store.ParamType: store.TypeImage}, true},
 }
 
-// sanityExplained gives the reasons for specs that the suite skips with these words.
+// sanityExplained has the reason for each spec that the suite skips. The keys are words of the
+// suite's message.
 var sanityExplained = map[string]string{
 	"Controller Publish, UnpublishVolume not supported": noAttach,
 	"ControllerPublishVolume not supported":             noAttach,

@@ -6,9 +6,9 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 )
 
-// seen remembers the paths at which volumes may be mounted, so that a call need not search a table
-// of thousands of mounts. It is only a hint: every user checks a path before relying on it. A
-// Volume that is not known here, as after a restart, is searched for once in the mount table.
+// seen remembers the paths at which volumes may be mounted. A call then need not search a table of
+// thousands of mounts. The paths are only a hint, so every caller checks a path before relying on
+// it. For an unknown volume, for example after a restart, the driver searches the mount table once.
 type seen struct {
 	mu     sync.Mutex
 	points map[string]map[string]bool // volume id → paths
@@ -72,7 +72,7 @@ func (s *seen) forget(id, path string) {
 	delete(s.points[id], path)
 }
 
-// Drop makes a deleted volume unknown.
+// drop forgets all paths and devices of a deleted volume.
 func (s *seen) drop(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// The points that store.StateDir.Tap reports, grouped by the operations that pass them.
+// These are the points that store.StateDir.Tap reports, grouped by the operations that pass them.
 var (
 	makingPoints   = []string{"made", "filled", "written", "placed"}
 	freezingPoints = []string{"noted", "frozen", "thawed"}
@@ -21,10 +21,10 @@ var (
 )
 
 // TestKilledAtEveryPoint kills the driver at each point of each change. After the next start, every
-// listed object is complete, a group with all its snapshots. The others have disappeared, and the
-// same call makes them again.
+// listed object must be complete, and a listed group must have all its snapshots. The other objects
+// have disappeared, and the same call makes them again.
 func TestKilledAtEveryPoint(t *testing.T) {
-	b := newBenchOn(t, "xfs") // it can clone images in use
+	b := newBenchOn(t, "xfs") // xfs can clone images in use
 	fs, dir := mountCap(writer, "ext4"), mountCap(writer, "")
 	one, two := b.create("one", 16*mib, image("ext4"), fs), b.create("two", 16*mib, image("ext4"), fs)
 	files := b.create("files", 0, nil, dir)
@@ -52,7 +52,8 @@ func TestKilledAtEveryPoint(t *testing.T) {
 			undo()
 			b.wantNothingHalf()
 			for _, id := range []string{one, two} {
-				sandbox.Write(t, filepath.Join(b.staging(id), "f"), id) // hangs if it is still frozen
+				// The write hangs if the filesystem is still frozen.
+				sandbox.Write(t, filepath.Join(b.staging(id), "f"), id)
 			}
 		}
 	}

@@ -91,7 +91,7 @@ func (b *bench) data(id string) string {
 	return filepath.Join(b.state, store.DirVolumes, id, store.DataDir)
 }
 
-// wantNothingHalf waits until tmp, trash and frozen are empty.
+// wantNothingHalf waits until the directories of unfinished work are empty: tmp, trash and frozen.
 func (b *bench) wantNothingHalf() {
 	b.t.Helper()
 	sandbox.Await(b.t, "tmp and trash are empty", func() bool {
@@ -115,7 +115,8 @@ func (b *bench) dying(point string) (died func()) {
 	conn := b.dial(sock)
 	return func() {
 		b.t.Helper()
-		_ = cmd.Process.Signal(unix.SIGTERM) // has no effect if it has killed itself already
+		// The signal has no effect if the driver has already killed itself.
+		_ = cmd.Process.Signal(unix.SIGTERM)
 		err := cmd.Wait()
 		sandbox.Must(b.t, conn.Close())
 		if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != unix.SIGKILL {

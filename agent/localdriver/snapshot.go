@@ -64,7 +64,7 @@ func answerSnapshot(s store.Snapshot, source string) (*csi.CreateSnapshotRespons
 
 func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile bool, p *jobs.Progress) error {
 	if _, ok := d.store.SnapshotByName(name); ok {
-		return nil // made since the caller's check
+		return nil // another call has made it since the caller's check
 	}
 
 	c, err := d.hold([]string{source}, perFile)
@@ -100,7 +100,8 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 	defer unlock()
 
 	switch snap, err := d.store.GetSnapshot(id); {
-	case errors.Is(err, store.ErrNoSnapshot): // perhaps deleted, but not purged yet
+	// Another call may have deleted the snapshot without removing its data yet.
+	case errors.Is(err, store.ErrNoSnapshot):
 	case err != nil:
 		return nil, err
 	case snap.Group != "":
@@ -119,7 +120,8 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
-// ListSnapshots pages like ListVolumes. A filter without a match gives an empty list.
+// ListSnapshots returns one page of snapshots, like ListVolumes. If no snapshot matches the filter,
+// the list is empty.
 func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
@@ -156,7 +158,7 @@ func (d *driver) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*c
 	return &csi.GetSnapshotResponse{Snapshot: snap.CSI()}, nil
 }
 
-// Snapshot finds a Snapshot by the id in a request.
+// snapshot finds a snapshot by the id in a request.
 func (d *driver) snapshot(id string) (store.Snapshot, error) {
 	if id == "" {
 		return store.Snapshot{}, csierr.Invalidf("the snapshot id is empty")

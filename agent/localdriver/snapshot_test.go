@@ -26,7 +26,7 @@ func TestSnapshotDirectory(t *testing.T) {
 	id := b.snap("s", src)
 	sandbox.Write(t, filepath.Join(b.data(src), "f"), "two")
 
-	// The name identifies the snapshot.
+	// A second request with the same name returns the same snapshot.
 	if again := b.snap("s", src); again != id {
 		t.Errorf("asked again: %q, before %q", again, id)
 	}
@@ -44,7 +44,8 @@ func TestSnapshotDirectory(t *testing.T) {
 		t.Errorf("got %v", s)
 	}
 
-	// Neither needs the other: delete the source, then make a copy, then delete the snapshot.
+	// Source, snapshot and copy are independent. Delete the source, then make a copy, then delete
+	// the snapshot.
 	sandbox.Must(t, b.delete(src))
 	vol := b.copyOf("copy", fromSnap(id), c)
 	sandbox.WantContent(t, filepath.Join(b.data(vol), "f"), "one")
@@ -162,8 +163,8 @@ func TestListSnapshots(t *testing.T) {
 	sandbox.WantCode(t, err, codes.InvalidArgument, "max_entries")
 }
 
-// TestBrokenSnapshot damages the metadata of one snapshot. The others still work, and its data
-// remains.
+// TestBrokenSnapshot damages the metadata of one snapshot. The other snapshots must still work, and
+// the data of the damaged snapshot must remain.
 func TestBrokenSnapshot(t *testing.T) {
 	b := newBench(t)
 	v := b.create("v", 0, nil, mountCap(writer, ""))
@@ -181,8 +182,8 @@ func TestBrokenSnapshot(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfDirectoryInUse checks that a snapshot that could be inconsistent is refused, unless
-// the request allows it.
+// TestSnapshotOfDirectoryInUse checks that the driver refuses a snapshot that could be
+// inconsistent. It makes the snapshot only if the request allows that.
 func TestSnapshotOfDirectoryInUse(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")

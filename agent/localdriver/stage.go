@@ -93,7 +93,8 @@ func (t *target) stageMount(ctx context.Context, a request.Access, at usage.Plac
 		if ro != a.Flags.ReadOnly() {
 			return csierr.Existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.Flags.ReadOnly())
 		}
-		return mounts.Isolate(t.path) // a crash may have come between the mount and this
+		// An earlier call may have died after the mount and before this step.
+		return mounts.Isolate(t.path)
 	case at.Kind != usage.KindNone:
 		return csierr.Preconditionf("the mount at %q is not volume %q", t.path, t.v.ID)
 	case !at.Exists:
@@ -161,8 +162,8 @@ func (t *target) stageImage(ctx context.Context, a request.Access) error {
 		l = &fresh
 	}
 
-	// While targets keep the filesystem mounted, it must not be checked. The kernel only adds
-	// another mount of it.
+	// While targets keep the filesystem mounted, checking it would not be safe. The kernel then
+	// only makes another mount of the same filesystem.
 	if len(uses) == 0 {
 		if err = imagefs.CheckFilesystem(ctx, t.v.FSType, l.Path()); err == nil && !a.Flags.ReadOnly() {
 			t.warnSmall(imagefs.GrowBeforeMount(ctx, t.v.FSType, l.Path()))

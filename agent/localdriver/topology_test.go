@@ -74,7 +74,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// TestTopologyNode uses node ids that CSI does not allow as values of a segment.
+// TestTopologyNode checks node ids that CSI does not allow as values of a topology segment.
 func TestTopologyNode(t *testing.T) {
 	allowed := regexp.MustCompile(`^[a-zA-Z0-9]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?$`)
 	seen := map[string]bool{}

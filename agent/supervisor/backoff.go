@@ -11,13 +11,13 @@ type Backoff struct {
 	// Base is the first pause, 500 ms by default. The pause doubles up to Max, 5 min by default.
 	// Each pause varies by ±20 %, so that plugins that failed together do not restart together.
 	Base, Max time.Duration
-	// ResetAfter is how long a plugin must be ready, 1 min by default, before its next failure
-	// counts as the first.
+	// ResetAfter is how long a plugin must be ready before earlier failures are forgotten. The
+	// default is 1 min.
 	ResetAfter time.Duration
-	// Burst is how many times in a row a plugin is restarted after only Base if it had become ready
-	// before each failure. The default is 60. Such a plugin works, so something else probably
-	// killed it. A plugin that never becomes ready has no burst. With the defaults, a plugin that
-	// fails all day long is started a little more than 60 + 288 times.
+	// Burst is how many times in a row a plugin is restarted after only Base, if it was ready
+	// before each failure. The default is 60. A plugin that becomes ready works, so something else
+	// probably killed it. A plugin that never becomes ready has no burst. With the defaults, a
+	// plugin that fails all day long is started a little more than 60 + 288 times.
 	Burst int
 }
 
@@ -44,7 +44,7 @@ func (b Backoff) withDefaults() Backoff {
 // pauses counts the failures of one plugin and computes the pauses between its starts.
 type pauses struct {
 	Backoff
-	failures int // failures since the last reset, without the failures of the burst
+	failures int // failures since the last reset, except those that count for burst
 	burst    int // failures after the plugin was ready, since the last reset
 }
 

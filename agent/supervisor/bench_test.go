@@ -139,11 +139,10 @@ func (b *bench) pids(dir string) []int {
 
 func (b *bench) starts() []int { return b.pids(string(b.fake)) }
 
-// set switches on a behaviour of the fake plugin. unset switches it off.
+// set switches on a behaviour of the fake plugin. The function unset switches it off.
 func (b *bench) set(name, content string) {
 	b.t.Helper()
-	// The content is written to a temporary file, which is then renamed. So the plugin never reads
-	// an incomplete file.
+	// The rename replaces the file at once, so the plugin never reads an incomplete file.
 	tmp := filepath.Join(b.dir, "tmp")
 	if err := errors.Join(os.WriteFile(tmp, []byte(content), 0o600), os.Rename(tmp, filepath.Join(string(b.fake), name))); err != nil {
 		b.t.Fatal(err)
@@ -290,7 +289,7 @@ func (b *bench) serveAt(l net.Listener) (stop func()) {
 type memStore struct {
 	mu    sync.Mutex
 	recs  map[string][]byte
-	path  string // path of the file that replaces the disk; empty: memory only
+	path  string // if set, the records are in this file; if empty, only in memory
 	saves int
 	// deny makes a save fail, as if the agent had died before the save.
 	deny func(plugin.Record) error

@@ -29,7 +29,7 @@ func unusable(err error) bool { return errors.Is(err, errApart) || errors.Is(err
 
 // share checks that a plugin with a node service and this host see each other's mounts. It also
 // records warnings about the plugin's network namespace. If the check gives no result, share
-// accepts the plugin, because the agent checks each claim again when it mounts it.
+// accepts the plugin. The agent checks each claim again anyway when it mounts the claim.
 func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Traits) error {
 	host := c.opts.Host
 	if host == nil || !c.record.get().Info.HasNode {
@@ -152,8 +152,8 @@ func networkWarning(fix runner.Fix) string {
 	return "the plugin is in a network namespace of its own: mounts that the kernel makes over the network from there, as of NFS, hang when the plugin is restarted; " + fix.Network
 }
 
-// clearCanaries removes leftover test mounts. They remain if an agent was killed during a test
-// whether a plugin shares mounts.
+// clearCanaries removes leftover test mounts. The agent makes a test mount to find out whether a
+// plugin shares mounts, and may be killed during that test.
 func (e *env) clearCanaries(ctx context.Context) {
 	top := e.dirs.MountRoots()
 	plugins, err := os.ReadDir(top)

@@ -83,7 +83,7 @@ func mounts(t *testing.T, pid string) string {
 	return string(table)
 }
 
-// wrapped returns the file of the fake plugin, which another command starts.
+// wrapped returns a file of the fake plugin in which the given command starts the plugin.
 func (b *bench) wrapped(command, more string) string {
 	return strings.Replace(b.fakeFile("", more), "command: [", "command: ["+command+", ", 1)
 }
@@ -150,7 +150,7 @@ func TestCanary(t *testing.T) {
 			expectReason(t, st, append(tt.reason, top+"/fake", "start it in the host's mount namespace", "volctl plugin restart fake")...)
 			b.awaitThat("fake", "stopped, since it holds no volume", func(st supervisor.Status) bool { return st.PID == 0 })
 
-			// After the fix, the agent uses the plugin.
+			// After the operator's fix, the agent uses the plugin.
 			b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 			b.await("fake", supervisor.Ready)
 		})
@@ -233,7 +233,8 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	}
 }
 
-// TestCanaryOfASocket checks that the agent tests again a plugin that it does not run.
+// TestCanaryOfASocket checks a plugin that the agent does not run. The agent repeats the mount test
+// when another instance serves the plugin's socket.
 func TestCanaryOfASocket(t *testing.T) {
 	if !inOwnMounts(t) {
 		return

@@ -48,7 +48,8 @@ esac
 exit 0
 `
 
-// contained makes the plugin "fake" run with the fake docker. It returns the docker's directory.
+// contained makes the plugin "fake" run in a container of the fake docker. It returns the directory
+// of the fake docker.
 func (b *bench) contained() string {
 	b.t.Helper()
 	dir := filepath.Join(b.dir, "rt")

@@ -92,10 +92,10 @@ func (s *requests) end(id string, force bool, verb, flag string, only []part.Onl
 	return nil
 }
 
-// ifSpare calls take if no volume in use needs the parts. The first check does not block calls,
-// because a needless block makes every volume check its plugin again. The second check runs while
-// new calls are blocked, because in between a volume may have started to use the plugin, or another
-// controller may have ended.
+// ifSpare calls take if no volume in use needs the parts. It checks twice. The first check does not
+// block calls, because a needless block makes every volume check its plugin again. The second check
+// runs while new calls are blocked. Between the checks, a volume may have started to use the
+// plugin, or another controller may have ended.
 func (s *requests) ifSpare(parts []*supervised, verb, flag string, only []part.Only, take func()) error {
 	if err := s.spare(parts, verb, flag, only); err != nil {
 		return err
@@ -118,14 +118,14 @@ func (s *requests) ifSpare(parts []*supervised, verb, flag string, only []part.O
 
 	if err != nil {
 		for _, p := range parts {
-			s.notify(p) // a waiting caller may have seen the plugin while its calls were blocked
+			s.notify(p) // a caller may have found calls blocked, and waits for this notification
 		}
 	}
 
 	return err
 }
 
-// block adds n to the number of requests that block new calls to each part.
+// block adds n to each part's number of requests that block new calls. A negative n ends a block.
 func block(parts []*supervised, n int) {
 	for _, p := range parts {
 		p.mu.Lock()
@@ -183,7 +183,7 @@ func ours(p *supervised, g *part.Glance, verb string) error {
 	}
 }
 
-// named is the largest number of volume ids that an error message lists.
+// named limits how many volume ids an error message lists.
 const named = 5
 
 // spare returns an error while volumes are in use through any of the parts. A part that was stopped

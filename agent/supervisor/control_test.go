@@ -78,9 +78,9 @@ func TestRestartUnderVolumes(t *testing.T) {
 	}
 }
 
-// TestVolumeComesInAsItIsRestarted checks that the second check, while new calls are blocked,
-// notices a volume that has just started to use the plugin. A caller that saw the plugin blocked is
-// notified when calls are possible again.
+// TestVolumeComesInAsItIsRestarted checks that a restart notices a volume that starts to use the
+// plugin at the last moment. A caller that found the plugin blocked is notified when calls are
+// possible again.
 func TestVolumeComesInAsItIsRestarted(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int32
@@ -153,7 +153,7 @@ func TestStopStays(t *testing.T) {
 	if st := b.status("fake"); st.State != supervisor.Ready || len(b.starts()) != 2 {
 		t.Errorf("started: %+v", st)
 	}
-	must(t, b.sup.Start("fake")) // no effect, because the plugin runs
+	must(t, b.sup.Start("fake")) // Start has no effect, because the plugin runs
 	must(t, b.sup.AwaitStarted(within(t), "fake", time.Now()))
 	if len(b.starts()) != 2 || b.record(t, "fake").Stopped {
 		t.Errorf("%d starts, record %+v", len(b.starts()), b.record(t, "fake"))

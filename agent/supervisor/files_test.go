@@ -17,7 +17,8 @@ import (
 // The other plugins keep running.
 func TestBadFiles(t *testing.T) {
 	b := newBench(t)
-	type row struct{ id, content, want string } // want is the message after the file's path
+	// The field want is the error message without the path of the file, which precedes it.
+	type row struct{ id, content, want string }
 	rows := map[string]row{
 		"syntax.yaml":    {"syntax.yaml", "id: [\n", ":1: did not find expected node content"},
 		"empty.yaml":     {"empty.yaml", "# nothing\n", ":1: the file is empty"},
@@ -96,7 +97,7 @@ func TestBadFiles(t *testing.T) {
 	}
 
 	// The agent starts the plugin of a corrected file. A plugin whose file was removed disappears,
-	// because it never served a volume.
+	// because no volume ever used that plugin.
 	b.inUse.Store(true)
 	b.file("none.yaml", strings.Replace(b.fakeFile("", ""), "id: fake", "id: none", 1))
 	if err := os.Remove(filepath.Join(b.dir, "etc/empty.yaml")); err != nil {
@@ -121,7 +122,7 @@ func TestUnknownPlugin(t *testing.T) {
 	if v := b.sup.View("none"); v.Known || v.Ready {
 		t.Errorf("view %+v", v)
 	}
-	// A caller can wait for the change.
+	// A caller that waits on Changed is notified.
 	changed := b.sup.Changed("none")
 	b.file("x.yaml", "id: none\nsocket: /no/such\n")
 	b.reload()
@@ -167,14 +168,14 @@ func TestChangedFileWaits(t *testing.T) {
 		t.Errorf("status %+v, starts %v", st, b.starts())
 	}
 
-	// With on_change: restart a change does not wait.
+	// With on_change: restart, a change does not wait for volumes.
 	b.inUse.Store(true)
 	b.file("fake.yaml", b.fakeFile("    V: three\n", "health: {interval: 1h}\non_change: restart\n"))
 	b.reload()
 	await(t, "the third definition", func() bool { return strings.Contains(b.fake.text("env", ""), "V=three") })
 	b.await("fake", supervisor.Ready)
 
-	// A requested restart also applies a change without a wait.
+	// A restart that the operator requests also applies a change at once.
 	b.file("fake.yaml", b.fakeFile("    V: four\n", "health: {interval: 1h}\n"))
 	b.reload()
 	b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return st.Pending != "" })
@@ -209,7 +210,7 @@ func TestVolumeComesInAtTheLastMoment(t *testing.T) {
 	changed := b.sup.Changed("fake")
 	b.file("fake.yaml", b.fakeFile("    V: two\n", "health: {interval: 1h}\n"))
 	b.reload()
-	<-changed // a caller that saw the plugin blocked is notified that calls are possible again
+	<-changed // a caller that found the plugin blocked is notified when calls are possible again
 	if st := b.status("fake"); st.State != supervisor.Ready || st.PID != first.PID || st.Pending == "" || !b.sup.View("fake").Ready {
 		t.Errorf("status %+v", st)
 	}

@@ -43,8 +43,8 @@ func (h host) SaveProcess(ctx context.Context, it plugin.Process) error {
 	return h.p.record.save(ctx, func(r *plugin.Record) { r.Process, r.Definition = it, def })
 }
 
-// ForgetProcess implements runner.Record. It changes only memory, because a stored intent without a
-// process is harmless.
+// ForgetProcess implements runner.Record. It changes only memory. A stored intent without a process
+// is harmless, because the next agent finds no such process.
 func (h host) ForgetProcess() {
 	h.p.record.edit(func(r *plugin.Record) { r.Process = plugin.Process{} })
 }

@@ -51,7 +51,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	if ready, err := c.Probe(t.Context()); !ready || err != nil {
 		t.Errorf("probe: %v, %v", ready, err)
 	}
-	// The state becomes visible just before OnChange is called.
+	// The test can see the new state shortly before the supervisor calls OnChange.
 	await(t, "starting and ready to be told", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) >= 2 })
 	mu.Lock()
 	if !slices.Equal(told, []string{"fake", "fake"}) {
@@ -94,7 +94,8 @@ func getsid(pid int) (int, error) {
 
 func TestCrashIsSeenAndMended(t *testing.T) {
 	b := newBench(t)
-	b.opts.Backoff = supervisor.Backoff{Base: 2 * time.Second} // long enough to be observed
+	// The pause must be long enough for the test to observe it.
+	b.opts.Backoff = supervisor.Backoff{Base: 2 * time.Second}
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
@@ -293,7 +294,8 @@ func TestNotReadyAtFirst(t *testing.T) {
 func TestHangIsRestarted(t *testing.T) {
 	b := newBench(t)
 	b.set("daemon", "")
-	b.opts.Backoff = supervisor.Backoff{Base: time.Second} // long enough to be observed
+	// The pause must be long enough for the test to observe it.
+	b.opts.Backoff = supervisor.Backoff{Base: time.Second}
 	b.file("fake.yaml", b.fakeFile("", hangsSoon))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
@@ -421,7 +423,7 @@ func TestBuiltin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The shell script takes the place of the agent's binary, and stores the flags that it gets.
+	// The shell script replaces the agent's binary, and records the flags that the agent passes.
 	script := fmt.Sprintf("#!/bin/sh\necho \"$@\" > %s/args\nexport %s=%s %s=%s\nexec %s\n", b.dir, envFake, b.fake, envRun, os.Getenv(envRun), exe)
 	if err := os.WriteFile(b.dir+"/agent", []byte(script), 0o700); err != nil {
 		t.Fatal(err)

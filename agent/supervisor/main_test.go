@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
-	// Processes that end with their parent may need a moment.
+	// Processes that end when their parent ends may need a moment.
 	left := runPIDs(os.Getenv(envRun))
 	for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 		left = runPIDs(os.Getenv(envRun))
@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	}
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-fake-*")
 	for _, dir := range groups {
-		_ = os.Remove(dir) // the cgroups of plugins that ended while no agent ran
+		_ = os.Remove(dir) // a plugin that ended while no agent ran leaves its cgroup
 	}
 	os.Exit(code)
 }

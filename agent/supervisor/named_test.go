@@ -9,7 +9,7 @@ import (
 )
 
 // TestNamed checks that the agent refuses a driver whose name CSI does not allow. If the agent
-// already has volumes of the plugin, it only warns.
+// already has volumes of the plugin, the agent only warns.
 func TestNamed(t *testing.T) {
 	for _, tt := range []struct {
 		driver  string

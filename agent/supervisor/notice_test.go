@@ -159,8 +159,9 @@ func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestChangedBeforeTheWatch checks that a change between the first reading of the files and the
-// start of the watch is not missed. If nothing changes, the agent reads each file only once.
+// TestChangedBeforeTheWatch checks a change between the first reading of the files and the start of
+// the watch. The agent must not miss that change. If nothing changes, the agent reads each file
+// only once.
 func TestChangedBeforeTheWatch(t *testing.T) {
 	b := newBench(t)
 	b.sup = supervisor.New(b.opts)

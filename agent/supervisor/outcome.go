@@ -10,8 +10,8 @@ import (
 
 // Each method below handles one kind of end of a session.
 
-// pause returns the time to wait before an ended plugin is started again. There is no wait if
-// another program restarts the plugin, as long as the plugin becomes ready between its ends.
+// pause returns the time to wait before an ended plugin is started again. The time is zero if
+// another program restarts the plugin, as long as each instance becomes ready.
 func (w *worker) pause(readyFor time.Duration) time.Duration {
 	pause := w.falls.fell(readyFor)
 	if w.inst == nil || readyFor == 0 || w.falls.failures > 0 {
@@ -71,8 +71,8 @@ func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Durat
 	w.rest(ctx, pause, nil)
 }
 
-// apartLook is the pause between two checks whether another instance has replaced one that does not
-// share mounts.
+// apartLook is the interval at which the agent checks a socket whose instance does not share
+// mounts. Another instance may have replaced it.
 const apartLook = time.Second
 
 // apart handles an instance that this agent does not run and that does not share mounts with the
@@ -130,7 +130,8 @@ func (w *worker) outlast(ctx context.Context, ended <-chan struct{}) {
 	}
 	if isClosed(ended) {
 		w.gone()
-		w.rest(ctx, w.falls.fell(0), nil) // the agent may refuse the next instance, too
+		// Also wait before the next start, because the agent may refuse the next instance, too.
+		w.rest(ctx, w.falls.fell(0), nil)
 	}
 }
 

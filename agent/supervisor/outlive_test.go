@@ -113,8 +113,9 @@ func bystander(t *testing.T) (pid int, start uint64) {
 	return cmd.Process.Pid, start
 }
 
-// TestCrashBetweenForkAndSave checks a record that has the nonce but not the pid. The plugin's own
-// children also have the nonce in their environment.
+// TestCrashBetweenForkAndSave checks a record that has the nonce but not the pid. The agent must
+// find the plugin's process by its nonce. The plugin's own children also have the nonce in their
+// environment.
 func TestCrashBetweenForkAndSave(t *testing.T) {
 	b := newBench(t)
 	b.set("daemon", "")
@@ -353,7 +354,7 @@ func TestSocketPluginWrongDriver(t *testing.T) {
 	if st := b.await("x", supervisor.Failed); !strings.Contains(st.Reason, "other.test") {
 		t.Errorf("reason %q", st.Reason)
 	}
-	// The plugin reports the right driver again. The agent gets no notice of this.
+	// The plugin reports the right driver again. No event tells the agent about this.
 	stop()
 	b.unset("driver")
 	b.serve(socket)

@@ -118,7 +118,8 @@ func (s *parts) follow(wants map[string]definitions.Want) {
 	}
 }
 
-// add adds a part and starts its worker. The caller holds s.mu.
+// add adds a part. It also starts the part's worker if the other workers already run. The caller
+// holds s.mu.
 func (s *parts) add(slot string, w definitions.Want) {
 	p := newPlugin(s.env, s, slot, w, s.saved[slot])
 	s.plugins[slot] = p

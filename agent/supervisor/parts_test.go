@@ -42,7 +42,8 @@ func (b *bench) part(file, kind, instance, more string) behaviour {
 	return fake
 }
 
-// partIs waits until a part is in a state. Its name is the one that events use.
+// partIs waits until a part is in a state. The name identifies the part as it does in events, for
+// example "controller a".
 func (b *bench) partIs(name string, state supervisor.State) supervisor.Status {
 	b.t.Helper()
 	var st supervisor.Status
@@ -122,7 +123,7 @@ func TestParts(t *testing.T) {
 		t.Errorf("calls by process: %v; the controllers are %d and %d", asked, a.PID, other.PID)
 	}
 
-	b.set("exit", "") // the behaviour moves to the directory of one part below
+	b.set("exit", "") // moves the behaviours to the directory of one part
 	must(t, os.Rename(string(b.fake)+"/exit", b.dir+"/a/exit"))
 	kill(t, a.PID)
 	b.partIs("controller a", supervisor.BackingOff)
@@ -190,11 +191,11 @@ func TestPartsDown(t *testing.T) {
 		t.Errorf("a controller call with no node part: %v", err)
 	}
 	must(t, os.Remove(b.dir+"/node/exit"))
-	b.partIs("node", supervisor.Ready) // otherwise the test would end during a start
+	b.partIs("node", supervisor.Ready) // a test must not end while a part starts
 }
 
-// TestGivenUpCallBinds checks a controller that may still process a call that the agent gave up.
-// Calls about the same volume do not go to the other controller until the first one has ended.
+// TestGivenUpCallBinds checks a call that the agent gave up but a controller may still process.
+// Calls about the same volume go only to that controller until it has ended.
 func TestGivenUpCallBinds(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\ntimeouts: {controller: 1m}\n")
 	a := b.partIs("controller a", supervisor.Ready)
@@ -223,7 +224,7 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if len(asked) != 2 {
 		t.Errorf("calls about other volumes went to %v", asked)
 	}
-	// The controller that may still process the call is stopped. Only then do calls go to the other
+	// Only after the controller that may still process the call is stopped do calls go to the other
 	// one.
 	first := a
 	if c, err = b.sup.Controller("fake", "v"); err != nil {
@@ -248,8 +249,8 @@ func TestGivenUpCallBinds(t *testing.T) {
 	}
 }
 
-// TestUnsentCallFreesNobody checks a call that never reached the busy controller. Its failure says
-// nothing about the earlier call that the agent gave up.
+// TestUnsentCallFreesNobody checks a call that failed before it reached the controller. Its failure
+// does not show that the earlier call, which the agent gave up, has ended.
 func TestUnsentCallFreesNobody(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\nmax_in_flight: 1\ntimeouts: {controller: 1m}\n")
 	for _, dir := range []string{"a", "b"} {

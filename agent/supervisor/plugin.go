@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// plugin is one supervised part of a plugin; see package part. Most plugins have only one part. One
+// supervised is one part of a plugin; see package part. Most plugins have only one part. One
 // goroutine drives the part; its code is in worker.go. Other goroutines only read the part, or
 // change its desired state and wake that goroutine.
 type supervised struct {
@@ -112,9 +112,10 @@ func (p *supervised) change(change func(*part.Desired)) {
 	p.poke()
 }
 
-// setForce decides whether the next change of the definition waits for staged volumes. It does not wake
-// the worker, because the proposal of that change does. An earlier wake-up could adopt an older
-// pending definition with this force, and the later change would wait.
+// setForce decides whether the next change of the definition waits for staged volumes. It does not
+// wake the worker, because the caller then proposes that change and thereby wakes it. A worker that
+// wakes earlier could apply force to an older pending definition. The new change would then wait
+// for volumes.
 func (p *supervised) setForce(force bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,7 +170,8 @@ func (p *supervised) due() bool {
 	// A volume may just have started to use the plugin, so due asks again while new calls are
 	// blocked.
 	if !p.shut() {
-		p.siblings.notify(p) // a waiting caller may have seen the plugin while its calls were blocked
+		// A caller may have found calls blocked, and waits for this notification.
+		p.siblings.notify(p)
 		return false
 	}
 

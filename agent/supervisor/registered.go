@@ -147,7 +147,7 @@ func (s *registrations) unlessUsed(id string, parts []*supervised, force bool, d
 	block(parts, -1)
 	if err != nil || !force && len(s.inUse(id)) > 0 { // the parts keep running
 		for _, p := range parts {
-			s.notify(p) // a waiting caller may have seen the plugin while its calls were blocked
+			s.notify(p) // a caller may have found calls blocked, and waits for this notification
 		}
 	}
 

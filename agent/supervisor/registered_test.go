@@ -199,7 +199,7 @@ func TestDeregisterForced(t *testing.T) {
 	}
 	b.register(text, definitions.Registered)
 	b.stop()
-	r.defs = nil // as if the agent had died right after the commit
+	r.defs = nil // the definitions are gone, as if the agent had died right after the commit
 	b.start()
 	st := b.await("fake", supervisor.Ready)
 	if !strings.HasPrefix(st.Pending, "it was deregistered;") || len(b.starts()) != 2 {

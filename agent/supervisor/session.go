@@ -61,7 +61,8 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 		return nil, s.unsettled(limit, err, last)
 	}
 
-	s.served, _ = runner.StatSocket(s.run.Socket) // if the socket is gone again, the next socket counts as a different one
+	// On an error, served stays empty, and the next socket counts as a different one.
+	s.served, _ = runner.StatSocket(s.run.Socket)
 	last = "it has opened its socket " + s.run.Socket + ", and does not answer"
 	client, err := csiclient.Dial(s.run.Socket, s.clientOptions())
 	if err != nil {
@@ -76,7 +77,8 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 		}
 
 		switch {
-		case err != nil && limit.Err() != nil: // the reason of an earlier attempt is more precise
+		// Keep the reason of an earlier attempt, which is more precise than a timeout.
+		case err != nil && limit.Err() != nil:
 		case err != nil:
 			last = err.Error()
 		case !ready:
@@ -236,8 +238,8 @@ func (s *session) watch(ctx context.Context, client *csiclient.Client) error {
 	}
 }
 
-// These errors say why a session ended. Any other error says why the plugin could not be started,
-// or did not become ready in time.
+// These errors tell how an instance ended. Any other error of a session tells why the plugin could
+// not be started, or did not become ready in time.
 var (
 	errExited = errors.New("exited")
 	errHung   = errors.New("hangs")

@@ -23,8 +23,8 @@ func noBus(t *testing.T, err error) *systemd.Bus {
 	return s
 }
 
-// TestForkWhereSystemdIsSilent checks an agent that cannot reach systemd. It forks a command that
-// should be a service, and logs a warning.
+// TestForkWhereSystemdIsSilent checks an agent that cannot reach systemd. The agent forks a command
+// that would normally run as a service, and logs a warning.
 func TestForkWhereSystemdIsSilent(t *testing.T) {
 	b := newBench(t)
 	b.opts.Systemd, b.opts.ServiceArgv = noBus(t, errors.New("nobody is there")), []string{"/bin/false"}
@@ -39,9 +39,9 @@ func TestForkWhereSystemdIsSilent(t *testing.T) {
 	}
 }
 
-// TestUnitWithoutSystemd checks a unit on a host without systemd. The unit is refused until an
-// operator fixes the problem. If systemd only does not answer at the moment, the plugin waits for
-// it.
+// TestUnitWithoutSystemd checks a plugin that is a systemd unit. On a host without systemd, the
+// agent refuses the plugin until an operator fixes the problem. If systemd is only temporarily
+// unreachable, the plugin waits for it.
 func TestUnitWithoutSystemd(t *testing.T) {
 	for _, tt := range []struct {
 		bus   *systemd.Bus

@@ -60,7 +60,7 @@ func (s *tests) Kill(id, own string) error {
 	}
 
 	p := parts[0]
-	defer s.notify(p) // a waiting caller may have seen the plugin while its calls were blocked
+	defer s.notify(p) // a caller may have found calls blocked, and waits for this notification
 
 	s.doors.Lock()
 	defer s.doors.Unlock()
@@ -87,7 +87,7 @@ func killed(p *supervised, pid int, key string) error {
 	if err != nil {
 		return fmt.Errorf("cannot kill process %d: %w", pid, err)
 	}
-	defer func() { _ = unix.Close(fd) }() // only the signal needed the descriptor
+	defer func() { _ = unix.Close(fd) }() // the descriptor is no longer needed after the signal
 
 	// The comparison is safe only after the pidfd was opened. A published process was alive or a
 	// zombie when its pid was read, so its pid was not reused.

@@ -11,7 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// another returns a condition that is true when another process has replaced the first.
+// another returns a condition that is true when another process has replaced that of the given
+// status.
 func another(first supervisor.Status) func(supervisor.Status) bool {
 	return func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID != first.PID }
 }
@@ -30,7 +31,7 @@ func TestKill(t *testing.T) {
 	if !b.sup.View("fake").Ready {
 		t.Error("after the refusal it gives no client")
 	}
-	must(t, b.sup.Kill("fake", "data")) // the volume belongs to the test itself
+	must(t, b.sup.Kill("fake", "data")) // volumes of the test itself do not prevent the kill
 	b.awaitThat("fake", "another process", another(first))
 	if st := b.status("fake"); alive(first.PID) || !strings.Contains(st.LastExit, "SIGKILL") {
 		t.Errorf("after the kill: %+v", st)

@@ -93,10 +93,10 @@ type Controller struct {
 }
 
 // Controller returns the client of a ready controller, and takes the controllers in turn. subject
-// is a volume as the plugin knows it. If the agent gave up a call about the subject, the controller
-// that received the call may still process it. All later calls about the subject then go to the
-// same controller. This ends when that controller answers a call about the subject, when it ends,
-// or when another call timeout has passed. Controller returns the same errors as Client.
+// is the plugin's own id of a volume. If the agent gave up a call about the subject, the controller
+// may still process that call. All later calls about the subject then go to the same controller.
+// This ends when that controller answers a call about the subject, when it ends, or when another
+// call timeout has passed. Controller returns the same errors as Client.
 func (s *clients) Controller(id, subject string) (Controller, error) {
 	parts := s.of(id)
 	all := glances(parts)
@@ -175,7 +175,7 @@ func (s *clients) answered(key subjectKey, g *part.Glance, err error) {
 
 	switch known := errors.As(err, &call); {
 	case err != nil && (!known || call.Unsent):
-		return // this result says nothing about the call that was given up earlier
+		return // this failure does not show whether an earlier call, which was given up, has ended
 	case err == nil || call.Answered:
 		delete(s.given, key)
 		return

@@ -116,7 +116,7 @@ func (w *worker) follow(ctx context.Context) bool {
 	}
 
 	if !w.stop(ctx) {
-		return true // the agent ends; the next agent continues from here
+		return true // the agent is shutting down, and the next agent continues from here
 	}
 	if run != nil {
 		run.Quiet(ctx)
@@ -124,7 +124,7 @@ func (w *worker) follow(ctx context.Context) bool {
 
 	w.drop()
 	w.falls.reset()
-	w.setQuiet(false) // new calls are possible again once the plugin is ready
+	w.setQuiet(false) // end the block; calls fail until the plugin is ready
 	if plan.Adopt && !w.adopt(ctx) {
 		return false
 	}

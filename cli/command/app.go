@@ -95,7 +95,7 @@ func (a *App) output() (*output.Printer, error) {
 	return output.NewPrinter(o)
 }
 
-// outputUsage describes the values of --output.
+// outputUsage is the help text of the flag --output.
 const outputUsage = "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE"
 
 // AddFlags adds the flags that all commands share.

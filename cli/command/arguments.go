@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// Group returns a command that only holds other commands.
+// Group returns a command that only contains other commands.
 func Group(use, short, long string, children ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs,
@@ -90,7 +90,7 @@ func FlagError(cmd *cobra.Command, err error) error {
 // Exactly requires one argument for each of the names. Its error lists the missing ones.
 func Exactly(names ...string) cobra.PositionalArgs { return Between(len(names), names...) }
 
-// Between is like Exactly, but requires only the first arguments, as many as least says.
+// Between is like Exactly, but requires only the first least arguments.
 func Between(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		hint, name := cmd.CommandPath()+" --help", strings.TrimPrefix(cmd.CommandPath(), "volctl ")
@@ -116,8 +116,8 @@ func OneOf(flag, value string, choices []string) error {
 	return Usage(hint, "unknown %s %q: it is one of %s", strings.ReplaceAll(flag, "-", " "), value, strings.Join(choices, ", "))
 }
 
-// Inspect turns a status command into an inspect command, which requires an id and always prints
-// JSON.
+// Inspect turns a status command into an inspect command. The new command requires an id and always
+// prints JSON.
 func Inspect(status *cobra.Command, a *App, short string) *cobra.Command {
 	run := status.RunE
 	status.Use, status.Short, status.Long, status.Args = "inspect ID", short, "", Exactly("ID")
@@ -148,7 +148,7 @@ func KeyValues(flag string, values []string) (map[string]string, error) {
 	return all, nil
 }
 
-// CheckCount refuses a --lines value that is not positive.
+// CheckCount returns a usage error if the value of --lines is not positive.
 func CheckCount(cmd *cobra.Command, n int) error {
 	if cmd.Flags().Changed("lines") && n <= 0 {
 		return Usage("", "--lines must be more than 0")
@@ -156,7 +156,7 @@ func CheckCount(cmd *cobra.Command, n int) error {
 	return nil
 }
 
-// CheckTimeout refuses a --timeout that is not positive.
+// CheckTimeout returns a usage error if the value of --timeout is not positive.
 func CheckTimeout(d time.Duration) error {
 	if d <= 0 {
 		return Usage("", "--timeout must be more than 0")

@@ -13,7 +13,7 @@ import (
 // change values of flags, combined short flags, or the arguments after "--".
 func Normalise(root *cobra.Command, args []string) []string {
 	if len(args) > 0 && strings.HasPrefix(args[0], "__complete") {
-		return args // the shell completes an unfinished line
+		return args // this call comes from the shell, to complete an unfinished line
 	}
 	root.InitDefaultHelpCmd()
 	cmd, words, rest := resolve(root, args)
@@ -124,12 +124,12 @@ func takesNext(known *pflag.FlagSet, arg string) bool {
 func allFlags(cmd *cobra.Command) *pflag.FlagSet {
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
-	cmd.LocalFlags() // as a side effect, adds the inherited flags to Flags
+	cmd.LocalFlags() // adds the inherited flags to Flags as a side effect
 	return cmd.Flags()
 }
 
-// union returns the flags of all commands in one set. This is possible because a flag name means
-// the same in every command.
+// union returns the flags of all commands in one set. The set has no conflicts, because a flag name
+// means the same in every command.
 func union(root *cobra.Command) *pflag.FlagSet {
 	known := pflag.NewFlagSet("", pflag.ContinueOnError)
 	var add func(*cobra.Command)

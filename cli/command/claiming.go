@@ -12,7 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// withdrawGrace limits how long an interrupted volctl waits to learn the fate of its claim.
+// withdrawGrace limits how long an interrupted volctl waits to find out whether the agent has
+// withdrawn the claim.
 const withdrawGrace = 3 * time.Second
 
 // Claiming describes a claim that a command makes and waits for.
@@ -26,8 +27,8 @@ type Claiming struct {
 	NoWait bool
 }
 
-// Make makes the claim and waits until the volume is mounted, unless NoWait is set. An error says
-// whether the claim still exists.
+// Make makes the claim and waits until the volume is mounted, unless NoWait is set. The message of
+// an error tells whether the claim still exists.
 func (c *Claiming) Make(ctx context.Context, client *apiclient.Client, out *output.Printer) (*api.Claim, error) {
 	end := c.progress(ctx, client, out)
 	claim, stays, err := c.claim(ctx, client)
@@ -58,7 +59,7 @@ func (c *Claiming) progress(ctx context.Context, client *apiclient.Client, out *
 
 // claim sends the request to the agent. If the connection breaks, the agent is probably restarting,
 // so claim repeats the request until the timeout. After a repeat, claim cannot know which request
-// made the claim. It then returns stays, because a failure may leave the claim in place.
+// made the claim. The result stays is then true, because the claim may remain after a failure.
 func (c *Claiming) claim(ctx context.Context, client *apiclient.Client) (claim *api.Claim, stays bool, err error) {
 	if c.NoWait {
 		claim, err = client.ClaimVolume(ctx, c.Volume, c.Alloc, c.Request, 0)
@@ -83,7 +84,7 @@ func (c *Claiming) claim(ctx context.Context, client *apiclient.Client) (claim *
 
 // afterInterrupt returns the error for an interrupted claim. When the connection closes, the agent
 // withdraws the claim if this request made it. afterInterrupt watches the claim for a moment, so
-// that the message states a fact and not a guess.
+// that the message can tell whether the claim still exists.
 func (c *Claiming) afterInterrupt(client *apiclient.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), withdrawGrace)
 	defer cancel()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Env holds everything that a run takes from its process. Tests replace it.
+// Env holds the data and functions that a run gets from its process. Tests replace them.
 type Env struct {
 	// Program is argv[0], the name under which the process was started. Its directory is ignored.
 	Program string
@@ -28,7 +28,7 @@ type Env struct {
 	// Now returns the current time. Ages are relative to it, and times are shown in its time zone.
 	Now func() time.Time
 
-	// Pause waits for d or until ctx ends. Nil uses the real clock.
+	// Pause waits for d or until ctx ends. If it is nil, the real clock is used.
 	Pause func(ctx context.Context, d time.Duration) error
 
 	// Cgroup returns the content of /proc/self/cgroup, which names the calling service.

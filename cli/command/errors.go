@@ -39,7 +39,7 @@ func Hinted(err error, hint string) error {
 	return &with
 }
 
-// Interrupted returns the error of a command that a signal interrupted. The message says how far
+// Interrupted returns the error of a command that a signal interrupted. The message tells how far
 // the operation got.
 func Interrupted(message, hint string) error {
 	return &api.Error{Code: api.CodeFailed, Message: message, Hint: hint}
@@ -123,8 +123,8 @@ func (a *App) plain(text string) string {
 // eight lines of a terminal. JSON output contains the full message.
 const longestMessage = 640
 
-// brief shortens a long message by cutting out its middle, because its end says what happens next.
-// It does not shorten a message of several lines, which is a list.
+// brief shortens a long message by cutting out its middle. The end remains, because it tells what
+// happens next. brief does not shorten a message of several lines, which is a list.
 func brief(message string) string {
 	runes := []rune(message)
 	if len(runes) <= longestMessage || strings.Contains(message, "\n") {

@@ -125,10 +125,11 @@ func FileError(file string, err error) error {
 	return Failed(e, "read %q", file)
 }
 
-// Asker asks a person for a yes. It is nil if volctl must not or cannot ask.
+// Asker asks a person to confirm an action. It is nil if volctl must not or cannot ask.
 type Asker func(ctx context.Context, question string) (bool, error)
 
-// Asker returns nil without a terminal, and if -y already gave the answer.
+// Asker returns the function that asks the user. It returns nil without a terminal, and with -y,
+// which already gives the answer.
 func (a *App) Asker(yes bool) Asker {
 	if yes || !a.Env.StdinTerminal {
 		return nil
@@ -136,8 +137,8 @@ func (a *App) Asker(yes bool) Asker {
 	return a.confirm
 }
 
-// NotConfirmed returns the error of a question that was not answered with yes: err if there is
-// one.
+// NotConfirmed returns the error for a question that the user did not answer with yes. If the
+// question failed, it returns err.
 func NotConfirmed(err error) error {
 	if err != nil {
 		return err

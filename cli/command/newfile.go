@@ -12,7 +12,7 @@ import (
 
 // WriteNew writes text to a new file, or to stdout if the file is "-", and prints the next command
 // for the user. It never overwrites a file. If the file exists, the error suggests the command in
-// another, which names a different file.
+// the argument another, which writes a different file.
 func WriteNew(out *output.Printer, text, file, another, next string) error {
 	if file == "-" {
 		return out.Write([]byte(text))

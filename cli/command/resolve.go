@@ -145,7 +145,7 @@ func Explain(ctx context.Context, client *apiclient.Client, err error, volume st
 
 	volumes, listErr := client.Volumes(ctx)
 	if listErr != nil {
-		return err // the first error is more useful
+		return err // the caller's error is more useful than this one
 	}
 
 	var ids []string

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// ClaimTimeout is the default timeout of a claim. It is below the 90 s in which systemd expects
-	// a unit to start.
+	// ClaimTimeout is the default timeout of a claim. It is shorter than the 90 s after which
+	// systemd gives up the start of a unit.
 	ClaimTimeout = 80 * time.Second
 
 	// AnswerGrace is how long volctl waits after the timeout, so that the agent can still report
@@ -88,7 +88,8 @@ func VolumeProgress(client *apiclient.Client, id, plugin string) output.Status {
 		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
 			return at.Waits
 		}
-		if at := v.Attempt; len(at.HeldBy) > 0 { // the line is short, and the process that blocks is the most useful fact
+		// The line must be short, so show only the processes that block the unmount.
+		if at := v.Attempt; len(at.HeldBy) > 0 {
 			return output.Joined(" ", at.Step, "is held up by", at.HeldBy[0], andMore(len(at.HeldBy)-1))
 		}
 

@@ -20,17 +20,17 @@ func escaped(name string) string {
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(name)
 }
 
-// FuzzMountTable checks that the parsers of the kernel's and libmount's tables find exactly the
-// mounts in the tables, whatever their names are.
+// FuzzMountTable checks the parsers of the kernel's and libmount's tables. They must find exactly
+// the mounts in the tables, whatever names the mounts have.
 func FuzzMountTable(f *testing.F) {
 	for _, name := range hostile {
 		f.Add("", name, name, "/a", []byte(name))
 		f.Add(name, "a", name, "/"+name, []byte("1 2 3 / /a rw - "+name))
 	}
 	f.Fuzz(func(t *testing.T, root, point, source, other string, raw []byte) {
-		_ = readTable(raw)                    // must not panic or hang
-		_ = remembered(raw, point, mounted{}) // must not panic or hang
-		_ = inFstab(string(raw), point)       // must not panic or hang
+		_ = readTable(raw)                    // the call must not panic or hang
+		_ = remembered(raw, point, mounted{}) // the call must not panic or hang
+		_ = inFstab(string(raw), point)       // the call must not panic or hang
 		root, point = "/"+root, "/"+point
 		table := readTable(fmt.Appendf(nil, "36 35 0:5 %s %s rw shared:1 - fuse.x %s rw,user_id=0\n", escaped(root), escaped(point), escaped(source)))
 		want := mounted{root: root, path: point, fsType: "fuse.x", source: source}
@@ -55,7 +55,7 @@ func FuzzMountUnit(f *testing.F) {
 	f.Add("/a/b", "/a-b")
 	f.Add("/a/.b", `/a/\x2eb`)
 	f.Fuzz(func(t *testing.T, a, b string) {
-		const longest = 255 // bytes of a unit's name, see systemd.unit(5)
+		const longest = 255 // maximum length of a unit's name in bytes, see systemd.unit(5)
 		a, b = filepath.Clean("/"+a), filepath.Clean("/"+b)
 		unit := UnitName(a)
 		if len(unit) <= longest && !suggest.ValidUnit(unit) {

@@ -19,18 +19,18 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// The names under which mount(8) and umount(8) call this program.
+// mount(8) and umount(8) call this program under these names.
 const (
 	mountCSI  = "mount.csi"
 	umountCSI = "umount.csi"
 )
 
-// The exit codes of mount(8).
+// These are the exit codes of mount(8).
 const (
 	helperDone   = 0
 	helperUsage  = 1  // incorrect usage or permissions
-	helperSystem = 2  // no agent
-	helperFailed = 32 // not mounted, or not unmounted
+	helperSystem = 2  // no agent answers
+	helperFailed = 32 // the volume was not mounted or not unmounted
 )
 
 // helperCode returns the exit code of mount(8) for an error.
@@ -60,8 +60,7 @@ type Helper struct {
 	options                             []string
 }
 
-// NewHelper returns the helper for the name of the program, or nil if that is not the name of a
-// helper.
+// NewHelper returns the helper for the name of the program, or nil if no helper has that name.
 func NewHelper(env command.Env, host Host) *Helper {
 	switch name := filepath.Base(env.Program); name {
 	case mountCSI, umountCSI:
@@ -178,8 +177,8 @@ func (h *Helper) mount(ctx context.Context, volume, dir string) error {
 		hint = bootHint(h.env, m.dir, unit)
 	}
 
-	// The mount is refused even if the agent answers. With nofail and without _netdev, the mount
-	// would start before the agent at one boot and after it at the next.
+	// Refuse the mount even if the agent answers. With nofail and without _netdev, the boot does
+	// not order the mount after the agent. The mount would then fail at some boots.
 	if hint != "" && unit && h.host.Booting(ctx) {
 		return command.Failed(&api.Error{Code: api.CodeUnreachable, Message: "the host is booting", Hint: hint}, "mount volume %q at %s", volume, m.dir)
 	}
@@ -200,7 +199,7 @@ func (h *Helper) mount(ctx context.Context, volume, dir string) error {
 	return err
 }
 
-// before adds a hint before the error's own hint.
+// before returns err with a hint before the error's own hint.
 func before(err error, hint string) error {
 	e := command.Wire(err)
 	e.Hint = output.Joined("; ", hint, e.Hint)
@@ -209,13 +208,13 @@ func before(err error, hint string) error {
 
 // isUnit reports whether systemd mounts the directory, rather than a person.
 func (h *Helper) isUnit(dir string) bool {
-	cgroup, _ := h.env.Cgroup() // if /proc is missing, there is no unit
+	cgroup, _ := h.env.Cgroup() // without /proc, the caller counts as a person
 	return strings.Contains(string(cgroup), "/"+UnitName(dir))
 }
 
-// bootHint says how to correct a line of fstab(5), or a mount unit, that systemd mounts before the
-// agent can run. It returns "" if the directory is in neither, because a person then mounts it by
-// hand.
+// bootHint returns advice how to correct a line of fstab(5), or a mount unit, that systemd mounts
+// before the agent can run. It returns "" if the directory is in neither, because a person then
+// mounts it by hand.
 func bootHint(env command.Env, dir string, unit bool) string {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot"
 	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // the file may be missing

@@ -18,8 +18,8 @@ const mostHolders = 8
 type holder struct {
 	pid        string
 	name, unit string
-	how        string // the way of use, with the file or directory
-	fix        string // the command that removes a holder that is not a process
+	how        string // how the holder uses the mount, with the file or directory
+	fix        string // the command that ends the use, if the holder is not a process
 }
 
 func (h holder) String() string {
@@ -110,7 +110,8 @@ func holders(dir string, host Host) (found []holder) {
 	return found
 }
 
-// uses describes how a process uses a directory. It returns "" if the process does not use it.
+// uses describes how a process uses a directory. It returns "" if the process does not use the
+// directory.
 func uses(proc, dir string) string {
 	for _, l := range []struct{ name, how string }{{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"}} {
 		if to, err := os.Readlink(proc + "/" + l.name); err == nil && within(to, dir) {

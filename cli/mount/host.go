@@ -14,8 +14,7 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// Host contains the functions of the host that mount and umount call themselves. Tests replace
-// them.
+// Host contains the functions with which mount and umount act on the host. Tests replace them.
 type Host struct {
 	// Mounts returns the content of /proc/self/mountinfo.
 	Mounts func() ([]byte, error)
@@ -85,7 +84,7 @@ func booting(ctx context.Context) bool {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, systemctlProgram, "is-system-running")
 	cmd.WaitDelay = time.Second
-	out, _ := cmd.Output() // the command fails for every state but "running"
+	out, _ := cmd.Output() // the command fails in every state except "running"
 	state := strings.TrimSpace(string(out))
 	return state == "initializing" || state == "starting"
 }
@@ -103,7 +102,7 @@ func remember(ctx context.Context, source, dir, options string) error {
 	return nil
 }
 
-// said joins the output of a program into one line.
+// said joins the lines of a program's output into one line.
 func said(out []byte) string {
 	return strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; ")
 }

@@ -36,7 +36,7 @@ type mounting struct {
 	dir  string
 	host Host
 
-	// forget is set if mount must not update libmount's table.
+	// forget is set if mount must not add the mount to libmount's table.
 	forget bool
 }
 
@@ -115,7 +115,7 @@ func runMount(ctx context.Context, m *mounting, client *apiclient.Client, out *o
 	})
 }
 
-// said returns the sentence about the result for a person.
+// said describes the result in a sentence for a person.
 func (m *mounting) said(done *result) string {
 	text := "mounted volume %q at %s for alloc %q"
 	if done.before {
@@ -177,8 +177,8 @@ func (m *mounting) mount(ctx context.Context, client *apiclient.Client, out *out
 	return &result{claim, there}, nil
 }
 
-// check refuses a mount point that does not fit the request. It is called if nothing is mounted
-// there yet.
+// check returns an error if the mount point does not fit the request. The caller calls it only if
+// nothing is mounted there yet.
 func (m *mounting) check(point *point) error {
 	if err := point.fits(m.req.AttachmentMode); err != nil || m.nonEmpty {
 		return err
@@ -213,8 +213,8 @@ func (m *mounting) reach(ctx context.Context, client *apiclient.Client, deadline
 	}
 }
 
-// mine refuses an existing mount at the directory, unless it belongs to the requested claim. The
-// agent decides whether that claim has the same options.
+// mine returns an error if another mount exists at the directory. A mount of the requested claim is
+// no error. The agent decides whether that claim has the same options.
 func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *point) error {
 	claims, err := client.Claims(ctx, apiclient.ClaimFilter{})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/cli/command"
 )
 
-// The attachment modes.
+// These are the attachment modes of CSI.
 const (
 	fileSystem  = spec.DefaultAttachmentMode
 	blockDevice = "block-device"
@@ -34,8 +34,8 @@ type Options struct {
 	// network is set by _netdev. The mount then waits for an agent that does not answer yet.
 	network bool
 
-	// vfs holds the flags that apply only to this mount and not to its file system, by their key in
-	// ofMount.
+	// vfs holds the flags that apply only to this mount and not to its file system. The keys are
+	// those in ofMount.
 	vfs map[string]string
 }
 

@@ -25,15 +25,16 @@ type point struct {
 	// above lists the mounts that already exist at the path, the topmost last.
 	above []mounted
 
-	// onDemand is set if an autofs is mounted at the path. Reading its content would trigger the
-	// mount that this process is making, and would wait for it. So the content is not checked.
+	// onDemand is set if an autofs is mounted at the path. The agent's mount is then part of an
+	// automatic mount. Reading the directory would wait for that mount to finish, so its content is
+	// not checked.
 	onDemand bool
 }
 
-// close closes the file. It ignores the error, because nothing was written.
+// close closes the file. It ignores the error, because the file was not written.
 func (p *point) close() { _ = p.file.Close() }
 
-// refusedPoint returns the error for a mount point that cannot be used.
+// refusedPoint returns the error for a directory or file that cannot be a mount point.
 func refusedPoint(code api.Code, hint, format string, args ...any) error {
 	return &api.Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
@@ -98,7 +99,7 @@ func (p *point) empty() error {
 	}
 
 	dir := os.NewFile(uintptr(fd), p.path)
-	defer func() { _ = dir.Close() }() // nothing was written
+	defer func() { _ = dir.Close() }() // the directory was only read
 
 	names, err := dir.Readdirnames(1)
 	switch {

@@ -30,7 +30,8 @@ func readTable(text []byte) []mounted {
 	var table []mounted
 	for line := range bytes.Lines(text) {
 		head, tail, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), " - ")
-		before, after := strings.Split(head, " "), strings.Split(tail, " ") // a source may be empty
+		// A source may be the empty text.
+		before, after := strings.Split(head, " "), strings.Split(tail, " ")
 		if !ok || len(before) < 6 || len(after) < 2 {
 			continue
 		}

@@ -107,7 +107,7 @@ func (d *unmounted) said() string {
 
 // umount unmounts the directory, in these steps:
 //
-//  1. It finds the claim of the mount. After the unmount, it could not find the claim any longer.
+//  1. It finds the claim of the mount, because it could not do so after the unmount.
 //  2. It unmounts the directory in this process, as umount(8) does.
 //  3. It asks the agent to detach the claim, and waits. The agent may have started the detach
 //     already. An error of this step concerns only the detach, so the result is also returned.
@@ -180,9 +180,9 @@ func (o *umountOptions) whose(ctx context.Context, client *apiclient.Client) (*a
 // adopted claim, whose owner is unknown.
 func ofItsMount(c *api.Claim) bool { return c.Owner.Kind == api.OwnerMount || c.Adopted }
 
-// known refuses a directory whose mount does not belong to a claim that ends with its mount.
+// known returns an error unless the directory's mount belongs to a claim that ends with its mount.
 func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) error {
-	table, _ := o.host.Table() // without a table, it is empty
+	table, _ := o.host.Table() // if the table cannot be read, it counts as empty
 	switch {
 	case unasked != nil && len(above) > 0 && remembered(table, o.dir, above[len(above)-1]):
 		return nil
@@ -249,8 +249,9 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 	how := apiclient.DetachOptions{Wait: max(time.Until(deadline), time.Millisecond)}
 	_, err := client.Detach(call, claim.Volume, claim.Alloc, how)
 	if command.CodeOf(err) == api.CodeRefused && claim.Owner.Kind == api.OwnerMount && claim.State == api.ClaimMounted && !o.again() {
-		// The agent had already unmounted the volume in order to mount it again, so this unmount
-		// did not end the claim. The user wants the claim to end, so the detach uses force.
+		// The agent had unmounted the volume earlier in order to mount it again. This unmount
+		// therefore did not end the claim. The user wants the claim to end, so the detach uses
+		// force.
 		how.Force = true
 		_, err = client.Detach(call, claim.Volume, claim.Alloc, how)
 	}

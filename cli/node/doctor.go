@@ -21,7 +21,7 @@ type doctorOptions struct {
 	yes bool
 	ask command.Asker // nil if there is no terminal, or with -y
 
-	// alone runs the checks that need no agent.
+	// the checks that need no agent
 	alone alone
 }
 
@@ -104,8 +104,8 @@ func examine(ctx context.Context, client *apiclient.Client) (*api.Doctor, error)
 	return client.Doctor(ctx)
 }
 
-// examinedAlone runs and shows the checks that need no agent. Its first finding says that the agent
-// does not answer. That finding also decides the exit code.
+// examinedAlone runs the checks that need no agent, and shows their findings. The first finding is
+// that the agent does not answer. That finding also decides the exit code.
 func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output.Printer) error {
 	if code := command.CodeOf(err); code == api.CodeUnreachable || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		found := o.alone.examine(ctx, err)
@@ -117,7 +117,7 @@ func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output.
 	return command.Failed(err, "ask the agent for its findings")
 }
 
-// fixAtOnce limits how many findings one request to the agent names.
+// fixAtOnce limits how many findings one request asks the agent to fix.
 const fixAtOnce = 1000
 
 // treat asks the user for confirmation, and then asks the agent to fix the findings.
@@ -145,7 +145,8 @@ func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient
 	return all, nil
 }
 
-// diagnosed returns err, or the error that counts the findings if there are any.
+// diagnosed returns err if it is not nil. Otherwise it returns an error with the number of
+// findings, or nil if there are none.
 func diagnosed(d *api.Doctor, err error) error {
 	if err != nil || len(d.Findings) == 0 {
 		return err

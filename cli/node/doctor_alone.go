@@ -57,7 +57,8 @@ func (a alone) examine(ctx context.Context, err error) *api.Doctor {
 	})
 
 	seen := map[string]int{}
-	for i, f := range d.Findings { // two unknown options in one line give the same id twice
+	// Two unknown options in one line would give two findings with the same id.
+	for i, f := range d.Findings {
 		if seen[f.ID]++; seen[f.ID] > 1 {
 			d.Findings[i].ID = fmt.Sprintf("%s#%d", f.ID, seen[f.ID])
 		}
@@ -114,8 +115,8 @@ func (a alone) agentDown(ctx context.Context, err error) []api.DoctorFinding {
 	return found
 }
 
-// serviceWhy returns an explanation of the state that systemd reports for the agent's service, and
-// the command that helps.
+// serviceWhy explains the state that systemd reports for the agent's service. The result do is the
+// command that solves the problem.
 func serviceWhy(unit map[string]string) (why, do string) {
 	status := "systemctl status volagent"
 	switch active := unit["ActiveState"]; {

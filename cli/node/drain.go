@@ -26,7 +26,7 @@ const (
 
 type drainOptions struct {
 	deadline time.Duration
-	limited  bool // the user set a deadline
+	limited  bool // set if the user gave a deadline
 }
 
 func newDrain(a *command.App) *cobra.Command {
@@ -103,7 +103,7 @@ func runDrain(ctx context.Context, o drainOptions, client *apiclient.Client, out
 
 // wait asks the agent to wait for the end of the drain. If the agent restarts, wait asks again.
 func (o *drainOptions) wait(ctx context.Context, client *apiclient.Client, until time.Time) (*api.Drain, error) {
-	var gone time.Time // when the agent last stopped answering
+	var gone time.Time // when the agent stopped answering; zero while it answers
 	for {
 		turn := drainTurn
 		if o.limited {
@@ -157,8 +157,8 @@ func runUndrain(ctx context.Context, client *apiclient.Client, out *output.Print
 	})
 }
 
-// announce lists the users of volumes that the operator must stop. The command prints the list
-// before it waits for them.
+// announce lists the users of volumes whom the operator must stop. The command prints the list
+// before it waits for these users to end.
 func announce(out *output.Printer, d *api.Drain) error {
 	if !out.Human() || out.Quiet || len(d.Waiting) == 0 {
 		return nil

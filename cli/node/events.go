@@ -75,8 +75,8 @@ func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, o
 	return command.Failed(command.StreamEnd(ctx, o.filter.Follow, err), "show events")
 }
 
-// eventVolume completes a prefix of a volume's id. Events remain after their volume is deleted, so
-// eventVolume returns an id without a match unchanged.
+// eventVolume replaces a prefix of a volume's id by the whole id. Events remain after their volume
+// is deleted, so eventVolume returns an id without a match unchanged.
 func eventVolume(ctx context.Context, client *apiclient.Client, id string) (string, error) {
 	v, err := command.FindVolume(ctx, client, id)
 	switch {

@@ -20,7 +20,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// The output formats.
+// These are the output formats.
 const (
 	FormatTable    = "table"
 	FormatWide     = "wide"

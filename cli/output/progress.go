@@ -11,7 +11,8 @@ import (
 )
 
 // These are the times before the first progress line. A command that ends sooner shows no progress.
-// If stderr is not a terminal, lines cannot be erased, so the first one appears later.
+// Lines can be erased only on a terminal. Without a terminal, the first line therefore appears
+// later.
 const (
 	shownAfter = time.Second
 	saidAfter  = 2 * time.Second
@@ -34,8 +35,8 @@ type progress struct {
 	doing string
 	told  Status
 	begun time.Time
-	said  string // the last text that was written, if there is no terminal
-	drawn bool   // the line on the terminal is not empty
+	said  string // the last written text, if stderr is not a terminal
+	drawn bool   // set while the line on the terminal is not empty
 }
 
 // During shows the progress of an operation, such as "creating volume \"data\"". The returned
@@ -134,7 +135,7 @@ func Columns(f *os.File) int {
 	}
 	wide, _, err := term.GetSize(int(f.Fd()))
 	if err != nil || wide <= 0 {
-		return 80 // a serial line reports no width
+		return 80 // a serial line reports no width, so assume the usual one
 	}
 	return wide
 }

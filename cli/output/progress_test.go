@@ -11,8 +11,8 @@ import (
 // begun is the time at which all displays in the tests begin.
 var begun = time.Date(2026, 3, 10, 3, 12, 11, 0, time.UTC)
 
-// display runs a progress display with a simulated clock and returns its output. Each state answers
-// one request, and the display ends after the last state.
+// display runs a progress display with a simulated clock and returns its output. The display asks
+// for the state once for each element of states, and ends after the last one.
 func display(t *testing.T, columns int, o Options, states ...string) string {
 	t.Helper()
 	var stderr bytes.Buffer
@@ -62,7 +62,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// TestProgressIsForPeople checks that programs get no display.
+// TestProgressIsForPeople checks that the output for programs contains no progress display.
 func TestProgressIsForPeople(t *testing.T) {
 	for _, o := range []Options{{Quiet: true, Format: FormatTable}, {Format: FormatJSON}, {Format: formatYAML}} {
 		var stderr bytes.Buffer

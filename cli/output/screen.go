@@ -8,7 +8,7 @@ import (
 // Condition is the meaning of the mark that begins a status screen.
 type Condition int
 
-// The conditions, the worst first.
+// These are the conditions, with the worst first.
 const (
 	Bad      Condition = iota // the operator should act
 	Changing                  // not in the wanted state yet, but without a problem

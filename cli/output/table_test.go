@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// printer returns a printer for a terminal with this many columns, or for a pipe with 0.
+// printer returns a printer for a terminal with the given number of columns. With 0 columns, it
+// prints to a pipe.
 func printer(columns int) *Printer {
 	return &Printer{Options: Options{Format: FormatTable, Width: columns, Device: func(number string) string {
 		return map[string]string{"7:3": "/dev/loop3"}[number]
@@ -58,7 +59,8 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// TestHeadline checks that a line wraps between words, and that the colour of a mark takes no room.
+// TestHeadline checks that a line wraps between words. The colour codes of a mark must not count as
+// columns.
 func TestHeadline(t *testing.T) {
 	out := printer(24)
 	out.Colour = true

@@ -25,8 +25,8 @@ type controlOptions struct {
 	noWait  bool
 }
 
-// doing names an action: as a verb, in the form for a running action, and in the form for a
-// finished one.
+// doing has three forms of a verb: the infinitive, the form for a running action, and the form for
+// a finished one.
 type doing struct{ verb, going, over string }
 
 func (o *controlOptions) flags(cmd *cobra.Command, wait string) {
@@ -51,7 +51,7 @@ func checkPart(p apiclient.Part) error {
 	return nil
 }
 
-// partWords returns the words for the selected parts, such as " controller "a" of".
+// partWords names the selected parts for a sentence, for example ` controller "a" of`.
 func partWords(p apiclient.Part) string {
 	switch {
 	case p.Instance != "":
@@ -99,7 +99,7 @@ func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out 
 	return command.Failed(err, "%s%s plugin %q", w.verb, partWords(o.part), o.id)
 }
 
-// breaks describes the damage to FUSE mounts if the plugin's process ends.
+// breaks describes which FUSE mounts fail if the plugin's process ends.
 func breaks(p *api.Plugin) string {
 	switch p.FUSEClaims {
 	case 0:

@@ -74,8 +74,8 @@ func runInit(_ context.Context, o initOptions, _ *apiclient.Client, out *output.
 	return command.WriteNew(out, text, o.file, another, o.next())
 }
 
-// next returns the command to run after the user has edited the file. The agent loads files in its
-// plugin directory itself, and refuses to register the same plugin again.
+// next returns the command to run after the user has edited the file. The agent loads a file in its
+// plugin directory without a command, and would refuse to register the same plugin again.
 func (o initOptions) next() string {
 	if dir, err := filepath.Abs(filepath.Dir(o.file)); err == nil && filepath.Base(dir) == pluginDirName {
 		return "volctl plugin list"

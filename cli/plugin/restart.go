@@ -63,7 +63,8 @@ func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client,
 		}
 	}
 
-	// A controller holds no mounts, and the agent checks whether another controller is ready.
+	// A restart of a controller breaks no mounts. The agent itself checks whether another
+	// controller is ready.
 	if o.ask != nil && o.part.Type != "controller" {
 		var err error
 		if force, err = o.confirmed(ctx, client); err != nil {

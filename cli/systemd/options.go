@@ -26,7 +26,7 @@ type generateOptions struct {
 	parsed *mount.Options
 }
 
-// check refuses values that a unit cannot contain.
+// check returns an error if a value cannot be part of a unit.
 func (o *generateOptions) check() (err error) {
 	if o.parsed, err = mount.ReadOptions(o.options); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (o *generateOptions) check() (err error) {
 // unitPathMax is the maximum length of a unit's name, in bytes (systemd.unit(5)).
 const unitPathMax = 255
 
-// checkDir refuses directories at which systemd would not mount a volume.
+// checkDir returns an error for a directory at which systemd would not mount a volume.
 func (o *generateOptions) checkDir() error {
 	if !filepath.IsAbs(o.dir) {
 		return command.Usage("name it by its absolute path", "%q is not an absolute path", o.dir)

@@ -17,9 +17,9 @@ const manualAlloc = "manual"
 func serviceFromCgroup(content string) string {
 	var path string
 	for _, g := range proc.ParseCgroups(content) {
-		// On cgroup version 1, systemd has a hierarchy of its own. On version 2, the only hierarchy
-		// has no controllers in its line. If systemd does not use a hierarchy, all processes are at
-		// its root.
+		// On cgroup version 1, systemd has its own hierarchy. On version 2, there is only one
+		// hierarchy, whose line names no controllers. In a hierarchy that systemd does not use, all
+		// processes are at the root.
 		if g.Controllers == "name=systemd" && g.Path != "/" {
 			path = g.Path
 			break
@@ -49,7 +49,7 @@ func defaultAlloc(a *command.App) string {
 	if service := serviceFromCgroup(string(content)); err == nil && service != "" {
 		return service
 	}
-	return manualAlloc // if /proc is missing, there is no service
+	return manualAlloc // without /proc, the command cannot find the service
 }
 
 // defaultOwner returns the owner for a claim whose command line contains no --owner. It is the

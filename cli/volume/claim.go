@@ -120,7 +120,7 @@ func (o *claimOptions) read(a *command.App, cmd *cobra.Command, id string) (err 
 	return o.check()
 }
 
-// check refuses options that every agent would refuse.
+// check returns an error for options that every agent would refuse.
 func (o *claimOptions) check() error {
 	if err := command.CheckVolumeID(o.Volume); err != nil {
 		return command.Failed(err, "claim volume %q", o.Volume)

@@ -97,7 +97,7 @@ agent asks again until --timeout. To continue after that, run the same command a
 	return cmd
 }
 
-// meantID adds a better hint to err if the user gave an id where a file is required.
+// meantID adds a better hint to err if the argument is the id of a volume instead of a file.
 func meantID(file string, err error) error {
 	_, statErr := os.Stat(file)
 	if err == nil || file == "-" || !errors.Is(statErr, fs.ErrNotExist) || spec.CheckVolumeID(file) != nil {

@@ -107,7 +107,7 @@ func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.C
 	return out.Print(r, []string{o.volume}, done("deregistered", o.volume, r.Left))
 }
 
-// done returns a screen with the result for a volume and the list of its leftovers.
+// done returns a screen that shows the result for a volume, and the volume's leftovers.
 func done(what, volume string, left []string) func(*bytes.Buffer) error {
 	return func(w *bytes.Buffer) error {
 		w.WriteString(what + " volume " + output.QuotedList([]string{volume}) + "\n")

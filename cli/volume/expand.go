@@ -127,7 +127,8 @@ func (o *expandOptions) expand(ctx context.Context, client *apiclient.Client) (*
 	}
 }
 
-// expandedText returns the sentence about the result, and about a step that remains to be done.
+// expandedText returns a screen with the result of an expansion. It also names a step that remains
+// to be done.
 func expandedText(o expandOptions, r *api.VolumeResult) func(*bytes.Buffer) error {
 	text := fmt.Sprintf("%s volume %q to %s", r.Outcome, o.volume, output.Size(max(r.Volume.Capacity, o.bytes)))
 	x := r.Volume.Expansion

@@ -15,7 +15,7 @@ func FuzzOwner(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		_ = serviceFromCgroup(text) // must not panic or hang
+		_ = serviceFromCgroup(text) // the call must not panic or hang
 		o, err := parseOwner(text)
 		var again string
 		switch {

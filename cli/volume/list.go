@@ -85,7 +85,7 @@ func claimStates(claims []api.Claim) string {
 		}
 	}
 
-	for _, c := range claims { // states that only a newer agent has
+	for _, c := range claims { // these states come from a newer agent
 		if counts[c.State] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[c.State], c.State))
 			delete(counts, c.State)

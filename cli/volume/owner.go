@@ -23,7 +23,7 @@ func parseOwner(s string) (api.Owner, error) {
 		return api.Owner{}, command.Usage("--owner pid:$$", "--owner pid: needs the number of a process, not %q", name)
 	case kind == api.OwnerUnit && named && name != "":
 		if !strings.Contains(name, ".") {
-			name += ".service" // systemctl does the same
+			name += ".service" // systemctl adds the same suffix
 		}
 		return api.Owner{Kind: api.OwnerUnit, Unit: name}, nil
 	default:

@@ -24,8 +24,8 @@ func asOf(now, then time.Time) string {
 	return output.Since(now, then) + " ago"
 }
 
-// volumeFacts returns the facts at the end of the first line. If there is a problem, they say how
-// safe the data is. Otherwise they say how full the volume is.
+// volumeFacts returns the facts at the end of the first line. If there is a problem, they tell
+// whether the data is safe. Otherwise they tell how full the volume is.
 func volumeFacts(v *api.Volume, now time.Time) []string {
 	if v.DataSafe != "" || v.StillMounted != "" {
 		return []string{"data safe: " + output.Dash(v.DataSafe), "still mounted: " + output.Dash(v.StillMounted)}
@@ -66,8 +66,8 @@ func volumeFacts(v *api.Volume, now time.Time) []string {
 const bundledDriver = "local.csi.volagent"
 
 // unenforced returns a note for a volume that can grow beyond its size, and "" for every other
-// volume. A directory of the bundled driver can do so unless it has a quota. The volume context or
-// the mutable parameters say whether it has one.
+// volume. A directory volume of the bundled driver can do so if it has no quota. The volume context
+// and the mutable parameters show whether it has one.
 func unenforced(v *api.Volume) string {
 	quota := v.Spec.Mutable["quota"]
 	limited := quota != "" && quota != "none" || quota == "" && v.Spec.Context["size"] == "enforced"
@@ -77,8 +77,8 @@ func unenforced(v *api.Volume) string {
 	return ", size not enforced"
 }
 
-// reportLines returns lines with the problems that a plugin reports for a volume, and the questions
-// that it did not answer.
+// reportLines returns lines with the problems that a plugin reports for a volume. They also list
+// the questions that the plugin did not answer.
 func reportLines(r *api.Report, now time.Time) []output.Field {
 	if r == nil {
 		return nil

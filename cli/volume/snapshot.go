@@ -113,8 +113,8 @@ create volumes from them. With the same name again, the command continues with t
 	return cmd
 }
 
-// snapshotName builds a name from the volume's id and the time. It adds only characters that a
-// storage system accepts if it accepts the id.
+// snapshotName builds a name from the volume's id and the time. A storage system that accepts the
+// id also accepts the added characters.
 func snapshotName(id string, now time.Time) string {
 	t := now.UTC()
 	stamp := fmt.Sprintf("-%s-%03d", t.Format("20060102T150405Z"), t.Nanosecond()/int(time.Millisecond))

@@ -183,9 +183,9 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 	})
 }
 
-// deletable refuses an unknown plugin, or a snapshot that its plugin does not list, before the
-// command asks for confirmation. No plugin lists groups, and some plugins cannot list snapshots.
-// The agent then decides.
+// deletable returns an error for an unknown plugin, or for a snapshot that its plugin does not
+// list. The command then does not ask for confirmation. No plugin lists groups, and some plugins
+// cannot list snapshots. The agent then decides.
 func (o *snapshotDeleteOptions) deletable(ctx context.Context, client *apiclient.Client, secrets map[string]api.Secret) error {
 	if _, err := client.Plugin(ctx, o.plugin); err != nil || o.group {
 		return err
@@ -198,7 +198,7 @@ func (o *snapshotDeleteOptions) deletable(ctx context.Context, client *apiclient
 
 	is := func(s api.Snapshot) bool { return s.ID == o.id || s.Name == o.id }
 	if len(all.Notes) > 0 || slices.ContainsFunc(all.Snapshots, is) {
-		return nil // notes say that the list is incomplete
+		return nil // the notes of the answer mean that the list is incomplete
 	}
 
 	return &api.Error{

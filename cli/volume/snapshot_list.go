@@ -108,7 +108,8 @@ func runSnapshotList(ctx context.Context, o snapshotListOptions, client *apiclie
 func snapshotRow(s *api.Snapshot, out *output.Printer) []string {
 	id, state := s.ID, s.State
 	if id == "" {
-		id = fmt.Sprintf("(named %s)", s.Name) // without an id, it cannot be deleted by id
+		// A snapshot without an id can be deleted only by its name.
+		id = fmt.Sprintf("(named %s)", s.Name)
 	}
 
 	if s.Message != "" {

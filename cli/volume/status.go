@@ -60,9 +60,9 @@ func runStatus(ctx context.Context, o statusOptions, client *apiclient.Client, o
 }
 
 // ask replaces the last report in v by a current report from the plugin. It keeps the last report
-// if the plugin does not answer in time. It also keeps it unless the volume is mounted or free,
-// because a plugin that examines a hung mount may hang too. JSON output always shows the last
-// report, because programs may ask often.
+// if the plugin does not answer in time. It asks only if the volume is mounted or free, because a
+// plugin that examines a hung mount may hang too. JSON output always shows the last report, because
+// programs may ask often.
 func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage bool) {
 	if v.PluginState != api.PluginReady || v.State != api.StateMounted && v.State != api.StateFree {
 		return

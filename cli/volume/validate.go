@@ -50,11 +50,11 @@ type validated struct {
 	ID string `json:"id"`
 
 	// Outcome is the result that registering or creating the file would have: created, registered,
-	// updated or unchanged. It is empty if the agent was not asked.
+	// updated or unchanged. It is empty if volctl did not ask the agent.
 	Outcome string   `json:"outcome,omitempty"`
 	Changes []string `json:"changes,omitempty"`
 
-	// Warnings lists actions that a person must take outside volagent.
+	// Warnings lists actions that a person must take outside of volagent.
 	Warnings []string `json:"warnings,omitempty"`
 }
 

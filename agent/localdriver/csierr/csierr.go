@@ -52,7 +52,7 @@ func Errorf(code codes.Code, format string, args ...any) error {
 	return &Error{code, fmt.Sprintf(format, args...)}
 }
 
-// Invalidf returns an error for a request that is wrong in itself.
+// Invalidf returns an error for a request that is invalid regardless of the present state.
 func Invalidf(format string, args ...any) error {
 	return Errorf(codes.InvalidArgument, format, args...)
 }
@@ -72,7 +72,7 @@ func OutOfRangef(format string, args ...any) error {
 	return Errorf(codes.OutOfRange, format, args...)
 }
 
-// Internalf returns an error whose effect the caller cannot know.
+// Internalf returns an error for a failed call that may have had an effect.
 func Internalf(format string, args ...any) error {
 	return Errorf(codes.Internal, format, args...)
 }

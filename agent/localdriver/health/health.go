@@ -15,13 +15,13 @@ type Symptoms struct {
 	Recorded int64  // the bytes that an image must have
 	Actual   int64  // the bytes that it has
 
-	Dead       string // why the mounted filesystem does not answer
-	ReadOnly   bool   // it refuses writes although it was mounted for them
-	Errors     int64  // errors that the kernel recorded in it
+	Dead       string // why the mounted filesystem does not respond
+	ReadOnly   bool   // the filesystem refuses writes although it was mounted for writing
+	Errors     int64  // number of errors that the kernel recorded in the filesystem
 	Filesystem int64  // the filesystem's size in bytes
 	Device     int64  // the size of its device in bytes
 
-	Unmounted string // a path where the volume should be mounted and is not
+	Unmounted string // a path where the volume should be mounted but is not
 	Foreign   string // a path that has a different mount
 	Quota     string // why the quota is not in force
 }
@@ -88,11 +88,11 @@ func Diagnose(id string, s Symptoms) *csi.VolumeHealth {
 
 // Storage holds the observations about the filesystem that holds the volumes.
 type Storage struct {
-	Gone        string // why it cannot be examined
+	Gone        string // why the filesystem cannot be examined
 	ReadOnly    bool
 	Free, Total int64  // bytes
 	Promised    int64  // bytes that sparse images may still allocate
-	InodesFree  uint64 // 0 of 0 if the filesystem has no fixed number
+	InodesFree  uint64 // both are 0 if the filesystem has no fixed number of inodes
 	Inodes      uint64
 }
 

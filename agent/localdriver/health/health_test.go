@@ -7,7 +7,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// TestConditions has a line for each possible problem, and checks that each is reported once.
+// TestConditions has one line for each possible problem. It checks that each problem is reported
+// exactly once.
 func TestConditions(t *testing.T) {
 	named := map[string]bool{}
 	for _, c := range []struct {
@@ -51,7 +52,8 @@ func TestStorageConditions(t *testing.T) {
 		want string
 	}{
 		{Storage{Free: 500 << 30, Total: tib, InodesFree: 100, Inodes: 100}, ""},
-		{Storage{Free: 11 << 30, Total: tib, Promised: tib}, ""}, // 10 GiB are plenty, for any disk
+		// 10 GiB free is enough for a disk of any size.
+		{Storage{Free: 11 << 30, Total: tib, Promised: tib}, ""},
 		{Storage{Free: 9 << 30, Total: tib}, "STORAGE_DEGRADED DiskNearlyFull"},
 		{Storage{Free: 4 << 20, Total: 100 << 20}, "STORAGE_DEGRADED DiskNearlyFull"},
 		{Storage{Free: 6 << 20, Total: 100 << 20}, ""},

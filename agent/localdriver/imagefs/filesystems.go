@@ -15,8 +15,8 @@ type filesystem struct {
 	Mkfs        []string // without the file name, which comes last
 }
 
-// Filesystems lists the Filesystems that an image can hold. The first is the default. The minimum
-// Sizes are those that the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19).
+// Filesystems lists the filesystems that an image can hold. The first is the default. The minimum
+// sizes are those that the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19).
 // btrfs_ioctl_resize refuses less than 256 MiB.
 var Filesystems = []filesystem{
 	{"ext4", "e2fsprogs", 16 << 20, 0, []string{"mkfs.ext4", "-q", "-F", "-m", "0"}},

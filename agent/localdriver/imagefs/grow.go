@@ -29,7 +29,7 @@ const (
 	capSysResource = 24         // CAP_SYS_RESOURCE, which ext4 requires; capability.h
 )
 
-// xfsGeom is struct xfs_fsop_geom_v1, with names for the fields in use.
+// xfsGeom is the kernel's struct xfs_fsop_geom_v1, with names only for the fields in use.
 type xfsGeom struct {
 	blockSize uint32
 	_         [6]uint32
@@ -61,7 +61,8 @@ func GrowFilesystem(device, path, fsType string) error {
 	if err != nil {
 		return fail(err)
 	}
-	defer func() { _ = unix.Close(fd) }() // a directory, nothing is written to it
+	// The descriptor of a directory; no written data can be lost.
+	defer func() { _ = unix.Close(fd) }()
 
 	have, want, err := Sizes(device, fd, fsType)
 	if err != nil {
@@ -169,7 +170,7 @@ func ext4Size(device string) (int64, error) {
 }
 
 // GrowBeforeMount grows an unmounted ext4 if the kernel would not let this process grow it later.
-// The filesystem has just been checked.
+// The caller has just checked the filesystem for errors.
 func GrowBeforeMount(ctx context.Context, fsType, device string) error {
 	if fsType != "ext4" || MayGrowMounted() {
 		return nil

@@ -59,14 +59,15 @@ func Format(ctx context.Context, fsType, path string) error {
 	return nil
 }
 
-// e2fsck's exit code is a sum of these values (e2fsck(8)). Larger values mean that it failed.
+// These values add up to the exit code of e2fsck (e2fsck(8)). Larger values mean that e2fsck itself
+// failed.
 const (
 	fsckCorrected = 1
 	fsckReboot    = 2
 )
 
-// CheckFilesystem makes the safe repairs to an unmounted filesystem before it is used. xfs and
-// btrfs do this when they are mounted.
+// CheckFilesystem checks an unmounted filesystem before it is used, and makes the repairs that are
+// safe. It skips xfs and btrfs, which repair themselves when they are mounted.
 func CheckFilesystem(ctx context.Context, fsType, device string) error {
 	if fsType != "ext4" {
 		return nil

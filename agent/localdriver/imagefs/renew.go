@@ -39,7 +39,8 @@ func RenewImage(ctx context.Context, v store.Volume, dir string) error {
 	case "xfs":
 		err = renewXFS(ctx, v.ID, path)
 	case "btrfs":
-		// Quick for any size: the old UUID stays in the metadata, and the superblock has a new one.
+		// This is fast for any size: the old UUID stays in the metadata, and the superblock gets a
+		// new one.
 		err = mustRun(ctx, "btrfs-progs", 0, "btrfstune", "-f", "-m", path)
 	}
 	if err != nil {
@@ -136,6 +137,6 @@ func replayLog(ctx context.Context, id, path string) error {
 		return err
 	}
 	err = mounts.WithPrivateMount(l.Path(), "xfs", []string{"nouuid"}, func(*os.File) error { return nil })
-	// The tools must not see the file before the kernel has released it.
+	// The tools can use the file only after the kernel has released it.
 	return errors.Join(err, unix.Close(fd), loopdev.AwaitDetached(ctx, letGoWithin, id, path, l))
 }

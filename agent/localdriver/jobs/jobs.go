@@ -31,7 +31,7 @@ const (
 type job struct {
 	key    string // "snapshot/NAME"
 	want   string // the arguments, to recognize a different request with the same name
-	what   string // in words
+	what   string // description of the work for messages
 	prog   Progress
 	cancel context.CancelFunc
 	left   atomic.Bool // a caller stopped waiting before the end
@@ -44,7 +44,8 @@ func (j *job) pending() error {
 	return csierr.Errorf(codes.Aborted, "%s is still being made, copied: %s; ask again for the same", j.what, &j.prog)
 }
 
-// Runner holds the running jobs, and the failed ones that no caller has been told about.
+// Runner holds the running jobs. It also holds the failed jobs whose error no caller has received
+// yet.
 type Runner struct {
 	Log      hclog.Logger
 	Patience time.Duration
@@ -104,7 +105,7 @@ func (s *Runner) join(key, want, what string, work func(context.Context, *Progre
 
 	for key, old := range s.byKey {
 		if !old.ended.IsZero() && time.Since(old.ended) >= failureKept {
-			delete(s.byKey, key) // no call asked for it again
+			delete(s.byKey, key) // no call asked for the result in time
 		}
 	}
 

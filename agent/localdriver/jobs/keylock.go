@@ -2,8 +2,8 @@ package jobs
 
 import "sync"
 
-// KeyLock gives each key to one holder at a time and never waits, because CSI wants ABORTED for a
-// second call on a volume.
+// KeyLock gives each key to one holder at a time. It never waits, because CSI requires the error
+// ABORTED for a second call on a volume.
 type KeyLock struct {
 	mu   sync.Mutex
 	held map[string]struct{}

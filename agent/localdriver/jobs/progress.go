@@ -11,7 +11,7 @@ type Progress struct{ Done, Total atomic.Int64 }
 // String returns the copied bytes and the total in words.
 func (p *Progress) String() string {
 	if p.Total.Load() == 0 {
-		return "nothing yet" // or the data is shared, which is not counted
+		return "nothing yet" // also for shared data, which is not counted
 	}
 	return HumanBytes(p.Done.Load()) + " of " + HumanBytes(p.Total.Load())
 }

@@ -31,7 +31,8 @@ func (h *Held) Add(l LoopDevice) error {
 		return nil
 	}
 
-	// Open it read-only: some kernels refuse to mount a device that is open for writing.
+	// Use a read-only descriptor, because some kernels refuse to mount a device that is open for
+	// writing.
 	f, err := os.OpenFile(l.Path(), os.O_RDONLY, 0)
 	if err != nil {
 		return fmt.Errorf("cannot keep %s open: %w", l.Path(), err)
@@ -74,7 +75,8 @@ func (h *Held) Close() error {
 	return err
 }
 
-// Keep makes a held device stay attached after a program has asked to detach it.
+// Keep clears the mark for detaching on a held device, so that the device stays attached after its
+// last close.
 func (h *Held) Keep(l *LoopDevice) error {
 	if !l.Autoclear || !h.has(*l) {
 		return nil

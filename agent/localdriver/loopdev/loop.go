@@ -26,8 +26,8 @@ type LoopDevice struct {
 	// Autoclear is set if the device detaches itself at its last close. Either another program
 	// attached it that way, or a program tried to detach it while it was open.
 	Autoclear bool
-	partial   bool // it shows only a part of the image
-	Stale     bool // its file was the volume's image, and was deleted, moved or replaced
+	partial   bool // the device shows only a part of the image
+	Stale     bool // the backing file was the volume's image, and was deleted, moved or replaced
 }
 
 // Path returns the path of the device.
@@ -49,7 +49,7 @@ func CheckLoopControl() error {
 // Number returns the device's minor number.
 func (l LoopDevice) Number() int { return int(unix.Minor(l.Rdev)) }
 
-// ImageRef is the file that a volume's loop devices must show.
+// ImageRef identifies the file that a volume's loop devices must show.
 type ImageRef struct {
 	Path     string
 	Dev, Ino uint64 // 0 if there is no such file
@@ -93,7 +93,7 @@ func LoopsOf(id, path string) ([]LoopDevice, error) {
 	for _, f := range files {
 		backing, err := os.ReadFile(f)
 		if err != nil || !strings.Contains(string(backing), id) {
-			continue // detached meanwhile, or not ours
+			continue // detached in the meantime, or not a device of this image
 		}
 
 		dev, err := InspectLoop(strings.Split(f, "/")[3], img)
@@ -109,7 +109,7 @@ func LoopsOf(id, path string) ([]LoopDevice, error) {
 	return found, nil
 }
 
-// LoopOf returns the device with this name if it belongs to the image, otherwise nil.
+// LoopOf returns the device with the given name if it belongs to the image, otherwise nil.
 func LoopOf(name, path string) (*LoopDevice, error) {
 	img, err := ImageAt(path)
 	if err != nil {
@@ -128,7 +128,7 @@ func InspectLoop(name string, img ImageRef) (*LoopDevice, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot open %s, which uses the volume's image: %w", l.Path(), err)
 	}
-	defer func() { _ = unix.Close(fd) }() // opened for reading only
+	defer func() { _ = unix.Close(fd) }() // the descriptor was only read
 
 	info, err := unix.IoctlLoopGetStatus64(fd)
 	if errors.Is(err, unix.ENXIO) {
@@ -196,7 +196,7 @@ func AttachOpen(image string, readOnly bool, more uint32) (LoopDevice, int, erro
 		l := LoopDevice{Name: fmt.Sprintf("loop%d", n), Rdev: unix.Mkdev(LoopMajor, uint32(n)), ReadOnly: readOnly}
 		fd, err := configureLoop(l, mode, &unix.LoopConfig{Fd: uint32(file), Size: sectorSize, Info: loopInfo(image, flags)})
 		if errors.Is(err, unix.EBUSY) {
-			continue // another process was faster
+			continue // another process has attached a file to the device first
 		}
 		if err != nil {
 			return fail(err)
@@ -225,8 +225,9 @@ func configureLoop(l LoopDevice, mode int, cfg *unix.LoopConfig) (int, error) {
 	return fd, nil
 }
 
-// DetachLoop detaches a device and waits until it is free. For a device in use, the kernel accepts
-// the order and detaches at the last close. DetachLoop returns an error then.
+// DetachLoop detaches a device and waits until it is free. The kernel does not refuse the request
+// for a device in use, but detaches it only at the last close. DetachLoop then returns an error
+// after a while.
 func DetachLoop(ctx context.Context, id, image string, l LoopDevice) error {
 	fd, err := unix.Open(l.Path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -239,8 +240,8 @@ func DetachLoop(ctx context.Context, id, image string, l LoopDevice) error {
 	return AwaitDetached(ctx, detachWait, id, image, l)
 }
 
-// AwaitDetached waits until a device is free after an order to detach, or after its last close with
-// autoclear.
+// AwaitDetached waits until a device is free after a request to detach it, or after the last close
+// of a device with autoclear.
 func AwaitDetached(ctx context.Context, within time.Duration, id, image string, l LoopDevice) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

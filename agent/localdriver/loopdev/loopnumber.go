@@ -41,7 +41,7 @@ func (n *loopNumbers) free() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = unix.Close(ctl) }() // nothing is written to it
+	defer func() { _ = unix.Close(ctl) }() // the control device was only read
 
 	lowest, err := unix.IoctlRetInt(ctl, unix.LOOP_CTL_GET_FREE)
 	if err != nil {
@@ -112,14 +112,16 @@ func boundLoopNode(e mounts.MountEntry) (number int, ok bool) {
 	return number, err == nil && number >= 0
 }
 
-// Loop devices of Linux: their major number, and the file that hands them out (loop(4)).
+// These names describe the loop devices of Linux: their major number, and the file that assigns
+// free devices (loop(4)).
 const (
 	LoopMajor   = 7
 	LoopControl = "/dev/loop-control"
 
 	// attachTries limits the retries when other programs take free loop devices first.
 	attachTries = 64
-	// detachWait is the time that a device may stay open (by udev, say) after the order to detach.
+	// detachWait is the time that another program, such as udev, may keep a device open after the
+	// request to detach it.
 	detachWait = 3 * time.Second
 	// sectorSize is the logical block size of each loop device, for any disk below.
 	sectorSize = 512

@@ -69,7 +69,7 @@ func newMount(device, fsType string, flags MountFlags) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
+	defer func() { _ = unix.Close(ctx) }() // this descriptor is a configuration without data
 
 	if err := unix.FsconfigSetString(ctx, "source", device); err != nil {
 		return -1, err
@@ -91,7 +91,7 @@ func newMount(device, fsType string, flags MountFlags) (int, error) {
 	return unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, int(flags.Set))
 }
 
-// SetOptions passes options to a filesystem context.
+// SetOptions passes mount options to a filesystem context (fsopen(2)).
 func SetOptions(ctx int, fsType string, options []string) error {
 	for _, o := range options {
 		if err := setOption(ctx, o); err != nil {
@@ -108,7 +108,8 @@ func setOption(ctx int, option string) error {
 	return unix.FsconfigSetFlag(ctx, option)
 }
 
-// kernelWords reads the kernel's messages from a filesystem context. They explain a failure.
+// kernelWords reads the kernel's messages from a filesystem context (fsopen(2)). They explain why a
+// call failed.
 func kernelWords(ctx int) string {
 	var words []string
 	buf := make([]byte, 1024)
@@ -119,7 +120,7 @@ func kernelWords(ctx int) string {
 		}
 		line := bytes.TrimSpace(buf[:n])
 		if len(line) > 2 && line[1] == ' ' {
-			line = line[2:] // the level, as a letter
+			line = line[2:] // the kernel begins each message with a letter for its level
 		}
 		words = append(words, string(line))
 	}

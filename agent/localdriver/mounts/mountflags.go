@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountFlags are the capability's mount_flags, separated into those for the mount and those for the
-// filesystem.
+// MountFlags holds the mount_flags of a capability, separated into those for the mount and those
+// for the filesystem.
 type MountFlags struct {
 	Set, clear uint64   // MOUNT_ATTR_*, properties of a mount
 	Fs         []string // all others, for the filesystem: "discard", "commit=30"

@@ -61,7 +61,7 @@ func entryOf(m *proc.Mount) MountEntry {
 	}
 }
 
-// MountedAt finds the mount table entry with this mount id.
+// MountedAt finds the mount table entry with the given mount id.
 func MountedAt(id uint64) (MountEntry, error) {
 	want := strconv.FormatUint(id, 10)
 	entries, err := ReadMounts(proc.OwnMounts, want+" ")
@@ -107,7 +107,7 @@ func OtherNamespaces(needles []string, found func(pid int, e MountEntry)) error 
 
 		err = eachMount(proc+"/mountinfo", needles, func(e MountEntry) { found(pid, e) })
 		if err != nil {
-			continue // the process has ended; another process may show the namespace
+			continue // the process has ended; another process may be in the same namespace
 		}
 
 		seen[ns] = true
@@ -122,7 +122,7 @@ type PathState struct {
 	MountRoot bool // this path is the root of a mount
 	MountID   uint64
 	Dev, Ino  uint64
-	Rdev      uint64 // of a device node
+	Rdev      uint64 // the device number, for a device node
 	mode      uint16
 	Size      uint64
 }

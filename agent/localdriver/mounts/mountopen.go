@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenWritable opens the root of the filesystem at path through a private, writable mount of its
-// own. The kernel refuses changes through a read-only mount.
+// OpenWritable opens the root of the filesystem at path through a private, writable mount. The
+// kernel would refuse changes through a read-only mount.
 func OpenWritable(path string) (int, error) {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {

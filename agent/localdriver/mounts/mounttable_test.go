@@ -22,8 +22,8 @@ func escapedName(name string) string {
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(name)
 }
 
-// FuzzReadMounts checks that a line is always one mount, for any names that users choose, and that
-// the parser returns the names unchanged.
+// FuzzReadMounts checks mount tables with any names that users can choose. The parser must treat
+// each line as exactly one mount, and return the names unchanged.
 func FuzzReadMounts(f *testing.F) {
 	for _, name := range hostileNames {
 		f.Add(name, name, name)

@@ -17,15 +17,15 @@ import (
 // Access is a parsed volume capability.
 type Access struct {
 	Block      bool
-	fsType     string // as requested; if empty, the volume decides
+	fsType     string // the requested filesystem; if empty, the volume decides
 	Flags      mounts.MountFlags
 	ReaderOnly bool
 	ManyPaths  bool // may be published at more than one target
-	Group      int  // the group that must own the volume; -1 for none
+	Group      int  // the group to which the volume must belong; -1 for none
 }
 
 // defaultFlags come before the mount_flags of a capability, which may revoke them with suid and
-// dev. They keep a person who writes to a volume from gaining power over the host through
+// dev. They prevent a user who can write to a volume from gaining root rights on the host through
 // set-user-ID files and devices.
 var defaultFlags = []string{"nosuid", "nodev"}
 

@@ -2,7 +2,7 @@ package request
 
 import "github.com/volagent/volagent/agent/localdriver/csierr"
 
-// The only parameter of snapshots and group snapshots, and its only value.
+// Snapshots and group snapshots have only this parameter, with only this value.
 const (
 	ParamConsistency   = "consistency"
 	ConsistencyPerFile = "per-file"

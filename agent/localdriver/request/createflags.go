@@ -45,11 +45,11 @@ func tryOptions(fsType string, options []string) error {
 	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	switch {
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EPERM):
-		return nil // the call that makes or mounts the volume reports it
+		return nil // a later call that uses the filesystem reports the error
 	case err != nil:
 		return err
 	}
 
-	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
+	defer func() { _ = unix.Close(ctx) }() // this descriptor is a configuration without data
 	return mounts.SetOptions(ctx, fsType, options)
 }

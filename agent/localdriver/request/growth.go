@@ -25,8 +25,8 @@ func GrowTo(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	return SizeToGrow(v, r)
 }
 
-// SizeToGrow is SizeFor for an existing filesystem that grows. It rounds up to a size that the
-// kernel can resize to.
+// SizeToGrow is like SizeFor, for a volume whose existing filesystem must grow. It rounds up to a
+// size to which the kernel can resize the filesystem.
 func SizeToGrow(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	size, err := SizeFor(v, r)
 	if err != nil || !imagefs.TooSmallToGrow(v.FSType, size) {

@@ -27,7 +27,7 @@ const (
 	NoQuota    = "none"
 )
 
-// mutable are the parsed mutable parameters.
+// mutable holds the parsed mutable parameters.
 type mutable struct {
 	Given bool
 	Quota int64 // bytes, 0 for none

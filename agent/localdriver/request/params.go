@@ -23,7 +23,7 @@ const (
 	maxNameBytes     = 128  // CSI's bound on a string
 )
 
-// Params are the parsed create parameters, with known keys and values only.
+// Params holds the parsed create parameters. All keys and values are known ones.
 type Params struct {
 	Typ    string // empty when not given
 	FsType string // empty when not given
@@ -52,7 +52,7 @@ func ParseParams(m map[string]string) (Params, error) {
 	return p, nil
 }
 
-// Cannot reports whether no volume with these parameters can have the capability.
+// Cannot reports whether these parameters exclude the capability for every volume.
 func (p Params) Cannot(c *csi.VolumeCapability) bool {
 	a, err := parseAccess(c)
 	return err != nil || a.Block && p.Typ == store.TypeDirectory
@@ -104,8 +104,8 @@ func Plan(req *csi.CreateVolumeRequest, typ string) (store.Volume, error) {
 	return v, settle(&v, fsType, mounted)
 }
 
-// settle chooses the filesystem. FsType is the requested type or "", and mounted tells whether the
-// volume will be mounted.
+// settle chooses the filesystem of a volume. fsType is the requested filesystem or "". mounted is
+// true if the volume will be mounted.
 func settle(v *store.Volume, fsType string, mounted bool) error {
 	switch {
 	case v.Type == store.TypeDirectory && v.Block:

@@ -17,9 +17,9 @@ func DescribeEntry(t *testing.T, path string) string {
 	words := fmt.Sprintf("mode %o owner %d:%d rdev %d nlink %d mtime %d.%d", st.Mode, st.Uid, st.Gid, st.Rdev, st.Nlink,
 		st.Mtim.Sec, st.Mtim.Nsec)
 	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR: // the number of links depends on the filesystem
+	case unix.S_IFDIR: // the number of links of a directory depends on the filesystem
 		words = strings.Replace(words, fmt.Sprintf("nlink %d", st.Nlink), "", 1)
-	case unix.S_IFREG: // for other kinds, reading changes it
+	case unix.S_IFREG: // reading an entry of another kind can change it
 		words += fmt.Sprintf(" atime %d.%d", st.Atim.Sec, st.Atim.Nsec)
 	}
 	raw, err := readAll(func(b []byte) (int, error) { return unix.Llistxattr(path, b) })

@@ -37,8 +37,8 @@ func ShortDir(t *testing.T) string {
 	return dir
 }
 
-// NeedLoops skips only in a user namespace. For root it fails instead, because there the image
-// tests must run.
+// NeedLoops skips the test in a user namespace, where loop devices are not available. For root it
+// fails instead, because there the image tests must run.
 func NeedLoops(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -104,7 +104,7 @@ func WantContent(t *testing.T, p, want string) {
 	}
 }
 
-// Tmpfs mounts a Tmpfs, and unmounts it when the test ends.
+// Tmpfs mounts a tmpfs at a path, and unmounts it when the test ends.
 func Tmpfs(t *testing.T, p, opts string) {
 	t.Helper()
 	Must(t, unix.Mount("tmpfs", p, "tmpfs", 0, opts))
@@ -115,7 +115,7 @@ func Tmpfs(t *testing.T, p, opts string) {
 	})
 }
 
-// Await polls a condition that another goroutine makes true.
+// Await polls done until it returns true. Another goroutine or process causes that.
 func Await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
@@ -135,7 +135,7 @@ const (
 	ModeTests = "tests"
 )
 
-// runIsolated runs all tests in a new mount namespace and checks that they leave no mount or
+// runIsolated runs all tests in a new mount namespace and checks that the tests leave no mount or
 // device.
 func runIsolated() int {
 	runtime.LockOSThread() // Pdeathsig refers to the parent's thread
@@ -165,7 +165,8 @@ func runIsolated() int {
 	return code
 }
 
-// Namespaces gives root a mount namespace, and any other user a user namespace as well.
+// Namespaces returns the attributes of a process in a new mount namespace. For any user except
+// root, the process also gets a user namespace.
 func Namespaces(uid, gid int) *syscall.SysProcAttr {
 	if uid == 0 {
 		return &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -190,7 +191,8 @@ func exitCode(err error) int {
 	return 1
 }
 
-// LoopsUnder lists the loop devices of the whole machine whose backing file is under dir.
+// LoopsUnder lists the loop devices of the whole machine whose backing file is under the given
+// directory.
 func LoopsUnder(dir string) []string {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
@@ -205,8 +207,8 @@ func LoopsUnder(dir string) []string {
 	return left
 }
 
-// LoopsLeft is LoopsUnder after a wait for the last users. A detached device remains as long as any
-// process on this host keeps it open.
+// LoopsLeft waits until the loop devices under a directory are gone, and returns those that remain.
+// A detached device remains as long as any process on this host keeps it open.
 func LoopsLeft(dir string) []string {
 	left := LoopsUnder(dir)
 	for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -215,7 +217,7 @@ func LoopsLeft(dir string) []string {
 	return left
 }
 
-// SparseFile makes a file that is one large hole.
+// SparseFile makes a file of the given size without any data.
 func SparseFile(t *testing.T, path string, size int64) string {
 	t.Helper()
 	f, err := os.Create(path)
@@ -236,8 +238,8 @@ func Command(t *testing.T, name string, args ...string) {
 // Sorted returns ids in order.
 func Sorted(ids ...string) []string { return slices.Sorted(slices.Values(ids)) }
 
-// RunTests is the TestMain of a package. It runs all tests in a new mount namespace. modes are the
-// other programs that the test binary can be, by the value of EnvMode.
+// RunTests implements the TestMain of a package. It runs all tests in a new mount namespace. modes
+// has the other programs that the test binary can be, by the value of EnvMode.
 func RunTests(m *testing.M, modes map[string]func() int) {
 	mode := os.Getenv(EnvMode)
 	switch run := modes[mode]; {

@@ -15,7 +15,8 @@ func (s *StateDir) NoteFreeze(id string) error {
 	return errors.Join(f.Sync(), f.Close(), SyncDir(s.Path(DirFrozen)))
 }
 
-// UnnoteFreeze does not sync, because an unnecessary thaw does no harm.
+// UnnoteFreeze removes the record of NoteFreeze. It does not sync, because an unnecessary thaw does
+// no harm.
 func (s *StateDir) UnnoteFreeze(id string) error {
 	err := os.Remove(s.Path(DirFrozen, id))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The prefixes of ids, and the files that describe a snapshot or group.
+// These are the prefixes of ids, and the files that describe a snapshot or group.
 const (
 	SnapPrefix  = "snap-"
 	GroupPrefix = "grp-"
@@ -17,8 +17,8 @@ const (
 	groupFile = "group.json"
 )
 
-// The directories and files of a state directory. The package comment of localdriver draws
-// them.
+// These are the directories and files of a state directory. The package comment of localdriver
+// draws them.
 const (
 	DirVolumes   = "volumes"
 	DirSnapshots = "snapshots"
@@ -28,7 +28,7 @@ const (
 	DirTrash     = "trash"
 
 	MetaFile      = "volume.json"
-	FreshSuffix   = ".new"      // of a new file, until a rename replaces the old one
+	FreshSuffix   = ".new"      // suffix of a new file, until a rename makes it replace the old one
 	ExclusiveFile = "exclusive" // the volume was last published for one target alone
 	DataDir       = "data"
 	ImageFile     = "image"
@@ -46,7 +46,7 @@ const (
 // NewID returns a new id for a volume.
 func NewID() string { return NewIDOf(VolumePrefix) }
 
-// NewIDOf returns a new id with this prefix.
+// NewIDOf returns a new id with the given prefix.
 func NewIDOf(prefix string) string {
 	return prefix + strings.ToLower(rand.Text()[:idRandom])
 }

@@ -18,22 +18,23 @@ import (
 // ErrNoSnapshot is returned for an id that no snapshot, or no group, has.
 var ErrNoSnapshot = errors.New("no such snapshot")
 
-// Snapshot is the content of Snapshot.json, and of each member in group.json. A Snapshot is a full
+// Snapshot is the content of snapshot.json, and of each member in group.json. A snapshot is a full
 // copy. It needs neither its source nor other snapshots.
 type Snapshot struct {
-	Version int       `json:"version"`
-	ID      string    `json:"id"`
-	Name    string    `json:"name,omitempty"` // empty for a member of a group
-	Source  string    `json:"source"`         // a volume id; the volume may be deleted
-	Group   string    `json:"group,omitempty"`
-	Type    string    `json:"type"`
-	FSType  string    `json:"fs_type,omitempty"`
-	Block   bool      `json:"block"`
-	Size    int64     `json:"size_bytes"` // the capacity of the source then; 0 for a directory without one
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+	Name    string `json:"name,omitempty"` // empty for a member of a group
+	Source  string `json:"source"`         // a volume id; the volume may be deleted
+	Group   string `json:"group,omitempty"`
+	Type    string `json:"type"`
+	FSType  string `json:"fs_type,omitempty"`
+	Block   bool   `json:"block"`
+	// The capacity of the source at that time; 0 for a directory without one.
+	Size    int64     `json:"size_bytes"`
 	Created time.Time `json:"created"`
 }
 
-// Group is the content of Group.json. One file lists all snapshots of the Group.
+// Group is the content of group.json. One file lists all snapshots of the group.
 type Group struct {
 	Version   int        `json:"version"`
 	ID        string     `json:"id"`
@@ -212,7 +213,7 @@ func (s *snapshots) TrashGroup(g Group) error {
 // read.
 func (s *snapshots) GetSnapshot(id string) (Snapshot, error) { return find(s, s.snaps, id) }
 
-// GetGroup is GetSnapshot for groups.
+// GetGroup returns a group, with the same errors as GetSnapshot.
 func (s *snapshots) GetGroup(id string) (Group, error) { return find(s, s.groups, id) }
 
 func find[T any](s *snapshots, in map[string]T, id string) (T, error) {

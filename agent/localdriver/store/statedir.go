@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reach tells the tap, if there is one, that this point has been reached.
+// Reach calls the tap, if there is one, with a point that the driver has reached.
 func (s *StateDir) Reach(point string) {
 	if s.Tap != nil {
 		s.Tap(point)
@@ -24,7 +24,7 @@ type StateDir struct {
 	Root string // with all symbolic links resolved, as the mount table shows it
 	lock *os.File
 	Log  hclog.Logger
-	Tap  func(point string) // called at points where a crash would matter; only in tests, else nil
+	Tap  func(point string) // called at points where a crash would matter; nil except in tests
 }
 
 // A killed driver may have forked a child that has not yet executed its own program and still holds
@@ -66,7 +66,8 @@ func (s *StateDir) Path(elem ...string) string {
 	return filepath.Join(append([]string{s.Root}, elem...)...)
 }
 
-// entries lists the objects in one of the driver's directories whose names the driver itself makes.
+// entries lists the objects in one of the driver's directories. It skips names that the driver
+// cannot have made.
 func (s *StateDir) entries(dir string, valid func(string) bool) []string {
 	list, err := os.ReadDir(s.Path(dir))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/tree"
 )
 
-// discard removes the leftovers of a failed place. They are in tmp, or already in their final place
-// if only the last sync failed.
+// discard removes the leftovers of an object that place could not complete. They are in tmp. If
+// only the last sync failed, they are already in their final place.
 func (s *StateDir) discard(ctx context.Context, id string) error {
 	for _, from := range []string{DirTmp, DirVolumes, DirSnapshots, DirGroups} {
 		if err := s.Move(id, from, DirTrash); err != nil && !errors.Is(err, unix.ENOENT) {

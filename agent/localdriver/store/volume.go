@@ -17,7 +17,8 @@ func (v Volume) Describe() string {
 	return "it is an image with " + v.FSType
 }
 
-// Context returns the volume_context. It is for people to read: the driver does not need it back.
+// Context returns the volume_context. Only people read it, because the driver does not use the copy
+// that a request contains.
 func (v Volume) Context() map[string]string {
 	m := map[string]string{ParamType: v.Type}
 	if v.FSType != "" {
@@ -29,7 +30,8 @@ func (v Volume) Context() map[string]string {
 	return m
 }
 
-// The key of a volume context, and its value for a directory that cannot outgrow its size.
+// These are the key of a volume context, and its value for a directory that cannot outgrow its
+// size.
 const (
 	ContextSize  = "size"
 	SizeEnforced = "enforced"
@@ -53,7 +55,7 @@ func (v Volume) contentSource() *csi.VolumeContentSource {
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Source}}}
 }
 
-// The create parameters and the values of "type".
+// These are the create parameters, and the values of the parameter "type".
 const (
 	ParamType   = "type"
 	ParamFSType = "fs_type"
@@ -62,7 +64,8 @@ const (
 	TypeImage     = "image"
 )
 
-// Volume is the content of Volume.json: the request's parameters, never the current mounts.
+// Volume is the content of volume.json: the properties that were requested for the volume. The
+// current mounts are not stored.
 type Volume struct {
 	Version  int       `json:"version"`
 	ID       string    `json:"id"`

@@ -32,7 +32,7 @@ func (s *volumes) finishGrowing(v Volume) Volume {
 
 	st, err := mounts.StatPath(s.DataPath(v))
 	if err != nil || !st.IsRegular() || int64(st.Size) <= v.Capacity {
-		return v // a missing or short file is reported when the volume is used
+		return v // a later call that uses the volume reports the problem
 	}
 
 	s.Log.Info("a volume has grown", "volume_id", v.ID, "from_bytes", v.Capacity, "bytes", st.Size)
@@ -83,7 +83,7 @@ func (s *volumes) load() error {
 	for _, id := range s.entries(DirVolumes, ValidID) {
 		v, err := ReadVolume(s.Path(DirVolumes, id, MetaFile), id)
 		if err != nil {
-			// Its data may be the only copy. Keep it, but do not list it, and log the error.
+			// The data may be the only copy. Keep it, do not list the volume, and log the error.
 			s.Log.Error("cannot use a volume; its data is left alone", "volume_id", id, "error", err)
 			s.broken[id] = err
 			continue
@@ -187,7 +187,7 @@ func (s *volumes) Rewrite(v Volume) error {
 	return nil
 }
 
-// Trash removes a volume from the list, durably. purge frees its space.
+// Trash removes a volume from the list, durably. Purge frees the space of its data.
 func (s *volumes) Trash(v Volume) error {
 	if err := s.Move(v.ID, DirVolumes, DirTrash); err != nil {
 		return err

@@ -93,7 +93,7 @@ func (x xattrs) copyTo(to string) error {
 		name := string(raw)
 		value, err := readAll(func(buf []byte) (int, error) { return x.get(name, buf) })
 		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOENT) {
-			continue // removed meanwhile
+			continue // the attribute was removed in the meantime
 		}
 		if err == nil {
 			err = unix.Lsetxattr(to, name, value, 0)

@@ -13,7 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// TestOpenedLink replaces a directory by a link before it is opened.
+// TestOpenedLink replaces a directory by a link just before the copier opens it. The copier must
+// not follow the link.
 func TestOpenedLink(t *testing.T) {
 	data, out := t.TempDir(), t.TempDir()
 	sandbox.Must(t, os.Symlink(out, filepath.Join(data, "dir")))
@@ -38,7 +39,8 @@ func TestReplacedWhileCopied(t *testing.T) {
 	sandbox.Must(t, err)
 	out, err := os.Open(to)
 	sandbox.Must(t, err)
-	want := sandbox.DescribeEntry(t, at) // reading changes the time of access
+	// The description reads the file, which changes its access time.
+	want := sandbox.DescribeEntry(t, at)
 	src, err := openBeneath(int(in.Fd()), "f", unix.O_PATH)
 	sandbox.Must(t, err)
 	sandbox.Write(t, filepath.Join(from, "g"), "not trusted")

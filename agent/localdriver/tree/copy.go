@@ -41,7 +41,7 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *jobs.Progre
 	for at := int64(0); at < size; {
 		data, err := unix.Seek(in, at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			return nil // only a hole remains
+			return nil // the rest of the file is a hole
 		}
 		if err != nil {
 			return err
@@ -80,8 +80,8 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *jobs.Progre
 // ImageCopy is an image during its copy: the open source and the new file.
 type ImageCopy struct{ Src, Dst *os.File }
 
-// OpenImageCopy refuses an image with fewer bytes than recorded, because the copy would hide the
-// loss.
+// OpenImageCopy opens an image for a copy. It refuses an image with fewer bytes than recorded,
+// because the copy would hide the loss.
 func OpenImageCopy(src, dst string, recorded int64) (*ImageCopy, error) {
 	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -124,7 +124,7 @@ func (c *ImageCopy) Allocated() (size, bytes int64, err error) {
 	return st.Size, st.Blocks * 512, nil
 }
 
-// Plain copies the data itself. It refuses if there is too little space.
+// Plain copies the data without cloning it. It returns an error if there is too little space.
 func (c *ImageCopy) Plain(ctx context.Context, p *jobs.Progress) error {
 	size, bytes, err := c.Allocated()
 	if err != nil {

@@ -60,7 +60,7 @@ func wantOwnContent(t *testing.T, dir string) (linked int) {
 	sandbox.Must(t, err)
 	for _, e := range list {
 		if e.IsDir() {
-			continue // linksDir, during the copy
+			continue // linksDir, which exists during the copy
 		}
 		name, end, _ := strings.Cut(e.Name(), ".")
 		n, err := strconv.Atoi(name)
@@ -69,8 +69,8 @@ func wantOwnContent(t *testing.T, dir string) (linked int) {
 		sandbox.Must(t, err)
 		var st unix.Stat_t
 		sandbox.Must(t, unix.Stat(filepath.Join(dir, e.Name()), &st))
-		// A file that was still being made may have no content or mode yet, but never another
-		// file's.
+		// An incomplete file may still have no content or mode. It must never have those of another
+		// file.
 		early := end == "fresh" || st.Nlink == 1
 		if string(raw) != name && (!early || len(raw) > 0) {
 			t.Errorf("%s has the content of %q", e.Name(), raw)
@@ -104,8 +104,8 @@ func copierOf(t *testing.T, src, dst string) (entry func(name string)) {
 	}
 }
 
-// TestInodeReused deletes a copied file, so that its inode number goes to another file before that
-// one is copied.
+// TestInodeReused deletes a copied file, so that another file gets its inode number before the
+// copier reaches that file.
 func TestInodeReused(t *testing.T) {
 	for name, options := range inodeSizes {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +156,8 @@ func TestCopyUnderReuse(t *testing.T) {
 	}
 }
 
-// TestManyHardLinks copies more files with two names than the copier holds open.
+// TestManyHardLinks copies a tree with many files that have two names. There are more of them than
+// the copier holds open.
 func TestManyHardLinks(t *testing.T) {
 	const more = 50
 	for name, options := range inodeSizes {

@@ -20,7 +20,8 @@ func RemoveTree(ctx context.Context, top int, name string, newName func() string
 	r := remover{ctx: ctx, top: top, newName: newName}
 	err := r.remove(top, name, 0)
 
-	// Directories that are too deep were moved beside the tree. Each may contain more of them.
+	// The removal moved directories that are too deep to the open directory top. Each of them may
+	// contain more of them.
 	for err == nil && len(r.hoisted) > 0 {
 		name := r.hoisted[len(r.hoisted)-1]
 		r.hoisted = r.hoisted[:len(r.hoisted)-1]
@@ -92,7 +93,8 @@ func (r *remover) empty(dir int, name string, depth int) error {
 
 	f := os.NewFile(uintptr(fd), name)
 	for {
-		// Removing while reading skips no entry: unread names stay in the listing.
+		// Removing entries while reading the directory skips none of them, because unread names
+		// stay in the listing.
 		names, err := f.Readdirnames(512)
 		for _, n := range names {
 			if err := r.remove(fd, n, depth+1); err != nil {

@@ -40,7 +40,7 @@ func CopyTree(ctx context.Context, src, dst string, p *jobs.Progress) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = from.Close() }() // opened for reading only
+	defer func() { _ = from.Close() }() // the file was only read
 
 	to, err := os.Open(filepath.Dir(dst))
 	if err != nil {
@@ -48,7 +48,7 @@ func CopyTree(ctx context.Context, src, dst string, p *jobs.Progress) error {
 	}
 	defer func() { _ = to.Close() }() // syncfs reports all errors
 
-	// Deleted files below are skipped. But without the root itself, the copy would be empty.
+	// The copier skips deleted files. It must not skip the root, because the copy would be empty.
 	root, err := statEntry(int(from.Fd()), filepath.Base(src))
 	if errors.Is(err, unix.ENOENT) || err == nil && root.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return csierr.Preconditionf("the directory that holds the data is missing: %s", src)
@@ -96,13 +96,13 @@ func canReflink(dir *os.File) bool {
 	if err != nil {
 		return false
 	}
-	defer func() { _ = a.Close() }() // it disappears
+	defer func() { _ = a.Close() }() // an unnamed file disappears when it is closed
 
 	b, err := os.OpenFile(dir.Name(), os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = b.Close() }() // it disappears
+	defer func() { _ = b.Close() }() // an unnamed file disappears when it is closed
 
 	_, err = a.Write(make([]byte, cloneBlock))
 	return err == nil && Reflink(a, b) == nil
@@ -213,7 +213,7 @@ func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
 	if err != nil {
 		return ignoreGone(err)
 	}
-	defer func() { _ = in.Close() }() // opened for reading only
+	defer func() { _ = in.Close() }() // the file was only read
 
 	if err := src.Close(); err != nil { // trees can be deep, and descriptors are few
 		return err
@@ -223,8 +223,8 @@ func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
 	if err != nil {
 		return err
 	}
-	// Set its own attributes last. A default ACL must not affect the files made inside, and making
-	// them changes the directory's times.
+	// Set the attributes of the directory last. A default ACL must not affect the files made
+	// inside, and making them changes the directory's times.
 	if err := unix.Mkdirat(to, toName, 0o700); err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	}
 
 	in := os.NewFile(uintptr(fd), src.Name())
-	defer func() { _ = in.Close() }() // opened for reading only
+	defer func() { _ = in.Close() }() // the file was only read
 
 	st, err := StatOpen(in)
 	if err != nil {

@@ -38,7 +38,7 @@ func mountOf(p string) (mounts.MountEntry, error) {
 	if err != nil {
 		return mounts.MountEntry{}, fmt.Errorf("cannot look at %q: %w", p, err)
 	}
-	defer func() { _ = unix.Close(fd) }() // O_PATH holds nothing that could fail
+	defer func() { _ = unix.Close(fd) }() // a descriptor with O_PATH; closing it cannot lose data
 
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 type Place struct {
 	mounts.PathState
 	Kind  Kind
-	Loop  *loopdev.LoopDevice // for KindNode, or the filesystem's device
+	Loop  *loopdev.LoopDevice // the device of the node or of the filesystem
 	Dead  error               // the filesystem has shut down and does not answer
-	Stray bool                // for KindForeign: a node that once showed the volume, see strayNode
+	Stray bool                // set for a KindForeign node that once showed the volume, see strayNode
 }

@@ -19,7 +19,7 @@ import (
 // Use is one mount of a volume, or of a part of it, in the mount table.
 type Use struct {
 	Point string
-	Loop  *loopdev.LoopDevice // of an image
+	Loop  *loopdev.LoopDevice // the device, for an image
 	Node  bool                // the loop device's node is bound here, not the filesystem on it
 }
 
@@ -116,8 +116,8 @@ func CheckUnused(s *store.Store, v store.Volume) error {
 	return elsewhere
 }
 
-// LookAt examines the topmost mount at a path. It is ours only if it is a mount of this very volume:
-// the same directory by device and inode, or the same loop device.
+// LookAt examines the topmost mount at a path. The mount belongs to the volume only if it shows the
+// same directory (by device and inode) or the same loop device.
 func LookAt(s *store.Store, v store.Volume, loops []loopdev.LoopDevice, p string) (Place, error) {
 	st, err := mounts.StatPath(p)
 	if errors.Is(err, unix.EIO) {
@@ -173,7 +173,7 @@ func strayNode(s *store.Store, rdev uint64) bool {
 	return backing == "" || strings.HasPrefix(backing, s.Path(store.DirVolumes)+"/")
 }
 
-// FindFilesystem returns the loop device whose filesystem has its root at the examined path, or
+// findFilesystem returns the loop device whose filesystem has its root at the examined path, or
 // nil.
 func findFilesystem(s *store.Store, v store.Volume, loops []loopdev.LoopDevice, st mounts.PathState) (*loopdev.LoopDevice, error) {
 	if v.FSType == "btrfs" && len(loops) > 0 {

@@ -89,7 +89,7 @@ func groupDir() (string, error) {
 
 // removeGroup removes an empty cgroup. The kernel refuses to remove a cgroup with processes.
 func removeGroup(dir string) {
-	_ = os.Remove(dir) // the next start of the plugin tries again
+	_ = os.Remove(dir) // after a failure, the next start of the plugin retries the removal
 }
 
 // dropGroup removes the cgroup of an instance that has ended.

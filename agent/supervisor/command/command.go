@@ -63,7 +63,8 @@ func (r *Runner) Traits() runner.Traits {
 	}
 }
 
-// Sweep implements runner.Runner. A command that has ended leaves nothing to remove.
+// Sweep implements runner.Runner. A command that has ended leaves nothing behind, so Sweep only
+// looks for a running process.
 func (r *Runner) Sweep(ctx context.Context) (runner.Instance, error) { return r.Find(ctx) }
 
 // Quiet implements runner.Runner. No other program starts the command.
@@ -135,7 +136,7 @@ func (r *Runner) attach(ctx context.Context, it plugin.Process, served bool) (ru
 		return nil, err
 	}
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
-		// The agent can continue, because the stored nonce is enough to find the process again.
+		// A failed save is harmless, because the stored nonce is enough to find the process again.
 		r.Logger.Warn("cannot store which process serves the plugin", "pid", it.PID, "error", err)
 	}
 
@@ -246,7 +247,7 @@ func (r *Runner) command(ctx context.Context) (*exec.Cmd, error) {
 		Path: path,
 		Args: argv,
 		Env:  env,
-		// The root directory keeps no volume busy.
+		// With this working directory, the plugin does not keep any volume busy.
 		Dir:         "/",
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}, nil

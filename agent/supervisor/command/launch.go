@@ -56,8 +56,8 @@ func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 		return 0, transient.StartError(cmd.Path, err)
 	}
 
-	// The agent monitors the process through its own pidfd, like a process that an earlier agent
-	// started. Its pid and start time stay valid until the agent reaps it.
+	// The agent monitors its child through a pidfd, like a process that an earlier agent started.
+	// The pid and start time stay valid until the agent reaps the child.
 	pid = cmd.Process.Pid
 	if err := cmd.Process.Release(); err != nil {
 		return 0, fmt.Errorf("cannot release process %d: %w", pid, err)

@@ -24,7 +24,7 @@ import (
 // hangs therefore does not affect a running plugin.
 type Runner struct {
 	*maker
-	looked bool                 // the runtime was queried
+	looked bool                 // set after the runtime was queried
 	left   *container.Container // the container that already has the name; nil if there is none
 }
 
@@ -133,7 +133,8 @@ func (r *Runner) attach(ctx context.Context, it plugin.Process) (runner.Instance
 	}
 
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
-		// The agent can continue, because the stored nonce is enough to find the container again.
+		// A failed save is harmless, because the stored nonce is enough to find the container
+		// again.
 		r.Logger.Warn("cannot store which container serves the plugin", "container", it.Container, "error", err)
 	}
 

@@ -63,7 +63,7 @@ func (m *maker) name() string {
 func (m *maker) made() string {
 	text, err := json.Marshal(m.Definition.Container)
 	if err != nil {
-		return "" // no label has this value, so the container is made again
+		return "" // no label has this value, so the agent makes the container again
 	}
 
 	sum := sha256.Sum256(text)
@@ -110,7 +110,7 @@ func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 			return s, fmt.Errorf("cannot expand the mounts: %w", err)
 		}
 
-		// For a path that does not exist, docker would make a directory.
+		// If the path does not exist, docker would silently create a directory there.
 		source, _, _ := strings.Cut(mount, ":")
 		if _, err := os.Stat(source); err != nil {
 			return s, fmt.Errorf("cannot mount %q: %w", mount, err)

@@ -18,7 +18,8 @@ import (
 
 const (
 	// exitPatience limits how long the agent waits for the runtime to report how a container ended,
-	// and for the rest of its output. The agent publishes the end only after that.
+	// and for the last part of its output. The agent reports the end of the container only after
+	// that wait.
 	exitPatience = 5 * time.Second
 	// removePatience limits how long the removal of a container may take. The removal also stops
 	// when the agent ends.

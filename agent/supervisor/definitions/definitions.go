@@ -63,7 +63,8 @@ func New(opts Options) *Definitions {
 	return &Definitions{opts: opts, look: make(chan struct{}, 1)}
 }
 
-// Load reads the records of the parts and all definitions. A second call does nothing.
+// Load reads the records of the parts and all definitions. Only the first successful call has an
+// effect.
 func (d *Definitions) Load() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -111,7 +111,7 @@ func (n *noticer) follow() error {
 			return fmt.Errorf("cannot watch %s: %w: the limit fs.inotify.max_user_watches is reached", n.at, err)
 		case err != nil:
 			return fmt.Errorf("cannot watch %s: %w", n.at, err)
-		case nearest(n.dir) == n.at: // if not equal, a nearer directory was made before the watch began
+		case nearest(n.dir) == n.at: // otherwise a nearer directory was made before the watch began
 			return nil
 		}
 	}
@@ -134,7 +134,7 @@ func (n *noticer) see(ev fsnotify.Event) error {
 	return nil
 }
 
-// missed handles a loss of events.
+// missed handles a loss of events. It must assume that the plugin files have changed.
 func (n *noticer) missed() error {
 	n.burst.add(time.Now())
 	return n.follow()

@@ -80,7 +80,8 @@ func (d *Definitions) Register(ctx context.Context, name string, text []byte) (r
 
 	def.File, def.Registered = "", true
 	if outcome != Unchanged {
-		// Even if the caller goes away during the call, disk and memory must agree.
+		// The registration must be complete in the database and in memory, even if the caller
+		// cancels the call.
 		if err := d.opts.Registry.Register(context.WithoutCancel(ctx), *def); err != nil {
 			return reg, err
 		}
@@ -146,7 +147,8 @@ func (g *Deregistration) Any() bool { return len(g.drop) > 0 }
 // Remove removes the registrations. When it returns nil, they are removed on disk. After an error,
 // nothing has changed.
 func (g *Deregistration) Remove(ctx context.Context) error {
-	// Even if the caller goes away during the call, disk and memory must agree.
+	// The removal must be complete in the database and in memory, even if the caller cancels the
+	// call.
 	if err := g.d.opts.Registry.Deregister(context.WithoutCancel(ctx), g.drop); err != nil {
 		return err
 	}

@@ -70,7 +70,7 @@ func (d *Definitions) watch(ctx context.Context) (err error) {
 
 			err = n.see(ev)
 
-		case lost, open := <-w.Errors: // the usual reason is that the kernel's event queue was full
+		case lost, open := <-w.Errors: // the usual cause is an overflow of the kernel's event queue
 			if !open {
 				return errors.New("the watch has ended")
 			}

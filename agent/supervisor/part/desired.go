@@ -53,8 +53,8 @@ type Actual struct {
 }
 
 // Propose stores the definition that the files now contain. If the files contain none, err is the
-// reason. If both def and err are nil, the file was removed. adopt reports that the definition
-// replaces the one in use at once, because the two are equal or none is in use.
+// reason. If both def and err are nil, the file was removed. The result adopt reports that the
+// definition replaces the one in use at once, because the two are equal or none is in use.
 func (d *Desired) Propose(def *plugin.Definition, file string, err error, inUse *plugin.Definition) (adopt bool) {
 	d.Fault, d.File, d.Change = err, file, nil
 	switch {

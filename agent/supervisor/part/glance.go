@@ -87,7 +87,7 @@ func (g *Glance) Serves(service string) bool { return g.Kind == service || g.Kin
 // Running reports whether the instance with the given incarnation number still runs.
 func (g *Glance) Running(incarnation uint64) bool { return g.Up && g.Incarnation == incarnation }
 
-// Standing describes the state of the part in words.
+// Standing describes the state of the part, the reason, and the time of the next start.
 func (g *Glance) Standing() string {
 	words := g.View.State
 	if g.View.Reason != "" {

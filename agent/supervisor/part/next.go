@@ -18,8 +18,8 @@ const (
 // Use states whether volumes use the part.
 type Use string
 
-// These are the values of Use. To find out the use is costly and blocks new calls to the plugin, so
-// the worker does so only when the result matters.
+// These are the values of Use. The worker finds out the use only when the result matters. It must
+// check all volumes and block new calls to the plugin meanwhile.
 const (
 	Unknown Use = "unknown"
 	Used    Use = "used"

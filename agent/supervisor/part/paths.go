@@ -26,13 +26,13 @@ type Dirs struct {
 
 // Paths holds the directories and files of one part on the host.
 type Paths struct {
-	SocketDir string // 0700
+	SocketDir string // mode 0700
 	Socket    string
-	Dir       string // 0700
-	State     string // 0700
-	Log       string // 0600
-	MountRoot string // 0711, so that the user of an alloc can reach the volumes below
-	Staging   string // 0700, below MountRoot; created when needed
+	Dir       string // mode 0700
+	State     string // mode 0700
+	Log       string // mode 0600
+	MountRoot string // mode 0711, so that the user of an alloc can reach the volumes below
+	Staging   string // mode 0700, below MountRoot; created when needed
 }
 
 // Paths returns the directories and files of a part. All parts of a plugin share the mount root.

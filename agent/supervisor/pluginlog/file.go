@@ -105,7 +105,7 @@ func tail(path string, n int, scrub Scrub) ([]string, error) {
 		return nil, fmt.Errorf("cannot read the plugin's log: %w", err)
 	}
 	if from > 0 {
-		// The first line is probably incomplete, so drop it if there is another line.
+		// The text probably starts in the middle of a line. Drop that line if there is another one.
 		if _, rest, more := bytes.Cut(data, []byte{'\n'}); more {
 			data = rest
 		}

@@ -23,7 +23,7 @@ type Part struct {
 	Definition *plugin.Definition
 	Paths      part.Paths
 	Values     func(variable string) string // looks up a variable of the plugin's file
-	Boot       string                       // id of this boot of the host
+	Boot       string                       // id of the current boot of the host
 	Logger     hclog.Logger
 
 	Record   Record

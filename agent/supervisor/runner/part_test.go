@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// resolver resolves a reference to a secret in a file to the path of that file.
+// resolver is a fake SecretResolver. The value of each secret is the path of its file.
 type resolver struct{}
 
 func (resolver) ResolveSecret(_ context.Context, ref call.SecretRef) (call.Secret, error) {
@@ -56,7 +56,7 @@ func TestEnv(t *testing.T) {
 	}
 }
 
-// waiting is a Progress. Its value is the result of Due.
+// waiting is a fake Progress. Its value is the result of Due.
 type waiting struct {
 	Progress
 	wake chan struct{}

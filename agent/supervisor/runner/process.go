@@ -58,7 +58,7 @@ func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, err
 	go func() {
 		defer close(p.ended)
 
-		// The poller of the Go runtime waits. The wait costs a goroutine, but no thread.
+		// The goroutine waits in the poller of the Go runtime, so it occupies no thread.
 		if err := conn.Read(pidfdReadable); err != nil {
 			return // Release closed the pidfd
 		}

@@ -48,8 +48,8 @@ func Launch() error {
 	if err := gob.NewDecoder(os.Stdin).Decode(&l); err != nil {
 		return fmt.Errorf("cannot read the command to run: only the agent may start this program: %w", err)
 	}
-	// The file holds secrets, and systemd keeps it open while the service runs. So Launch empties
-	// it.
+	// The file holds secrets, and systemd keeps it open while the service runs. Launch therefore
+	// empties it.
 	if err := unix.Ftruncate(unix.Stdin, 0); err != nil {
 		return fmt.Errorf("cannot clear the command after reading it: %w", err)
 	}

@@ -42,7 +42,7 @@ func (h *heard) pipe(w io.Writer) (*os.File, error) {
 
 	h.from, h.readers = append(h.from, r), h.readers+1
 	go func() {
-		_, _ = io.Copy(w, r) // until the end of the output, or until r is closed
+		_, _ = io.Copy(w, r) // copies until the end of the output, or until r is closed
 		r.Close()            //nolint:errcheck // the pipe was only read
 		h.done <- struct{}{}
 	}()

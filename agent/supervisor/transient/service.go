@@ -109,7 +109,8 @@ func (s *Services) start(ctx context.Context, cmd *exec.Cmd, t systemd.Transient
 	case systemd.IsAnswer(err):
 		return "", fmt.Errorf("%w: %w", ErrNoService, err)
 	default:
-		return "", errors.Join(err, mem.Truncate(0)) // a late start then finds no command to run
+		// Without its content, a service that starts later finds no command to run.
+		return "", errors.Join(err, mem.Truncate(0))
 	}
 }
 
@@ -172,7 +173,7 @@ func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
 	defer cancel()
 
 	if _, err := s.bus.Connect(ctx); err != nil {
-		return 0, nil // if systemd does not answer, it has not made a service either
+		return 0, nil // a systemd that does not answer runs no service that the agent could find
 	}
 
 	changed := s.bus.Watch(name)

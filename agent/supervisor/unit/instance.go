@@ -32,7 +32,8 @@ func (u *instance) how(pid int) string {
 	s := transient.AwaitEnd(u.bus, u.unit, pid)
 	u.again = s.Restarting() || s.ExecPID != 0 && s.ExecPID != pid
 	switch {
-	case s.ExecPID != pid && u.again && s.Restarts > 0: // systemd only stores how the latest process ended
+	// The agent was too late: systemd has restarted the unit, and remembers only how the latest process ended.
+	case s.ExecPID != pid && u.again && s.Restarts > 0:
 		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before the agent could read how it ended (to see that: %s)", u.name, ordinal(s.Restarts), suggest.Command("journalctl -u %s", u.name))
 	case s.ExecPID != pid:
 		return "ended with an unknown status"
