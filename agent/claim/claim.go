@@ -29,19 +29,19 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 		defer cancel()
 	}
 
-	giveBack, err := s.borrow(req)
+	giveBack, err := s.borrowDescriptor(req)
 	if err != nil {
 		return volume.Record{}, volume.Claim{}, err
 	}
 	defer giveBack()
 
-	s.guard(ctx, &req)
+	s.markGuard(ctx, &req)
 	made, err := s.admit(ctx, waiting, req)
 	if err != nil {
 		return volume.Record{}, volume.Claim{}, err
 	}
 
-	r, c, err := s.admitted(req)
+	r, c, err := s.findAdmitted(req)
 	if err != nil {
 		return r, c, err
 	}
@@ -57,12 +57,12 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	}
 
 	key := waitKey{req.Volume, req.Alloc, c.Seq}
-	s.join(key, made)
-	r, c, err = s.mounted(waiting, req, c.Seq)
+	s.waits.add(key, made)
+	r, c, err = s.awaitMounted(waiting, req, c.Seq)
 	if err == nil && s.Owners != nil {
 		s.Owners.Watch(c.Keeper()) // the claim may have a different keeper by now
 	}
-	if s.leave(key, err) && !errors.Is(context.Cause(ctx), volume.ErrStopping) {
+	if s.waits.remove(key, err) && !errors.Is(context.Cause(ctx), volume.ErrStopping) {
 		return r, c, s.withdraw(ctx, key, err)
 	}
 
@@ -106,24 +106,24 @@ func (s *Service) check(ctx context.Context, req *request) error {
 	if s.Halt != "" {
 		return volume.Errorf(volume.ErrRefused, "cannot claim: %s", s.Halt)
 	}
-	if s.goesDown() {
+	if isClosed(s.Down) {
 		return errDown
 	}
-	if err := s.checkAt(req); err != nil {
+	if err := checkAt(req, s.Private); err != nil {
 		return err
 	}
 	if err := req.Own.Check(); err != nil {
 		return err
 	}
 
-	return s.resolve(ctx, &req.Request)
+	return resolveOwner(ctx, s.Owners, &req.Request)
 }
 
 // admit stores the claim. Before that, it waits for conflicting claims that are being detached. It
 // reports whether this request made the claim.
 func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err error) {
 	for checked := false; ; {
-		r, err := s.known(wait, req)
+		r, err := s.awaitVolume(wait, req)
 		if err != nil {
 			return false, err
 		}
@@ -138,7 +138,7 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 			made = len(next.Claims) != len(r.Claims)
 			return next, made, err
 		})
-		if errors.Is(err, volume.ErrRefused) && !checked && s.recheck(ctx, r) {
+		if errors.Is(err, volume.ErrRefused) && !checked && checkOwners(ctx, s.Owners, r) {
 			checked = true // the owner of the conflicting claim may have just ended
 			continue
 		}
@@ -147,7 +147,7 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 			s.reapAll(ctx, req.Volume)
 		}
 		if err == nil || !req.Waits || !volume.IsDetaching(err) {
-			s.decided(req, made, err)
+			s.Events.emitDecision(req, made, err)
 			return made && err == nil, err
 		}
 
@@ -161,17 +161,18 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 	}
 }
 
-// mounted waits until the claim is mounted, mounting has finally failed, or ctx ends.
-func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.Record, volume.Claim, error) {
+// awaitMounted waits until the claim is mounted, mounting has finally failed, or ctx ends.
+func (s *Service) awaitMounted(ctx context.Context, req request, seq uint64) (volume.Record, volume.Claim, error) {
 	woken, pending := false, false
 	for {
-		changed, r, c, err := s.next(req)
+		changed := s.Queue.Changed(req.Volume)
+		r, c, err := s.findAdmitted(req)
 		pending = pending || err == nil && c.State == volume.Pending
 		switch {
 		case err != nil:
 			return r, c, err
 		case !c.Wanted || c.Seq != seq:
-			return r, c, detached(req)
+			return r, c, detachedError(req)
 		case c.State == volume.Mounted && (pending || s.Queue.InPlace(ctx, r, req.Alloc)):
 			return r, c, nil // if the claim was mounted during this wait, its mounts are new
 		case c.State == volume.Mounted && !woken:
@@ -182,12 +183,12 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 		}
 
 		at := s.Queue.Attempt(req.Volume, req.Alloc)
-		if hopeless(at, req.Alloc) {
+		if hasFailed(at, req.Alloc) {
 			return r, c, &volume.Awaited{Err: at.Err, At: *at}
 		}
 
 		plugin := s.Plugins.Changed(r.Volume.PluginID)
-		if err := s.unserved(r); err != nil {
+		if err := s.checkPlugin(r); err != nil {
 			return r, c, err
 		}
 
@@ -198,7 +199,7 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 			return r, c, errDown
 		case <-ctx.Done():
 			at = s.Queue.Attempt(req.Volume, req.Alloc) // the step may have advanced since the last read
-			return r, c, s.late(ctx, at, r)
+			return r, c, s.mountTimeout(ctx, at, r)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package claim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -44,14 +45,14 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 		}
 	}
 
-	r, before, err := s.find(id, alloc)
+	r, before, err := s.findClaim(id, alloc)
 	if err != nil {
 		return err
 	}
 
 	if before.Owner.Mortal() && s.Owners != nil {
 		if !force {
-			s.recheck(ctx, r)
+			checkOwners(ctx, s.Owners, r)
 		}
 		if err := volume.MayDetach(id, before, s.Owners.View(before.Keeper()), force); err != nil {
 			return err
@@ -72,12 +73,12 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 
-	return s.freed(ctx, id, before, how)
+	return s.awaitFree(ctx, id, before, how)
 }
 
-// freed waits until a claim is gone. If the same alloc has a newer claim, the earlier claim is
+// awaitFree waits until a claim is gone. If the same alloc has a newer claim, the earlier claim is
 // gone.
-func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how volume.Without) error {
+func (s *Service) awaitFree(ctx context.Context, id string, was volume.Claim, how volume.Without) error {
 	for {
 		changed := s.Queue.Changed(id)
 		r, _ := s.Store.Volume(id)
@@ -90,19 +91,19 @@ func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how vo
 		case final(at) && !at.Action.Wanted():
 			return &volume.Awaited{Err: at.Err, At: *at}
 		case how != volume.WithPlugin && at != nil && at.Action.How == how && at.Err != nil && !at.Running && at.Next.After(time.Now()):
-			return stays(id, was.Alloc, at)
+			return mountStaysError(id, was.Alloc, at)
 		}
 
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return s.unfinished(ctx, r, was.Alloc)
+			return s.detachTimeout(ctx, r, was.Alloc)
 		}
 	}
 }
 
-// unfinished returns the error for a claim that is still detaching when the wait ends.
-func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string) error {
+// detachTimeout returns the error for a claim that is still detaching when the wait ends.
+func (s *Service) detachTimeout(ctx context.Context, r volume.Record, alloc string) error {
 	at := s.Queue.Attempt(r.Volume.ID, alloc)
 	p := s.Plugins.View(r.Volume.PluginID)
 	if lacks := lack(p, r, at); p.Apart != nil && lacks != "" {
@@ -132,9 +133,9 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 	return ended(ctx, words)
 }
 
-// stays returns the error for a mount that the agent could not remove in the permitted way. The
-// hint names the next stronger command.
-func stays(id, alloc string, at *volume.Attempt) error {
+// mountStaysError returns the error for a mount that the agent could not remove in the permitted
+// way. The hint names the next stronger command.
+func mountStaysError(id, alloc string, at *volume.Attempt) error {
 	err := volume.Errorf(volume.ErrRefused, "%s; the claim stays detaching, and the agent retries in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
 	next := at.Action.How.Stronger()
 	switch {
@@ -146,4 +147,20 @@ func stays(id, alloc string, at *volume.Attempt) error {
 	default:
 		return err.WithRemedy(remedy.Of(remedy.ForceDeregister, id))
 	}
+}
+
+// Drop detaches a claim that its owner no longer needs. When Drop returns, the decision is on disk.
+// Drop ignores a newer claim of the same alloc. It returns nil if the claim is already gone.
+func (s *Service) Drop(ctx context.Context, id string, c volume.Claim) error {
+	_, err := s.endClaim(ctx, id, c.Alloc, c.Seq, volume.WithPlugin)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// Freed waits until all mounts of a dropped claim are gone. After the wait, the agent continues to
+// unmount.
+func (s *Service) Freed(ctx context.Context, id string, c volume.Claim) error {
+	return s.awaitFree(ctx, id, c, volume.WithPlugin)
 }

@@ -7,39 +7,39 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// resolve completes the owner that the request names. A claim without an owner stays until a user
-// detaches it.
-func (s *Service) resolve(ctx context.Context, req *volume.Request) (err error) {
+// resolveOwner completes the owner that the request names. A claim without an owner stays until a
+// user detaches it.
+func resolveOwner(ctx context.Context, owners Owners, req *volume.Request) (err error) {
 	if req.Owner.Kind == "" || req.Owner.Kind == volume.OwnerNone {
 		req.Owner = volume.Owner{Kind: volume.OwnerNone}
-	} else if s.Owners == nil {
+	} else if owners == nil {
 		return volume.Errorf(volume.ErrInvalid, "this agent does not support owners of claims")
-	} else if req.Owner, err = s.Owners.Resolve(ctx, req.Owner); err != nil {
+	} else if req.Owner, err = owners.Resolve(ctx, req.Owner); err != nil {
 		return err
 	}
 
-	if s.Owners != nil {
-		req.Owners = s.Owners
+	if owners != nil {
+		req.Owners = owners
 	}
 
 	return nil
 }
 
-// recheck checks the owners of all claims that are not being detached. It reports whether any of
-// these claims has an owner.
-func (s *Service) recheck(ctx context.Context, r volume.Record) bool {
-	var owners []volume.Owner
+// checkOwners checks the owners of all claims that are not being detached. It reports whether any
+// of these claims has an owner.
+func checkOwners(ctx context.Context, owners Owners, r volume.Record) bool {
+	var keepers []volume.Owner
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
-			owners = append(owners, c.Keeper())
+			keepers = append(keepers, c.Keeper())
 		}
 	}
 
-	if s.Owners == nil || len(owners) == 0 {
+	if owners == nil || len(keepers) == 0 {
 		return false
 	}
 
-	s.Owners.Check(ctx, owners)
+	owners.Check(ctx, keepers)
 	return true
 }
 
@@ -48,15 +48,15 @@ func (s *Service) recheck(ctx context.Context, r volume.Record) bool {
 func (s *Service) reapAll(ctx context.Context, id string) {
 	r, _ := s.Store.Volume(id)
 	for _, c := range r.Ordered() {
-		if s.past(c) {
+		if ownerEnded(s.Owners, c) {
 			_ = s.Reap(ctx, id, c)
 		}
 	}
 }
 
-// past reports whether the owner of the claim has ended and the claim must still be detached.
-func (s *Service) past(c volume.Claim) bool {
-	return s.Owners != nil && c.Wanted && c.Owner.Mortal() && s.Owners.Gone(c.Keeper())
+// ownerEnded reports whether the owner of the claim has ended and the claim must still be detached.
+func ownerEnded(owners Owners, c volume.Claim) bool {
+	return owners != nil && c.Wanted && c.Owner.Mortal() && owners.Gone(c.Keeper())
 }
 
 // Reap detaches a claim whose owner has ended. If Detach runs at the same time, only one of the two
@@ -67,12 +67,12 @@ func (s *Service) past(c volume.Claim) bool {
 // the record before it unmounts it. A mount that is recorded but missing was therefore unmounted by
 // another process.
 func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
-	if !s.past(c) {
+	if !ownerEnded(s.Owners, c) {
 		return nil
 	}
 
 	released, err := s.endClaimIf(ctx, id, c.Alloc, volume.WithPlugin, func(now volume.Claim) bool {
-		return now.Seq == c.Seq && s.past(now)
+		return now.Seq == c.Seq && ownerEnded(s.Owners, now)
 	})
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil // the claim is already gone
@@ -83,7 +83,7 @@ func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 		if c.Keeper().ByMount() {
 			ended = " was unmounted"
 		}
-		s.say(id, c.Alloc, "owner-gone", c.Keeper().String()+ended)
+		s.Events.emit(id, c.Alloc, "owner-gone", c.Keeper().String()+ended)
 	}
 
 	return err

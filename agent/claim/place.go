@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// borrow accepts the file descriptor that the caller lends. giveBack ends the loan.
-func (s *Service) borrow(req request) (giveBack func(), err error) {
+// borrowDescriptor accepts the file descriptor that the caller lends. giveBack ends the loan.
+func (s *Service) borrowDescriptor(req request) (giveBack func(), err error) {
 	switch {
 	case req.AtFD == nil:
 		return func() {}, nil
@@ -20,7 +20,7 @@ func (s *Service) borrow(req request) (giveBack func(), err error) {
 	return s.Places.Lend(req.Volume, req.Alloc, req.At, *req.AtFD)
 }
 
-func (s *Service) checkAt(req *request) error {
+func checkAt(req *request, private []string) error {
 	switch {
 	case req.At == "" && req.Owner.Kind == volume.OwnerMount:
 		return volume.Errorf(volume.ErrInvalid, "a claim that a mount owns needs the directory (at) of the mount")
@@ -38,7 +38,7 @@ func (s *Service) checkAt(req *request) error {
 		return volume.Errorf(volume.ErrInvalid, "%q is not an absolute path", req.At)
 	}
 
-	for _, dir := range s.Private {
+	for _, dir := range private {
 		if within(dir, clean) || within(clean, dir) {
 			return volume.Errorf(volume.ErrInvalid, "%s cannot be a mount point: it would hide or lie in the agent's own %s", clean, dir)
 		}
@@ -48,14 +48,14 @@ func (s *Service) checkAt(req *request) error {
 	return nil
 }
 
-// guard marks the own directory of the claim as guarded, so that it refuses writes while no volume
-// is mounted on it. It does so only if the directory and the request permit it. For a claim that
-// already exists and stays, guard keeps the earlier decision.
-func (s *Service) guard(ctx context.Context, req *request) {
+// markGuard marks the own directory of the claim as guarded, so that it refuses writes while no
+// volume is mounted on it. It does so only if the directory and the request permit it. For a claim
+// that already exists and stays, markGuard keeps the earlier decision.
+func (s *Service) markGuard(ctx context.Context, req *request) {
 	if s.Places == nil || req.At == "" || req.AtWritable {
 		return
 	}
-	if _, c, err := s.find(req.Volume, req.Alloc); err != nil || !c.Wanted || c.At != req.At || s.past(c) {
+	if _, c, err := s.findClaim(req.Volume, req.Alloc); err != nil || !c.Wanted || c.At != req.At || ownerEnded(s.Owners, c) {
 		req.Guard = s.Places.Guardable(ctx, req.Volume, req.Alloc, req.At)
 	}
 }

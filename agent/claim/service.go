@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"time"
 
 	"github.com/volagent/volagent/volmgr/plugin"
-	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -100,81 +97,9 @@ type Service struct {
 
 	// Events receives an event for each decision about a request. If Events is nil, the service
 	// discards the events.
-	Events func(...volume.Event)
+	Events EventSink
 
-	mu      sync.Mutex
-	waiting map[waitKey]*waiters
-}
-
-// waitKey identifies one claim. If the same alloc claims the volume again, the new claim has a
-// different seq.
-type waitKey struct {
-	volume, alloc string
-	seq           uint64
-}
-
-// waiters counts the calls that wait for one claim. made is true if one of these calls made the
-// claim. If all calls time out, the service detaches a claim that they made.
-type waiters struct {
-	n    int
-	made bool
-}
-
-// join adds a call to the count of calls that wait for the claim.
-func (s *Service) join(key waitKey, made bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.waiting == nil {
-		s.waiting = map[waitKey]*waiters{}
-	}
-	w, ok := s.waiting[key]
-	if !ok {
-		w = &waiters{}
-		s.waiting[key] = w
-	}
-
-	w.n++
-	w.made = w.made || made
-}
-
-// leave removes one call from the count of waiting calls. It reports whether the caller must detach
-// the claim. The claim must be detached if the wait of this call failed, no other call waits for
-// the claim, and one of the calls made it.
-func (s *Service) leave(key waitKey, err error) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	w := s.waiting[key]
-	if w.n--; w.n == 0 {
-		delete(s.waiting, key)
-	}
-	if err == nil {
-		w.made = false // a caller has received the claim, so the claim stays
-	}
-
-	return err != nil && w.made && w.n == 0
-}
-
-// late returns the error for a wait that ended before the volume was mounted.
-func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record) error {
-	p := s.Plugins.View(r.Volume.PluginID)
-	switch {
-	case at != nil && at.Err != nil:
-		return awaited(ctx, at, fmt.Errorf("%w (%s)", at.Err, tried(at)))
-	case p.Apart != nil && lack(p, r, at) != "":
-		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, lack(p, r, at)).
-			WithRemedy(p.Remedy(r.Volume.PluginID))
-	case p.Apart == nil && !p.Ready:
-		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: plugin %q is %s", r.Volume.ID, r.Volume.PluginID, p.State).
-			WithRemedy(p.Remedy(r.Volume.PluginID))
-	case at != nil && at.Action.Reason != "":
-		return ended(ctx, errors.New(at.Action.Reason))
-	case at != nil:
-		return ended(ctx, fmt.Errorf("volume %q is not mounted yet: %s has not answered", r.Volume.ID, at.Action.Kind))
-	default:
-		return ended(ctx, fmt.Errorf("volume %q is not mounted yet", r.Volume.ID))
-	}
+	waits waits
 }
 
 // request is one call of Claim.
@@ -182,54 +107,6 @@ type request struct {
 	volume.Request
 	Volume string
 	Waits  bool
-}
-
-// hopeless reports whether a step that the claim needs has finally failed.
-func hopeless(at *volume.Attempt, alloc string) bool {
-	return final(at) && at.Action.Wanted() && (at.Action.Alloc == "" || at.Action.Alloc == alloc)
-}
-
-// final reports whether a step has failed and the queue does not retry it. If the step is running
-// or due, its last failure does not count. A new request, for example, makes the step due.
-func final(at *volume.Attempt) bool {
-	return at != nil && at.Err != nil && at.Err.Final() && !at.Running && at.Next.IsZero()
-}
-
-// awaited does the same as ended, and adds the state of the step to the error.
-func awaited(ctx context.Context, at *volume.Attempt, why error) error {
-	err := ended(ctx, why)
-	if !errors.Is(err, volume.ErrTimeout) {
-		return err
-	}
-	return &volume.Awaited{Err: err, At: *at}
-}
-
-// tried describes how often a step was tried, and when the next try is due.
-func tried(at *volume.Attempt) string {
-	words := "1 try"
-	if at.Tries != 1 {
-		words = fmt.Sprintf("%d tries", at.Tries)
-	}
-	if in := time.Until(at.Next).Round(time.Second); in > 0 && !at.Running {
-		words += fmt.Sprintf(", next in %s", in)
-	}
-
-	return words
-}
-
-// ended returns an ErrTimeout if the wait reached its deadline. If the caller cancelled the wait,
-// ended returns the error of the context.
-func ended(ctx context.Context, why error) error {
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		hint := ""
-		var e *volume.Error
-		if errors.As(why, &e) {
-			hint = suggest.Hint(e.Remedy, e.Hint)
-		}
-		return &volume.Error{Kind: volume.ErrTimeout, Message: "timed out: " + why.Error(), Hint: hint}
-	}
-
-	return ctx.Err()
 }
 
 // Places handles the own directories of claims.
@@ -240,19 +117,6 @@ type Places interface {
 	// Otherwise it returns nil. A guarded directory refuses writes while no volume is mounted on
 	// it.
 	Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir
-}
-
-// lack names the part of the plugin for which the claim waits. It returns "" if the claim waits for
-// something else.
-func lack(p plugin.View, r volume.Record, at *volume.Attempt) string {
-	switch {
-	case at == nil:
-		return r.Lack(p)
-	case at.Err == nil && at.Action.Cause == volume.CausePlugin:
-		return at.Action.Reason
-	default:
-		return ""
-	}
 }
 
 // endClaim stores that the claim must be unmounted, and wakes the queue. It reports whether the
@@ -281,7 +145,7 @@ func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.W
 	}
 
 	if released {
-		s.say(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
+		s.Events.emit(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
 	}
 	s.Queue.Advance(id)
 	if released {
@@ -289,4 +153,27 @@ func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.W
 	}
 
 	return released, nil
+}
+
+// EventSink receives events. A nil EventSink discards them.
+type EventSink func(...volume.Event)
+
+// emitDecision emits an event if the agent refused or admitted a claim.
+func (emit EventSink) emitDecision(req request, made bool, err error) {
+	switch {
+	case errors.Is(err, volume.ErrRefused):
+		emit.emit(req.Volume, req.Alloc, volume.EventRefused, err.Error())
+	case err == nil && made:
+		how := "admitted for writing"
+		if req.ReadOnly {
+			how = "admitted for reading"
+		}
+		emit.emit(req.Volume, req.Alloc, "claim-"+string(volume.Pending), how)
+	}
+}
+
+func (emit EventSink) emit(id, alloc, typ, message string) {
+	if emit != nil {
+		emit(volume.Event{Type: typ, Volume: id, Alloc: alloc, Message: message})
+	}
 }

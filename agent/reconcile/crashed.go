@@ -18,11 +18,13 @@ type suspect struct {
 	of     uint64    // incarnation of the plugin that may run the call; 0 if unknown
 }
 
-// suspects returns the volumes on which a call of a crashed agent may still be running. These are
-// the volumes with an unsettled record, and the volumes with an unfinished snapshot. Calls for all
-// other volumes need not wait.
-func suspects(o Options, now time.Time) map[string]*suspect {
-	all := map[string]*suspect{}
+// suspects contains the volumes on which a call of a crashed agent may still be running.
+type suspects map[string]*suspect
+
+// newSuspects returns the volumes with an unsettled record and the volumes with an unfinished
+// snapshot. Calls for all other volumes need not wait.
+func newSuspects(o Options, now time.Time) suspects {
+	all := suspects{}
 	if !o.Crashed {
 		return all
 	}
@@ -41,16 +43,16 @@ func suspects(o Options, now time.Time) map[string]*suspect {
 	return all
 }
 
-// suspected reports whether a call of a crashed agent may still be running on a volume, and until
+// until reports whether a call of a crashed agent may still be running on a volume, and until
 // when. The limit is one call deadline after the start of this agent. A restart of the plugin ends
-// the call earlier. The caller holds mu.
-func (q *Queue) suspected(id string, now time.Time) (until time.Time, ok bool) {
-	s, ok := q.suspects[id]
+// the call earlier. The caller holds Queue.mu.
+func (all suspects) until(id string, plugins Plugins, now time.Time) (until time.Time, ok bool) {
+	s, ok := all[id]
 	if !ok {
 		return until, false
 	}
 
-	p := q.o.Plugins.View(s.plugin)
+	p := plugins.View(s.plugin)
 	if s.of == 0 {
 		s.of = p.Incarnation
 	}
@@ -59,18 +61,18 @@ func (q *Queue) suspected(id string, now time.Time) (until time.Time, ok bool) {
 	restarted := p.Apart == nil && p.Ready && p.Incarnation != s.of
 	until = s.since.Add(max(deadline(p.CallTimeout), deadline(p.ControllerTimeout)))
 	if restarted || now.After(until) {
-		delete(q.suspects, id)
+		delete(all, id)
 		return until, false
 	}
 
 	return until, true
 }
 
-// quiet waits until no call of a crashed agent can still be running on a volume.
-func (q *Queue) quiet(ctx context.Context, id string) error {
+// awaitQuiet waits until no call of a crashed agent can still be running on a volume.
+func (q *Queue) awaitQuiet(ctx context.Context, id string) error {
 	for {
 		q.mu.Lock()
-		until, ok := q.suspected(id, time.Now())
+		until, ok := q.suspects.until(id, q.o.Plugins, time.Now())
 		q.mu.Unlock()
 		if !ok {
 			return nil
@@ -89,14 +91,14 @@ func (q *Queue) quiet(ctx context.Context, id string) error {
 	}
 }
 
-// quietEvery is the interval at which quiet checks for a restart of the plugin.
+// quietEvery is the interval at which awaitQuiet checks for a restart of the plugin.
 const quietEvery = 200 * time.Millisecond
 
 // Change does the same as Exclusive, for a call that changes the storage of a volume. Before it
 // starts, Change waits until no call of a crashed agent can still be running on the volume. It
 // refuses the call while pending calls for the same storage remain after a forced deregister.
 func (q *Queue) Change(ctx context.Context, id string, fn func() error) error {
-	if err := q.quiet(ctx, id); err != nil {
+	if err := q.awaitQuiet(ctx, id); err != nil {
 		return err
 	}
 

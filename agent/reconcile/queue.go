@@ -72,6 +72,7 @@ type Options struct {
 
 // Queue is the reconcile queue. Its methods are safe for concurrent use.
 type Queue struct {
+	changes
 	o      Options
 	timers *timers
 
@@ -79,14 +80,19 @@ type Queue struct {
 	stopped bool
 	down    bool // the host is shutting down
 	entries map[string]*entry
-	waiters map[string]chan struct{} // by volume; closed and removed when the volume changes
 
-	suspects map[string]*suspect // by volume
+	suspects suspects
 	workers  sync.WaitGroup
 	glances  chan struct{} // one element for each running observation of a sweep
 
 	ctx    context.Context // context of all steps; Stop cancels it when its wait ends
 	cancel context.CancelFunc
+}
+
+// changes notifies the callers that wait for a change of a volume.
+type changes struct {
+	waitersMu sync.Mutex
+	waiters   map[string]chan struct{} // by volume; closed and removed when the volume changes
 }
 
 // Wake observes a volume again and retries its postponed steps at once. It is called after a new
@@ -100,13 +106,13 @@ func (q *Queue) Advance(id string) { q.wake(id, claimed) }
 // Changed returns a channel that is closed when the volume changes: a claim is mounted or gone, a
 // step has failed, or no work remains. Intermediate steps do not close the channel. The caller
 // first gets the channel, then reads the record, and then waits.
-func (q *Queue) Changed(id string) <-chan struct{} {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	ch, ok := q.waiters[id]
+func (c *changes) Changed(id string) <-chan struct{} {
+	c.waitersMu.Lock()
+	defer c.waitersMu.Unlock()
+	ch, ok := c.waiters[id]
 	if !ok {
 		ch = make(chan struct{})
-		q.waiters[id] = ch
+		c.waiters[id] = ch
 	}
 
 	return ch
@@ -171,10 +177,10 @@ func (q *Queue) entry(id string) *entry {
 type why int
 
 const (
-	looked  why = iota // check whether a step is due
-	changed            // the cause of earlier failures may be gone
-	asked              // a record has a new intent
-	claimed            // the new intent concerns only claims
+	checkDue  why = iota // check whether a step is due
+	causeGone            // the cause of earlier failures may be gone
+	asked                // a record has a new intent
+	claimed              // the new intent concerns only claims
 )
 
 // wake ensures that a worker observes the volume after this call.
@@ -186,21 +192,21 @@ func (q *Queue) wake(id string, because why) {
 	}
 
 	e := q.entry(id)
-	if because != looked {
-		e.due(because != changed)
+	if because != checkDue {
+		e.due(because != causeGone)
 	}
 
 	e.whole = e.whole || because != claimed
-	q.begin(id, e)
+	q.startTurn(id, e)
 }
 
 // notify wakes all callers that wait for a change of the volume.
-func (q *Queue) notify(id string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if ch, ok := q.waiters[id]; ok {
+func (c *changes) notify(id string) {
+	c.waitersMu.Lock()
+	defer c.waitersMu.Unlock()
+	if ch, ok := c.waiters[id]; ok {
 		close(ch)
-		delete(q.waiters, id)
+		delete(c.waiters, id)
 	}
 }
 
@@ -209,18 +215,18 @@ func (q *Queue) notify(id string) {
 // running call. The id may also be the key of a leftover record, which excludes only calls for its
 // storage. If ctx ends before fn starts, Exclusive returns the error of ctx.
 func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error {
-	return q.alone(ctx, id, func() error {
+	return q.holdEntry(ctx, id, func() error {
 		r, ok := q.o.Store.Volume(id)
 		if ok && !r.Leftover && r.Volume.ExternalID != "" {
-			return q.alone(ctx, storage(r), fn)
+			return q.holdEntry(ctx, storage(r), fn)
 		}
 		return fn()
 	})
 }
 
-// alone runs fn while it holds one entry. To prevent a deadlock, a caller that needs two entries
-// must lock the entry of the volume before the entry of the storage.
-func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
+// holdEntry runs fn while it holds one entry. To prevent a deadlock, a caller that needs two
+// entries must lock the entry of the volume before the entry of the storage.
+func (q *Queue) holdEntry(ctx context.Context, key string, fn func() error) error {
 	q.mu.Lock()
 	e := q.entry(key)
 	e.refs++
@@ -237,8 +243,8 @@ func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
 // storage returns the key of the leftover record for the storage of a volume.
 func storage(r volume.Record) string { return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID) }
 
-// begin makes a worker run another turn. The caller holds mu.
-func (q *Queue) begin(id string, e *entry) {
+// startTurn makes a worker run another turn. The caller holds mu.
+func (q *Queue) startTurn(id string, e *entry) {
 	if q.stopped {
 		return
 	}
@@ -248,6 +254,6 @@ func (q *Queue) begin(id string, e *entry) {
 		e.working = true
 		e.refs++
 		q.workers.Add(1)
-		go q.work(id, e)
+		go (&worker{q, id, e}).run()
 	}
 }

@@ -11,14 +11,14 @@ import (
 
 // New returns a queue. The queue does nothing until the caller wakes a volume.
 func New(o Options) *Queue {
-	q := &Queue{o: o, suspects: suspects(o, time.Now()), entries: map[string]*entry{}, waiters: map[string]chan struct{}{}, glances: make(chan struct{}, glancesAtOnce)}
+	q := &Queue{o: o, suspects: newSuspects(o, time.Now()), entries: map[string]*entry{}, changes: changes{waiters: map[string]chan struct{}{}}, glances: make(chan struct{}, glancesAtOnce)}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
-	q.timers = newTimers(func(id string) { q.wake(id, looked) })
+	q.timers = newTimers(func(id string) { q.wake(id, checkDue) })
 	return q
 }
 
 // Start observes every volume once, because the host may have changed while the agent was down.
-func (q *Queue) Start() { q.sweep(q.o.Store.Volumes(), looked) }
+func (q *Queue) Start() { sweep{q, checkDue}.start(q.o.Store.Volumes()) }
 
 // Stop starts no further step and waits for the running steps. If ctx ends first, Stop cancels
 // these steps and records their outcome as unknown. Stop reports whether the outcome of every step
@@ -51,7 +51,7 @@ func (q *Queue) Stop(ctx context.Context) bool {
 // volume shows the call while it runs and after it has failed. Before it starts, Call waits until
 // no call of a crashed agent can still run.
 func (q *Queue) Call(ctx context.Context, id string, step call.Method, fn func() error) error {
-	if err := q.quiet(ctx, id); err != nil {
+	if err := q.awaitQuiet(ctx, id); err != nil {
 		return err
 	}
 
@@ -109,11 +109,11 @@ func (q *Queue) PluginChanged(pluginID string) {
 	q.mu.Lock()
 	for id, s := range q.suspects {
 		if s.plugin == pluginID {
-			q.suspected(id, time.Now()) // this call records the plugin's first known process
+			q.suspects.until(id, q.o.Plugins, time.Now()) // this call records the plugin's first known process
 		}
 	}
 	q.mu.Unlock()
 
 	all := q.o.Store.Volumes()
-	q.sweep(slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID }), changed)
+	sweep{q, causeGone}.start(slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID }))
 }

@@ -8,31 +8,37 @@ const glancesAtOnce = 32
 
 // sweep observes many volumes and wakes those that need work. For a settled volume it needs neither
 // a worker nor an entry, because a host may have thousands of claims.
-func (q *Queue) sweep(rs []volume.Record, because why) {
+type sweep struct {
+	q       *Queue
+	because why
+}
+
+// start wakes the volumes that need a worker, and observes the others in the background.
+func (s sweep) start(rs []volume.Record) {
 	ids := make([]string, 0, len(rs))
 	for _, r := range rs {
 		switch id := r.Key(); {
 		case r.Leftover: // wake it, so that a leftover record without leftovers is deleted
-			q.wake(id, because)
+			s.q.wake(id, s.because)
 		case !r.Held() && !r.Expanding():
-			q.notify(id)
-		case q.known(id):
-			q.wake(id, because)
+			s.q.notify(id)
+		case s.hasEntry(id):
+			s.q.wake(id, s.because)
 		default:
 			ids = append(ids, id)
 		}
 	}
 
-	q.background(func() {
+	s.q.background(func() {
 		for _, id := range ids {
 			select {
-			case q.glances <- struct{}{}:
-			case <-q.ctx.Done():
+			case s.q.glances <- struct{}{}:
+			case <-s.q.ctx.Done():
 				return
 			}
-			if !q.background(func() {
-				defer func() { <-q.glances }()
-				q.glance(id, because)
+			if !s.q.background(func() {
+				defer func() { <-s.q.glances }()
+				s.observe(id)
 			}) {
 				return
 			}
@@ -40,29 +46,29 @@ func (q *Queue) sweep(rs []volume.Record, because why) {
 	})
 }
 
-// glance observes a volume and wakes it unless it is settled.
-func (q *Queue) glance(id string, because why) {
-	r, ok := q.o.Store.Volume(id)
+// observe observes a volume and wakes it unless it is settled.
+func (s sweep) observe(id string) {
+	r, ok := s.q.o.Store.Volume(id)
 	if !ok {
 		return
 	}
 
-	obs := q.o.Host.Observe(q.ctx, r, volume.Glimpse{})
-	q.mu.Lock()
-	q.complete(&obs, r, newEntry())
-	q.mu.Unlock()
+	obs := s.q.o.Host.Observe(s.q.ctx, r, volume.Glimpse{})
+	s.q.mu.Lock()
+	(&worker{s.q, id, newEntry()}).addState(&obs, r)
+	s.q.mu.Unlock()
 	if volume.Next(r, obs).Kind != volume.Settled {
-		q.wake(id, because)
+		s.q.wake(id, s.because)
 		return
 	}
-	q.notify(id)
+	s.q.notify(id)
 }
 
-// known reports whether a volume has an entry.
-func (q *Queue) known(id string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.entries[id] != nil
+// hasEntry reports whether a volume has an entry.
+func (s sweep) hasEntry(id string) bool {
+	s.q.mu.Lock()
+	defer s.q.mu.Unlock()
+	return s.q.entries[id] != nil
 }
 
 // background runs fn as part of the work for which Stop waits. It returns false if Stop has begun.

@@ -14,126 +14,129 @@ import (
 // a mount of another program, disappears, the kernel sends no signal.
 const recheck = 10 * time.Second
 
-// work runs the steps of a volume until no step is possible now.
-func (q *Queue) work(id string, e *entry) {
-	defer q.workers.Done()
-	defer q.release(id, e)
+// worker runs the steps of one volume.
+type worker struct {
+	q  *Queue
+	id string
+	e  *entry
+}
+
+// run runs the steps of a volume until no step is possible now.
+func (w *worker) run() {
+	defer w.q.workers.Done()
+	defer w.q.release(w.id, w.e)
 	for {
-		q.mu.Lock()
-		if q.stopped || !e.again {
-			e.working = false
-			q.mu.Unlock()
+		w.q.mu.Lock()
+		if w.q.stopped || !w.e.again {
+			w.e.working = false
+			w.q.mu.Unlock()
 			return
 		}
-		e.again = false
-		q.mu.Unlock()
+		w.e.again = false
+		w.q.mu.Unlock()
 
-		if e.lock(q.ctx) != nil {
+		if w.e.lock(w.q.ctx) != nil {
 			continue // the queue is stopping
 		}
-		more, news := q.step(id, e)
-		e.unlock()
+		more, news := w.runTurn()
+		w.e.unlock()
 		if news {
-			q.notify(id)
+			w.q.notify(w.id)
 		}
 		if more {
-			q.mu.Lock()
-			e.again = true
-			q.mu.Unlock()
+			w.q.mu.Lock()
+			w.e.again = true
+			w.q.mu.Unlock()
 		}
 	}
 }
 
-// step runs one turn of the worker. It reports whether another step may be possible at once, and
-// whether to notify the callers that wait for the volume.
-func (q *Queue) step(id string, e *entry) (more, news bool) {
-	q.mu.Lock()
-	e.stale = false // the record already contains every earlier request
-	q.mu.Unlock()
-	r, ok := q.o.Store.Volume(id)
+// runTurn chooses the next step and runs it. It reports whether another step may be possible at
+// once, and whether to notify the callers that wait for the volume.
+func (w *worker) runTurn() (more, news bool) {
+	w.q.mu.Lock()
+	w.e.stale = false // the record already contains every earlier request
+	w.q.mu.Unlock()
+	whole, ok := w.q.o.Store.Volume(w.id)
 	if !ok {
 		return false, true
 	}
-	return q.turn(id, e, r)
-}
 
-// turn chooses the next step for the given record and runs it.
-func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool) {
-	r, obs := q.look(e, whole)
-	q.mu.Lock()
-	e.prune(whole)
-	q.complete(&obs, r, e)
-	q.mu.Unlock()
+	r, obs := w.observe(whole)
+	w.q.mu.Lock()
+	w.e.prune(whole)
+	w.addState(&obs, r)
+	w.q.mu.Unlock()
 
 	a := volume.Next(r, obs)
 	switch a.Kind {
 	case volume.Settled, volume.Wait:
-		q.rest(id, e, r, a, obs)
-		if a.Kind == volume.Settled && r.Leftover && q.o.Undone != nil {
-			if waiting := q.o.Undone(r); waiting != "" {
-				q.Wake(waiting)
+		w.recordRest(r, a, obs)
+		if a.Kind == volume.Settled && r.Leftover && w.q.o.Undone != nil {
+			if waiting := w.q.o.Undone(r); waiting != "" {
+				w.q.Wake(waiting)
 			}
-			if _, still := q.o.Store.Volume(id); still { // the removal could not be saved
-				q.timers.set(id, time.Now().Add(recheck))
+			if _, still := w.q.o.Store.Volume(w.id); still { // the removal could not be saved
+				w.q.timers.set(w.id, time.Now().Add(recheck))
 			}
 		}
 
 		return false, true
 	}
 
-	ctx, cancel := context.WithCancel(q.ctx)
+	ctx, cancel := context.WithCancel(w.q.ctx)
 	defer cancel()
-	q.mu.Lock()
+	w.q.mu.Lock()
 	long := a.RPC() || a.Kind == volume.Own
-	if long && e.stale {
-		q.mu.Unlock()
+	if long && w.e.stale {
+		w.q.mu.Unlock()
 		return true, false
 	}
-	e.begin(a)
+	w.e.begin(a)
 	if long {
-		e.abandon = cancel
+		w.e.abandon = cancel
 	}
-	q.mu.Unlock()
+	w.q.mu.Unlock()
 
-	ctx = volume.WithProgress(ctx, func(words string) { q.progress(id, e, words) })
-	done := q.forStorage(ctx, id, r, a, func() {
-		out := q.do(ctx, id, e, r, a, obs)
-		e.glimpsed(a, out, time.Now())
-		q.finish(id, e, r, a, obs, out)
+	ctx = volume.WithProgress(ctx, w.recordProgress)
+	done := w.forStorage(ctx, r, a, func() {
+		out := w.perform(ctx, r, a, obs)
+		w.e.glimpsed(a, out, time.Now())
+		w.saveResult(r, a, obs, out)
 		news = out.Err != nil || settles(a)
 	})
 	if !done {
-		q.mu.Lock()
-		e.running, e.abandon = nil, nil
-		q.mu.Unlock()
+		w.q.mu.Lock()
+		w.e.running, w.e.abandon = nil, nil
+		w.q.mu.Unlock()
 	}
 
 	return true, news
 }
 
-// look observes the paths of a record that a turn needs. If the host may have changed, look
+// observe observes the paths of a record that a turn needs. If the host may have changed, it
 // observes all paths of the record. For a new intent, it observes only the claims that are not
 // settled.
-func (q *Queue) look(e *entry, whole volume.Record) (volume.Record, volume.Observed) {
+func (w *worker) observe(whole volume.Record) (volume.Record, volume.Observed) {
 	if !whole.Held() { // the volume has nothing on this host
 		return whole, volume.Observed{}
 	}
 
-	q.mu.Lock()
-	all := e.whole || q.down
-	e.whole = false
-	q.mu.Unlock()
-	seen := e.fresh(time.Now())
-	if r, focused := whole.Focus(e.misplaced); focused && !all {
-		obs := q.o.Host.Observe(q.ctx, r.ToSee(), seen)
-		if r.StandsFor(obs, e.misplaced) {
+	w.q.mu.Lock()
+	all := w.e.whole || w.q.down
+	w.e.whole = false
+	w.q.mu.Unlock()
+	seen := w.e.fresh(time.Now())
+	if r, focused := whole.Focus(w.e.misplaced); focused && !all {
+		obs := w.q.o.Host.Observe(w.q.ctx, r.ToSee(), seen)
+		if r.StandsFor(obs, w.e.misplaced) {
 			return r, obs
 		}
 		seen = volume.Glimpse{}
 	}
 
-	obs := q.o.Host.Observe(q.ctx, whole.ToSee(), seen)
-	e.misplaced = whole.OutOfPlace(obs)
+	obs := w.q.o.Host.Observe(w.q.ctx, whole.ToSee(), seen)
+	w.e.misplaced = whole.OutOfPlace(obs)
 	return whole, obs
 }
 
@@ -142,14 +145,14 @@ func (q *Queue) look(e *entry, whole volume.Record) (volume.Record, volume.Obser
 // to itself during its turn. A claim that was never mounted needs no call (Free), so dropping it
 // does not wait. forStorage reports whether it ran the step. It does not run the step if ctx ends
 // first, or if the id belongs to another volume after the wait.
-func (q *Queue) forStorage(ctx context.Context, id string, r volume.Record, a volume.Action, step func()) (done bool) {
+func (w *worker) forStorage(ctx context.Context, r volume.Record, a volume.Action, step func()) (done bool) {
 	if r.Leftover || r.Volume.ExternalID == "" || a.Kind == volume.Free {
 		step()
 		return true
 	}
 
-	err := q.alone(ctx, storage(r), func() error {
-		if now, ok := q.o.Store.Volume(id); ok && now.Same(r) {
+	err := w.q.holdEntry(ctx, storage(r), func() error {
+		if now, ok := w.q.o.Store.Volume(w.id); ok && now.Same(r) {
 			step()
 			done = true
 		}
@@ -172,18 +175,18 @@ func settles(a volume.Action) bool {
 	}
 }
 
-// do performs a step. If an earlier result is not on disk yet and the new step builds on it, do
-// first saves the record.
-func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) volume.Outcome {
-	if e.unsaved && building(r, a) {
+// perform performs a step. If an earlier result is not on disk yet and the new step builds on it,
+// perform first saves the record.
+func (w *worker) perform(ctx context.Context, r volume.Record, a volume.Action, obs volume.Observed) volume.Outcome {
+	if w.e.unsaved && building(r, a) {
 		same := func(r volume.Record) volume.Record { return r }
-		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), id, same); err != nil {
+		if err := w.q.o.Store.Intend(context.WithoutCancel(w.q.ctx), w.id, same); err != nil {
 			return volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
 		}
-		e.unsaved = false
+		w.e.unsaved = false
 	}
 
-	return q.o.Host.Do(ctx, r, a, obs.Plugin)
+	return w.q.o.Host.Do(ctx, r, a, obs.Plugin)
 }
 
 // building reports whether a step builds on the recorded results of earlier steps. Such a step
@@ -208,37 +211,37 @@ func building(r volume.Record, a volume.Action) bool {
 	}
 }
 
-// complete adds the state of the queue to an observation of the host. The caller holds mu.
-func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
+// addState adds the state of the queue to an observation of the host. The caller holds Queue.mu.
+func (w *worker) addState(obs *volume.Observed, r volume.Record) {
 	now := time.Now()
-	obs.Halt, obs.Down = q.o.Halt, q.down
-	obs.Plugin = q.o.Plugins.View(r.Volume.PluginID)
-	obs.Parked = e.parked(now)
-	if q.o.Blocked != nil && !r.Leftover {
-		obs.Leftover = q.o.Blocked(r.Volume)
+	obs.Halt, obs.Down = w.q.o.Halt, w.q.down
+	obs.Plugin = w.q.o.Plugins.View(r.Volume.PluginID)
+	obs.Parked = w.e.parked(now)
+	if w.q.o.Blocked != nil && !r.Leftover {
+		obs.Leftover = w.q.o.Blocked(r.Volume)
 	}
 
 	if obs.Leftover != "" {
-		q.pending(obs, r)
+		w.addPendingCalls(obs, r)
 	}
 
 	if d := obs.Plugin.Info.Driver; r.Leftover && d != "" && d != r.Volume.Driver {
 		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("its driver is now %s, but the volume belongs to %s", d, r.Volume.Driver))
 	}
 
-	e.watched(obs, r, now)
-	if _, ok := q.suspected(r.Key(), now); ok {
+	w.e.watched(obs, r, now)
+	if _, ok := w.q.suspects.until(r.Key(), w.q.o.Plugins, now); ok {
 		obs.AtWork = atWork
 	}
 }
 
-// pending adds to an observation the pending calls for the same storage that remain after a forced
-// deregister. The caller holds mu.
-func (q *Queue) pending(obs *volume.Observed, r volume.Record) {
-	if debt, ok := q.o.Store.Volume(storage(r)); ok {
+// addPendingCalls adds to an observation the pending calls for the same storage that remain after a
+// forced deregister. The caller holds Queue.mu.
+func (w *worker) addPendingCalls(obs *volume.Observed, r volume.Record) {
+	if debt, ok := w.q.o.Store.Volume(storage(r)); ok {
 		obs.Pending = &debt
 	}
-	if d, ok := q.entries[storage(r)]; ok {
+	if d, ok := w.q.entries[storage(r)]; ok {
 		obs.PendingTry = d.attempt(func(volume.Action) bool { return true })
 	}
 	if at := obs.PendingTry; at != nil && at.Err != nil {
@@ -268,19 +271,19 @@ func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 	obs.AttachmentOver = now.After(e.attachUntil)
 }
 
-// rest records that no step is possible now, and sets the time of the next observation. The change
-// for which the volume waits may come without a signal.
-func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// recordRest records that no step is possible now, and sets the time of the next observation. The
+// change for which the volume waits may come without a signal.
+func (w *worker) recordRest(r volume.Record, a volume.Action, obs volume.Observed) {
+	w.q.mu.Lock()
+	defer w.q.mu.Unlock()
 	if a.Kind == volume.Settled {
-		e.settle()
+		w.e.settle()
 		return
 	}
 
 	now := time.Now()
-	at := e.nextDue(now)
-	e.waiting(a, at)
+	at := w.e.nextDue(now)
+	w.e.waiting(a, at)
 	if a.Cause == volume.CauseHalted {
 		return
 	}
@@ -288,12 +291,12 @@ func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs 
 		at = sooner(at, now.Add(watchInterval(obs.Plugin)))
 	}
 
-	q.timers.set(id, sooner(at, now.Add(recheck)))
+	w.q.timers.set(w.id, sooner(at, now.Add(recheck)))
 }
 
-// finish records the result of a step.
-func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed, out volume.Outcome) {
-	key := q.home(id, r)
+// saveResult records the result of a step.
+func (w *worker) saveResult(r volume.Record, a volume.Action, obs volume.Observed, out volume.Outcome) {
+	key := w.currentKey(r)
 	var evs []volume.Event
 	kept, saving := false, volume.SaveWithNext
 	apply := func(now volume.Record) (volume.Record, volume.Saving) {
@@ -309,54 +312,54 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	if a.Kind == volume.Plan || a.Kind == volume.Doubt {
 		// Plan and Doubt are intents. An intent must be on disk before a step relies on it.
 		intent := func(now volume.Record) volume.Record { next, _ := apply(now); return next }
-		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), key, intent); err != nil {
+		if err := w.q.o.Store.Intend(context.WithoutCancel(w.q.ctx), key, intent); err != nil {
 			out = volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
 		}
 	} else {
-		err := q.o.Store.Save(context.WithoutCancel(q.ctx), key, apply)
+		err := w.q.o.Store.Save(context.WithoutCancel(w.q.ctx), key, apply)
 
 		// During the save, a forced deregister may have turned the record into a leftover record.
-		if moved := q.home(id, r); !kept && moved != key {
-			err = q.o.Store.Save(context.WithoutCancel(q.ctx), moved, apply)
+		if moved := w.currentKey(r); !kept && moved != key {
+			err = w.q.o.Store.Save(context.WithoutCancel(w.q.ctx), moved, apply)
 		}
 		if err != nil {
-			e.unsaved = e.unsaved || saving == volume.SaveFirst
-			q.o.Log.Error("cannot save the result of a step; the agent keeps it in memory and saves it with the next change", "volume", id, "step", a.Kind, "error", err)
+			w.e.unsaved = w.e.unsaved || saving == volume.SaveFirst
+			w.q.o.Log.Error("cannot save the result of a step; the agent keeps it in memory and saves it with the next change", "volume", w.id, "step", a.Kind, "error", err)
 		}
 	}
 
-	now, moved := time.Now(), q.home(id, r)
-	q.mu.Lock()
-	if q.yielded(a, out) {
-		e.running, e.abandon = nil, nil
+	now, moved := time.Now(), w.currentKey(r)
+	w.q.mu.Lock()
+	if w.hasYielded(a, out) {
+		w.e.running, w.e.abandon = nil, nil
 	} else {
-		e.end(a, out, now)
+		w.e.end(a, out, now)
 	}
 
-	e.expect(a, out, now, obs.Plugin)
-	if _, owed := q.o.Store.Volume(moved); owed && moved != id {
-		q.entry(moved).expect(a, out, now, obs.Plugin) // the leftover record waits for the late effect
+	w.e.expect(a, out, now, obs.Plugin)
+	if _, owed := w.q.o.Store.Volume(moved); owed && moved != w.id {
+		w.q.entry(moved).expect(a, out, now, obs.Plugin) // the leftover record waits for the late effect
 	}
-	q.mu.Unlock()
+	w.q.mu.Unlock()
 
-	q.log(id, a, out)
-	q.o.Events(q.cutShort(evs, a, out))
+	w.logStep(a, out)
+	w.q.o.Events(w.markInterrupted(evs, a, out))
 }
 
-// yielded reports whether the queue cancelled a step in favour of another step.
-func (q *Queue) yielded(a volume.Action, out volume.Outcome) bool {
-	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == "Canceled" && q.ctx.Err() == nil
+// hasYielded reports whether the queue cancelled a step in favour of another step.
+func (w *worker) hasYielded(a volume.Action, out volume.Outcome) bool {
+	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == "Canceled" && w.q.ctx.Err() == nil
 }
 
-// cutShort changes the events of a step that was cancelled because the agent stops. Such a step has
-// not failed, because the next agent process continues it.
-func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
+// markInterrupted changes the events of a step that was cancelled because the agent stops. Such a
+// step has not failed, because the next agent process continues it.
+func (w *worker) markInterrupted(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
 	switch {
 	case out.Err == nil || out.Err.Code != "Canceled":
 		return evs
-	case q.yielded(a, out):
+	case w.hasYielded(a, out):
 		return nil // the detach that caused the cancellation has its own event
-	case q.ctx.Err() == nil:
+	case w.q.ctx.Err() == nil:
 		return evs
 	}
 
@@ -370,11 +373,11 @@ func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome
 	return evs
 }
 
-// home returns the key under which the record is stored now. A forced deregister during a call may
-// turn the record into a leftover record. The result of the call belongs to that record.
-func (q *Queue) home(id string, r volume.Record) string {
-	if now, ok := q.o.Store.Volume(id); ok && now.Same(r) {
-		return id
+// currentKey returns the key under which the record is stored now. A forced deregister during a
+// call may turn the record into a leftover record. The result of the call belongs to that record.
+func (w *worker) currentKey(r volume.Record) string {
+	if now, ok := w.q.o.Store.Volume(w.id); ok && now.Same(r) {
+		return w.id
 	}
 	r.Leftover = true
 	return r.Key()
@@ -407,24 +410,24 @@ func attaches(a volume.Action) bool {
 	return a.Kind == call.ControllerPublish || a.Kind == call.ControllerUnpublish
 }
 
-// progress records the progress of the current step.
-func (q *Queue) progress(id string, e *entry, words string) {
-	q.mu.Lock()
-	if e.running != nil {
-		e.running.Progress = words
+// recordProgress records the progress of the current step.
+func (w *worker) recordProgress(words string) {
+	w.q.mu.Lock()
+	if w.e.running != nil {
+		w.e.running.Progress = words
 	}
-	q.mu.Unlock()
-	q.notify(id)
+	w.q.mu.Unlock()
+	w.q.notify(w.id)
 }
 
-// log writes debug messages about single steps. Operators read events instead, because the event
-// log limits repeated events.
-func (q *Queue) log(id string, a volume.Action, out volume.Outcome) {
-	if !q.o.Log.IsDebug() {
+// logStep writes debug messages about single steps. Operators read events instead, because the
+// event log limits repeated events.
+func (w *worker) logStep(a volume.Action, out volume.Outcome) {
+	if !w.q.o.Log.IsDebug() {
 		return
 	}
 
-	l := q.o.Log.With("volume", id, "step", a.Kind, "alloc", a.Alloc)
+	l := w.q.o.Log.With("volume", w.id, "step", a.Kind, "alloc", a.Alloc)
 	if out.Err != nil {
 		l.Debug("step failed", "code", out.Err.Code, "message", out.Err.Message, "retry", out.Err.Retry)
 		return
@@ -441,7 +444,7 @@ func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *vo
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !exists {
-		q.complete(&obs, r, newEntry())
+		(&worker{q, r.Key(), newEntry()}).addState(&obs, r)
 		return obs, nil
 	}
 
@@ -450,11 +453,11 @@ func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *vo
 		e = newEntry()
 	}
 
-	q.complete(&obs, r, e)
+	(&worker{q, r.Key(), e}).addState(&obs, r)
 	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
 		e := q.entry(r.Key())
 		e.whole = true
-		q.begin(r.Key(), e)
+		q.startTurn(r.Key(), e)
 	}
 
 	return obs, e.foremost(r)
