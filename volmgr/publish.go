@@ -45,7 +45,7 @@ func (s step) publish() volume.Outcome {
 	if s.r.Node.Staged != volume.Absent {
 		req.StagingPath = s.r.Node.StagingPath
 	}
-	if err := p.NodePublish(s.ctx, req); err != nil {
+	if err := call.Run(s.ctx, p, req); err != nil {
 		return s.outcome(err)
 	}
 
@@ -156,7 +156,7 @@ func (s step) unpublish() volume.Outcome {
 		return s.unsent(err)
 	}
 
-	out := s.outcome(p.NodeUnpublish(s.ctx, call.NodeUnpublishRequest{ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path}))
+	out := s.outcome(call.Run(s.ctx, p, call.NodeUnpublishRequest{ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path}))
 	if out.Err != nil && (!out.Err.Answered || out.Err.Code == "Unavailable") {
 		return out
 	}
