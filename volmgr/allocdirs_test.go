@@ -17,8 +17,15 @@ import (
 
 // plugin answers OK to all calls. It calls the function of the test for a publish.
 type fakePlugin struct {
-	volmgr.Plugin
 	publish func(target string)
+}
+
+// Call implements call.Caller.
+func (p fakePlugin) Call(ctx context.Context, m call.Method, request any) (any, error) {
+	h := call.Handlers{}
+	call.HandleRun(h, p.NodePublish)
+	call.HandleRun(h, p.NodeUnpublish)
+	return h.Call(ctx, m, request)
 }
 
 func (p fakePlugin) NodePublish(_ context.Context, r call.NodePublishRequest) error {
@@ -44,7 +51,7 @@ func TestAllocDirStays(t *testing.T) {
 	var p fakePlugin
 	m := volmgr.New(volmgr.Options{
 		Root: root, Host: host,
-		Plugin:  func(volume.Volume, call.Method) (volmgr.Plugin, error) { return p, nil },
+		Plugin:  func(volume.Volume, call.Method) (call.Caller, error) { return p, nil },
 		Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
 	})
 	do := func(k call.Method, id string) {

@@ -23,7 +23,7 @@ type controllerStep struct{ step }
 // checked returns the outcome of a successful ControllerPublishVolume or ControllerUnpublishVolume,
 // after a check of the plugin's list of published nodes. It makes the check only if a late effect
 // of an earlier call is possible, and the plugin has the capability LIST_VOLUMES_PUBLISHED_NODES.
-func (s controllerStep) checked(p Plugin, out volume.Outcome, attached bool) volume.Outcome {
+func (s controllerStep) checked(p call.Caller, out volume.Outcome, attached bool) volume.Outcome {
 	late := slices.ContainsFunc(s.r.Node.Watches, func(w volume.Watch) bool { return w.Attachment })
 	if caps := s.view.Info.Caps; !late || !caps.PublishedNodes || !caps.Get && !caps.List {
 		return out
@@ -51,16 +51,16 @@ func (s controllerStep) checked(p Plugin, out volume.Outcome, attached bool) vol
 
 // publishedNodes returns the nodes on which the plugin has published the volume. It returns none if
 // the plugin does not list the volume.
-func (s controllerStep) publishedNodes(p Plugin) ([]string, error) {
+func (s controllerStep) publishedNodes(p call.Caller) ([]string, error) {
 	id := s.r.Volume.ExternalID
 	if s.view.Info.Caps.Get {
-		v, err := p.ControllerGetVolume(s.ctx, id)
+		v, err := call.Do(s.ctx, p, call.GetVolumeRequest{ExternalID: id})
 		return v.PublishedNodes, err
 	}
 
 	token := ""
 	for range maxPages {
-		page, err := p.ListVolumes(s.ctx, call.ListVolumesRequest{Token: token})
+		page, err := call.Do(s.ctx, p, call.ListVolumesRequest{Token: token})
 		if err != nil {
 			return nil, err
 		}

@@ -16,9 +16,18 @@ import (
 // lister answers OK to ControllerPublish and ControllerUnpublish. It lists the published nodes that
 // the test prepared.
 type lister struct {
-	volmgr.Plugin
 	nodes [][]string // the answers to successive calls; the last answer is repeated
 	asked int
+}
+
+// Call implements call.Caller.
+func (l *lister) Call(ctx context.Context, m call.Method, request any) (any, error) {
+	h := call.Handlers{}
+	call.HandleDo(h, l.ControllerPublish)
+	call.HandleRun(h, l.ControllerUnpublish)
+	call.HandleDo(h, l.ControllerGetVolume)
+	call.HandleDo(h, l.ListVolumes)
+	return h.Call(ctx, m, request)
 }
 
 func (l *lister) ControllerPublish(context.Context, call.ControllerPublishRequest) (map[string]string, error) {
@@ -29,7 +38,7 @@ func (l *lister) ControllerUnpublish(context.Context, call.ControllerUnpublishRe
 	return nil
 }
 
-func (l *lister) ControllerGetVolume(context.Context, string) (call.StorageVolume, error) {
+func (l *lister) ControllerGetVolume(context.Context, call.GetVolumeRequest) (call.StorageVolume, error) {
 	now := l.nodes[min(l.asked, len(l.nodes)-1)]
 	l.asked++
 	return call.StorageVolume{ExternalID: "x", PublishedNodes: now}, nil
@@ -40,7 +49,7 @@ func (l *lister) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (ca
 	if r.Token == "" {
 		return call.VolumePage{Entries: []call.StorageVolume{{ExternalID: "other", PublishedNodes: []string{"n"}}}, Next: "2"}, nil
 	}
-	v, err := l.ControllerGetVolume(ctx, "x")
+	v, err := l.ControllerGetVolume(ctx, call.GetVolumeRequest{ExternalID: "x"})
 	return call.VolumePage{Entries: []call.StorageVolume{v}}, err
 }
 
@@ -77,7 +86,7 @@ func TestAttachmentChecked(t *testing.T) {
 			l := &lister{nodes: tt.nodes}
 			m := volmgr.New(volmgr.Options{
 				Root: t.TempDir(), Host: h,
-				Plugin:  func(volume.Volume, call.Method) (volmgr.Plugin, error) { return l, nil },
+				Plugin:  func(volume.Volume, call.Method) (call.Caller, error) { return l, nil },
 				Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil },
 			})
 			r := volume.Record{

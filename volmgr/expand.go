@@ -24,7 +24,7 @@ func (s expandStep) controllerExpand() volume.Outcome {
 	}
 
 	c, opts := s.capability()
-	got, err := p.ControllerExpand(s.ctx, call.ExpandRequest{
+	got, err := call.Do(s.ctx, p, call.ExpandRequest{
 		ExternalID: s.r.Volume.ExternalID, CapacityMin: s.a.Size, CapacityMax: s.most(), Capability: c,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, Secrets: secrets,
 	})
@@ -63,7 +63,7 @@ func (s expandStep) nodeExpand() volume.Outcome {
 		req.StagingPath = s.r.Node.StagingPath
 	}
 
-	got, err := p.NodeExpand(s.ctx, req)
+	got, err := call.Do(s.ctx, p, req)
 	if err != nil {
 		return s.outcome(err)
 	}

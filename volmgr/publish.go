@@ -47,7 +47,7 @@ func (s publishStep) publish() volume.Outcome {
 	if s.r.Node.Staged != volume.Absent {
 		req.StagingPath = s.r.Node.StagingPath
 	}
-	if err := p.NodePublish(s.ctx, req); err != nil {
+	if err := call.Run(s.ctx, p, req); err != nil {
 		return s.outcome(err)
 	}
 
@@ -158,7 +158,7 @@ func (s publishStep) unpublish() volume.Outcome {
 		return s.unsent(err)
 	}
 
-	out := s.outcome(p.NodeUnpublish(s.ctx, call.NodeUnpublishRequest{ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path}))
+	out := s.outcome(call.Run(s.ctx, p, call.NodeUnpublishRequest{ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path}))
 	if out.Err != nil && (!out.Err.Answered || out.Err.Code == "Unavailable") {
 		return out
 	}

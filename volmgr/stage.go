@@ -18,7 +18,7 @@ func (s controllerStep) controllerPublish() volume.Outcome {
 
 	c, opts := s.capability()
 	readOnly := !c.Access.Writable()
-	context, err := p.ControllerPublish(s.ctx, call.ControllerPublishRequest{
+	context, err := call.Do(s.ctx, p, call.ControllerPublishRequest{
 		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Capability: c,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(), ReadOnly: readOnly,
 		VolumeContext: s.r.Volume.Context, Secrets: secrets,
@@ -43,7 +43,7 @@ func (s controllerStep) controllerUnpublish() volume.Outcome {
 		return s.unsent(err)
 	}
 
-	out := s.outcome(p.ControllerUnpublish(s.ctx, call.ControllerUnpublishRequest{
+	out := s.outcome(call.Run(s.ctx, p, call.ControllerUnpublishRequest{
 		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Secrets: secrets,
 	}))
 
@@ -68,7 +68,7 @@ func (s step) stage() volume.Outcome {
 	}
 
 	c, opts := s.capability()
-	if err := p.NodeStage(s.ctx, call.NodeStageRequest{
+	if err := call.Run(s.ctx, p, call.NodeStageRequest{
 		ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path, Capability: c,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(),
 		PublishContext: s.r.Node.PublishContext, VolumeContext: s.r.Volume.Context, Secrets: secrets,
@@ -112,7 +112,7 @@ func (s step) unstage() volume.Outcome {
 		return s.unsent(err)
 	}
 
-	out := s.outcome(p.NodeUnstage(s.ctx, call.NodeUnstageRequest{ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path}))
+	out := s.outcome(call.Run(s.ctx, p, call.NodeUnstageRequest{ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path}))
 	if out.Err != nil && out.Err.Code == "NotFound" {
 		out = volume.Outcome{Warning: "the plugin does not know the volume: " + out.Err.Message}
 		if err := s.m.o.Host.Unmount(s.ctx, s.a.Path, mount.Plain); err != nil {

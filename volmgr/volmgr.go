@@ -27,20 +27,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Plugin is the part of a CSI plugin that a Manager calls. Its errors are *volume.CallError.
-type Plugin interface {
-	ControllerPublish(context.Context, call.ControllerPublishRequest) (map[string]string, error)
-	ControllerUnpublish(context.Context, call.ControllerUnpublishRequest) error
-	NodeStage(context.Context, call.NodeStageRequest) error
-	NodeUnstage(context.Context, call.NodeUnstageRequest) error
-	NodePublish(context.Context, call.NodePublishRequest) error
-	NodeUnpublish(context.Context, call.NodeUnpublishRequest) error
-	ControllerExpand(context.Context, call.ExpandRequest) (call.ExpandResult, error)
-	NodeExpand(context.Context, call.NodeExpandRequest) (int64, error)
-	ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error)
-	ListVolumes(context.Context, call.ListVolumesRequest) (call.VolumePage, error)
-}
-
 // Options holds the dependencies of a Manager.
 type Options struct {
 	// Root is the path <data-dir>/csi.
@@ -48,7 +34,7 @@ type Options struct {
 	Host *mount.Host
 	// Plugin returns the plugin part that answers the given call for a volume. It returns an error
 	// if that part is not ready.
-	Plugin func(v volume.Volume, k call.Method) (Plugin, error)
+	Plugin func(v volume.Volume, k call.Method) (call.Caller, error)
 	// Secrets reads all secrets of a volume. The Manager calls it for each CSI call that needs
 	// secrets.
 	Secrets func(volume.Volume) (call.Secrets, error)
@@ -152,7 +138,7 @@ func (s step) unverified(format string, args ...any) volume.Outcome {
 }
 
 // plugin returns the plugin part that answers the step's call.
-func (s step) plugin() (Plugin, error) {
+func (s step) plugin() (call.Caller, error) {
 	p, err := s.m.o.Plugin(s.r.Volume, s.a.Kind)
 	if err != nil {
 		return nil, &volume.CallError{
@@ -166,7 +152,7 @@ func (s step) plugin() (Plugin, error) {
 // pluginWithSecrets returns the plugin part and the secrets for a call that needs secrets. If it
 // cannot read a secret, a mount or expansion fails without a retry, because a caller waits for it.
 // The agent retries a step that undoes something.
-func (s step) pluginWithSecrets() (Plugin, call.Secrets, error) {
+func (s step) pluginWithSecrets() (call.Caller, call.Secrets, error) {
 	secrets, err := s.m.o.Secrets(s.r.Volume)
 	if err != nil {
 		ce := volume.HostError(string(s.a.Kind), err)

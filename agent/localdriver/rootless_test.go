@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// nobody is the id of an unprivileged user.
-const nobody = 65534
+// unprivileged is the id of an ordinary user.
+const unprivileged = 65534
 
 // TestWithoutRoot repeats the directory tests as an ordinary user, in a user namespace and a mount
 // namespace.
@@ -21,12 +21,12 @@ func TestWithoutRoot(t *testing.T) {
 		t.Skip("all tests run without root already")
 	}
 	dir := sandbox.ShortDir(t)
-	sandbox.Must(t, os.Chown(dir, nobody, nobody))
+	sandbox.Must(t, os.Chown(dir, unprivileged, unprivileged))
 	sandbox.Must(t, os.Chmod(os.Getenv(sandbox.EnvBase), 0o755))
 	cmd := exec.Command("/proc/self/exe", "-test.v",
 		"-test.run=^(TestDirectory|TestSnapshotDirectory|TestSnapshotOfDirectoryInUse|TestCopyStaysInside|TestGroupSnapshot|TestSlowCopy|TestImageNeedsLoops|TestReadOnly|TestDeleteInUse|TestPlantedMount|TestRestart|TestMountFlags|TestSizeIsAPromise|TestTypeLeftOut)$")
 	cmd.Env = append(os.Environ(), sandbox.EnvMode+"="+sandbox.ModeTests, sandbox.EnvBase+"="+dir)
-	cmd.SysProcAttr = sandbox.Namespaces(nobody, nobody)
+	cmd.SysProcAttr = sandbox.Namespaces(unprivileged, unprivileged)
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestDirectory ") || !strings.Contains(string(out), "--- PASS: TestImageNeedsLoops ") {
 		t.Fatalf("the tests failed without root: %v\n%s", err, out)

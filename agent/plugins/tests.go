@@ -25,7 +25,7 @@ func (p Tested) Tested(id string) (plugintest.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return testedPlugin{c, provisioner{p.Set, id}}, nil
+	return testedPlugin{c, &router{plugins: p.Set, id: id}}, nil
 }
 
 // Await waits until all services of a plugin are ready, or returns the plugin's state as an error.
@@ -51,43 +51,18 @@ func (p Tested) Await(ctx context.Context, id string) error {
 	}
 }
 
-// testedPlugin sends each call to the right part of the plugin.
+// testedPlugin sends the calls to the node service to one client, and the others to a controller.
 type testedPlugin struct {
 	*csiclient.Client
-	provisioner
+	controllers call.Caller
 }
 
-// CreateVolume asks a controller for storage.
-func (p testedPlugin) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
-	return p.provisioner.CreateVolume(ctx, r)
-}
-
-// DeleteVolume asks a controller to destroy storage.
-func (p testedPlugin) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
-	return p.provisioner.DeleteVolume(ctx, r)
-}
-
-// NodeStats asks the node part how full a volume is.
-func (p testedPlugin) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
-	return p.Client.NodeStats(ctx, r)
-}
-
-// ControllerPublish asks a controller to connect a volume to this host.
-func (p testedPlugin) ControllerPublish(ctx context.Context, r call.ControllerPublishRequest) (map[string]string, error) {
-	c, err := p.plugins.Controller(p.id, r.ExternalID)
-	if err != nil {
-		return nil, err
+// Call implements call.Caller.
+func (p testedPlugin) Call(ctx context.Context, m call.Method, request any) (any, error) {
+	if m.Service() == call.Node {
+		return p.Client.Call(ctx, m, request)
 	}
-	return controller{c}.ControllerPublish(ctx, r)
-}
-
-// ControllerUnpublish asks a controller to disconnect a volume from this host.
-func (p testedPlugin) ControllerUnpublish(ctx context.Context, r call.ControllerUnpublishRequest) error {
-	c, err := p.plugins.Controller(p.id, r.ExternalID)
-	if err != nil {
-		return err
-	}
-	return controller{c}.ControllerUnpublish(ctx, r)
+	return p.controllers.Call(ctx, m, request)
 }
 
 // TestRecords adapts the state database for plugintest.

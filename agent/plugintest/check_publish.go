@@ -177,7 +177,7 @@ func checkStats(ctx context.Context, r *run) finding {
 	}
 
 	var stats call.Stats
-	err := r.call("NodeGetVolumeStats", func(p Plugin) (err error) { stats, err = p.NodeStats(ctx, req); return err })
+	err := r.call("NodeGetVolumeStats", func(p Plugin) (err error) { stats, err = call.Do(ctx, p, req); return err })
 
 	switch {
 	case err != nil:

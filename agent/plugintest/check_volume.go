@@ -106,7 +106,7 @@ func (r *run) create(ctx context.Context, name string, capacity int64) (call.Cre
 
 	var made call.CreateVolumeResult
 	err := r.call("CreateVolume", func(p Plugin) (err error) {
-		made, err = p.CreateVolume(ctx, creation(r.rec, name, capacity, r.secrets))
+		made, err = call.Do(ctx, p, creation(r.rec, name, capacity, r.secrets))
 		return err
 	})
 	was := r.rec.Volumes[at].ExternalID
@@ -248,7 +248,7 @@ func checkDelete(ctx context.Context, r *run) finding {
 	}
 
 	err := r.call("DeleteVolume", func(p Plugin) error {
-		return p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: r.vol.ExternalID, Secrets: r.secrets})
+		return call.Run(ctx, p, call.DeleteVolumeRequest{ExternalID: r.vol.ExternalID, Secrets: r.secrets})
 	})
 	if c := code(err); c == "OK" || c == "NotFound" {
 		r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v plugin.ScratchVolume) bool { return v.ExternalID == r.vol.ExternalID })
@@ -266,7 +266,7 @@ func checkDelete(ctx context.Context, r *run) finding {
 
 func checkUnknownDelete(ctx context.Context, r *run) finding {
 	err := r.call("DeleteVolume", func(p Plugin) error {
-		return p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: r.unknown(), Secrets: r.secrets})
+		return call.Run(ctx, p, call.DeleteVolumeRequest{ExternalID: r.unknown(), Secrets: r.secrets})
 	})
 	if err != nil {
 		return copes("%s; the agent deletes only volumes that it has on record", words(err))

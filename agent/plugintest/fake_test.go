@@ -124,6 +124,21 @@ func (w *world) Info(context.Context) (plugin.Info, error) {
 	return info, nil
 }
 
+// Call implements call.Caller.
+func (w *world) Call(ctx context.Context, m call.Method, request any) (any, error) {
+	h := call.Handlers{}
+	call.HandleDo(h, w.CreateVolume)
+	call.HandleRun(h, w.DeleteVolume)
+	call.HandleDo(h, w.ControllerPublish)
+	call.HandleRun(h, w.ControllerUnpublish)
+	call.HandleRun(h, w.NodeStage)
+	call.HandleRun(h, w.NodeUnstage)
+	call.HandleRun(h, w.NodePublish)
+	call.HandleRun(h, w.NodeUnpublish)
+	call.HandleDo(h, w.NodeStats)
+	return h.Call(ctx, m, request)
+}
+
 func (w *world) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	w.called("create")
 	if ctx.Err() != nil {

@@ -35,7 +35,7 @@ func (r *run) attach(ctx context.Context) error {
 
 func (r *run) controllerPublish(ctx context.Context) (given map[string]string, err error) {
 	err = r.call("ControllerPublishVolume", func(p Plugin) (err error) {
-		given, err = p.ControllerPublish(ctx, call.ControllerPublishRequest{
+		given, err = call.Do(ctx, p, call.ControllerPublishRequest{
 			ExternalID: r.vol.ExternalID, NodeID: r.info.NodeID, Capability: r.rec.Capability,
 			FSType: r.rec.MountOptions.FSType, MountFlags: r.rec.MountOptions.MountFlags,
 			VolumeContext: r.vol.Context, Secrets: r.secrets,
@@ -47,7 +47,7 @@ func (r *run) controllerPublish(ctx context.Context) (given map[string]string, e
 
 func (r *run) controllerUnpublish(ctx context.Context) error {
 	err := r.call("ControllerUnpublishVolume", func(p Plugin) error {
-		return p.ControllerUnpublish(ctx, call.ControllerUnpublishRequest{
+		return call.Run(ctx, p, call.ControllerUnpublishRequest{
 			ExternalID: r.vol.ExternalID, NodeID: r.info.NodeID, Secrets: r.secrets})
 	})
 	if err == nil {
@@ -77,7 +77,7 @@ func (r *run) stage(ctx context.Context) error {
 
 func (r *run) nodeStage(ctx context.Context) error {
 	return r.call("NodeStageVolume", func(p Plugin) error {
-		return p.NodeStage(ctx, call.NodeStageRequest{
+		return call.Run(ctx, p, call.NodeStageRequest{
 			ExternalID: r.vol.ExternalID, StagingPath: r.rec.Staging, Capability: r.rec.Capability,
 			FSType: r.rec.MountOptions.FSType, MountFlags: r.rec.MountOptions.MountFlags,
 			PublishContext: r.publishCtx, VolumeContext: r.vol.Context, Secrets: r.secrets,
@@ -106,7 +106,7 @@ func (r *run) publishAs(ctx context.Context, externalID string, n int, readOnly 
 	}
 
 	r.touched[n] = true
-	err := r.call("NodePublishVolume", func(p Plugin) error { return p.NodePublish(ctx, req) })
+	err := r.call("NodePublishVolume", func(p Plugin) error { return call.Run(ctx, p, req) })
 	r.dirty = r.dirty || err != nil
 	return err
 }
@@ -117,7 +117,7 @@ func (s *Service) nodeUnpublish(ctx context.Context, id, externalID, target stri
 	if err != nil {
 		return err
 	}
-	return p.NodeUnpublish(ctx, call.NodeUnpublishRequest{ExternalID: externalID, TargetPath: target})
+	return call.Run(ctx, p, call.NodeUnpublishRequest{ExternalID: externalID, TargetPath: target})
 }
 
 // nodeUnstage calls NodeUnstageVolume for a staging path. It does not check the result on the host.
@@ -126,7 +126,7 @@ func (s *Service) nodeUnstage(ctx context.Context, id, externalID, staging strin
 	if err != nil {
 		return err
 	}
-	return p.NodeUnstage(ctx, call.NodeUnstageRequest{ExternalID: externalID, StagingPath: staging})
+	return call.Run(ctx, p, call.NodeUnstageRequest{ExternalID: externalID, StagingPath: staging})
 }
 
 func (r *run) nodeUnpublish(ctx context.Context, n int) error {

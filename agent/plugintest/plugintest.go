@@ -27,28 +27,10 @@ type Identity interface {
 	Info(context.Context) (plugin.Info, error)
 }
 
-// Controller is a plugin's controller service.
-type Controller interface {
-	CreateVolume(context.Context, call.CreateVolumeRequest) (call.CreateVolumeResult, error)
-	DeleteVolume(context.Context, call.DeleteVolumeRequest) error
-	ControllerPublish(context.Context, call.ControllerPublishRequest) (map[string]string, error)
-	ControllerUnpublish(context.Context, call.ControllerUnpublishRequest) error
-}
-
-// Node is a plugin's node service on this host.
-type Node interface {
-	NodeStage(context.Context, call.NodeStageRequest) error
-	NodeUnstage(context.Context, call.NodeUnstageRequest) error
-	NodePublish(context.Context, call.NodePublishRequest) error
-	NodeUnpublish(context.Context, call.NodeUnpublishRequest) error
-	NodeStats(context.Context, call.StatsRequest) (call.Stats, error)
-}
-
-// Plugin lists the CSI calls that the checks make. Its errors are *volume.CallError.
+// Plugin makes the CSI calls of the checks. Its errors are *volume.CallError.
 type Plugin interface {
 	Identity
-	Controller
-	Node
+	call.Caller
 }
 
 // Plugins gives access to the plugins, their processes and their state.

@@ -160,7 +160,7 @@ func (s *Service) find(ctx context.Context, id string, rec *plugin.Scratch, secr
 			return err
 		}
 
-		made, err := p.CreateVolume(ctx, creation(*rec, v.Name, rec.Capacity, secrets))
+		made, err := call.Do(ctx, p, creation(*rec, v.Name, rec.Capacity, secrets))
 		switch {
 		case err == nil:
 			rec.Volumes[i].ExternalID, rec.Volumes[i].Context = made.ExternalID, made.Context
@@ -194,7 +194,7 @@ func (s *Service) detach(ctx context.Context, id, externalID, nodeID string, sec
 	if err != nil {
 		return err
 	}
-	err = p.ControllerUnpublish(ctx, call.ControllerUnpublishRequest{ExternalID: externalID, NodeID: nodeID, Secrets: secrets})
+	err = call.Run(ctx, p, call.ControllerUnpublishRequest{ExternalID: externalID, NodeID: nodeID, Secrets: secrets})
 	if err != nil && code(err) != "NotFound" {
 		return fmt.Errorf("the storage volume %q may still be attached: %s", externalID, words(err))
 	}
@@ -212,7 +212,7 @@ func (s *Service) delete(ctx context.Context, id string, v plugin.ScratchVolume,
 		return err
 	}
 
-	err = p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
+	err = call.Run(ctx, p, call.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 	if err != nil && code(err) != "NotFound" {
 		return fmt.Errorf("cannot delete storage volume %q, created as %q: %s", v.ExternalID, v.Name, words(err))
 	}

@@ -182,8 +182,8 @@ func creates(v volume.Volume, info plugin.Info) error {
 	return nil
 }
 
-func create(ctx context.Context, p Plugin, v volume.Volume, secrets call.Secrets) (call.CreateVolumeResult, error) {
-	return p.CreateVolume(ctx, call.CreateVolumeRequest{
+func create(ctx context.Context, p call.Caller, v volume.Volume, secrets call.Secrets) (call.CreateVolumeResult, error) {
+	return call.Do(ctx, p, call.CreateVolumeRequest{
 		Name: v.Name, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax, Capabilities: v.Capabilities,
 		FSType: v.MountOptions.FSType, MountFlags: v.MountOptions.MountFlags, Parameters: v.Parameters, Mutable: v.Mutable,
 		Topology: v.Topology, SnapshotID: v.SnapshotID, CloneID: v.CloneID, Secrets: secrets,
@@ -388,7 +388,7 @@ func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
 	if err != nil {
 		return err
 	}
-	return p.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
+	return call.Run(ctx, p, call.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 }
 
 // notDeleted withdraws the intent to delete if the plugin certainly deleted nothing. A refusal of

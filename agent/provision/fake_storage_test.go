@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 
-	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
 )
 
@@ -21,8 +20,25 @@ type storage struct {
 	unwell   func(call.ListHealthRequest) (call.HealthPage, error)
 }
 
-func (w *world) Storage(string) (provision.Storage, error)   { return w, nil }
-func (w *world) Reporter(string) (provision.Reporter, error) { return w, nil }
+func (w *world) Reporter(string) (call.Caller, error) { return w.handlers(), nil }
+
+// handlers returns the plugin of the world.
+func (w *world) handlers() call.Handlers {
+	h := call.Handlers{}
+	call.HandleDo(h, w.CreateVolume)
+	call.HandleRun(h, w.DeleteVolume)
+	call.HandleRun(h, w.ValidateCapabilities)
+	call.HandleRun(h, w.ControllerModify)
+	call.HandleDo(h, w.ControllerGetVolume)
+	call.HandleDo(h, w.ListVolumes)
+	call.HandleDo(h, w.GetCapacity)
+	call.HandleDo(h, w.NodeStats)
+	call.HandleDo(h, w.NodeHealth)
+	call.HandleDo(h, w.StorageHealth)
+	call.HandleDo(h, w.ControllerHealth)
+	call.HandleDo(h, w.ListHealth)
+	return h
+}
 
 // asked records a call that concerns no single volume.
 func (w *world) asked(words ...string) { w.calls = append(w.calls, strings.Join(words, " ")) }
@@ -38,12 +54,12 @@ func (w *world) ControllerModify(ctx context.Context, r call.ModifyRequest) erro
 	return w.modify(r)
 }
 
-func (w *world) ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error) {
-	w.called(ctx, "get %s", externalID)
+func (w *world) ControllerGetVolume(ctx context.Context, r call.GetVolumeRequest) (call.StorageVolume, error) {
+	w.called(ctx, "get %s", r.ExternalID)
 	if w.get == nil {
-		return call.StorageVolume{ExternalID: externalID}, nil
+		return call.StorageVolume{ExternalID: r.ExternalID}, nil
 	}
-	return w.get(externalID)
+	return w.get(r.ExternalID)
 }
 
 func (w *world) ListVolumes(_ context.Context, r call.ListVolumesRequest) (call.VolumePage, error) {
@@ -64,7 +80,7 @@ func (w *world) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats,
 	return w.stats()
 }
 
-func (w *world) NodeHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
+func (w *world) NodeHealth(ctx context.Context, r call.NodeHealthRequest) (call.Health, error) {
 	w.called(ctx, "node health %s %s %s", r.ExternalID, r.Path, r.StagingPath)
 	if w.onNode == nil {
 		return call.Health{}, nil
@@ -72,12 +88,12 @@ func (w *world) NodeHealth(ctx context.Context, r call.HealthRequest) (call.Heal
 	return w.onNode(ctx)
 }
 
-func (w *world) StorageHealth(context.Context, call.Secrets) ([]call.Condition, error) {
+func (w *world) StorageHealth(context.Context, call.StorageHealthRequest) ([]call.Condition, error) {
 	w.asked("storage health")
 	return w.backends()
 }
 
-func (w *world) ControllerHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
+func (w *world) ControllerHealth(ctx context.Context, r call.ControllerHealthRequest) (call.Health, error) {
 	w.called(ctx, "controller health %s, %d secret", r.ExternalID, len(r.Secrets))
 	if w.onCtl == nil {
 		return call.Health{}, nil

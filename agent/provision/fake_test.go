@@ -213,11 +213,11 @@ func (w *world) View(id string) plugin.View {
 
 func (w *world) Await(context.Context, string) error { return w.await }
 
-func (w *world) Provisioner(string) (provision.Plugin, error) {
+func (w *world) Provisioner(string) (call.Caller, error) {
 	if !w.view.Ready {
 		return nil, volume.Errorf(volume.ErrPluginUnavailable, "plugin is down")
 	}
-	return w, nil
+	return w.handlers(), nil
 }
 
 // called records a call, and marks a call that the queue does not run exclusively.

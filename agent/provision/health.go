@@ -46,7 +46,7 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 		out.Asked = append(out.Asked, k)
 	}
 	if info.Caps.StorageHealth {
-		out.Storage, err = p.StorageHealth(ctx, nil)
+		out.Storage, err = call.Do(ctx, p, call.StorageHealthRequest{})
 		note(call.NodeStorageHealth, err)
 	}
 
@@ -59,10 +59,10 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 }
 
 // unwell lists the volumes for which the plugin reports a problem.
-func unwell(ctx context.Context, p Reporter, pluginID string) (out []call.Health, more bool, err error) {
+func unwell(ctx context.Context, p call.Caller, pluginID string) (out []call.Health, more bool, err error) {
 	told := map[string]bool{}
 	err = pages(ctx, pluginID, call.ListHealth, func(token string) (string, bool, error) {
-		got, err := p.ListHealth(ctx, call.ListHealthRequest{MaxEntries: pageSize, Token: token})
+		got, err := call.Do(ctx, p, call.ListHealthRequest{MaxEntries: pageSize, Token: token})
 		for _, h := range got.Entries {
 			if told[h.ExternalID] || len(h.Entries) == 0 {
 				continue

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -65,7 +64,11 @@ type pageless struct {
 	n *int
 }
 
-func (p pageless) Provisioner(string) (provision.Plugin, error) { return p, nil }
+func (p pageless) Provisioner(string) (call.Caller, error) {
+	h := p.handlers()
+	call.HandleDo(h, p.ListSnapshots)
+	return h, nil
+}
 
 func (p pageless) ListSnapshots(ctx context.Context, _ call.ListSnapshotsRequest) (call.SnapshotPage, error) {
 	*p.n++

@@ -79,7 +79,7 @@ func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string
 	err = s.Queue.Change(ctx, v.ID, func() error {
 		// 1. Check everything that can fail without the plugin. 2. Store the intent. 3. Call the
 		// plugin. 4. Store the result.
-		p, err := s.Plugins.Storage(v.PluginID)
+		p, err := s.Plugins.Reporter(v.PluginID)
 		if err != nil {
 			return err
 		}
@@ -94,7 +94,7 @@ func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string
 			return err
 		}
 
-		err = p.ControllerModify(ctx, call.ModifyRequest{ExternalID: v.ExternalID, Mutable: wanted, Secrets: secrets})
+		err = call.Run(ctx, p, call.ModifyRequest{ExternalID: v.ExternalID, Mutable: wanted, Secrets: secrets})
 		if err != nil {
 			return s.notModified(ctx, before, wanted, err)
 		}

@@ -160,7 +160,7 @@ func (s *Service) dry(ctx context.Context, v volume.Volume) error {
 }
 
 // reach returns the plugin of a volume and the secrets for a call to it.
-func (s *Service) reach(v volume.Volume) (Plugin, call.Secrets, error) {
+func (s *Service) reach(v volume.Volume) (call.Caller, call.Secrets, error) {
 	p, err := s.Plugins.Provisioner(v.PluginID)
 	if err != nil {
 		return nil, nil, err
@@ -181,7 +181,7 @@ func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 		return err
 	}
 
-	err = p.ValidateCapabilities(ctx, call.ValidateRequest{
+	err = call.Run(ctx, p, call.ValidateRequest{
 		ExternalID: v.ExternalID, Capabilities: v.Capabilities, FSType: v.MountOptions.FSType,
 		MountFlags: v.MountOptions.MountFlags, VolumeContext: v.Context, Parameters: v.Parameters, Secrets: secrets,
 	})

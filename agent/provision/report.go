@@ -142,7 +142,7 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 		}
 		if caps.NodeHealth {
 			try(call.NodeHealth, func() error {
-				h, err := p.NodeHealth(ctx, call.HealthRequest{ExternalID: v.ExternalID, Path: path, StagingPath: staging})
+				h, err := call.Do(ctx, p, call.NodeHealthRequest{ExternalID: v.ExternalID, Path: path, StagingPath: staging})
 				if err == nil {
 					now.Node = found(h.Entries)
 				}
@@ -162,7 +162,7 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 				return err
 			}
 
-			h, err := p.ControllerHealth(ctx, call.HealthRequest{ExternalID: v.ExternalID, Secrets: secrets})
+			h, err := call.Do(ctx, p, call.ControllerHealthRequest{ExternalID: v.ExternalID, Secrets: secrets})
 			if err == nil {
 				now.Controller = found(h.Entries)
 			}
@@ -181,9 +181,9 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 
 // askStats asks for the usage of a volume. A node service older than CSI 1.13 also reports the
 // condition of the volume in this call.
-func (s *Service) askStats(ctx context.Context, p Reporter, r volume.Record, caps plugin.Caps, now *volume.Report) error {
+func (s *Service) askStats(ctx context.Context, p call.Caller, r volume.Record, caps plugin.Caps, now *volume.Report) error {
 	path, staging, _ := whereMounted(r)
-	st, err := p.NodeStats(ctx, call.StatsRequest{ExternalID: r.Volume.ExternalID, Path: path, StagingPath: staging})
+	st, err := call.Do(ctx, p, call.StatsRequest{ExternalID: r.Volume.ExternalID, Path: path, StagingPath: staging})
 	if err != nil {
 		return err
 	}
@@ -197,12 +197,12 @@ func (s *Service) askStats(ctx context.Context, p Reporter, r volume.Record, cap
 }
 
 func (s *Service) askStorage(ctx context.Context, v volume.Volume, caps plugin.Caps, storage bool, now *volume.Report) error {
-	p, err := s.Plugins.Storage(v.PluginID)
+	p, err := s.Plugins.Reporter(v.PluginID)
 	if err != nil {
 		return err
 	}
 
-	got, err := p.ControllerGetVolume(ctx, v.ExternalID)
+	got, err := call.Do(ctx, p, call.GetVolumeRequest{ExternalID: v.ExternalID})
 	if err != nil {
 		return err
 	}

@@ -102,16 +102,16 @@ func (t *taking) look(ctx context.Context, was call.GroupSnapshot) (call.GroupSn
 
 	switch {
 	case t.intent.Group:
-		ref := call.GroupSnapshotRef{ID: was.ID, Secrets: secrets}
+		ref := call.GetGroupSnapshotRequest{ID: was.ID, Secrets: secrets}
 		for _, member := range was.Snapshots {
 			ref.SnapshotIDs = append(ref.SnapshotIDs, member.ID)
 		}
-		return p.GetGroupSnapshot(ctx, ref)
+		return call.Do(ctx, p, ref)
 	case t.caps.GetSnapshot:
-		one, err := p.GetSnapshot(ctx, call.SnapshotRef{ID: was.ID, Secrets: secrets})
+		one, err := call.Do(ctx, p, call.GetSnapshotRequest{ID: was.ID, Secrets: secrets})
 		return alone(one), err
 	default:
-		page, err := p.ListSnapshots(ctx, call.ListSnapshotsRequest{ID: was.ID, Secrets: secrets})
+		page, err := call.Do(ctx, p, call.ListSnapshotsRequest{ID: was.ID, Secrets: secrets})
 		for _, one := range page.Entries {
 			if one.ID == was.ID {
 				return alone(one), err

@@ -15,15 +15,6 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Plugin makes the CSI calls for volumes and snapshots. All its errors are of type
-// *volume.CallError.
-type Plugin interface {
-	CreateVolume(context.Context, call.CreateVolumeRequest) (call.CreateVolumeResult, error)
-	DeleteVolume(context.Context, call.DeleteVolumeRequest) error
-	ValidateCapabilities(context.Context, call.ValidateRequest) error
-	Snapshotter
-}
-
 // Tx makes one atomic change to the store: either the whole change reaches the disk, or nothing
 // does.
 type Tx interface {
@@ -95,9 +86,12 @@ type Plugins interface {
 	// Await waits until the plugin is ready. Otherwise it returns an ErrPluginUnavailable.
 	Await(ctx context.Context, pluginID string) error
 
-	Provisioner(pluginID string) (Plugin, error)
-	Storage(pluginID string) (Storage, error)
-	Reporter(pluginID string) (Reporter, error)
+	// Provisioner makes the calls that create, delete and snapshot volumes.
+	Provisioner(pluginID string) (call.Caller, error)
+
+	// Reporter makes the calls about existing volumes. It sends all calls that only ask for
+	// something to the same controller, because the pages of a listing belong together.
+	Reporter(pluginID string) (call.Caller, error)
 }
 
 // Seal encrypts the secret values that a volume file contains before the agent stores them.
@@ -221,36 +215,6 @@ func failed(err error) (volume.Record, volume.Change, error) {
 
 func (s *Service) say(r volume.Record, typ, format string, args ...any) {
 	s.Events(volume.Event{Type: typ, Volume: r.Volume.ID, Plugin: r.Volume.PluginID, Message: fmt.Sprintf(format, args...)})
-}
-
-// Storage makes the controller calls of a plugin that neither create nor delete a volume. All its
-// errors are of type *volume.CallError.
-type Storage interface {
-	ControllerModify(context.Context, call.ModifyRequest) error
-	ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error)
-	ListVolumes(context.Context, call.ListVolumesRequest) (call.VolumePage, error)
-	GetCapacity(context.Context, call.CapacityRequest) (call.CapacityResult, error)
-}
-
-// Reporter makes the calls that ask a plugin for the state of its volumes. All its errors are of
-// type *volume.CallError.
-type Reporter interface {
-	NodeStats(context.Context, call.StatsRequest) (call.Stats, error)
-	NodeHealth(context.Context, call.HealthRequest) (call.Health, error)
-	StorageHealth(context.Context, call.Secrets) ([]call.Condition, error)
-	ControllerHealth(context.Context, call.HealthRequest) (call.Health, error)
-	ListHealth(context.Context, call.ListHealthRequest) (call.HealthPage, error)
-}
-
-// Snapshotter makes the CSI calls for snapshots. All its errors are of type *volume.CallError.
-type Snapshotter interface {
-	CreateSnapshot(context.Context, call.SnapshotRequest) (call.Snapshot, error)
-	DeleteSnapshot(context.Context, call.SnapshotRef) error
-	GetSnapshot(context.Context, call.SnapshotRef) (call.Snapshot, error)
-	ListSnapshots(context.Context, call.ListSnapshotsRequest) (call.SnapshotPage, error)
-	CreateGroupSnapshot(context.Context, call.GroupSnapshotRequest) (call.GroupSnapshot, error)
-	DeleteGroupSnapshot(context.Context, call.GroupSnapshotRef) error
-	GetGroupSnapshot(context.Context, call.GroupSnapshotRef) (call.GroupSnapshot, error)
 }
 
 // SnapshotTx reads and changes the stored snapshot intents and snapshot names.
@@ -387,12 +351,12 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 		return nil
 	}
 
-	p, err := s.Plugins.Storage(v.PluginID)
+	p, err := s.Plugins.Reporter(v.PluginID)
 	if err != nil {
 		return err
 	}
 
-	got, err := p.ControllerGetVolume(ctx, v.ExternalID)
+	got, err := call.Do(ctx, p, call.GetVolumeRequest{ExternalID: v.ExternalID})
 	var ce *volume.CallError
 	switch {
 	case errors.As(err, &ce) && ce.Code == "NotFound":

@@ -253,12 +253,12 @@ func (t *taking) call(ctx context.Context) (got call.GroupSnapshot, err error) {
 			return err
 		}
 		if t.intent.Group {
-			got, err = p.CreateGroupSnapshot(ctx, call.GroupSnapshotRequest{
+			got, err = call.Do(ctx, p, call.GroupSnapshotRequest{
 				Name: t.intent.Name, SourceIDs: t.intent.Sources, Parameters: t.ask.Parameters, Secrets: secrets})
 			return err
 		}
 
-		one, err := p.CreateSnapshot(ctx, call.SnapshotRequest{
+		one, err := call.Do(ctx, p, call.SnapshotRequest{
 			Name: t.intent.Name, SourceID: t.intent.Sources[0], Parameters: t.ask.Parameters, Secrets: secrets})
 		got = alone(one)
 		return err
@@ -288,7 +288,7 @@ func (t *taking) source(i int) (v volume.Volume, ok bool) {
 
 // reach returns the plugin and the secrets for a call. The secrets of the request override the
 // secrets of the volumes.
-func (t *taking) reach() (Plugin, call.Secrets, error) {
+func (t *taking) reach() (call.Caller, call.Secrets, error) {
 	p, all, err := t.s.reach(volume.Volume{PluginID: t.intent.PluginID, Secrets: t.ask.Secrets})
 	if err != nil {
 		return nil, nil, err

@@ -15,7 +15,7 @@ import (
 )
 
 // able checks that the plugin supports snapshots. It returns the plugin and the secrets for a call.
-func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, call.Secrets, plugin.Info, error) {
+func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (call.Caller, call.Secrets, plugin.Info, error) {
 	if err := volume.CheckPluginID(ref.PluginID); err != nil {
 		return nil, nil, plugin.Info{}, err
 	}
@@ -67,9 +67,9 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 
 	err = s.persist(patient, wait, func() error {
 		if ref.Group {
-			return p.DeleteGroupSnapshot(patient, call.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
+			return call.Run(patient, p, call.DeleteGroupSnapshotRequest{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
 		}
-		return p.DeleteSnapshot(patient, call.SnapshotRef{ID: ref.ID, Secrets: secrets})
+		return call.Run(patient, p, call.DeleteSnapshotRequest{ID: ref.ID, Secrets: secrets})
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -90,8 +90,8 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 
 // there returns ErrNotFound for a snapshot that the plugin does not have. In CSI, the delete of an
 // unknown id succeeds. Without this check, a misspelt id would appear to be deleted.
-func there(ctx context.Context, p Plugin, ref volume.SnapshotAt, secrets call.Secrets) error {
-	_, err := p.GetSnapshot(ctx, call.SnapshotRef{ID: ref.ID, Secrets: secrets})
+func there(ctx context.Context, p call.Caller, ref volume.SnapshotAt, secrets call.Secrets) error {
+	_, err := call.Do(ctx, p, call.GetSnapshotRequest{ID: ref.ID, Secrets: secrets})
 	var ce *volume.CallError
 	if errors.As(err, &ce) && ce.Code == "NotFound" {
 		return none(ref)
@@ -195,7 +195,7 @@ func notGone(ref volume.SnapshotAt, cause error) error {
 // members returns the ids of the snapshots in a group, because some plugins need these ids in calls
 // about the group. If the plugin can list snapshots, members takes the ids from the list. Otherwise
 // it asks for the group without its members.
-func (s *Service) members(ctx context.Context, p Plugin, info plugin.Info, ref volume.SnapshotAt, secrets call.Secrets) ([]string, error) {
+func (s *Service) members(ctx context.Context, p call.Caller, info plugin.Info, ref volume.SnapshotAt, secrets call.Secrets) ([]string, error) {
 	if info.Caps.ListSnapshots {
 		all, err := allSnapshots(ctx, ref.PluginID, p, call.ListSnapshotsRequest{Secrets: secrets})
 		if err != nil {
@@ -214,7 +214,7 @@ func (s *Service) members(ctx context.Context, p Plugin, info plugin.Info, ref v
 		}
 	}
 
-	got, err := p.GetGroupSnapshot(ctx, call.GroupSnapshotRef{ID: ref.ID, Secrets: secrets})
+	got, err := call.Do(ctx, p, call.GetGroupSnapshotRequest{ID: ref.ID, Secrets: secrets})
 	var ce *volume.CallError
 	switch {
 	case errors.As(err, &ce) && ce.Code == "InvalidArgument":
@@ -250,7 +250,7 @@ func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (cal
 		}
 	}
 
-	got, err := p.GetGroupSnapshot(ctx, call.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
+	got, err := call.Do(ctx, p, call.GetGroupSnapshotRequest{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
 	var ce *volume.CallError
 	if errors.As(err, &ce) {
 		if words := answered(ref.PluginID, ce); words != nil {

@@ -100,11 +100,24 @@ func (t cameraTx) DeleteSnapshot(key string)           { delete(t.c.snapshots, k
 
 func (c *camera) IDs() []string { return []string{"ebs"} }
 
-func (c *camera) Provisioner(string) (provision.Plugin, error) {
+func (c *camera) Provisioner(string) (call.Caller, error) {
 	if !c.view.Ready {
 		return nil, volume.Errorf(volume.ErrPluginUnavailable, "plugin is down")
 	}
-	return c, nil
+	return c.handlers(), nil
+}
+
+// handlers returns the plugin of the world, with the calls for snapshots.
+func (c *camera) handlers() call.Handlers {
+	h := c.world.handlers()
+	call.HandleDo(h, c.CreateSnapshot)
+	call.HandleRun(h, c.DeleteSnapshot)
+	call.HandleDo(h, c.GetSnapshot)
+	call.HandleDo(h, c.ListSnapshots)
+	call.HandleDo(h, c.CreateGroupSnapshot)
+	call.HandleRun(h, c.DeleteGroupSnapshot)
+	call.HandleDo(h, c.GetGroupSnapshot)
+	return h
 }
 
 // called records a call and returns the prepared result.
@@ -147,7 +160,7 @@ func (c *camera) of(id string) *call.Snapshot {
 	return nil
 }
 
-func (c *camera) GetSnapshot(_ context.Context, r call.SnapshotRef) (call.Snapshot, error) {
+func (c *camera) GetSnapshot(_ context.Context, r call.GetSnapshotRequest) (call.Snapshot, error) {
 	if err := c.called(call.GetSnapshot, r.ID, r.Secrets); err != nil {
 		return call.Snapshot{}, err
 	}
@@ -182,7 +195,7 @@ func (c *camera) ListSnapshots(_ context.Context, r call.ListSnapshotsRequest) (
 	return page, nil
 }
 
-func (c *camera) DeleteSnapshot(_ context.Context, r call.SnapshotRef) error {
+func (c *camera) DeleteSnapshot(_ context.Context, r call.DeleteSnapshotRequest) error {
 	return c.called(call.DeleteSnapshot, r.ID, r.Secrets)
 }
 
@@ -200,7 +213,7 @@ func (c *camera) group(ready bool) call.GroupSnapshot {
 	}}
 }
 
-func (c *camera) GetGroupSnapshot(_ context.Context, r call.GroupSnapshotRef) (call.GroupSnapshot, error) {
+func (c *camera) GetGroupSnapshot(_ context.Context, r call.GetGroupSnapshotRequest) (call.GroupSnapshot, error) {
 	if err := c.called(call.GetGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets); err != nil {
 		return call.GroupSnapshot{}, err
 	}
@@ -208,7 +221,7 @@ func (c *camera) GetGroupSnapshot(_ context.Context, r call.GroupSnapshotRef) (c
 	return c.group(c.ripe < 0), nil
 }
 
-func (c *camera) DeleteGroupSnapshot(_ context.Context, r call.GroupSnapshotRef) error {
+func (c *camera) DeleteGroupSnapshot(_ context.Context, r call.DeleteGroupSnapshotRequest) error {
 	return c.called(call.DeleteGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets)
 }
 
@@ -242,28 +255,14 @@ func (t tx) Snapshot(string) (volume.SnapshotIntent, bool) { return volume.Snaps
 func (t tx) PutSnapshot(volume.SnapshotIntent)             {}
 func (t tx) DeleteSnapshot(string)                         {}
 
-func (w *world) CreateSnapshot(context.Context, call.SnapshotRequest) (call.Snapshot, error) {
-	return call.Snapshot{}, errDisk
-}
-func (w *world) DeleteSnapshot(context.Context, call.SnapshotRef) error { return errDisk }
-func (w *world) GetSnapshot(context.Context, call.SnapshotRef) (call.Snapshot, error) {
-	return call.Snapshot{}, errDisk
-}
-func (w *world) ListSnapshots(context.Context, call.ListSnapshotsRequest) (call.SnapshotPage, error) {
-	return call.SnapshotPage{}, errDisk
-}
-func (w *world) CreateGroupSnapshot(context.Context, call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
-	return call.GroupSnapshot{}, errDisk
-}
-func (w *world) DeleteGroupSnapshot(context.Context, call.GroupSnapshotRef) error { return errDisk }
-func (w *world) GetGroupSnapshot(context.Context, call.GroupSnapshotRef) (call.GroupSnapshot, error) {
-	return call.GroupSnapshot{}, errDisk
-}
-
 // endless is a plugin that returns the same token for every page.
 type endless struct{ *camera }
 
-func (e endless) Provisioner(string) (provision.Plugin, error) { return e, nil }
+func (e endless) Provisioner(string) (call.Caller, error) {
+	h := e.handlers()
+	call.HandleDo(h, e.ListSnapshots)
+	return h, nil
+}
 
 func (e endless) ListSnapshots(context.Context, call.ListSnapshotsRequest) (call.SnapshotPage, error) {
 	return call.SnapshotPage{Next: "1"}, nil

@@ -14,7 +14,7 @@ import (
 // snapshotID returns the plugin's id of a snapshot or group that the user gives by id or by name.
 // If the text is both an id and a name, snapshotID treats it as an id. If the text is neither,
 // snapshotID returns the text unchanged, because the plugin may know it.
-func (s *Service) snapshotID(ctx context.Context, p Plugin, info plugin.Info, ref volume.SnapshotAt, secrets call.Secrets) (string, error) {
+func (s *Service) snapshotID(ctx context.Context, p call.Caller, info plugin.Info, ref volume.SnapshotAt, secrets call.Secrets) (string, error) {
 	names := s.snapshotNames()
 	ids := volume.SnapshotIDs(names, info.Driver, ref.Group, ref.ID)
 	known := volume.NameOf(names, info.Driver, ref.Group, ref.ID) != ""
@@ -51,15 +51,15 @@ func (s *Service) snapshotNames() []volume.SnapshotName {
 
 // hasID asks the plugin whether a snapshot with this id exists. It returns false if the plugin
 // cannot answer the question.
-func hasID(ctx context.Context, p Plugin, info plugin.Info, ref volume.SnapshotAt, secrets call.Secrets) (bool, error) {
+func hasID(ctx context.Context, p call.Caller, info plugin.Info, ref volume.SnapshotAt, secrets call.Secrets) (bool, error) {
 	switch {
 	case ref.Group:
 		return false, nil // the plugin chooses group ids, and GetVolumeGroupSnapshot needs the members
 	case info.Caps.GetSnapshot:
-		_, err := p.GetSnapshot(ctx, call.SnapshotRef{ID: ref.ID, Secrets: secrets})
+		_, err := call.Do(ctx, p, call.GetSnapshotRequest{ID: ref.ID, Secrets: secrets})
 		return err == nil, ctx.Err()
 	case info.Caps.ListSnapshots:
-		page, err := p.ListSnapshots(ctx, call.ListSnapshotsRequest{ID: ref.ID, Secrets: secrets})
+		page, err := call.Do(ctx, p, call.ListSnapshotsRequest{ID: ref.ID, Secrets: secrets})
 		found := slices.ContainsFunc(page.Entries, func(one call.Snapshot) bool { return one.ID == ref.ID })
 		return err == nil && found, ctx.Err()
 	default:
@@ -68,7 +68,7 @@ func hasID(ctx context.Context, p Plugin, info plugin.Info, ref volume.SnapshotA
 }
 
 // named returns the reference with each name replaced by the plugin's id.
-func (s *Service) named(ctx context.Context, p Plugin, info plugin.Info, ref volume.SnapshotAt, secrets call.Secrets) (volume.SnapshotAt, error) {
+func (s *Service) named(ctx context.Context, p call.Caller, info plugin.Info, ref volume.SnapshotAt, secrets call.Secrets) (volume.SnapshotAt, error) {
 	id, err := s.snapshotID(ctx, p, info, ref, secrets)
 	if err != nil {
 		return ref, err

@@ -87,13 +87,13 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 
 // looked asks the plugin for each unfinished snapshot separately, because the plugin cannot list
 // them.
-func (s *Service) looked(ctx context.Context, p Plugin, info plugin.Info, v volume.Volume, secrets call.Secrets) []call.Snapshot {
+func (s *Service) looked(ctx context.Context, p call.Caller, info plugin.Info, v volume.Volume, secrets call.Secrets) []call.Snapshot {
 	var all []call.Snapshot
 	for _, i := range s.Store.Snapshots() {
 		if i.Group || i.ID == "" || i.PluginID != v.PluginID || !info.Caps.GetSnapshot {
 			continue
 		}
-		if one, err := p.GetSnapshot(ctx, call.SnapshotRef{ID: i.ID, Secrets: secrets}); err == nil && (v.ExternalID == "" || v.ExternalID == one.SourceID) {
+		if one, err := call.Do(ctx, p, call.GetSnapshotRequest{ID: i.ID, Secrets: secrets}); err == nil && (v.ExternalID == "" || v.ExternalID == one.SourceID) {
 			all = append(all, one)
 		}
 	}
@@ -102,14 +102,14 @@ func (s *Service) looked(ctx context.Context, p Plugin, info plugin.Info, v volu
 }
 
 // allSnapshots lists the snapshots of a plugin, over all pages.
-func allSnapshots(ctx context.Context, pluginID string, p Plugin, req call.ListSnapshotsRequest) ([]call.Snapshot, error) {
+func allSnapshots(ctx context.Context, pluginID string, p call.Caller, req call.ListSnapshotsRequest) ([]call.Snapshot, error) {
 	var all []call.Snapshot
 	err := pages(ctx, pluginID, call.ListSnapshots, func(token string) (string, bool, error) {
 		if token == "" {
 			all = nil // pages may have started again from the first page
 		}
 		req.Token = token
-		page, err := p.ListSnapshots(ctx, req)
+		page, err := call.Do(ctx, p, req)
 		all = append(all, page.Entries...)
 		return page.Next, false, err
 	})

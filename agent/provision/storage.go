@@ -65,7 +65,7 @@ func (s *Service) List(ctx context.Context, pluginID string, limit int, each fun
 	told := map[string]bool{}
 
 	err = pages(ctx, pluginID, call.ListVolumes, func(token string) (string, bool, error) {
-		got, err := p.ListVolumes(ctx, call.ListVolumesRequest{MaxEntries: pageSize, Token: token})
+		got, err := call.Do(ctx, p, call.ListVolumesRequest{MaxEntries: pageSize, Token: token})
 		if err != nil {
 			return "", true, err
 		}
@@ -107,13 +107,13 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q call.Capacity
 		return call.CapacityResult{}, volume.Errorf(volume.ErrRefused, "plugin %q does not support topology", pluginID)
 	}
 
-	out, err := p.GetCapacity(ctx, q)
+	out, err := call.Do(ctx, p, q)
 	return out, refusal(pluginID, err)
 }
 
 // storage waits until the plugin is ready and checks with can that the plugin has a capability. If
 // the capability is missing, the error names it with the given text.
-func (s *Service) storage(ctx context.Context, pluginID, what string, can func(plugin.Caps) bool) (Storage, error) {
+func (s *Service) storage(ctx context.Context, pluginID, what string, can func(plugin.Caps) bool) (call.Caller, error) {
 	info, err := s.ready(ctx, pluginID)
 	if err != nil {
 		return nil, err
@@ -122,5 +122,5 @@ func (s *Service) storage(ctx context.Context, pluginID, what string, can func(p
 		return nil, volume.Errorf(volume.ErrRefused, "plugin %q cannot %s", pluginID, what).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
 	}
 
-	return s.Plugins.Storage(pluginID)
+	return s.Plugins.Reporter(pluginID)
 }

@@ -72,7 +72,7 @@ func (b *bench) publish(external string) (pid int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
 	defer cancel()
-	out, err := c.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: external, NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}})
+	out, err := call.Do(ctx, c, call.ControllerPublishRequest{ExternalID: external, NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter, Attachment: call.FileSystem}})
 	c.Done(err)
 	if err != nil {
 		return 0, err
@@ -206,7 +206,7 @@ func TestGivenUpCallBinds(t *testing.T) {
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	_, err = c.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
+	_, err = call.Do(ctx, c, call.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
 	var made *volume.CallError
 	if !errors.As(err, &made) || made.Answered {
 		t.Fatalf("a call with no answer: %v", err)
@@ -230,7 +230,7 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if c, err = b.sup.Controller("fake", "v"); err != nil {
 		t.Fatal(err)
 	}
-	out, err := c.ControllerPublish(within(t), call.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
+	out, err := call.Do(within(t), c, call.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
 	must(t, err)
 	if out["pid"] != strconv.Itoa(first.PID) {
 		first = b.partIs("controller b", supervisor.Ready)
@@ -259,7 +259,7 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	publish := func(c supervisor.Controller, patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		_, err := c.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
+		_, err := call.Do(ctx, c, call.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
 		c.Done(err)
 		return err
 	}
@@ -275,7 +275,7 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		_, err := other.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: "w", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
+		_, err := call.Do(ctx, other, call.ControllerPublishRequest{ExternalID: "w", NodeID: "n", Capability: call.Capability{Access: call.SingleNodeWriter}})
 		if err == nil {
 			t.Error("a call that is not answered has succeeded")
 		}

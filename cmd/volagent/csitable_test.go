@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"cmp"
 	"io/fs"
 	"maps"
 	"os"
@@ -223,17 +224,17 @@ func bundledCalls(t *testing.T) map[string]bool {
 
 var (
 	driverMethod = regexp.MustCompile(`(?m)^func \(d \*driver\) ([A-Z]\w+)\(`)
-	clientMethod = regexp.MustCompile(`^func \(c \*Client\) (\w+)\(`)
+	clientMethod = regexp.MustCompile(`^func \(c (?:\*Client|nodeCalls|controllerCalls)\) (\w+)\((?:ctx context.Context, r call\.(\w+)\))?`)
 	pluginCall   = regexp.MustCompile(`\bc\.(?:controller|node|identity|groups)\.(\w+)`)
 	ownCall      = regexp.MustCompile(`\bc\.(\w+)\(`)
-	anyCall      = regexp.MustCompile(`\w\.(\w+)\(`)
+	anyCall      = regexp.MustCompile(`\w\.(\w+)[({]`)
 )
 
 // sentCalls returns the calls that the code sends, each with a file that sends it. A call counts as
-// sent if code outside the CSI client calls the client's method for it.
+// sent if code outside the CSI client makes a request for it, or calls the client's method for it.
 func sentCalls(t *testing.T) map[string]string {
 	t.Helper()
-	by, inner := map[string][]string{}, map[string][]string{} // maps client methods to their CSI calls, and to the other client methods that they call
+	by, inner := map[string][]string{}, map[string][]string{} // maps requests and client methods to their CSI calls, and to the other client methods that they call
 	code := func(path string, do func(line string)) {
 		t.Helper()
 		raw, err := os.ReadFile(path)
@@ -250,7 +251,7 @@ func sentCalls(t *testing.T) map[string]string {
 		method := ""
 		code(path, func(line string) {
 			if m := clientMethod.FindStringSubmatch(line); m != nil {
-				method = m[1]
+				method = cmp.Or(m[2], m[1])
 			}
 			for _, m := range pluginCall.FindAllStringSubmatch(line, -1) {
 				by[method] = append(by[method], m[1])

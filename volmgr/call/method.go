@@ -3,11 +3,6 @@
 // sends them share these types. Without this package, they would have to import each other.
 package call
 
-import (
-	"maps"
-	"slices"
-)
-
 // Method is the name of a CSI call, or of a step of the agent itself.
 type Method string
 
@@ -52,46 +47,3 @@ const (
 	Node       Service = "node"
 	Controller Service = "controller"
 )
-
-// methods lists the service of each method.
-var methods = map[Method]Service{
-	ControllerPublish:    Controller,
-	ControllerUnpublish:  Controller,
-	ControllerExpand:     Controller,
-	ControllerModify:     Controller,
-	CreateVolume:         Controller,
-	DeleteVolume:         Controller,
-	CreateSnapshot:       Controller,
-	DeleteSnapshot:       Controller,
-	CreateGroupSnapshot:  Controller,
-	DeleteGroupSnapshot:  Controller,
-	ControllerGetVolume:  Controller,
-	ListVolumes:          Controller,
-	GetCapacity:          Controller,
-	ValidateCapabilities: Controller,
-	ListSnapshots:        Controller,
-	GetSnapshot:          Controller,
-	GetGroupSnapshot:     Controller,
-	ControllerHealth:     Controller,
-	ListHealth:           Controller,
-
-	NodeStage:         Node,
-	NodeUnstage:       Node,
-	NodePublish:       Node,
-	NodeUnpublish:     Node,
-	NodeExpand:        Node,
-	NodeStats:         Node,
-	NodeHealth:        Node,
-	NodeStorageHealth: Node,
-}
-
-// Methods returns all methods, in alphabetical order.
-func Methods() []Method { return slices.Sorted(maps.Keys(methods)) }
-
-// Service returns the service that answers the method. For an unknown method, it returns Node.
-func (k Method) Service() Service {
-	if s, ok := methods[k]; ok {
-		return s
-	}
-	return Node
-}

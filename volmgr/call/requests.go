@@ -163,6 +163,11 @@ type ModifyRequest struct {
 	Secrets    Secrets
 }
 
+// GetVolumeRequest asks the plugin for one volume (CSI ControllerGetVolume).
+type GetVolumeRequest struct {
+	ExternalID string
+}
+
 // ListVolumesRequest asks the plugin for one page of its volumes.
 type ListVolumesRequest struct {
 	MaxEntries int32  // 0 lets the plugin choose
@@ -226,8 +231,14 @@ type Snapshot struct {
 	Ready bool
 }
 
-// SnapshotRef identifies the snapshot that a call deletes or queries.
-type SnapshotRef struct {
+// DeleteSnapshotRequest asks the plugin to delete a snapshot.
+type DeleteSnapshotRequest struct {
+	ID      string
+	Secrets Secrets
+}
+
+// GetSnapshotRequest asks the plugin for one snapshot.
+type GetSnapshotRequest struct {
 	ID      string
 	Secrets Secrets
 }
@@ -264,20 +275,38 @@ type GroupSnapshot struct {
 	Ready     bool // all snapshots are ready
 }
 
-// GroupSnapshotRef identifies the group snapshot, with its members, that a call deletes or queries.
-type GroupSnapshotRef struct {
+// DeleteGroupSnapshotRequest asks the plugin to delete a group snapshot with its members.
+type DeleteGroupSnapshotRequest struct {
 	ID          string
 	SnapshotIDs []string
 	Secrets     Secrets
 }
 
-// HealthRequest asks the plugin for the health of a volume. The node call (CSI NodeGetVolumeHealth)
-// uses the paths, and the controller call (CSI ControllerGetVolumeHealth) uses the secrets.
-type HealthRequest struct {
+// GetGroupSnapshotRequest asks the plugin for a group snapshot with its members.
+type GetGroupSnapshotRequest struct {
+	ID          string
+	SnapshotIDs []string
+	Secrets     Secrets
+}
+
+// NodeHealthRequest asks the node service for the health of a volume (CSI NodeGetVolumeHealth).
+type NodeHealthRequest struct {
 	ExternalID  string
 	Path        string // target; may be empty
 	StagingPath string // empty if the plugin does not stage
-	Secrets     Secrets
+}
+
+// ControllerHealthRequest asks the controller for the health of a volume (CSI
+// ControllerGetVolumeHealth).
+type ControllerHealthRequest struct {
+	ExternalID string
+	Secrets    Secrets
+}
+
+// StorageHealthRequest asks the node service about its connection to the storage (CSI
+// NodeGetStorageHealth).
+type StorageHealthRequest struct {
+	Secrets Secrets
 }
 
 // ListHealthRequest asks the plugin for one page of the volumes that have problems.

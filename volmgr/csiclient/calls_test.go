@@ -18,101 +18,101 @@ var fsWriter = call.Capability{Access: call.SingleNodeWriter, Attachment: call.F
 // rpcs contains every call of the client that concerns volumes or snapshots.
 var rpcs = map[string]func(context.Context, *csiclient.Client, call.Secrets) error{
 	"ControllerPublishVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.ControllerPublish(ctx, call.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, Secrets: s})
+		_, err := call.Do(ctx, c, call.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, Secrets: s})
 		return err
 	},
 	"ControllerUnpublishVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		return c.ControllerUnpublish(ctx, call.ControllerUnpublishRequest{ExternalID: "x", NodeID: "n", Secrets: s})
+		return call.Run(ctx, c, call.ControllerUnpublishRequest{ExternalID: "x", NodeID: "n", Secrets: s})
 	},
 	"NodeStageVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		return c.NodeStage(ctx, call.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: fsWriter, Secrets: s})
+		return call.Run(ctx, c, call.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: fsWriter, Secrets: s})
 	},
 	"NodePublishVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		return c.NodePublish(ctx, call.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: fsWriter, Secrets: s})
+		return call.Run(ctx, c, call.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: fsWriter, Secrets: s})
 	},
 	"NodeUnpublishVolume": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
-		return c.NodeUnpublish(ctx, call.NodeUnpublishRequest{ExternalID: "x", TargetPath: "/t"})
+		return call.Run(ctx, c, call.NodeUnpublishRequest{ExternalID: "x", TargetPath: "/t"})
 	},
 	"NodeUnstageVolume": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
-		return c.NodeUnstage(ctx, call.NodeUnstageRequest{ExternalID: "x", StagingPath: "/s"})
+		return call.Run(ctx, c, call.NodeUnstageRequest{ExternalID: "x", StagingPath: "/s"})
 	},
 	"CreateVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.CreateVolume(ctx, call.CreateVolumeRequest{Name: "x", Capabilities: []call.Capability{fsWriter}, Secrets: s})
+		_, err := call.Do(ctx, c, call.CreateVolumeRequest{Name: "x", Capabilities: []call.Capability{fsWriter}, Secrets: s})
 		return err
 	},
 	"DeleteVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		return c.DeleteVolume(ctx, call.DeleteVolumeRequest{ExternalID: "x", Secrets: s})
+		return call.Run(ctx, c, call.DeleteVolumeRequest{ExternalID: "x", Secrets: s})
 	},
 	"ValidateVolumeCapabilities": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		return c.ValidateCapabilities(ctx, call.ValidateRequest{ExternalID: "x", Capabilities: []call.Capability{fsWriter}, Secrets: s})
+		return call.Run(ctx, c, call.ValidateRequest{ExternalID: "x", Capabilities: []call.Capability{fsWriter}, Secrets: s})
 	},
 	"NodeGetVolumeStats": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
-		_, err := c.NodeStats(ctx, call.StatsRequest{ExternalID: "x", Path: "/t"})
+		_, err := call.Do(ctx, c, call.StatsRequest{ExternalID: "x", Path: "/t"})
 		return err
 	},
 	"ControllerExpandVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.ControllerExpand(ctx, call.ExpandRequest{ExternalID: "x", CapacityMin: 1, Capability: fsWriter, Secrets: s})
+		_, err := call.Do(ctx, c, call.ExpandRequest{ExternalID: "x", CapacityMin: 1, Capability: fsWriter, Secrets: s})
 		return err
 	},
 	"NodeExpandVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.NodeExpand(ctx, call.NodeExpandRequest{ExternalID: "x", Path: "/t", Capability: fsWriter, Secrets: s})
+		_, err := call.Do(ctx, c, call.NodeExpandRequest{ExternalID: "x", Path: "/t", Capability: fsWriter, Secrets: s})
 		return err
 	},
 	"ControllerModifyVolume": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		return c.ControllerModify(ctx, call.ModifyRequest{ExternalID: "x", Mutable: map[string]string{"iops": "1"}, Secrets: s})
+		return call.Run(ctx, c, call.ModifyRequest{ExternalID: "x", Mutable: map[string]string{"iops": "1"}, Secrets: s})
 	},
 	"ListVolumes": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
-		_, err := c.ListVolumes(ctx, call.ListVolumesRequest{})
+		_, err := call.Do(ctx, c, call.ListVolumesRequest{})
 		return err
 	},
 	"ControllerGetVolume": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
-		_, err := c.ControllerGetVolume(ctx, "x")
+		_, err := call.Do(ctx, c, call.GetVolumeRequest{ExternalID: "x"})
 		return err
 	},
 	"GetCapacity": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
-		_, err := c.GetCapacity(ctx, call.CapacityRequest{})
+		_, err := call.Do(ctx, c, call.CapacityRequest{})
 		return err
 	},
 	"CreateSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.CreateSnapshot(ctx, call.SnapshotRequest{Name: "s", SourceID: "x", Secrets: s})
+		_, err := call.Do(ctx, c, call.SnapshotRequest{Name: "s", SourceID: "x", Secrets: s})
 		return err
 	},
 	"DeleteSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		return c.DeleteSnapshot(ctx, call.SnapshotRef{ID: "s", Secrets: s})
+		return call.Run(ctx, c, call.DeleteSnapshotRequest{ID: "s", Secrets: s})
 	},
 	"GetSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.GetSnapshot(ctx, call.SnapshotRef{ID: "s", Secrets: s})
+		_, err := call.Do(ctx, c, call.GetSnapshotRequest{ID: "s", Secrets: s})
 		return err
 	},
 	"ListSnapshots": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.ListSnapshots(ctx, call.ListSnapshotsRequest{Secrets: s})
+		_, err := call.Do(ctx, c, call.ListSnapshotsRequest{Secrets: s})
 		return err
 	},
 	"CreateVolumeGroupSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.CreateGroupSnapshot(ctx, call.GroupSnapshotRequest{Name: "g", SourceIDs: []string{"x"}, Secrets: s})
+		_, err := call.Do(ctx, c, call.GroupSnapshotRequest{Name: "g", SourceIDs: []string{"x"}, Secrets: s})
 		return err
 	},
 	"DeleteVolumeGroupSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		return c.DeleteGroupSnapshot(ctx, call.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s"}, Secrets: s})
+		return call.Run(ctx, c, call.DeleteGroupSnapshotRequest{ID: "g", SnapshotIDs: []string{"s"}, Secrets: s})
 	},
 	"GetVolumeGroupSnapshot": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.GetGroupSnapshot(ctx, call.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s"}, Secrets: s})
+		_, err := call.Do(ctx, c, call.GetGroupSnapshotRequest{ID: "g", SnapshotIDs: []string{"s"}, Secrets: s})
 		return err
 	},
 	"NodeGetVolumeHealth": func(ctx context.Context, c *csiclient.Client, _ call.Secrets) error {
-		_, err := c.NodeHealth(ctx, call.HealthRequest{ExternalID: "x"})
+		_, err := call.Do(ctx, c, call.NodeHealthRequest{ExternalID: "x"})
 		return err
 	},
 	"NodeGetStorageHealth": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.StorageHealth(ctx, s)
+		_, err := call.Do(ctx, c, call.StorageHealthRequest{Secrets: s})
 		return err
 	},
 	"ControllerGetVolumeHealth": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.ControllerHealth(ctx, call.HealthRequest{ExternalID: "x", Secrets: s})
+		_, err := call.Do(ctx, c, call.ControllerHealthRequest{ExternalID: "x", Secrets: s})
 		return err
 	},
 	"ControllerListVolumeHealth": func(ctx context.Context, c *csiclient.Client, s call.Secrets) error {
-		_, err := c.ListHealth(ctx, call.ListHealthRequest{Secrets: s})
+		_, err := call.Do(ctx, c, call.ListHealthRequest{Secrets: s})
 		return err
 	},
 }

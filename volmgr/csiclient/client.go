@@ -127,6 +127,8 @@ type Client struct {
 	controller csi.ControllerClient
 	node       csi.NodeClient
 	groups     csi.GroupControllerClient
+
+	handlers call.Handlers
 }
 
 // known is the result of Info, which the client caches.
@@ -162,7 +164,7 @@ func Dial(socketPath string, opts Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client for socket %q: %w", socketPath, err)
 	}
-	return &Client{
+	c := &Client{
 		opts:       opts,
 		conn:       conn,
 		slots:      make(chan struct{}, opts.MaxInFlight),
@@ -170,7 +172,9 @@ func Dial(socketPath string, opts Options) (*Client, error) {
 		controller: csi.NewControllerClient(conn),
 		node:       csi.NewNodeClient(conn),
 		groups:     csi.NewGroupControllerClient(conn),
-	}, nil
+	}
+	c.handlers = handlers(c)
+	return c, nil
 }
 
 func connectParams(opts Options) grpc.ConnectParams {

@@ -143,20 +143,20 @@ func TestRequestsFollowCapabilities(t *testing.T) {
 		mode := call.Capability{Access: call.SingleNodeMultiWriter, Attachment: call.FileSystem}
 		pc, vc := map[string]string{"dev": "/dev/x"}, map[string]string{"v": "1"}
 		secrets := call.Secrets{"k": call.NewSecret("s3cret")}
-		if got, err := c.ControllerPublish(t.Context(), call.ControllerPublishRequest{ExternalID: "x", NodeID: "n1", Capability: mode, FSType: "ext4",
+		if got, err := call.Do(t.Context(), c, call.ControllerPublishRequest{ExternalID: "x", NodeID: "n1", Capability: mode, FSType: "ext4",
 			MountFlags: []string{"noatime"}, ReadOnly: true, VolumeContext: vc, Secrets: secrets}); err != nil || got["dev"] != "/dev/x" {
 			t.Errorf("ControllerPublish: %v, %v", got, err)
 		}
-		if err := c.NodeStage(t.Context(), call.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: mode, FSType: "ext4",
+		if err := call.Run(t.Context(), c, call.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: mode, FSType: "ext4",
 			MountFlags: []string{"noatime"}, PublishContext: pc, VolumeContext: vc, Secrets: secrets}); err != nil {
 			t.Error(err)
 		}
-		if err := c.NodePublish(t.Context(), call.NodePublishRequest{ExternalID: "x", StagingPath: "/s", TargetPath: "/t",
+		if err := call.Run(t.Context(), c, call.NodePublishRequest{ExternalID: "x", StagingPath: "/s", TargetPath: "/t",
 			Capability: call.Capability{Access: call.SingleNodeSingleWriter, Attachment: call.BlockDevice}, FSType: "ext4",
 			ReadOnly: true, PublishContext: pc, VolumeContext: vc, Secrets: secrets}); err != nil {
 			t.Error(err)
 		}
-		if _, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", CapacityMin: 1, CapacityMax: 2,
+		if _, err := call.Do(t.Context(), c, call.CreateVolumeRequest{Name: "n", CapacityMin: 1, CapacityMax: 2,
 			Capabilities: both(call.SingleNodeSingleWriter, call.SingleNodeMultiWriter), Secrets: secrets}); err != nil {
 			t.Error(err)
 		}
@@ -216,7 +216,7 @@ func TestRequestsFollowCapabilities(t *testing.T) {
 		if cv := f.last("CreateVolume").(*csi.CreateVolumeRequest); len(cv.VolumeCapabilities) != 1 {
 			t.Errorf("CreateVolume: %v", cv)
 		}
-		_, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", Capabilities: []call.Capability{fsWriter},
+		_, err := call.Do(t.Context(), c, call.CreateVolumeRequest{Name: "n", Capabilities: []call.Capability{fsWriter},
 			Topology: call.TopologyRequest{Required: []map[string]string{{"zone": "a"}}}})
 		if got := callError(t, err); got.Retry != volume.RetryChange || f.count("CreateVolume") != 1 {
 			t.Errorf("topology: %+v after %d calls", *got, f.count("CreateVolume"))
@@ -237,7 +237,7 @@ func TestAccessModes(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
 	for _, m := range call.AccessModes {
-		if err := c.NodeStage(t.Context(), call.NodeStageRequest{Capability: call.Capability{Access: m}}); err != nil {
+		if err := call.Run(t.Context(), c, call.NodeStageRequest{Capability: call.Capability{Access: m}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := f.last("NodeStageVolume").(*csi.NodeStageVolumeRequest).VolumeCapability.AccessMode.Mode; got != want[m] {
@@ -250,7 +250,7 @@ func TestCreateVolume(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
 	topology := call.TopologyRequest{Required: []map[string]string{{"zone": "a"}}, Preferred: []map[string]string{{"zone": "b"}}}
-	got, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", Capabilities: []call.Capability{fsWriter},
+	got, err := call.Do(t.Context(), c, call.CreateVolumeRequest{Name: "n", Capabilities: []call.Capability{fsWriter},
 		Parameters: map[string]string{"p": "1"}, Topology: topology, SnapshotID: "snap"})
 	want := call.CreateVolumeResult{ExternalID: "x1", Capacity: 5, Context: map[string]string{"c": "1"}, Topologies: []map[string]string{{"zone": "a"}}}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -261,14 +261,14 @@ func TestCreateVolume(t *testing.T) {
 		req.AccessibilityRequirements.Requisite[0].Segments["zone"] != "a" || req.AccessibilityRequirements.Preferred[0].Segments["zone"] != "b" {
 		t.Errorf("sent %v", req)
 	}
-	if _, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", CloneID: "orig"}); err != nil {
+	if _, err := call.Do(t.Context(), c, call.CreateVolumeRequest{Name: "n", CloneID: "orig"}); err != nil {
 		t.Fatal(err)
 	}
 	if id := f.last("CreateVolume").(*csi.CreateVolumeRequest).VolumeContentSource.GetVolume().GetVolumeId(); id != "orig" {
 		t.Errorf("clone of %q", id)
 	}
 	f.on(func(context.Context, string, any) (any, error) { return &csi.CreateVolumeResponse{}, nil })
-	if _, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n"}); callError(t, err).Code != volume.CodeUnverified {
+	if _, err := call.Do(t.Context(), c, call.CreateVolumeRequest{Name: "n"}); callError(t, err).Code != volume.CodeUnverified {
 		t.Errorf("no volume id: %v", err)
 	}
 }
@@ -312,7 +312,7 @@ func TestValidateComparesTheAnswer(t *testing.T) {
 			}
 			return nil, nil
 		})
-		err := c.ValidateCapabilities(t.Context(), req)
+		err := call.Run(t.Context(), c, req)
 		if row.ok != (err == nil) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -326,7 +326,7 @@ func TestValidateComparesTheAnswer(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	f := newFake(t)
-	got, err := f.client(t, csiclient.Options{}).NodeStats(t.Context(), call.StatsRequest{ExternalID: "x", Path: "/t", StagingPath: "/s"})
+	got, err := call.Do(t.Context(), f.client(t, csiclient.Options{}), call.StatsRequest{ExternalID: "x", Path: "/t", StagingPath: "/s"})
 	want := call.Stats{Bytes: &call.Usage{Total: 10, Used: 4, Available: 6}, Inodes: &call.Usage{Total: 100, Used: 1, Available: 99}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)

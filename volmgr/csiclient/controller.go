@@ -16,13 +16,13 @@ import (
 
 // ControllerPublish connects a volume to a node. It returns the publish context, which the node
 // calls need.
-func (c *Client) ControllerPublish(ctx context.Context, r call.ControllerPublishRequest) (map[string]string, error) {
+func (c controllerCalls) ControllerPublish(ctx context.Context, r call.ControllerPublishRequest) (map[string]string, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	resp, err := invoke(ctx, c, call.ControllerPublish, r.Secrets, c.controller.ControllerPublishVolume,
+	resp, err := invoke(ctx, c.Client, call.ControllerPublish, r.Secrets, c.controller.ControllerPublishVolume,
 		&csi.ControllerPublishVolumeRequest{
 			VolumeId:         r.ExternalID,
 			NodeId:           r.NodeID,
@@ -45,15 +45,15 @@ func (c *Client) ControllerPublish(ctx context.Context, r call.ControllerPublish
 }
 
 // ControllerUnpublish disconnects a volume from a node.
-func (c *Client) ControllerUnpublish(ctx context.Context, r call.ControllerUnpublishRequest) error {
-	_, err := invoke(ctx, c, call.ControllerUnpublish, r.Secrets, c.controller.ControllerUnpublishVolume,
+func (c controllerCalls) ControllerUnpublish(ctx context.Context, r call.ControllerUnpublishRequest) error {
+	_, err := invoke(ctx, c.Client, call.ControllerUnpublish, r.Secrets, c.controller.ControllerUnpublishVolume,
 		&csi.ControllerUnpublishVolumeRequest{VolumeId: r.ExternalID, NodeId: r.NodeID, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // CreateVolume creates the storage of a volume. If an earlier call with the same name created it,
 // CreateVolume returns that storage.
-func (c *Client) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
+func (c controllerCalls) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (call.CreateVolumeResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return call.CreateVolumeResult{}, err
@@ -96,7 +96,7 @@ func (c *Client) CreateVolume(ctx context.Context, r call.CreateVolumeRequest) (
 			Requisite: topologies(r.Topology.Required), Preferred: topologies(r.Topology.Preferred)}
 	}
 
-	resp, err := invoke(ctx, c, call.CreateVolume, r.Secrets, c.controller.CreateVolume, req)
+	resp, err := invoke(ctx, c.Client, call.CreateVolume, r.Secrets, c.controller.CreateVolume, req)
 	if err != nil {
 		return call.CreateVolumeResult{}, err
 	}
@@ -127,8 +127,8 @@ func capacityRange(least, most int64) *csi.CapacityRange {
 }
 
 // DeleteVolume destroys the storage of a volume.
-func (c *Client) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
-	_, err := invoke(ctx, c, call.DeleteVolume, r.Secrets, c.controller.DeleteVolume,
+func (c controllerCalls) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
+	_, err := invoke(ctx, c.Client, call.DeleteVolume, r.Secrets, c.controller.DeleteVolume,
 		&csi.DeleteVolumeRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
 	return err
 }
@@ -137,7 +137,7 @@ func (c *Client) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) e
 // returns an error unless the plugin confirms each of them. An old plugin may confirm fields that
 // it does not understand. The client therefore compares the answer with the request (CSI spec,
 // ValidateVolumeCapabilities).
-func (c *Client) ValidateCapabilities(ctx context.Context, r call.ValidateRequest) error {
+func (c controllerCalls) ValidateCapabilities(ctx context.Context, r call.ValidateRequest) error {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return err
@@ -151,7 +151,7 @@ func (c *Client) ValidateCapabilities(ctx context.Context, r call.ValidateReques
 		Secrets:            reveal(r.Secrets),
 	}
 
-	resp, err := invoke(ctx, c, call.ValidateCapabilities, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
+	resp, err := invoke(ctx, c.Client, call.ValidateCapabilities, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
 	if err != nil {
 		return err
 	}

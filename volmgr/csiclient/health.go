@@ -12,17 +12,17 @@ import (
 )
 
 // NodeHealth asks the node service about the health of a volume.
-func (c *Client) NodeHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
-	resp, err := invoke(ctx, c, call.NodeHealth, nil, c.node.NodeGetVolumeHealth, &csi.NodeGetVolumeHealthRequest{
+func (c nodeCalls) NodeHealth(ctx context.Context, r call.NodeHealthRequest) (call.Health, error) {
+	resp, err := invoke(ctx, c.Client, call.NodeHealth, nil, c.node.NodeGetVolumeHealth, &csi.NodeGetVolumeHealthRequest{
 		VolumeId: r.ExternalID, VolumePublishPath: r.Path, StagingTargetPath: r.StagingPath,
 	})
 	return c.health(resp.GetVolumeHealth()), err
 }
 
 // StorageHealth asks the node service about its connection to the storage.
-func (c *Client) StorageHealth(ctx context.Context, secrets call.Secrets) ([]call.Condition, error) {
-	resp, err := invoke(ctx, c, call.NodeStorageHealth, secrets, c.node.NodeGetStorageHealth,
-		&csi.NodeGetStorageHealthRequest{Secrets: reveal(secrets)})
+func (c nodeCalls) StorageHealth(ctx context.Context, r call.StorageHealthRequest) ([]call.Condition, error) {
+	resp, err := invoke(ctx, c.Client, call.NodeStorageHealth, r.Secrets, c.node.NodeGetStorageHealth,
+		&csi.NodeGetStorageHealthRequest{Secrets: reveal(r.Secrets)})
 	var out []call.Condition
 	for _, b := range resp.GetBackendHealth() {
 		severity := fmt.Sprintf("status %d", b.GetStatus())
@@ -41,15 +41,15 @@ func (c *Client) StorageHealth(ctx context.Context, secrets call.Secrets) ([]cal
 }
 
 // ControllerHealth asks the controller about the health of a volume.
-func (c *Client) ControllerHealth(ctx context.Context, r call.HealthRequest) (call.Health, error) {
-	resp, err := invoke(ctx, c, call.ControllerHealth, r.Secrets, c.controller.ControllerGetVolumeHealth,
+func (c controllerCalls) ControllerHealth(ctx context.Context, r call.ControllerHealthRequest) (call.Health, error) {
+	resp, err := invoke(ctx, c.Client, call.ControllerHealth, r.Secrets, c.controller.ControllerGetVolumeHealth,
 		&csi.ControllerGetVolumeHealthRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
 	return c.health(resp.GetVolumeHealth()), err
 }
 
 // ListHealth returns one page of the volumes with health problems.
-func (c *Client) ListHealth(ctx context.Context, r call.ListHealthRequest) (call.HealthPage, error) {
-	resp, err := invoke(ctx, c, call.ListHealth, r.Secrets, c.controller.ControllerListVolumeHealth,
+func (c controllerCalls) ListHealth(ctx context.Context, r call.ListHealthRequest) (call.HealthPage, error) {
+	resp, err := invoke(ctx, c.Client, call.ListHealth, r.Secrets, c.controller.ControllerListVolumeHealth,
 		&csi.ControllerListVolumeHealthRequest{MaxEntries: r.MaxEntries, StartingToken: r.Token, Secrets: reveal(r.Secrets)})
 	page := call.HealthPage{Next: resp.GetNextToken()}
 	for _, e := range resp.GetEntries() {

@@ -38,22 +38,21 @@ func TestHealth(t *testing.T) {
 			{Status: csi.StorageHealthErrorType_STORAGE_DEGRADED, Reason: "Paths", Message: "one of two"}, {Status: csi.StorageHealthErrorType_STORAGE_UNREACHABLE}, {Status: 9}}},
 	})
 	c := f.client(t, csiclient.Options{})
-	storage, err := c.StorageHealth(t.Context(), s3cret) // this call gives the secret to the scrubber
+	storage, err := call.Do(t.Context(), c, call.StorageHealthRequest{Secrets: s3cret}) // this call gives the secret to the scrubber
 	want := []call.Condition{{Severity: call.Degraded, Reason: "Paths", Message: "one of two"}, {Severity: call.Inaccessible}, {Severity: "status 9"}}
 	if err != nil || !reflect.DeepEqual(storage, want) {
 		t.Errorf("storage: got %+v, %v", storage, err)
 	}
 	f.sent(t, "NodeGetStorageHealth", &csi.NodeGetStorageHealthRequest{Secrets: sentSecret})
-	ask := call.HealthRequest{ExternalID: "x", Path: "/t", StagingPath: "/s", Secrets: s3cret}
-	if got, err := c.NodeHealth(t.Context(), ask); err != nil || !reflect.DeepEqual(got, known) {
+	if got, err := call.Do(t.Context(), c, call.NodeHealthRequest{ExternalID: "x", Path: "/t", StagingPath: "/s"}); err != nil || !reflect.DeepEqual(got, known) {
 		t.Errorf("node: got %+v, %v", got, err)
 	}
 	f.sent(t, "NodeGetVolumeHealth", &csi.NodeGetVolumeHealthRequest{VolumeId: "x", VolumePublishPath: "/t", StagingTargetPath: "/s"})
-	if got, err := c.ControllerHealth(t.Context(), ask); err != nil || !reflect.DeepEqual(got, known) {
+	if got, err := call.Do(t.Context(), c, call.ControllerHealthRequest{ExternalID: "x", Secrets: s3cret}); err != nil || !reflect.DeepEqual(got, known) {
 		t.Errorf("controller: got %+v, %v", got, err)
 	}
 	f.sent(t, "ControllerGetVolumeHealth", &csi.ControllerGetVolumeHealthRequest{VolumeId: "x", Secrets: sentSecret})
-	page, err := c.ListHealth(t.Context(), call.ListHealthRequest{MaxEntries: 3, Token: "here", Secrets: s3cret})
+	page, err := call.Do(t.Context(), c, call.ListHealthRequest{MaxEntries: 3, Token: "here", Secrets: s3cret})
 	if err != nil || !reflect.DeepEqual(page, call.HealthPage{Next: "more", Entries: []call.Health{known, {}}}) {
 		t.Errorf("list: got %+v, %v", page, err)
 	}
@@ -64,11 +63,11 @@ func TestHealth(t *testing.T) {
 func TestHealthSaysNothing(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
-	node, err := c.NodeHealth(t.Context(), call.HealthRequest{ExternalID: "x"})
+	node, err := call.Do(t.Context(), c, call.NodeHealthRequest{ExternalID: "x"})
 	if err != nil || !reflect.DeepEqual(node, call.Health{}) {
 		t.Errorf("node: got %+v, %v", node, err)
 	}
-	if storage, err := c.StorageHealth(t.Context(), nil); err != nil || storage != nil {
+	if storage, err := call.Do(t.Context(), c, call.StorageHealthRequest{}); err != nil || storage != nil {
 		t.Errorf("storage: got %+v, %v", storage, err)
 	}
 }
@@ -96,13 +95,13 @@ func conditions(t *testing.T, f *fake, c *csiclient.Client, raw []byte) []*call.
 	})
 	// gRPC rejects bytes that are not a valid message, so those calls fail.
 	var got []*call.Condition
-	if s, err := c.NodeStats(t.Context(), call.StatsRequest{ExternalID: "x", Path: "/t"}); err == nil {
+	if s, err := call.Do(t.Context(), c, call.StatsRequest{ExternalID: "x", Path: "/t"}); err == nil {
 		got = append(got, s.Condition)
 	}
-	if v, err := c.ControllerGetVolume(t.Context(), "x"); err == nil {
+	if v, err := call.Do(t.Context(), c, call.GetVolumeRequest{ExternalID: "x"}); err == nil {
 		got = append(got, v.Condition)
 	}
-	if p, err := c.ListVolumes(t.Context(), call.ListVolumesRequest{}); err == nil && len(p.Entries) == 1 {
+	if p, err := call.Do(t.Context(), c, call.ListVolumesRequest{}); err == nil && len(p.Entries) == 1 {
 		got = append(got, p.Entries[0].Condition)
 	}
 	return got

@@ -27,11 +27,11 @@ func TestAnswersBeyondLimits(t *testing.T) {
 		return nil, nil
 	})
 	c := f.client(t, csiclient.Options{})
-	_, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "data"})
+	_, err := call.Do(t.Context(), c, call.CreateVolumeRequest{Name: "data"})
 	if ce := callError(t, err); ce.Code != volume.CodeUnverified || !ce.Final() || !ce.Uncertain() || !strings.Contains(ce.Message, "its id has 1025 bytes; at most 1024 are allowed") {
 		t.Errorf("create: %+v", *ce)
 	}
-	_, err = c.ControllerPublish(t.Context(), call.ControllerPublishRequest{ExternalID: "a", NodeID: "n"})
+	_, err = call.Do(t.Context(), c, call.ControllerPublishRequest{ExternalID: "a", NodeID: "n"})
 	if ce := callError(t, err); ce.Code != volume.CodeUnverified || !strings.Contains(ce.Message, "its publish_context has 4097 bytes; CSI allows 4096") {
 		t.Errorf("publish: %+v", *ce)
 	}

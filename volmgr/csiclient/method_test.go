@@ -1,6 +1,8 @@
 package csiclient
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -27,5 +29,12 @@ func TestMethods(t *testing.T) {
 		if want, ok := spec[m]; !ok || m.Service() != want {
 			t.Errorf("%s belongs to the service %q, want %q", m, m.Service(), want)
 		}
+	}
+}
+
+// TestHandlers checks that the client has a function for each call, and for no other.
+func TestHandlers(t *testing.T) {
+	if got := slices.Sorted(maps.Keys(handlers(&Client{}))); !slices.Equal(got, call.Methods()) {
+		t.Errorf("the client handles %v, want %v", got, call.Methods())
 	}
 }

@@ -9,13 +9,13 @@ import (
 )
 
 // NodeStage mounts a volume at its staging path.
-func (c *Client) NodeStage(ctx context.Context, r call.NodeStageRequest) error {
+func (c nodeCalls) NodeStage(ctx context.Context, r call.NodeStageRequest) error {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return err
 	}
 
-	_, err = invoke(ctx, c, call.NodeStage, r.Secrets, c.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
+	_, err = invoke(ctx, c.Client, call.NodeStage, r.Secrets, c.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
 		VolumeId:          r.ExternalID,
 		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
@@ -28,8 +28,8 @@ func (c *Client) NodeStage(ctx context.Context, r call.NodeStageRequest) error {
 }
 
 // NodeUnstage unmounts a volume from its staging path.
-func (c *Client) NodeUnstage(ctx context.Context, r call.NodeUnstageRequest) error {
-	_, err := invoke(ctx, c, call.NodeUnstage, nil, c.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{
+func (c nodeCalls) NodeUnstage(ctx context.Context, r call.NodeUnstageRequest) error {
+	_, err := invoke(ctx, c.Client, call.NodeUnstage, nil, c.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{
 		VolumeId:          r.ExternalID,
 		StagingTargetPath: r.StagingPath,
 	})
@@ -37,13 +37,13 @@ func (c *Client) NodeUnstage(ctx context.Context, r call.NodeUnstageRequest) err
 }
 
 // NodePublish mounts a volume at an alloc's target path.
-func (c *Client) NodePublish(ctx context.Context, r call.NodePublishRequest) error {
+func (c nodeCalls) NodePublish(ctx context.Context, r call.NodePublishRequest) error {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return err
 	}
 
-	_, err = invoke(ctx, c, call.NodePublish, r.Secrets, c.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
+	_, err = invoke(ctx, c.Client, call.NodePublish, r.Secrets, c.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
 		VolumeId:          r.ExternalID,
 		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
@@ -58,8 +58,8 @@ func (c *Client) NodePublish(ctx context.Context, r call.NodePublishRequest) err
 }
 
 // NodeUnpublish unmounts a volume from an alloc's target path.
-func (c *Client) NodeUnpublish(ctx context.Context, r call.NodeUnpublishRequest) error {
-	_, err := invoke(ctx, c, call.NodeUnpublish, nil, c.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{
+func (c nodeCalls) NodeUnpublish(ctx context.Context, r call.NodeUnpublishRequest) error {
+	_, err := invoke(ctx, c.Client, call.NodeUnpublish, nil, c.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{
 		VolumeId:   r.ExternalID,
 		TargetPath: r.TargetPath,
 	})
@@ -67,8 +67,8 @@ func (c *Client) NodeUnpublish(ctx context.Context, r call.NodeUnpublishRequest)
 }
 
 // NodeStats asks the plugin for the usage of a volume.
-func (c *Client) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
-	resp, err := invoke(ctx, c, call.NodeStats, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
+func (c nodeCalls) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats, error) {
+	resp, err := invoke(ctx, c.Client, call.NodeStats, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
 		VolumeId:          r.ExternalID,
 		VolumePath:        r.Path,
 		StagingTargetPath: r.StagingPath,
@@ -92,13 +92,13 @@ func (c *Client) NodeStats(ctx context.Context, r call.StatsRequest) (call.Stats
 
 // NodeExpand enlarges a volume's file system or device on this host to the size of its storage. It
 // returns the new size in bytes, or 0 if the plugin does not report it.
-func (c *Client) NodeExpand(ctx context.Context, r call.NodeExpandRequest) (int64, error) {
+func (c nodeCalls) NodeExpand(ctx context.Context, r call.NodeExpandRequest) (int64, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return 0, err
 	}
 
-	resp, err := invoke(ctx, c, call.NodeExpand, r.Secrets, c.node.NodeExpandVolume, &csi.NodeExpandVolumeRequest{
+	resp, err := invoke(ctx, c.Client, call.NodeExpand, r.Secrets, c.node.NodeExpandVolume, &csi.NodeExpandVolumeRequest{
 		VolumeId:          r.ExternalID,
 		VolumePath:        r.Path,
 		StagingTargetPath: r.StagingPath,

@@ -2,7 +2,6 @@ package csiclient_test
 
 import (
 	"context"
-	"reflect"
 	"slices"
 	"testing"
 
@@ -38,7 +37,7 @@ func takers(t *testing.T) []string {
 }
 
 // TestSecretsGoWithEveryCall makes every call of the client, with secrets if the request accepts
-// them. It checks that the secrets appear in each CSI message with a field for secrets.
+// them. The test checks that the secrets appear in each CSI message with a field for secrets.
 func TestSecretsGoWithEveryCall(t *testing.T) {
 	secrets := call.Secrets{"key": call.NewSecret("hunter2")}
 	given := map[string]bool{}
@@ -50,27 +49,10 @@ func TestSecretsGoWithEveryCall(t *testing.T) {
 		return invoke(ctx, method, req, reply, conn, opts...)
 	}
 	c := newFake(t).client(t, csiclient.Options{Interceptors: []grpc.UnaryClientInterceptor{see}})
-	client := reflect.ValueOf(c)
-	for i := range client.NumMethod() {
-		method := client.Method(i)
-		if method.Type().NumIn() != 2 || method.Type().In(0) != reflect.TypeFor[context.Context]() {
-			continue
+	for name, do := range rpcs {
+		if err := do(t.Context(), c, secrets); err != nil {
+			t.Logf("%s: %v", name, err) // the fake's empty answer need not be valid
 		}
-		request := reflect.New(method.Type().In(1)).Elem()
-		switch {
-		case request.Type() == reflect.TypeFor[call.Secrets]():
-			request.Set(reflect.ValueOf(secrets))
-		case request.Kind() == reflect.Struct:
-			if field := request.FieldByName("Secrets"); field.IsValid() {
-				field.Set(reflect.ValueOf(secrets))
-			}
-			for field, value := range map[string]any{"Capability": fsWriter, "Capabilities": []call.Capability{fsWriter}} {
-				if f := request.FieldByName(field); f.IsValid() && f.Type() == reflect.TypeOf(value) {
-					f.Set(reflect.ValueOf(value))
-				}
-			}
-		}
-		method.Call([]reflect.Value{reflect.ValueOf(t.Context()), request})
 	}
 	for _, name := range takers(t) {
 		if with, sent := given[name]; !sent {

@@ -13,8 +13,8 @@ import (
 
 // CreateSnapshot creates a snapshot. If an earlier call with the same name created it,
 // CreateSnapshot returns that snapshot.
-func (c *Client) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (call.Snapshot, error) {
-	resp, err := invoke(ctx, c, call.CreateSnapshot, r.Secrets, c.controller.CreateSnapshot,
+func (c controllerCalls) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (call.Snapshot, error) {
+	resp, err := invoke(ctx, c.Client, call.CreateSnapshot, r.Secrets, c.controller.CreateSnapshot,
 		&csi.CreateSnapshotRequest{SourceVolumeId: r.SourceID, Name: r.Name, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
 	if err != nil {
 		return call.Snapshot{}, err
@@ -23,15 +23,15 @@ func (c *Client) CreateSnapshot(ctx context.Context, r call.SnapshotRequest) (ca
 }
 
 // DeleteSnapshot destroys a snapshot. It succeeds if the snapshot no longer exists.
-func (c *Client) DeleteSnapshot(ctx context.Context, r call.SnapshotRef) error {
-	_, err := invoke(ctx, c, call.DeleteSnapshot, r.Secrets, c.controller.DeleteSnapshot,
+func (c controllerCalls) DeleteSnapshot(ctx context.Context, r call.DeleteSnapshotRequest) error {
+	_, err := invoke(ctx, c.Client, call.DeleteSnapshot, r.Secrets, c.controller.DeleteSnapshot,
 		&csi.DeleteSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // GetSnapshot asks the plugin for one snapshot.
-func (c *Client) GetSnapshot(ctx context.Context, r call.SnapshotRef) (call.Snapshot, error) {
-	resp, err := invoke(ctx, c, call.GetSnapshot, r.Secrets, c.controller.GetSnapshot,
+func (c controllerCalls) GetSnapshot(ctx context.Context, r call.GetSnapshotRequest) (call.Snapshot, error) {
+	resp, err := invoke(ctx, c.Client, call.GetSnapshot, r.Secrets, c.controller.GetSnapshot,
 		&csi.GetSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
 	if err != nil {
 		return call.Snapshot{}, err
@@ -40,8 +40,8 @@ func (c *Client) GetSnapshot(ctx context.Context, r call.SnapshotRef) (call.Snap
 }
 
 // ListSnapshots returns one page of the plugin's snapshots.
-func (c *Client) ListSnapshots(ctx context.Context, r call.ListSnapshotsRequest) (call.SnapshotPage, error) {
-	resp, err := invoke(ctx, c, call.ListSnapshots, r.Secrets, c.controller.ListSnapshots, &csi.ListSnapshotsRequest{
+func (c controllerCalls) ListSnapshots(ctx context.Context, r call.ListSnapshotsRequest) (call.SnapshotPage, error) {
+	resp, err := invoke(ctx, c.Client, call.ListSnapshots, r.Secrets, c.controller.ListSnapshots, &csi.ListSnapshotsRequest{
 		MaxEntries: r.MaxEntries, StartingToken: r.Token, SourceVolumeId: r.SourceID, SnapshotId: r.ID, Secrets: reveal(r.Secrets),
 	})
 	page := call.SnapshotPage{Next: resp.GetNextToken()}
@@ -53,8 +53,8 @@ func (c *Client) ListSnapshots(ctx context.Context, r call.ListSnapshotsRequest)
 
 // CreateGroupSnapshot creates snapshots of several volumes at the same moment. If an earlier call
 // with the same name created the group, CreateGroupSnapshot returns that group.
-func (c *Client) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
-	resp, err := invoke(ctx, c, call.CreateGroupSnapshot, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
+func (c controllerCalls) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRequest) (call.GroupSnapshot, error) {
+	resp, err := invoke(ctx, c.Client, call.CreateGroupSnapshot, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
 		&csi.CreateVolumeGroupSnapshotRequest{Name: r.Name, SourceVolumeIds: r.SourceIDs, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
 	if err != nil {
 		return call.GroupSnapshot{}, err
@@ -63,15 +63,15 @@ func (c *Client) CreateGroupSnapshot(ctx context.Context, r call.GroupSnapshotRe
 }
 
 // DeleteGroupSnapshot destroys a group snapshot and all its members.
-func (c *Client) DeleteGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) error {
-	_, err := invoke(ctx, c, call.DeleteGroupSnapshot, r.Secrets, c.groups.DeleteVolumeGroupSnapshot,
+func (c controllerCalls) DeleteGroupSnapshot(ctx context.Context, r call.DeleteGroupSnapshotRequest) error {
+	_, err := invoke(ctx, c.Client, call.DeleteGroupSnapshot, r.Secrets, c.groups.DeleteVolumeGroupSnapshot,
 		&csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // GetGroupSnapshot asks the plugin for one group snapshot.
-func (c *Client) GetGroupSnapshot(ctx context.Context, r call.GroupSnapshotRef) (call.GroupSnapshot, error) {
-	resp, err := invoke(ctx, c, call.GetGroupSnapshot, r.Secrets, c.groups.GetVolumeGroupSnapshot,
+func (c controllerCalls) GetGroupSnapshot(ctx context.Context, r call.GetGroupSnapshotRequest) (call.GroupSnapshot, error) {
+	resp, err := invoke(ctx, c.Client, call.GetGroupSnapshot, r.Secrets, c.groups.GetVolumeGroupSnapshot,
 		&csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: r.ID, SnapshotIds: r.SnapshotIDs, Secrets: reveal(r.Secrets)})
 	if err != nil {
 		return call.GroupSnapshot{}, err

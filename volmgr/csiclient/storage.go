@@ -10,13 +10,13 @@ import (
 )
 
 // ControllerExpand enlarges the storage of a volume.
-func (c *Client) ControllerExpand(ctx context.Context, r call.ExpandRequest) (call.ExpandResult, error) {
+func (c controllerCalls) ControllerExpand(ctx context.Context, r call.ExpandRequest) (call.ExpandResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return call.ExpandResult{}, err
 	}
 
-	resp, err := invoke(ctx, c, call.ControllerExpand, r.Secrets, c.controller.ControllerExpandVolume,
+	resp, err := invoke(ctx, c.Client, call.ControllerExpand, r.Secrets, c.controller.ControllerExpandVolume,
 		&csi.ControllerExpandVolumeRequest{
 			VolumeId:         r.ExternalID,
 			CapacityRange:    capacityRange(r.CapacityMin, r.CapacityMax),
@@ -27,15 +27,15 @@ func (c *Client) ControllerExpand(ctx context.Context, r call.ExpandRequest) (ca
 }
 
 // ControllerModify changes a volume's mutable parameters.
-func (c *Client) ControllerModify(ctx context.Context, r call.ModifyRequest) error {
-	_, err := invoke(ctx, c, call.ControllerModify, r.Secrets, c.controller.ControllerModifyVolume,
+func (c controllerCalls) ControllerModify(ctx context.Context, r call.ModifyRequest) error {
+	_, err := invoke(ctx, c.Client, call.ControllerModify, r.Secrets, c.controller.ControllerModifyVolume,
 		&csi.ControllerModifyVolumeRequest{VolumeId: r.ExternalID, MutableParameters: r.Mutable, Secrets: reveal(r.Secrets)})
 	return err
 }
 
 // ListVolumes returns one page of the plugin's volumes.
-func (c *Client) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (call.VolumePage, error) {
-	resp, err := invoke(ctx, c, call.ListVolumes, nil, c.controller.ListVolumes,
+func (c controllerCalls) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (call.VolumePage, error) {
+	resp, err := invoke(ctx, c.Client, call.ListVolumes, nil, c.controller.ListVolumes,
 		&csi.ListVolumesRequest{MaxEntries: r.MaxEntries, StartingToken: r.Token})
 	page := call.VolumePage{Next: resp.GetNextToken()}
 	for _, e := range resp.GetEntries() {
@@ -48,9 +48,9 @@ func (c *Client) ListVolumes(ctx context.Context, r call.ListVolumesRequest) (ca
 }
 
 // ControllerGetVolume asks the plugin for one volume. The CSI call has no field for secrets.
-func (c *Client) ControllerGetVolume(ctx context.Context, externalID string) (call.StorageVolume, error) {
-	resp, err := invoke(ctx, c, call.ControllerGetVolume, nil, c.controller.ControllerGetVolume,
-		&csi.ControllerGetVolumeRequest{VolumeId: externalID})
+func (c controllerCalls) ControllerGetVolume(ctx context.Context, r call.GetVolumeRequest) (call.StorageVolume, error) {
+	resp, err := invoke(ctx, c.Client, call.ControllerGetVolume, nil, c.controller.ControllerGetVolume,
+		&csi.ControllerGetVolumeRequest{VolumeId: r.ExternalID})
 	if err != nil {
 		return call.StorageVolume{}, err
 	}
@@ -72,7 +72,7 @@ func stored(v *csi.Volume) call.StorageVolume {
 }
 
 // GetCapacity asks the plugin how much storage it can still create.
-func (c *Client) GetCapacity(ctx context.Context, r call.CapacityRequest) (call.CapacityResult, error) {
+func (c controllerCalls) GetCapacity(ctx context.Context, r call.CapacityRequest) (call.CapacityResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return call.CapacityResult{}, err
@@ -85,7 +85,7 @@ func (c *Client) GetCapacity(ctx context.Context, r call.CapacityRequest) (call.
 	if len(r.Topology) > 0 && k.info.Caps.Topology {
 		req.AccessibleTopology = &csi.Topology{Segments: r.Topology}
 	}
-	resp, err := invoke(ctx, c, call.GetCapacity, nil, c.controller.GetCapacity, req)
+	resp, err := invoke(ctx, c.Client, call.GetCapacity, nil, c.controller.GetCapacity, req)
 	return call.CapacityResult{
 		Available: resp.GetAvailableCapacity(),
 		Largest:   optional(resp.GetMaximumVolumeSize()),

@@ -59,7 +59,7 @@ func TestExpand(t *testing.T) {
 		"NodeExpandVolume":       &csi.NodeExpandVolumeResponse{CapacityBytes: 8},
 	})
 	c := f.client(t, csiclient.Options{})
-	got, err := c.ControllerExpand(t.Context(), call.ExpandRequest{ExternalID: "x", CapacityMin: 5, CapacityMax: 10, Capability: fsWriter,
+	got, err := call.Do(t.Context(), c, call.ExpandRequest{ExternalID: "x", CapacityMin: 5, CapacityMax: 10, Capability: fsWriter,
 		FSType: "ext4", MountFlags: []string{"noatime"}, Secrets: s3cret})
 	if err != nil || got != (call.ExpandResult{Capacity: 9, NodeRequired: true}) {
 		t.Errorf("got %+v, %v", got, err)
@@ -67,13 +67,13 @@ func TestExpand(t *testing.T) {
 	f.sent(t, "ControllerExpandVolume", &csi.ControllerExpandVolumeRequest{VolumeId: "x", CapacityRange: &csi.CapacityRange{RequiredBytes: 5, LimitBytes: 10}, Secrets: sentSecret,
 		VolumeCapability: sentCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, &csi.VolumeCapability_MountVolume{FsType: "ext4", MountFlags: []string{"noatime"}})})
 
-	size, err := c.NodeExpand(t.Context(), call.NodeExpandRequest{ExternalID: "x", Path: "/t", StagingPath: "/s", CapacityMin: 5, Capability: blockMulti, Secrets: s3cret})
+	size, err := call.Do(t.Context(), c, call.NodeExpandRequest{ExternalID: "x", Path: "/t", StagingPath: "/s", CapacityMin: 5, Capability: blockMulti, Secrets: s3cret})
 	if err != nil || size != 8 {
 		t.Errorf("got %d, %v", size, err)
 	}
 	f.sent(t, "NodeExpandVolume", &csi.NodeExpandVolumeRequest{VolumeId: "x", VolumePath: "/t", StagingTargetPath: "/s", CapacityRange: &csi.CapacityRange{RequiredBytes: 5},
 		Secrets: sentSecret, VolumeCapability: sentCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, nil)})
-	if _, err := c.NodeExpand(t.Context(), call.NodeExpandRequest{ExternalID: "x", Path: "/t", Capability: blockMulti}); err != nil {
+	if _, err := call.Do(t.Context(), c, call.NodeExpandRequest{ExternalID: "x", Path: "/t", Capability: blockMulti}); err != nil {
 		t.Error(err)
 	}
 	if r := f.last("NodeExpandVolume").(*csi.NodeExpandVolumeRequest); r.CapacityRange != nil || r.StagingTargetPath != "" {
@@ -87,18 +87,18 @@ func TestMutableParameters(t *testing.T) {
 	params := map[string]string{"iops": "5"}
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
-	_, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", Mutable: params})
+	_, err := call.Do(t.Context(), c, call.CreateVolumeRequest{Name: "n", Mutable: params})
 	if got := callError(t, err); got.Retry != volume.RetryChange || !got.Answered || f.count("CreateVolume") != 0 {
 		t.Errorf("without the capability: %+v after %d calls", *got, f.count("CreateVolume"))
 	}
 	f = newFake(t)
 	f.answers(able())
 	c = f.client(t, csiclient.Options{})
-	if _, err := c.CreateVolume(t.Context(), call.CreateVolumeRequest{Name: "n", Mutable: params}); err != nil {
+	if _, err := call.Do(t.Context(), c, call.CreateVolumeRequest{Name: "n", Mutable: params}); err != nil {
 		t.Error(err)
 	}
 	f.sent(t, "CreateVolume", &csi.CreateVolumeRequest{Name: "n", MutableParameters: params})
-	if err := c.ControllerModify(t.Context(), call.ModifyRequest{ExternalID: "x", Mutable: params, Secrets: s3cret}); err != nil {
+	if err := call.Run(t.Context(), c, call.ModifyRequest{ExternalID: "x", Mutable: params, Secrets: s3cret}); err != nil {
 		t.Error(err)
 	}
 	f.sent(t, "ControllerModifyVolume", &csi.ControllerModifyVolumeRequest{VolumeId: "x", MutableParameters: params, Secrets: sentSecret})
@@ -111,14 +111,14 @@ func TestMountGroup(t *testing.T) {
 		f := newFake(t)
 		f.answers(caps)
 		c := f.client(t, csiclient.Options{})
-		_, err := c.ControllerPublish(t.Context(), call.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, MountGroup: "7"})
+		_, err := call.Do(t.Context(), c, call.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, MountGroup: "7"})
 		if err != nil {
 			t.Error(err)
 		}
-		if err := c.NodeStage(t.Context(), call.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: fsWriter, MountGroup: "7"}); err != nil {
+		if err := call.Run(t.Context(), c, call.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: fsWriter, MountGroup: "7"}); err != nil {
 			t.Error(err)
 		}
-		if err := c.NodePublish(t.Context(), call.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: fsWriter, MountGroup: "7"}); err != nil {
+		if err := call.Run(t.Context(), c, call.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: fsWriter, MountGroup: "7"}); err != nil {
 			t.Error(err)
 		}
 		for _, method := range []string{"ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume"} {
@@ -127,7 +127,7 @@ func TestMountGroup(t *testing.T) {
 				t.Errorf("%s: sent group %q, want %q", method, got, want)
 			}
 		}
-		if err := c.NodePublish(t.Context(), call.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: blockMulti, MountGroup: "7"}); err != nil {
+		if err := call.Run(t.Context(), c, call.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: blockMulti, MountGroup: "7"}); err != nil {
 			t.Error(err)
 		}
 		if r := f.last("NodePublishVolume").(*csi.NodePublishVolumeRequest); r.VolumeCapability.GetBlock() == nil {
@@ -150,14 +150,14 @@ func TestListVolumes(t *testing.T) {
 			Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: []string{"n1"}}},
 	})
 	c := f.client(t, csiclient.Options{})
-	got, err := c.ListVolumes(t.Context(), call.ListVolumesRequest{MaxEntries: 2, Token: "here"})
+	got, err := call.Do(t.Context(), c, call.ListVolumesRequest{MaxEntries: 2, Token: "here"})
 	want := call.VolumePage{Next: "more", Entries: []call.StorageVolume{{ExternalID: "a", Capacity: 5, Context: map[string]string{"c": "1"},
 		Topologies: []map[string]string{{"zone": "a"}}, SnapshotID: "s", PublishedNodes: []string{"n1", "n2"}}, {}}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	f.sent(t, "ListVolumes", &csi.ListVolumesRequest{MaxEntries: 2, StartingToken: "here"})
-	one, err := c.ControllerGetVolume(t.Context(), "x")
+	one, err := call.Do(t.Context(), c, call.GetVolumeRequest{ExternalID: "x"})
 	if err != nil || !reflect.DeepEqual(one, call.StorageVolume{ExternalID: "x", CloneID: "v", PublishedNodes: []string{"n1"}}) {
 		t.Errorf("got %+v, %v", one, err)
 	}
@@ -170,7 +170,7 @@ func TestGetCapacity(t *testing.T) {
 	c := f.client(t, csiclient.Options{})
 	ask := call.CapacityRequest{Capabilities: []call.Capability{fsWriter}, FSType: "xfs", MountFlags: []string{"ro"},
 		Parameters: map[string]string{"p": "1"}, Topology: map[string]string{"zone": "a"}}
-	got, err := c.GetCapacity(t.Context(), ask)
+	got, err := call.Do(t.Context(), c, ask)
 	if err != nil || got.Available != 5 || got.Largest == nil || *got.Largest != 0 || got.Smallest != nil {
 		t.Errorf("got %+v, %v", got, err)
 	}
@@ -181,7 +181,7 @@ func TestGetCapacity(t *testing.T) {
 
 	f = newFake(t)
 	f.answers(map[string]any{"GetPluginCapabilities": pluginCaps(csi.PluginCapability_Service_CONTROLLER_SERVICE)})
-	if _, err := f.client(t, csiclient.Options{}).GetCapacity(t.Context(), ask); err != nil {
+	if _, err := call.Do(t.Context(), f.client(t, csiclient.Options{}), ask); err != nil {
 		t.Error(err)
 	}
 	want.AccessibleTopology = nil
@@ -199,20 +199,20 @@ func TestSnapshots(t *testing.T) {
 		"ListSnapshots":  &csi.ListSnapshotsResponse{NextToken: "more", Entries: []*csi.ListSnapshotsResponse_Entry{{Snapshot: there}, {}}},
 	})
 	c := f.client(t, csiclient.Options{})
-	made, err := c.CreateSnapshot(t.Context(), call.SnapshotRequest{Name: "n", SourceID: "x", Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
+	made, err := call.Do(t.Context(), c, call.SnapshotRequest{Name: "n", SourceID: "x", Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
 	if err != nil || made != known {
 		t.Errorf("got %+v, %v", made, err)
 	}
 	f.sent(t, "CreateSnapshot", &csi.CreateSnapshotRequest{Name: "n", SourceVolumeId: "x", Parameters: map[string]string{"p": "1"}, Secrets: sentSecret})
-	if bare, err := c.GetSnapshot(t.Context(), call.SnapshotRef{ID: "s", Secrets: s3cret}); err != nil || bare != (call.Snapshot{ID: "s"}) {
+	if bare, err := call.Do(t.Context(), c, call.GetSnapshotRequest{ID: "s", Secrets: s3cret}); err != nil || bare != (call.Snapshot{ID: "s"}) {
 		t.Errorf("got %+v, %v", bare, err)
 	}
 	f.sent(t, "GetSnapshot", &csi.GetSnapshotRequest{SnapshotId: "s", Secrets: sentSecret})
-	if err := c.DeleteSnapshot(t.Context(), call.SnapshotRef{ID: "s", Secrets: s3cret}); err != nil {
+	if err := call.Run(t.Context(), c, call.DeleteSnapshotRequest{ID: "s", Secrets: s3cret}); err != nil {
 		t.Error(err)
 	}
 	f.sent(t, "DeleteSnapshot", &csi.DeleteSnapshotRequest{SnapshotId: "s", Secrets: sentSecret})
-	page, err := c.ListSnapshots(t.Context(), call.ListSnapshotsRequest{SourceID: "x", ID: "s", MaxEntries: 3, Token: "here", Secrets: s3cret})
+	page, err := call.Do(t.Context(), c, call.ListSnapshotsRequest{SourceID: "x", ID: "s", MaxEntries: 3, Token: "here", Secrets: s3cret})
 	if err != nil || !reflect.DeepEqual(page, call.SnapshotPage{Next: "more", Entries: []call.Snapshot{known, {}}}) {
 		t.Errorf("got %+v, %v", page, err)
 	}
@@ -228,17 +228,16 @@ func TestGroupSnapshots(t *testing.T) {
 		"GetVolumeGroupSnapshot":    &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: there},
 	})
 	c := f.client(t, csiclient.Options{})
-	made, err := c.CreateGroupSnapshot(t.Context(), call.GroupSnapshotRequest{Name: "n", SourceIDs: []string{"x", "y"}, Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
+	made, err := call.Do(t.Context(), c, call.GroupSnapshotRequest{Name: "n", SourceIDs: []string{"x", "y"}, Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
 	if err != nil || !reflect.DeepEqual(made, known) {
 		t.Errorf("got %+v, %v", made, err)
 	}
 	f.sent(t, "CreateVolumeGroupSnapshot", &csi.CreateVolumeGroupSnapshotRequest{Name: "n", SourceVolumeIds: []string{"x", "y"}, Parameters: map[string]string{"p": "1"}, Secrets: sentSecret})
-	ref := call.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s", "u"}, Secrets: s3cret}
-	if got, err := c.GetGroupSnapshot(t.Context(), ref); err != nil || !reflect.DeepEqual(got, known) {
+	if got, err := call.Do(t.Context(), c, call.GetGroupSnapshotRequest{ID: "g", SnapshotIDs: []string{"s", "u"}, Secrets: s3cret}); err != nil || !reflect.DeepEqual(got, known) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	f.sent(t, "GetVolumeGroupSnapshot", &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: []string{"s", "u"}, Secrets: sentSecret})
-	if err := c.DeleteGroupSnapshot(t.Context(), ref); err != nil {
+	if err := call.Run(t.Context(), c, call.DeleteGroupSnapshotRequest{ID: "g", SnapshotIDs: []string{"s", "u"}, Secrets: s3cret}); err != nil {
 		t.Error(err)
 	}
 	f.sent(t, "DeleteVolumeGroupSnapshot", &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: []string{"s", "u"}, Secrets: sentSecret})
