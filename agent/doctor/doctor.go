@@ -29,7 +29,7 @@ type Records interface {
 	Volumes() []volume.Record
 }
 
-// Queue observes volumes and makes the agent work on them.
+// Queue observes volumes and makes the agent retry their steps.
 type Queue interface {
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 	Wake(id string)
@@ -109,7 +109,7 @@ type Options struct {
 // Doctor examines the host. It keeps no data between two examinations.
 type Doctor struct {
 	o       Options
-	mending sync.Mutex // Fix holds it, so that two requests do not change the host at the same time
+	mending sync.Mutex // held by Fix, so that two requests do not change the host at the same time
 }
 
 // New returns a Doctor. It does not examine the host yet.
@@ -150,7 +150,7 @@ func (d *Doctor) Examine(ctx context.Context) Report {
 func (d *Doctor) look(ctx context.Context) Picture {
 	p := Picture{Now: d.o.Now(), Root: d.o.Root, Halt: d.o.Halt, OtherDataDir: d.o.OtherDataDir}
 	var wg sync.WaitGroup
-	var aside Picture // the goroutines below fill it
+	var aside Picture // the goroutines below fill this picture
 	wg.Go(func() { aside.Database = d.o.Database() })
 	wg.Go(func() { aside.Plugins = d.o.Plugins(ctx) })
 	wg.Go(func() { aside.Runtimes = d.o.Runtimes(ctx) })

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The outcomes of a fix.
+// These are the outcomes of a fix.
 const (
 	Fixed  = "fixed"  // the problem is fixed
 	Asked  = "asked"  // the agent has begun the fix; the next examination shows the result

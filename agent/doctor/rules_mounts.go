@@ -20,7 +20,7 @@ func mounts(p Picture, f *findings) {
 				before = volume.SeenMount
 				continue
 			}
-			// If a mount is dead or hangs, a bind mount of it is in the same state. Both are one
+			// A bind mount of a dead or hanging mount is in the same state. Report both as one
 			// finding.
 			if m.sight.Seen != before || m.sight.Seen == volume.SeenMount || m.sight.Seen == volume.SeenNothing {
 				amiss(f, v, m)

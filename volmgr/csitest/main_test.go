@@ -75,7 +75,7 @@ type bench struct {
 	t    *testing.T
 	dir  string
 	cfg  Config
-	p    *Plugin // nil for a child
+	p    *Plugin // nil if the plugin is a child process
 	conn *grpc.ClientConn
 }
 
@@ -136,7 +136,7 @@ func dial(t *testing.T, endpoint string) *grpc.ClientConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // some tests have closed it already
+	t.Cleanup(func() { _ = conn.Close() }) // some tests have already closed the connection
 	return conn
 }
 

@@ -49,7 +49,7 @@ type volumeView struct {
 
 type attachView struct {
 	is    certainty
-	given map[string]string // the publish context
+	given map[string]string // the publish context that the plugin returned
 }
 
 type targetView struct {
@@ -189,8 +189,8 @@ func settled(c Call) bool {
 }
 
 // undone reports whether the caller may treat an undoing call as complete. This is the case if the
-// plugin answers OK or does not know the volume. Some plugins return an error for the unpublish of
-// a missing target. Therefore any answered error is sufficient for a target without a mount.
+// plugin answers OK or does not know the volume. For a target without a mount, any answered error
+// is sufficient, because some plugins refuse to unpublish a missing target.
 func undone(c Call) bool {
 	switch {
 	case !slices.Contains([]string{ControllerUnpublish, NodeUnstage, NodeUnpublish, DeleteVolume}, c.Method), c.Late:
