@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// The words that Settings and Differing show instead of the value of a plain variable. They never
-// show the value, because it may be a password.
+// Settings and Differing show these words instead of the value of a plain variable. They never show
+// the value, because it may be a password.
 const (
 	someText  = "(a text)"
 	otherText = "(another text)"
