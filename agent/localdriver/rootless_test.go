@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// nobody is the id of an unprivileged user.
+// This is the id of an unprivileged user.
 const nobody = 65534
 
 // TestWithoutRoot repeats the directory tests as an ordinary user, in a user namespace and a mount

@@ -38,7 +38,7 @@ type Sampler struct {
 // New returns a Sampler. It starts nothing.
 func New(o Options) *Sampler { return &Sampler{o: o, asked: map[string]bool{}} }
 
-// firstLook is the interval at which the sampler looks for plugins with newly mounted volumes.
+// firstLook is the longest pause between two searches for plugins with newly mounted volumes.
 const firstLook = time.Minute
 
 // Run schedules turns until ctx ends.

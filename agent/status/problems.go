@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// fault describes why changes cannot be written.
+// fault describes why the agent cannot write changes to the state database.
 func (s *Service) fault() (p api.Problem, ok bool) {
 	err := s.Records.Fault()
 	var foreign *statedb.Foreign

@@ -301,8 +301,8 @@ func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*fil
 }
 
 // second marks a volume as bad if an earlier file contains the same id or the same storage. Volumes
-// are registered in parallel. Without this check, chance would decide which of the two is
-// registered.
+// are registered in parallel. Without this check, the first registration to finish would win, and
+// the result would be random.
 func (v *filed) second(first map[string]string) {
 	if v.bad {
 		return

@@ -36,7 +36,7 @@ const (
 	RuleStagingPath Rule = "staging-path" // each volume has one staging path of its own
 	RuleStagingDir  Rule = "staging-dir"  // the caller creates the directory before NodeStage
 	RuleTarget      Rule = "target"       // the caller creates the parent but not the target, and only one volume uses the target
-	RuleMode        Rule = "mode"         // a volume whose mode permits only one use gets no second target
+	RuleMode        Rule = "mode"         // a mode for a single use permits no second target
 	RuleInUse       Rule = "in-use"       // no call unstages or disconnects mounted storage, at once or later
 	// No call creates something that an earlier, abandoned call may still undo.
 	RuleOvertaken Rule = "overtaken"
