@@ -90,7 +90,7 @@ type Options struct {
 	Tests        func() []Test
 	Plugins      func(ctx context.Context) []Plugin
 
-	// System describes systemd and the mount helper. The parameter helper says whether any entry
+	// System describes systemd and the mount helper. The parameter helper is true if any entry
 	// needs the mount helper.
 	System func(ctx context.Context, helper bool) System
 	Fstab  func() ([]fstab.Entry, error)
@@ -160,8 +160,8 @@ func (d *Doctor) look(ctx context.Context) Picture {
 		aside.Faults = fstab.Check(aside.Entries, func(dir string) fstab.Spot { return d.spot(ctx, dir) })
 	})
 
-	// The records must be read before the host. Claims come and go in the meantime, so mounts and
-	// leftovers that these records do not explain are compared with newer records below.
+	// Read the records before the host. Volumes may be claimed and detached in between. The code
+	// below therefore compares unexplained mounts and leftovers with newer records.
 	records := d.o.Records.Volumes()
 	p.Deregistered, p.Tests, p.Unmet = d.o.Deregistered(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)

@@ -81,8 +81,8 @@ func (p Picture) unexplained() (all []Mounted) {
 	return all
 }
 
-// unexplained reports mounts that no record explains. A mount inside a volume has a kind of its
-// own.
+// unexplained reports mounts that no record explains. A mount inside a volume gets a separate kind
+// of finding.
 func unexplained(p Picture, f *findings) {
 	in := inside(p)
 	for _, m := range p.unexplained() {

@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Host reads the state of this host during the current boot.
+// Host gives access to the state of this host during the current boot.
 type Host interface {
 	Boot() string
 	Namespace() uint64

@@ -180,7 +180,7 @@ func (u *units) ask(ctx context.Context, name string) (systemd.Unit, error) {
 	changed := !w.known || w.Invocation != s.Invocation || w.Over() != s.Over()
 	w.Unit, w.known, w.asked = s, true, ticket
 	if changed {
-		u.ended() // the invocation may still be running; the receiver checks that
+		u.ended() // the receiver must check whether the invocation is still running
 	}
 
 	return s, nil

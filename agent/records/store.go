@@ -1,5 +1,5 @@
-// Package records adapts the state database to the packages of the agent. Each of them sees the
-// records through an interface of its own.
+// Package records adapts the state database to the packages of the agent. Each of them uses the
+// records through its own interface.
 package records
 
 import (

@@ -20,7 +20,7 @@ type view struct {
 	volumes map[string]*volumeView
 	users   map[string]string // maps targets to volumes
 	tokens  map[string]bool   // contains methods with the next_token values that they answered
-	snaps   map[string]bool   // maps snapshots to whether an answer reported them as ready
+	snaps   map[string]bool   // maps a snapshot to true if an answer reported the snapshot as ready
 	groups  map[string][]string
 	places  map[string]string // maps names to the Places of a CreateVolume with an unknown outcome
 }
