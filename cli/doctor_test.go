@@ -13,7 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// ill returns a host with one finding of each severity. Two of them can be fixed.
+// ill returns the report about a host with one finding of each severity. The doctor can fix two of
+// them.
 func ill() api.Doctor {
 	return api.Doctor{
 		Time: now, TookMS: 12, Volumes: 12, Claims: 11, Plugins: 3,

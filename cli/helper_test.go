@@ -74,8 +74,8 @@ func TestMountHelper(t *testing.T) {
 	}
 }
 
-// TestMountHelperWithoutAgent checks that the helper waits for an agent with _netdev. Without
-// _netdev, the error says how to change the line of fstab.
+// TestMountHelperWithoutAgent checks that the helper waits for an agent if the option _netdev is
+// given. Without _netdev, the error must tell the user how to change the line of fstab.
 func TestMountHelperWithoutAgent(t *testing.T) {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot; start the agent for this socket, or name another socket with --socket or VOLCTL_SOCKET\n"
 	f := world()

@@ -163,7 +163,7 @@ func TestGroupSnapshot(t *testing.T) {
 	expectSent(t, f, ask, ask, "GET /v1/snapshots/groups/ebs/g-1?snapshot=m1", `POST /v1/snapshots/groups/ebs/g-1/delete?wait=1m20s {"snapshots":["m1"]}`)
 }
 
-// TestSnapshotUsage checks that wrong arguments are refused before any request.
+// TestSnapshotUsage checks that volctl rejects wrong arguments before it sends a request.
 func TestSnapshotUsage(t *testing.T) {
 	r := run{ctx: t.Context(), socket: "/nosuch"}
 	for args, words := range map[string]string{

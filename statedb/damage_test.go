@@ -110,8 +110,8 @@ func TestSetAsideTwice(t *testing.T) {
 	}
 }
 
-// traced returns a command that runs the test binary in a role under strace. strace injects faults
-// for one file.
+// traced returns a command that runs the test binary in the given role under strace. strace injects
+// faults into the accesses to one file.
 func traced(t *testing.T, path, inject, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {

@@ -119,8 +119,8 @@ func TestToldOutlives(t *testing.T) {
 	}
 }
 
-// TestOldLog checks that a log line is ignored if its volume was changed or deleted later, or
-// replaced by another one with the same id.
+// TestOldLog checks that the database ignores old log lines. A line is old if its volume was
+// changed, deleted or replaced after the line was written.
 func TestOldLog(t *testing.T) {
 	for name, change := range map[string]func(*statedb.Tx){
 		"changed since": func(tx *statedb.Tx) {

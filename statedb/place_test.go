@@ -212,8 +212,8 @@ func TestReplacedBeforeChange(t *testing.T) {
 	equal(t, "as a crash now would leave it", ids(t, copied(t, path)), map[string]bool{"before": true})
 }
 
-// TestMovedWhileOpen checks that changes are refused after the data dir was moved, because the next
-// start would not find them.
+// TestMovedWhileOpen checks that the database refuses changes after the data dir was moved. The
+// next start would not find these changes.
 func TestMovedWhileOpen(t *testing.T) {
 	db, path, _ := held(t)
 	dir := filepath.Dir(path)

@@ -19,7 +19,7 @@ const (
 type Node struct {
 	ID        string `json:"id"`       // CSI node id, chosen at the first start
 	Boot      string `json:"boot"`     // boot id of the host when mounts were last made
-	Namespace uint64 `json:"ns"`       // mount namespace in which those mounts were made
+	Namespace uint64 `json:"ns"`       // mount namespace of the last agent that made mounts
 	DataDir   string `json:"data_dir"` // data dir in which the stored paths lie
 	// Clean is set by an agent that shuts down properly, and cleared at the next start. Only if it
 	// is set are the records certain to contain every completed step.

@@ -22,12 +22,12 @@ import (
 // mounts are up to date. The automatic copy may be minutes old.
 type recovery struct {
 	notes []volume.Note
-	from  statedb.Restorable // the copy; zero without a copy
+	from  statedb.Restorable // the automatic copy; zero if there is none
 	took  volmgr.FromCopy
 	loss  statedb.Loss
 }
 
-// Host is this boot of this host, as this process sees it.
+// Host reads the state of this host during the current boot.
 type Host interface {
 	Boot() string
 	Namespace() uint64
@@ -45,8 +45,8 @@ type Adoption struct {
 }
 
 // Run adopts if the state database is new and not that of a first start. It unmounts nothing and
-// sends no call. If no call may be sent, Run returns the reason in halt, and the lost node id. The
-// database then stays new, so that the next start adopts.
+// sends no call. If the agent must not send any call, Run returns the reason in halt, and the node
+// id of the lost database. The database then stays new, so that the next start adopts.
 func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 	if a.DB.Node() != (statedb.Node{}) {
 		return "", "", nil
@@ -80,7 +80,7 @@ func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 
 	re.loss = statedb.Loss{At: time.Now().UTC(), Why: a.Damage, Copy: re.from.Taken}
 	if len(kept) > 0 {
-		re.loss.Kept = slices.Max(kept) // names sort by time, so this is the newest
+		re.loss.Kept = slices.Max(kept) // the names sort by time, so this is the newest one
 	}
 	if re.loss.Why == "" && len(kept) == 0 {
 		re.loss.Why = "it was not there"
@@ -117,7 +117,7 @@ func (re *recovery) origins() (all []origin) {
 	return all
 }
 
-// copy returns the automatic copy in the form that is compared with the mount table.
+// copy returns the automatic copy in the form that can be compared with the mount table.
 func (re *recovery) copy() volmgr.Copy {
 	node := re.from.Node()
 	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes(), Plugins: map[string]plugin.Info{}}
@@ -187,14 +187,14 @@ func (a Adoption) fill(ctx context.Context, adoptions []volume.Record, re recove
 	return nil
 }
 
-// fillRest stores the parts of a copy other than volumes. It keeps a plugin's registered definition
-// and last answers, but not its process. The supervisor finds that by the listener on its socket.
+// fillRest stores the parts of a copy other than volumes. It stores a plugin's registered
+// definition and last answers, but not its process. The supervisor finds the process by its socket.
 func (re *recovery) fillRest(tx *statedb.Tx) {
 	for _, d := range statedb.Registered.All(re.from) {
 		statedb.Registered.Put(tx, d)
 	}
 	for _, p := range statedb.Plugins.All(re.from) {
-		if p.Plugin == "" { // further parts are identified by their process, which is not restored
+		if p.Plugin == "" { // the record of a further part is useless without its process
 			p.Process, p.Definition = plugin.Process{}, nil
 			statedb.Plugins.Put(tx, p)
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is everything beside the state database that a Service uses.
+// world is a fake of everything that a Service uses, except the state database.
 type world struct {
 	plugins
 	woken  []string
@@ -32,13 +32,13 @@ type world struct {
 func (w *world) Wake(key string) { w.woken = append(w.woken, key) }
 func (w *world) Freed()          { w.freed++ }
 
-// plugins knows one plugin, p.
+// plugins is a fake with only one plugin, p.
 type plugins struct{}
 
 func (plugins) View(id string) plugin.View { return plugin.View{Known: id == "p"} }
 func (plugins) Restored() error            { return nil }
 
-// owners are all alive.
+// owners is a fake in which all owners are alive.
 type owners struct{}
 
 func (owners) Gone(volume.Owner) bool                 { return false }
@@ -81,7 +81,7 @@ func service(t *testing.T, node statedb.Node, fill func(*statedb.Tx)) (*Service,
 
 func none(*statedb.Tx) {}
 
-// pg is a registered volume without mounts.
+// pg returns a registered volume without mounts.
 func pg(external string) volume.Record {
 	return volume.Record{Volume: volume.Volume{ID: "pg", PluginID: "p", Driver: "d", ExternalID: external, Capabilities: []call.Capability{{Access: call.SingleNodeWriter, Attachment: call.FileSystem}}}}
 }
@@ -139,8 +139,8 @@ func TestRestoreHalted(t *testing.T) {
 	}
 }
 
-// TestOpenDamaged checks that a damaged file is kept beside a new state database, and that the
-// adoption after that records the loss.
+// TestOpenDamaged checks that Open keeps a damaged file beside a new state database. The adoption
+// after that must record the loss.
 func TestOpenDamaged(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state.db")
@@ -173,7 +173,7 @@ func TestOpenDamaged(t *testing.T) {
 	}
 }
 
-// TestFirstStart checks that the first start of an agent is not taken for a loss.
+// TestFirstStart checks that the first start of an agent does not count as a loss of the database.
 func TestFirstStart(t *testing.T) {
 	dir := t.TempDir()
 	db, why, err := Open(filepath.Join(dir, "state.db"), statedb.Options{}, hclog.NewNullLogger())

@@ -1,6 +1,6 @@
-// Package backup brings back the state database. It moves a damaged one aside and fills a new one
+// Package backup recovers the state database. It renames a damaged database, and fills a new one
 // from the notes beside the mounts and from an automatic copy. It also takes the backups that an
-// operator asks for, and restores them.
+// operator requests, and restores them.
 package backup
 
 import (
@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Open opens the state database at a path. It moves a damaged one aside and creates a new one,
-// which an Adoption then fills. In this case it returns the damage, too.
+// Open opens the state database at a path. If the database is damaged, Open renames it and creates
+// a new one, which an Adoption then fills. In this case it also returns the damage.
 func Open(path string, o statedb.Options, log hclog.Logger) (db *statedb.DB, why string, err error) {
 	db, err = statedb.Open(path, o)
 	var damage *statedb.Damage
@@ -29,7 +29,7 @@ func Open(path string, o statedb.Options, log hclog.Logger) (db *statedb.DB, why
 	}
 
 	why = damage.Why.Error()
-	if first, more, ok := strings.Cut(why, "\n"); ok { // one line for each bad value
+	if first, more, ok := strings.Cut(why, "\n"); ok { // why has one line for each bad value
 		why = fmt.Sprintf("%s, and %d more", first, 1+strings.Count(more, "\n"))
 	}
 	log.Error("the state database is damaged; it is kept, and a new one is made", "why", why, "kept", kept)

@@ -20,7 +20,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Plugins knows the plugins of this host.
+// Plugins finds the plugins of this host.
 type Plugins interface {
 	View(pluginID string) plugin.View
 	// Restored makes the supervisor read the registered plugins again.
@@ -44,7 +44,7 @@ type Reaper interface{ Freed() }
 type Service struct {
 	DB      records.Store
 	Node    statedb.Node
-	Halt    string // why nothing can be restored; empty in normal operation
+	Halt    string // the reason why nothing can be restored; empty in normal operation
 	Plugins Plugins
 	Secrets func(volume.Volume) (call.Secrets, error)
 	Owners  Owners
@@ -101,10 +101,11 @@ func (s *Service) Restore(ctx context.Context, r io.Reader, dry bool) (api.Resto
 
 // restoring is one restore. Each run rebuilds the fields that depend on the state.
 type restoring struct {
-	s      *Service
-	from   statedb.Restorable
-	why    string              // why only registrations are restored; empty if mounts are restored too
-	notes  map[string][]string // by volume: hints for the operator
+	s    *Service
+	from statedb.Restorable
+	// The reason why only registrations are restored; empty if mounts are restored too.
+	why    string
+	notes  map[string][]string // hints for the operator, by volume id
 	others []plugin.Definition
 
 	tx      *statedb.Tx
@@ -114,8 +115,8 @@ type restoring struct {
 	plugins map[string]bool // the plugins that are restored
 }
 
-// compare checks whether the mounts in the backup belong to this host. Otherwise the stored paths
-// and mount identities are not valid here.
+// compare checks whether the mounts in the backup belong to this host. If they do not, the stored
+// paths and mount identities are not valid here.
 func (re *restoring) compare() {
 	was, now := re.from.Node(), re.s.Node
 	switch {
@@ -144,7 +145,7 @@ func (s *Service) unreadable(volumes []volume.Record) map[string][]string {
 	return notes
 }
 
-// askAfter finds out which owners of a backup's claims are alive.
+// askAfter asks for the state of the owners of a backup's claims.
 func (s *Service) askAfter(ctx context.Context, volumes []volume.Record) {
 	var owners []volume.Owner
 	for _, r := range volumes {
@@ -230,7 +231,7 @@ func (re *restoring) volume(r volume.Record) {
 	re.items = append(re.items, item)
 }
 
-// barred returns why a volume cannot be registered here, or "".
+// barred returns the reason why a volume cannot be registered here, or "".
 func (re *restoring) barred(v volume.Volume) string {
 	if other, ok := re.tx.VolumeOf(v.Driver, v.ExternalID); ok {
 		return fmt.Sprintf("its external_id %q of driver %s is registered here as volume %q", v.ExternalID, v.Driver, other)
@@ -249,7 +250,7 @@ func (re *restoring) barred(v volume.Volume) string {
 // restored.
 func (re *restoring) record(r volume.Record) (now volume.Record, notes []string) {
 	now = volume.Record{Volume: r.Volume}
-	if re.why == "" { // the directories are on this host
+	if re.why == "" { // the directories in the backup are on this host
 		now.Guards, now.GuardDirs = r.Guards, r.GuardDirs
 	}
 	if !r.Held() {
@@ -267,7 +268,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 		why = re.why
 	case owed:
 		why = "it was deregistered here by force, which is not undone yet"
-	case there: // while that leftover existed, the agent mounted nothing for the volume
+	case there: // while a leftover existed, the agent made no mount for the volume
 		why = "it was deregistered by force before that, which is not undone yet"
 	default:
 		err := records.Clash(re.tx, volume.Record{}, full)
@@ -371,9 +372,9 @@ func userOf(all []volume.Record, debt volume.Record) string {
 	return ""
 }
 
-// sinceBackup stands for all containers that were started after the backup was taken. These
-// containers share the claim, but the backup does not list them. No container runtime releases this
-// reference. The reference ends when the agent sees no user of the volume.
+// sinceBackup stands for all containers that were started after the backup was taken. They share
+// the claim, but the backup does not list them. No container runtime releases this reference, so
+// the agent removes it when the volume has no user.
 const sinceBackup = "since-the-backup"
 
 // runtime restores the name under which a container runtime knows a volume. It restores a
@@ -398,7 +399,8 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 	}
 
 	v = v.Without(func(ref volume.RuntimeRef) bool { return r.Claims[ref.Alloc].Owner != v.Owner() })
-	shared := v.Runtime == plugin.RuntimeDocker && v.Claimed(v.Runtime) // podman uses one id for all containers
+	// Podman uses one id for all containers, docker one for each.
+	shared := v.Runtime == plugin.RuntimeDocker && v.Claimed(v.Runtime)
 	if shared && re.from.Node().Boot == re.s.Node.Boot {
 		v = v.Mounting(sinceBackup, "", re.at)
 	}
@@ -421,7 +423,7 @@ func (re *restoring) begin() error {
 	}
 
 	if len(re.taken) > 0 {
-		re.s.Reaper.Freed() // the reaper then also watches the owners of the restored claims
+		re.s.Reaper.Freed() // the reaper must also watch the owners of the restored claims
 	}
 	if len(re.plugins) == 0 {
 		return nil

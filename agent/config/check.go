@@ -15,7 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// check refuses values that cannot work, and adds the file and line of the first one to the error.
+// check returns an error for the first value that cannot work. The error contains the file and line
+// of that value.
 func (c *Config) check(file configFile) error {
 	for _, one := range []struct {
 		key   string
@@ -103,7 +104,8 @@ func (c *Config) pluginSocket(name int) int {
 // longestName is the longest name of a plugin's directory, in bytes.
 const longestName = 24
 
-// WarnLong warns of directories that are too long for some plugins.
+// WarnLong logs a warning about directories whose paths are too long for the sockets of some
+// plugins.
 func (c *Config) WarnLong(log hclog.Logger) {
 	if longest := volmgr.LongestPath(c.MountRoot()); longest > volmgr.MaxPluginPath {
 		log.Warn("data_dir is long: paths of volumes may be longer than CSI plugins must accept; most plugins accept them",
@@ -116,8 +118,8 @@ func (c *Config) WarnLong(log hclog.Logger) {
 	}
 }
 
-// checkDockerSocket refuses a path at which docker would not find the plugin. Docker finds plugins
-// by the file names in one directory.
+// checkDockerSocket returns an error for a path at which docker would not find the volume plugin.
+// Docker finds plugins by the file names in one directory.
 func (c *Config) checkDockerSocket() error {
 	path := c.DockerSocket
 	switch {
@@ -137,7 +139,8 @@ func (c *Config) checkDockerSocket() error {
 	return nil
 }
 
-// leastStatsInterval protects plugins of remote storage, for which an answer can be expensive.
+// leastStatsInterval is the minimum of stats_interval. A plugin of remote storage may need an
+// expensive request for each answer.
 const leastStatsInterval = 10 * time.Second
 
 // SampleEvery returns the value of stats_interval; 0 means never.
@@ -149,8 +152,8 @@ func (c *Config) SampleEvery() (time.Duration, error) {
 	return d, nil
 }
 
-// checkMetricsAddress accepts an IP address or localhost. With any other name, the resolver at boot
-// would decide which clients can scrape.
+// checkMetricsAddress accepts only an IP address or localhost. For any other name, the resolver
+// would choose the address during the boot, and thus the clients that can scrape.
 func (c *Config) checkMetricsAddress() error {
 	if c.MetricsAddress == "" {
 		return nil

@@ -9,19 +9,21 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// DefaultFile is read if it exists and --config names no other file.
+// DefaultFile is the configuration file that the agent reads if --config names no other file. The
+// file need not exist.
 const DefaultFile = "/etc/volagent/volagent.yaml"
 
 // Config is the agent's configuration. Each field can be set by a flag, by a VOLAGENT_* variable,
 // and by a key of the file. A flag overrides a variable, and a variable overrides the file.
 type Config struct {
-	DataDir     string `mapstructure:"data_dir"`
-	RuntimeDir  string `mapstructure:"runtime_dir"`
-	Socket      string `mapstructure:"socket"`       // default <runtime_dir>/volagent.sock
-	SocketGroup string `mapstructure:"socket_group"` // its members are root-equivalent
+	DataDir    string `mapstructure:"data_dir"`
+	RuntimeDir string `mapstructure:"runtime_dir"`
+	Socket     string `mapstructure:"socket"` // default <runtime_dir>/volagent.sock
+	// The members of this group have the same power as root.
+	SocketGroup string `mapstructure:"socket_group"`
 	PluginDir   string `mapstructure:"plugin_dir"`
 	VolumesDir  string `mapstructure:"volumes_dir"`
-	NodeID      string `mapstructure:"node_id"` // default: the host name at the first start
+	NodeID      string `mapstructure:"node_id"` // the default is the host name at the first start
 	LogLevel    string `mapstructure:"log_level"`
 	LogFormat   string `mapstructure:"log_format"`
 
@@ -33,7 +35,8 @@ type Config struct {
 	// socket serves metrics.
 	MetricsAddress string `mapstructure:"metrics_address"`
 
-	// DockerSocket is the path of the volume plugin's socket for docker and podman; empty for none.
+	// DockerSocket is the path of the volume plugin's socket for docker and podman. It is empty if
+	// they cannot use the agent.
 	DockerSocket string `mapstructure:"docker_socket"`
 }
 
@@ -58,7 +61,7 @@ var settings = []setting{
 	{"docker_socket", "", "path of the socket for docker and podman; empty for none", false},
 }
 
-// Logger returns a logger that writes to standard error. It omits the time when the journal adds it.
+// Logger returns a logger that writes to w. It omits the time if the journal adds the time.
 func (c *Config) Logger(w io.Writer) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "volagent", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogFormat == "json",

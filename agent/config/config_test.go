@@ -89,8 +89,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestLongestRoots checks that the longest paths that the kernel accepts are valid. A path causes
-// one warning if some plugin may fail with it, and otherwise none.
+// TestLongestRoots checks that the agent accepts the longest paths that the kernel accepts. It must
+// log one warning if a plugin's socket might not fit, and otherwise none.
 func TestLongestRoots(t *testing.T) {
 	for _, tt := range []struct {
 		flag, dir string

@@ -21,8 +21,8 @@ type configFile struct {
 	lines  map[string]int // the line of each key
 }
 
-// at adds the file and line of a key to an error about the key. Values from flags and the
-// environment are not in the file, so their errors stay unchanged.
+// at adds the file and line of a key to an error about the key's value. It does not change the
+// error if the value came from a flag or the environment.
 func (f configFile) at(key string, err error) error {
 	line, ok := f.lines[key]
 	var de *volume.Error
@@ -79,14 +79,14 @@ func (f configFile) set(key, value *yaml.Node) error {
 	}
 
 	f.lines[key.Value] = key.Line
-	if value.Tag != "!!null" { // an empty value means the default
+	if value.Tag != "!!null" { // an empty value selects the default
 		f.values[key.Value] = value.Value
 	}
 
 	return nil
 }
 
-// unknown refuses a key, and suggests a known key with a similar name.
+// unknown returns the error for an unknown key. It suggests a known key with a similar name.
 func (f configFile) unknown(key *yaml.Node) error {
 	names := make([]string, len(settings))
 	for i, s := range settings {

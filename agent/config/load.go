@@ -68,8 +68,8 @@ func Load(fl *pflag.FlagSet) (Config, error) {
 	return c, mistake
 }
 
-// readFile parses the file itself, because viper ignores misspelt keys and turns a node id such as
-// 0123 into a number.
+// readFile parses the file without viper. viper would ignore misspelt keys, and would turn a node
+// id such as 0123 into a number.
 func readFile(fl *pflag.FlagSet) (configFile, error) {
 	path := DefaultFile
 	if f := fl.Lookup("config"); f.Changed {

@@ -30,7 +30,7 @@ type Container struct {
 	finished bool
 }
 
-// inspected holds the fields that the package needs of the answer to the command inspect.
+// inspected holds those fields that the package needs from the output of the command inspect.
 type inspected struct {
 	ID    string `json:"Id"`
 	State struct {

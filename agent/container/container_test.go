@@ -23,8 +23,8 @@ func program(t *testing.T, name, script string) Runtime {
 	return New(name)
 }
 
-// TestBounded checks that a command that never ends, or never stops writing, ends with its context
-// and stays within its limits.
+// TestBounded checks commands that never end or never stop writing. Each command must end when its
+// context ends, and the kept output must stay within its limit.
 func TestBounded(t *testing.T) {
 	r := program(t, "docker", `case $1 in
 hang) trap '' TERM; exec sleep 1000;;
@@ -75,7 +75,8 @@ func TestWords(t *testing.T) {
 // TestVariables checks that no secret becomes an argument, and that no secret changes the behavior
 // of the command itself.
 func TestVariables(t *testing.T) {
-	t.Setenv("HTTPS_PROXY", "http://user:s3cret@proxy") // also in the command's own environment
+	// The agent's own environment has the secret, too.
+	t.Setenv("HTTPS_PROXY", "http://user:s3cret@proxy")
 	args, env, err := variables([]Var{{"TOKEN", "a\nb", true}, {"PATH", "/x", false}, {"GOOGLE_KEY", "k", true}, {"A*", "star", false},
 		{"HTTPS_PROXY", "http://user:s3cret@proxy", false}, {"NO_PROXY", "x", false}})
 	if want := []string{"--env", "TOKEN", "--env", "PATH=/x", "--env", "GOOGLE_KEY", "--env", "A*=star", "--env", "HTTPS_PROXY", "--env", "NO_PROXY=x"}; err != nil || !slices.Equal(args, want) {

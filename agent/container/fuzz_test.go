@@ -46,7 +46,7 @@ func FuzzLogs(f *testing.F) {
 		var stamped, want strings.Builder
 		for i, line := range strings.Split(text, "\n") {
 			stamped.WriteString(since.Add(time.Duration(i)).Format(time.RFC3339Nano) + " " + line + "\n")
-			if i > 0 { // the first line was copied before
+			if i > 0 { // an earlier call copied the first line
 				want.WriteString(line + "\n")
 			}
 		}

@@ -102,8 +102,8 @@ func (s *stripper) stamp(p []byte) []byte {
 	return nil
 }
 
-// over records the end of a line. If a command was interrupted within a line, over is not called,
-// and the next call of Logs reads the line again.
+// over records the end of a line. If a command was interrupted within a line, nothing calls over.
+// The next call of Logs then reads the line again.
 func (s *stripper) over() {
 	s.inLine = false
 	if s.pass && s.err == nil && s.at.After(s.last) {

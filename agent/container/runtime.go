@@ -45,7 +45,7 @@ const (
 	maxReason = 400      // the maximum length of the output that an error quotes, in bytes
 )
 
-// The errors that callers distinguish.
+// These are the errors that callers distinguish.
 var (
 	// ErrNotFound is returned if the container does not exist.
 	ErrNotFound = errors.New("no such container")
@@ -89,8 +89,8 @@ var handed = []string{
 	"DOCKER_*", "CONTAINERS_*", "PODMAN_*", "XDG_*",
 }
 
-// kept lists further variables that would change the behavior of a command. A command never gets
-// them.
+// kept lists further variables that would change the behavior of a command. The agent never passes
+// them to a command.
 var kept = []string{
 	"LD_*", "LISTEN_*", "NOTIFY_*", "WATCHDOG_*", "_*",
 	"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "GOCOVERDIR",
@@ -238,7 +238,7 @@ func lastWords(words string) string {
 
 // bounded is a writer that keeps the first max bytes, and records whether it dropped more bytes.
 type bounded struct {
-	buf bytes.Buffer // not embedded: its ReadFrom has no bound
+	buf bytes.Buffer // not embedded, because the method ReadFrom of the buffer has no limit
 	max int
 	cut bool
 }

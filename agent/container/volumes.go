@@ -53,7 +53,7 @@ func (r Runtime) count(ctx context.Context, volume string) (uint, error) {
 	out, err := r.run(ctx, command{args: []string{"volume", "inspect", volume}, limit: quick})
 	switch {
 	case err != nil && r.name == "podman" && strings.Contains(err.Error(), "no such volume"):
-		return 0, nil // podman has no such volume any more, for example after a reset
+		return 0, nil // podman no longer has such a volume, for example after a reset
 	case err != nil:
 		return 0, err
 	}
@@ -90,7 +90,8 @@ func (r Runtime) containers(ctx context.Context, volume string) (names []string,
 
 	out, err = r.run(ctx, command{args: append([]string{"container", "inspect"}, ids...), limit: quick})
 	if err != nil {
-		return nil, err // a container may have ended since the first command; the caller asks again later
+		// A container may have ended since the first command, so the caller must ask again later.
+		return nil, err
 	}
 
 	var all []struct {
@@ -175,7 +176,7 @@ func pluginTimeout(files []string) time.Duration {
 			}
 		}
 
-		_ = f.Close() // it was only read
+		_ = f.Close() // the file was only read
 	}
 
 	return timeout

@@ -75,7 +75,8 @@ esac`)
 	}
 }
 
-// TestPluginTimeout checks that the last file that sets podman's timeout counts.
+// TestPluginTimeout checks files that set podman's timeout. The last file that sets it must take
+// effect.
 func TestPluginTimeout(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {

@@ -29,7 +29,7 @@ type Records interface {
 	Volumes() []volume.Record
 }
 
-// Queue observes volumes and makes the agent work on them.
+// Queue observes volumes and makes the agent retry their steps.
 type Queue interface {
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 	Wake(id string)
@@ -90,7 +90,7 @@ type Options struct {
 	Tests        func() []Test
 	Plugins      func(ctx context.Context) []Plugin
 
-	// System describes systemd and the mount helper. The parameter helper says whether any entry
+	// System describes systemd and the mount helper. The parameter helper is true if any entry
 	// needs the mount helper.
 	System func(ctx context.Context, helper bool) System
 	Fstab  func() ([]fstab.Entry, error)
@@ -109,7 +109,7 @@ type Options struct {
 // Doctor examines the host. It keeps no data between two examinations.
 type Doctor struct {
 	o       Options
-	mending sync.Mutex // Fix holds it, so that two requests do not change the host at the same time
+	mending sync.Mutex // held by Fix, so that two requests do not change the host at the same time
 }
 
 // New returns a Doctor. It does not examine the host yet.
@@ -150,7 +150,7 @@ func (d *Doctor) Examine(ctx context.Context) Report {
 func (d *Doctor) look(ctx context.Context) Picture {
 	p := Picture{Now: d.o.Now(), Root: d.o.Root, Halt: d.o.Halt, OtherDataDir: d.o.OtherDataDir}
 	var wg sync.WaitGroup
-	var aside Picture // the goroutines below fill it
+	var aside Picture // the goroutines below fill this picture
 	wg.Go(func() { aside.Database = d.o.Database() })
 	wg.Go(func() { aside.Plugins = d.o.Plugins(ctx) })
 	wg.Go(func() { aside.Runtimes = d.o.Runtimes(ctx) })
@@ -160,8 +160,8 @@ func (d *Doctor) look(ctx context.Context) Picture {
 		aside.Faults = fstab.Check(aside.Entries, func(dir string) fstab.Spot { return d.spot(ctx, dir) })
 	})
 
-	// The records must be read before the host. Claims come and go in the meantime, so mounts and
-	// leftovers that these records do not explain are compared with newer records below.
+	// Read the records before the host. Volumes may be claimed and detached in between. The code
+	// below therefore compares unexplained mounts and leftovers with newer records.
 	records := d.o.Records.Volumes()
 	p.Deregistered, p.Tests, p.Unmet = d.o.Deregistered(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)

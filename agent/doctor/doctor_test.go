@@ -14,7 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ward is a fake of everything that a Doctor examines. Its state can change during the examination.
+// ward is a fake of all interfaces through which a Doctor examines the host. Its state can change
+// during the examination.
 type ward struct {
 	records   map[string]volume.Record
 	mounts    []Mounted
@@ -22,8 +23,8 @@ type ward struct {
 	halt      string
 
 	missing  bool   // a target is missing
-	onLook   func() // runs when a volume is observed
-	onRemove func() // runs before a leftover is removed
+	onLook   func() // called when the doctor observes a volume
+	onRemove func() // called before the doctor removes a leftover
 	alone    []string
 	woken    []string
 	removed  []string
@@ -31,7 +32,7 @@ type ward struct {
 	failing  error
 	notes    []NoteFile
 	guarded  map[string]bool
-	lifted   []string // "DIR of VOLUME"
+	lifted   []string // the calls of Lift, as "DIR of VOLUME"
 }
 
 func (w *ward) Volume(id string) (volume.Record, bool) { r, ok := w.records[id]; return r, ok }
@@ -124,7 +125,7 @@ func newWard(leftovers ...string) *ward {
 	return w
 }
 
-// TestExamine checks that a claim or detach during the examination causes no finding.
+// TestExamine checks that a claim or a detach during the examination causes no finding.
 func TestExamine(t *testing.T) {
 	stage, target := csi+"/p/staging/new", csi+"/p/per-alloc/a/new"
 	coming := mounted().Record
@@ -205,8 +206,8 @@ func TestFix(t *testing.T) {
 	}
 }
 
-// TestFixRaces checks three cases. A leftover stays if a claim needs it by the time of its fix. A
-// failed fix is reported. A halted agent tries nothing.
+// TestFixRaces checks that a leftover stays if a claim needs it by the time of the fix. It also
+// checks that Fix reports a failed fix, and that a halted agent tries no fix.
 func TestFixRaces(t *testing.T) {
 	empty := csi + "/p/staging/data2"
 	w := newWard(empty)

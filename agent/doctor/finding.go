@@ -12,15 +12,15 @@ import (
 // Severity is the importance of a finding.
 type Severity string
 
-// The severities, with the worst first.
+// These are the severities, with the worst first.
 const (
 	Problem Severity = fstab.Problem // something does not work, or data is at risk
 	Warning Severity = fstab.Warning // it works now, but may fail next time
 	Note    Severity = "note"        // no harm, but worth knowing; it can be cleaned up
 )
 
-// The kinds of findings. The id of a finding starts with its kind. docs/doctor.md has a section for
-// each kind.
+// These are the kinds of findings. The id of a finding starts with its kind. docs/doctor.md has a
+// section for each kind.
 const (
 	DBCommit   = "db-commit"
 	DBCheck    = "db-check"
@@ -106,13 +106,14 @@ type Finding struct {
 	Then     string // the consequence if the problem stays, and whether data is safe
 	Do       string // a command that solves the problem or shows more; may be empty
 
-	// Fix says in words how the doctor can solve the problem; empty if it cannot.
+	// Fix describes in words how the doctor can solve the problem. It is empty if the doctor cannot
+	// solve it.
 	Fix string
 
 	repair fix
 }
 
-// findings collects the findings of the rules.
+// findings collects the findings that the rules add.
 type findings struct{ all []Finding }
 
 // add adds a finding and returns it. The parameter about completes the id, and distinguishes

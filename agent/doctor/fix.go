@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The outcomes of a fix.
+// These are the outcomes of a fix.
 const (
 	Fixed  = "fixed"  // the problem is fixed
 	Asked  = "asked"  // the agent has begun the fix; the next examination shows the result
@@ -75,7 +75,7 @@ func (d *Doctor) repair(ctx context.Context, id string, m fix) Done {
 	return Done{id, Fixed, message}
 }
 
-// removeWithin limits the wait for a call that is running for a volume and may need the path.
+// removeWithin limits how long remove waits for a running call of a volume that may need the path.
 const removeWithin = 5 * time.Second
 
 // remove removes an empty leftover. It first locks every volume that could use the path, so that no

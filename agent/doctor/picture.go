@@ -50,9 +50,9 @@ type Guard struct {
 // Database describes the state database and the files beside it.
 type Database struct {
 	Dir   string // the data dir
-	Fault error  // why the last commit failed
+	Fault error  // the reason why the last commit failed
 	Check error  // the problem that a check of the file found
-	NoLog error  // why the agent does not use state.log
+	NoLog error  // the reason why the agent does not use state.log
 	Loss  Loss
 	Kept  []string // damaged databases that the agent set aside
 
@@ -87,7 +87,7 @@ type Volume struct {
 	Record   volume.Record
 	Observed volume.Observed
 	Attempt  *volume.Attempt
-	Owners   map[string]volume.OwnerView // owners of wanted claims, by alloc
+	Owners   map[string]volume.OwnerView // the states of the owners of wanted claims, by alloc
 	Blocks   map[string]Block            // the volume's block devices, by device number; empty if they are from an earlier boot
 	Beneath  map[string]Contents         // the contents of the paths where a mount is missing, by path
 
@@ -118,7 +118,7 @@ type Loop struct {
 type Contents struct {
 	Mounted bool
 	Kind    string // "directory", "file", "device", "other"; empty if the path does not exist
-	Empty   bool   // nothing is in it, as in a directory after an unmount
+	Empty   bool   // set if nothing is in it, as in a directory after an unmount
 	Holds   string // its contents, in words
 }
 

@@ -73,8 +73,8 @@ func adopted(p Picture) (n int) {
 	return n
 }
 
-// The limits for the free space on the disk of the data dir. A commit writes a few pages, and the
-// database file doubles its size when it grows.
+// These are the limits for the free space on the disk of the data dir. A commit writes a few pages,
+// and the database file doubles its size when it grows.
 const (
 	leastFree   = 16 << 20
 	nearlyFull  = 20 // warn if less than 1/20 is free

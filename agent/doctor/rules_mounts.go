@@ -20,7 +20,7 @@ func mounts(p Picture, f *findings) {
 				before = volume.SeenMount
 				continue
 			}
-			// If a mount is dead or hangs, a bind mount of it is in the same state. Both are one
+			// A bind mount of a dead or hanging mount is in the same state. Report both as one
 			// finding.
 			if m.sight.Seen != before || m.sight.Seen == volume.SeenMount || m.sight.Seen == volume.SeenNothing {
 				amiss(f, v, m)
@@ -81,8 +81,8 @@ func (p Picture) unexplained() (all []Mounted) {
 	return all
 }
 
-// unexplained reports mounts that no record explains. A mount inside a volume has a kind of its
-// own.
+// unexplained reports mounts that no record explains. A mount inside a volume gets a separate kind
+// of finding.
 func unexplained(p Picture, f *findings) {
 	in := inside(p)
 	for _, m := range p.unexplained() {

@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// restartsOften is the number of restarts from which a plugin is reported. The restarts are counted
-// from the start of the agent.
+// restartsOften is the number of restarts at which the doctor reports a plugin. It counts the
+// restarts since the start of the agent.
 const restartsOften = 5
 
 // agentService is the agent's unit. The units of plugins must be ordered before it, so that systemd

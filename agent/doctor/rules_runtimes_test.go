@@ -17,7 +17,7 @@ func TestRuntimeRules(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		has      Runtimes
-		id       string // empty: no finding
+		id       string // the id of the finding; empty if there must be none
 		severity Severity
 		says     []string
 	}{

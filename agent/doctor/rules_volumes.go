@@ -15,7 +15,7 @@ import (
 
 func quote(s string) string { return strconv.Quote(s) }
 
-// volumes reports volumes whose work fails, waits, or is incomplete.
+// volumes reports each volume whose step fails or waits, or whose work is incomplete.
 func volumes(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		if v.Moving {
@@ -29,7 +29,8 @@ func volumes(p Picture, f *findings) {
 		do := suggest.Words(e.Fix.Or(status))
 		again := fix{kind: wake, volume: r.Key()}
 		switch {
-		case e.State == volume.StateStuck && inTheWay(v): // the rule mounts reports that mount
+		// The rule mounts already reports this mount.
+		case e.State == volume.StateStuck && inTheWay(v):
 		case e.State == volume.StateStuck:
 			g := f.add(VolumeStuck, Problem, id, id).what("volume %s is %s%s", quote(id), e.Summary, tried(p.Now, v.Attempt)).then("%s", stuckThen(r, v))
 			g.Do = do

@@ -23,8 +23,8 @@ type world struct {
 	draining bool
 	events   []string
 	woken    []string
-	fail     error // the result of each Detach
-	stays    bool  // detached claims are not removed
+	fail     error // the error that each Detach returns
+	stays    bool  // if set, detached claims are not removed
 	hold     func()
 	halt     string
 	strays   []volume.Occupant

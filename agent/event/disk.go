@@ -147,8 +147,8 @@ func lastSeq(path string) (last uint64, err error) {
 		return last, nil
 	}
 
-	// The end of the file contains no events, as can happen after a power loss. Read the whole
-	// file, because the numbers of the earlier events must not be used again.
+	// The end of the file contains no events, which can happen after a power loss. Read the whole
+	// file to find the last number, because no number may be used twice.
 	_, err = f.Seek(0, io.SeekStart)
 	if err == nil {
 		err = eachLine(f, func(raw []byte) error {
@@ -283,7 +283,7 @@ func (d *disk) prune(now time.Time) error {
 		if err != nil {
 			return fmt.Errorf("cannot read the size of an event file: %w", err)
 		}
-		// Leave room for the file that grows.
+		// Leave room for the current file, which grows.
 		if total += info.Size(); dayOf(names[i]) >= oldest && total <= d.max-d.max/parts {
 			continue
 		}

@@ -219,7 +219,7 @@ func TestFullDisk(t *testing.T) {
 	}})
 	for range 400 {
 		l.Add(volume.Event{Type: "staged", Message: strings.Repeat("x", 500)})
-		time.Sleep(100 * time.Microsecond) // sleep, so that the log needs more than one write
+		time.Sleep(100 * time.Microsecond) // sleep, so that the events arrive during several writes
 	}
 	if n := len(read(t, l, event.Filter{})); n != 400 {
 		t.Errorf("%d events in memory", n)

@@ -30,8 +30,8 @@ type Options struct {
 	Dir string
 	// MaxBytes is the maximum total size of the files. 0 means 64 MiB.
 	MaxBytes int64
-	// Told is called once for each event that the log stores. It runs in the goroutine that adds
-	// the event, or in the goroutine that reports the end of repetitions. Calls may overlap.
+	// Told is called once for each event that the log stores. The goroutine that adds the event
+	// calls it, or the goroutine that reports the end of repetitions. Calls may overlap.
 	Told func(Event)
 	// Warn is called once when the log cannot write its files. After a successful write, it may be
 	// called again.

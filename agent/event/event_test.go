@@ -22,8 +22,8 @@ func numbered(from, to int) (evs []volume.Event) {
 	return evs
 }
 
-// check fails the test unless got contains exactly the events numbered from the second argument to
-// the third, in this order.
+// check fails the test if got does not contain exactly the events with the numbers from..to, in
+// this order.
 func check(t *testing.T, got []event.Event, from, to int) {
 	t.Helper()
 	if len(got) != max(0, to-from+1) {

@@ -25,8 +25,10 @@ func FuzzFile(f *testing.F) {
 		line(1<<64 - 1), line(3) + line(1<<62), `{"seq":5,"SEQ":6,"time":null}`, line(9) + "\xff\x00" + line(10), "\r\n" + line(4),
 	} {
 		f.Add(text, byte(0), uint32(0), line(11))
-		f.Add(text, byte(0), uint32(70_000), "")           // zero bytes follow the data, as after a power loss
-		f.Add(text, byte(0), uint32(70_000), "\n"+line(8)) // as above, and the agent has appended an event
+		// Zero bytes follow the data, as after a power loss.
+		f.Add(text, byte(0), uint32(70_000), "")
+		// The agent has appended an event after the zero bytes.
+		f.Add(text, byte(0), uint32(70_000), "\n"+line(8))
 		f.Add(text, byte('x'), uint32(1<<16-1), line(12))
 	}
 	dir := f.TempDir()

@@ -295,8 +295,8 @@ func (l *Log) inMemory() (recent []Event, first, last uint64) {
 }
 
 // history calls each for the events in the files with a number less than below. If the filter
-// selects only the last N events, history first counts events from the end, to find the file where
-// it must start.
+// selects only the last N events, history first counts events from the end. It thus finds the file
+// where it must start.
 func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, each func(Event) error) error {
 	names, err := files(l.disk.dir)
 	if err != nil {

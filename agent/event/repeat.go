@@ -100,7 +100,9 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	was := r.rows[of][what]
 	text := e.Message
 	if e.Type == volume.EventRefused {
-		text = "" // the message contains a duration that changes each time
+		// Treat all messages of this type alike, because they contain a duration that changes each
+		// time.
+		text = ""
 	}
 
 	if was == nil || was.text != text || now.Sub(was.last) > forgottenAfter {

@@ -15,7 +15,7 @@ func busy(alloc, message string) volume.Event {
 	return volume.Event{Type: "step-failed", Volume: "v", Alloc: alloc, Step: "NodeUnpublishVolume", Message: message}
 }
 
-// told returns the messages that Read reports.
+// told returns the messages of all events that Read returns.
 func told(t *testing.T, l *event.Log) (all []string) {
 	t.Helper()
 	for _, e := range read(t, l, event.Filter{}) {

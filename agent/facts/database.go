@@ -11,10 +11,10 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// checkWithin bounds the look at the state database's file and at its disk.
+// checkWithin limits the time for a check of the state database's file and of its disk.
 const checkWithin = 5 * time.Second
 
-// database looks at the state database.
+// database collects the facts about the state database.
 type database struct {
 	file  string
 	db    *statedb.DB

@@ -1,4 +1,4 @@
-// Package facts collects the picture of the host over which the doctor applies its rules.
+// Package facts collects the data about the host to which the doctor applies its rules.
 //
 //	facts.go     NewDoctor
 //	memory.go    the facts from memory

@@ -29,10 +29,11 @@ func (h hostFacts) Mounts() ([]doctor.Mounted, error) {
 	return all, err
 }
 
-// someNames limits the entries that are read of a directory. It is one more than the doctor shows.
+// someNames limits how many entries of a directory are read. The limit is one more than the doctor
+// shows, so that the doctor knows whether there are more.
 const someNames = 4
 
-// Contents looks at a path where nothing is mounted.
+// Contents examines a path where nothing is mounted.
 func (h hostFacts) Contents(ctx context.Context, path string) (doctor.Contents, error) {
 	c, err := h.host.Contents(ctx, path, someNames, false)
 	return contents(c), err
@@ -46,12 +47,12 @@ func contents(c mount.Contents) doctor.Contents {
 	return out
 }
 
-// Block asks the kernel about a device.
+// Block asks the kernel for the properties of a device.
 func (h hostFacts) Block(dev volume.Device) (doctor.Block, bool) {
 	return doctor.Block(h.host.Block(dev.Number)), !h.host.Replaced(dev)
 }
 
-// Loops returns the loop devices that have a file.
+// Loops returns the loop devices that have a backing file.
 func (h hostFacts) Loops() []doctor.Loop {
 	var all []doctor.Loop
 	for dev, b := range h.host.Loops() {
@@ -60,7 +61,7 @@ func (h hostFacts) Loops() []doctor.Loop {
 	return all
 }
 
-// Leftovers returns the entries below the mount directories that are not in known.
+// Leftovers returns the entries below the mount directories that are not in the map known.
 func (h hostFacts) Leftovers(ctx context.Context, known map[string]bool) ([]doctor.Leftover, error) {
 	found, err := h.steps.Leftovers(ctx, known)
 	all := make([]doctor.Leftover, 0, len(found))

@@ -18,30 +18,30 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Queue observes volumes and makes the agent work on them.
+// Queue observes volumes and makes the agent retry their steps.
 type Queue interface {
 	doctor.Queue
 	Last(r volume.Record) *volume.Attempt
 }
 
-// Tests tells whether a test of a plugin is running.
+// Tests reports whether a test of a plugin is running.
 type Tests interface{ Testing(pluginID string) bool }
 
-// Systemd knows the settings of units.
+// Systemd reads the settings of units.
 type Systemd interface {
 	Settings(ctx context.Context, name string) (systemd.Settings, error)
 }
 
-// Containers knows the containers whose use of a volume is in doubt.
+// Containers finds the containers whose use of a volume is in doubt.
 type Containers interface{ Doubts() []dockervol.Doubt }
 
 // Options are the sources of the facts.
 type Options struct {
 	Root         string // the directory of all mounts
 	StateFile    string
-	Halt         string // why no call is sent to any plugin; empty in normal operation
-	OtherDataDir string // the other data dir, if that is the reason
-	Serving      bool   // the agent serves docker and podman
+	Halt         string // why the agent sends no calls to plugins; empty in normal operation
+	OtherDataDir string // the data dir of another agent, if that agent is the reason for Halt
+	Serving      bool   // set if the agent serves docker and podman
 
 	DB         records.Store
 	Host       *mount.Host
@@ -57,7 +57,7 @@ type Options struct {
 	VolumeFiles, MetricsAddress func() []api.Problem
 }
 
-// collector collects the facts that need more than one line.
+// collector collects those facts that need more than a call of one function.
 type collector struct{ o Options }
 
 // leftovers returns the leftovers of forced deregisters.
@@ -82,7 +82,8 @@ func (c *collector) tests() (all []doctor.Test) {
 	return all
 }
 
-// unmet returns the settings that are not in effect, in the same words as the host's status.
+// unmet returns the settings that the agent could not apply. It uses the words of the host's
+// status.
 func (c *collector) unmet() (all []doctor.Unmet) {
 	for _, p := range c.o.VolumeFiles() {
 		all = append(all, doctor.Unmet{Kind: doctor.VolumeFile, Subject: p.Subject, Why: p.Message, Do: p.Command})

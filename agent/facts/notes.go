@@ -19,11 +19,12 @@ type noteFacts struct {
 	book  *notes.Notebook
 }
 
-// notedWithin is how long a claim may lack its note. The agent writes the note a moment after the
-// claim is mounted.
+// notedWithin is how long a mounted claim may be without a note. The agent writes the note a moment
+// after it has mounted the volume.
 const notedWithin = 10 * time.Second
 
-// Check finds notes that do not match the records. A claim's note stays until the claim is gone.
+// Check finds notes that do not match the records. A claim that is being detached keeps its note
+// until it has ended.
 func (n noteFacts) Check(records []volume.Record) (found []doctor.NoteFile) {
 	known, of := map[string]bool{}, map[string]doctor.NoteFile{}
 	var there []string
@@ -44,7 +45,8 @@ func (n noteFacts) Check(records []volume.Record) (found []doctor.NoteFile) {
 	}
 
 	for path, err := range n.steps.CheckNotes(there) {
-		if note := of[path]; n.steps.HasNote(note.Record.Volume, note.Alloc) { // otherwise the claim is gone by now
+		// If the note is gone, its claim has ended in the meantime.
+		if note := of[path]; n.steps.HasNote(note.Record.Volume, note.Alloc) {
 			note.Bad = errors.Unwrap(err)
 			found = append(found, note)
 		}
@@ -68,7 +70,7 @@ func (n noteFacts) Check(records []volume.Record) (found []doctor.NoteFile) {
 	return found
 }
 
-// The note is rewritten from the current record of its claim.
+// Fix writes the note again from the current record of its claim.
 func (n noteFacts) Fix(f doctor.NoteFile) error {
 	if n.book == nil || !n.book.Settle(f.Record, []string{f.Alloc}) {
 		return fmt.Errorf("cannot bring the note of the claim of %q on volume %q in line: the agent's log says why", f.Alloc, f.Record.Volume.ID)

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// listWithin bounds the listing of a runtime's volumes. Docker asks all its volume plugins before
+// listWithin limits the time to list a runtime's volumes. Docker asks all its volume plugins before
 // it answers.
 const listWithin = 5 * time.Second
 

@@ -64,10 +64,10 @@ func mountHelper(ctx context.Context) string {
 	return ""
 }
 
-// versionWithin bounds the run of a program that prints its version.
+// versionWithin limits the run time of a program that prints its version.
 const versionWithin = 5 * time.Second
 
-// versionOf runs volctl as mount(8) would, and returns its version.
+// versionOf runs volctl in the same way as mount(8) does, and returns its version.
 func versionOf(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionWithin)
 	defer cancel()

@@ -15,12 +15,12 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// placeFile, in the runtime dir, contains the path of the data dir that the agent with this runtime
-// dir uses. It ends with the boot, like the mounts and plugins that it protects.
+// placeFile is a file in the runtime dir. It contains the path of the data dir that belongs to this
+// runtime dir. The file disappears with the boot, like the mounts and plugins that it protects.
 const placeFile = "data_dir"
 
-// Elsewhere lists the mounts and running plugins of an agent with another data dir. Its plugins
-// listen in the runtime dir that this agent uses too.
+// Elsewhere lists the mounts and running plugins of an agent with another data dir. That agent uses
+// the same runtime dir as this one.
 type Elsewhere struct {
 	DataDir string
 	Mounts  []mount.Entry
@@ -32,7 +32,8 @@ type Elsewhere struct {
 // Empty reports whether no agent with another data dir uses the runtime dir.
 func (e Elsewhere) Empty() bool { return len(e.Mounts)+len(e.plugins) == 0 }
 
-// Said explains why this agent must not start anything.
+// Said explains why this agent must not start anything while the other agent's mounts or plugins
+// exist.
 func (e Elsewhere) Said() string {
 	var left []string
 	if n := len(e.Mounts); n > 0 {
@@ -47,9 +48,9 @@ func (e Elsewhere) Said() string {
 		e.here.Runtime, e.DataDir, e.here.Data, strings.Join(left, "; "))
 }
 
-// LookElsewhere finds mounts and plugins of an agent with another data dir in this runtime dir. If
-// the state database was moved here from that data dir, it is the same agent, and LookElsewhere
-// returns nothing.
+// LookElsewhere finds the mounts and plugins of another agent that uses the same runtime dir with a
+// different data dir. If the state database was moved here from that data dir, it is the same
+// agent, and LookElsewhere returns nothing.
 func LookElsewhere(ctx context.Context, here config.Dirs, movedFrom string, host Host) (e Elsewhere, err error) {
 	e.here = here
 	raw, err := os.ReadFile(filepath.Join(here.Runtime, placeFile))

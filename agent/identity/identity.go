@@ -1,6 +1,6 @@
-// Package identity determines which host, boot, mount namespace and data dir an agent belongs to. An
-// agent that continued with another host's records, or beside another agent, could mount a volume
-// twice. identity therefore decides whether the agent may send calls at all.
+// Package identity determines to which host, boot, mount namespace and data dir an agent belongs.
+// An agent that used another host's records, or that ran beside another agent, could mount a volume
+// twice. The package therefore decides whether the agent may send calls at all.
 package identity
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Host is this boot of this host, as this process sees it.
+// Host gives access to the state of this host during the current boot.
 type Host interface {
 	Boot() string
 	Namespace() uint64
@@ -24,7 +24,7 @@ type Host interface {
 }
 
 // Identify determines the identity of this host. It also checks that this process sees the recorded
-// paths and mounts. If not, it returns in halt why no call may be sent; the agent then still
+// paths and mounts. If not, it returns the reason in halt. The agent then sends no calls, but still
 // answers requests. Identify writes nothing.
 func Identify(db records.Store, nodeID, dataDir string, host Host) (node statedb.Node, halt string, err error) {
 	was := db.Node()
@@ -87,8 +87,8 @@ func attached(db records.Store) string {
 	return ""
 }
 
-// MountsBelow returns the mounts below a directory of mounts. It leaves out the directory itself,
-// which may be a mount, and the canaries with which the supervisor tests plugins.
+// MountsBelow returns the mounts below the mount root. It omits the root itself, which may be a
+// mount, and the test mounts with which the supervisor tests plugins.
 func MountsBelow(host interface {
 	Under(path string) ([]mount.Entry, error)
 }, root string,
@@ -104,8 +104,8 @@ func MountsBelow(host interface {
 }
 
 // WarnUnshared warns if mounts below a directory do not propagate to other mount namespaces.
-// Plugins in another namespace fail then, and so do some that check for propagation. The agent does
-// not change that, because the mount table belongs to the administrator.
+// Plugins in another namespace then fail, and so do some plugins that check for propagation. The
+// agent does not change the propagation, because the mount table belongs to the administrator.
 func WarnUnshared(host *mount.Host, dir string, log hclog.Logger) {
 	switch shared, err := host.Shared(dir); {
 	case err != nil:

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// host is a host with a few mounts.
+// host is a fake host with a few mounts.
 type host struct {
 	boot      string
 	namespace uint64
@@ -35,8 +35,8 @@ func (h host) Under(root string) (all []mount.Entry, err error) {
 	return all, nil
 }
 
-// stored returns a state database with the node of the last agent and, with held, a volume on this
-// host.
+// stored returns a state database with the node record of the last agent. If held is set, it also
+// has a volume that is on this host.
 func stored(t *testing.T, node statedb.Node, held bool) records.Store {
 	t.Helper()
 	db, err := statedb.Open(filepath.Join(t.TempDir(), "state.db"), statedb.Options{})
@@ -63,8 +63,8 @@ func stored(t *testing.T, node statedb.Node, held bool) records.Store {
 	return records.Store{DB: db}
 }
 
-// TestIdentify checks which changes of the host and of the configuration an agent accepts while a
-// volume is on the host, and while none is.
+// TestIdentify checks which changes of the host and of the configuration an agent accepts. It tries
+// each change with and without a volume on the host.
 func TestIdentify(t *testing.T) {
 	was := statedb.Node{ID: "n1", DataDir: "/data", Boot: "b1", Namespace: 7}
 	for _, tt := range []struct {
@@ -100,7 +100,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestEnded checks how the end of the last agent is derived from its node record.
+// TestEnded checks the conclusion from two node records how the last agent ended.
 func TestEnded(t *testing.T) {
 	now := statedb.Node{Boot: "b1"}
 	for _, tt := range []struct {
@@ -119,8 +119,8 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// TestClaimRuntimeDir checks that a runtime dir cannot change its data dir while the other data dir
-// has mounts, and that it can afterwards.
+// TestClaimRuntimeDir checks that a runtime dir cannot get another data dir while the old data dir
+// has mounts. Afterwards it can.
 func TestClaimRuntimeDir(t *testing.T) {
 	dir := t.TempDir()
 	one := config.Dirs{Data: filepath.Join(dir, "one"), Runtime: dir}

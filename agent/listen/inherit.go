@@ -11,9 +11,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Inherited contains the sockets that systemd opened for this process (sd_listen_fds(3)) and that the
-// agent does not use yet. When the agent ends, systemd keeps the sockets open, so that new connections
-// wait for the next agent.
+// Inherited holds the sockets that systemd opened for this process (sd_listen_fds(3)), except those
+// that the agent already uses. When the agent ends, systemd keeps the sockets open, so that new
+// connections wait for the next agent.
 type Inherited struct{ left []*net.UnixListener }
 
 // Inherit takes the sockets that systemd passed to this process. Processes that the agent starts do

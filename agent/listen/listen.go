@@ -76,7 +76,7 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = at.Close() }() // only its name is needed
+	defer func() { _ = at.Close() }() // only the name of the directory is needed
 
 	hidden := filepath.Join(dir, "s")
 	name := hidden
@@ -88,7 +88,8 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 		return nil, err
 	}
 
-	l.SetUnlinkOnClose(false) // the socket is renamed below
+	// The socket gets another name below, so Close of the listener must not remove it.
+	l.SetUnlinkOnClose(false)
 	err = admit(hidden, gid, mode)
 	if err == nil {
 		err = os.Rename(hidden, path)

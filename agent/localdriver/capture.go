@@ -137,8 +137,8 @@ func (d *driver) classify(one *captured, perFile bool) error {
 	return nil
 }
 
-// refuseWriters returns an error if a directory volume is mounted writable anywhere, because its
-// files cannot all be copied at one moment.
+// refuseWriters returns an error if a directory volume is mounted writable anywhere. While
+// processes write to it, the driver cannot copy all files at the same moment.
 func (d *driver) refuseWriters(v store.Volume) error {
 	refuse := func(where string) error {
 		return csierr.Preconditionf("volume %q is a directory and mounted writable at %s, so it cannot be copied as it is at one moment; "+
@@ -315,8 +315,8 @@ func (c *captured) flush() error {
 	return nil
 }
 
-// cutPlain copies the data of an image in use when it cannot be shared. It refuses an image that is
-// large or not frozen.
+// cutPlain copies the data of an image in use on a filesystem that cannot clone files. It returns
+// an error for an image that is large or not frozen.
 func (c *captured) cutPlain(ctx context.Context, p *jobs.Progress) error {
 	const advice = "detach it first, or put the driver's state directory on xfs or btrfs, which can clone a file at once"
 	if c.fs == nil {

@@ -224,7 +224,7 @@ func refusesWrites(point string) bool {
 	if err != nil {
 		return false
 	}
-	// The descriptor of a directory; no written data can be lost.
+	// Closing a directory cannot lose data.
 	defer func() { _ = unix.Close(root) }()
 
 	fd, err := unix.Openat(root, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)

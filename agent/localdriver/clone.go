@@ -196,7 +196,7 @@ func (d *driver) checkCopy(v store.Volume) error {
 
 func (d *driver) makeCopy(ctx context.Context, want store.Volume, from origin, p *jobs.Progress) error {
 	if _, ok := d.store.GetByName(want.Name); ok {
-		return nil // another call has made it since the caller's check
+		return nil // another call has made the volume since the caller's check
 	}
 
 	want.ID, want.Created = store.NewID(), time.Now().UTC()

@@ -76,7 +76,7 @@ func openMount(v store.Volume, points []string, loops []loopdev.LoopDevice) (*os
 			}
 		}
 
-		_ = at.Close() // a directory, which the driver only read
+		_ = at.Close() // closing a directory cannot lose data
 	}
 
 	return nil, err
@@ -146,7 +146,7 @@ func (f *freezer) giveUp() {
 	}
 }
 
-func (f *freezer) close() { _ = f.at.Close() } // a directory, which the driver only read
+func (f *freezer) close() { _ = f.at.Close() } // closing a directory cannot lose data
 
 // thawAt thaws a filesystem and reports whether it was frozen.
 func thawAt(dir *os.File) (was bool, err error) {

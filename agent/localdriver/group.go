@@ -87,7 +87,7 @@ func answerGroup(g store.Group, sources []string) (*csi.CreateVolumeGroupSnapsho
 
 func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *jobs.Progress) error {
 	if _, ok := d.store.GroupByName(name); ok {
-		return nil // another call has made it since the caller's check
+		return nil // another call has made the group since the caller's check
 	}
 
 	c, err := d.hold(sources, perFile)

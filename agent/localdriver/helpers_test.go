@@ -65,9 +65,9 @@ type bench struct {
 	csi.NodeClient
 
 	tap func(point string)
-	// How long a call waits for its copy; the default is long enough for a busy machine.
+	// patience is how long a call waits for its copy. The default is long enough for a busy machine.
 	patience time.Duration
-	// How long a freeze may last; the default is long enough for a busy machine.
+	// freeze is how long a freeze may last. The default is long enough for a busy machine.
 	freeze time.Duration
 }
 

@@ -132,8 +132,8 @@ func thawPath(point string) error {
 	return errors.Join(unix.IoctlSetInt(int(f.Fd()), fiThaw, 0), f.Close())
 }
 
-// TestSubvolumes copies a directory with btrfs subvolumes, whose files have several names and the
-// same inode numbers in each subvolume.
+// TestSubvolumes copies a directory with btrfs subvolumes. Their files have several names, and each
+// subvolume uses the same inode numbers.
 func TestSubvolumes(t *testing.T) {
 	b := newBenchOn(t, "btrfs")
 	c := mountCap(writer, "")

@@ -73,7 +73,7 @@ func TestImageLost(t *testing.T) {
 	}
 }
 
-// TestTruncatedImage shortens an image. The driver must refuse to use what remains as a filesystem
+// TestTruncatedImage shortens an image. The driver must not use the shortened image as a filesystem
 // or as a raw device.
 func TestTruncatedImage(t *testing.T) {
 	sandbox.NeedLoops(t)

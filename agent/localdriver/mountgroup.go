@@ -27,7 +27,7 @@ func (t *target) giveToGroup(ctx context.Context, a request.Access, at string) e
 	if err != nil {
 		return fail(err)
 	}
-	// The descriptor of a directory; no written data can be lost.
+	// Closing a directory cannot lose data.
 	defer func() { _ = unix.Close(root) }()
 
 	done, err := givenTo(root, a.Group)

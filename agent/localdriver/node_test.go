@@ -56,7 +56,8 @@ func cycle(t *testing.T, b *bench, id string, fsType string, size int64) {
 		sandbox.Must(t, b.unstage(id))
 	}
 	wantNotMounted(t, b.staging(id))
-	// Stage the volume again. The written data must remain, because staging never formats a volume.
+	// Stage the volume again. The written data must still exist, because staging never formats a
+	// volume.
 	sandbox.Must(t, b.stage(id, c))
 	sandbox.Must(t, b.publish(id, target, c, false))
 	sandbox.WantContent(t, filepath.Join(target, "f"), "hello")

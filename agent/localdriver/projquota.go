@@ -91,7 +91,7 @@ func (k kernelProjects) call(cmd, id uint32, arg unsafe.Pointer) error {
 	if err != nil {
 		return err
 	}
-	// The descriptor of a directory; no written data can be lost.
+	// Closing a directory cannot lose data.
 	defer func() { _ = unix.Close(fd) }()
 	if _, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), uintptr(cmd), uintptr(id), uintptr(arg), 0, 0); errno != 0 {
 		return errno
@@ -108,7 +108,7 @@ func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) 
 	if err != nil {
 		return fail(err)
 	}
-	// The descriptor of a directory; no written data can be lost.
+	// Closing a directory cannot lose data.
 	defer func() { _ = unix.Close(root) }()
 
 	if err := setProject(root, project, true); err != nil {

@@ -131,7 +131,7 @@ func (f *fakeProjects) usage(project uint32) (used, limit int64, err error) {
 	return 3 * mib, f.limits[project], f.absent
 }
 
-// set changes the features of the filesystem, as a new mount with other options does.
+// set changes the abilities of the filesystem, as a new mount with other options does.
 func (f *fakeProjects) set(absent, fail error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -64,7 +64,7 @@ func answerSnapshot(s store.Snapshot, source string) (*csi.CreateSnapshotRespons
 
 func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile bool, p *jobs.Progress) error {
 	if _, ok := d.store.SnapshotByName(name); ok {
-		return nil // another call has made it since the caller's check
+		return nil // another call has made the snapshot since the caller's check
 	}
 
 	c, err := d.hold([]string{source}, perFile)

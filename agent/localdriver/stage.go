@@ -206,8 +206,8 @@ func (t *target) confirm(want usage.Kind) error {
 	return nil
 }
 
-// NodeUnstageVolume unmounts the staging path and detaches the loop devices. It refuses while the
-// volume is published, so that no user loses access.
+// NodeUnstageVolume unmounts the staging path and detaches the loop devices. It returns an error
+// while the volume is published, so that no user loses access.
 func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	t, unlock, err := d.openToRelease(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
 	if err != nil {

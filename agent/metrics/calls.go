@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// probe is the only CSI call that has a metric of its own.
+// probe is the only CSI call that has its own metric.
 const probe = "Probe"
 
 // Calls counts the calls that one client makes to a plugin.

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Options are the sources of the values of a Metrics. Every scrape calls these functions, so they
-// must answer at once.
+// Options are the sources from which a Metrics gets its values. Every scrape calls these functions,
+// so they must answer at once.
 type Options struct {
 	Version string
 	Started time.Time
@@ -57,7 +57,7 @@ type Plugin struct {
 	Restarts int
 }
 
-// The bucket limits in seconds, up to the default time limit of each kind of call.
+// These are the bucket limits in seconds, up to the default time limit of each kind of call.
 var (
 	probeBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
 	callBuckets  = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}

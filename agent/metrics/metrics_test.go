@@ -17,14 +17,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// collected returns metrics with their sources.
+// collected returns metrics that use the given sources.
 func collected(o Options) *Metrics {
 	m := New()
 	m.Collect(o)
 	return m
 }
 
-// world is the source of a Metrics.
+// world has the values that a Metrics reads in a test.
 type world struct {
 	plugins []Plugin
 	records []volume.Record
@@ -74,7 +74,8 @@ func busy() *world {
 			{ID: "ebs", Driver: "ebs.csi.aws.com", Type: "monolith", State: "ready", Restarts: 3},
 			{ID: "nfs", Type: "controller", Instance: "b", State: "backing-off"},
 			{ID: "nfs", Type: "node", State: "ready"},
-			{ID: "nfs", Type: "node", State: "failed"}, // an impossible duplicate, which must not break the scrape
+			// This duplicate cannot occur, but must not break the scrape.
+			{ID: "nfs", Type: "node", State: "failed"},
 		},
 		records: []volume.Record{taken, {Volume: volume.Volume{ID: "free"}}},
 	}
@@ -146,7 +147,7 @@ func TestGone(t *testing.T) {
 	late.Ended("NodeStageVolume", "OK", time.Second)
 	expect(t, scrape(t, m), []string{`volagent_plugin_rpcs_in_flight{method="NodeStageVolume",plugin="ebs"} 1`})
 
-	// A plugin that returns while a scrape removes it keeps its counts.
+	// If a plugin returns while a scrape removes its series, the plugin keeps its counts.
 	w.plugins = w.plugins[:1]
 	list := m.o.Plugins
 	m.o.Plugins = func() []Plugin { m.Calls("ebs").Began("NodeUnstageVolume"); return list() }

@@ -40,7 +40,7 @@ func TestReports(t *testing.T) {
 		`volagent_volume_bytes{kind="total",plugin="ebs",volume="a \"disk\""} 7`,
 		`volagent_volume_health{by="controller",plugin="ebs",severity="abnormal",volume="a \"disk\""} 0`,
 	},
-		// The scrape must not show values that no plugin has reported.
+		// The metrics must not contain values that no plugin has reported.
 		`volagent_volume_health{by="controller",plugin="ebs",severity="abnormal",volume="data"}`,
 		`volagent_volume_health{by="node",plugin="ebs",severity="abnormal",volume="a`,
 		`volagent_volume_inodes{kind="total",plugin="ebs",volume="a`,

@@ -39,7 +39,7 @@ func New() *Metrics {
 }
 
 // Collect adds the metrics of the agent's state. The caller calls it once, before the first Write.
-// Its sources make calls themselves, so they need the counters of calls before they exist.
+// The sources themselves count calls, so they are made after New and before Collect.
 func (m *Metrics) Collect(o Options) {
 	m.o = o
 	m.registry.MustRegister(state{o}, reports{o})

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// The limits for clients on the network. Each connection serves one request.
+// These are the limits for clients on the network. Each connection serves one request.
 const (
 	maxConns     = 8
 	maxHeader    = 8 << 10 // bytes
@@ -117,7 +117,8 @@ func (s *Server) serve(ctx context.Context) error {
 		defer cancel()
 
 		if server.Shutdown(bounded) != nil {
-			_ = server.Close() // a client whose connection is closed can scrape the next agent
+			// A client whose connection is closed can read the metrics of the next agent.
+			_ = server.Close()
 		}
 	})
 	err = server.Serve(&bounded{Listener: l, free: make(chan struct{}, maxConns), closed: make(chan struct{})})

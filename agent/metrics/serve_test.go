@@ -91,7 +91,7 @@ func ask(t *testing.T, method, url string) answer {
 func TestServed(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		if l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address); err != nil {
-			t.Logf("skipped: %v", err) // a host without IPv6
+			t.Logf("skipped: %v", err) // this host has no IPv6
 			continue
 		} else if err := l.Close(); err != nil {
 			t.Fatal(err)
@@ -169,7 +169,8 @@ func TestServedBounds(t *testing.T) {
 	}
 	for end := time.Now().Add(patience); at.Load() < maxConns && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
-	time.Sleep(200 * time.Millisecond) // wait for a connection above the limit, which must not be accepted
+	// Give the server time, because it must not accept a connection above the limit.
+	time.Sleep(200 * time.Millisecond)
 	close(release)
 	for range cap(answers) {
 		if err := take(t, answers); err != nil {

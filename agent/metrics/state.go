@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The metrics whose values a scrape reads from the agent's state.
+// A scrape reads the values of these metrics from the agent's state.
 var (
 	partLabels = []string{"plugin", "type", "instance"}
 
@@ -33,7 +33,8 @@ var (
 	leftovers = prometheus.NewDesc("volagent_leftovers", "Volumes that were deregistered by force and still have leftovers or pending calls.", nil, nil)
 )
 
-// All states of plugins, volumes and claims. A scrape shows each state, even if its count is 0.
+// These are all states of plugins, volumes and claims. A scrape shows each state, even if its count
+// is 0.
 var (
 	pluginStates = []string{"starting", "ready", "unhealthy", "backing-off", "stopped", "failed"}
 	volumeStates = []volume.State{

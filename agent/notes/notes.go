@@ -43,7 +43,8 @@ type Notebook struct {
 	seed    maphash.Seed
 	writing [16]sync.Mutex // a volume's id selects its lock, which is held while its notes are written
 	mu      sync.Mutex
-	failed  map[string]volume.Record // by volume id: records whose notes could not be written or removed
+	// Records whose notes could not be written or removed, by volume id.
+	failed map[string]volume.Record
 }
 
 // New returns a Notebook with the given options.
@@ -158,7 +159,8 @@ func (n *Notebook) Complete(ctx context.Context) {
 		n.Update(r, missing)
 	}
 
-	stray, _ := n.o.Files.Notes(noted) // ignore unreadable notes here: an operator must check them
+	// An operator must check unreadable notes, so ignore them here.
+	stray, _ := n.o.Files.Notes(noted)
 	for _, note := range stray {
 		n.Update(note.Record, []string{note.Claim.Alloc})
 	}

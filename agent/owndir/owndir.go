@@ -1,6 +1,6 @@
-// Package owndir looks after the directories on which volumes are mounted. It guards the own
-// directories of claims, which refuse writes while no volume is mounted there. It also cleans up
-// the agent's directories after a boot and after a forced deregister.
+// Package owndir protects the directories at which claims have their volumes mounted. Such a
+// directory refuses writes while no volume is mounted there. The package also cleans up the agent's
+// directories after a boot and after a forced deregister.
 package owndir
 
 import (
@@ -14,7 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Dirs handles the own directories of claims. It looks up the guarded ones in the records.
+// Dirs protects the directories that callers chose for their claims. It finds the guarded
+// directories in the records.
 type Dirs struct {
 	*volmgr.Manager
 
@@ -22,8 +23,8 @@ type Dirs struct {
 }
 
 // Guardable returns a claim's own directory if the agent may make it refuse writes while nothing is
-// mounted there, else nil. A directory that is already immutable qualifies only if the agent made
-// it so. If an administrator did, the agent leaves it alone.
+// mounted there. Otherwise it returns nil. If the directory is already immutable, the agent must
+// have made it so. The agent does not touch a directory that an administrator made immutable.
 func (d Dirs) Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir {
 	switch g, dir := d.Guard(ctx, id, alloc, at); {
 	case g == mount.GuardOff, g == mount.GuardOn && d.guarded(dir, ""):
@@ -34,7 +35,7 @@ func (d Dirs) Guardable(ctx context.Context, id, alloc, at string) *volume.Guard
 }
 
 // Unguard makes a guarded directory writable again, unless another record or leftover record names
-// it too. The parameter but is the key of the record that no longer counts.
+// it too. It ignores the record whose key is but.
 func (d Dirs) Unguard(dir volume.GuardedDir, but string) error {
 	if d.guarded(dir, but) {
 		return nil
@@ -42,8 +43,8 @@ func (d Dirs) Unguard(dir volume.GuardedDir, but string) error {
 	return d.Manager.Unguard(dir)
 }
 
-// undone makes the own directories of a leftover record writable, after everything in the record is
-// undone.
+// undone makes the guarded directories of a leftover record writable again. The caller has undone
+// everything else in the record.
 func (d Dirs) undone(r volume.Record) (errs error) {
 	for _, dir := range r.AllGuards() {
 		errs = errors.Join(errs, d.Unguard(dir, r.Key()))
@@ -51,15 +52,16 @@ func (d Dirs) undone(r volume.Record) (errs error) {
 	return errs
 }
 
-// On reports, for the doctor, whether a directory refuses writes now.
+// On reports whether a directory refuses writes now. The doctor calls it.
 func (d Dirs) On(ctx context.Context, dir string) bool {
 	g, _ := d.Guard(ctx, "", "", dir)
 	return g == mount.GuardOn
 }
 
-// Lift is Unguard for the doctor, and then deletes the directory from the record. If the agent dies
-// in between, the record still names a writable directory, and the next mount there guards it
-// again. A claim that has meanwhile been made for the directory keeps it in the record.
+// Lift makes a guarded directory writable again, and then deletes it from the record. The doctor
+// calls it. If the agent dies in between, the record still names a writable directory, and the next
+// mount there guards it again. A claim that has meanwhile been made for the directory keeps it in
+// the record.
 func (d Dirs) Lift(ctx context.Context, dir, id string) error {
 	r, ok := d.Records.Volume(id)
 	if !ok {
@@ -83,7 +85,8 @@ func (d Dirs) Lift(ctx context.Context, dir, id string) error {
 	})
 }
 
-// guarded reports whether a record or leftover record other than but names a directory.
+// guarded reports whether a record or leftover record names a directory. It ignores the record
+// whose key is but.
 func (d Dirs) guarded(dir volume.GuardedDir, but string) bool {
 	return slices.ContainsFunc(d.all(), func(r volume.Record) bool { return r.Key() != but && r.Guarding(dir) })
 }

@@ -30,8 +30,8 @@ func open(t *testing.T, fill func(*statedb.Tx)) Dirs {
 	return Dirs{Manager: volmgr.New(volmgr.Options{Root: t.TempDir()}), Records: records.Store{DB: db}}
 }
 
-// TestGuarded checks that a directory stays guarded as long as any record but the given one names
-// it, and that a leftover record counts.
+// TestGuarded checks that a directory stays guarded as long as any other record names it. Leftover
+// records count, too.
 func TestGuarded(t *testing.T) {
 	dir := volume.GuardedDir{Path: "/srv/a", Inode: 5}
 	guarding := func(id, external string) volume.Record {
@@ -53,8 +53,8 @@ func TestGuarded(t *testing.T) {
 	}
 }
 
-// TestDropLeftover checks that a leftover record without pending work is deleted, and names the
-// volume that waits for the storage.
+// TestDropLeftover checks that a leftover record without pending work is deleted. DropLeftover must
+// return the volume that waits for the storage.
 func TestDropLeftover(t *testing.T) {
 	left := volume.Record{Leftover: true, Volume: volume.Volume{ID: "old", PluginID: "p", Driver: "d", ExternalID: "e"}}
 	d := open(t, func(tx *statedb.Tx) {

@@ -58,7 +58,7 @@ func (m *mounts) watch(o volume.Owner) {
 		w = &mountWatch{}
 		m.by[o] = w
 		m.begin()
-		m.look(o, w) // after begin, so that it misses no change
+		m.look(o, w) // look runs after begin, so that it misses no change
 	}
 
 	w.touched = m.now
@@ -96,8 +96,8 @@ func (m *mounts) look(o volume.Owner, w *mountWatch) {
 	}
 }
 
-// turn begins a call of Keep. At the end of Keep, drop stops watching each mount for which watch
-// was not called.
+// turn begins a call of Keep. It marks which calls of watch belong to this call. At the end of
+// Keep, drop stops watching all other mounts.
 func (m *mounts) turn() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

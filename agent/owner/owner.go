@@ -84,8 +84,8 @@ func (w *Watcher) tell() {
 	}
 }
 
-// Watch watches the owner of a claim until a call of Keep does not list this owner. If the owner
-// has already ended, Watch reports the end at once.
+// Watch watches the owner of a claim. It continues until a call of Keep whose list does not contain
+// the owner. If the owner has already ended, Watch reports the end at once.
 func (w *Watcher) Watch(o volume.Owner) {
 	switch {
 	case !o.Mortal() || o.Kind == volume.OwnerRuntime:
@@ -204,7 +204,8 @@ func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, er
 		}
 		o = volume.Owner{Kind: volume.OwnerUnit, Unit: unit, Invocation: invocation, Boot: w.boot}
 	case volume.OwnerRuntime:
-		if o.Runtime == "" || o.Volume == "" { // a request over the API gives neither
+		// A request over the API names neither, so it cannot have such an owner.
+		if o.Runtime == "" || o.Volume == "" {
 			return o, volume.Errorf(volume.ErrInvalid, "only the volume plugin of a container runtime can make claims that a runtime owns").
 				WithHint("docker run -v NAME:DIR")
 		}

@@ -38,7 +38,7 @@ type watch struct {
 	fd      int    // the pidfd, or -1 without one
 	token   uint64 // identifies the pidfd: the kernel reuses descriptors, but not tokens
 	gone    bool
-	touched uint64 // the turn in which watch was last called for this process
+	touched uint64 // the call of turn after which watch was last called for this process
 }
 
 func newProcesses(o Options, ended func()) *processes {
@@ -92,14 +92,14 @@ func (p *processes) stop() error {
 	defer p.mu.Unlock()
 
 	if p.stopped {
-		return nil // run has failed and ended before
+		return nil // run has already ended after a failure
 	}
 
 	p.stopped = true
 	return p.poke()
 }
 
-// poke wakes run for one pass. The caller holds mu.
+// poke wakes run, so that it checks for new work. The caller holds mu.
 func (p *processes) poke() error {
 	one := binary.NativeEndian.AppendUint64(nil, 1)
 	if _, err := unix.Write(p.wake, one); err != nil && !errors.Is(err, unix.EAGAIN) {
@@ -217,7 +217,8 @@ func (p *processes) begin(proc process, w *watch) {
 		p.bury(w)
 	}
 
-	if !w.gone && w.fd < 0 && p.polled == 1 { // run is waiting without a limit
+	// This is the first polled process, so run may be waiting without a time limit.
+	if !w.gone && w.fd < 0 && p.polled == 1 {
 		if err := p.poke(); err != nil {
 			p.log.Error("cannot watch a process that owns a claim; restart the agent to notice its end", "pid", proc.pid, "error", err)
 		}
@@ -334,5 +335,5 @@ func (p *processes) close() {
 		}
 	}
 
-	_, _ = unix.Close(p.wake), unix.Close(p.epoll) // no goroutine uses them now
+	_, _ = unix.Close(p.wake), unix.Close(p.epoll) // no goroutine uses the descriptors any longer
 }

@@ -104,7 +104,8 @@ func TestProcessEnds(t *testing.T) {
 		"terminated":           func(c *exec.Cmd) error { return c.Process.Signal(unix.SIGTERM) },
 		"killed while stopped": func(c *exec.Cmd) error { return errors.Join(c.Process.Signal(unix.SIGSTOP), c.Process.Kill()) },
 	} {
-		for _, fds := range []int{0, -1} { // with the default limit, and without any pidfd
+		// Once with the default limit, and once without any pidfd.
+		for _, fds := range []int{0, -1} {
 			w := open(t, owner.Options{MaxPidfds: fds, PollEvery: 20 * time.Millisecond})
 			c := child(t)
 			o := resolved(t, w, c.Process.Pid)
@@ -274,7 +275,7 @@ func TestOneDescriptorEach(t *testing.T) {
 	}
 	late := volume.Owner{}
 	w.Keep(func() []volume.Owner {
-		late = resolved(t, w, owners[9].PID) // a claim that another caller makes during Keep
+		late = resolved(t, w, owners[9].PID) // another caller makes this claim during Keep
 		return owners[:5]
 	})
 	if got := pidfds(t) - before - own; got != 6 {
@@ -332,7 +333,7 @@ func TestCheck(t *testing.T) {
 	a, b := child(t), child(t)
 	dead, alive := resolved(t, w, a.Process.Pid), resolved(t, w, b.Process.Pid)
 	end(t, a)
-	if w.Gone(dead) { // the only poll ran after the end of the child
+	if w.Gone(dead) { // the only poll came after the end of this child
 		a = child(t)
 		dead = resolved(t, w, a.Process.Pid)
 		end(t, a)

@@ -322,7 +322,8 @@ func TestResolveUnit(t *testing.T) {
 	}
 }
 
-// TestLostSignal checks that the watcher still notices an end after a lost signal, only later.
+// TestLostSignal checks that the watcher notices the end of a unit even if systemd's signal gets
+// lost. It then notices the end later, when it asks systemd.
 func TestLostSignal(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -368,7 +369,8 @@ func TestBusComesBack(t *testing.T) {
 	sd.join(b)
 	ended(t, w, a)
 	await(t, "an answer about the other", func() bool { return w.View(other).Life == volume.LifeRunning })
-	sd.set("b.service", "inactive", "dead", first) // a signal on the new connection reports this end
+	// A signal on the new connection reports the end of this unit.
+	sd.set("b.service", "inactive", "dead", first)
 	ended(t, w, other)
 }
 
@@ -417,7 +419,8 @@ func TestSystemdHangs(t *testing.T) {
 	}
 }
 
-// TestUnitsAtRest checks that the watcher sends no questions while it has no unit to watch.
+// TestUnitsAtRest checks that the watcher sends no requests to systemd while it has no unit to
+// watch.
 func TestUnitsAtRest(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)

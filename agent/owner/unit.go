@@ -43,7 +43,7 @@ type unit struct {
 	systemd.Unit
 	known   bool
 	asked   uint64 // the ticket of the question that returned this state
-	touched uint64 // the turn in which watch was last called for this unit
+	touched uint64 // the call of turn after which watch was last called for this unit
 }
 
 func newUnits(o Options, ended func()) *units {
@@ -60,8 +60,8 @@ func (u *units) run(ctx context.Context) {
 	changed := u.bus.Watch("")
 	defer changed.Close()
 
-	var all time.Time // when run last asked about all units
-	var of uint64     // epoch of the connection at that time
+	var all time.Time // the time when run last asked about all units
+	var of uint64     // the epoch of the connection at that time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -180,7 +180,7 @@ func (u *units) ask(ctx context.Context, name string) (systemd.Unit, error) {
 	changed := !w.known || w.Invocation != s.Invocation || w.Over() != s.Over()
 	w.Unit, w.known, w.asked = s, true, ticket
 	if changed {
-		u.ended() // the invocation may still be running; the receiver checks that
+		u.ended() // the receiver must check whether the invocation is still running
 	}
 
 	return s, nil
@@ -221,7 +221,7 @@ func (u *units) life(o volume.Owner) volume.Life {
 	case w.Invocation != o.Invocation || w.Over():
 		return volume.LifeGone
 	case !u.bus.Connected():
-		return volume.LifeUnknown // the last answer said that it was running
+		return volume.LifeUnknown // the invocation was running according to the last answer
 	default:
 		return volume.LifeRunning
 	}

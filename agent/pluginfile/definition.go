@@ -21,7 +21,7 @@ import (
 // value of the key builtin.
 const LocalID = "local"
 
-// The types of plugins, as plugin files name them.
+// These are the types of plugins, as plugin files name them.
 const (
 	TypeNode       = "node"
 	TypeController = "controller"
@@ -96,8 +96,8 @@ func findID(root *yaml.Node) string {
 	return ""
 }
 
-// topLevel returns the readers of the top-level keys of a plugin file. The readers store the key
-// that says how to run the plugin in runners.
+// topLevel returns the readers of the top-level keys of a plugin file. They store in runners the
+// keys that determine how to run the plugin.
 func (r reader) topLevel(d *plugin.Definition, runners map[string]*yaml.Node) fields {
 	runner := func(name string, read func(*yaml.Node) error) func(*yaml.Node) error {
 		return func(n *yaml.Node) error {
@@ -141,7 +141,8 @@ func (r reader) topLevel(d *plugin.Definition, runners map[string]*yaml.Node) fi
 	}
 }
 
-// oneRunner checks that the file has exactly one key that says how to run the plugin.
+// oneRunner returns an error unless the file has exactly one key that determines how to run the
+// plugin.
 func (r reader) oneRunner(root *yaml.Node, runners map[string]*yaml.Node) error {
 	const which = "exactly one of exec, container, unit, socket, builtin is needed"
 	if len(runners) == 0 {

@@ -137,8 +137,8 @@ func (r reader) duration(key string, to *time.Duration) func(*yaml.Node) error {
 	}
 }
 
-// leastStatsInterval is the minimum stats_interval. Shorter intervals could be expensive, because
-// queries to remote storage may cost money.
+// leastStatsInterval is the minimum of stats_interval. A shorter interval could be expensive,
+// because requests to remote storage may cost money.
 const leastStatsInterval = 10 * time.Second
 
 // statsInterval returns a function that reads the interval at which the agent asks a plugin about

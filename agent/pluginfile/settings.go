@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// The words that Settings and Differing show instead of the value of a plain variable. They never
-// show the value, because it may be a password.
+// Settings and Differing show these words instead of the value of a plain variable. They never show
+// the value, because it may be a password.
 const (
 	someText  = "(a text)"
 	otherText = "(another text)"
@@ -104,8 +104,8 @@ func envWords(v plugin.EnvValue) string {
 	}
 }
 
-// Differing returns the Settings of b that differ from those of a. The value "-" stands for a
-// setting that only a has.
+// Differing returns the Settings of b that differ from those of a. The value "-" means that only a
+// has the setting.
 func Differing(a, b *plugin.Definition) map[string]string {
 	was, now := Settings(a), Settings(b)
 	for name, v := range b.Env() {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The variables that a plugin file may use. The environment of a plugin also contains CSI_ENDPOINT.
+// A plugin file may use these variables. The environment of a plugin also contains CSI_ENDPOINT.
 const (
 	VarEndpoint  = "CSI_ENDPOINT"
 	VarNodeID    = "NODE_ID"

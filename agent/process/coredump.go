@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NoCoreDumps keeps secrets, which pass through this process and into plugins, out of core dumps.
-// This process makes no core dump at all, regardless of the limit and of the kernel's core pattern.
-// That setting does not apply to a plugin's own program. The limit does, but it is the soft limit,
-// so a plugin may raise it again.
+// NoCoreDumps prevents core dumps of this process, because they would contain secrets. The kernel's
+// setting applies to this process regardless of the limit and of the core pattern. The setting does
+// not apply to a plugin's own program. For plugins there is only the soft limit, which a plugin may
+// raise again.
 func NoCoreDumps() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("cannot keep secrets out of core dumps: %w", err)

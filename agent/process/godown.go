@@ -14,13 +14,13 @@ import (
 // These limits bound the shutdown of the host. Together with the limits of a stop, they stay below
 // goDownNeeds, the time that the agent requests from systemd.
 const (
-	askWithin   = 2 * time.Second  // the question to systemd
+	askWithin   = 2 * time.Second  // the request to systemd
 	downWithin  = 30 * time.Second // unmounting all volumes
 	endWithin   = 12 * time.Second // ending plugins; each is killed after 10 s
 	goDownNeeds = 60 * time.Second
 )
 
-// Systemd knows whether the host is shutting down.
+// Systemd reports whether the host is shutting down.
 type Systemd interface {
 	GoesDown(ctx context.Context) (bool, error)
 }
@@ -31,7 +31,7 @@ type Queue interface {
 	Last(r volume.Record) *volume.Attempt
 }
 
-// Plugins can end the running plugins.
+// Plugins ends the running plugins.
 type Plugins interface {
 	// End ends every plugin for which used returns false.
 	End(ctx context.Context, used func(pluginID string) bool)
@@ -45,12 +45,12 @@ type Shutdown struct {
 	Plugins Plugins
 	Records func() []volume.Record // returns all records, including leftover records
 	Events  func(...volume.Event)
-	Down    chan struct{} // Unmount closes it
+	Down    chan struct{} // Unmount closes this channel
 	Log     hclog.Logger
 }
 
 // Coming reports whether the agent is stopping because the host is shutting down. If systemd does
-// not answer, Coming returns false. Only the agent stops in that case, and mounts and plugins stay.
+// not answer, Coming returns false. Then only the agent stops, and the mounts and plugins stay.
 func (s *Shutdown) Coming() (down bool) {
 	if s.Halt != "" {
 		return false // this agent does not see the mounts

@@ -10,11 +10,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// host is a host that shuts down, or not, with one volume that stays.
+// host is a fake host with one volume that stays mounted. It may be shutting down.
 type host struct {
 	down    bool
 	err     error
-	ended   map[string]bool // by plugin: whether End may end it
+	ended   map[string]bool // whether End may end the plugin, by plugin id
 	stopped bool
 }
 
@@ -45,8 +45,8 @@ func shutdown(h *host) *Shutdown {
 	}
 }
 
-// TestComing checks that only systemd's clear answer counts as a shutdown of the host, and that a
-// halted agent does not ask.
+// TestComing checks that Coming returns true only if systemd answers that the host is shutting
+// down. A halted agent must not ask systemd.
 func TestComing(t *testing.T) {
 	for _, tt := range []struct {
 		name string

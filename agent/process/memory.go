@@ -12,8 +12,9 @@ import (
 // memory in use for minutes.
 const (
 	restFor   = 5 * time.Second
-	restBelow = 1 << 20 // bytes; an agent that allocates less in restFor is idle
-	worthIt   = 8 << 20 // bytes; the agent must have allocated more since it last returned memory
+	restBelow = 1 << 20 // in bytes; an agent that allocates less during restFor is idle
+	// In bytes; below this amount, returning memory to the kernel is not worth the effort.
+	worthIt = 8 << 20
 )
 
 // smallHeap is the growth of the heap, in bytes, that needs no collection. Without smallHeap, an

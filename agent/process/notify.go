@@ -1,6 +1,6 @@
-// Package process looks after the agent as a process. It notifies systemd, limits the memory, and
-// writes the file that says why the agent did not start. It also stops the agent when the host
-// shuts down.
+// Package process contains the agent's duties as a process of the host. It notifies systemd, limits
+// the memory, and writes the file with the reason why the agent did not start. It also stops the
+// agent when the host shuts down.
 package process
 
 import (

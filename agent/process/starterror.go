@@ -34,7 +34,7 @@ func OpenStartError(socket string) *StartError {
 		return nil
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil || f.Truncate(0) != nil {
-		_ = f.Close() // nothing was written
+		_ = f.Close() // closing cannot lose data, because the file was not written
 		return nil
 	}
 
@@ -64,6 +64,6 @@ func (s *StartError) Write(err error, log hclog.Logger) {
 // Close releases the lock.
 func (s *StartError) Close() {
 	if s != nil {
-		_ = s.f.Close() // the contents are valid for this boot only
+		_ = s.f.Close() // no sync is needed, because the contents are valid only for this boot
 	}
 }

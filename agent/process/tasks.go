@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Ends waits until all tasks of a group have ended, for at most d, and reports whether they have. A
-// task may be in a system call that never returns.
+// Ends waits until all tasks of a group have ended, but at most for d. It reports whether they have
+// ended. The limit is necessary because a task may be in a system call that never returns.
 func Ends(wg *sync.WaitGroup, d time.Duration) bool {
 	ended := make(chan struct{})
 	go func() {

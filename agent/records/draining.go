@@ -6,7 +6,7 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// Draining adapts the state database for drain.
+// Draining adapts the state database for package drain.
 type Draining struct{ WithLeftovers }
 
 // SetDraining stores whether the host is being drained.

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// WithLeftovers adapts the state database for reconcile. The queue handles leftover records like
-// volumes, each under its own key.
+// WithLeftovers adapts the state database for package reconcile. The queue handles leftover records
+// like volumes, each under its own key.
 type WithLeftovers struct{ Store }
 
 // Volume returns a volume's record or a leftover record.
@@ -27,7 +27,7 @@ func (s WithLeftovers) Volumes() []volume.Record {
 	return append(s.Store.Volumes(), Leftovers(s)...)
 }
 
-// Save is store.Save, and also accepts the key of a leftover record.
+// Save is like Store.Save, but also accepts the key of a leftover record.
 func (s WithLeftovers) Save(ctx context.Context, key string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	driver, external, ok := volume.ParseLeftoverKey(key)
 	if !ok {
@@ -43,7 +43,7 @@ func (s WithLeftovers) Save(ctx context.Context, key string, fn func(volume.Reco
 	})
 }
 
-// Intend is store.Intend, and also accepts the key of a leftover record.
+// Intend is like Store.Intend, but also accepts the key of a leftover record.
 func (s WithLeftovers) Intend(ctx context.Context, key string, fn func(volume.Record) volume.Record) error {
 	driver, external, ok := volume.ParseLeftoverKey(key)
 	if !ok {
@@ -62,10 +62,9 @@ func changeLeftover(tx *statedb.Tx, driver, external string, fn func(volume.Reco
 	}
 }
 
-// Settle deletes a leftover record that is completely undone, and returns the volume that was
+// Settle deletes a leftover record if all its steps are undone. It returns the volume that was
 // waiting for that, if there is one. The deletion is on disk before any step for that volume.
-// Loaded relies on this: as long as the leftover record is on disk, nothing was made for the
-// volume.
+// Loaded relies on this order: as long as the leftover record is on disk, the volume has no mount.
 func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err error) {
 	driver, external := r.Volume.Driver, r.Volume.ExternalID
 	key := statedb.StorageKey(driver, external)
@@ -80,8 +79,8 @@ func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err
 	return waiting, err
 }
 
-// PendingFor returns the text that the queue shows while leftovers of the same storage must be
-// undone first. It returns "" if there are none.
+// PendingFor returns the text that the queue shows while a volume waits for leftovers of the same
+// storage. It returns "" if there are none.
 func (s Store) PendingFor(v volume.Volume) string {
 	if v.ExternalID == "" {
 		return ""

@@ -26,7 +26,7 @@ func (s Plugins) LoadRegistered() ([]plugin.Definition, error) {
 	return statedb.Registered.All(s), nil
 }
 
-// Register stores a definition. Either it is on disk, or nothing changes.
+// Register stores a definition. After an error, nothing has changed.
 func (s Plugins) Register(ctx context.Context, def plugin.Definition) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		statedb.Registered.Put(tx, def)
@@ -34,7 +34,7 @@ func (s Plugins) Register(ctx context.Context, def plugin.Definition) error {
 	})
 }
 
-// Deregister deletes definitions, all or none.
+// Deregister deletes definitions. After an error, it has deleted none of them.
 func (s Plugins) Deregister(ctx context.Context, defs []plugin.Definition) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		for _, def := range defs {

@@ -11,16 +11,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Provisioning adapts the state database for provision.
+// Provisioning adapts the state database for package provision.
 type Provisioning struct{ Store }
 
-// Snapshots returns the intents of snapshots that were not seen to finish.
+// Snapshots returns the intents of those snapshots whose result the agent does not know yet.
 func (s Provisioning) Snapshots() []volume.SnapshotIntent { return statedb.Snapshots.All(s) }
 
 // SnapshotNames returns the names of snapshots whose ids are known.
 func (s Provisioning) SnapshotNames() []volume.SnapshotName { return statedb.SnapshotNames.All(s) }
 
-// Update makes one change. Either all of it is on disk, or none.
+// Update makes one change. After an error, no part of the change is stored.
 func (s Provisioning) Update(ctx context.Context, fn func(provision.Tx) error) error {
 	var was map[string]volume.Record
 	err := s.DB.Update(ctx, func(tx *statedb.Tx) error {
@@ -36,7 +36,7 @@ func (s Provisioning) Update(ctx context.Context, fn func(provision.Tx) error) e
 	return err
 }
 
-// Tx is a transaction that remembers the old records of changed volumes.
+// Tx is a transaction that keeps the old records of changed volumes.
 type Tx struct {
 	*statedb.Tx
 	was map[string]volume.Record // the old records of changed volumes
@@ -62,7 +62,7 @@ func (t Tx) before(id string) {
 	}
 }
 
-// TestOf returns the plugin whose test uses this storage volume, or has left something on it.
+// TestOf returns the plugin whose test uses the given storage volume or has left something on it.
 func (t Tx) TestOf(driver, external string) (pluginID string, ok bool) {
 	for _, p := range statedb.Plugins.All(t) {
 		if p.Scratch != nil && p.Info.Driver == driver && p.Scratch.Has(external) {
@@ -84,7 +84,7 @@ func (t Tx) Leftover(driver, external string) (volume.Record, bool) {
 	return d.Whole(), ok
 }
 
-// PutLeftover stores a leftover record. An existing one keeps its time.
+// PutLeftover stores a leftover record. If the record exists already, it keeps its time.
 func (t Tx) PutLeftover(r volume.Record, since time.Time) {
 	if d, ok := statedb.Leftovers.Get(t, statedb.StorageKey(r.Volume.Driver, r.Volume.ExternalID)); ok {
 		since = d.Since
@@ -97,7 +97,7 @@ func (t Tx) DeleteLeftover(driver, external string) {
 	statedb.Leftovers.Delete(t, statedb.StorageKey(driver, external))
 }
 
-// Snapshot returns the intent of a snapshot that was not seen to finish.
+// Snapshot returns the intent of a snapshot whose result the agent does not know yet.
 func (t Tx) Snapshot(key string) (volume.SnapshotIntent, bool) {
 	return statedb.Snapshots.Get(t, key)
 }

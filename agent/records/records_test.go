@@ -51,8 +51,8 @@ func put(t *testing.T, s records.Store, rs ...volume.Record) {
 	}
 }
 
-// TestChange checks that a refused change stores nothing, in particular a claim at a path that
-// another volume has.
+// TestChange checks that a refused change stores nothing. One of the refused changes is a claim at
+// a path that another volume uses.
 func TestChange(t *testing.T) {
 	s := open(t)
 	at := func(alloc string) volume.Claim {
@@ -76,8 +76,8 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestLeftovers checks that the queue sees leftover records under their own keys, and that a
-// settled one is deleted and names the volume that waits for it.
+// TestLeftovers checks that the queue finds leftover records under their own keys. When a leftover
+// record is settled, it must be deleted, and the waiting volume must be returned.
 func TestLeftovers(t *testing.T) {
 	s := open(t)
 	put(t, s, record("new"))
@@ -122,13 +122,13 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// owners is a volume.Owners for which all owners have ended.
+// owners is a fake in which all owners have ended.
 type owners struct{}
 
 func (owners) Gone(volume.Owner) bool             { return true }
 func (owners) View(volume.Owner) volume.OwnerView { return volume.OwnerView{Life: volume.LifeGone} }
 
-// TestLiving checks that the claim of an ended owner is shown as being detached.
+// TestLiving checks that Living shows the claim of an ended owner as detaching.
 func TestLiving(t *testing.T) {
 	s := open(t)
 	put(t, s, record("a", volume.Claim{Alloc: "one", Wanted: true, Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerPID, PID: 7}}}))

@@ -8,10 +8,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Runtimes adapts the state database for dockervol.
+// Runtimes adapts the state database for package dockervol.
 type Runtimes struct{ Store }
 
-// Update makes one change. Either all of it is on disk, or none.
+// Update makes one change. After an error, no part of the change is stored.
 func (s Runtimes) Update(ctx context.Context, fn func(dockervol.Tx) error) error {
 	return s.DB.Update(ctx, func(tx *statedb.Tx) error { return fn(runtimeTx{tx}) })
 }

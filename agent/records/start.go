@@ -7,14 +7,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Reload adapts every record to the way in which the last agent ended, and stores the current node.
-// It is one commit. From then on, the stored state says that this agent has not stopped in order,
-// until MarkStopped is called.
+// Reload stores the current node, and adapts every record to the way in which the last agent ended.
+// It uses one commit. From then on, the database says that this agent has not shut down properly,
+// until MarkStopped changes that.
 func (s Store) Reload(ctx context.Context, node statedb.Node, after volume.Stop) error {
 	node.Clean = false
 	save := s.Happened
 	if s.Node().ID == "" {
-		save = s.Update // a first start has no older state to continue with, so this write must succeed
+		// The first start has no older state on which it could rely, so this write must succeed.
+		save = s.Update
 	}
 
 	return save(ctx, func(tx *statedb.Tx) error {
@@ -41,7 +42,7 @@ func (s Store) Reload(ctx context.Context, node statedb.Node, after volume.Stop)
 	})
 }
 
-// MarkStopped records that the outcome of every step is stored.
+// MarkStopped records that the agent shuts down properly and has stored the result of every step.
 func (s Store) MarkStopped(ctx context.Context) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		node := tx.Node()

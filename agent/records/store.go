@@ -1,5 +1,5 @@
-// Package records adapts the state database to the packages of the agent. Each of them sees the
-// records through an interface of its own.
+// Package records adapts the state database to the packages of the agent. Each of them uses the
+// records through its own interface.
 package records
 
 import (
@@ -19,9 +19,9 @@ type Store struct {
 	Notes *notes.Notebook // nil if no notes are kept
 }
 
-// Draining reports whether the host is being drained. A claim and a drain cannot miss each other:
-// no commit completes while a mutation of another commit runs. So both are in the same commit, or
-// the later one sees the earlier one.
+// Draining reports whether the host is being drained. No commit completes while a change of another
+// commit runs. A claim and a drain are therefore in the same commit, or the later one finds the
+// earlier one.
 func (s Store) Draining() bool { return s.Node().Draining }
 
 // References returns the number of containers that use a runtime's volume.
@@ -30,8 +30,8 @@ func (s Store) References(o volume.Owner) int {
 	return len(v.Refs)
 }
 
-// Save stores, for reconcile, the result of a step. The step has happened, so memory keeps the
-// result even if the commit fails. A volume that was deregistered meanwhile stays deleted.
+// Save stores the result of a step for package reconcile. The step has happened, so memory keeps
+// the result even if the commit fails. A volume that was deregistered meanwhile stays deleted.
 func (s Store) Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	var before, now volume.Record
 	err := s.DB.Save(ctx, func(tx *statedb.Tx) (saving volume.Saving) {
@@ -50,7 +50,7 @@ func (s Store) Save(ctx context.Context, id string, fn func(volume.Record) (volu
 	return err
 }
 
-// Intend stores, for reconcile, an intent that must be on disk before its step.
+// Intend stores an intent for package reconcile. The intent must be on disk before its step.
 func (s Store) Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		if r, ok := tx.Volume(id); ok {
@@ -60,7 +60,7 @@ func (s Store) Intend(ctx context.Context, id string, fn func(volume.Record) vol
 	})
 }
 
-// Change stores, for claim, an intent. Either it is on disk, or nothing changes.
+// Change stores an intent for package claim. After an error, nothing has changed.
 func (s Store) Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		r, ok := tx.Volume(id)
@@ -82,10 +82,10 @@ func (s Store) Change(ctx context.Context, id string, fn func(volume.Record) (vo
 	})
 }
 
-// Detach is, for claim, Change for the end of a claim. On a read-only data dir it keeps the change
-// in memory, and writes it when that is possible again. Otherwise no volume could be unmounted on
-// such a host. If the agent dies before the write, the next one finds the old claim and mounts the
-// volume again.
+// Detach is like Change, for the end of a claim. On a read-only data dir, it keeps the change in
+// memory, and writes the change when that is possible again. Otherwise no volume could be unmounted
+// on such a host. If the agent dies before the write, the next one finds the old claim and mounts
+// the volume again.
 func (s Store) Detach(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
 	err := s.Change(ctx, id, fn)
 	if !errors.Is(err, syscall.EROFS) {
@@ -114,8 +114,8 @@ func (s Store) Detach(ctx context.Context, id string, fn func(volume.Record) (vo
 	return refused
 }
 
-// room refuses the first claim of a volume if its plugin allows no more volumes on this host. It
-// scans nothing for a plugin without a limit.
+// room returns an error for the first claim of a volume if its plugin allows no more volumes on
+// this host. For a plugin without a limit, it does not read the other records.
 func room(tx *statedb.Tx, r, next volume.Record) error {
 	p, _ := statedb.Plugins.Get(tx, r.Volume.PluginID)
 	if len(r.Claims) > 0 || len(next.Claims) == 0 || p.Info.MaxVolumes <= 0 {
@@ -134,8 +134,8 @@ func Leftovers(from statedb.Reader) []volume.Record {
 	return all
 }
 
-// Clash refuses a claim that is new in next, if another volume has one of its paths. It scans
-// nothing for existing claims.
+// Clash returns an error if another volume uses a path of a claim that is new in next. For a record
+// without new claims, it does not read the other records.
 func Clash(tx *statedb.Tx, r, next volume.Record) error {
 	for alloc, c := range next.Claims {
 		if _, was := r.Claims[alloc]; was {

@@ -17,7 +17,8 @@ import (
 
 // Options are the sources of a Sampler.
 type Options struct {
-	Every   time.Duration // between two turns of a plugin without an interval of its own; 0 means never
+	// The time between two turns of a plugin without its own interval; 0 means never.
+	Every   time.Duration
 	Volumes func() []volume.Record
 	View    func(pluginID string) plugin.View
 	Last    func(volume.Record) *volume.Attempt
@@ -31,14 +32,13 @@ type Sampler struct {
 
 	turns sync.WaitGroup
 	mu    sync.Mutex
-	asked map[string]bool // plugins whose turn is running
+	asked map[string]bool // ids of the plugins whose turn is running
 }
 
 // New returns a Sampler. It starts nothing.
 func New(o Options) *Sampler { return &Sampler{o: o, asked: map[string]bool{}} }
 
-// firstLook is the longest time until a plugin with a newly mounted volume gets its first turn
-// scheduled.
+// firstLook is the longest pause between two searches for plugins with newly mounted volumes.
 const firstLook = time.Minute
 
 // Run schedules turns until ctx ends.
@@ -57,9 +57,9 @@ func (s *Sampler) Run(ctx context.Context) {
 	}
 }
 
-// schedule starts the samples that are due, and returns the time until the next one. The agent takes
-// the first sample of a plugin at a random point in its interval, and later intervals vary by 10 %.
-// So many hosts do not query one storage system at the same time.
+// schedule starts the samples that are due, and returns the time until the next one. The agent
+// takes the first sample of a plugin at a random point in its interval, and later intervals vary by
+// 10 %. Otherwise many hosts might query one storage system at the same time.
 func (s *Sampler) schedule(ctx context.Context, due map[string]time.Time) time.Duration {
 	now := time.Now()
 	next := firstLook

@@ -19,7 +19,8 @@ func FuzzOpen(f *testing.F) {
 		f.Add("data", "key", "hunter2hunter2", text, "data2", uint(20))
 		f.Add(`a" of volume "b`, "key", "hunter2hunter2", text, "a", uint(0))
 	}
-	f.Add("data", "key", "hunter2hunter22", "", "x", uint(len("v1.01234567.")+74-1)) // the encoding does not use all bits of the last character
+	// The last character of the encoding has unused bits.
+	f.Add("data", "key", "hunter2hunter22", "", "x", uint(len("v1.01234567.")+74-1))
 	dir := f.TempDir()
 	s := &secret.Sealer{Credentials: dir, KeyFile: filepath.Join(dir, "keys", "secrets.key")}
 	f.Fuzz(func(t *testing.T, id, name, value, text, other string, at uint) {

@@ -164,8 +164,8 @@ func TestKeyFile(t *testing.T) {
 		t.Errorf("beside the key: %v", names)
 	}
 
-	// If the key file is lost, Open does not create a new one. The error says how to solve the
-	// problem.
+	// If the key file is lost, Open must not create a new one. The error must tell the operator how
+	// to solve the problem.
 	if err := os.Rename(s.KeyFile, s.KeyFile+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestKeyFile(t *testing.T) {
 }
 
 // TestBadKeys checks that the sealer refuses an invalid key, and a key that other users can read.
-// The error says how to solve the problem.
+// The error must tell the operator how to solve the problem.
 func TestBadKeys(t *testing.T) {
 	for words, spoil := range map[string]func(s *secret.Sealer) error{
 		"chmod 600":             func(s *secret.Sealer) error { return os.Chmod(s.KeyFile, 0o640) },

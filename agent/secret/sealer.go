@@ -50,7 +50,7 @@ type Sealer struct {
 // version is the prefix of every sealed text.
 const version = "v1"
 
-// encoding is strict, so that only one text represents a sealed value.
+// encoding is strict, so that a sealed value has only one valid text.
 var encoding = base64.RawURLEncoding.Strict()
 
 // Seal returns the references with every literal value sealed for the volume. If had contains the
@@ -159,12 +159,12 @@ func (s *Sealer) seal(id, name string, value call.Secret) (string, error) {
 	}
 
 	nonce := make([]byte, aead.NonceSize(), aead.NonceSize()+len(value.Reveal())+aead.Overhead())
-	_, _ = rand.Read(nonce) // it never fails
+	_, _ = rand.Read(nonce) // never fails
 	sealed := aead.Seal(nonce, nonce, []byte(value.Reveal()), about(id, name))
 	return strings.Join([]string{version, k.name, encoding.EncodeToString(sealed)}, "."), nil
 }
 
-// again is the hint for a sealed value that no longer opens.
+// again is the advice for a sealed value that the agent cannot open any longer.
 const again = "give the value again: register the volume's file with it"
 
 // Open returns the value that was sealed for the named secret of a volume.

@@ -61,8 +61,8 @@ func TestNotCached(t *testing.T) {
 	}
 }
 
-// TestDefaults checks that the resolver uses the environment and the credentials of the process by
-// default.
+// TestDefaults checks that, without options, the resolver uses the environment and the credentials
+// of the process.
 func TestDefaults(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "cred"), "from systemd")

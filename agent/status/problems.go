@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// fault describes why changes cannot be written.
+// fault describes why the agent cannot write changes to the state database.
 func (s *Service) fault() (p api.Problem, ok bool) {
 	err := s.Records.Fault()
 	var foreign *statedb.Foreign
@@ -33,8 +33,8 @@ func (s *Service) fault() (p api.Problem, ok bool) {
 	return api.Problem{Subject: "agent", Message: "cannot write the state database: " + err.Error(), Command: suggest.Command("df %s", s.DataDir)}, true
 }
 
-// lost describes the loss of the state database, as long as an adopted claim or the damaged file
-// still exists.
+// lost describes the loss of the state database. It does so as long as an adopted claim or the
+// damaged file still exists.
 func (s *Service) lost() (p api.Problem, ok bool) {
 	loss := s.Records.Node().Loss
 	if loss.At.IsZero() {
@@ -67,8 +67,8 @@ func (s *Service) lost() (p api.Problem, ok bool) {
 	return p, ok
 }
 
-// Each forced deregister with leftovers is a problem. A possible late effect of a call is not
-// reported as one.
+// leftovers returns a problem for each forced deregister with leftovers. It reports no problem if
+// only a pending call may still take effect.
 func (s *Service) leftovers() []api.Problem {
 	var out []api.Problem
 	for _, d := range statedb.Leftovers.All(s.Records) {
@@ -92,7 +92,7 @@ func (s *Service) leftovers() []api.Problem {
 	return out
 }
 
-// cutTests returns a problem for each interrupted test that is not undone.
+// cutTests returns a problem for each interrupted test whose volume still exists.
 func (s *Service) cutTests() (all []api.Problem) {
 	for id, left := range s.Plugins.Usage.Scratches() {
 		if s.Tests.Testing(id) {
@@ -153,7 +153,8 @@ func (s *Service) Unscraped() (all []api.Problem) {
 // unheard explains why the agent cannot listen on an address, and names a command that shows the
 // cause.
 func unheard(err error, address string) (why, command string) {
-	_, port, _ := net.SplitHostPort(address) // checkMetricsAddress has validated it
+	// The configuration check has already validated the address.
+	_, port, _ := net.SplitHostPort(address)
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return " (no interface of this host has it now)", "ip address"

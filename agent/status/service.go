@@ -11,12 +11,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Queue tells how the last step of a volume went.
+// Queue returns the result of a volume's last step.
 type Queue interface {
 	Last(r volume.Record) *volume.Attempt
 }
 
-// Tests tells whether a test of a plugin is running.
+// Tests reports whether a test of a plugin is running.
 type Tests interface{ Testing(pluginID string) bool }
 
 // Files reports problems with volume files.
@@ -35,8 +35,8 @@ type Host interface {
 // Service describes the agent and its host.
 type Service struct {
 	NodeID, DataDir string
-	MetricsAddress  string // configured; empty for none
-	Halt            string // why no call is sent to any plugin; empty in normal operation
+	MetricsAddress  string // the configured address; empty if there is none
+	Halt            string // why the agent sends no calls to plugins; empty in normal operation
 	Started         time.Time
 
 	Records records.Store

@@ -24,7 +24,7 @@ func (s *Service) Line() string {
 	return fmt.Sprintf("%d volumes", len(s.Records.Volumes()))
 }
 
-// Node returns the node for the API, without the counts that the API server makes itself.
+// Node returns the node for the API. It omits the numbers that the API server itself computes.
 func (s *Service) Node() api.Node {
 	n := api.Node{ID: s.NodeID, Version: api.Version, StartedAt: s.Started, DataDir: s.DataDir, State: "ok", DB: "ok", Draining: s.Records.Draining()}
 	if s.Halt != "" {

@@ -21,7 +21,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// quiet is an agent in which no step, no test and no volume file has news.
+// quiet is a fake agent with some mounts. It has no running step, no test and no problem with a
+// volume file.
 type quiet struct{ mounts []mount.Entry }
 
 func (quiet) Last(volume.Record) *volume.Attempt         { return nil }
@@ -52,13 +53,13 @@ func service(t *testing.T, host quiet, fill func(*statedb.Tx)) *Service {
 	return &Service{NodeID: "n", DataDir: dir, Records: store, Plugins: set, Queue: host, Tests: host, Files: host, Volumes: host, Host: host}
 }
 
-// TestNode checks which facts of the state database are problems of the node.
+// TestNode checks which facts in the state database the status reports as problems of the node.
 func TestNode(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		fill func(*statedb.Tx)
 		db   string
-		want string // a part of the only problem; empty for none
+		want string // part of the only expected problem; empty if there must be none
 	}{
 		{"a new agent", func(*statedb.Tx) {}, "ok", ""},
 		{"adopted claims", func(tx *statedb.Tx) {
@@ -103,8 +104,8 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// TestStrays checks that a mount below the mount root is reported with the command that ends it, but
-// not the root itself.
+// TestStrays checks that Strays reports a mount below the mount root, with the command that removes
+// the mount. It must not report the root itself.
 func TestStrays(t *testing.T) {
 	s := service(t, quiet{}, func(*statedb.Tx) {})
 	root := config.MountRoot(s.DataDir)

@@ -64,7 +64,8 @@ func TestAgentKilledAnywhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for save := 1; save <= 3; save++ { // the writes: the intent, the pid, and the plugin's report
+	// The agent saves the intent, then the pid, and then the report of the plugin.
+	for save := 1; save <= 3; save++ {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("save %d, after %v", save, after), func(t *testing.T) {
 				b := newBench(t)

@@ -181,8 +181,8 @@ func TestPartsDriverPutRight(t *testing.T) {
 	b.partIs("node", supervisor.Ready)
 }
 
-// TestPartsBadFile checks that a part with a bad file stays as it was, or is failed. The bad file
-// does not affect the other parts.
+// TestPartsBadFile checks a bad file of one part. A part with a definition keeps that definition,
+// and a new part is failed. The other parts must not be affected.
 func TestPartsBadFile(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	was := b.status("fake")

@@ -58,7 +58,7 @@ type filed struct {
 	line int // 0 for the file as a whole
 	spec volume.Volume
 	done bool   // the volume is registered as the file describes it
-	bad  bool   // only a change of the file can help
+	bad  bool   // set if the error remains until an operator changes the file
 	why  error  // the reason why the volume is not registered
 	said string // the last logged error
 }
@@ -185,8 +185,8 @@ func (f *Files) pass(ctx context.Context) {
 	wg.Wait()
 }
 
-// one registers a volume. If the plugin is still starting for the first time, one returns an error
-// instead of waiting.
+// one registers a volume. If the agent's first start of the plugin is not complete yet, one returns
+// an error and does not wait.
 func (f *Files) one(ctx context.Context, v *filed) error {
 	if p := f.o.View(v.spec.PluginID); p.Known && p.Info.Driver == "" && !p.Ready {
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q waits for plugin %q, which is %s", v.spec.ID, v.spec.PluginID, p.State).
@@ -300,8 +300,9 @@ func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*fil
 	return all
 }
 
-// second refuses a volume if an earlier file contains the same id or the same storage. Volumes are
-// registered in parallel, so without this check, the result would be random.
+// second marks a volume as bad if an earlier file contains the same id or the same storage. Volumes
+// are registered in parallel. Without this check, the first registration to finish would win, and
+// the result would be random.
 func (v *filed) second(first map[string]string) {
 	if v.bad {
 		return

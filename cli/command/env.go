@@ -38,8 +38,8 @@ type Env struct {
 	// if the kernel knows no such device. It may be nil.
 	Device func(number string) string
 
-	// Service returns the properties of a systemd unit by their names. Nil means that systemd is
-	// not available.
+	// Service returns the properties of a systemd unit by their names. If it is nil, systemd is not
+	// available.
 	Service func(ctx context.Context, unit string) map[string]string
 }
 

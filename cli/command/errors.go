@@ -71,8 +71,8 @@ func Join(errs []error) error {
 	return several(errs)
 }
 
-// Report writes an error to stderr. It returns the error that decides the exit code, which is a
-// usage error if the command never started.
+// Report writes an error to stderr. It returns the error that determines the exit code. If the
+// command never started, that is a usage error.
 func (a *App) Report(err error) error {
 	if !a.running && CodeOf(err) == api.CodeFailed {
 		err = Usage("volctl --help", "%s", err)

@@ -78,8 +78,8 @@ func (o *Ownership) Read() (own api.Ownership, err error) {
 	return own, nil
 }
 
-// number returns the user or group id that text gives as a number or a name. It returns nil if text
-// is empty.
+// number returns the id of a user or group. text is the id itself or the name. If text is empty,
+// number returns nil.
 func (o *Ownership) number(flag, text string, lookup func(string) (string, error)) (*uint32, error) {
 	if text == "" {
 		return nil, nil

@@ -78,7 +78,7 @@ var ignored = []string{
 var ignoredValues = []string{"comment", "helper", "uhelper"}
 
 // ofMount lists the options that apply to a mount and not to its file system. If several options
-// have the same key, the last one takes effect. An empty flag stands for the kernel's default.
+// have the same key, the last one takes effect. An empty flag selects the kernel's default.
 var ofMount = map[string]struct{ key, flag string }{
 	"nosuid": {"suid", "nosuid"}, "suid": {"suid", ""},
 	"nodev": {"dev", "nodev"}, "dev": {"dev", ""},

@@ -16,8 +16,8 @@ var hostileNames = []string{
 	"data", "a b", "a\tb", "a\nb", `a\040b`, `a\`, "#", "a\u00a0b", "\xff\xfe", "größe\u2003x", "- - ext4", `"a,b"`, "100%", "%h", "-", ".", "[Mount]", "a/b", "", "a=b", "\x1b[2J",
 }
 
-// FuzzGenerate checks that the generated units and the line for fstab mount this volume at this
-// directory with these options, and contain nothing else.
+// FuzzGenerate checks the generated units and the line for fstab. They must mount the given volume
+// at the given directory with the given options, and contain nothing else.
 func FuzzGenerate(f *testing.F) {
 	for _, name := range hostileNames {
 		f.Add(name, "/srv/"+name, "ro,comment="+name)

@@ -27,7 +27,7 @@ type createOptions struct {
 	specs                                            []api.VolumeSpec
 }
 
-// withoutFile lists the flags that describe a volume if no file does.
+// withoutFile lists the flags that describe a volume. They are allowed only without a file.
 var withoutFile = []string{"plugin", "size", "param", "mutable-param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret", "snapshot", "clone"}
 
 func newCreate(a *command.App) *cobra.Command {

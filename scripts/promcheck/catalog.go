@@ -53,7 +53,8 @@ func newCatalog(metricsPage, cliPage []byte) (*catalog, error) {
 		all := of("instance", "job") // the labels that Prometheus adds for the scrape target
 		for _, l := range strings.Fields(strings.ReplaceAll(string(row[3]), "`", "")) {
 			if l == "instance" {
-				l = "exported_instance" // Prometheus renames a label that collides with one of its own
+				// Prometheus renames a label of the agent that collides with a target label.
+				l = "exported_instance"
 			}
 			all[l] = true
 		}
@@ -78,7 +79,7 @@ func newCatalog(metricsPage, cliPage []byte) (*catalog, error) {
 		return nil, errors.New("docs/metrics.md has no table of metrics, or docs/cli.md no commands")
 	}
 
-	c.metrics["up"] = metric{"gauge", of("instance", "job")} // Prometheus' own metric
+	c.metrics["up"] = metric{"gauge", of("instance", "job")} // Prometheus itself makes this metric
 	return c, nil
 }
 

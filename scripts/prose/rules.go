@@ -66,8 +66,9 @@ var rules = []rule{
 		good:   "The mount is gone, and the process continues.",
 	},
 	{
-		name:   "old term",
-		match:  regexp.MustCompile(`\b(debts?|owed|owes|owing|unpaid|indebted)\b`), // identifiers such as Debts still contain the old name
+		name: "old term",
+		// Identifiers may still contain the old name, for example Debts.
+		match:  regexp.MustCompile(`\b(debts?|owed|owes|owing|unpaid|indebted)\b`),
 		advice: `the glossary in docs/ARCHITECTURE.md calls it a "pending call"`,
 		bad:    "A debt blocks the volume.",
 		good:   "A pending call blocks the volume.",

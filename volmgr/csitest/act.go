@@ -26,7 +26,8 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 		p.rec.overlap(l, o)
 	}
 
-	// A real plugin continues its work when the caller has given up.
+	// A real plugin continues its work after the caller has given up, so the effect does not depend
+	// on ctx.
 	effect := func(o options) (any, error) {
 		return do(context.WithValue(context.WithoutCancel(ctx), optionsKey{}, o), msg)
 	}
@@ -50,9 +51,9 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 	}
 
 	p.rec.end(l, resp, err)
-	done() // the call has ended before the next one gets its turn
+	done() // let the next call begin only after this one has ended
 	if errors.Is(context.Cause(p.running), errCrashed) {
-		<-ctx.Done() // the connection breaks before any answer is sent
+		<-ctx.Done() // hold back the answer until the connection breaks
 	}
 
 	return resp, err
@@ -70,7 +71,7 @@ func (p *Plugin) turn(volume string) (done func()) {
 	return mu.Unlock
 }
 
-// options control how the services perform a call.
+// options control how the plugin's services perform a call.
 type options struct {
 	ignoreReadOnly bool
 	twist          Twist
@@ -162,7 +163,7 @@ func (p *Plugin) later(d time.Duration, effect func() error) {
 		defer p.work.Done()
 		p.wait(d)
 		if p.running.Err() == nil {
-			_ = effect() // see above
+			_ = effect() // the comment of later gives the reason
 		}
 	}()
 }

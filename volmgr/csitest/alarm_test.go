@@ -122,8 +122,8 @@ func TestOverlapWaits(t *testing.T) {
 	}
 }
 
-// TestLateAnswerIsNoAnswer checks that an OK answer after the caller gave up does not count. The
-// caller does not know whether the volume is staged.
+// TestLateAnswerIsNoAnswer checks an OK answer that comes after the caller gave up. It must not
+// count, because the caller does not know whether the volume is staged.
 func TestLateAnswerIsNoAnswer(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -140,8 +140,8 @@ func TestLateAnswerIsNoAnswer(t *testing.T) {
 	}
 }
 
-// TestRestartForgetsNothing checks that a new plugin with the old journal reports the same
-// violations as the old plugin.
+// TestRestartForgetsNothing checks that a new plugin with the journal of an old one reports the
+// same violations.
 func TestRestartForgetsNothing(t *testing.T) {
 	b := start(t, full)
 	b.up("a", "t")

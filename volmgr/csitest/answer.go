@@ -5,8 +5,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// emptyAnswer returns the OK answer of a call that did nothing. If such an answer contains the id
-// of a created object, it is the id that the object would have.
+// emptyAnswer returns the OK answer of a call that did nothing. In place of a created object's id,
+// the answer has the id that the object would have had.
 func emptyAnswer(c Call) any {
 	switch c.Method {
 	case CreateVolume:
@@ -93,7 +93,7 @@ func emptyMore(c Call) any {
 	}
 }
 
-// told stores in a Result the data that the caller learns from an answer.
+// told stores in a Result the data from an answer that the caller then knows.
 func (r *Result) told(resp any) {
 	if m, ok := resp.(interface{ GetNextToken() string }); ok {
 		r.Next = m.GetNextToken()

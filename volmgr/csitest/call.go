@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The names of calls in the journal.
+// These are the names of calls in the journal.
 const (
 	Probe                = "Probe"
 	ListVolumes          = "ListVolumes"

@@ -59,9 +59,10 @@ func run() error {
 	return p.Serve(ctx, endpoint)
 }
 
-// ownFiles prepares a process that uses files which it serves itself. A thread that waits for such
-// a file may occupy one of Go's processors. A garbage collection would wait for that thread, and
-// both would wait forever. The process only lives for one test and needs no garbage collection.
+// ownFiles prepares a process that uses files which it serves itself through FUSE. A thread that
+// waits for such a file may occupy one of Go's processors. A garbage collection would wait for that
+// thread, and both would wait forever. ownFiles therefore switches garbage collection off. The
+// process lives only for one test and does not need it.
 func ownFiles() {
 	runtime.GOMAXPROCS(runtime.NumCPU() + 16)
 	debug.SetGCPercent(-1)

@@ -31,11 +31,11 @@ func TestJournalSurvivesKill(t *testing.T) {
 	b.gone(first)
 	b.code(codes.Unavailable, <-done)
 
-	second := b.child() // replaces the leftover socket
+	second := b.child() // the second plugin replaces the leftover socket of the first
 	if !isMount(b.target("t")) {
 		t.Error("the mount did not outlive the plugin")
 	}
-	b.must(b.publish("a", "u")) // the hanging fault was used already
+	b.must(b.publish("a", "u")) // the plugin has already used the fault that hangs
 	b.must(b.unpublish("a", "u"))
 	b.noViolations()
 	_ = b.unstage("a")
@@ -71,7 +71,7 @@ func TestChildCrashes(t *testing.T) {
 		}
 	}
 	b.child()
-	b.must(b.stage("a")) // both faults were used already
+	b.must(b.stage("a")) // the plugin has already used both faults
 	b.noViolations()
 }
 
@@ -123,7 +123,7 @@ func TestKillCaller(t *testing.T) {
 	}
 }
 
-// stageAsCaller runs in the process that the plugin kills, and makes the call.
+// stageAsCaller makes a call from the process that the plugin then kills.
 func stageAsCaller(endpoint string) int {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {

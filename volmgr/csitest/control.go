@@ -45,7 +45,7 @@ var (
 	lastID  atomic.Int64
 )
 
-// Add appends faults and returns their ids. It assigns an id to a fault without one.
+// Add appends faults and returns their ids. If a fault has no id, Add assigns one.
 func (c Control) Add(faults ...Fault) ([]string, error) {
 	faults = slices.Clone(faults)
 	var ids []string

@@ -177,7 +177,7 @@ func TestCrashInProcess(t *testing.T) {
 			if c.Ended() {
 				t.Errorf("the call was answered: %s", c)
 			}
-			b.must(b.stage("a")) // the fault was used already
+			b.must(b.stage("a")) // the plugin has already used the fault
 			b.must(b.publish("a", "t"))
 			b.noViolations()
 		})
@@ -241,7 +241,7 @@ func TestUnmountAll(t *testing.T) {
 	defer busy.Close()
 	b.must(b.stage("a"))
 	b.must(b.publish("a", "t"))
-	held, err := os.Open(b.target("t/file")) // the data still exists
+	held, err := os.Open(b.target("t/file")) // the late effect must not have removed the data
 	b.must(err)
 	defer held.Close()
 	if err := UnmountAll(b.cfg.JournalPath()); !errors.Is(err, unix.EBUSY) {

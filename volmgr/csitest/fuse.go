@@ -41,8 +41,8 @@ func mountFuse(path string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("cannot mount FUSE at %s: %w", path, err), unix.Close(fd))
 	}
 
-	// os.NewFile comes after the mount, because the runtime cannot poll a descriptor without a FUSE
-	// connection.
+	// Call os.NewFile after the mount, because the Go runtime cannot poll the descriptor without a
+	// FUSE connection.
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
@@ -92,7 +92,7 @@ func mountServed(path string) error {
 		return errors.Join(fmt.Errorf("cannot start the FUSE daemon: %w", err), dev.Close())
 	}
 
-	go func() { _ = cmd.Wait() }() // collect the process; its exit status does not matter
+	go func() { _ = cmd.Wait() }() // collects the ended process; its exit status does not matter
 	_, err = os.ReadDir(path)
 	return errors.Join(err, dev.Close())
 }

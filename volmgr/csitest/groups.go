@@ -119,7 +119,7 @@ func (s *group) answer(g snapGroup) (*csi.VolumeGroupSnapshot, error) {
 	return out, nil
 }
 
-// named returns an error unless the caller names exactly the members of the group.
+// named returns an error if the caller's list does not contain exactly the members of the group.
 func (g snapGroup) named(members []string) error {
 	if !slices.Equal(slices.Sorted(slices.Values(members)), slices.Sorted(slices.Values(g.Members))) {
 		return status.Errorf(codes.InvalidArgument, "group snapshot %q has the snapshots %q and not %q", g.ID, g.Members, members)

@@ -27,7 +27,7 @@ type Condition struct {
 	Message string `json:"message,omitempty"`
 }
 
-// The services that can report a Condition.
+// These are the services that can report a Condition.
 const (
 	atNode       = "node"
 	atController = "controller"
@@ -98,7 +98,8 @@ func (s *controller) ControllerListVolumeHealth(_ context.Context, m *csi.Contro
 	for _, id := range some {
 		h, err := s.p.health(id, atController)
 		switch {
-		case status.Code(err) == codes.NotFound: // the volume was deleted, together with its problems
+		// The volume was deleted, so it has no problems now.
+		case status.Code(err) == codes.NotFound:
 		case err != nil:
 			return nil, err
 		default:

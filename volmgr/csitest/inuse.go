@@ -15,8 +15,8 @@ import (
 
 // notInUse reports a violation if NodeUnstage or ControllerUnpublish takes effect while the storage
 // is mounted. It reads the kernel's mount table, so it finds every mount of the storage, even one
-// that the plugin did not record. It does not report a call that has already broken the rule of
-// order.
+// that the plugin did not record. It does not report a call that also breaks RuleOrder, because one
+// violation is enough.
 func (p *Plugin) notInUse(c Call) {
 	var except string
 	if c.Method == NodeUnstage {
@@ -45,7 +45,7 @@ func busy(device string) bool {
 
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if err == nil {
-		_ = unix.Close(fd) // the open was only a test
+		_ = unix.Close(fd) // the open only showed whether the device is busy
 	}
 
 	return errors.Is(err, unix.EBUSY)
@@ -116,7 +116,7 @@ func device(path string) (string, error) {
 	return fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), nil
 }
 
-// accuse records a violation, unless the call has already broken the rule of order.
+// accuse records a violation, unless the call has already broken RuleOrder.
 func (r *recorder) accuse(c Call, rule Rule, words string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,7 +24,7 @@ type Journal struct {
 	Starts     int // the number of starts of the plugin
 }
 
-// The events in a journal.
+// These are the events in a journal.
 const (
 	eventOpen      = "open"
 	eventCall      = "call"

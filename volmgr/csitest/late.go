@@ -13,8 +13,9 @@ import (
 )
 
 // late is an effect that happens although the plugin died before it, because the storage system
-// performs it. It is stored as a file in <base>/late, named after the call. The running plugin
-// regularly touches the file. The next plugin therefore knows when the previous one died.
+// performs it. The plugin stores it as a file in <base>/late, named after the call. The running
+// plugin regularly updates the time of the file. The next plugin therefore knows when the previous
+// one died.
 type late struct {
 	Call    Call          `json:"call"`
 	Due     time.Time     `json:"due"`
@@ -58,15 +59,19 @@ func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 			// The caller has ended. If the plugin dies too, the effect must still happen at this
 			// earlier time.
 			e.Due = end
-			_ = writeJSON(path, e) // after a failure the effect happens too late, and the test fails
+			// Without the file, the effect may happen too late, and the test then fails.
+			_ = writeJSON(path, e)
 		}
 
-		_ = os.Chtimes(path, time.Time{}, time.Now()) // after a failure the effect only happens earlier
+		// Without this time, the effect happens earlier, which is allowed.
+		_ = os.Chtimes(path, time.Time{}, time.Now())
 	})
 
 	return func() {
-		if p.running.Err() == nil { // otherwise the next plugin performs the effect
-			_ = os.Remove(path) // a second performance of the effect has the same result
+		// If the plugin has stopped, the next plugin performs the effect.
+		if p.running.Err() == nil {
+			// If the file remains, the effect is repeated, which changes nothing.
+			_ = os.Remove(path)
 		}
 	}, nil
 }

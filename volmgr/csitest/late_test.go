@@ -19,7 +19,8 @@ func (b *bench) detachWithin(d time.Duration, v string) error {
 	return err
 }
 
-// attachedNow reports whether the storage is really connected, regardless of the plugin's answers.
+// attachedNow reports whether the storage is connected. It examines the storage itself, because the
+// plugin's answers may be wrong.
 func (b *bench) attachedNow(v string) bool {
 	a, err := b.p.store.attachments(v)
 	b.must(err)
@@ -121,8 +122,8 @@ func (b *bench) lateFile() (e late) {
 }
 
 // TestDetachedInUse makes a ControllerUnpublish that takes effect late, when the volume is mounted
-// again. The plugin must report it. It must also report the ControllerPublish that did not wait for
-// it.
+// again. The plugin must report that effect. It must also report the ControllerPublish that did not
+// wait for the effect.
 func TestDetachedInUse(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))

@@ -21,8 +21,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The test binary runs itself in three roles: in a mount namespace of its own with all tests, as a
-// plugin, and as a caller that the plugin kills.
+// The test binary runs itself in three roles. It runs all tests in a separate mount namespace, it
+// runs as a plugin, or it runs as a caller that the plugin kills.
 const (
 	envIsolated = "CSITEST_TEST_ISOLATED"
 	envCaller   = "CSITEST_TEST_CALLER" // the socket that the caller uses
@@ -75,7 +75,7 @@ type bench struct {
 	t    *testing.T
 	dir  string
 	cfg  Config
-	p    *Plugin // nil for a child
+	p    *Plugin // nil if the plugin is a child process
 	conn *grpc.ClientConn
 }
 
@@ -136,7 +136,7 @@ func dial(t *testing.T, endpoint string) *grpc.ClientConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // some tests have closed it already
+	t.Cleanup(func() { _ = conn.Close() }) // some tests have already closed the connection
 	return conn
 }
 
@@ -290,7 +290,7 @@ func (b *bench) awaitMount(path string) {
 	}
 }
 
-// child runs a plugin in a process of its own.
+// child runs a plugin in a separate process.
 func (b *bench) child() *os.Process {
 	b.t.Helper()
 	cmd := exec.Command("/proc/self/exe")

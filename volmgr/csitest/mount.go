@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sight describes the paths of a call at the time when the call arrived.
+// sight describes the paths of a call as the plugin finds them when the call arrives.
 type sight struct {
 	stagingDir   bool
 	targetParent bool

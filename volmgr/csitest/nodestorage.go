@@ -93,8 +93,8 @@ func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRe
 	return resp, nil
 }
 
-// used returns the total size of the files in dir, in bytes. It ignores files that disappear during
-// the walk.
+// used returns the total size in bytes of the files in a directory. It ignores files that disappear
+// during the walk.
 func used(dir string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {

@@ -36,7 +36,7 @@ type Plugin struct {
 	gate    sync.Mutex     // prevents new work after the stop
 }
 
-// The causes for the end of running.
+// These are the causes for the end of the context running.
 var (
 	errClosed  = errors.New("the plugin was closed")
 	errCrashed = errors.New("the plugin crashed")
@@ -127,7 +127,7 @@ func (p *Plugin) Close() error {
 		p.work.Wait()
 		served := <-p.serving
 		if errors.Is(served, grpc.ErrServerStopped) {
-			served = nil // Close was called before Serve began
+			served = nil // Close was called before Serve, so no server is running
 		}
 
 		err = errors.Join(served, p.rec.close())
@@ -178,7 +178,7 @@ func (p *Plugin) cutOff() {
 // killSelf crashes a plugin process.
 func killSelf() {
 	if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
-		panic(err) // a panic ends the process too
+		panic(err) // without a signal, a panic ends the process
 	}
 	select {}
 }

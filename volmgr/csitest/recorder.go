@@ -32,7 +32,7 @@ type live struct {
 	call   Call
 	caller callerAddr
 	ctx    context.Context
-	done   chan struct{} // closed when the call ends
+	done   chan struct{} // closed at the end of the call
 	late   bool          // valid after done is closed
 	gone   time.Time     // the time when the caller gave up or died; zero while it waits
 }
@@ -222,7 +222,7 @@ func (r *recorder) end(l *live, resp any, err error) {
 	l.late = l.ctx.Err() != nil
 	res.Late = l.late
 	if r.muted {
-		return // the answer was never sent
+		return // the plugin has crashed, so the caller gets no answer
 	}
 
 	l.call.Result = res
@@ -273,11 +273,11 @@ func (r *recorder) overlap(l, other *live) {
 	})
 }
 
-// overtaken reports a call whose result an abandoned earlier call may still undo. The caller must
-// hold the lock.
+// overtaken reports a call whose result may still be undone. An earlier call that the caller gave
+// up may take effect after this call. The caller of overtaken must hold the lock.
 func (r *recorder) overtaken(l, other *live) {
 	if other.gone.IsZero() {
-		other.gone = now() // the plugin notices the end of that caller only now
+		other.gone = now() // the plugin notices only now that the earlier caller has ended
 	}
 	if !l.call.remakes(other.call) || other.left(l.call.Start) <= 0 {
 		return

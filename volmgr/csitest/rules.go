@@ -15,8 +15,9 @@ import (
 // Rule is a rule of the CSI spec that callers of plugins must obey.
 type Rule string
 
-// The rules are listed below. If a rule requires a completed step, the caller's knowledge decides.
-// A call without an answer in time may be complete.
+// The rules are listed below. Some rules require that an earlier step is complete. For them, only
+// the answers that the caller received in time count. A call without such an answer may be
+// complete.
 const (
 	RuleDeadline   Rule = "deadline"   // a call has a deadline
 	RuleOffered    Rule = "offered"    // calls and fields require the matching capability of the plugin
@@ -37,9 +38,10 @@ const (
 	RuleTarget      Rule = "target"       // the caller creates the parent but not the target, and only one volume uses the target
 	RuleMode        Rule = "mode"         // a mode for a single use permits no second target
 	RuleInUse       Rule = "in-use"       // no call unstages or disconnects mounted storage, at once or later
-	RuleOvertaken   Rule = "overtaken"    // no call makes something while an earlier call may still undo it
-	RuleOffline     Rule = "offline"      // no OFFLINE expansion is requested while the volume is in use
-	RuleToken       Rule = "token"        // a starting_token comes from an answer to the same method
+	// No call creates something that an earlier, abandoned call may still undo.
+	RuleOvertaken Rule = "overtaken"
+	RuleOffline   Rule = "offline" // no OFFLINE expansion is requested while the volume is in use
+	RuleToken     Rule = "token"   // a starting_token comes from an answer to the same method
 
 	RuleTopology Rule = "topology" // a volume is created at the node or at the requested places, and a repeated CreateVolume names the same places
 

@@ -112,8 +112,8 @@ func (c *check) controllerExpand(vol *volumeView) {
 	}
 }
 
-// nodeExpand checks that the storage has grown before, and that the volume is mounted at the given
-// path.
+// nodeExpand checks that the controller has already enlarged the storage, and that the volume is
+// mounted at the given path.
 func (c *check) nodeExpand(vol *volumeView) {
 	c.stagingField(vol)
 	call := c.r.call

@@ -19,7 +19,7 @@ var allRules = []Rule{RuleDeadline, RuleOffered, RuleRequired, RuleSize, RulePat
 // broken is one way to break a rule. Its last call breaks the rule.
 type broken struct {
 	rule Rule
-	cfg  Config // Base is not set
+	cfg  Config // Base is not set in this Config
 	do   func(*bench)
 }
 

@@ -179,7 +179,7 @@ func (s *controller) ListSnapshots(_ context.Context, m *csi.ListSnapshotsReques
 	for _, listed := range some {
 		out, err := s.listed(listed.ID)
 		switch {
-		case status.Code(err) == codes.NotFound: // another call has just deleted it
+		case status.Code(err) == codes.NotFound: // another call has just deleted the snapshot
 		case err != nil:
 			return nil, err
 		default:

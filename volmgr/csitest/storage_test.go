@@ -205,7 +205,7 @@ func TestListVolumes(t *testing.T) {
 		}
 		token = resp.NextToken
 		b.restart()
-		deleteWith(b, nil) // deletes volume a
+		deleteWith(b, nil) // this call deletes volume a
 	}
 	if want := []string{"a", "bnode-1", "c", "d", "e"}; !slices.Equal(ids, want) || token != "" {
 		t.Errorf("%v, then %q", ids, token)

@@ -19,7 +19,7 @@ import (
 // nothing.
 type Twist string
 
-// The values of Twist.
+// These are the values of Twist.
 const (
 	Straight Twist = ""
 
@@ -71,7 +71,8 @@ func (t Twist) knows(method string) bool {
 	return t == Straight || slices.Contains(twisted[t], method)
 }
 
-// demands checks the demands of some plugins that exceed the spec.
+// demands returns an error if the caller does not meet a demand of the twist. Such demands of real
+// plugins exceed the spec.
 func (o options) demands(staging, target string) error {
 	switch o.twist {
 	case NoDots:

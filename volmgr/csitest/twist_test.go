@@ -33,7 +33,7 @@ func needsFuse(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	_ = f.Close() // the open was only a test
+	_ = f.Close() // the open only showed whether FUSE is available
 }
 
 // TestDead checks that the mount of an ended daemon is visible but cannot be opened.
@@ -56,7 +56,7 @@ func TestDead(t *testing.T) {
 	if err := <-opens(b.staging("a")); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("open: %v", err)
 	}
-	b.must(b.publish("a", "t")) // bind-mounts the dead mount
+	b.must(b.publish("a", "t")) // the publish bind-mounts the dead mount
 	if err := <-opens(b.target("t")); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("open: %v", err)
 	}
@@ -203,7 +203,7 @@ func TestTwists(t *testing.T) {
 			b.must(other.Start())
 			b.code(codes.Internal, b.stage("a"))
 			b.must(in.Close())
-			_ = other.Wait() // the process ends because its input is closed
+			_ = other.Wait() // the process ends, because its input is closed
 			b.must(b.stage("a"))
 		},
 		"sharing": func(_ *testing.T, b *bench) {
@@ -270,8 +270,8 @@ func TestLists(t *testing.T) {
 	b.noViolations()
 }
 
-// TestUnknownCapabilities checks that the answer contains capabilities unknown to the spec together
-// with the known ones.
+// TestUnknownCapabilities checks that a plugin's answer can contain capabilities that the spec does
+// not define, besides the known ones.
 func TestUnknownCapabilities(t *testing.T) {
 	cfg := full
 	cfg.UnknownCapabilities = true
@@ -293,8 +293,8 @@ func TestUnknownCapabilities(t *testing.T) {
 	b.noViolations()
 }
 
-// TestProbeSaysNothing checks that an OK answer without an effect does not contain whether the
-// plugin is ready.
+// TestProbeSaysNothing checks an OK answer of a Probe without an effect. The answer must not tell
+// whether the plugin is ready.
 func TestProbeSaysNothing(t *testing.T) {
 	b := start(t, full)
 	b.inject(Fault{Method: Probe, Effect: EffectNone})
@@ -352,8 +352,8 @@ func loopControlMissing() bool {
 	return err != nil
 }
 
-// TestSerial checks that a plugin with Serial delays the opposite of a slow call until that call
-// ends.
+// TestSerial checks a plugin with Serial. During a slow call, the plugin must delay the call that
+// undoes it.
 func TestSerial(t *testing.T) {
 	cfg := full
 	cfg.Serial = true

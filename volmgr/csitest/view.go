@@ -20,7 +20,7 @@ type view struct {
 	volumes map[string]*volumeView
 	users   map[string]string // maps targets to volumes
 	tokens  map[string]bool   // contains methods with the next_token values that they answered
-	snaps   map[string]bool   // maps snapshots to whether an answer reported them as ready
+	snaps   map[string]bool   // maps a snapshot to true if an answer reported the snapshot as ready
 	groups  map[string][]string
 	places  map[string]string // maps names to the Places of a CreateVolume with an unknown outcome
 }
@@ -49,7 +49,7 @@ type volumeView struct {
 
 type attachView struct {
 	is    certainty
-	given map[string]string // the publish context
+	given map[string]string // the publish context that the plugin returned
 }
 
 type targetView struct {
@@ -189,8 +189,8 @@ func settled(c Call) bool {
 }
 
 // undone reports whether the caller may treat an undoing call as complete. This is the case if the
-// plugin answers OK or does not know the volume. Some plugins return an error for the unpublish of
-// a missing target. Therefore any answered error is sufficient for a target without a mount.
+// plugin answers OK or does not know the volume. For a target without a mount, any answered error
+// is sufficient, because some plugins refuse to unpublish a missing target.
 func undone(c Call) bool {
 	switch {
 	case !slices.Contains([]string{ControllerUnpublish, NodeUnstage, NodeUnpublish, DeleteVolume}, c.Method), c.Late:

@@ -27,7 +27,7 @@ import (
 type store struct {
 	dir   string // the directory that contains the volumes
 	base  string
-	any   bool // treat every id as that of an existing volume
+	any   bool // if set, every id is the id of an existing volume
 	locks sync.Map
 }
 
@@ -54,7 +54,7 @@ type attachments struct {
 	Nodes map[string]map[string]string `json:"nodes"` // maps node ids to publish contexts
 }
 
-const blockSize = 1 << 20 // in bytes; also the capacity of a volume without a size
+const blockSize = 1 << 20 // the size of a block, and of a volume without a requested size, in bytes
 
 func (s *store) path(id string, names ...string) string {
 	return filepath.Join(append([]string{s.dir, hash(id)}, names...)...)
@@ -307,8 +307,8 @@ func DataDir(cfg Config, id string) string {
 	return s.path(id, "data")
 }
 
-// Attached reports whether the storage is really connected to any node, regardless of
-// the plugin's answers.
+// Attached reports whether the storage is connected to any node. It reads the stored attachments,
+// because the plugin's answers may be wrong.
 func Attached(cfg Config, id string) (bool, error) {
 	s := store{dir: filepath.Join(cfg.Base, "volumes")}
 	a, err := s.attachments(id)

@@ -27,8 +27,8 @@ func openDir(t *testing.T, path string) int {
 	return fd
 }
 
-// nest makes nested directories with a file in each. The innermost is deeper than a path can be
-// long.
+// nest makes nested directories with a file in each. The path of the innermost directory is longer
+// than the kernel's limit for a path.
 func nest(t *testing.T, root string, levels int, name string) {
 	t.Helper()
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -124,7 +124,7 @@ func TestBelowMoved(t *testing.T) {
 	visits := 0
 	var outside []string
 	err := Below(t.Context(), openDir(t, root), func(fd int, _ *unix.Statx_t) error {
-		if visits++; visits == 3*maxOpen { // the innermost file
+		if visits++; visits == 3*maxOpen { // the walk is at the innermost file
 			check(t, os.Rename(root+"/d/d/d", elsewhere+"/d"))
 		}
 		if path, _ := os.Readlink(nameOf(fd)); path == elsewhere {

@@ -1,6 +1,6 @@
 // Package remedy defines the commands and advice that the domain proposes as values. A remedy has a
 // kind and its subjects, and the package suggest turns it into a command. The domain therefore
-// contains no command-line text, and tests can compare decisions in place of words.
+// contains no command-line text, and tests can compare values instead of texts.
 package remedy
 
 import "slices"

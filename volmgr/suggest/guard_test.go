@@ -16,7 +16,7 @@ import (
 const (
 	programs = `(?:volctl|volagent|` + others + `)`
 	others   = `(?:systemctl|journalctl|umount|findmnt|kill|losetup|chattr|rm|mkdir|touch|chmod|chown|ls|df|groupadd|rmdir|docker|podman)`
-	// lead matches the position before a program and its arguments: the start of a text, or
+	// lead matches the text before a program and its arguments: the start of a text, or
 	// punctuation. Prose such as "docker runs it" does not match.
 	lead = `(?:^|[:;(|&] ?|\$\(|` + "`" + `)`
 )
@@ -36,8 +36,8 @@ var (
 // builders are the functions whose first argument is the format of one command.
 var builders = map[string]bool{"Command": true, "do": true, "Narrow": true}
 
-// TestNobodyElseBuildsCommands: no other package puts a value into a command, by a format, by "+",
-// or by joining a list of words.
+// TestNobodyElseBuildsCommands checks that no other package puts a value into a command. Such code
+// could use a format, the operator "+", or a joined list of words.
 func TestNobodyElseBuildsCommands(t *testing.T) {
 	found := checkTree(t, "../..")
 	for _, f := range found {
@@ -45,7 +45,7 @@ func TestNobodyElseBuildsCommands(t *testing.T) {
 	}
 }
 
-// TestGuardFindsThem: the guard detects every way of putting a value into a command.
+// TestGuardFindsThem checks that the guard detects every way of putting a value into a command.
 func TestGuardFindsThem(t *testing.T) {
 	for code, bad := range map[string]bool{
 		`x := "umount " + path`:                                        true,

@@ -81,9 +81,9 @@ func (r *reader) file(path string, limit int64) ([]byte, error) {
 	}
 }
 
-// begin waits until no other read of the path is running. If the other read hangs, begin fails. The
-// caller cannot use the result of the other read, because that read may have started before a
-// change of the file.
+// begin waits until no other read of the path is running. If the other read hangs, begin returns an
+// error. The result of the other read is not usable, because it may be older than the last change
+// of the file.
 func (r *reader) begin(path string, late <-chan time.Time) (*underway, error) {
 	for {
 		r.mu.Lock()

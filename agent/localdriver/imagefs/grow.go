@@ -61,7 +61,7 @@ func GrowFilesystem(device, path, fsType string) error {
 	if err != nil {
 		return fail(err)
 	}
-	// The descriptor of a directory; no written data can be lost.
+	// Closing a directory cannot lose data.
 	defer func() { _ = unix.Close(fd) }()
 
 	have, want, err := Sizes(device, fd, fsType)

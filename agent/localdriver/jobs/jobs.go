@@ -1,5 +1,5 @@
-// Package jobs runs work that can take longer than the call that asked for it, and decides which
-// calls may use the same object at the same time.
+// Package jobs runs work that can take longer than the call that requested it. It also decides
+// which calls may use the same object at the same time.
 package jobs
 
 import (

@@ -118,7 +118,8 @@ const (
 	LoopMajor   = 7
 	LoopControl = "/dev/loop-control"
 
-	// attachTries limits the retries when other programs take free loop devices first.
+	// attachTries limits how often the driver retries when another program takes the free loop
+	// device first.
 	attachTries = 64
 	// detachWait is the time that another program, such as udev, may keep a device open after the
 	// request to detach it.

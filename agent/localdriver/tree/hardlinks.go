@@ -16,7 +16,7 @@ const (
 	maxPins = 1000
 )
 
-// hardLinks gives the copy of a file with several names the same number of names.
+// hardLinks makes the copy of a file with several names have the same names.
 //
 // Device and inode number identify a file. But the number can belong to another file as soon as the
 // first one is deleted, and the volume may be in use during the copy. Therefore hardLinks keeps the

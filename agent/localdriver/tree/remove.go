@@ -20,8 +20,8 @@ func RemoveTree(ctx context.Context, top int, name string, newName func() string
 	r := remover{ctx: ctx, top: top, newName: newName}
 	err := r.remove(top, name, 0)
 
-	// The removal moved directories that are too deep to the open directory top. Each of them may
-	// contain more of them.
+	// The removal has moved each directory that was nested too deeply into the directory top. Such
+	// a directory may contain more of them.
 	for err == nil && len(r.hoisted) > 0 {
 		name := r.hoisted[len(r.hoisted)-1]
 		r.hoisted = r.hoisted[:len(r.hoisted)-1]

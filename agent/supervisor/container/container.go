@@ -201,8 +201,8 @@ func (r *Runner) taken() error {
 	return fmt.Errorf("cannot make container %s: a container with that name exists that this agent did not make; see %[2]s inspect %[1]s, and rename or remove it", r.name(), r.rt.Name())
 }
 
-// running inspects a container that was just started. It returns when the container's process is
-// visible, or when the runtime also reports that the container has ended.
+// running inspects a container that was just started. It waits until the runtime reports the
+// container's process, or reports that the container has already ended.
 func (r *Runner) running(ctx context.Context, id string) (container.Container, error) {
 	limit, cancel := context.WithTimeout(ctx, exitPatience)
 	defer cancel()

@@ -113,8 +113,8 @@ func (d *Definitions) readAgain() error {
 	return d.reread()
 }
 
-// reread reads the plugin files. Before the first time, it also loads the records and the
-// registrations. The caller holds d.mu.
+// reread reads the plugin files. The first call also loads the records and the registrations. The
+// caller holds d.mu.
 func (d *Definitions) reread() error {
 	if !d.loaded {
 		if err := d.opts.Parts.Load(); err != nil {

@@ -40,9 +40,9 @@ func sources(registered []*plugin.Definition, files []Found) []Found {
 }
 
 // Register registers the text of a plugin file, and stores it so that the next agent has it, too.
-// name stands for the text in error messages. If the same definition is already registered,
-// Register only makes a failed plugin start again. A changed definition comes into force like a
-// changed file.
+// Error messages refer to the text by name. If the same definition is already registered, Register
+// only makes a failed plugin start again. A changed definition comes into force like a changed
+// file.
 func (d *Definitions) Register(ctx context.Context, name string, text []byte) (reg Registration, err error) {
 	if len(text) > maxFile {
 		return reg, volume.Errorf(volume.ErrInvalid, "%s has more than %d bytes", name, maxFile)

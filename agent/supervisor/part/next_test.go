@@ -59,7 +59,7 @@ func TestNext(t *testing.T) {
 		}
 	}
 	uses, flags := []Use{Unknown, Used, Unused}, []bool{false, true}
-	for i := range 4 * 3 * 2 * 4 * 2 * 2 * 3 { // each number stands for one combination
+	for i := range 4 * 3 * 2 * 4 * 2 * 2 * 3 { // each number encodes one combination
 		pick := func(n int) int { defer func() { i /= n }(); return i % n }
 		d := Desired{Wish: []Wish{Run, Restart, Pause, Stop}[pick(4)]}
 		a := Actual{Settled: []Wish{Run, Pause, Stop}[pick(3)], Definition: []*plugin.Definition{nil, inUse}[pick(2)]}

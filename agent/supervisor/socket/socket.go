@@ -43,7 +43,8 @@ func (r *Runner) Traits() runner.Traits {
 	}
 }
 
-// Sweep implements runner.Runner. It does nothing, because the agent removes only what it started.
+// Sweep implements runner.Runner. It does nothing, because the agent starts no instance and thus
+// leaves no remains.
 func (r *Runner) Sweep(context.Context) (runner.Instance, error) { return nil, nil }
 
 // Quiet implements runner.Runner. It does nothing, because the agent does not stop these instances.
