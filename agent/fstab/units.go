@@ -122,6 +122,9 @@ const blank = " \t\n\r"
 
 // settings yields the settings of a unit file in their order. Each has a key "Section.Key" and a
 // value (systemd.syntax(7)).
+//
+// DeserializeOptions of go-systemd cannot replace it. That function rejects a file with a line over
+// 2048 bytes, without "=", or with a comment between continued lines. systemd reads all three.
 func settings(text string) func(yield func(key, value string) bool) {
 	return func(yield func(key, value string) bool) {
 		section := ""

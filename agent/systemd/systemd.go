@@ -11,6 +11,12 @@
 // A signal only tells that a unit has changed; callers then query the new state. Every query has a
 // time limit. Without an answer, the state is unknown: a unit never counts as gone because systemd
 // does not answer.
+//
+// The package uses godbus because the package dbus of go-systemd/v22 hides lost signals. Its
+// StartTransientUnitContext could pass file descriptors, but three facts prevent its use:
+//   - After a lost connection, dispatch returns without closing the channels of waiting jobs.
+//   - Subscribe requests neither UnitRemoved nor NameOwnerChanged, and ignores a failed AddMatch.
+//   - These signals, and calls such as UnrefUnit, need the godbus connections below its Conn.
 package systemd
 
 import (

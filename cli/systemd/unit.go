@@ -33,6 +33,8 @@ func (o *generateOptions) units() *generated {
 	return g
 }
 
+// mountText returns the text of the mount unit. It does not use unit.Serialize of go-systemd, which
+// cannot write comments.
 func (o *generateOptions) mountText(fstab string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# In /etc/fstab it would be: %s
