@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// This is the id of an unprivileged user.
-const nobody = 65534
+// unprivileged is the id of an ordinary user.
+const unprivileged = 65534
 
 // TestWithoutRoot repeats the directory tests as an ordinary user, in a user namespace and a mount
 // namespace.
