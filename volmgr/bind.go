@@ -126,14 +126,14 @@ func (s bindStep) unbind() volume.Outcome {
 
 	sight := s.lookAt(lent)
 	if sight.Seen == volume.SeenNothing {
-		return volume.Outcome{Unseen: unmountStep{s.step}.vanished(c.BoundMount)}
+		return volume.Outcome{Unseen: unmountStep(s).vanished(c.BoundMount)}
 	}
 	if !sight.Is(c.BoundMount) && !ours(c, sight) && (sight.Seen == volume.SeenMount || sight.Identity != volume.MountIdentity{}) {
 		return s.notOurs(c)
 	}
 	s.a.Path = c.At
 	if s.a.How != volume.WithPlugin {
-		unseen, failed := unmountStep{s.step}.climb(c.At)
+		unseen, failed := unmountStep(s).climb(c.At)
 		if failed.Err == nil {
 			failed = s.nothing(s.lookAt(lent))
 		}
