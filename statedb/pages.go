@@ -56,8 +56,8 @@ type pages struct {
 }
 
 // checkPages checks the pages of a file with the given size in bytes. It returns a nonsense error
-// for an invalid file. The error wraps bbolt's ErrInvalid if bbolt would not recognize the file at
-// all.
+// for an invalid file. The error wraps bbolt's ErrInvalid if bbolt would not recognize the file as
+// a database.
 func checkPages(f *os.File, size int64) (err error) {
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(size), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {

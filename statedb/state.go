@@ -8,7 +8,7 @@ import (
 
 // state is the complete state in memory. Values are never modified in place, so they can be shared.
 type state struct {
-	values   map[string]map[string]any // by bucket and key
+	values   map[string]map[string]any // all values, by bucket and key
 	external map[string]string         // storage key → volume id
 	staging  map[string]string         // staging path → id of the volume that uses it
 }

@@ -60,7 +60,7 @@ func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 	}
 	kept, err := filepath.Glob(filepath.Join(a.DataDir, "state.db.damaged-*"))
 	if err != nil || len(re.notes)+len(kept) == 0 && !a.DB.HasCopies() {
-		return "", "", err // this is the first start
+		return "", "", err // the first start of an agent has no database to adopt
 	}
 
 	if re.from, err = a.DB.LastCopy(); err != nil && !errors.Is(err, os.ErrNotExist) {

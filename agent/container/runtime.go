@@ -126,7 +126,7 @@ func environ(more []string) []string {
 // command describes one run of the runtime's program.
 type command struct {
 	args  []string
-	env   []string // in addition to the variables of every command
+	env   []string // variables in addition to those that every command gets
 	limit time.Duration
 	out   io.Writer // receives standard output and standard error; nil if run keeps them apart
 }

@@ -15,7 +15,7 @@ type Severity string
 // These are the severities, with the worst first.
 const (
 	Problem Severity = fstab.Problem // something does not work, or data is at risk
-	Warning Severity = fstab.Warning // it works now, but may fail next time
+	Warning Severity = fstab.Warning // the object works now, but may fail next time
 	Note    Severity = "note"        // no harm, but worth knowing; it can be cleaned up
 )
 

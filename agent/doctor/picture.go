@@ -119,7 +119,7 @@ type Contents struct {
 	Mounted bool
 	Kind    string // "directory", "file", "device", "other"; empty if the path does not exist
 	Empty   bool   // set if nothing is in it, as in a directory after an unmount
-	Holds   string // its contents, in words
+	Holds   string // description of the contents
 }
 
 // Mounted is one line of the mount table.

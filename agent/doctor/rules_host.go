@@ -41,7 +41,7 @@ func devices(p Picture, f *findings) {
 // volume uses.
 func orphans(p Picture, f *findings) {
 	if p.MountsErr != nil || len(p.Tests) > 0 {
-		return // it is unknown whether a mount or a running test uses a device
+		return // without these data, the rule cannot know which devices are in use
 	}
 
 	for _, l := range p.Loops {

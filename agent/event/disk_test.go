@@ -135,7 +135,7 @@ func TestSevenDays(t *testing.T) {
 			time.Sleep(24 * time.Hour)
 		}
 		shut(t, l)
-		l = open(t, dir) // this log knows only the events in files
+		l = open(t, dir) // the reopened log has no events in memory
 		got := read(t, l, event.Filter{})
 		if n := len(got); n < 7 || n > 8 || got[n-1].Message != "19" || got[n-1].Seq != 20 {
 			t.Errorf("%d events are left: %+v", n, got)

@@ -102,7 +102,7 @@ func oddTree(t *testing.T, data string) {
 }
 
 // TestCopyTree copies a tree with one entry of each kind, and compares the copy with the source. It
-// does so with copied data and with shared data.
+// tests both copied data and shared data.
 func TestCopyTree(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		b := newBenchOn(t, fsType)

@@ -53,7 +53,7 @@ type driver struct {
 	seen     seen
 	held     loopdev.Held
 	locks    jobs.Locks
-	names    jobs.KeyLock // by name, while a volume of that name is being created
+	names    jobs.KeyLock // locks the name of a volume while the volume is created
 	jobs     jobs.Runner
 }
 

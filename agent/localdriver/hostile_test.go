@@ -82,7 +82,7 @@ func TestOtherMountOnTop(t *testing.T) {
 	b.wantNothingHalf()
 }
 
-// publishElsewhere mounts a volume's device at one more path.
+// publishElsewhere mounts the device of a volume at an additional path.
 func (b *bench) publishElsewhere(id string) error {
 	p := sandbox.Mkdir(b.t, b.dir, "elsewhere")
 	return unix.Mount(b.loops(id)[0].Path(), p, "ext4", 0, "")

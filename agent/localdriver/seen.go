@@ -38,7 +38,8 @@ func (s *seen) learnDevices(id string, loops []loopdev.LoopDevice) {
 	s.loops[id] = names
 }
 
-// at returns the paths of a volume, and whether it is known at all.
+// at returns the known paths of a volume. known is false if the mount table was not searched for
+// the volume yet.
 func (s *seen) at(id string) (paths []string, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,7 @@ func newBenchOn(t *testing.T, fsType string) *bench {
 	b := &bench{t: t, dir: sandbox.ShortDir(t)}
 	b.state = sandbox.Mkdir(t, b.dir, "state")
 	disk := sandbox.ShortDir(t)
-	sandbox.Tmpfs(t, disk, "size=1100m") // in memory, so no test waits for a disk
+	sandbox.Tmpfs(t, disk, "size=1100m") // the disk is in memory, so no test waits for a real disk
 	img := sandbox.SparseFile(t, filepath.Join(disk, "disk"), 1*gib)
 	sandbox.Must(t, imagefs.Format(background(), fsType, img))
 	sandbox.Command(t, "mount", "-o", "loop", "-t", fsType, img, b.state)

@@ -25,7 +25,7 @@ type Calls struct {
 // method holds the series of one CSI method.
 type method struct {
 	inFlight prometheus.Gauge
-	took     map[string]prometheus.Observer // by gRPC code
+	took     map[string]prometheus.Observer // observers of the durations, by gRPC code
 }
 
 // Calls returns a counter for the calls that a new client makes to a plugin.

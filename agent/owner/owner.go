@@ -100,8 +100,8 @@ func (w *Watcher) Watch(o volume.Owner) {
 	}
 }
 
-// Keep continues to watch the owners that list returns. It also keeps the owners that other calls
-// pass to Watch meanwhile. It stops watching all other owners.
+// Keep continues to watch the owners that list returns, and stops watching all others. It also
+// keeps each owner that another call passes to Watch during Keep.
 func (w *Watcher) Keep(list func() []volume.Owner) {
 	w.keep.Lock()
 	defer w.keep.Unlock()

@@ -59,7 +59,7 @@ func end(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Error(err)
 	}
-	_ = cmd.Wait() // the error only says that the child was killed
+	_ = cmd.Wait() // the error only tells that the child was killed
 }
 
 func resolved(t *testing.T, w *owner.Watcher, pid int) volume.Owner {
@@ -314,7 +314,7 @@ func TestPolledPastTheBound(t *testing.T) {
 		}
 		ended(t, w, owners[i])
 	}
-	kill(4) // this process is polled
+	kill(4) // the watcher polls this process
 	if got := open(); got != 2 {
 		t.Errorf("%d descriptors", got)
 	}

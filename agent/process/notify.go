@@ -29,8 +29,8 @@ func Reloading() string {
 	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, ts.Nano()/1000)
 }
 
-// Watchdog tells systemd that the agent is alive, as long as alive returns true. It does so twice
-// in each interval that systemd sets.
+// Watchdog tells systemd that the agent is alive, as long as alive returns true. It sends two
+// messages in each interval that systemd sets.
 func Watchdog(ctx context.Context, log hclog.Logger, alive func() bool) {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {

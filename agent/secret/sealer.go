@@ -409,7 +409,7 @@ func (s *Sealer) make() error {
 	}
 
 	material := make([]byte, minKey)
-	_, _ = rand.Read(material) // it never fails
+	_, _ = rand.Read(material) // never fails
 	_, err = f.Write(material)
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(tmp, s.KeyFile)

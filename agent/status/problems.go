@@ -33,8 +33,8 @@ func (s *Service) fault() (p api.Problem, ok bool) {
 	return api.Problem{Subject: "agent", Message: "cannot write the state database: " + err.Error(), Command: suggest.Command("df %s", s.DataDir)}, true
 }
 
-// lost describes the loss of the state database. It does so as long as an adopted claim or the
-// damaged file still exists.
+// lost describes the loss of the state database, as long as an adopted claim or the damaged file
+// still exists.
 func (s *Service) lost() (p api.Problem, ok bool) {
 	loss := s.Records.Node().Loss
 	if loss.At.IsZero() {

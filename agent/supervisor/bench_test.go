@@ -30,7 +30,7 @@ const patience = 60 * time.Second
 type bench struct {
 	t    *testing.T
 	dir  string
-	fake behaviour // of the plugin "fake"
+	fake behaviour // the behaviour of the plugin "fake"
 	opts supervisor.Options
 	*memStore
 	inUse atomic.Bool

@@ -41,8 +41,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRestartUnderVolumes checks that a restart is refused while volumes are in use, unless it is
-// forced. A forced restart applies a pending change.
+// TestRestartUnderVolumes checks that only a forced restart is possible while volumes are in use. A
+// forced restart also applies a pending change.
 func TestRestartUnderVolumes(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")

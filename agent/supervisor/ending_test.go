@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 )
 
-// TestEnd checks that plugins end when the host shuts down, except those that are still needed.
-// Their records do not say that an operator stopped them.
+// TestEnd checks which plugins end when the host shuts down. Plugins that are still needed keep
+// running. The records must not look as if an operator had stopped the plugins.
 func TestEnd(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")

@@ -274,7 +274,7 @@ func TestOverflow(t *testing.T) {
 	for i := range limit/2 + 5000 {
 		b.must(os.Rename(names[i%2], names[1-i%2]))
 	}
-	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // this event is lost
+	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // the kernel drops the event of this file
 	close(log.until)
 	b.awaitKnown("b", true)
 	if !strings.Contains(b.log.String(), "may have been missed") {

@@ -25,11 +25,13 @@ type parts struct {
 	mu      sync.Mutex
 	run     context.Context // the context passed to start; nil before start
 	workers sync.WaitGroup
-	plugins map[string]*supervised   // by slot
+	plugins map[string]*supervised   // all parts, by slot
 	byID    map[string][]*supervised // the same parts, by plugin id
-	saved   map[string]plugin.Record // by slot: the loaded records, and the records of parts that were removed
-	waiters map[string]chan struct{} // by plugin
-	leaving map[string]chan struct{} // by slot: closed when the worker of the removed part has ended
+	// The loaded records, and the records of parts that were removed, by slot.
+	saved   map[string]plugin.Record
+	waiters map[string]chan struct{} // channels that the next change of a plugin closes, by plugin
+	// For a removed part: closed when its worker has ended; by slot.
+	leaving map[string]chan struct{}
 }
 
 func newParts(e *env) *parts {

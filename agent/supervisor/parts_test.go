@@ -224,8 +224,7 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if len(asked) != 2 {
 		t.Errorf("calls about other volumes went to %v", asked)
 	}
-	// Only after the controller that may still process the call is stopped do calls go to the other
-	// one.
+	// When the controller that may still process the call is stopped, calls go to the other one.
 	first := a
 	if c, err = b.sup.Controller("fake", "v"); err != nil {
 		t.Fatal(err)

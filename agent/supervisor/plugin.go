@@ -229,7 +229,7 @@ func (p *supervised) look() part.Glance {
 
 	g := part.Glance{
 		ID: p.id, Slot: p.slot, Client: p.client, Quiet: p.quiet, Desired: p.desired, Actual: p.actual,
-		Status: p.m.Snapshot(), // taken under p.mu, so that all fields describe the same moment
+		Status: p.m.Snapshot(), // read under p.mu, so that all fields describe the same moment
 	}
 	g.Info = p.record.get().Info
 	g.Look(!p.quiet && p.asking == 0, !p.traits.Owned)

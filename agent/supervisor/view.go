@@ -20,7 +20,7 @@ type clients struct {
 	*parts
 
 	mu    sync.Mutex
-	turn  map[string]uint64    // by plugin: number of controller calls so far
+	turn  map[string]uint64    // number of controller calls so far, by plugin
 	given map[subjectKey]given // controllers that may still process a call that the agent gave up
 }
 

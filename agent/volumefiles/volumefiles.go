@@ -38,9 +38,8 @@ type Options struct {
 	Log  hclog.Logger
 }
 
-// Files registers the volumes that the files in a directory describe. It does so when the agent
-// starts and after each reload. It creates no storage. If a file is removed, its volume stays
-// registered.
+// Files registers the volumes that the files in a directory describe, when the agent starts and
+// after each reload. It creates no storage. If a file is removed, its volume stays registered.
 type Files struct {
 	o    Options
 	wake chan struct{}
@@ -48,7 +47,7 @@ type Files struct {
 	mu      sync.Mutex
 	stale   bool // Run must read the files again
 	read    bool
-	found   []*filed      // in the order of the files
+	found   []*filed      // the volumes of all files, in the order of the files
 	changed chan struct{} // closed when the state of a volume changes
 }
 

@@ -48,8 +48,8 @@ func (c *Claiming) Make(ctx context.Context, client *apiclient.Client, out *outp
 	return claim, nil
 }
 
-// progress shows the claim's progress. Without a terminal, it does so only with --recursive,
-// because changing the owner of many files can take minutes.
+// progress shows the claim's progress. Without a terminal, it shows the progress only with
+// --recursive, because changing the owner of many files can take minutes.
 func (c *Claiming) progress(ctx context.Context, client *apiclient.Client, out *output.Printer) (end func()) {
 	if c.NoWait || !c.Request.Recursive && out.Columns() == 0 {
 		return func() {}

@@ -15,7 +15,7 @@ import (
 
 // installs writes the files to their directories, reloads systemd, and enables the unit. It returns
 // the paths of the new and changed files, so a second run returns none. If an existing file
-// differs, it writes no file at all, unless --force is set.
+// differs, it writes no file. With --force, it replaces that file.
 func (o *generateOptions) installs(ctx context.Context, g *generated) (written []string, err error) {
 	for _, f := range g.Files {
 		have, err := os.ReadFile(o.host.Under(f.Path))

@@ -20,7 +20,7 @@ type volumeFile struct {
 	plugin   string // the value of --plugin; if empty, the driver determines the plugin
 	docs     []spec.Document
 	specs    []api.VolumeSpec
-	warnings map[string][]string // by volume id
+	warnings map[string][]string // warnings about a volume, by volume id
 }
 
 func (f *volumeFile) flag(a *command.App, cmd *cobra.Command) {

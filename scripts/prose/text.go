@@ -68,8 +68,8 @@ func readTree(root string) ([]text, error) {
 	return all, err
 }
 
-// goTexts reads the comments of a Go file and, unless it is a test, its messages. It ignores the
-// messages of rules.go, because they quote the phrases that the rules forbid.
+// goTexts reads the comments of a Go file. It also reads the messages of a file that is not a test.
+// It ignores the messages of rules.go, because they quote the phrases that the rules forbid.
 func goTexts(file string, src []byte) ([]text, error) {
 	fset := token.NewFileSet()
 	parsed, err := parser.ParseFile(fset, file, src, parser.ParseComments|parser.SkipObjectResolution)

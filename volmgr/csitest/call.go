@@ -111,9 +111,10 @@ type Call struct {
 // Result is the outcome of a call. It is the zero value while the call runs. It stays zero if the
 // plugin is killed during the call.
 type Result struct {
-	End     time.Time `json:"end,omitzero"`
-	Code    string    `json:"code,omitempty"` // as printed by gRPC's codes.Code, such as "OK"
-	Message string    `json:"message,omitempty"`
+	End time.Time `json:"end,omitzero"`
+	// Name of the gRPC code, such as "OK", as codes.Code prints it.
+	Code    string `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
 
 	// Late means that the caller had ended or passed its deadline, so that it never saw the answer.
 	Late bool `json:"late,omitempty"`

@@ -69,8 +69,8 @@ func runIsolated() int {
 // full is the Config of a plugin with all basic capabilities.
 var full = Config{Attach: true, AttachReadOnly: true, CreateDelete: true, Stage: true, Stats: true, MultiWriter: true, AnyVolume: true}
 
-// bench is a plugin, which does not run at first, and a caller. The caller obeys the rules unless a
-// test makes it break one.
+// bench is a plugin, which does not run at first, and a caller. The caller obeys the rules except
+// where a test makes it break one.
 type bench struct {
 	t    *testing.T
 	dir  string

@@ -281,7 +281,7 @@ func (e *pathError) Unwrap() error { return e.err }
 // Error shortens the path in the message, because the user who created the files controls its
 // length.
 func (e *pathError) Error() string {
-	const most = 160 // in bytes
+	const most = 160 // maximum length in bytes
 	path := e.path
 	if len(path) > most {
 		path = path[:most/2] + "…" + path[len(path)-most/2:]

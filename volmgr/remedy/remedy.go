@@ -8,7 +8,7 @@ import "slices"
 // Remedy is one proposed solution of a problem. The zero value proposes nothing.
 type Remedy struct {
 	Kind     Kind
-	Subjects []string // in the order that the kind requires
+	Subjects []string // the order of the subjects depends on the kind
 }
 
 // Kind is the kind of action that a remedy proposes.

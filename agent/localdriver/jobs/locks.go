@@ -10,7 +10,7 @@ import (
 
 // Locks decides which calls may use a volume, snapshot or group at the same time.
 type Locks struct {
-	busy    KeyLock // by id
+	busy    KeyLock // the keys are ids
 	readers readers
 }
 

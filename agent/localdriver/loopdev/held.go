@@ -19,10 +19,10 @@ import (
 // repairs the target.
 type Held struct {
 	mu    sync.Mutex
-	files map[string]*os.File // by device name
+	files map[string]*os.File // the open devices, by device name
 }
 
-// Add opens a device, unless it is held already.
+// Add opens a device and keeps it open. If the device is already held, Add does nothing.
 func (h *Held) Add(l LoopDevice) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,8 +12,9 @@ import (
 
 // Surroundings is the kernel's state of the loop devices, read once for all volumes.
 type Surroundings struct {
-	Loops  map[string][]string // device names by volume id, the directory of the backing file
-	Mounts []mounts.MountEntry // of filesystems on loop devices
+	// Names of loop devices, by volume id, which is the directory of the backing file.
+	Loops  map[string][]string
+	Mounts []mounts.MountEntry // the mounts of filesystems on loop devices
 }
 
 // LookAround reads the loop devices and their mounts.

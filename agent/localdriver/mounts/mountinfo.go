@@ -24,8 +24,8 @@ type MountEntry struct {
 	FsType string
 	Source string
 
-	ReadOnly bool   // of this mount, independent of the filesystem
-	Options  string // of the filesystem: "rw,shutdown"
+	ReadOnly bool   // set if this mount is read-only, even if the filesystem is writable
+	Options  string // options of the filesystem, such as "rw,shutdown"
 }
 
 // ReadMounts returns the lines of a mount table that contain one of the needles.
@@ -119,7 +119,7 @@ func OtherNamespaces(needles []string, found func(pid int, e MountEntry)) error 
 // PathState is the result of one statx on a path, without following links.
 type PathState struct {
 	Exists    bool
-	MountRoot bool // this path is the root of a mount
+	MountRoot bool // set if this path is the root of a mount
 	MountID   uint64
 	Dev, Ino  uint64
 	Rdev      uint64 // the device number, for a device node

@@ -31,13 +31,13 @@ func RemoveTree(ctx context.Context, top int, name string, newName func() string
 	return err
 }
 
-// remover deletes trees using only directory descriptors, so that a rename or link that is made
-// meanwhile cannot lead it elsewhere.
+// remover deletes trees using only directory descriptors. A concurrent rename, or a new link,
+// therefore cannot lead it elsewhere.
 type remover struct {
 	ctx     context.Context
 	top     int // the open directory to which deep directories are moved
 	hoisted []string
-	newName func() string // of a hoisted directory
+	newName func() string // returns a name for a directory that is moved to top
 }
 
 // remove deletes name in the open directory dir, with everything below it.

@@ -23,8 +23,8 @@ const maxCopyDepth = 2048
 // cloneBlock is a number of bytes that every filesystem can clone.
 const cloneBlock = 4096
 
-// treeCopier copies a tree using only directory descriptors, so that a rename or link that is made
-// meanwhile cannot lead it out of the tree. It keeps owner, mode, times, extended attributes (which
+// treeCopier copies a tree using only directory descriptors. A concurrent rename, or a new link,
+// therefore cannot lead it out of the tree. It keeps owner, mode, times, extended attributes (which
 // include ACLs and capabilities), hard links, symbolic links, special files and holes. It does not
 // keep the attributes of chattr(1).
 type treeCopier struct {
@@ -77,7 +77,8 @@ func CopyTree(ctx context.Context, src, dst string, p *jobs.Progress) error {
 	return errors.Join(err, links.close())
 }
 
-// roomForTree measures the tree and refuses it if it cannot fit, unless the data will be shared.
+// roomForTree measures the tree. It returns an error if the copy cannot fit on the disk. The data
+// needs no space if the filesystem can share it.
 func roomForTree(ctx context.Context, from *os.File, name string, to *os.File, p *jobs.Progress) error {
 	if canReflink(to) {
 		return nil

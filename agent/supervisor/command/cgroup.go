@@ -50,7 +50,8 @@ func openGroup(slot, nonce string) (*os.File, error) {
 		return nil, err
 	}
 
-	sweepGroups(prefix + shown(slot) + "-????????????") // as many digits as groupName has
+	// The question marks match the digits with which groupName ends a name.
+	sweepGroups(prefix + shown(slot) + "-????????????")
 	dir := filepath.Join(beside, groupName(slot, nonce))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ type Want struct {
 
 // Found is the result of reading one plugin file.
 type Found struct {
-	Want // its ID is empty if the file has no readable id
+	Want // Want.ID is empty if the file has no readable id
 }
 
 // equal reports whether two readings of a plugin file had the same result.

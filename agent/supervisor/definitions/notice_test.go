@@ -88,8 +88,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestFollowMissesNothing checks that follow finds a directory that is made while follow searches
-// the directories above, at whatever moment.
+// TestFollowMissesNothing checks that follow finds a new directory, even if it is made while follow
+// searches its parents.
 func TestFollowMissesNothing(t *testing.T) {
 	root := t.TempDir()
 	for i := range 100 {

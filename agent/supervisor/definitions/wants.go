@@ -23,7 +23,7 @@ type Rules struct {
 // there is no such part, the status shows the bad file under its plugin's id or its file name. held
 // has the definitions in use.
 func (r Rules) wants(all []Found, held map[string]*plugin.Definition) map[string]Want {
-	good := map[string][]Found{} // by plugin
+	good := map[string][]Found{} // the valid files, by plugin
 	var bad []Found
 	for _, f := range all {
 		if f.Err == nil {

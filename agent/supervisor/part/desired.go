@@ -38,15 +38,15 @@ func (d Desired) Leaves() bool { return d.Change != nil && d.Change.Definition =
 
 // Actual is the current state of a part. The worker of the part updates it.
 type Actual struct {
-	Definition *plugin.Definition // in use; nil if the part never had a valid one
+	Definition *plugin.Definition // the definition in use; nil if the part never had a valid one
 	// Settled is the last wish that was fulfilled: Run, Pause or Stop. After Pause or Stop, no
 	// instance runs.
 	Settled Wish
 
 	Info        plugin.Info // the last report of the plugin about itself
 	Up          bool        // an instance runs
-	PID         int         // of the instance; 0 if it is unknown
-	Key         string      // of the last instance
+	PID         int         // process id of the instance; 0 if it is unknown
+	Key         string      // key of the last instance
 	Incarnation uint64      // number of the last instance
 	LastExit    string      // how the last instance ended
 	Warnings    []string    // about the instance that runs

@@ -14,8 +14,8 @@ const (
 	Stopped    State = "stopped"     // not started, or stopped on purpose
 	Starting   State = "starting"    // started, but not yet ready
 	Ready      State = "ready"       // calls can be sent
-	Unhealthy  State = "unhealthy"   // it runs, or should run, but does not answer correctly
-	BackingOff State = "backing-off" // it ended, and starts again after a pause
+	Unhealthy  State = "unhealthy"   // the plugin runs, or should run, but does not answer correctly
+	BackingOff State = "backing-off" // the plugin ended, and starts again after a pause
 	Failed     State = "failed"      // an operator must fix a problem first
 )
 

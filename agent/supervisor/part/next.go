@@ -79,7 +79,7 @@ func (d Desired) changes(a Actual, use Use) bool {
 type Plan struct {
 	Wish  Wish   // the wish that is then fulfilled: Run, Pause or Stop
 	Why   string // the reason that the status shows
-	Sweep bool   // also find an instance whose start failed
+	Sweep bool   // also stop an instance whose start failed
 	Adopt bool
 }
 

@@ -17,8 +17,10 @@ import (
 
 // Peer is the process that listens on a unix socket.
 type Peer struct {
-	File  SocketFile
-	PID   int    // of the process that called listen; 0 if it is outside the agent's pid namespace and those below it
+	File SocketFile
+	// Pid of the process that called listen; 0 if the agent's pid namespace does not contain the
+	// process.
+	PID   int
 	Start uint64 // start time of that process
 }
 
