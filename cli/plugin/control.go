@@ -73,6 +73,19 @@ func (o *controlOptions) check() error {
 	return command.CheckTimeout(o.timeout)
 }
 
+// action returns a RunE that checks the options and then calls run.
+func (o *controlOptions) action(
+	a *command.App, verb string, run func(context.Context, *apiclient.Client, *output.Printer) error,
+) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		o.id = args[0]
+		if err := o.check(); err != nil {
+			return command.Failed(err, "%s plugin %q", verb, o.id)
+		}
+		return a.Do(cmd, run)
+	}
+}
+
 // run sends the request, waits unless noWait is set, and prints the result.
 func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out *output.Printer, force bool, do control, w doing) error {
 	co, outcome := apiclient.ControlOptions{Force: force, Part: o.part}, w.going
@@ -84,19 +97,22 @@ func (o *controlOptions) run(ctx context.Context, client *apiclient.Client, out 
 	defer cancel()
 
 	p, err := do(call, o.id, co)
-	switch {
-	case err == nil:
-		return out.Print(p, []string{p.ID}, func(b *bytes.Buffer) error {
-			fmt.Fprintf(b, "%s%s plugin %s\n", outcome, partWords(o.part), output.QuotedList([]string{p.ID}))
-			return nil
-		})
-	case ctx.Err() != nil:
-		err = command.Interrupted("it was interrupted; the request continues", suggest.Command("volctl plugin status %s", o.id))
-	default:
-		err = command.ExplainPlugin(ctx, client, err, o.id)
+	if err != nil {
+		return command.Failed(o.explain(ctx, client, err), "%s%s plugin %q", w.verb, partWords(o.part), o.id)
 	}
 
-	return command.Failed(err, "%s%s plugin %q", w.verb, partWords(o.part), o.id)
+	return out.Print(p, []string{p.ID}, func(b *bytes.Buffer) error {
+		fmt.Fprintf(b, "%s%s plugin %s\n", outcome, partWords(o.part), output.QuotedList([]string{p.ID}))
+		return nil
+	})
+}
+
+// explain completes the error of a request. An interrupted command does not cancel its request.
+func (o *controlOptions) explain(ctx context.Context, client *apiclient.Client, err error) error {
+	if ctx.Err() != nil {
+		return command.Interrupted("it was interrupted; the request continues", suggest.Command("volctl plugin status %s", o.id))
+	}
+	return command.ExplainPlugin(ctx, client, err, o.id)
 }
 
 // breaks describes which FUSE mounts fail if the plugin's process ends.

@@ -10,7 +10,6 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/cli/command"
 	"github.com/volagent/volagent/cli/output"
-	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type deregisterOptions struct {
@@ -32,15 +31,9 @@ FUSE mounts that live in its process then break. Until you register the plugin a
 volumes can be mounted, and only "volctl volume detach --without-plugin" can unmount them.`,
 		Example: "  volctl plugin deregister ebs",
 		Args:    command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.PluginIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.id = args[0]
-			if err := o.check(); err != nil {
-				return command.Failed(err, "deregister plugin %q", o.id)
-			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runDeregister(ctx, o, client, out)
-			})
-		},
+		RunE: o.action(a, "deregister", func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
+			return runDeregister(ctx, o, client, out)
+		}),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
@@ -69,13 +62,8 @@ func runDeregister(ctx context.Context, o deregisterOptions, client *apiclient.C
 	switch {
 	case command.IsNotFound(err) && o.ignoreNotFound:
 		return out.Print(api.Done{}, nil, output.NothingToDo)
-	case err != nil && ctx.Err() != nil:
-		err = command.Interrupted("it was interrupted; the request continues", suggest.Command("volctl plugin status %s", o.id))
 	case err != nil:
-		err = command.ExplainPlugin(ctx, client, err, o.id)
-	}
-	if err != nil {
-		return command.Failed(err, "deregister plugin %q", o.id)
+		return command.Failed(o.explain(ctx, client, err), "deregister plugin %q", o.id)
 	}
 	return out.Print(api.Done{}, []string{o.id}, func(w *bytes.Buffer) error {
 		w.WriteString(said + "\n")

@@ -36,15 +36,10 @@ If the plugin has several parts, the command restarts all of them, or only those
   volctl plugin restart ebs -y
   volctl plugin restart ebs --type controller --instance a`,
 		Args: command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.PluginIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.id, o.ask = args[0], a.Asker(o.yes)
-			if err := o.check(); err != nil {
-				return command.Failed(err, "restart plugin %q", o.id)
-			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runRestart(ctx, o, client, out)
-			})
-		},
+		RunE: o.action(a, "restart", func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
+			o.ask = a.Asker(o.yes)
+			return runRestart(ctx, o, client, out)
+		}),
 	}
 
 	f := cmd.Flags()

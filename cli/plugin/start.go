@@ -21,15 +21,9 @@ plugin failed or is backing off, the agent tries it again at once. A running plu
 run.`,
 		Example: "  volctl plugin start ebs",
 		Args:    command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.PluginIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.id = args[0]
-			if err := o.check(); err != nil {
-				return command.Failed(err, "start plugin %q", o.id)
-			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return o.run(ctx, client, out, false, client.StartPlugin, doing{"start", "starting", "started"})
-			})
-		},
+		RunE: o.action(a, "start", func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
+			return o.run(ctx, client, out, false, client.StartPlugin, doing{"start", "starting", "started"})
+		}),
 	}
 	cmd.Flags().SortFlags = false
 	o.flags(cmd, "how long to wait until it is ready; the agent continues after that")

@@ -36,15 +36,9 @@ If the plugin has several parts, the command stops all of them, or only those th
 --instance select. You can stop a controller while another one is ready.`,
 		Example: "  volctl plugin stop ebs",
 		Args:    command.Exactly("ID"), ValidArgsFunction: command.CompleteArg(a, command.PluginIDs),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.id = args[0]
-			if err := o.check(); err != nil {
-				return command.Failed(err, "stop plugin %q", o.id)
-			}
-			return a.Do(cmd, func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
-				return runStop(ctx, o, client, out)
-			})
-		},
+		RunE: o.action(a, "stop", func(ctx context.Context, client *apiclient.Client, out *output.Printer) error {
+			return runStop(ctx, o, client, out)
+		}),
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
