@@ -73,7 +73,7 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 
 	for i, o := range m.observeAll(ctx, c.Debts, entries, booted) {
 		r := c.Debts[i]
-		if paths := r.Strangers(o); len(paths) > 0 {
+		if paths := volume.PathsOfOtherMounts(r, o); len(paths) > 0 {
 			leaveOut("the leftovers of the forced deregister of volume", r.Volume.ID, paths[0])
 			continue
 		}

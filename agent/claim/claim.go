@@ -72,10 +72,8 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 // checkAlloc refuses an alloc id that the agent cannot store. An alloc that already has a claim on
 // the volume keeps its id. The agent may no longer accept such an id for a new claim.
 func (s *Service) checkAlloc(req *request) error {
-	if r, ok := s.Store.Volume(req.Volume); ok {
-		if _, has := r.Claims[req.Alloc]; has {
-			return volume.CheckID("alloc id", req.Alloc)
-		}
+	if _, _, err := s.findClaim(req.Volume, req.Alloc); err == nil {
+		return volume.CheckID("alloc id", req.Alloc)
 	}
 
 	return volume.CheckNewID("alloc id", req.Alloc)

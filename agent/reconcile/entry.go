@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -323,10 +324,7 @@ func (e *entry) foremost(r volume.Record) *volume.Attempt {
 
 // deadline returns the configured deadline of calls, or the default.
 func deadline(configured time.Duration) time.Duration {
-	if configured > 0 {
-		return configured
-	}
-	return defaultDeadline
+	return cmp.Or(max(0, configured), defaultDeadline)
 }
 
 // watchInterval returns the interval at which the queue observes watched paths.

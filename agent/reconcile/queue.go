@@ -134,11 +134,10 @@ func (q *Queue) Last(r volume.Record) *volume.Attempt {
 func (q *Queue) Attempt(id, alloc string) *volume.Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	e, ok := q.entries[id]
-	if !ok {
-		return nil
+	if e, ok := q.entries[id]; ok {
+		return e.attempt(func(a volume.Action) bool { return a.Alloc == "" || a.Alloc == alloc })
 	}
-	return e.attempt(func(a volume.Action) bool { return a.Alloc == "" || a.Alloc == alloc })
+	return nil
 }
 
 // Forget deletes the entry of a volume that no longer exists. While a call is running, the entry

@@ -127,16 +127,16 @@ func (w *worker) observe(whole volume.Record) (volume.Record, volume.Observed) {
 	w.e.whole = false
 	w.q.mu.Unlock()
 	seen := w.e.fresh(time.Now())
-	if r, focused := whole.Focus(w.e.misplaced); focused && !all {
-		obs := w.q.o.Host.Observe(w.q.ctx, r.ToSee(), seen)
-		if r.StandsFor(obs, w.e.misplaced) {
+	if r, focused := volume.FocusRecord(whole, w.e.misplaced); focused && !all {
+		obs := w.q.o.Host.Observe(w.q.ctx, volume.PathsToObserve(r), seen)
+		if volume.FocusIsValid(r, obs, w.e.misplaced) {
 			return r, obs
 		}
 		seen = volume.Glimpse{}
 	}
 
-	obs := w.q.o.Host.Observe(w.q.ctx, whole.ToSee(), seen)
-	w.e.misplaced = whole.OutOfPlace(obs)
+	obs := w.q.o.Host.Observe(w.q.ctx, volume.PathsToObserve(whole), seen)
+	w.e.misplaced = volume.MisplacedClaims(whole, obs)
 	return whole, obs
 }
 

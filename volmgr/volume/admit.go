@@ -58,7 +58,7 @@ func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) 
 		return r, Errorf(ErrRefused, "volume %q is not ready to be claimed: %s did not end", v.ID, v.Provision).
 			WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	}
-	if bad := r.unrecognised(); bad != "" {
+	if bad := unknownState(r); bad != "" {
 		return r, Errorf(ErrRefused, "volume %q is kept as it is: %s", v.ID, bad)
 	}
 	if len(r.Claims) > 0 && r.Node.Mode == nil {
@@ -99,10 +99,10 @@ func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) 
 		return r, err
 	}
 	if len(r.Claims) == 0 {
-		r = r.begun(req, mode, p)
+		r = beginFirstClaim(r, req, mode, p)
 	}
 	if req.Guard != nil && mode.Attachment == call.FileSystem {
-		r = r.guardingToo(*req.Guard)
+		r = addGuard(r, *req.Guard)
 	}
 
 	terms := req.Terms
@@ -114,8 +114,8 @@ func Admit(r Record, req Request, p plugin.Info, now time.Time) (Record, error) 
 	}), nil
 }
 
-// begun returns the record prepared for its first claim. It sets the mode and the paths.
-func (r Record) begun(req Request, mode *Mode, p plugin.Info) Record {
+// beginFirstClaim returns the record prepared for its first claim. It sets the mode and the paths.
+func beginFirstClaim(r Record, req Request, mode *Mode, p plugin.Info) Record {
 	r.Node.Mode = mode
 	if !r.Held() || r.Node.StagingPath == "" {
 		r.Node.StagingPath = req.StagingPath
@@ -290,8 +290,8 @@ func inTheWay(r Record, mode call.AccessMode, blocking []Claim, owners Owners, n
 }
 
 // Clash refuses a new claim if one of its paths is in use for another volume. The path may be the
-// own directory of another claim. A forced deregister may also have left a mount there. The last two
-// parameters are all records, and the records of forced deregisters.
+// own directory of another claim. A forced deregister may also have left a mount there. The last
+// two parameters are all records, and the records of forced deregisters.
 func Clash(r Record, c Claim, others, owed []Record) error {
 	for _, o := range others {
 		for _, have := range o.Claims {
@@ -376,7 +376,7 @@ func Unused(r Record) error {
 	switch {
 	case len(names) > 0 && !releasing:
 		return Errorf(ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
-			WithRemedy(r.detached())
+			WithRemedy(remedyByDetach(r))
 	case len(names) > 0:
 		return Errorf(ErrRefused, "the claim of %s on volume %q is still being detached", strings.Join(names, ", "), id).
 			WithRemedy(remedy.Of(remedy.AwaitFree, id))
@@ -391,9 +391,9 @@ func Unused(r Record) error {
 	return nil
 }
 
-// detached returns the remedy that detaches the claims of the volume. A live owner would prevent
-// the detach, so the remedy for a live owner takes precedence.
-func (r Record) detached() remedy.Remedy {
+// remedyByDetach returns the remedy that detaches the claims of the volume. A live owner would
+// prevent the detach, so the remedy for a live owner takes precedence.
+func remedyByDetach(r Record) remedy.Remedy {
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
 			return c.freedBy(r.Volume.ID)

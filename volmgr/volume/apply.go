@@ -97,20 +97,20 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 
 		if r.Node.Attached == Absent {
 			r.Node.PublishContext, r.Node.AttachedReadOnly = nil, false
-			r = r.detaching(ControllerDetached).cleared()
+			r = clearUndone(markDetached(r, ControllerDetached))
 		}
 	case Prove:
 		if n.Proven = out.Err == nil; n.Proven && n.Staged == Absent {
 			n.Unseen = nil
-			r = r.detaching(NodeDetached)
+			r = markDetached(r, NodeDetached)
 		}
 	}
 
 	return r
 }
 
-// detaching sets the state of every unwanted claim whose mounts were undone.
-func (r Record) detaching(s ClaimState) Record {
+// markDetached sets the state of every unwanted claim whose mounts were undone.
+func markDetached(r Record, s ClaimState) Record {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Published == Absent && c.Bound == Absent {
 			c.State = s
@@ -134,7 +134,7 @@ func applyStage(r Record, a Action, out Outcome) Record {
 			return r
 		}
 
-		r = r.inBoot(out.Boot).mountedAnew()
+		r = allowNodeExpand(enterBoot(r, out.Boot))
 		r.Node.Mount = out.Mount
 		r.Node.Devices = union(r.Node.Devices, out.Devices)
 		return r
@@ -144,7 +144,7 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		r = r.watching(Watch{Path: a.Path, Undo: true})
 	}
 	if out.Err == nil {
-		r = r.withoutPendingCall(call.NodeUnstage, a.Path)
+		r = removePendingCalls(r, call.NodeUnstage, a.Path)
 	}
 	if a.Pending {
 		return r // the host has already undone this side
@@ -163,7 +163,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 			r = r.watching(Watch{Path: a.Path, Alloc: a.Alloc, Undo: true})
 		}
 		if out.Err == nil {
-			r = r.withoutPendingCall(call.NodeUnpublish, a.Path)
+			r = removePendingCalls(r, call.NodeUnpublish, a.Path)
 		}
 		if !ok || c.Target != a.Path || a.Pending {
 			return r // the step belongs to a late mount of an ended claim, or to a pending call
@@ -186,15 +186,15 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 	c.Published, c.Mount, c.Owned = after(out), nil, false
 	if out.Err == nil {
 		c.Mount = out.Mount
-		if r = r.inBoot(out.Boot); r.Node.Mount == nil && r.expandAt() == "" {
-			r = r.mountedAnew()
+		if r = enterBoot(r, out.Boot); r.Node.Mount == nil && expansionPath(r) == "" {
+			r = allowNodeExpand(r)
 		}
 
 		r.Node.Devices = union(r.Node.Devices, out.Devices)
 	}
 
 	r.Node.Proven = false
-	r = r.promoted(c, a.Kind)
+	r = promoteClaim(r, c, a.Kind)
 	if out.StageSuspect || r.Node.refusedUnstaged(out) {
 		r.Node.Staged, r.Node.Mount = Failed, nil
 		if slices.ContainsFunc(r.Ordered(), func(o Claim) bool { return o.Published == Present }) {
@@ -220,7 +220,7 @@ func applyOwn(r Record, a Action, out Outcome) Record {
 		return r
 	}
 	c.Owned = true
-	return r.promoted(c, a.Kind)
+	return promoteClaim(r, c, a.Kind)
 }
 
 func applyBind(r Record, a Action, out Outcome) Record {
@@ -246,7 +246,7 @@ func applyBind(r Record, a Action, out Outcome) Record {
 		r.Node.Proven = false
 	}
 
-	return r.promoted(c, a.Kind)
+	return promoteClaim(r, c, a.Kind)
 }
 
 // taken returns the claim in the mounted state if it is wanted and has all of its mounts.
@@ -290,8 +290,8 @@ func applyDoubt(r Record, a Action) Record {
 	return r.with(c)
 }
 
-// applyFree deletes a claim whose steps are all undone. The last claim stays until the volume is off
-// this host. If that claim was detached without the plugin, the volume may stay connected.
+// applyFree deletes a claim whose steps are all undone. The last claim stays until the volume is
+// off this host. If that claim was detached without the plugin, the volume may stay connected.
 func applyFree(r Record, a Action) Record {
 	c, ok := r.Claims[a.Alloc]
 	if !ok || c.Wanted || c.Published != Absent || c.Bound != Absent {
@@ -300,7 +300,7 @@ func applyFree(r Record, a Action) Record {
 	if len(r.Claims) == 1 && (r.Node.Staged != Absent || r.Node.Attached != Absent && c.Without == WithPlugin) {
 		return r
 	}
-	return r.without(a.Alloc).cleared()
+	return clearUndone(r.without(a.Alloc))
 }
 
 // union returns the devices of both lists, each once.

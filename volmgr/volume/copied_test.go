@@ -59,7 +59,7 @@ func TestCopied(t *testing.T) {
 		Staging: volume.Sight{Seen: volume.SeenMount, Identity: *id},
 		Targets: map[string]volume.Sight{"a": {Seen: volume.SeenMount, Identity: volume.MountIdentity{ID: 8}}},
 	}
-	if got := held.Strangers(seen); !slices.Equal(got, []string{"/t"}) {
+	if got := volume.PathsOfOtherMounts(held, seen); !slices.Equal(got, []string{"/t"}) {
 		t.Errorf("strangers at %q", got)
 	}
 }

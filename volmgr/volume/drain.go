@@ -43,11 +43,11 @@ func (r Record) Occupancy(o Observed, at *Attempt, owners Owners) (all Occupancy
 			continue
 		}
 
-		all.Left = append(all.Left, r.leaving(c, o, at))
+		all.Left = append(all.Left, describeDetach(r, c, o, at))
 	}
 
 	if len(r.Claims) == 0 && r.Held() {
-		all.Left = append(all.Left, r.leaving(Claim{}, o, at))
+		all.Left = append(all.Left, describeDetach(r, Claim{}, o, at))
 	}
 
 	return all
@@ -60,9 +60,9 @@ func (c Claim) owner(owners Owners) string {
 	return c.Keeper().Describe(owners.View(c.Keeper()))
 }
 
-// leaving describes the progress of a detach. With an empty claim, it describes the sides of the
-// volume that are still on the host.
-func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
+// describeDetach describes the progress of a detach. With an empty claim, it describes the sides of
+// the volume that are still on the host.
+func describeDetach(r Record, c Claim, o Observed, at *Attempt) Occupant {
 	e := Explain(r, o, at)
 	out := Occupant{Volume: r.Volume.ID, Alloc: c.Alloc, Message: e.Summary, Command: e.Fix, Else: e.Else}
 

@@ -113,9 +113,9 @@ func Expand(r Record, size int64, p plugin.Info, owners Owners) (now Record, cha
 // expansion will not finish.
 func Expanded(r Record, size int64) (done bool, err error) {
 	e := r.Volume.Expansion
-	waiting := r.awaitsNode()
+	waiting := awaitsNodeExpand(r)
 	for _, c := range r.Claims {
-		waiting = waiting || c.Wanted && (c.State == Pending || r.expandAt() != "")
+		waiting = waiting || c.Wanted && (c.State == Pending || expansionPath(r) != "")
 	}
 
 	switch f := e.Refused; {
@@ -140,10 +140,10 @@ func WithdrawExpansion(r Record) (now Record, withdrawn bool) {
 	return r, withdrawn
 }
 
-// expandAt returns the path for NodeExpandVolume. This is the staging path or, if the staging shows
-// no mount, the target of a published claim. It returns "" if there is no path or only read-only
-// ones.
-func (r Record) expandAt() string {
+// expansionPath returns the path for NodeExpandVolume. This is the staging path or, if the staging
+// shows no mount, the target of a published claim. It returns "" if there is no path or only
+// read-only ones.
+func expansionPath(r Record) string {
 	if m := r.Node.Mode; m == nil || !m.Access.Writable() {
 		return ""
 	}
@@ -160,22 +160,23 @@ func (r Record) expandAt() string {
 	return ""
 }
 
-// awaitsNode reports whether claims wait for NodeExpandVolume. The volume gets its full size before
-// its first claim counts as mounted. Claims do not wait if another claim already uses the volume.
-func (r Record) awaitsNode() bool {
+// awaitsNodeExpand reports whether claims wait for NodeExpandVolume. The volume gets its full size
+// before its first claim counts as mounted. Claims do not wait if another claim already uses the
+// volume.
+func awaitsNodeExpand(r Record) bool {
 	for _, c := range r.Claims {
 		if c.State == Mounted {
 			return false
 		}
 	}
-	return r.Volume.Expansion.nodeWants() && r.expandAt() != ""
+	return r.Volume.Expansion.nodeWants() && expansionPath(r) != ""
 }
 
-// promoted returns the record after a step for a claim. It marks the claim as mounted if nothing is
-// missing. A recorded bind mount counts only after a check, because the claim may have waited over
-// a reboot.
-func (r Record) promoted(c Claim, k call.Method) Record {
-	if r = r.with(c); r.awaitsNode() || c.At != "" && k != Bind && k != Take {
+// promoteClaim returns the record after a step for a claim. It marks the claim as mounted if
+// nothing is missing. A recorded bind mount counts only after a check, because the claim may have
+// waited over a reboot.
+func promoteClaim(r Record, c Claim, k call.Method) Record {
+	if r = r.with(c); awaitsNodeExpand(r) || c.At != "" && k != Bind && k != Take {
 		return r
 	}
 	return r.with(c.taken())
@@ -189,7 +190,7 @@ func (p *planner) take(c Claim) bool {
 
 func applyTake(r Record, a Action) Record {
 	if c, ok := r.Claims[a.Alloc]; ok {
-		return r.promoted(c, a.Kind)
+		return promoteClaim(r, c, a.Kind)
 	}
 	return r
 }
@@ -225,7 +226,7 @@ func (p *planner) nodeExpand() (chosen, ok bool) {
 		return false, true
 	}
 
-	path := p.r.expandAt()
+	path := expansionPath(p.r)
 	for _, c := range p.claims {
 		if s := p.o.Targets[c.Alloc]; c.Target == path && (s.Seen != SeenMount || !s.Is(c.Mount)) {
 			return false, true // the agent must mount the target again before it expands the volume
@@ -239,7 +240,7 @@ func (p *planner) nodeExpand() (chosen, ok bool) {
 		return true, false
 	}
 
-	return false, !p.r.awaitsNode()
+	return false, !awaitsNodeExpand(p.r)
 }
 
 // applyExpand records the outcome of an expansion step. It keeps a new size that a user requested
@@ -290,16 +291,16 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 	return r
 }
 
-// mountedAnew returns the record with NodeExpandVolume allowed again after a refusal. The plugin
-// may have refused because of the previous mount.
-func (r Record) mountedAnew() Record {
+// allowNodeExpand returns the record with NodeExpandVolume allowed again after a refusal. The
+// plugin may have refused because of the previous mount.
+func allowNodeExpand(r Record) Record {
 	if e := &r.Volume.Expansion; e.Node > 0 && e.nodeRefused() {
 		e.Refused = Refusal{}
 	}
 	return r
 }
 
-// giveUp returns the remedy that withdraws an expansion.
-func (r Record) giveUp() remedy.Remedy {
+// withdrawExpansion returns the remedy that withdraws an expansion.
+func withdrawExpansion(r Record) remedy.Remedy {
 	return remedy.Of(remedy.WithdrawExpand, r.Volume.ID)
 }

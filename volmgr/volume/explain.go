@@ -40,7 +40,7 @@ type Explanation struct {
 func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e := Explanation{}
 	e.State, e.Summary = standing(r, o)
-	e.Notes = append(r.adopted(), r.Volume.inDoubt()...)
+	e.Notes = append(adoptedNote(r), r.Volume.inDoubt()...)
 	if o.Leftover != "" && e.State == StateFree {
 		e.State, e.Summary = StateDetaching, "detaching: "+o.Leftover
 	}
@@ -59,7 +59,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	case at.failing() && at.expands() && (e.State == StateMounted || e.State == StateDegraded):
 		e.State, e.Summary = StateDegraded, "degraded: it cannot be expanded to "+Size(at.Action.Size)
 		e.Fix = o.Plugin.LogRemedy(r.Volume.PluginID)
-		e.Else = r.giveUp()
+		e.Else = withdrawExpansion(r)
 	case at.failing():
 		switch {
 		case doing != "":
@@ -71,7 +71,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 
 		e.State, e.Summary = StateStuck, "stuck: "+doing
 		if e.Fix, e.Else = fix(r, o, at.Action); at.expands() {
-			e.Else = r.giveUp()
+			e.Else = withdrawExpansion(r)
 		}
 		if !at.Err.Remedy.Empty() {
 			e.Fix = at.Err.Remedy
@@ -139,9 +139,9 @@ func standing(r Record, o Observed) (State, string) {
 	case o.Down && r.left():
 		return StateDetaching, "taken off this host, which is going down"
 	case len(claims) == 0 && r.Node.Attached != Absent:
-		return StateDetaching, "detaching, pending calls (" + r.pendingKinds() + ")"
+		return StateDetaching, "detaching, pending calls (" + pendingCallKinds(r) + ")"
 	case len(claims) == 0 && len(r.Node.PendingCalls) > 0:
-		return StateFree, "free, pending calls (" + r.pendingKinds() + ")"
+		return StateFree, "free, pending calls (" + pendingCallKinds(r) + ")"
 	case len(wanted) == 0 && r.Held():
 		return StateDetaching, "detaching"
 	case len(wanted) == 0:
@@ -319,7 +319,7 @@ func (e Explanation) expansion(r Record) Explanation {
 		e.Summary += ", expanding to " + Size(x.Want)
 	case x.Want > 0:
 		e.Notes = append(e.Notes, "it is being expanded to "+Size(x.Want))
-	case x.nodeWants() && mounted && r.expandAt() != "":
+	case x.nodeWants() && mounted && expansionPath(r) != "":
 		e.Summary += ", expanding to " + Size(x.Node)
 	case x.nodeWants():
 		e.Notes = append(e.Notes, fmt.Sprintf("its storage has %s; its contents are expanded when it is mounted for writing", Size(x.Node)))

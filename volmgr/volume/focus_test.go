@@ -39,14 +39,14 @@ func crowd(r volume.Record, o volume.Observed) (volume.Record, volume.Observed) 
 // record. It returns "" if both decisions agree.
 func misled(r volume.Record, o volume.Observed) string {
 	r, o = crowd(r, o)
-	focus, narrow := r.Focus(nil)
-	if !narrow || !focus.StandsFor(o, nil) || len(r.OutOfPlace(o)) > 0 {
+	focus, narrow := volume.FocusRecord(r, nil)
+	if !narrow || !volume.FocusIsValid(focus, o, nil) || len(volume.MisplacedClaims(r, o)) > 0 {
 		return "" // either Focus returned the whole record, or an earlier check has named the misplaced claims
 	}
 	if len(focus.Claims) >= len(r.Claims) {
 		return "the focus holds all settled claims"
 	}
-	all, few := volume.Next(r, o), volume.Next(focus, seen(focus.ToSee(), o))
+	all, few := volume.Next(r, o), volume.Next(focus, seen(volume.PathsToObserve(focus), o))
 	if all != few {
 		return fmt.Sprintf("the whole record leads to %+v, its focus to %+v", all, few)
 	}
@@ -60,11 +60,11 @@ func TestFocus(t *testing.T) {
 		Boot: "b", Staging: volume.Sight{Seen: volume.SeenMount, Identity: *base.Node.Mount},
 		Targets: map[string]volume.Sight{"a": {Seen: volume.SeenMount, Identity: *base.Claims["a"].Mount}},
 	})
-	focus, narrow := r.Focus(nil)
+	focus, narrow := volume.FocusRecord(r, nil)
 	if len(focus.Claims) != 1 || !narrow {
 		t.Errorf("of four settled claims the focus is %v", focus.Claims)
 	}
-	if focus, _ = r.Focus(map[string]bool{"settled-1": true}); len(focus.Claims) != 2 {
+	if focus, _ = volume.FocusRecord(r, map[string]bool{"settled-1": true}); len(focus.Claims) != 2 {
 		t.Errorf("with a misplaced claim the focus is %v", focus.Claims)
 	}
 	for name, change := range map[string]func(*volume.Record){
@@ -78,7 +78,7 @@ func TestFocus(t *testing.T) {
 	} {
 		changed := r
 		change(&changed)
-		if _, narrow := changed.Focus(nil); narrow {
+		if _, narrow := volume.FocusRecord(changed, nil); narrow {
 			t.Errorf("%s: the record is looked at in part", name)
 		}
 	}
@@ -87,7 +87,7 @@ func TestFocus(t *testing.T) {
 	gone := o
 	gone.Targets = map[string]volume.Sight{}
 	for name, o := range map[string]volume.Observed{"the staging is dead": dead, "no mount is in place": gone} {
-		if focus, _ := r.Focus(nil); focus.StandsFor(o, nil) {
+		if focus, _ := volume.FocusRecord(r, nil); volume.FocusIsValid(focus, o, nil) {
 			t.Errorf("%s: a part of the record stands for the whole", name)
 		}
 	}

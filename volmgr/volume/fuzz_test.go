@@ -119,7 +119,7 @@ func live(t *testing.T, r volume.Record, o volume.Observed) {
 		a := volume.Next(r, o)
 		at := &volume.Attempt{Action: a, Tries: step, Err: &volume.CallError{Step: string(a.Kind), Code: "Internal", Answered: step%2 == 0}}
 		_, _, _, _ = volume.Explain(r, o, at), volume.Explain(r, o, nil), r.Occupancy(o, at, nil), r.PendingCallState(at, o.Plugin)
-		_, _, _ = r.PendingCalls(), r.Left(), r.ToSee()
+		_, _, _ = r.PendingCalls(), r.Left(), volume.PathsToObserve(r)
 		known := r.Node.Attached.Valid() && r.Node.Staged.Valid()
 		for _, c := range r.Claims {
 			known = known && c.Published.Valid() && c.Bound.Valid()

@@ -167,8 +167,8 @@ func (r Record) AllGuards() []GuardedDir {
 // Guarding reports whether the record contains a guarded directory.
 func (r Record) Guarding(dir GuardedDir) bool { return slices.ContainsFunc(r.AllGuards(), dir.Same) }
 
-// guardingToo returns the record with another guarded directory.
-func (r Record) guardingToo(dir GuardedDir) Record {
+// addGuard returns the record with another guarded directory.
+func addGuard(r Record, dir GuardedDir) Record {
 	if dir.Inode != 0 && !slices.ContainsFunc(r.GuardsAt(dir.Path), func(g GuardedDir) bool { return g.Inode != 0 && g.Same(dir) }) {
 		r.GuardDirs = append(slices.Clone(r.GuardDirs), dir)
 	}

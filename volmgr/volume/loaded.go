@@ -42,7 +42,7 @@ func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 	case after == Stopped:
 		return r, false
 	case r.Volume.Expansion.offline(): // the agent has made no side since the user requested the expansion
-	case blocked && r.untouched():
+	case blocked && neverMounted(r):
 	case after == Crashed:
 		r = doubtful(guarded(guardedAttachment(r)))
 	case after == Rebooted:
@@ -63,8 +63,8 @@ func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 // these watches after a reboot.
 func onHost(w Watch) bool { return !w.Attachment }
 
-// untouched reports whether no side of the record was ever made.
-func (r Record) untouched() bool {
+// neverMounted reports whether no side of the record was ever made.
+func neverMounted(r Record) bool {
 	p := planner{claims: r.Ordered()}
 	return r.Node.Attached == Absent && r.Node.Staged == Absent && len(r.Node.PendingCalls) == 0 && !p.anyPublished()
 }
@@ -107,7 +107,7 @@ func doubtful(r Record) Record {
 
 		active, held = true, held || c.Wanted && c.Published == Present
 		if c.Published != Present {
-			c.Published = r.maybePublished(c)
+			c.Published = stateAfterCrash(r, c)
 			r = r.watching(Watch{Path: c.Target, Alloc: c.Alloc})
 		}
 		if c.At != "" {
@@ -145,10 +145,10 @@ func uncertain(s Side) Side {
 	return s
 }
 
-// maybePublished returns the state of a target that the previous agent may have published. If a
+// stateAfterCrash returns the state of a target that the previous agent may have published. If a
 // watch expects a late mount there, the target counts as failed, so the agent undoes the target
 // first. The late mount may have the options of an earlier claim.
-func (r Record) maybePublished(c Claim) Side {
+func stateAfterCrash(r Record, c Claim) Side {
 	if p := (planner{r: r}); c.Published == Absent && p.watched(c.Target) {
 		return Failed
 	}
@@ -169,7 +169,7 @@ func (r Record) maybePublished(c Claim) Side {
 func guarded(r Record) Record {
 	for _, w := range slices.Clone(r.Node.Watches) {
 		if p := (planner{r: r}); !w.Undo && !w.Attachment && !p.explained(w) {
-			r = r.guarding(w.Path, w.Alloc)
+			r = watchUndo(r, w.Path, w.Alloc)
 		}
 	}
 
@@ -181,25 +181,25 @@ func guarded(r Record) Record {
 
 		leaving, held = leaving || !c.Wanted, held || c.Wanted && c.Published == Present
 		if !c.Wanted || c.Published == Failed {
-			r = r.guarding(c.Target, c.Alloc)
+			r = watchUndo(r, c.Target, c.Alloc)
 		}
 	}
 
 	if r.Node.Uses.Stage && !held && (leaving || r.Node.Staged == Failed) {
-		r = r.guarding(r.Node.StagingPath, "")
+		r = watchUndo(r, r.Node.StagingPath, "")
 		if r.Node.Staged == Present {
 			r.Node.Staged = Unknown // the unstage may be half done; a repeated stage is safe
 		}
 	}
 
 	for _, d := range r.Node.PendingCalls {
-		r = r.guarding(d.Path, d.Alloc)
+		r = watchUndo(r, d.Path, d.Alloc)
 	}
 
 	return r
 }
 
-func (r Record) guarding(path, alloc string) Record {
+func watchUndo(r Record, path, alloc string) Record {
 	return r.watching(Watch{Path: path, Alloc: alloc, Undo: true})
 }
 
@@ -225,5 +225,5 @@ func NextBoot(r Record) Record {
 	n := r.Node
 	r.Claims = nil
 	r.Node = NodeSide{Watches: n.Watches, Uses: n.Uses, Attached: n.Attached, NodeID: n.NodeID, PublishContext: n.PublishContext, AttachedReadOnly: n.AttachedReadOnly, StagingPath: n.StagingPath}
-	return r.cleared()
+	return clearUndone(r)
 }

@@ -43,7 +43,7 @@ func Next(r Record, o Observed) Action {
 	if o.Halt != "" {
 		return Action{Kind: Wait, Cause: CauseHalted, Reason: o.Halt}
 	}
-	if bad := r.unrecognised(); bad != "" {
+	if bad := unknownState(r); bad != "" {
 		return Action{Kind: Wait, Cause: CauseInvalid, Reason: bad}
 	}
 
@@ -77,9 +77,9 @@ func Next(r Record, o Observed) Action {
 	}
 }
 
-// ToSee returns the record with only those paths that the agent must check before it calls Next.
-// Next undoes unwanted claims from the record alone, so the agent need not check their paths.
-func (r Record) ToSee() Record {
+// PathsToObserve returns the record with only those paths that the agent must check before it calls
+// Next. Next undoes unwanted claims from the record alone, so the agent need not check their paths.
+func PathsToObserve(r Record) Record {
 	wanted := make(map[string]Claim, len(r.Claims))
 	for alloc, c := range r.Claims {
 		if c.Wanted {
@@ -264,14 +264,14 @@ func (r Record) OnHost() bool {
 	return r.Node.Staged != Absent || p.anyPublished()
 }
 
-// Focus returns the record with only those claims that the current turn must examine. These are the
-// unsettled claims, the misplaced claims, and one settled claim that represents all others. Without
-// Focus, the cost of each claim would grow with the number of claims on its volume.
+// FocusRecord returns the record with only those claims that the current turn must examine. These
+// are the unsettled claims, the misplaced claims, and one settled claim that represents all others.
+// Without FocusRecord, the cost of each claim would grow with the number of claims on its volume.
 //
 // Next returns the same step for both records while the omitted claims are in place. An earlier
-// check of all claims has shown that they are. If every claim may matter, Focus returns the whole
-// record and false.
-func (r Record) Focus(misplaced map[string]bool) (Record, bool) {
+// check of all claims has shown that they are. If every claim may matter, FocusRecord returns the
+// whole record and false.
+func FocusRecord(r Record, misplaced map[string]bool) (Record, bool) {
 	n := r.Node
 	staged := n.Staged == Present || n.Staged == Absent && !n.Uses.Stage
 	attached := n.Attached == Present || n.Attached == Absent && !n.Uses.Attach
@@ -306,8 +306,8 @@ func (c Claim) settled() bool {
 	return c.Wanted && c.State == Mounted && c.Published == Present && c.owned() && bound
 }
 
-// OutOfPlace returns the settled claims whose observed mounts differ from the recorded ones.
-func (r Record) OutOfPlace(o Observed) map[string]bool {
+// MisplacedClaims returns the settled claims whose observed mounts differ from the recorded ones.
+func MisplacedClaims(r Record, o Observed) map[string]bool {
 	var out map[string]bool
 	for alloc, c := range r.Claims {
 		if !c.settled() || c.InPlace(o.Targets[alloc], o.Binds[alloc]) {
@@ -323,9 +323,9 @@ func (r Record) OutOfPlace(o Observed) map[string]bool {
 	return out
 }
 
-// StandsFor reports whether an observation of a record from Focus is valid for the omitted claims.
-// It must show the staging and all settled claims in place, except the misplaced ones.
-func (r Record) StandsFor(o Observed, misplaced map[string]bool) bool {
+// FocusIsValid reports whether an observation of a record from FocusRecord is valid for the omitted
+// claims. It must show the staging and all settled claims in place, except the misplaced ones.
+func FocusIsValid(r Record, o Observed, misplaced map[string]bool) bool {
 	if o.Down || o.Staging.Seen == SeenDead { // the agent then unmounts all claims
 		return false
 	}
@@ -339,7 +339,7 @@ func (r Record) StandsFor(o Observed, misplaced map[string]bool) bool {
 		}
 	}
 
-	for alloc := range r.OutOfPlace(o) {
+	for alloc := range MisplacedClaims(r, o) {
 		if !misplaced[alloc] {
 			return false
 		}

@@ -336,7 +336,7 @@ func total(t *rapid.T) {
 	if o.Parked[a.Key()] {
 		t.Fatalf("%s is parked", a.Key())
 	}
-	if less := volume.Next(r, seen(r.ToSee(), o)); less != a {
+	if less := volume.Next(r, seen(volume.PathsToObserve(r), o)); less != a {
 		t.Fatalf("%+v, and %+v when only what is to be seen is shown", a, less)
 	}
 	if bad := misled(r, o); bad != "" {

@@ -43,8 +43,8 @@ func (r Record) PendingCalls() []string {
 	return words
 }
 
-// pendingKinds returns the names of the pending calls, each once.
-func (r Record) pendingKinds() string {
+// pendingCallKinds returns the names of the pending calls, each once.
+func pendingCallKinds(r Record) string {
 	var kinds []string
 	for _, d := range r.PendingCalls() {
 		kind, _, _ := strings.Cut(d, " ")
@@ -70,9 +70,9 @@ func (r Record) Left() []string {
 	return left
 }
 
-// withPendingCall returns the record with d added to its pending calls. made is the mount that the
+// addPendingCall returns the record with d added to its pending calls. made is the mount that the
 // plugin had made and that the host has since unmounted. It is nil if no mount was recorded.
-func (r Record) withPendingCall(d PendingCall, made *MountIdentity) Record {
+func addPendingCall(r Record, d PendingCall, made *MountIdentity) Record {
 	if made != nil {
 		d.Mount = *made
 	}
@@ -82,19 +82,20 @@ func (r Record) withPendingCall(d PendingCall, made *MountIdentity) Record {
 	return r
 }
 
-// withoutPendingCall returns the record without the pending calls that a successful call for path
+// removePendingCalls returns the record without the pending calls that a successful call for path
 // makes unnecessary.
-func (r Record) withoutPendingCall(k call.Method, path string) Record {
+func removePendingCalls(r Record, k call.Method, path string) Record {
 	is := func(d PendingCall) bool { return d.Kind == k && d.Path == path }
 	if !slices.ContainsFunc(r.Node.PendingCalls, is) {
 		return r
 	}
 	r.Node.PendingCalls = slices.DeleteFunc(slices.Clone(r.Node.PendingCalls), is)
-	return r.cleared()
+	return clearUndone(r)
 }
 
-// cleared returns the record without the data that the agent needs only until every side is undone.
-func (r Record) cleared() Record {
+// clearUndone returns the record without the data that the agent needs only until every side is
+// undone.
+func clearUndone(r Record) Record {
 	n := r.Node
 	if len(n.PendingCalls) == 0 && n.Attached == Absent {
 		r.Node.Unseen, n.Unseen = nil, nil
@@ -108,8 +109,8 @@ func (r Record) cleared() Record {
 	return r
 }
 
-// pendingAt reports whether the record has a pending call for the given path.
-func (r Record) pendingAt(path string) bool {
+// hasPendingCallAt reports whether the record has a pending call for the given path.
+func hasPendingCallAt(r Record, path string) bool {
 	return slices.ContainsFunc(r.Node.PendingCalls, func(d PendingCall) bool { return d.Path == path })
 }
 
@@ -167,7 +168,7 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 	if a.Alloc == "" {
 		made := r.Node.Mount
 		r.Node.Staged, r.Node.Mount = Absent, nil
-		return r.withPendingCall(PendingCall{Kind: call.NodeUnstage, Path: a.Path}, made)
+		return addPendingCall(r, PendingCall{Kind: call.NodeUnstage, Path: a.Path}, made)
 	}
 
 	c, ok := r.Claims[a.Alloc]
@@ -177,7 +178,7 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 
 	made := c.Mount
 	c.Published, c.Mount = Absent, nil
-	return r.with(c).withPendingCall(PendingCall{Kind: call.NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)
+	return addPendingCall(r.with(c), PendingCall{Kind: call.NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)
 }
 
 // PendingCallState describes the pending calls of a volume and how a user can end them.

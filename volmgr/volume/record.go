@@ -267,9 +267,9 @@ func (r Record) without(alloc string) Record {
 	return r
 }
 
-// inBoot returns the record prepared for a step in the given boot. It discards the devices of any
-// other boot.
-func (r Record) inBoot(boot string) Record {
+// enterBoot returns the record prepared for a step in the given boot. It discards the devices of
+// any other boot.
+func enterBoot(r Record, boot string) Record {
 	if r.Node.Boot != boot {
 		r.Node.Boot, r.Node.Devices = boot, nil
 	}
@@ -314,7 +314,7 @@ func (r Record) Check() error {
 		}
 	}
 
-	bad := r.unrecognised()
+	bad := unknownState(r)
 	unless(bad == "", "%s", bad)
 	unless((r.Node.Mode != nil) == (len(r.Claims) > 0), "it has %d claims, and a mode is in force: %t", len(r.Claims), r.Node.Mode != nil)
 	unless(r.Node.Mount == nil || r.Node.Staged != Absent, "it has a staged mount and is not staged")
@@ -342,9 +342,9 @@ func (r Record) Check() error {
 	return errors.Join(errs...)
 }
 
-// unrecognised describes a state of the record that this release does not know. It returns "" if
+// unknownState describes a state of the record that this release does not know. It returns "" if
 // there is none.
-func (r Record) unrecognised() string {
+func unknownState(r Record) string {
 	bad := func(what string, s Side) string { return fmt.Sprintf("%s has the unknown state %q", what, s) }
 	oldest, what := Claim{}, ""
 	for _, c := range r.Claims { // not sorted, because there may be thousands

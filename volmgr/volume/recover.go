@@ -151,16 +151,16 @@ func Adopt(noted Record, o Observed, live bool) Record {
 	case len(r.Claims) > 0:
 		return r
 	case live || noted.Node.Attached != Absent:
-		return r.detachingAll(noted.Ordered(), o)
+		return detachAll(r, noted.Ordered(), o)
 	default:
 		r.Node = NodeSide{StagingPath: r.Node.StagingPath, Seq: r.Node.Seq}
 		return r
 	}
 }
 
-// detachingAll returns the record with the given claims marked as being detached. It plans no call
+// detachAll returns the record with the given claims marked as being detached. It plans no call
 // for a path with a mount, because that mount is not the one in the note.
-func (r Record) detachingAll(claims []Claim, o Observed) Record {
+func detachAll(r Record, claims []Claim, o Observed) Record {
 	n := &r.Node
 	n.Mount = nil
 
@@ -184,8 +184,8 @@ func (r Record) detachingAll(claims []Claim, o Observed) Record {
 	return r
 }
 
-// adopted returns a sentence that names the adopted claims, or nothing if there are none.
-func (r Record) adopted() []string {
+// adoptedNote returns a sentence that names the adopted claims, or nothing if there are none.
+func adoptedNote(r Record) []string {
 	n := 0
 	for _, c := range r.Claims {
 		if c.Adopted {
@@ -290,11 +290,12 @@ func Copied(r Record, o Observed, info plugin.Info, booted bool) Record {
 		return NextBoot(r)
 	}
 
-	return r.detachingAll(claims, o)
+	return detachAll(r, claims, o)
 }
 
-// Strangers returns the paths of the record at which another mount is than the recorded one.
-func (r Record) Strangers(o Observed) (paths []string) {
+// PathsOfOtherMounts returns the paths of the record at which another mount is than the recorded
+// one.
+func PathsOfOtherMounts(r Record, o Observed) (paths []string) {
 	note := func(path string, s Sight, m *MountIdentity) {
 		if path != "" && s.Seen != SeenNothing && !s.Is(m) {
 			paths = append(paths, path)

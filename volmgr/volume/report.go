@@ -126,15 +126,15 @@ func DataSafe(r Record, o Observed, at *Attempt, last Report) Safety {
 	switch {
 	case lost, failed && at.Err.Code == codeDataLoss:
 		return SafetyNo
-	case ill, !r.mountsSound(o), at.unusable(), r.Volume.Provision == Deleting:
+	case ill, !mountsAreSound(r, o), at.unusable(), r.Volume.Provision == Deleting:
 		return SafetyUnknown
 	default:
 		return SafetyYes
 	}
 }
 
-// mountsSound reports whether no mount of the record puts written data at risk.
-func (r Record) mountsSound(o Observed) bool {
+// mountsAreSound reports whether no mount of the record puts written data at risk.
+func mountsAreSound(r Record, o Observed) bool {
 	sound := func(made *MountIdentity, s Sight) bool {
 		switch s.Seen {
 		case SeenNothing:

@@ -120,7 +120,7 @@ func (p *planner) publish(c Claim) bool {
 		return false // the agent cannot undo this late mount yet
 	case c.Published == Present:
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target})
-	case p.r.pendingAt(c.Target):
+	case hasPendingCallAt(p.r, c.Target):
 		return false // the pending call must be made before, and the planner has noted why it waits
 	case p.undoing(c.Target):
 		return p.wait(CauseWatch, "an unpublish of unknown outcome may still unmount %s", c.Target)
