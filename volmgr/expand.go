@@ -87,6 +87,6 @@ func (s step) tooSmall(got int64) string {
 // cannot returns the outcome for a call that the plugin offered in the past, but offers no longer.
 func (s step) cannot() volume.Outcome {
 	return s.unsent(&volume.CallError{
-		Step: string(s.a.Kind), Code: "Unimplemented", Message: "the plugin does not have this call", Retry: volume.RetryNever, Answered: true,
+		Step: string(s.a.Kind), Code: volume.CodeUnimplemented, Message: "the plugin does not have this call", Retry: volume.RetryNever, Answered: true,
 	})
 }

@@ -345,14 +345,14 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 
 // yielded reports whether the queue cancelled a step in favour of another step.
 func (q *Queue) yielded(a volume.Action, out volume.Outcome) bool {
-	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == "Canceled" && q.ctx.Err() == nil
+	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == volume.CodeCanceled && q.ctx.Err() == nil
 }
 
 // cutShort changes the events of a step that was cancelled because the agent stops. Such a step has
 // not failed, because the next agent process continues it.
 func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
 	switch {
-	case out.Err == nil || out.Err.Code != "Canceled":
+	case out.Err == nil || out.Err.Code != volume.CodeCanceled:
 		return evs
 	case q.yielded(a, out):
 		return nil // the detach that caused the cancellation has its own event
