@@ -90,6 +90,6 @@ func (s expandStep) tooSmall(got int64) string {
 // cannot returns the outcome for a call that the plugin offered in the past, but offers no longer.
 func (s expandStep) cannot() volume.Outcome {
 	return s.unsent(&volume.CallError{
-		Step: string(s.a.Kind), Code: "Unimplemented", Message: "the plugin does not have this call", Retry: volume.RetryNever, Answered: true,
+		Step: string(s.a.Kind), Code: volume.CodeUnimplemented, Message: "the plugin does not have this call", Retry: volume.RetryNever, Answered: true,
 	})
 }

@@ -47,7 +47,7 @@ func (s step) give(o volume.Ownership) (volume.Outcome, error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, context.Canceled):
-		out.Unsent, out.Err.Code = true, "Canceled"
+		out.Unsent, out.Err.Code = true, volume.CodeCanceled
 	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EOPNOTSUPP),
 		errors.Is(err, syscall.EINVAL):
 		out.Err.Retry = volume.RetryChange

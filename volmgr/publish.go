@@ -159,10 +159,10 @@ func (s publishStep) unpublish() volume.Outcome {
 	}
 
 	out := s.outcome(call.Run(s.ctx, p, call.NodeUnpublishRequest{ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path}))
-	if out.Err != nil && (!out.Err.Answered || out.Err.Code == "Unavailable") {
+	if out.Err != nil && (!out.Err.Answered || out.Err.Code == volume.CodeUnavailable) {
 		return out
 	}
-	if out.Err != nil && out.Err.Code == "NotFound" {
+	if out.Err != nil && out.Err.Code == volume.CodeNotFound {
 		if err := s.m.o.Host.Unmount(s.ctx, s.a.Path, mount.Plain); err != nil {
 			return s.outcome(err)
 		}

@@ -47,7 +47,7 @@ func (s controllerStep) controllerUnpublish() volume.Outcome {
 		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Secrets: secrets,
 	}))
 
-	if out.Err != nil && out.Err.Code == "NotFound" {
+	if out.Err != nil && out.Err.Code == volume.CodeNotFound {
 		return volume.Outcome{Warning: "the controller does not know it: " + out.Err.Message}
 	}
 	if out.Err != nil {
@@ -113,7 +113,7 @@ func (s step) unstage() volume.Outcome {
 	}
 
 	out := s.outcome(call.Run(s.ctx, p, call.NodeUnstageRequest{ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path}))
-	if out.Err != nil && out.Err.Code == "NotFound" {
+	if out.Err != nil && out.Err.Code == volume.CodeNotFound {
 		out = volume.Outcome{Warning: "the plugin does not know the volume: " + out.Err.Message}
 		if err := s.m.o.Host.Unmount(s.ctx, s.a.Path, mount.Plain); err != nil {
 			return s.outcome(err)

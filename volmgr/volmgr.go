@@ -142,7 +142,7 @@ func (s step) plugin() (call.Caller, error) {
 	p, err := s.m.o.Plugin(s.r.Volume, s.a.Kind)
 	if err != nil {
 		return nil, &volume.CallError{
-			Step: string(s.a.Kind), Code: "Unavailable", Message: err.Error(), Retry: volume.RetryBackoff,
+			Step: string(s.a.Kind), Code: volume.CodeUnavailable, Message: err.Error(), Retry: volume.RetryBackoff,
 		}
 	}
 

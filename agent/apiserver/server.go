@@ -237,9 +237,9 @@ func toAPI(err error) *api.Error {
 		}
 		switch {
 		case e.Code != api.CodeFailed:
-		case ce.Code == "Unavailable":
+		case ce.Code == volume.CodeUnavailable:
 			e.Code = api.CodePluginUnavailable
-		case ce.Code == "DeadlineExceeded":
+		case ce.Code == volume.CodeDeadlineExceeded:
 			e.Code = api.CodeTimeout
 		}
 

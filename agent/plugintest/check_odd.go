@@ -31,7 +31,7 @@ func checkUnknownPublish(ctx context.Context, r *run) finding {
 		return broken("%v", undone)
 	case err == nil || mounted:
 		return copes("%s, but there is no such volume; the agent publishes only registered volumes", answer(err))
-	case code(err) != "NotFound":
+	case code(err) != volume.CodeNotFound:
 		return copes("%s instead of NotFound; the agent retries such a claim until the claim times out", words(err))
 	}
 
@@ -45,7 +45,7 @@ func checkUnknownUnpublish(ctx context.Context, r *run) finding {
 
 	err := r.s.nodeUnpublish(ctx, r.id, r.unknown(), r.rec.Targets[first])
 	switch code(err) {
-	case "OK", "NotFound":
+	case volume.CodeOK, volume.CodeNotFound:
 		return fine("%s", code(err))
 	}
 
@@ -202,7 +202,7 @@ func (r *run) together(path string, do func() error) string {
 	odd := ""
 
 	for _, err := range errs {
-		if c := code(err); c != "OK" && c != "Aborted" {
+		if c := code(err); c != volume.CodeOK && c != volume.CodeAborted {
 			odd = fmt.Sprintf("a simultaneous call fails: %s;", words(err))
 		}
 	}

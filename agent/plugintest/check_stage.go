@@ -87,7 +87,7 @@ func checkUnstage(ctx context.Context, r *run) finding {
 	switch {
 	case mounted:
 		return broken("%s, but %s is still mounted", answer(err), r.rec.Staging)
-	case code(err) == "NotFound":
+	case code(err) == volume.CodeNotFound:
 		r.dirty = false
 		r.staged = false
 		return copes("%s for a staged volume; nothing is mounted, so the agent treats the volume as unstaged", words(err))
@@ -118,9 +118,9 @@ func checkUnstageAgain(ctx context.Context, r *run) finding {
 
 	err := r.nodeUnstage(ctx)
 	switch code(err) {
-	case "OK":
+	case volume.CodeOK:
 		return fine("the call succeeds")
-	case "NotFound":
+	case volume.CodeNotFound:
 		return copes("%s; the agent treats this as success", words(err))
 	default:
 		return broken("%s; after a crash the agent would retry forever", words(err))

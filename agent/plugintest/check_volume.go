@@ -134,7 +134,7 @@ func checkCreate(ctx context.Context, r *run) finding {
 	}
 
 	made, err := r.create(ctx, Name(&r.rec), r.rec.Capacity)
-	if code(err) == "InvalidArgument" {
+	if code(err) == volume.CodeInvalidArgument {
 		r.refused = volume.Errorf(volume.ErrInvalid, "plugin %q refuses to create the requested volume: %s", r.id, words(err)).
 			WithHint("set the plugin's parameters with --param, or name a volume with --external-id")
 		return skipped("the plugin refuses: %s", words(err))
@@ -171,9 +171,9 @@ func checkCreateAgain(ctx context.Context, r *run) finding {
 func checkCreateSize(ctx context.Context, r *run) finding {
 	made, err := r.create(ctx, Name(&r.rec), 2*r.capacity)
 	switch code(err) {
-	case "AlreadyExists":
+	case volume.CodeAlreadyExists:
 		return fine("refused")
-	case "OK":
+	case volume.CodeOK:
 		if made.ExternalID != r.vol.ExternalID {
 			return broken("the plugin created another volume of the same name, %q", made.ExternalID)
 		}
@@ -233,9 +233,9 @@ func checkDetach(ctx context.Context, r *run) finding {
 
 	err := r.controllerUnpublish(ctx)
 	switch code(err) {
-	case "OK":
+	case volume.CodeOK:
 		return fine("detached")
-	case "NotFound":
+	case volume.CodeNotFound:
 		return copes("%s; nothing is mounted, so the agent treats this as success", words(err))
 	default:
 		return broken("%s", words(err))
@@ -250,14 +250,14 @@ func checkDelete(ctx context.Context, r *run) finding {
 	err := r.call("DeleteVolume", func(p Plugin) error {
 		return call.Run(ctx, p, call.DeleteVolumeRequest{ExternalID: r.vol.ExternalID, Secrets: r.secrets})
 	})
-	if c := code(err); c == "OK" || c == "NotFound" {
+	if c := code(err); c == volume.CodeOK || c == volume.CodeNotFound {
 		r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v plugin.ScratchVolume) bool { return v.ExternalID == r.vol.ExternalID })
 	}
 
 	switch code(err) {
-	case "OK":
+	case volume.CodeOK:
 		return fine("deleted")
-	case "NotFound":
+	case volume.CodeNotFound:
 		return copes("%s; the agent treats this as success", words(err))
 	default:
 		return broken("%s", words(err))

@@ -15,7 +15,7 @@ import (
 func (r *run) call(step string, do func(Plugin) error) error {
 	p, err := r.s.Plugins.Tested(r.id)
 	if err != nil {
-		return &volume.CallError{Step: step, Code: "Unavailable", Message: err.Error(), Retry: volume.RetryBackoff}
+		return &volume.CallError{Step: step, Code: volume.CodeUnavailable, Message: err.Error(), Retry: volume.RetryBackoff}
 	}
 	return do(p)
 }

@@ -71,7 +71,7 @@ func code(err error) string {
 	var ce *volume.CallError
 	switch {
 	case err == nil:
-		return "OK"
+		return volume.CodeOK
 	case errors.As(err, &ce):
 		return ce.Code
 	default:

@@ -49,7 +49,7 @@ func unanswered(err error) bool {
 	if err == nil {
 		return false
 	}
-	return !errors.As(err, &ce) || !ce.Answered || ce.Code == "Unavailable"
+	return !errors.As(err, &ce) || !ce.Answered || ce.Code == volume.CodeUnavailable
 }
 
 // clean undoes the leftovers of an earlier test. If forget is set, it gives up the leftovers that
@@ -195,7 +195,7 @@ func (s *Service) detach(ctx context.Context, id, externalID, nodeID string, sec
 		return err
 	}
 	err = call.Run(ctx, p, call.ControllerUnpublishRequest{ExternalID: externalID, NodeID: nodeID, Secrets: secrets})
-	if err != nil && code(err) != "NotFound" {
+	if err != nil && code(err) != volume.CodeNotFound {
 		return fmt.Errorf("the storage volume %q may still be attached: %s", externalID, words(err))
 	}
 	return nil
@@ -213,7 +213,7 @@ func (s *Service) delete(ctx context.Context, id string, v plugin.ScratchVolume,
 	}
 
 	err = call.Run(ctx, p, call.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
-	if err != nil && code(err) != "NotFound" {
+	if err != nil && code(err) != volume.CodeNotFound {
 		return fmt.Errorf("cannot delete storage volume %q, created as %q: %s", v.ExternalID, v.Name, words(err))
 	}
 

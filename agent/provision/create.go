@@ -240,9 +240,9 @@ func unclear(step call.Method, cause error, words *volume.Error) error {
 func kindOf(err error) error {
 	var ce *volume.CallError
 	switch {
-	case errors.As(err, &ce) && ce.Code == "DeadlineExceeded":
+	case errors.As(err, &ce) && ce.Code == volume.CodeDeadlineExceeded:
 		return volume.ErrTimeout
-	case errors.As(err, &ce) && ce.Code == "Unavailable":
+	case errors.As(err, &ce) && ce.Code == volume.CodeUnavailable:
 		return volume.ErrPluginUnavailable
 	case ce == nil:
 		var e *volume.Error

@@ -174,9 +174,9 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 	}
 
 	switch ce.Code {
-	case "InvalidArgument", "OutOfRange", volume.CodeHost:
+	case volume.CodeInvalidArgument, volume.CodeOutOfRange, volume.CodeHost:
 		words.Kind = volume.ErrInvalid
-	case "FailedPrecondition", "Unimplemented":
+	case volume.CodeFailedPrecondition, volume.CodeUnimplemented:
 		words.Kind = volume.ErrRefused
 	}
 

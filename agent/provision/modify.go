@@ -178,8 +178,8 @@ func refusal(pluginID string, cause error) error {
 	}
 
 	kind := map[string]error{
-		"InvalidArgument": volume.ErrInvalid, "OutOfRange": volume.ErrInvalid,
-		"FailedPrecondition": volume.ErrRefused, "Unimplemented": volume.ErrRefused,
+		volume.CodeInvalidArgument: volume.ErrInvalid, volume.CodeOutOfRange: volume.ErrInvalid,
+		volume.CodeFailedPrecondition: volume.ErrRefused, volume.CodeUnimplemented: volume.ErrRefused,
 	}[ce.Code]
 	if kind == nil {
 		return cause

@@ -190,9 +190,9 @@ func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 	switch {
 	case !errors.As(err, &ce):
 		return err
-	case ce.Code == "NotFound":
+	case ce.Code == volume.CodeNotFound:
 		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
-	case ce.Code == "InvalidArgument" || ce.Code == volume.CodeUnverified:
+	case ce.Code == volume.CodeInvalidArgument || ce.Code == volume.CodeUnverified:
 		return volume.Errorf(volume.ErrRefused, "plugin %q does not offer volume %q with these capabilities: %s", v.PluginID, v.ExternalID, ce.Message)
 	}
 

@@ -232,7 +232,7 @@ func found(all []call.Condition) *volume.Checkup {
 func silence(k call.Method, err error) string {
 	var ce *volume.CallError
 	switch {
-	case errors.As(err, &ce) && (ce.Code == "DeadlineExceeded" || ce.Code == "Canceled"), errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &ce) && (ce.Code == volume.CodeDeadlineExceeded || ce.Code == volume.CodeCanceled), errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("%s: no answer in time", k)
 	case errors.As(err, &ce):
 		return ce.Error()

@@ -70,7 +70,7 @@ func (t *taking) ripen(ctx context.Context, got call.GroupSnapshot) (call.GroupS
 			got, t.last = now, nil
 		case ctx.Err() != nil:
 			return got, t.late(ctx)
-		case called && ce.Code == "NotFound":
+		case called && ce.Code == volume.CodeNotFound:
 			return got, errors.Join(t.gone(err), t.s.drop(ctx, t.intent))
 		case called && ce.Final(), !called && !errors.Is(err, volume.ErrPluginUnavailable):
 			return got, t.unclear(err, fmt.Sprintf("%v; it is unknown whether %s %q (id %q) is ready", err, t.noun(), t.intent.Name, got.ID))
@@ -190,15 +190,15 @@ func (t *taking) notTaken(ctx context.Context, cause error) error {
 // other errors.
 func answered(pluginID string, ce *volume.CallError) *volume.Error {
 	switch ce.Code {
-	case "NotFound":
+	case volume.CodeNotFound:
 		return volume.Errorf(volume.ErrNotFound, "plugin %q reports \"not found\": %s", pluginID, ce.Message)
-	case "FailedPrecondition", "ResourceExhausted", "AlreadyExists":
+	case volume.CodeFailedPrecondition, volume.CodeResourceExhausted, volume.CodeAlreadyExists:
 		return volume.Errorf(volume.ErrRefused, "plugin %q refuses the request: %s", pluginID, ce.Message)
-	case "Unimplemented":
+	case volume.CodeUnimplemented:
 		return volume.Errorf(volume.ErrRefused, "plugin %q does not support the request: %s", pluginID, ce.Message)
-	case "InvalidArgument", "OutOfRange":
+	case volume.CodeInvalidArgument, volume.CodeOutOfRange:
 		return volume.Errorf(volume.ErrInvalid, "plugin %q refuses the request: %s", pluginID, ce.Message)
-	case "PermissionDenied", "Unauthenticated":
+	case volume.CodePermissionDenied, volume.CodeUnauthenticated:
 		return volume.Errorf(volume.ErrRefused, "plugin %q refuses the request: %s", pluginID, ce.Message).WithHint("give the secrets that the plugin needs: --secret KEY=file:PATH")
 	}
 

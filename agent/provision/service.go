@@ -359,7 +359,7 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	got, err := call.Do(ctx, p, call.GetVolumeRequest{ExternalID: v.ExternalID})
 	var ce *volume.CallError
 	switch {
-	case errors.As(err, &ce) && ce.Code == "NotFound":
+	case errors.As(err, &ce) && ce.Code == volume.CodeNotFound:
 		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
 	case err != nil || got.ExternalID != v.ExternalID:
 		return ctx.Err()

@@ -219,7 +219,7 @@ func (t *taking) take(ctx context.Context) (call.GroupSnapshot, error) {
 		switch {
 		case !called && ctx.Err() != nil:
 			return got, t.late(ctx)
-		case called && t.wait == 0 && ce.Code == "Aborted":
+		case called && t.wait == 0 && ce.Code == volume.CodeAborted:
 			return got, nil // the plugin is still working, but the caller does not wait
 		case !called || t.wait == 0 || !atIt(ce):
 			return got, t.notTaken(ctx, err)
@@ -235,7 +235,7 @@ func (t *taking) take(ctx context.Context) (call.GroupSnapshot, error) {
 
 // atIt reports whether the plugin may still be working on the failed call.
 func atIt(ce *volume.CallError) bool {
-	return ce.Code == "Aborted" || ce.Code == "DeadlineExceeded"
+	return ce.Code == volume.CodeAborted || ce.Code == volume.CodeDeadlineExceeded
 }
 
 // call asks the plugin once for the snapshot. No other call for these volumes runs at the same

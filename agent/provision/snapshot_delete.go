@@ -93,7 +93,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 func there(ctx context.Context, p call.Caller, ref volume.SnapshotAt, secrets call.Secrets) error {
 	_, err := call.Do(ctx, p, call.GetSnapshotRequest{ID: ref.ID, Secrets: secrets})
 	var ce *volume.CallError
-	if errors.As(err, &ce) && ce.Code == "NotFound" {
+	if errors.As(err, &ce) && ce.Code == volume.CodeNotFound {
 		return none(ref)
 	}
 	return ctx.Err() // the delete call reports all other errors
@@ -159,7 +159,7 @@ func (s *Service) persist(ctx context.Context, wait time.Duration, call func() e
 	for try := 1; ; try++ {
 		err := call()
 		var ce *volume.CallError
-		if !errors.As(err, &ce) || ce.Code != "Aborted" || wait == 0 || s.pause(ctx, pauses.After(try)) != nil {
+		if !errors.As(err, &ce) || ce.Code != volume.CodeAborted || wait == 0 || s.pause(ctx, pauses.After(try)) != nil {
 			return err
 		}
 	}
@@ -217,10 +217,10 @@ func (s *Service) members(ctx context.Context, p call.Caller, info plugin.Info, 
 	got, err := call.Do(ctx, p, call.GetGroupSnapshotRequest{ID: ref.ID, Secrets: secrets})
 	var ce *volume.CallError
 	switch {
-	case errors.As(err, &ce) && ce.Code == "InvalidArgument":
+	case errors.As(err, &ce) && ce.Code == volume.CodeInvalidArgument:
 		return nil, unclear(call.GetGroupSnapshot, err, volume.Errorf(volume.ErrInvalid, "plugin %q needs the snapshots of the group: %s", ref.PluginID, ce.Message).
 			WithHint("give their ids after the id of the group"))
-	case errors.As(err, &ce) && ce.Code == "NotFound":
+	case errors.As(err, &ce) && ce.Code == volume.CodeNotFound:
 		return nil, none(ref)
 	}
 

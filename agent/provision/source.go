@@ -109,7 +109,7 @@ func (s *Service) unripe(ctx context.Context, v volume.Volume, info plugin.Info)
 // returns nil if the call failed for another reason.
 func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
 	switch {
-	case ce == nil || ce.Code != "NotFound":
+	case ce == nil || ce.Code != volume.CodeNotFound:
 		return nil
 	case v.SnapshotID != "":
 		return volume.Errorf(volume.ErrNotFound, "plugin %q has no snapshot %q: %s", v.PluginID, v.SnapshotID, ce.Message).
@@ -130,7 +130,7 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 		err := s.Queue.Call(ctx, v.ID, call.CreateVolume, made)
 		var ce *volume.CallError
 		copies := v.SnapshotID != "" || v.CloneID != ""
-		if wait == 0 || !errors.As(err, &ce) || !atIt(ce) || ce.Code != "Aborted" && !copies {
+		if wait == 0 || !errors.As(err, &ce) || !atIt(ce) || ce.Code != volume.CodeAborted && !copies {
 			return err
 		}
 		if s.pause(ctx, pauses.After(try)) == nil {

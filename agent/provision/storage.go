@@ -34,7 +34,7 @@ func pages(ctx context.Context, pluginID string, step call.Method, page func(tok
 		next, done, err := page(token)
 		var ce *volume.CallError
 		switch {
-		case errors.As(err, &ce) && ce.Code == "Aborted" && token != "" && !again:
+		case errors.As(err, &ce) && ce.Code == volume.CodeAborted && token != "" && !again:
 			token, again = "", true
 			clear(seen)
 			continue

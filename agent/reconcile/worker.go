@@ -355,7 +355,7 @@ func (w *worker) hasYielded(a volume.Action, out volume.Outcome) bool {
 // step has not failed, because the next agent process continues it.
 func (w *worker) markInterrupted(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
 	switch {
-	case out.Err == nil || out.Err.Code != "Canceled":
+	case out.Err == nil || out.Err.Code != volume.CodeCanceled:
 		return evs
 	case w.hasYielded(a, out):
 		return nil // the detach that caused the cancellation has its own event

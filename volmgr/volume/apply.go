@@ -62,7 +62,7 @@ func after(out Outcome) Side {
 // must still be undone. The code "Unimplemented" counts as success only for a side that may never
 // have been made.
 func undone(was Side, out Outcome) Side {
-	if out.Err == nil || was == Unknown && out.Err.Code == "Unimplemented" {
+	if out.Err == nil || was == Unknown && out.Err.Code == CodeUnimplemented {
 		return Absent
 	}
 	return Failed
@@ -209,7 +209,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 // staging. If the staging shows no mount, as for a block device, the refusal is the only sign of
 // that loss.
 func (n NodeSide) refusedUnstaged(out Outcome) bool {
-	return out.Err != nil && out.Err.Code == "FailedPrecondition" && n.Staged == Present && n.Mount == nil
+	return out.Err != nil && out.Err.Code == CodeFailedPrecondition && n.Staged == Present && n.Mount == nil
 }
 
 // applyOwn records that the volume's root has the requested ownership. It does so only if the claim

@@ -82,6 +82,27 @@ const (
 	RetryNever Retry = "never"
 )
 
+// These are the names of the gRPC codes.
+const (
+	CodeOK                 = "OK"
+	CodeCanceled           = "Canceled"
+	CodeUnknown            = "Unknown"
+	CodeInvalidArgument    = "InvalidArgument"
+	CodeDeadlineExceeded   = "DeadlineExceeded"
+	CodeNotFound           = "NotFound"
+	CodeAlreadyExists      = "AlreadyExists"
+	CodePermissionDenied   = "PermissionDenied"
+	CodeResourceExhausted  = "ResourceExhausted"
+	CodeFailedPrecondition = "FailedPrecondition"
+	CodeAborted            = "Aborted"
+	CodeOutOfRange         = "OutOfRange"
+	CodeUnimplemented      = "Unimplemented"
+	CodeInternal           = "Internal"
+	CodeUnavailable        = "Unavailable"
+	CodeDataLoss           = "DataLoss"
+	CodeUnauthenticated    = "Unauthenticated"
+)
+
 // These codes do not come from gRPC. The agent uses them if a step that is not an RPC failed, or if
 // an RPC answered OK but the host shows another result.
 const (
@@ -135,7 +156,7 @@ func (e *CallError) Error() string {
 // unknowns lists the gRPC codes that do not say whether the call had an effect. See "Error Scheme"
 // in the CSI specification. A driver that returns a plain Go error produces one of the last two
 // codes.
-var unknowns = []string{"Canceled", "DeadlineExceeded", "Unavailable", "DataLoss", "Unknown", "Internal"}
+var unknowns = []string{CodeCanceled, CodeDeadlineExceeded, CodeUnavailable, CodeDataLoss, CodeUnknown, CodeInternal}
 
 // Unknown reports whether the effect of the call is unknown. The code Aborted is not unknown:
 // another call was in progress, and this call did nothing.
@@ -147,8 +168,8 @@ func (e *CallError) Final() bool { return e.Retry != RetryBackoff }
 // refusals lists the gRPC codes by which a plugin says that it did not begin the call. The agent
 // still undoes the call, but does not watch for a late effect.
 var refusals = []string{
-	"InvalidArgument", "AlreadyExists", "OutOfRange", "Unimplemented", "Unauthenticated", "PermissionDenied",
-	"NotFound", "FailedPrecondition", "ResourceExhausted",
+	CodeInvalidArgument, CodeAlreadyExists, CodeOutOfRange, CodeUnimplemented, CodeUnauthenticated, CodePermissionDenied,
+	CodeNotFound, CodeFailedPrecondition, CodeResourceExhausted,
 }
 
 // Uncertain reports whether a failed call may still have a late effect.

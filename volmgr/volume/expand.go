@@ -283,7 +283,7 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 			e.Node = 0
 		}
 	case a.Kind == call.NodeExpand && a.Size == e.Node:
-		if e.Refused = refused; v.Capacity < a.Size && refused.Code != "FailedPrecondition" {
+		if e.Refused = refused; v.Capacity < a.Size && refused.Code != CodeFailedPrecondition {
 			e.Node = 0 // the storage did not grow
 		}
 	}

@@ -103,9 +103,6 @@ const (
 	SafetyUnknown Safety = "unknown" // there is a problem that may endanger the data
 )
 
-// codeDataLoss is the gRPC code of unrecoverable data loss or corruption.
-const codeDataLoss = "DataLoss"
-
 // DataSafe reports whether the data of a volume is safe. The result is "no" if the plugin reports a
 // loss of data in its health or in its answer to the last step. The result is "unknown" in these
 // cases:
@@ -124,7 +121,7 @@ func DataSafe(r Record, o Observed, at *Attempt, last Report) Safety {
 
 	ill := slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity != call.Degraded })
 	switch {
-	case lost, failed && at.Err.Code == codeDataLoss:
+	case lost, failed && at.Err.Code == CodeDataLoss:
 		return SafetyNo
 	case ill, !mountsAreSound(r, o), at.unusable(), r.Volume.Provision == Deleting:
 		return SafetyUnknown
