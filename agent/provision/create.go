@@ -418,3 +418,22 @@ func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, 
 func unknown(id string) error {
 	return volume.Errorf(volume.ErrNotFound, "no volume %q", id).WithHint("volctl volume list")
 }
+
+// refusal returns the error for a request that the plugin rejects. It returns all other errors
+// unchanged.
+func refusal(pluginID string, cause error) error {
+	var ce *volume.CallError
+	if !errors.As(cause, &ce) {
+		return cause
+	}
+
+	kind := map[string]error{
+		volume.CodeInvalidArgument: volume.ErrInvalid, volume.CodeOutOfRange: volume.ErrInvalid,
+		volume.CodeFailedPrecondition: volume.ErrRefused, volume.CodeUnimplemented: volume.ErrRefused,
+	}[ce.Code]
+	if kind == nil {
+		return cause
+	}
+
+	return volume.Errorf(kind, "plugin %q refuses the request: %s", pluginID, ce.Message)
+}

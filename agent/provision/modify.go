@@ -168,22 +168,3 @@ func pairs(m map[string]string) []string {
 	}
 	return out
 }
-
-// refusal returns the error for a request that the plugin rejects. It returns all other errors
-// unchanged.
-func refusal(pluginID string, cause error) error {
-	var ce *volume.CallError
-	if !errors.As(cause, &ce) {
-		return cause
-	}
-
-	kind := map[string]error{
-		volume.CodeInvalidArgument: volume.ErrInvalid, volume.CodeOutOfRange: volume.ErrInvalid,
-		volume.CodeFailedPrecondition: volume.ErrRefused, volume.CodeUnimplemented: volume.ErrRefused,
-	}[ce.Code]
-	if kind == nil {
-		return cause
-	}
-
-	return volume.Errorf(kind, "plugin %q refuses the request: %s", pluginID, ce.Message)
-}

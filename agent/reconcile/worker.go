@@ -348,7 +348,7 @@ func (w *worker) saveResult(r volume.Record, a volume.Action, obs volume.Observe
 
 // hasYielded reports whether the queue cancelled a step in favour of another step.
 func (w *worker) hasYielded(a volume.Action, out volume.Outcome) bool {
-	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == "Canceled" && w.q.ctx.Err() == nil
+	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == volume.CodeCanceled && w.q.ctx.Err() == nil
 }
 
 // markInterrupted changes the events of a step that was cancelled because the agent stops. Such a

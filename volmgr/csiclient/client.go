@@ -261,3 +261,9 @@ func send[Req, Resp any](ctx context.Context, c *Client, step call.Method,
 	}
 	return resp, nil
 }
+
+// nodeCalls makes the calls to the node service.
+type nodeCalls struct{ *Client }
+
+// controllerCalls makes the calls to the controller and to the group controller.
+type controllerCalls struct{ *Client }

@@ -118,14 +118,6 @@ func (c controllerCalls) CreateVolume(ctx context.Context, r call.CreateVolumeRe
 	}, nil
 }
 
-// capacityRange converts the limits of a size to CSI. It returns nil if any size is acceptable.
-func capacityRange(least, most int64) *csi.CapacityRange {
-	if least <= 0 && most <= 0 {
-		return nil
-	}
-	return &csi.CapacityRange{RequiredBytes: least, LimitBytes: most}
-}
-
 // DeleteVolume destroys the storage of a volume.
 func (c controllerCalls) DeleteVolume(ctx context.Context, r call.DeleteVolumeRequest) error {
 	_, err := invoke(ctx, c.Client, call.DeleteVolume, r.Secrets, c.controller.DeleteVolume,

@@ -98,3 +98,11 @@ func segments(all []*csi.Topology) []map[string]string {
 	}
 	return out
 }
+
+// capacityRange converts the limits of a size to CSI. It returns nil if any size is acceptable.
+func capacityRange(least, most int64) *csi.CapacityRange {
+	if least <= 0 && most <= 0 {
+		return nil
+	}
+	return &csi.CapacityRange{RequiredBytes: least, LimitBytes: most}
+}

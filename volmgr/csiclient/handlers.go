@@ -6,12 +6,6 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// nodeCalls makes the calls to the node service.
-type nodeCalls struct{ *Client }
-
-// controllerCalls makes the calls to the controller and to the group controller.
-type controllerCalls struct{ *Client }
-
 // Call implements call.Caller.
 func (c *Client) Call(ctx context.Context, m call.Method, request any) (any, error) {
 	return c.handlers.Call(ctx, m, request)
