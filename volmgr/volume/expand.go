@@ -184,7 +184,7 @@ func promoteClaim(r Record, c Claim, k call.Method) Record {
 
 // take marks a claim as mounted if all its mounts are in place. Such a claim waited only for
 // NodeExpandVolume.
-func (p *planner) take(c Claim) bool {
+func (p upPlanner) take(c Claim) bool {
 	return c.State == Pending && p.try(Action{Kind: Take, Alloc: c.Alloc})
 }
 
@@ -197,7 +197,7 @@ func applyTake(r Record, a Action) Record {
 
 // expand chooses the controller's expansion of the storage. It skips a volume that the agent is
 // taking off the host.
-func (p *planner) expand() bool {
+func (p upPlanner) expand() bool {
 	e := p.r.Volume.Expansion
 	switch {
 	case !p.r.Expanding(), len(p.claims) > 0 && !p.anyWanted():
@@ -214,14 +214,14 @@ func (p *planner) expand() bool {
 }
 
 // inUse reports whether the volume is connected, staged or published on this host, or may be.
-func (p *planner) inUse() bool {
+func (p upPlanner) inUse() bool {
 	n := p.r.Node
 	return n.Attached != Absent || n.Staged != Absent || len(n.PendingCalls) > 0 || p.anyMounted() || p.expects(func(Watch) bool { return true })
 }
 
 // nodeExpand chooses the expansion of the mounted volume to the size of its storage. chosen reports
 // whether it chose a step. ok reports whether the agent may publish claims.
-func (p *planner) nodeExpand() (chosen, ok bool) {
+func (p upPlanner) nodeExpand() (chosen, ok bool) {
 	if !p.r.Volume.Expansion.nodeWants() {
 		return false, true
 	}

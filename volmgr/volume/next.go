@@ -52,7 +52,8 @@ func Next(r Record, o Observed) Action {
 		return Action{Kind: Wait, Cause: CausePlugin, Reason: o.Plugin.Lacks(r.Volume.PluginID, needs)}
 	}
 
-	steps := []func() bool{p.detachClaim, p.late, p.makePendingCalls, p.expand, p.up, p.down}
+	up := upPlanner{p}
+	steps := []func() bool{p.detachClaim, p.late, p.makePendingCalls, up.expand, up.up, p.down}
 	if o.Down {
 		steps = []func() bool{p.detachClaim, p.late, p.makePendingCalls, p.leave, p.down}
 	}

@@ -2,9 +2,12 @@ package volume
 
 import "github.com/volagent/volagent/volmgr/call"
 
+// upPlanner chooses the steps that mount and expand a volume.
+type upPlanner struct{ *planner }
+
 // up chooses the next step that makes a side for the wanted claims. It reports whether it chose
 // one.
-func (p *planner) up() bool {
+func (p upPlanner) up() bool {
 	switch {
 	case !p.anyWanted():
 		return false
@@ -38,13 +41,13 @@ func (p *planner) up() bool {
 }
 
 // dead reports whether the staged mount returns only errors.
-func (p *planner) dead() bool {
+func (p upPlanner) dead() bool {
 	return p.o.Staging.Seen == SeenDead && p.r.Node.Staged != Absent
 }
 
 // clear chooses a step that undoes all mounts above the staging. The agent can then make the
 // staging again for the same claims.
-func (p *planner) clear() bool {
+func (p upPlanner) clear() bool {
 	for _, c := range p.claims {
 		if p.unpublish(c) {
 			return true
@@ -55,7 +58,7 @@ func (p *planner) clear() bool {
 
 // stagingUp connects and stages the volume. chosen reports whether it chose a step. ok reports
 // whether the staging is complete, so that the agent may publish claims.
-func (p *planner) stagingUp() (chosen, ok bool) {
+func (p upPlanner) stagingUp() (chosen, ok bool) {
 	n, caps := p.r.Node, p.o.Plugin.Info.Caps
 	switch {
 	case n.Staged == Present && p.undoing(n.StagingPath):
@@ -96,12 +99,12 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 }
 
 // waitForUnstage notes a wait until no earlier unstage can still take effect.
-func (p *planner) waitForUnstage() bool {
+func (p upPlanner) waitForUnstage() bool {
 	return p.wait(CauseWatch, "an unstage of unknown outcome may still unmount %s", p.r.Node.StagingPath)
 }
 
 // publish chooses the next step that makes the mounts of one claim.
-func (p *planner) publish(c Claim) bool {
+func (p upPlanner) publish(c Claim) bool {
 	s := p.o.Targets[c.Alloc]
 	switch {
 	case c.Published == Failed:
@@ -130,7 +133,7 @@ func (p *planner) publish(c Claim) bool {
 }
 
 // bind chooses the bind mount at the own directory of a published claim.
-func (p *planner) bind(c Claim) bool {
+func (p upPlanner) bind(c Claim) bool {
 	s := p.o.Binds[c.Alloc]
 	switch {
 	case c.At == "":
