@@ -11,17 +11,17 @@ import (
 )
 
 func checkUnknownPublish(ctx context.Context, r *run) finding {
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
-	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
+	if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
 
-	err := r.publishAs(ctx, r.unknown(), second, false)
+	err := r.publishAs(ctx, unknownID(r), second, false)
 	path := r.rec.Targets[second]
-	mounted := !r.nothing(ctx, path)
-	undone := r.s.takeOff(ctx, path, func() error { return r.s.nodeUnpublish(ctx, r.id, r.unknown(), path) })
+	mounted := !isUnmounted(ctx, r, path)
+	undone := r.s.takeOff(ctx, path, func() error { return r.s.nodeUnpublish(ctx, r.id, unknownID(r), path) })
 	delete(r.touched, second)
 	r.dirty = false
 
@@ -39,11 +39,11 @@ func checkUnknownPublish(ctx context.Context, r *run) finding {
 }
 
 func checkUnknownUnpublish(ctx context.Context, r *run) finding {
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 
-	err := r.s.nodeUnpublish(ctx, r.id, r.unknown(), r.rec.Targets[first])
+	err := r.s.nodeUnpublish(ctx, r.id, unknownID(r), r.rec.Targets[first])
 	switch code(err) {
 	case volume.CodeOK, volume.CodeNotFound:
 		return fine("%s", code(err))
@@ -57,7 +57,7 @@ func checkUnknownUnpublish(ctx context.Context, r *run) finding {
 }
 
 func checkLate(ctx context.Context, r *run) finding {
-	if why := r.wantFree(ctx); why != "" {
+	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 
@@ -68,18 +68,18 @@ func checkLate(ctx context.Context, r *run) finding {
 	}
 
 	r.dirty = r.dirty || undone != nil
-	return r.watch(ctx, r.rec.Targets[second], fine("no mount appeared within %s", r.s.grace()))
+	return watchForLateMount(ctx, r, r.rec.Targets[second], fine("no mount appeared within %s", r.s.grace()))
 }
 
-// watch waits for a mount that appears at path although its call was undone. If a mount appears,
-// watch undoes it again.
-func (r *run) watch(ctx context.Context, path string, none finding) finding {
-	sight, took := r.appear(ctx, path, r.s.grace())
-	if r.nothing(ctx, path) {
+// watchForLateMount waits for a mount that appears at path although its call was undone. If a mount
+// appears, watchForLateMount undoes it again.
+func watchForLateMount(ctx context.Context, r *run, path string, none finding) finding {
+	sight, took := appear(ctx, r, path, r.s.grace())
+	if isUnmounted(ctx, r, path) {
 		return none
 	}
 	r.dirty, r.late = true, true
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return broken("a mount appeared %s after the call was undone (%s), and stays: %s", took.Round(time.Millisecond), seen(sight), why)
 	}
 	return copes("a mount appeared %s after the call was undone; the agent watches for late mounts, and undoes them", took.Round(time.Millisecond))
@@ -89,13 +89,13 @@ func (r *run) watch(ctx context.Context, path string, none finding) finding {
 const short = 5 * time.Millisecond
 
 func checkGivenUpStage(ctx context.Context, r *run) finding {
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 	if err := r.attach(ctx); err != nil {
 		return skipped("the volume is not attached")
 	}
-	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
+	if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
 
@@ -103,22 +103,22 @@ func checkGivenUpStage(ctx context.Context, r *run) finding {
 	err := r.nodeStage(given)
 	cancel()
 	r.dirty = true
-	return r.givenUp(ctx, err, r.rec.Staging, func() error { return r.nodeUnstage(ctx) })
+	return repeatGivenUpCall(ctx, r, err, r.rec.Staging, func() error { return r.nodeUnstage(ctx) })
 }
 
 func checkGivenUpPublish(ctx context.Context, r *run) finding {
-	if why := r.wantFree(ctx); why != "" {
+	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 	given, cancel := context.WithTimeout(ctx, short)
 	err := r.publish(given, second, false)
 	cancel()
-	return r.givenUp(ctx, err, r.rec.Targets[second], func() error { return r.nodeUnpublish(ctx, second) })
+	return repeatGivenUpCall(ctx, r, err, r.rec.Targets[second], func() error { return r.nodeUnpublish(ctx, second) })
 }
 
-// givenUp repeats the undo call after a call that was given up. When the undo call succeeds or the
-// time is up, it watches the path for a late mount.
-func (r *run) givenUp(ctx context.Context, err error, path string, undo func() error) finding {
+// repeatGivenUpCall repeats the undo call after a call that was given up. When the undo call
+// succeeds or the time is up, it watches the path for a late mount.
+func repeatGivenUpCall(ctx context.Context, r *run, err error, path string, undo func() error) finding {
 	said := fmt.Sprintf("the call was given up after %s, and undone", short)
 	if err == nil {
 		said = fmt.Sprintf("the plugin answers within %s, so no call was given up", short)
@@ -130,11 +130,11 @@ func (r *run) givenUp(ctx context.Context, err error, path string, undo func() e
 		}
 	}
 
-	f := r.watch(ctx, path, fine("%s", said))
+	f := watchForLateMount(ctx, r, path, fine("%s", said))
 	if f.verdict != OK {
 		return f
 	}
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return broken("%s", why)
 	}
 	if undone != nil {
@@ -148,7 +148,7 @@ func (r *run) givenUp(ctx context.Context, err error, path string, undo func() e
 const atOnce = 4
 
 func checkAtOnce(ctx context.Context, r *run) finding {
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 	if err := r.attach(ctx); err != nil {
@@ -157,20 +157,20 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 
 	odd := ""
 	if r.info.Caps.Stage {
-		if err := r.makeDir(ctx, r.rec.Staging); err != nil {
+		if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 			return broken("%v", err)
 		}
 		r.dirty = true
-		odd = r.together(r.rec.Staging, func() error { return r.nodeStage(ctx) })
-		if why := r.wantStaged(ctx); why != "" {
+		odd = callInParallel(r, r.rec.Staging, func() error { return r.nodeStage(ctx) })
+		if why := wantStaged(ctx, r); why != "" {
 			return broken("after simultaneous stage calls: %s", why)
 		}
 	}
 
 	r.touched[second] = true
-	odd += r.together(r.rec.Targets[second], r.publisher(ctx, second))
+	odd += callInParallel(r, r.rec.Targets[second], parallelPublisher(ctx, r, second))
 	r.dirty = true
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return broken("after simultaneous calls: %s", why)
 	}
 	if odd != "" {
@@ -180,9 +180,9 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 	return fine("%d simultaneous stage calls and %d simultaneous publish calls made one mount each", atOnce, atOnce)
 }
 
-// publisher returns a function that publishes the volume, and that several goroutines may call at
-// the same time.
-func (r *run) publisher(ctx context.Context, n int) func() error {
+// parallelPublisher returns a function that publishes the volume, and that several goroutines may
+// call at the same time.
+func parallelPublisher(ctx context.Context, r *run, n int) func() error {
 	return func() error {
 		one := *r
 		one.touched = map[int]bool{}
@@ -190,8 +190,8 @@ func (r *run) publisher(ctx context.Context, n int) func() error {
 	}
 }
 
-// together makes a call several times in parallel, and describes unexpected results.
-func (r *run) together(path string, do func() error) string {
+// callInParallel makes a call several times in parallel, and describes unexpected results.
+func callInParallel(r *run, path string, do func() error) string {
 	errs := make([]error, atOnce)
 	var wg sync.WaitGroup
 	for i := range errs {
@@ -215,16 +215,16 @@ func (r *run) together(path string, do func() error) string {
 }
 
 func checkLongPath(ctx context.Context, r *run) finding {
-	return r.elsewhere(ctx, long, "use a short data dir, and short ids for volumes and allocs")
+	return publishElsewhere(ctx, r, long, "use a short data dir, and short ids for volumes and allocs")
 }
 
 func checkHiddenPath(ctx context.Context, r *run) finding {
-	return r.elsewhere(ctx, hidden, "do not put the data dir below a directory with a leading dot; the agent itself makes no such directory")
+	return publishElsewhere(ctx, r, hidden, "do not put the data dir below a directory with a leading dot; the agent itself makes no such directory")
 }
 
-// elsewhere publishes the volume at a target with an unusual path.
-func (r *run) elsewhere(ctx context.Context, n int, advice string) finding {
-	if why := r.wantFree(ctx); why != "" {
+// publishElsewhere publishes the volume at a target with an unusual path.
+func publishElsewhere(ctx context.Context, r *run, n int, advice string) finding {
+	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 
@@ -241,13 +241,13 @@ func (r *run) elsewhere(ctx context.Context, n int, advice string) finding {
 }
 
 func checkKillStage(ctx context.Context, r *run) finding {
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 	if err := r.attach(ctx); err != nil {
 		return skipped("the volume is not attached")
 	}
-	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
+	if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
 
@@ -255,7 +255,7 @@ func checkKillStage(ctx context.Context, r *run) finding {
 	called := make(chan error, 1)
 	go func() { called <- r.nodeStage(ctx) }()
 	pause(ctx, time.Millisecond)
-	took, err := r.kill(ctx)
+	took, err := killPlugin(ctx, r)
 	answered := <-called
 
 	switch {
@@ -273,7 +273,7 @@ func checkKillStage(ctx context.Context, r *run) finding {
 		}
 	}
 
-	if why := r.wantPublished(ctx, first); why != "" {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return broken("the plugin was ready again after %s, but then failed: %s", took.Round(time.Millisecond), why)
 	}
 
@@ -281,17 +281,17 @@ func checkKillStage(ctx context.Context, r *run) finding {
 }
 
 func checkKillMounted(ctx context.Context, r *run) finding {
-	if why := r.wantPublished(ctx, first); why != "" {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return skipped("%s", why)
 	}
 
 	if r.data == nil && r.rec.Capability.Access.Writable() {
-		if f := r.write(ctx); f.verdict != OK {
+		if f := writeTestFile(ctx, r); f.verdict != OK {
 			return f
 		}
 	}
 
-	took, err := r.kill(ctx)
+	took, err := killPlugin(ctx, r)
 	switch {
 	case errors.Is(err, errSpared):
 		return skipped("%v", err)
@@ -299,27 +299,27 @@ func checkKillMounted(ctx context.Context, r *run) finding {
 		return broken("%v", err)
 	}
 
-	lost := r.intact(ctx)
+	lost := checkIntact(ctx, r)
 	if lost == nil {
 		return fine("the mount survives; the plugin was ready again after %s", took.Round(time.Millisecond))
 	}
 
 	r.dirty = true
-	if why := r.wantPublished(ctx, first); why != "" {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return broken("the mount ends with the process (%v), and cannot be made again: %s", lost, why)
 	}
-	if err := r.intact(ctx); err != nil {
+	if err := checkIntact(ctx, r); err != nil {
 		return broken("the mount ends with the process, and the new mount does not show the same data: %v", err)
 	}
 
 	return copes("the mount ends with the process; the agent makes it again (here %s after the kill), but programs lose their open files", took.Round(time.Millisecond))
 }
 
-// intact returns nil if the volume is mounted at the first target and has the test's file.
-func (r *run) intact(ctx context.Context) error {
+// checkIntact returns nil if the volume is mounted at the first target and has the test's file.
+func checkIntact(ctx context.Context, r *run) error {
 	err := r.good(ctx, first)
 	if err == nil && r.data != nil {
-		err = r.holds(ctx, first)
+		err = checkContent(ctx, r, first)
 	}
 	return err
 }
@@ -327,8 +327,8 @@ func (r *run) intact(ctx context.Context) error {
 // errSpared is the error of kill if the process was not killed.
 var errSpared = errors.New("not killed")
 
-// kill kills the plugin's process and waits until the next process is ready.
-func (r *run) kill(ctx context.Context) (time.Duration, error) {
+// killPlugin kills the plugin's process and waits until the next process is ready.
+func killPlugin(ctx context.Context, r *run) (time.Duration, error) {
 	before, began := r.s.Plugins.View(r.id).Incarnation, time.Now()
 	if err := r.s.Plugins.Kill(r.id, Name(&r.rec)); err != nil {
 		return 0, fmt.Errorf("%w: %v", errSpared, err) //nolint:errorlint // callers need only errSpared

@@ -14,7 +14,7 @@ import (
 )
 
 func checkPublish(ctx context.Context, r *run) finding {
-	if why := r.wantFree(ctx); why != "" {
+	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 	if err := r.publish(ctx, first, false); err != nil {
@@ -38,7 +38,7 @@ func checkMounted(ctx context.Context, r *run) finding {
 		return skipped("the publish failed")
 	}
 
-	sight, took := r.appear(ctx, r.rec.Targets[first], appearWithin)
+	sight, took := appear(ctx, r, r.rec.Targets[first], appearWithin)
 	if sight.Seen != volume.SeenMount {
 		r.failures++
 		r.dirty = true
@@ -46,7 +46,7 @@ func checkMounted(ctx context.Context, r *run) finding {
 
 	switch {
 	case sight.Seen == volume.SeenNothing:
-		return broken("nothing is mounted at the target after %s; does the plugin run in another mount namespace?%s", took.Round(time.Millisecond), r.mode(ctx, first))
+		return broken("nothing is mounted at the target after %s; does the plugin run in another mount namespace?%s", took.Round(time.Millisecond), describeMode(ctx, r, first))
 	case sight.Seen != volume.SeenMount:
 		return broken("the mount does not open: %s", seen(sight))
 	}
@@ -61,8 +61,8 @@ func checkMounted(ctx context.Context, r *run) finding {
 	return fine("%s, %s", r.sum.Mounts, sight.Identity.FSType)
 }
 
-// mode returns a sentence about a target that exists but is not a mount point.
-func (r *run) mode(ctx context.Context, n int) string {
+// describeMode returns a sentence about a target that exists but is not a mount point.
+func describeMode(ctx context.Context, r *run, n int) string {
 	info, err := lstat(ctx, r.rec.Targets[n])
 	if err != nil {
 		return ""
@@ -88,7 +88,7 @@ func checkSource(ctx context.Context, r *run) finding {
 }
 
 func checkPublishAgain(ctx context.Context, r *run) finding {
-	if why := r.wantPublished(ctx, first); why != "" {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return skipped("%s", why)
 	}
 
@@ -101,22 +101,22 @@ func checkPublishAgain(ctx context.Context, r *run) finding {
 		return copes("%s; the agent unpublishes before it retries", words(err))
 	}
 
-	return r.stackedAt(path, before)
+	return checkStacked(r, path, before)
 }
 
 func checkWrite(ctx context.Context, r *run) finding {
-	if why := r.wantPublished(ctx, first); why != "" {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return skipped("%s", why)
 	}
-	return r.write(ctx)
+	return writeTestFile(ctx, r)
 }
 
-func (r *run) write(ctx context.Context) finding {
+func writeTestFile(ctx context.Context, r *run) finding {
 	dir, data := r.rec.Targets[first], []byte("volagent "+r.rec.ID+" "+time.Now().UTC().Format(time.RFC3339Nano)+"\n")
 	r.wrote, r.data = true, data
 	err := write(ctx, dir, r.rec.File, data)
 	if err == nil {
-		err = r.holds(ctx, first)
+		err = checkContent(ctx, r, first)
 	}
 	if err != nil {
 		r.wrote, r.data = remove(ctx, dir, r.rec.File) != nil, nil
@@ -126,8 +126,8 @@ func (r *run) write(ctx context.Context) finding {
 	return fine("%d bytes", len(data))
 }
 
-// holds returns nil if the test's file can be read at a target and has the written content.
-func (r *run) holds(ctx context.Context, n int) error {
+// checkContent returns nil if the test's file can be read at a target and has the written content.
+func checkContent(ctx context.Context, r *run, n int) error {
 	got, err := read(ctx, r.rec.Targets[n], r.rec.File)
 	switch {
 	case err != nil:
@@ -139,7 +139,7 @@ func (r *run) holds(ctx context.Context, n int) error {
 }
 
 func checkSecond(ctx context.Context, r *run) finding {
-	if why := r.wantPublished(ctx, first); why != "" {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return skipped("%s", why)
 	}
 
@@ -148,7 +148,7 @@ func checkSecond(ctx context.Context, r *run) finding {
 		err = r.good(ctx, second)
 	}
 	if err == nil {
-		err = r.holds(ctx, second)
+		err = checkContent(ctx, r, second)
 	}
 	if err != nil {
 		r.dirty = true
@@ -158,7 +158,7 @@ func checkSecond(ctx context.Context, r *run) finding {
 		r.dirty = true
 		return broken("cannot unpublish the second target: %v", err)
 	}
-	if err := errors.Join(r.good(ctx, first), r.holds(ctx, first)); err != nil {
+	if err := errors.Join(r.good(ctx, first), checkContent(ctx, r, first)); err != nil {
 		r.dirty = true
 		return broken("unpublishing the second target breaks the first: %v", err)
 	}
@@ -167,7 +167,7 @@ func checkSecond(ctx context.Context, r *run) finding {
 }
 
 func checkStats(ctx context.Context, r *run) finding {
-	if why := r.wantPublished(ctx, first); why != "" {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return skipped("%s", why)
 	}
 
@@ -190,13 +190,13 @@ func checkStats(ctx context.Context, r *run) finding {
 }
 
 func checkUnpublish(ctx context.Context, r *run) finding {
-	if why := r.wantPublished(ctx, first); why != "" {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return skipped("%s", why)
 	}
 
 	err := r.nodeUnpublish(ctx, first)
 	path := r.rec.Targets[first]
-	if !r.nothing(ctx, path) {
+	if !isUnmounted(ctx, r, path) {
 		r.dirty = true
 		return broken("%s, but the target is still mounted", answer(err))
 	}
@@ -221,22 +221,22 @@ func checkUnpublish(ctx context.Context, r *run) finding {
 }
 
 func checkUnpublishAgain(ctx context.Context, r *run) finding {
-	return r.unpublishNothing(ctx, first)
+	return unpublishUnmounted(ctx, r, first)
 }
 
 func checkUnpublishNever(ctx context.Context, r *run) finding {
-	return r.unpublishNothing(ctx, long)
+	return unpublishUnmounted(ctx, r, long)
 }
 
-// unpublishNothing unpublishes a target that has no mount.
-func (r *run) unpublishNothing(ctx context.Context, n int) finding {
-	if why := r.wantFree(ctx); why != "" {
+// unpublishUnmounted unpublishes a target that has no mount.
+func unpublishUnmounted(ctx context.Context, r *run, n int) finding {
+	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 
 	err := r.nodeUnpublish(ctx, n)
 	switch {
-	case !r.nothing(ctx, r.rec.Targets[n]):
+	case !isUnmounted(ctx, r, r.rec.Targets[n]):
 		r.touched[n], r.dirty = true, true
 		return broken("%s, but the target has a mount", answer(err))
 	case unanswered(err):
@@ -249,32 +249,32 @@ func (r *run) unpublishNothing(ctx context.Context, n int) finding {
 }
 
 func checkRepublish(ctx context.Context, r *run) finding {
-	if why := r.wantFree(ctx); why != "" {
+	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
-	return r.kept(ctx)
+	return checkKept(ctx, r)
 }
 
 func checkRestage(ctx context.Context, r *run) finding {
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
-	return r.kept(ctx)
+	return checkKept(ctx, r)
 }
 
-// kept publishes the volume, and checks that the test's file is unchanged.
-func (r *run) kept(ctx context.Context) finding {
-	if why := r.wantPublished(ctx, first); why != "" {
+// checkKept publishes the volume, and checks that the test's file is unchanged.
+func checkKept(ctx context.Context, r *run) finding {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return broken("%s", why)
 	}
-	if err := r.holds(ctx, first); err != nil {
+	if err := checkContent(ctx, r, first); err != nil {
 		return broken("%v", err)
 	}
 	return fine("the file is unchanged")
 }
 
 func checkReadOnly(ctx context.Context, r *run) finding {
-	if why := r.wantFree(ctx); why != "" {
+	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 	if err := r.publish(ctx, second, true); err != nil {
@@ -288,19 +288,19 @@ func checkReadOnly(ctx context.Context, r *run) finding {
 
 	path := r.rec.Targets[second]
 	name := r.rec.File + "-ro"
-	if r.readOnly(ctx, path, name) {
+	if isReadOnly(ctx, r, path, name) {
 		return fine("the mount is read-only")
 	}
-	if err := r.s.Host.MakeReadOnly(ctx, path); err != nil || !r.readOnly(ctx, path, name) {
+	if err := r.s.Host.MakeReadOnly(ctx, path); err != nil || !isReadOnly(ctx, r, path, name) {
 		return broken("the mount can be written to, and the agent cannot remount it read-only: %v", err)
 	}
 
 	return copes("the mount can be written to; the agent remounts it read-only")
 }
 
-// readOnly reports whether a file cannot be written in dir. It removes the file if the write
+// isReadOnly reports whether a file cannot be written in dir. It removes the file if the write
 // succeeds.
-func (r *run) readOnly(ctx context.Context, dir, name string) bool {
+func isReadOnly(ctx context.Context, r *run, dir, name string) bool {
 	if err := write(ctx, dir, name, []byte("x")); err != nil {
 		return errors.Is(err, syscall.EROFS) || r.s.Host.Look(ctx, dir).ReadOnly
 	}

@@ -28,7 +28,7 @@ func checkStage(ctx context.Context, r *run) finding {
 }
 
 func checkStageAgain(ctx context.Context, r *run) finding {
-	if why := r.wantStaged(ctx); why != "" {
+	if why := wantStaged(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 
@@ -41,11 +41,11 @@ func checkStageAgain(ctx context.Context, r *run) finding {
 		return copes("%s; the agent unstages before it retries", words(err))
 	}
 
-	return r.stackedAt(r.rec.Staging, before)
+	return checkStacked(r, r.rec.Staging, before)
 }
 
-// stackedAt checks whether a repeated call has added a mount.
-func (r *run) stackedAt(path string, before int) finding {
+// checkStacked checks whether a repeated call has added a mount.
+func checkStacked(r *run, path string, before int) finding {
 	now, err := r.s.Host.Count(path)
 	switch {
 	case err != nil:
@@ -58,7 +58,7 @@ func (r *run) stackedAt(path string, before int) finding {
 }
 
 func checkUnstagePublished(ctx context.Context, r *run) finding {
-	if why := r.wantPublished(ctx, first); why != "" {
+	if why := wantPublished(ctx, r, first); why != "" {
 		return skipped("%s", why)
 	}
 
@@ -76,12 +76,12 @@ func checkUnstagePublished(ctx context.Context, r *run) finding {
 }
 
 func checkUnstage(ctx context.Context, r *run) finding {
-	if why := r.wantFree(ctx); why != "" {
+	if why := wantFree(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 
 	err := r.nodeUnstage(ctx)
-	mounted := !r.nothing(ctx, r.rec.Staging)
+	mounted := !isUnmounted(ctx, r, r.rec.Staging)
 	r.dirty = mounted || err != nil
 
 	switch {
@@ -112,7 +112,7 @@ func answer(err error) string {
 }
 
 func checkUnstageAgain(ctx context.Context, r *run) finding {
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 
@@ -128,13 +128,13 @@ func checkUnstageAgain(ctx context.Context, r *run) finding {
 }
 
 func checkPublishUnstaged(ctx context.Context, r *run) finding {
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 	if err := r.attach(ctx); err != nil {
 		return skipped("the volume is not attached")
 	}
-	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
+	if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
 
@@ -159,7 +159,7 @@ func checkPublishUnstaged(ctx context.Context, r *run) finding {
 }
 
 func checkArgvPath(ctx context.Context, r *run) finding {
-	if why := r.wantBare(ctx); why != "" {
+	if why := wantBare(ctx, r); why != "" {
 		return skipped("%s", why)
 	}
 

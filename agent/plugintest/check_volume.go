@@ -93,8 +93,9 @@ func checkNodeInfo(ctx context.Context, r *run) finding {
 	}
 }
 
-// create creates a volume. It first stores the name in the record, so that a crash leaks no volume.
-func (r *run) create(ctx context.Context, name string, capacity int64) (call.CreateVolumeResult, error) {
+// createVolume creates a volume. It first stores the name in the record, so that a crash leaks no
+// volume.
+func createVolume(ctx context.Context, r *run, name string, capacity int64) (call.CreateVolumeResult, error) {
 	at := slices.IndexFunc(r.rec.Volumes, func(v plugin.ScratchVolume) bool { return v.Name == name })
 	if at < 0 {
 		at = len(r.rec.Volumes)
@@ -133,7 +134,7 @@ func checkCreate(ctx context.Context, r *run) finding {
 		return skipped("the test uses volume %q", r.ask.ExternalID)
 	}
 
-	made, err := r.create(ctx, Name(&r.rec), r.rec.Capacity)
+	made, err := createVolume(ctx, r, Name(&r.rec), r.rec.Capacity)
 	if code(err) == volume.CodeInvalidArgument {
 		r.refused = volume.Errorf(volume.ErrInvalid, "plugin %q refuses to create the requested volume: %s", r.id, words(err)).
 			WithHint("set the plugin's parameters with --param, or name a volume with --external-id")
@@ -155,7 +156,7 @@ func checkCreate(ctx context.Context, r *run) finding {
 }
 
 func checkCreateAgain(ctx context.Context, r *run) finding {
-	made, err := r.create(ctx, Name(&r.rec), r.rec.Capacity)
+	made, err := createVolume(ctx, r, Name(&r.rec), r.rec.Capacity)
 	switch {
 	case err != nil:
 		return broken("%s; the agent cannot continue an interrupted create", words(err))
@@ -169,7 +170,7 @@ func checkCreateAgain(ctx context.Context, r *run) finding {
 }
 
 func checkCreateSize(ctx context.Context, r *run) finding {
-	made, err := r.create(ctx, Name(&r.rec), 2*r.capacity)
+	made, err := createVolume(ctx, r, Name(&r.rec), 2*r.capacity)
 	switch code(err) {
 	case volume.CodeAlreadyExists:
 		return fine("refused")
@@ -186,7 +187,7 @@ func checkCreateSize(ctx context.Context, r *run) finding {
 func checkCreateName(ctx context.Context, r *run) finding {
 	name := Name(&r.rec) + "-"
 	name += strings.Repeat("x", maxPath-len(name))
-	made, err := r.create(ctx, name, r.rec.Capacity)
+	made, err := createVolume(ctx, r, name, r.rec.Capacity)
 	if err != nil {
 		return copes("%s; use shorter volume ids with this plugin", words(err))
 	}
@@ -266,7 +267,7 @@ func checkDelete(ctx context.Context, r *run) finding {
 
 func checkUnknownDelete(ctx context.Context, r *run) finding {
 	err := r.call("DeleteVolume", func(p Plugin) error {
-		return call.Run(ctx, p, call.DeleteVolumeRequest{ExternalID: r.unknown(), Secrets: r.secrets})
+		return call.Run(ctx, p, call.DeleteVolumeRequest{ExternalID: unknownID(r), Secrets: r.secrets})
 	})
 	if err != nil {
 		return copes("%s; the agent deletes only volumes that it has on record", words(err))
@@ -274,8 +275,8 @@ func checkUnknownDelete(ctx context.Context, r *run) finding {
 	return fine("the call succeeds")
 }
 
-// unknown returns an id that belongs to no volume.
-func (r *run) unknown() string { return fmt.Sprintf("%s-none", Name(&r.rec)) }
+// unknownID returns an id that belongs to no volume.
+func unknownID(r *run) string { return fmt.Sprintf("%s-none", Name(&r.rec)) }
 
 // checkLeftovers undoes everything that earlier checks did not undo, and reports the leftovers.
 func checkLeftovers(ctx context.Context, r *run) finding {

@@ -83,7 +83,7 @@ func remove(ctx context.Context, dir, name string) error {
 
 // makeDir makes a directory for mounts, with its parents. It has a time limit, because the file
 // system there may hang.
-func (r *run) makeDir(ctx context.Context, dir string) error {
+func makeDir(ctx context.Context, r *run, dir string) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) { return none, r.s.Paths.MakeDir(dir) })
 	return err
 }

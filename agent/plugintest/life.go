@@ -66,7 +66,7 @@ func (r *run) stage(ctx context.Context) error {
 		r.staged = true
 		return nil
 	}
-	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
+	if err := makeDir(ctx, r, r.rec.Staging); err != nil {
 		return err
 	}
 
@@ -92,7 +92,7 @@ func (r *run) publish(ctx context.Context, n int, readOnly bool) error {
 }
 
 func (r *run) publishAs(ctx context.Context, externalID string, n int, readOnly bool) error {
-	if err := r.makeDir(ctx, filepath.Dir(r.rec.Targets[n])); err != nil {
+	if err := makeDir(ctx, r, filepath.Dir(r.rec.Targets[n])); err != nil {
 		return err
 	}
 
@@ -146,7 +146,7 @@ const (
 
 // appear waits until a path has a mount, or until the given time has passed. It also returns the
 // time that it waited.
-func (r *run) appear(ctx context.Context, path string, within time.Duration) (volume.Sight, time.Duration) {
+func appear(ctx context.Context, r *run, path string, within time.Duration) (volume.Sight, time.Duration) {
 	for began := time.Now(); ; pause(ctx, appearEvery) {
 		sight := r.s.Host.Look(ctx, path)
 		if took := time.Since(began); sight.Seen != volume.SeenNothing || took > within || ctx.Err() != nil {
@@ -155,15 +155,15 @@ func (r *run) appear(ctx context.Context, path string, within time.Duration) (vo
 	}
 }
 
-// nothing reports whether a path has no mount.
-func (r *run) nothing(ctx context.Context, path string) bool {
+// isUnmounted reports whether a path has no mount.
+func isUnmounted(ctx context.Context, r *run, path string) bool {
 	return r.s.Host.Look(ctx, path).Seen == volume.SeenNothing
 }
 
 // good returns nil if the target has a mount that opens and that does not show one of the agent's
 // own directories.
 func (r *run) good(ctx context.Context, n int) error {
-	sight, _ := r.appear(ctx, r.rec.Targets[n], appearWithin)
+	sight, _ := appear(ctx, r, r.rec.Targets[n], appearWithin)
 	if sight.Seen != volume.SeenMount {
 		return errors.New(seen(sight))
 	}
@@ -196,7 +196,7 @@ func seen(s volume.Sight) string {
 }
 
 // wantBare unmounts the volume from this host, or returns the reason why it cannot.
-func (r *run) wantBare(ctx context.Context) string {
+func wantBare(ctx context.Context, r *run) string {
 	if err := r.down(ctx); err != nil {
 		return err.Error()
 	}
@@ -218,13 +218,13 @@ func (r *run) failed(format string, args ...any) string {
 }
 
 // wantStaged stages the volume if necessary, or returns the reason why it cannot.
-func (r *run) wantStaged(ctx context.Context) string {
+func wantStaged(ctx context.Context, r *run) string {
 	if r.hopeless != "" {
 		return r.hopeless
 	}
 
 	if r.dirty {
-		if why := r.wantBare(ctx); why != "" {
+		if why := wantBare(ctx, r); why != "" {
 			return why
 		}
 	}
@@ -244,13 +244,13 @@ func (r *run) wantStaged(ctx context.Context) string {
 
 // wantPublished publishes the volume at one target and at no other, or returns the reason why it
 // cannot.
-func (r *run) wantPublished(ctx context.Context, n int) string {
+func wantPublished(ctx context.Context, r *run, n int) string {
 	if r.hopeless != "" {
 		return r.hopeless
 	}
 
 	if r.dirty || len(r.up) > 1 || (len(r.up) == 1 && !r.up[n]) {
-		if why := r.wantBare(ctx); why != "" {
+		if why := wantBare(ctx, r); why != "" {
 			return why
 		}
 	}
@@ -258,7 +258,7 @@ func (r *run) wantPublished(ctx context.Context, n int) string {
 	if r.up[n] {
 		return ""
 	}
-	if why := r.wantStaged(ctx); why != "" {
+	if why := wantStaged(ctx, r); why != "" {
 		return why
 	}
 
@@ -277,13 +277,13 @@ func (r *run) wantPublished(ctx context.Context, n int) string {
 
 // wantFree stages the volume and unpublishes it at all targets, or returns the reason why it
 // cannot.
-func (r *run) wantFree(ctx context.Context) string {
+func wantFree(ctx context.Context, r *run) string {
 	if r.dirty || len(r.up) > 0 {
-		if why := r.wantBare(ctx); why != "" {
+		if why := wantBare(ctx, r); why != "" {
 			return why
 		}
 	}
-	return r.wantStaged(ctx)
+	return wantStaged(ctx, r)
 }
 
 // down unpublishes and unstages the volume at all paths that may have a mount.

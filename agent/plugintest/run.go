@@ -229,11 +229,11 @@ func (r *run) plan() {
 	id := "test/" + tag
 	at := func(n int) string { return r.s.Paths.TargetPath(r.id, fmt.Sprintf("%s/%d", id, n), id, false) }
 	hide := filepath.Join(filepath.Dir(at(hidden)), ".hidden")
-	paths := []string{first: at(first), second: at(second), long: r.lengthen(at(long)), hidden: filepath.Join(hide, "v")}
+	paths := []string{first: at(first), second: at(second), long: lengthen(r, at(long)), hidden: filepath.Join(hide, "v")}
 	r.rec = plugin.Scratch{
 		ID: tag, Begun: time.Now().UTC(), NodeID: r.info.NodeID,
 		Staging: r.s.Paths.StagingPath(r.id, id), Targets: paths, File: ".volagent-test-" + tag,
-		Capability: call.Capability{Access: r.access(), Attachment: call.FileSystem}, MountOptions: r.ask.MountOptions,
+		Capability: call.Capability{Access: access(r), Attachment: call.FileSystem}, MountOptions: r.ask.MountOptions,
 		Parameters: r.ask.Parameters, Topology: r.info.DefaultTopology(), Capacity: r.ask.Capacity, Secrets: r.ask.Secrets,
 	}
 	r.rec.Dirs = append(r.rec.Dirs, hide)
@@ -258,13 +258,13 @@ const maxPath = 128
 
 // lengthen extends a path to maxPath. If the data dir is long, it extends the path to the longest
 // path that the agent itself can use.
-func (r *run) lengthen(path string) string {
+func lengthen(r *run, path string) string {
 	x := strings.Repeat("x", maxPath)
 	longest := max(maxPath, len(r.s.Paths.TargetPath(r.id, x, x, false)))
 	return path + strings.Repeat("x", max(0, longest-len(path)))
 }
 
-func (r *run) access() call.AccessMode {
+func access(r *run) call.AccessMode {
 	switch {
 	case r.ask.Access != "":
 		return r.ask.Access
@@ -381,17 +381,17 @@ func (r *run) finish(ctx context.Context) {
 		return
 	}
 
-	if r.vol.Name == "" && r.wrote && r.wantPublished(ctx, first) == "" {
+	if r.vol.Name == "" && r.wrote && wantPublished(ctx, r, first) == "" {
 		r.wrote = remove(ctx, r.rec.Targets[first], r.rec.File) != nil
 	}
 
-	_ = r.wantBare(ctx)
+	_ = wantBare(ctx, r)
 	if r.late {
 		pause(ctx, r.s.grace())
 	}
 
 	if r.anywhere(ctx) {
-		_ = r.wantBare(ctx)
+		_ = wantBare(ctx, r)
 	}
 }
 
@@ -399,11 +399,11 @@ func (r *run) finish(ctx context.Context) {
 // that down unmounts them.
 func (r *run) anywhere(ctx context.Context) (found bool) {
 	for n, path := range r.rec.Targets {
-		if !r.nothing(ctx, path) {
+		if !isUnmounted(ctx, r, path) {
 			r.touched[n], r.dirty, found = true, true, true
 		}
 	}
-	if !r.nothing(ctx, r.rec.Staging) {
+	if !isUnmounted(ctx, r, r.rec.Staging) {
 		r.dirty, found = true, true
 	}
 	return found
