@@ -94,7 +94,7 @@ func TestMetrics(t *testing.T) {
 }
 
 // scrapedAt matches the log line with the TCP address of the metrics.
-var scrapedAt = regexp.MustCompile(`reaches the address: address=(\S+)`)
+var scrapedAt = regexp.MustCompile(`can read the metrics: address=(\S+)`)
 
 // TestMetricsAddress checks that the TCP address serves only metrics. While another program uses
 // the port, the agent reports the problem and continues to serve volumes.
