@@ -86,7 +86,7 @@ func BenchmarkSteps(b *testing.B) {
 	})
 }
 
-// BenchmarkOpen measures how long a restart reads the file.
+// BenchmarkOpen measures the time that a restarted agent needs to read the file.
 func BenchmarkOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})

@@ -15,8 +15,8 @@ var ways = map[volume.Without]mount.How{
 // unmountStep unmounts a path of a volume without the plugin.
 type unmountStep struct{ step }
 
-// withoutPlugin unmounts the step's path on the host without a call to the plugin. It uses the
-// means that the step allows, and each try has a time limit.
+// withoutPlugin unmounts the step's path on the host without a call to the plugin. It tries
+// only the kinds of unmount that the step allows (plain, forced, lazy), each with a time limit.
 func (s unmountStep) withoutPlugin() volume.Outcome {
 	sight := s.m.o.Host.Look(s.ctx, s.a.Path)
 	if sight.Seen == volume.SeenNothing {

@@ -251,7 +251,7 @@ func pluginLogs(s *Server, w http.ResponseWriter, r *http.Request) error {
 }
 
 // number reads an integer from the query. If the query does not contain it, number returns the
-// default without.
+// value of the argument without.
 func number(r *http.Request, name string, without int) (int, error) {
 	raw := r.URL.Query().Get(name)
 	if raw == "" {

@@ -55,7 +55,7 @@ type Paths interface {
 	TargetPath(pluginID, alloc, id string, private bool) string
 }
 
-// Owners finds the owners of claims, watches them and reports their ends.
+// Owners finds the owners of claims, watches them, and reports when an owner has ended.
 type Owners interface {
 	volume.Owners
 	// Resolve completes the owner that a caller named, or refuses it.

@@ -22,7 +22,7 @@ type Log struct {
 	mu      sync.Mutex
 	ring    ring
 	repeats repeats
-	sweeper *time.Timer // set while the log may withhold events
+	sweeper *time.Timer // set while the log may hold back repeated events
 	pending []Event     // events that are in no file yet
 	inHand  []Event     // the events that the writer is writing
 	lost    int         // number of events that did not fit into pending

@@ -37,7 +37,7 @@ type Options struct {
 type Mounts interface {
 	// Gone reports whether the mount m, which the agent made at the path at, no longer exists.
 	Gone(m volume.MountIdentity, at string) bool
-	// Changes calls fn after any mount has changed, until ctx ends. It waits at least the duration
-	// apart between two calls.
+	// Changes calls fn after any mount has changed, until ctx ends. Between two calls of fn, it
+	// waits at least as long as the argument apart says.
 	Changes(ctx context.Context, apart time.Duration, fn func()) error
 }

@@ -31,7 +31,8 @@ func newRunner(p *supervised, def *plugin.Definition) runner.Runner {
 	}
 }
 
-// host gives a runner access to its part. It implements runner.Record and runner.Progress.
+// host gives a runner access to the plugin part that it runs. It implements runner.Record and
+// runner.Progress.
 type host struct{ p *supervised }
 
 // Process implements runner.Record.

@@ -145,7 +145,7 @@ func Explain(ctx context.Context, client *apiclient.Client, err error, volume st
 
 	volumes, listErr := client.Volumes(ctx)
 	if listErr != nil {
-		return err // the caller's error is more useful than this one
+		return err // the caller's error is more useful than listErr
 	}
 
 	var ids []string

@@ -309,8 +309,8 @@ func (g *guest) restarts(id string) int {
 // testBadUnits checks that the agent reports each problem of a unit with its fix.
 func (g *guest) testBadUnits() {
 	g.run("systemctl", "mask", "csi-masked.service")
-	// Each new plugin makes the agent retry the earlier ones. The unit that the test repairs later
-	// is the last one, so that its retry delays are still short then.
+	// Each new plugin makes the agent retry the earlier ones, and each retry makes the next delay
+	// longer. The unit that the test repairs later is the last one, so its delay is still short.
 	bad := []struct{ id, unit, words string }{
 		{"masked", "", "systemctl unmask csi-masked.service"},
 		{"oneshot", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n", "(Type=oneshot) has no main process"},

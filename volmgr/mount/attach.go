@@ -135,7 +135,7 @@ func (h *Host) MakeLike(ctx context.Context, p *Place, like Like) error {
 	}
 
 	remake := func() (struct{}, error) { return struct{}{}, h.remakeLike(p.path, like) }
-	if p.lent { // the agent must not walk to a lent place
+	if p.lent { // an open of a path that a caller lends could block, so the agent uses its descriptor
 		remake = func() (struct{}, error) { return struct{}{}, p.isLike(like) }
 	}
 	_, err := bounded(ctx, h, kindChange, p.path, h.bound, remake)

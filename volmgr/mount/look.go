@@ -15,7 +15,8 @@ import (
 // Look inspects the mount at path and does not follow a symbolic link. If the path is missing or is
 // no mount point, the result is SeenNothing. A mount works if Look can open its root. Look does not
 // open a device node, because that may have side effects. After the time limit the result is
-// SeenHung. While that call hangs, the next Look at the path returns SeenHung at once.
+// SeenHung. While the system call of a Look hangs, every further Look at that path returns SeenHung
+// at once.
 func (h *Host) Look(ctx context.Context, path string) volume.Sight {
 	return sightOf(ctx, path, h.beginLook(ctx, path, false))
 }

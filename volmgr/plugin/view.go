@@ -109,8 +109,8 @@ type View struct {
 	// Restarts counts the restarts of the plugin since the start of the agent.
 	Restarts int
 
-	// CallTimeout is the deadline of a call to the plugin's node service; 0 means unknown. A call
-	// that exceeded its deadline may take effect for the same time again.
+	// CallTimeout is the deadline of a call to the plugin's node service; 0 means unknown. After a
+	// call has exceeded its deadline, it may still take effect for up to another CallTimeout.
 	CallTimeout time.Duration
 
 	// ControllerTimeout is the deadline of a call to the plugin's controller service.

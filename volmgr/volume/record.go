@@ -228,7 +228,7 @@ func (r Record) Ordered() []Claim {
 	})
 }
 
-// Held reports whether any side of the volume is, or may be, on this host.
+// Held reports whether the volume is connected, staged, published or bound on this host, or may be.
 func (r Record) Held() bool {
 	return r.left() || len(r.Node.Watches) > 0
 }
