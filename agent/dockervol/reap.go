@@ -38,15 +38,16 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// Reap runs one pass of the reaper. It removes the references of a claim only if two consecutive passes find no
-// use of the volume. A pass finds no use if no other mount namespace contains the mount, and if the
-// runtime reports no container that uses the volume. If one of these answers is missing, the
-// references stay. References that a Mount touches during the pass also stay.
+// Reap runs one pass of the reaper. It removes the references of a claim only if two consecutive
+// passes find no use of the volume. A pass finds no use if no other mount namespace contains the
+// mount, and if the runtime reports no container that uses the volume. If one of these answers is
+// missing, the references stay. References that a Mount touches during the pass also stay.
 func (s *Service) Reap(ctx context.Context) { reaper{s}.pass(ctx) }
 
 // reaper removes references whose containers have ended.
 type reaper struct{ *Service }
 
+// pass searches for leaked references once.
 func (s reaper) pass(ctx context.Context) {
 	s.orphans(ctx)
 	volumes := s.Store.RuntimeVolumes()

@@ -74,7 +74,7 @@ func (s Store) Change(ctx context.Context, id string, fn func(volume.Record) (vo
 		}
 
 		tx.PutVolume(next)
-		if err := room(tx, r, next); err != nil {
+		if err := checkVolumeLimit(tx, r, next); err != nil {
 			return err
 		}
 
@@ -114,9 +114,10 @@ func (s Store) Detach(ctx context.Context, id string, fn func(volume.Record) (vo
 	return refused
 }
 
-// room returns an error for the first claim of a volume if its plugin allows no more volumes on
-// this host. For a plugin without a limit, it does not read the other records.
-func room(tx *statedb.Tx, r, next volume.Record) error {
+// checkVolumeLimit returns an error for the first claim of a volume if this host already has as
+// many volumes of the plugin as the plugin allows. For a plugin without a limit, it does not read
+// the other records.
+func checkVolumeLimit(tx *statedb.Tx, r, next volume.Record) error {
 	p, _ := statedb.Plugins.Get(tx, r.Volume.PluginID)
 	if len(r.Claims) > 0 || len(next.Claims) == 0 || p.Info.MaxVolumes <= 0 {
 		return nil
