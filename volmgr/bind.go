@@ -27,7 +27,7 @@ func (s bindStep) bind() volume.Outcome {
 
 	switch {
 	case sight.Seen == volume.SeenMount && ours(c, sight): // an agent made the bind before it crashed
-		if err := s.m.o.Host.MakeLike(s.ctx, place, like); err != nil {
+		if err := place.MakeLike(s.ctx, like); err != nil {
 			return s.outcome(err)
 		}
 		sight.ReadOnly = sight.ReadOnly || like.ReadOnly
@@ -35,7 +35,7 @@ func (s bindStep) bind() volume.Outcome {
 		return s.changeFirst(fmt.Errorf("cannot use %s as a mount point: something else is mounted there%s", c.At, detail(sight)))
 	default:
 		warning = s.guard(place, c)
-		if sight, err = s.m.o.Host.Attach(s.ctx, c.Target, place, like); err != nil {
+		if sight, err = place.Attach(s.ctx, c.Target, like); err != nil {
 			return s.outcome(err)
 		}
 	}

@@ -21,7 +21,7 @@ func attachAt(h *Host, src, dst string, like Like) (volume.Sight, error) {
 		return volume.Sight{}, err
 	}
 	defer p.Close()
-	return h.Attach(context.Background(), src, p, like)
+	return p.Attach(context.Background(), src, like)
 }
 
 func TestAttach(t *testing.T) {
@@ -29,7 +29,9 @@ func TestAttach(t *testing.T) {
 	src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "d s\nt")
 	mountFS(t, "tmpfs", "t", mkdir(t, src, "sub"), 0, "")
 	write(t, src+"/file", "x")
-	for name, h := range map[string]*Host{"now": newHost(t), "without mount_setattr": {namespace: newHost(t).namespace, boot: newHost(t).boot, bound: DefaultBound, sys: "/sys", proc: "/proc", noSetattr: true}} {
+	old := newHost(t)
+	old.noSetattr = true
+	for name, h := range map[string]*Host{"now": newHost(t), "without mount_setattr": old} {
 		s, err := attachAt(h, src, dst, Like{ReadOnly: true})
 		check(t, err)
 		if seen := see(t, dst); seen != s || !s.ReadOnly || s.Seen != volume.SeenMount {
@@ -104,12 +106,12 @@ func TestAttachFlags(t *testing.T) {
 			t.Errorf("the table shows %+v, a look %+v", s, see(t, dst))
 		}
 		for _, p := range []*Place{p, {h: h, path: dst, lent: true}} {
-			if err := h.MakeLike(t.Context(), p, Like{Flags: tt.flags}); err != nil {
+			if err := p.MakeLike(t.Context(), Like{Flags: tt.flags}); err != nil {
 				t.Errorf("%v: it is not as it was made: %v", tt.flags, err)
 			}
 		}
 		lent := &Place{h: h, path: dst, lent: true}
-		if err := h.MakeLike(t.Context(), lent, Like{ReadOnly: true}); err == nil {
+		if err := lent.MakeLike(t.Context(), Like{ReadOnly: true}); err == nil {
 			t.Errorf("%v: it is taken for read-only", tt.flags)
 		}
 		p.Close()
@@ -129,7 +131,7 @@ func TestBorrow(t *testing.T) {
 	p, err := h.BorrowPlace(os.Getpid(), int(held.Fd()), dst)
 	check(t, err)
 	check(t, held.Close())
-	if _, err := h.Attach(t.Context(), src, p, Like{}); err != nil {
+	if _, err := p.Attach(t.Context(), src, Like{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dst + "/file"); err != nil {
@@ -235,7 +237,7 @@ func TestChanges(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	h.proc = "/nowhere"
+	h.procfs = "/nowhere"
 	if err := h.Changes(t.Context(), 0, func() {}); err == nil {
 		t.Error("a table that is not there is watched")
 	}

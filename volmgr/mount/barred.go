@@ -3,7 +3,6 @@ package mount
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -19,7 +18,7 @@ const entering = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
 // enter, barred also returns the user of the process. The kernel could answer exactly, but only to
 // a caller that may change its own user. The agent may not change its user, so barred applies the
 // rule of path_resolution(7) itself.
-func (h *Host) barred(proc int) (user uint32, is bool, err error) {
+func (p procfs) barred(proc int) (user uint32, is bool, err error) {
 	status, err := readAt(proc, "status")
 	if err != nil {
 		return 0, false, err
@@ -31,7 +30,7 @@ func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 		return 0, false, err
 	}
 	if caps&entering != 0 {
-		ruled, err := h.rules(proc, owner)
+		ruled, err := p.rules(proc, owner)
 		if err != nil || ruled {
 			return 0, false, err
 		}
@@ -43,13 +42,13 @@ func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 // rules reports whether the capabilities of a process apply to files that belong to the user with
 // the id owner. Capabilities in another user namespace apply only to files of users that are mapped
 // into that namespace.
-func (h *Host) rules(proc int, owner uint32) (bool, error) {
+func (p procfs) rules(proc int, owner uint32) (bool, error) {
 	theirs, err := readlinkat(proc, "ns/user")
 	if err != nil {
 		return false, err
 	}
 
-	ours, err := os.Readlink(h.proc + "/self/ns/user")
+	ours, err := os.Readlink(string(p) + "/self/ns/user")
 	if err != nil || ours == theirs {
 		return err == nil, err
 	}
@@ -98,19 +97,4 @@ func credentials(status string) (uid uint32, caps uint64, err error) {
 		return 0, 0, errors.New("/proc does not show the user and the capabilities of the process")
 	}
 	return uid, caps, nil
-}
-
-// readAt reads a small file of procfs.
-func readAt(dir int, name string) (string, error) {
-	fd, err := openat(dir, name, unix.O_RDONLY)
-	if err != nil {
-		return "", err
-	}
-
-	f := os.NewFile(uintptr(fd), name)
-	defer func() { _ = f.Close() }() // a file opened for reading has no data to lose
-
-	data, err := io.ReadAll(io.LimitReader(f, 1<<16))
-
-	return string(data), err
 }

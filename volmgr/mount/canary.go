@@ -63,38 +63,3 @@ func takeOff(path string) error {
 	}
 	return nil
 }
-
-// clearCanary unmounts leftover canaries below dir and removes the directory on which they were
-// mounted. It keeps any other mount there and returns an error. When the directory is removed, the
-// kernel also unmounts the mounts on it in other namespaces. This also removes a canary that a
-// killed agent left in the namespace of a process.
-func (h *Host) clearCanary(dir string) error {
-	at := filepath.Join(dir, CanaryName)
-	mounted, err := h.mountedAt(at)
-	if err != nil {
-		return err
-	}
-	if mounted {
-		entries, err := h.Under(at)
-		if err != nil {
-			return err
-		}
-
-		for _, e := range entries {
-			if !IsCanary(e) {
-				return fmt.Errorf("something is mounted at %q: %s (%s)", e.Path, e.Source, e.Identity.FSType)
-			}
-		}
-
-		for range entries {
-			if err := takeOff(at); err != nil {
-				return err
-			}
-		}
-	}
-
-	if err := retry(func() error { return unix.Rmdir(at) }); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &os.PathError{Op: "rmdir", Path: at, Err: err}
-	}
-	return nil
-}

@@ -100,15 +100,16 @@ func TestDeviceReplaced(t *testing.T) {
 // device mapper has none.
 func TestDiskSequence(t *testing.T) {
 	h := newHost(t)
-	h.sys = t.TempDir()
-	disk := mkdir(t, h.sys, "devices/sda")
+	sys := t.TempDir()
+	h.sysfs = sysfs(sys)
+	disk := mkdir(t, sys, "devices/sda")
 	write(t, disk+"/diskseq", "12\n")
 	write(t, mkdir(t, disk, "sda1")+"/partition", "1\n")
-	mapped := mkdir(t, h.sys, "devices/dm-0")
+	mapped := mkdir(t, sys, "devices/dm-0")
 	write(t, mapped+"/diskseq", "13\n")
 	write(t, mapped+"/uevent", "DEVNAME=dm-0\n")
-	write(t, mkdir(t, h.sys, "devices/odd")+"/diskseq", "x\n")
-	links := mkdir(t, h.sys, "dev/block")
+	write(t, mkdir(t, sys, "devices/odd")+"/diskseq", "x\n")
+	links := mkdir(t, sys, "dev/block")
 	for number, name := range map[string]string{"8:0": "sda", "8:1": "sda/sda1", "253:0": "dm-0", "1:1": "odd"} {
 		check(t, os.Symlink("../../devices/"+name, links+"/"+number))
 	}
@@ -268,11 +269,12 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 		}
 	}
 	h := newHost(t)
-	h.sys = mkdir(t, dir, "sys") // without sysfs the agent cannot know whether the device exists
+	sys := mkdir(t, dir, "sys")
+	h.sysfs = sysfs(sys) // without sysfs the agent cannot know whether the device exists
 	if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 		t.Errorf("without sysfs: %q", users)
 	}
-	uevent := mkdir(t, h.sys, "dev/block", dev) + "/uevent"
+	uevent := mkdir(t, sys, "dev/block", dev) + "/uevent"
 	other := strings.TrimPrefix(loop(t, dir, 1<<20), "/dev/")
 	for _, name := range []string{"none", "null", other} { // none of these is the node of the device
 		write(t, uevent, "MAJOR=7\nDEVNAME="+name+"\n")

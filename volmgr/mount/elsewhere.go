@@ -28,25 +28,25 @@ func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []s
 	if id.Boot != h.boot {
 		return nil, nil // no mount namespace survives a reboot
 	}
-	return bounded(ctx, h, kindScan, id.Device+id.Root, scanFactor*h.bound, func() ([]string, error) { return h.elsewhere(id, paths) })
+	return bounded(ctx, &h.gate, kindScan, id.Device+id.Root, func() ([]string, error) { return h.elsewhere(id, paths) })
 }
 
-func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
+func (r *reader) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
 	// The filter keeps the root mounts, because they identify a copy of the host's namespace.
 	skip := func(m *proc.Mount) (bool, bool) { return m.Mountpoint != "/" && !partOf(m, id), false }
-	host, err := h.table(skip)
+	host, err := r.table(skip)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the mount table: %w", err)
 	}
 
-	spaces, closed, err := h.spaces()
+	spaces, closed, err := r.spaces()
 	if err != nil {
 		return nil, err
 	}
 
 	for _, pid := range closed {
-		if h.contained(pid) {
-			return nil, fmt.Errorf("the agent may not inspect process %d (%s)", pid, h.command(pid))
+		if r.contained(pid) {
+			return nil, fmt.Errorf("the agent may not inspect process %d (%s)", pid, r.command(pid))
 		}
 	}
 
@@ -58,18 +58,18 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 	}
 
 	for _, s := range spaces {
-		if s.name == h.ownSpace() {
+		if s.name == r.ownSpace() {
 			continue
 		}
 
 		table, err := s.mounts(nil, skip)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
+			return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, r.command(s.pid), err)
 		}
 
 		for _, m := range table {
 			if partOf(m, id) && !copied(m, table, host, paths) {
-				users = append(users, fmt.Sprintf("process %d (%s) has a mount at %q", s.pid, h.command(s.pid), m.Mountpoint))
+				users = append(users, fmt.Sprintf("process %d (%s) has a mount at %q", s.pid, r.command(s.pid), m.Mountpoint))
 			}
 		}
 	}
@@ -82,8 +82,8 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
 // contained reports whether a process is in a container. If this is unknown, it returns true.
-func (h *Host) contained(pid int) bool {
-	groups, err := os.ReadFile(h.procPath(pid, "cgroup"))
+func (p procfs) contained(pid int) bool {
+	groups, err := os.ReadFile(p.procPath(pid, "cgroup"))
 	return !gone(err) && (err != nil || containerID.Match(groups))
 }
 

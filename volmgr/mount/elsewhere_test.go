@@ -78,7 +78,7 @@ func TestElsewhere(t *testing.T) {
 	}
 	// Elsewhere fails if it cannot inspect a process.
 	h := newHost(t)
-	h.proc = t.TempDir()
+	h.procfs = procfs(t.TempDir())
 	if _, err := h.Elsewhere(t.Context(), id, nil); err == nil {
 		t.Error("nothing was read, and that is an answer")
 	}

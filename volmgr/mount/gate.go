@@ -22,7 +22,13 @@ const (
 	kindLazy    kind = "lazy unmount of"
 	kindScan    kind = "scan for users of"
 	kindOwn     kind = "change the owner of"
+
+	kindCanary kind = "test whether mounts are shared below"
 )
+
+// scanFactor is multiplied with the normal time limit for a walk over all processes. Such a walk
+// reads much data from the kernel, but nothing from storage.
+const scanFactor = 6
 
 // HungError reports that a call did not return within its time limit. The call may have taken
 // effect already, or may take effect later.
@@ -60,9 +66,10 @@ type job interface {
 // gate holds the running calls, and the goroutines that wait for the next call. It forgets a call
 // that has returned.
 type gate struct {
-	mu   sync.Mutex
-	busy map[slotKey]*slot
-	crew crew
+	bound time.Duration // the time limit of a call, except kindScan
+	mu    sync.Mutex
+	busy  map[slotKey]*slot
+	crew  crew
 }
 
 // start begins a call, unless another call with the same key is running. In that case it returns
@@ -146,14 +153,23 @@ type call[T any] struct {
 // limit. It never returns the result of that call, because the result may be older than this
 // request. It fails with *HungError (also after the context's deadline), with the context's error,
 // or with the error of fn.
-func bounded[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) (T, error) {
-	return begin(ctx, h, k, path, bound, fn).wait(ctx)
+func bounded[T any](ctx context.Context, g *gate, k kind, path string, fn func() (T, error)) (T, error) {
+	return begin(ctx, g, k, path, fn).wait(ctx)
+}
+
+// do is like bounded, for a call without a result.
+func (g *gate) do(ctx context.Context, k kind, path string, fn func() error) error {
+	_, err := bounded(ctx, g, k, path, func() (struct{}, error) { return struct{}{}, fn() })
+	return err
 }
 
 // begin is the first half of bounded, for callers that make calls in parallel. It starts fn unless
 // another call with the same key is running. The caller then calls wait.
-func begin[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) *call[T] {
-	c := &call[T]{slot: slot{key: slotKey{k, path}, done: make(chan struct{})}, gate: &h.gate, bound: bound, fn: fn}
+func begin[T any](ctx context.Context, g *gate, k kind, path string, fn func() (T, error)) *call[T] {
+	c := &call[T]{slot: slot{key: slotKey{k, path}, done: make(chan struct{})}, gate: g, bound: g.bound, fn: fn}
+	if k == kindScan {
+		c.bound *= scanFactor
+	}
 	if c.err = ctx.Err(); c.err != nil {
 		close(c.done)
 		return c

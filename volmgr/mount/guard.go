@@ -76,7 +76,7 @@ func (p *Place) guarded(ctx context.Context, fn func(fd int, flags uint32) (Guar
 	if err != nil {
 		return GuardNone, err
 	}
-	return bounded(ctx, p.h, kindChange, p.path, p.h.bound, func() (Guard, error) {
+	return bounded(ctx, &p.h.gate, kindChange, p.path, func() (Guard, error) {
 		defer own.Close()
 		if own.path == "/" || !own.Dir() {
 			return GuardNone, nil
@@ -98,23 +98,6 @@ func (p *Place) guarded(ctx context.Context, fn func(fd int, flags uint32) (Guar
 		}
 		return fn(fd, flags)
 	})
-}
-
-// mountRoot reports whether a descriptor is open on the root of a mount.
-func (h *Host) mountRoot(fd int) (bool, error) {
-	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
-	if err != nil {
-		return false, err
-	}
-	if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 && !h.noMountRoot {
-		return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
-	}
-
-	path, err := h.fdPath(fd)
-	if err != nil {
-		return false, err
-	}
-	return h.mountedAt(path)
 }
 
 // ownFlags reopens a directory, given its O_PATH descriptor, and reads its flags.
@@ -165,21 +148,21 @@ func (p *Place) Directory(ctx context.Context) (volume.GuardedDir, error) {
 	if err != nil {
 		return volume.GuardedDir{Path: p.path}, err
 	}
-	return bounded(ctx, p.h, kindChange, p.path, p.h.bound, func() (volume.GuardedDir, error) {
+	return bounded(ctx, &p.h.gate, kindChange, p.path, func() (volume.GuardedDir, error) {
 		defer own.Close()
 		return p.h.directory(own.fd(), p.path)
 	})
 }
 
 // directory returns the identity of an open directory.
-func (h *Host) directory(fd int, path string) (volume.GuardedDir, error) {
+func (c *changer) directory(fd int, path string) (volume.GuardedDir, error) {
 	d := volume.GuardedDir{Path: path}
-	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|lookMask)
+	st, err := statFD(fd, unix.STATX_INO|lookMask)
 	if err != nil {
 		return d, err
 	}
 
-	at, err := h.pointOf(st, fd, "", 0)
+	at, err := c.pointOf(st, fd, "", 0)
 	if err != nil {
 		return d, err
 	}
@@ -188,7 +171,7 @@ func (h *Host) directory(fd int, path string) (volume.GuardedDir, error) {
 	if d.FSID, err = fsid(fd); err != nil {
 		return d, err
 	}
-	if handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH); err == nil && !h.noHandles {
+	if handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH); err == nil && !c.noHandles {
 		d.Handle, d.HandleType = handle.Bytes(), handle.Type()
 	}
 	return d, nil
@@ -208,36 +191,33 @@ func fsid(fd int) (string, error) {
 // mount at the path hides the directory, or if it cannot find the directory.
 func (h *Host) Unguard(ctx context.Context, dir volume.GuardedDir) error {
 	dir.Path = filepath.Clean(dir.Path)
-	_, err := bounded(ctx, h, kindChange, dir.Path, h.bound, func() (struct{}, error) { return struct{}{}, h.unguard(dir) })
+	err := h.gate.do(ctx, kindChange, dir.Path, func() error { return h.unguard(dir) })
 	if err != nil {
 		return fmt.Errorf("cannot make %s writable again: %w", dir.Path, err)
 	}
 	return nil
 }
 
-func (h *Host) unguard(dir volume.GuardedDir) error {
-	place, err := h.walk(dir.Path)
+func (c *changer) unguard(dir volume.GuardedDir) error {
+	place, err := openNoLinks(dir.Path)
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
-		return h.unguardMoved(dir)
+		return c.unguardMoved(dir)
 	case err != nil:
 		return err
 	}
 
 	defer closeFD(place)
-	switch root, err := h.mountRoot(place); {
-	case err != nil:
+	if err := c.refuseMount(place); err != nil {
 		return err
-	case root:
-		return errors.New("something is mounted there")
 	}
 
-	is, err := h.directory(place, dir.Path)
+	is, err := c.directory(place, dir.Path)
 	if err != nil {
 		return err
 	}
 	if !is.Same(dir) {
-		return h.unguardMoved(dir)
+		return c.unguardMoved(dir)
 	}
 
 	fd, flags, err := ownFlags(place)
@@ -260,12 +240,12 @@ func unguardOpen(fd int, flags uint32) error {
 
 // unguardMoved removes the flag from a directory that is no longer at its path. It does nothing if
 // the record contains only the path.
-func (h *Host) unguardMoved(dir volume.GuardedDir) error {
+func (c *changer) unguardMoved(dir volume.GuardedDir) error {
 	if dir.Inode == 0 {
 		return nil
 	}
 
-	fd, err := h.openHandle(dir)
+	fd, err := c.openHandle(dir)
 	if errors.Is(err, unix.ESTALE) {
 		return nil // the directory was removed
 	}
@@ -281,19 +261,19 @@ func (h *Host) unguardMoved(dir volume.GuardedDir) error {
 }
 
 // openHandle opens a directory by its file handle, through any mount of its file system.
-func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
-	if len(dir.Handle) == 0 || h.noHandles {
+func (c *changer) openHandle(dir volume.GuardedDir) (int, error) {
+	if len(dir.Handle) == 0 || c.noHandles {
 		return -1, errors.New("its file system or this kernel does not support file handles")
 	}
 
-	table, err := h.table(func(m *proc.Mount) (bool, bool) { return m.FSType != dir.FSType, false })
+	table, err := c.table(func(m *proc.Mount) (bool, bool) { return m.FSType != dir.FSType, false })
 	if err != nil {
 		return -1, err
 	}
 
 	handle := unix.NewFileHandle(dir.HandleType, dir.Handle)
 	for _, m := range table {
-		fd, err := h.openHandleAt(m.Mountpoint, dir.FSID, handle)
+		fd, err := openHandleAt(m.Mountpoint, dir.FSID, handle)
 		if errors.Is(err, errOtherFS) {
 			continue
 		}
@@ -306,7 +286,7 @@ func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
 // errOtherFS reports that a mount point shows another file system than the requested one.
 var errOtherFS = errors.New("the mount shows another file system")
 
-func (h *Host) openHandleAt(mountPoint, id string, handle unix.FileHandle) (int, error) {
+func openHandleAt(mountPoint, id string, handle unix.FileHandle) (int, error) {
 	root, err := open(mountPoint, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
 	if err != nil {
 		return -1, errOtherFS // a mount point that is hidden or gone cannot be used to open a handle

@@ -60,7 +60,7 @@ func TestSettled(t *testing.T) {
 	h, ctx := newHost(t, WithBound(100*time.Millisecond)), context.Background()
 	release := make(chan struct{})
 	var hung *HungError
-	if _, err := bounded(ctx, h, kindChange, "/srv", h.bound, func() (struct{}, error) { <-release; return struct{}{}, nil }); !errors.As(err, &hung) {
+	if err := h.gate.do(ctx, kindChange, "/srv", func() error { <-release; return nil }); !errors.As(err, &hung) {
 		t.Fatal(err)
 	}
 	if err := h.Settled(ctx, "/srv/"); !errors.As(err, &hung) {

@@ -51,16 +51,16 @@ const mostHolders = 20
 // the mount, so it also works for a mount that hangs.
 func (h *Host) Holders(path string) []Holder {
 	path = filepath.Clean(path)
-	c := &collector{h: h, path: path}
+	c := &collector{r: &h.reader, path: path}
 	// Holders returns all users that were found within the time limit, even if some process could
 	// not be read completely.
-	_, _ = bounded(context.Background(), h, kindScan, path, scanFactor*h.bound, func() (struct{}, error) { c.run(); return struct{}{}, nil })
+	_ = h.gate.do(context.Background(), kindScan, path, func() error { c.run(); return nil })
 	return c.take()
 }
 
 // collector gathers holders. It may still run after its caller has stopped waiting.
 type collector struct {
-	h       *Host
+	r       *reader
 	path    string
 	mounts  map[int]bool // the ids of the mounts at and below path
 	devices map[string]bool
@@ -85,7 +85,7 @@ func (c *collector) full() bool {
 func (c *collector) add(pid int, how, path string) {
 	o := Holder{PID: pid, How: how, Path: path}
 	if pid != 0 {
-		o.Command, o.Unit = c.h.command(pid), c.h.unit(pid)
+		o.Command, o.Unit = c.r.command(pid), c.r.unit(pid)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,12 +101,12 @@ func (c *collector) run() {
 	}
 
 	c.kernel()
-	pids, err := c.h.processes()
+	pids, err := c.r.processes()
 	if err != nil {
 		return
 	}
 
-	own := c.h.ownSpace()
+	own := c.r.ownSpace()
 	var here []int
 	for _, pid := range pids {
 		if c.full() {
@@ -114,7 +114,7 @@ func (c *collector) run() {
 		}
 		// A path in another namespace may lead to another mount, so links are checked only in the
 		// agent's own namespace.
-		if name, err := os.Readlink(c.h.procPath(pid, "ns/mnt")); err == nil && name == own {
+		if name, err := os.Readlink(c.r.procPath(pid, "ns/mnt")); err == nil && name == own {
 			here = append(here, pid)
 			c.links(pid)
 		}
@@ -134,7 +134,7 @@ func (c *collector) run() {
 
 // table finds the mounts at and below path, and reports whether it found any.
 func (c *collector) table() bool {
-	table, err := c.h.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, c.path), false })
+	table, err := c.r.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, c.path), false })
 	if err != nil {
 		return false
 	}
@@ -143,7 +143,7 @@ func (c *collector) table() bool {
 	for _, m := range table {
 		c.mounts[m.ID] = true
 		if m.Mountpoint == c.path {
-			p := c.h.fromInfo(m)
+			p := c.r.fromInfo(m)
 			c.devices[p.id.Device+p.id.Root] = true
 		} else {
 			c.add(0, "mount", m.Mountpoint)
@@ -155,7 +155,7 @@ func (c *collector) table() bool {
 
 // kernel finds loop devices and swap areas on files of the mount.
 func (c *collector) kernel() {
-	loops, _ := filepath.Glob(c.h.sys + "/block/loop*/loop/backing_file") // the pattern is valid
+	loops, _ := filepath.Glob(string(c.r.sysfs) + "/block/loop*/loop/backing_file") // the pattern is valid
 	for _, f := range loops {
 		data, err := os.ReadFile(f)
 		if file := strings.TrimSuffix(string(data), "\n"); err == nil && within(file, c.path) {
@@ -163,7 +163,7 @@ func (c *collector) kernel() {
 		}
 	}
 
-	swaps, err := os.ReadFile(c.h.proc + "/swaps")
+	swaps, err := os.ReadFile(string(c.r.procfs) + "/swaps")
 	if err != nil {
 		return
 	}
@@ -181,7 +181,7 @@ func (c *collector) links(pid int) {
 	for _, l := range []struct{ name, how string }{
 		{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"},
 	} {
-		to, err := os.Readlink(c.h.procPath(pid, l.name))
+		to, err := os.Readlink(c.r.procPath(pid, l.name))
 		if err == nil && within(to, c.path) {
 			c.add(pid, l.how, to)
 		}
@@ -191,19 +191,18 @@ func (c *collector) links(pid int) {
 // files checks the open files of a process by their mount ids, which are the same in every
 // namespace.
 func (c *collector) files(pid int) {
-	fds, err := numbers(c.h.procPath(pid, "fd"))
+	fds, err := numbers(c.r.procPath(pid, "fd"))
 	if err != nil {
 		return
 	}
 
 	for _, fd := range fds {
-		n := strconv.Itoa(fd)
-		to, err := os.Readlink(c.h.procPath(pid, "fd/"+n))
+		to, err := os.Readlink(c.r.procPath(pid, "fd/"+strconv.Itoa(fd)))
 		if err != nil || !strings.HasPrefix(to, "/") {
 			continue
 		}
 
-		id, err := c.h.fdMountID(strconv.Itoa(pid), n)
+		id, err := c.r.fdMountID(strconv.Itoa(pid), fd)
 		if err == nil && c.mounts[id] {
 			c.add(pid, "open file", to)
 			return
@@ -213,18 +212,18 @@ func (c *collector) files(pid int) {
 
 // spaces finds other namespaces that contain the same mount.
 func (c *collector) spaces() {
-	spaces, _, err := c.h.spaces()
+	spaces, _, err := c.r.spaces()
 	if err != nil {
 		return
 	}
 
 	for _, s := range spaces {
-		if s.name == c.h.ownSpace() {
+		if s.name == c.r.ownSpace() {
 			continue
 		}
 
 		table, err := s.mounts(nil, func(m *proc.Mount) (bool, bool) {
-			p := c.h.fromInfo(m)
+			p := c.r.fromInfo(m)
 			return !c.devices[p.id.Device+p.id.Root], false
 		})
 		if err == nil && len(table) > 0 {
@@ -235,7 +234,7 @@ func (c *collector) spaces() {
 
 // maps checks the mapped files of a process.
 func (c *collector) maps(pid int) {
-	f, err := os.Open(c.h.procPath(pid, "maps"))
+	f, err := os.Open(c.r.procPath(pid, "maps"))
 	if err != nil {
 		return
 	}
@@ -251,7 +250,7 @@ func (c *collector) maps(pid int) {
 			continue
 		}
 		if file := strings.TrimSuffix(string(line[at:]), "\n"); within(file, c.path) {
-			if exe, err := os.Readlink(c.h.procPath(pid, "exe")); err == nil && exe == file {
+			if exe, err := os.Readlink(c.r.procPath(pid, "exe")); err == nil && exe == file {
 				continue // the collector has reported this file already
 			}
 			c.add(pid, "mapped file", file)

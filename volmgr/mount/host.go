@@ -25,39 +25,30 @@ import (
 const DefaultBound = 5 * time.Second
 
 // Host represents the mount namespace of this process in this boot. Its methods are safe for
-// concurrent use.
+// concurrent use. The methods that it gets from its embedded parts ask only the kernel and need no
+// time limit.
 type Host struct {
-	namespace uint64
-	boot      string
-	bound     time.Duration
-	gate      gate
-	trees     trees
-
-	// sys is /sys, and proc is /proc. Tests use other paths.
-	sys, proc string
-
-	// Tests set these fields to simulate an older kernel.
-	noStatmount bool // a kernel before 6.8, or a filter that refuses statmount
-	noMountRoot bool // a kernel before 5.8
-	noSetattr   bool // a kernel before 5.12
-	noHandles   bool // a filter refuses name_to_handle_at
+	changer
+	gate  gate
+	trees trees
 }
 
 // Option changes a Host.
 type Option func(*Host)
 
 // WithBound sets the time limit of calls. The limit must be positive.
-func WithBound(d time.Duration) Option { return func(h *Host) { h.bound = d } }
+func WithBound(d time.Duration) Option { return func(h *Host) { h.gate.bound = d } }
 
 // New reads the identities of this mount namespace and this boot. It starts nothing.
 func New(opts ...Option) (*Host, error) {
-	h := &Host{bound: DefaultBound, sys: "/sys", proc: "/proc"}
+	h := &Host{gate: gate{bound: DefaultBound}}
+	h.procfs, h.sysfs = "/proc", "/sys"
 	for _, o := range opts {
 		o(h)
 	}
 
-	if h.bound <= 0 {
-		return nil, fmt.Errorf("cannot use the time limit %v for mount calls: it is not positive", h.bound)
+	if h.gate.bound <= 0 {
+		return nil, fmt.Errorf("cannot use the time limit %v for mount calls: it is not positive", h.gate.bound)
 	}
 
 	var st unix.Stat_t
@@ -73,9 +64,3 @@ func New(opts ...Option) (*Host, error) {
 	h.namespace, h.boot = st.Ino, boot
 	return h, nil
 }
-
-// Namespace returns the inode number of the mount namespace.
-func (h *Host) Namespace() uint64 { return h.namespace }
-
-// Boot returns the id that the kernel gave to this boot.
-func (h *Host) Boot() string { return h.boot }

@@ -135,22 +135,22 @@ func TestLookGivesUpWithItsCaller(t *testing.T) {
 }
 
 func TestBoundedAsksAnew(t *testing.T) {
-	h, ctx := newHost(t), context.Background()
+	h, ctx := newHost(t, WithBound(time.Minute)), context.Background()
 	hold, held := make(chan struct{}), make(chan struct{})
 	go func() {
-		_, _ = bounded(ctx, h, kindLook, "/x", time.Minute, func() (int, error) { close(held); <-hold; return 1, nil })
+		_, _ = bounded(ctx, &h.gate, kindLook, "/x", func() (int, error) { close(held); <-hold; return 1, nil })
 	}()
 	<-held
 	got := make(chan int)
 	go func() {
-		n, _ := bounded(ctx, h, kindLook, "/x", time.Minute, func() (int, error) { return 2, nil })
+		n, _ := bounded(ctx, &h.gate, kindLook, "/x", func() (int, error) { return 2, nil })
 		got <- n
 	}()
-	n, err := bounded(ctx, h, kindLook, "/y", time.Minute, func() (int, error) { return 3, nil })
+	n, err := bounded(ctx, &h.gate, kindLook, "/y", func() (int, error) { return 3, nil })
 	if n != 3 || err != nil {
 		t.Errorf("another path: %d, %v", n, err)
 	}
-	if _, err := bounded(ctx, h, kindChange, "/x", time.Minute, func() (int, error) { return 0, unix.EBUSY }); !errors.Is(err, unix.EBUSY) {
+	if _, err := bounded(ctx, &h.gate, kindChange, "/x", func() (int, error) { return 0, unix.EBUSY }); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("another kind: %v", err)
 	}
 	close(hold)
@@ -160,7 +160,7 @@ func TestBoundedAsksAnew(t *testing.T) {
 	await(t, "all to return", func() bool { return h.gate.outstanding() == 0 })
 	cancelled, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := bounded(cancelled, h, kindLook, "/x", time.Minute, func() (int, error) { t.Error("called"); return 0, nil }); !errors.Is(err, context.Canceled) {
+	if _, err := bounded(cancelled, &h.gate, kindLook, "/x", func() (int, error) { t.Error("called"); return 0, nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled before: %v", err)
 	}
 }
@@ -179,7 +179,9 @@ func TestUnmountsDoNotQueue(t *testing.T) {
 	h, ctx := newHost(t, WithBound(2*time.Second)), context.Background() // enough for calls that do not hang
 	hold := make(chan struct{})
 	for i, how := range []How{Force, Lazy} {
-		_, err := bounded(ctx, h, []kind{kindUnmount, kindForce}[i], at, time.Millisecond, func() (int, error) { <-hold; return 0, nil })
+		c := begin(ctx, &h.gate, []kind{kindUnmount, kindForce}[i], at, func() (int, error) { <-hold; return 0, nil })
+		c.bound = time.Millisecond
+		_, err := c.wait(ctx)
 		var hung *HungError
 		if !errors.As(err, &hung) || hung.Path != at {
 			t.Fatalf("not hung: %v", err)

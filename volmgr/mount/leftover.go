@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,14 +17,14 @@ import (
 // exist.
 func (h *Host) RemoveLeftover(path string) error {
 	path = filepath.Clean(path)
-	_, err := bounded(context.Background(), h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.removeLeftover(path) })
+	err := h.gate.do(context.Background(), kindChange, path, func() error { return h.removeLeftover(path) })
 	if err != nil {
 		return fmt.Errorf("cannot remove %q: %w", path, err)
 	}
 	return nil
 }
 
-func (h *Host) removeLeftover(path string) error {
+func (c *changer) removeLeftover(path string) error {
 	st, err := statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil
@@ -34,7 +33,7 @@ func (h *Host) removeLeftover(path string) error {
 		return err
 	}
 
-	mounted, err := h.mountedAt(path)
+	mounted, err := c.mountedAt(path)
 	if err != nil {
 		return err
 	}
@@ -64,39 +63,27 @@ func (h *Host) removeLeftover(path string) error {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("%w: it contains %s", err, contents(path))
+		return fmt.Errorf("%w: it contains %s", err, someNames(path))
 	}
 
 	return err
 }
 
-// contents names a few entries of a directory, for an error message.
-func contents(dir string) string {
+// someNames returns a few entries of a directory, for an error message.
+func someNames(dir string) string {
 	const most = 5
-	d, err := os.Open(dir)
-	if err != nil {
-		return "something"
-	}
-	defer func() { _ = d.Close() }() // a directory has no data to lose on close
-	names, err := d.Readdirnames(most + 1)
-	if err != nil {
+	list, err := names(dir, most+1)
+	if err != nil || len(list) == 0 {
 		return "something"
 	}
 
-	var b strings.Builder
-	for i, n := range names {
-		switch {
-		case i == most:
-			b.WriteString(" and more")
-			return b.String()
-		case i > 0:
-			b.WriteString(", ")
-		}
-
-		fmt.Fprintf(&b, "%q", n)
+	for i, n := range list {
+		list[i] = strconv.Quote(n)
 	}
-
-	return b.String()
+	if len(list) > most {
+		return strings.Join(list[:most], ", ") + " and more"
+	}
+	return strings.Join(list, ", ")
 }
 
 // Contents describes the file at a path. If a mount is there, only its presence is known.
@@ -127,7 +114,7 @@ func (c Contents) Empty() bool {
 // mount, except that with through the path itself may be a mount point.
 func (h *Host) Contents(ctx context.Context, path string, most int, through bool) (Contents, error) {
 	path = filepath.Clean(path)
-	c, err := bounded(ctx, h, kindLook, path, h.bound, func() (c Contents, err error) {
+	c, err := bounded(ctx, &h.gate, kindLook, path, func() (c Contents, err error) {
 		for range 3 {
 			if c, err = h.contents(path, most, through); !errors.Is(err, errVanished) {
 				break // a mount has just appeared or disappeared: try again
@@ -143,7 +130,7 @@ func (h *Host) Contents(ctx context.Context, path string, most int, through bool
 	return c, nil
 }
 
-func (h *Host) contents(path string, most int, through bool) (c Contents, err error) {
+func (r *reader) contents(path string, most int, through bool) (c Contents, err error) {
 	st, err := statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return c, nil
@@ -153,7 +140,7 @@ func (h *Host) contents(path string, most int, through bool) (c Contents, err er
 	}
 
 	c.Kind = kindOf(st.Mode)
-	if c.Mounted, err = h.mountedAt(path); err != nil || c.Mounted && !through {
+	if c.Mounted, err = r.mountedAt(path); err != nil || c.Mounted && !through {
 		return c, err
 	}
 
@@ -181,22 +168,4 @@ func kindOf(mode uint16) string {
 	default:
 		return KindOther
 	}
-}
-
-// names returns at most the given number of entries of a directory.
-func names(dir string, most int) ([]string, error) {
-	if most == 0 {
-		return nil, nil
-	}
-
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = d.Close() }() // a directory has no data to lose on close
-	list, err := d.Readdirnames(most)
-	if errors.Is(err, io.EOF) {
-		err = nil // the directory is empty
-	}
-	return list, err
 }

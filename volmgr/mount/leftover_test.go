@@ -111,7 +111,7 @@ func TestContents(t *testing.T) {
 func TestBlock(t *testing.T) {
 	dir := tempDir(t)
 	h := newHost(t)
-	h.sys = dir
+	h.sysfs = sysfs(dir)
 	for path, text := range map[string]string{
 		"7:0/uevent": "MAJOR=7\nDEVNAME=loop0\n", "7:0/loop/backing_file": "/a file\n", "7:1/uevent": "DEVNAME=loop1\n", "7:1/loop/backing_file": "/gone (deleted)\n", "8:0/uevent": "DEVNAME=sda\n",
 	} {

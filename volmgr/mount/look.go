@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -50,7 +49,7 @@ func (h *Host) beginLook(ctx context.Context, path string, leaving bool) *call[v
 		return nil
 	}
 	path = filepath.Clean(path)
-	return begin(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path, leaving), nil })
+	return begin(ctx, &h.gate, kindLook, path, func() (volume.Sight, error) { return h.look(path, leaving), nil })
 }
 
 // sightOf waits for the call that beginLook started, and returns its result.
@@ -72,9 +71,9 @@ func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sig
 }
 
 // look calls glance again if the mount changed in the meantime.
-func (h *Host) look(path string, leaving bool) volume.Sight {
+func (r *reader) look(path string, leaving bool) volume.Sight {
 	for range 3 {
-		s, err := h.glance(path, leaving)
+		s, err := r.glance(path, leaving)
 		if err == nil {
 			return s
 		}
@@ -83,10 +82,10 @@ func (h *Host) look(path string, leaving bool) volume.Sight {
 }
 
 // glance inspects the path once. Its only error is errVanished.
-func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
-	st, p, err := h.find(path, 0)
+func (r *reader) glance(path string, leaving bool) (volume.Sight, error) {
+	st, p, err := r.find(path, 0)
 	if p != nil && err == nil && !leaving {
-		err = h.probe(path, st, *p)
+		err = r.probe(path, st, *p)
 	}
 	switch {
 	case errors.Is(err, errVanished):
@@ -99,7 +98,7 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 
 	s := volume.Sight{Seen: volume.SeenMount, Identity: p.id, ReadOnly: p.readOnly}
 	if dev := loopNode(st); dev != "" {
-		s.Identity.Backing = h.Block(dev).Backing
+		s.Identity.Backing = r.Block(dev).Backing
 	}
 	if p.deleted {
 		s.Detail = "the source of the mount was deleted"
@@ -107,53 +106,9 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 	return s, nil
 }
 
-// find describes the mount whose root is path, or returns nil if there is none. The mask more has
-// the same meaning as for pointOf. If find returns both a point and an error, the mount does not
-// work. If it returns only an error, the path leads through a mount that does not work.
-func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
-	// Cached attributes are sufficient. The kernel has these even if the storage is dead.
-	st, err := h.rootAt(path)
-	switch {
-	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
-		return st, nil, nil
-	case err == nil && st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0:
-		if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-			return st, nil, nil
-		}
-
-		var p point
-		if p, err = h.pointOf(st, -1, path, more); err == nil {
-			return st, &p, nil
-		}
-		if errors.Is(err, errVanished) {
-			return st, nil, err
-		}
-	}
-
-	p, serr := h.slowPoint(path)
-	if serr != nil {
-		return st, nil, serr
-	}
-	return st, p, err
-}
-
-// rootAt reads the attributes of the path. After EACCES it requests fewer attributes, because a
-// FUSE mount of another user refuses all others.
-func (h *Host) rootAt(path string) (unix.Statx_t, error) {
-	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_DONT_SYNC
-	st, err := statx(unix.AT_FDCWD, path, flags, lookMask)
-	if errors.Is(err, unix.EACCES) {
-		st, err = statx(unix.AT_FDCWD, path, flags, 0)
-	}
-	if h.noMountRoot {
-		st.Attributes_mask = 0
-	}
-	return st, err
-}
-
 // probe returns an error if the mount at path does not work.
-func (h *Host) probe(path string, st unix.Statx_t, p point) error {
-	if h.deviceGone(p.id.Device) {
+func (r *reader) probe(path string, st unix.Statx_t, p point) error {
+	if r.deviceGone(p.id.Device) {
 		return fmt.Errorf("device %s: %w", p.id.Device, unix.ENODEV)
 	}
 
@@ -162,10 +117,10 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 	case unix.S_IFBLK:
-		if dev := device(st.Rdev_major, st.Rdev_minor); h.deviceGone(dev) {
+		if dev := device(st.Rdev_major, st.Rdev_minor); r.deviceGone(dev) {
 			return fmt.Errorf("device %s: %w", dev, unix.ENODEV)
 		}
-		if dev := loopNode(st); dev != "" && h.unattached(dev) {
+		if dev := loopNode(st); dev != "" && r.unattached(dev) {
 			return fmt.Errorf("no file is attached to loop device %s: %w", dev, unix.ENXIO)
 		}
 
@@ -232,26 +187,4 @@ func dead(err error) bool {
 	}
 
 	return false
-}
-
-// mtdMajor is the device major of MTD flash. It is the only block major whose file systems work
-// without a block device.
-const mtdMajor = "31:"
-
-// deviceGone reports whether a device number no longer belongs to a block device. A successful open
-// does not prove that the device exists: a cached file system can be opened long after its disk was
-// removed.
-func (h *Host) deviceGone(dev string) bool {
-	if strings.HasPrefix(dev, "0:") || strings.HasPrefix(dev, mtdMajor) {
-		return false
-	}
-
-	// The entry in sysfs is a symbolic link that disappears with its device. Following the link
-	// would cost twice as much and prove nothing more.
-	var st unix.Stat_t
-	if unix.Lstat(h.sys+"/dev/block/"+dev, &st) == nil {
-		return false
-	}
-	// If sysfs is missing, the answer is unknown.
-	return unix.Access(h.sys+"/dev/block", unix.F_OK) == nil
 }

@@ -263,13 +263,14 @@ func TestLookWhenTheDeviceIsGone(t *testing.T) {
 	mountFS(t, "ext4", ext4, at, 0, "")
 	bindAt(t, ext4, node)
 	h := newHost(t)
-	h.sys = mkdir(t, dir, "sys") // an empty directory proves nothing
+	sys := mkdir(t, dir, "sys")
+	h.sysfs = sysfs(sys) // an empty directory proves nothing
 	for _, path := range []string{at, node} {
 		if s := h.Look(context.Background(), path); s.Seen != volume.SeenMount {
 			t.Errorf("no sysfs: %+v", s)
 		}
 	}
-	mkdir(t, h.sys, "dev/block")
+	mkdir(t, sys, "dev/block")
 	for _, path := range []string{at, node} {
 		s := h.Look(context.Background(), path)
 		if s.Seen != volume.SeenDead || !strings.Contains(s.Detail, number(t, ext4)) {
@@ -277,7 +278,7 @@ func TestLookWhenTheDeviceIsGone(t *testing.T) {
 		}
 	}
 	// Only the entry in sysfs counts. Its target does not have to exist.
-	check(t, os.Symlink("nowhere", h.sys+"/dev/block/"+number(t, ext4)))
+	check(t, os.Symlink("nowhere", sys+"/dev/block/"+number(t, ext4)))
 	for _, path := range []string{at, node} {
 		if s := h.Look(context.Background(), path); s.Seen != volume.SeenMount {
 			t.Errorf("device there: %+v", s)

@@ -44,8 +44,8 @@ const tellEvery = time.Second
 func (h *Host) Own(ctx context.Context, path string, o Ownership, tell func(files int)) error {
 	path = filepath.Clean(path)
 	w := &walk{ctx: ctx, want: o}
-	c := begin(ctx, h, kindOwn, path, h.bound, func() (struct{}, error) { return struct{}{}, w.own(path) })
-	err := h.follow(ctx, c, w, tell)
+	c := begin(ctx, &h.gate, kindOwn, path, func() (struct{}, error) { return struct{}{}, w.own(path) })
+	err := follow(ctx, c, w, tell)
 	if err != nil {
 		return fmt.Errorf("cannot set the owner or mode of %q: %w", path, err)
 	}
@@ -53,7 +53,7 @@ func (h *Host) Own(ctx context.Context, path string, o Ownership, tell func(file
 }
 
 // follow waits for a walk as long as the walk makes progress.
-func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func(int)) error {
+func follow(ctx context.Context, c *call[struct{}], w *walk, tell func(int)) error {
 	for c.before != nil {
 		if err := c.before.wait(ctx, c.bound); err != nil {
 			return err
@@ -86,7 +86,7 @@ func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func
 			}
 		}
 
-		if time.Since(lastAt) > h.bound {
+		if time.Since(lastAt) > c.bound {
 			return &HungError{Call: string(kindOwn), Path: c.key.path, Since: lastAt}
 		}
 	}

@@ -2,11 +2,11 @@ package mount
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -29,12 +29,12 @@ type Place struct {
 // *HungError.
 func (h *Host) OpenPlace(ctx context.Context, path string) (*Place, error) {
 	path = filepath.Clean(path)
-	return bounded(ctx, h, kindWalk, path, h.bound, func() (*Place, error) {
-		fd, err := h.walk(path)
+	return bounded(ctx, &h.gate, kindWalk, path, func() (*Place, error) {
+		fd, err := openNoLinks(path)
 		if err != nil {
 			return nil, err
 		}
-		return h.placeOf(fd, path, false)
+		return newPlace(h, fd, path, false)
 	})
 }
 
@@ -42,17 +42,17 @@ func (h *Host) OpenPlace(ctx context.Context, path string) (*Place, error) {
 // and its descriptor must be open (O_PATH) on path. BorrowPlace never walks to the path itself. The
 // other process may close its descriptor as soon as BorrowPlace returns.
 func (h *Host) BorrowPlace(pid, fd int, path string) (*Place, error) {
-	ns, err := h.namespaceOf(pid)
-	if err != nil {
+	var ns unix.Stat_t
+	if err := unix.Stat(h.procPath(pid, "ns/mnt"), &ns); err != nil {
 		return nil, fmt.Errorf("cannot look at pid %d: %w", pid, err)
 	}
-	if ns != h.namespace {
+	if ns.Ino != h.namespace {
 		return nil, fmt.Errorf("pid %d is in another mount namespace than the agent", pid)
 	}
 
 	// This link in procfs leads to the open file itself, so the kernel does not walk the file's
 	// path.
-	own, err := open(fmt.Sprintf("%s/%d/fd/%d", h.proc, pid, fd), unix.O_PATH)
+	own, err := open(h.procPath(pid, "fd/"+strconv.Itoa(fd)), unix.O_PATH)
 	if err != nil {
 		return nil, fmt.Errorf("cannot take descriptor %d of pid %d: %w", fd, pid, err)
 	}
@@ -66,11 +66,11 @@ func (h *Host) BorrowPlace(pid, fd int, path string) (*Place, error) {
 		return nil, err
 	}
 
-	return h.placeOf(own, path, true)
+	return newPlace(h, own, path, true)
 }
 
-// placeOf makes a Place that owns the given descriptor.
-func (h *Host) placeOf(fd int, path string, lent bool) (*Place, error) {
+// newPlace makes a Place that owns the given descriptor.
+func newPlace(h *Host, fd int, path string, lent bool) (*Place, error) {
 	p := &Place{h: h, file: os.NewFile(uintptr(fd), path), path: path, lent: lent}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -160,47 +160,9 @@ func (p *Place) isLike(like Like) error {
 	return nil
 }
 
-// namespaceOf returns the inode number that identifies a process's mount namespace.
-func (h *Host) namespaceOf(pid int) (uint64, error) {
-	var st unix.Stat_t
-	err := unix.Stat(fmt.Sprintf("%s/%d/ns/mnt", h.proc, pid), &st)
-	return st.Ino, err
-}
-
 // autofs is a file system that mounts another file system on its root when a process first accesses
 // it.
 const autofs = "autofs"
 
 // OnDemand reports whether Look found only an autofs mount.
 func OnDemand(s volume.Sight) bool { return s.Seen == volume.SeenMount && s.Identity.FSType == autofs }
-
-// walk opens a path with O_PATH and refuses symbolic links in it.
-func (h *Host) walk(path string) (int, error) {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
-	fd := -1
-	err := retry(func() (err error) {
-		fd, err = unix.Openat2(unix.AT_FDCWD, path, &how)
-		return err
-	})
-	switch {
-	case err == nil:
-		return fd, nil
-	case errors.Is(err, unix.ELOOP):
-		end, err := filepath.EvalSymlinks(path)
-		if err == nil {
-			err = fmt.Errorf("it contains a symbolic link; use the path %s instead", end)
-		}
-		return -1, err
-	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM): // a kernel before 5.6, or a filter that refuses openat2
-		end, err := filepath.EvalSymlinks(path)
-		if err == nil && end != path {
-			err = fmt.Errorf("it contains a symbolic link; use the path %s instead", end)
-		}
-		if err != nil {
-			return -1, err
-		}
-		return h.openNoLink(path)
-	default:
-		return -1, err
-	}
-}

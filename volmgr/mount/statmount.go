@@ -102,8 +102,8 @@ func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 // uniqueID finds the unique id of a mount by its id in mountinfo. It returns 0 if the kernel does
 // not provide unique ids. It checks every mount in turn, so it is only for mounts on which statx
 // fails.
-func (h *Host) uniqueID(old int) uint64 {
-	if h.noStatmount || h.noMountRoot {
+func (r *reader) uniqueID(old int) uint64 {
+	if r.noStatmount || r.noMountRoot {
 		return 0
 	}
 
@@ -119,8 +119,8 @@ func (h *Host) uniqueID(old int) uint64 {
 		}
 
 		for _, id := range ids[:n] {
-			r, err := statmount(id, statmountMntBasic, &room)
-			if err == nil && int(r.u32(atMntIDOld)) == old {
+			reply, err := statmount(id, statmountMntBasic, &room)
+			if err == nil && int(reply.u32(atMntIDOld)) == old {
 				return id
 			}
 		}
