@@ -99,14 +99,9 @@ func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 	return nil, errNoStatmount
 }
 
-// uniqueID finds the unique id of a mount by its id in mountinfo. It returns 0 if the kernel does
-// not provide unique ids. It checks every mount in turn, so it is only for mounts on which statx
-// fails.
-func (r *reader) uniqueID(old int) uint64 {
-	if r.noStatmount || r.noMountRoot {
-		return 0
-	}
-
+// listmountFind finds the unique id of a mount by its id in mountinfo. It returns 0 if the kernel
+// does not provide unique ids. It checks every mount in turn, so it is slow.
+func listmountFind(old int) uint64 {
 	var after uint64
 	var room [usualStat]byte
 	for {
