@@ -33,7 +33,7 @@ func callAs(t *testing.T, h *Host, path string, fn func()) string {
 // TestCallsShareAGoroutineInTurn checks that a goroutine makes one call after another, and never two at
 // the same time. While one call hangs, another goroutine must make the next call.
 func TestCallsShareAGoroutineInTurn(t *testing.T) {
-	h := newHost(t, WithBound(time.Minute))
+	h := boundedHost(t, time.Minute)
 	first := callAs(t, h, "/a", func() {})
 	if next := callAs(t, h, "/b", func() {}); next != first {
 		t.Errorf("one call was made in goroutine %s, the next in %s", first, next)
@@ -54,7 +54,7 @@ func TestCallsShareAGoroutineInTurn(t *testing.T) {
 // TestFewGoroutinesLinger checks that only a few goroutines wait after many parallel calls, and only for
 // a short time.
 func TestFewGoroutinesLinger(t *testing.T) {
-	h := newHost(t, WithBound(time.Minute))
+	h := boundedHost(t, time.Minute)
 	before := runtime.NumGoroutine()
 	var calls, made sync.WaitGroup
 	hold := make(chan struct{})
@@ -88,7 +88,7 @@ func TestFewGoroutinesLinger(t *testing.T) {
 // TestCallThatEndsItsGoroutine checks that a call that ends its own goroutine still frees its slot, so
 // that the next call works.
 func TestCallThatEndsItsGoroutine(t *testing.T) {
-	h := newHost(t, WithBound(time.Minute))
+	h := boundedHost(t, time.Minute)
 	callAs(t, h, "/x", runtime.Goexit)
 	if n := h.gate.lingering() + h.gate.outstanding(); n != 0 {
 		t.Fatalf("%d goroutines or calls are left", n)

@@ -57,7 +57,7 @@ func TestSetGuardLate(t *testing.T) {
 
 // TestSettled checks that Settled fails as long as a bind whose caller gave up may still happen.
 func TestSettled(t *testing.T) {
-	h, ctx := newHost(t, WithBound(100*time.Millisecond)), context.Background()
+	h, ctx := boundedHost(t, 100*time.Millisecond), context.Background()
 	release := make(chan struct{})
 	var hung *HungError
 	if err := h.gate.do(ctx, kindChange, "/srv", func() error { <-release; return nil }); !errors.As(err, &hung) {

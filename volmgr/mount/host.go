@@ -21,8 +21,8 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// DefaultBound is the time limit of a call unless an Option changes it.
-const DefaultBound = 5 * time.Second
+// callLimit is the time limit of a call. Tests use other limits.
+const callLimit = 5 * time.Second
 
 // Host represents the mount namespace of this process in this boot. Its methods are safe for
 // concurrent use. The methods that it gets from its embedded parts ask only the kernel and need no
@@ -33,24 +33,8 @@ type Host struct {
 	trees trees
 }
 
-// Option changes a Host.
-type Option func(*Host)
-
-// WithBound sets the time limit of calls. The limit must be positive.
-func WithBound(d time.Duration) Option { return func(h *Host) { h.gate.bound = d } }
-
 // New reads the identities of this mount namespace and this boot. It starts nothing.
-func New(opts ...Option) (*Host, error) {
-	h := &Host{gate: gate{bound: DefaultBound}}
-	h.procfs, h.sysfs = "/proc", "/sys"
-	for _, o := range opts {
-		o(h)
-	}
-
-	if h.gate.bound <= 0 {
-		return nil, fmt.Errorf("cannot use the time limit %v for mount calls: it is not positive", h.gate.bound)
-	}
-
+func New() (*Host, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
 		return nil, fmt.Errorf("cannot read own mount namespace: %w", err)
@@ -61,6 +45,6 @@ func New(opts ...Option) (*Host, error) {
 		return nil, err
 	}
 
-	h.namespace, h.boot = st.Ino, boot
-	return h, nil
+	r := reader{procfs: "/proc", sysfs: "/sys", namespace: st.Ino, boot: boot}
+	return &Host{changer: changer{reader: r}, gate: gate{bound: callLimit}}, nil
 }

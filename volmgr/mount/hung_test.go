@@ -28,7 +28,7 @@ func TestLookAtTheHung(t *testing.T) {
 	f.sleep()
 
 	const bound = time.Second
-	h, ctx := newHost(t, WithBound(bound)), context.Background()
+	h, ctx := boundedHost(t, bound), context.Background()
 	begin := time.Now()
 	first := h.Look(ctx, dir)
 	if took := time.Since(begin); first.Seen != volume.SeenHung || took < bound || took > 20*bound {
@@ -69,7 +69,7 @@ func TestLookAtTheHung(t *testing.T) {
 func TestLookAtTheMute(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	dev := openFuse(t, dir, "")
-	h := newHost(t, WithBound(50*time.Millisecond))
+	h := boundedHost(t, 50*time.Millisecond)
 	for range 3 {
 		if s := h.Look(context.Background(), dir); s.Seen != volume.SeenHung {
 			t.Fatalf("mute: %+v", s)
@@ -95,7 +95,7 @@ func TestForceFreesTheHung(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)
 	f.sleep()
-	h, ctx := newHost(t, WithBound(time.Second)), context.Background()
+	h, ctx := boundedHost(t, time.Second), context.Background()
 	if s := h.Look(ctx, dir); s.Seen != volume.SeenHung {
 		t.Fatalf("asleep: %+v", s)
 	}
@@ -135,7 +135,7 @@ func TestLookGivesUpWithItsCaller(t *testing.T) {
 }
 
 func TestBoundedAsksAnew(t *testing.T) {
-	h, ctx := newHost(t, WithBound(time.Minute)), context.Background()
+	h, ctx := boundedHost(t, time.Minute), context.Background()
 	hold, held := make(chan struct{}), make(chan struct{})
 	go func() {
 		_, _ = bounded(ctx, &h.gate, kindLook, "/x", func() (int, error) { close(held); <-hold; return 1, nil })
@@ -176,7 +176,7 @@ func TestHungErrorSays(t *testing.T) {
 // hangs.
 func TestUnmountsDoNotQueue(t *testing.T) {
 	at := mkdir(t, tempDir(t), "m")
-	h, ctx := newHost(t, WithBound(2*time.Second)), context.Background() // enough for calls that do not hang
+	h, ctx := boundedHost(t, 2*time.Second), context.Background() // enough for calls that do not hang
 	hold := make(chan struct{})
 	for i, how := range []How{Force, Lazy} {
 		c := begin(ctx, &h.gate, []kind{kindUnmount, kindForce}[i], at, func() (int, error) { <-hold; return 0, nil })
@@ -217,7 +217,7 @@ func TestLookAllBesideTheHung(t *testing.T) {
 	paths[7] = mkdir(t, root, "good")
 	want[7] = volume.SeenMount
 	mountFS(t, "tmpfs", "t", paths[7], 0, "")
-	h := newHost(t, WithBound(bound))
+	h := boundedHost(t, bound)
 	begin := time.Now()
 	sights := h.LookAll(context.Background(), paths, nil)
 	if took := time.Since(begin); took > 2*bound+bound/2 {
@@ -240,7 +240,7 @@ func TestLookAtTheLeaving(t *testing.T) {
 	f := serveFuse(t, dir, false)
 	good := see(t, dir)
 	f.sleep()
-	h := newHost(t, WithBound(time.Minute))
+	h := boundedHost(t, time.Minute)
 	if s := h.LookAll(context.Background(), []string{dir}, map[string]bool{dir: true}); s[0] != good {
 		t.Errorf("saw %+v, was %+v", s[0], good)
 	}

@@ -14,8 +14,8 @@ import (
 
 // hosts returns a Host for this kernel, one for a kernel without statmount, and one for a kernel
 // whose statx reports neither mount roots nor mount ids.
-func hosts(t testing.TB, opts ...Option) (now, old, older *Host) {
-	now, old, older = newHost(t, opts...), newHost(t, opts...), newHost(t, opts...)
+func hosts(t testing.TB) (now, old, older *Host) {
+	now, old, older = newHost(t), newHost(t), newHost(t)
 	old.noStatmount = true
 	older.noMountRoot = true
 	return now, old, older

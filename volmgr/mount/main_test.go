@@ -304,9 +304,17 @@ func await(t testing.TB, what string, yes func() bool) {
 	}
 }
 
-func newHost(t testing.TB, opts ...Option) *Host {
+func newHost(t testing.TB) *Host {
 	t.Helper()
-	h, err := New(opts...)
+	h, err := New()
 	check(t, err)
+	return h
+}
+
+// boundedHost returns a Host with another time limit than the usual one.
+func boundedHost(t testing.TB, bound time.Duration) *Host {
+	t.Helper()
+	h := newHost(t)
+	h.gate.bound = bound
 	return h
 }

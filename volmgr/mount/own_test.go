@@ -158,7 +158,7 @@ func TestOwnHung(t *testing.T) {
 	f := serveFuse(t, dir, false)
 	see(t, dir)
 	f.sleep()
-	h := newHost(t, WithBound(time.Second))
+	h := boundedHost(t, time.Second)
 	err := h.Own(context.Background(), dir, Ownership{UID: new(uint32(5)), Recursive: true}, quiet)
 	var hung *HungError
 	if !errors.As(err, &hung) || hung.Path != dir {

@@ -175,7 +175,7 @@ func TestSharingAfterAKill(t *testing.T) {
 }
 
 func TestSharingCannotTell(t *testing.T) {
-	h, ctx := newHost(t, WithBound(200*time.Millisecond)), context.Background()
+	h, ctx := boundedHost(t, 200*time.Millisecond), context.Background()
 	dir := sharedDir(t)
 	if got, err := h.Sharing(ctx, 1<<22+1, dir); got != (Apart{}) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no process: %+v, %v", got, err)
