@@ -11,18 +11,18 @@ import (
 )
 
 // Attach bind-mounts src at the place, without the mounts below src. It sets the options before the
-// mount becomes visible to other processes. The result is that of a Look at the new mount, but
-// Attach inspects the mount through its own descriptor instead of its path. After the time limit
-// Attach fails with *HungError, and the kernel may still make the mount later.
-func (p *Place) Attach(ctx context.Context, src string, like Like) (volume.Sight, error) {
-	own, err := p.Again() // the call may still run after the caller has closed p
+// mount becomes visible to other processes. Attach inspects the new mount through a descriptor and
+// returns the same result as Look. After the time limit it fails with *HungError, and the kernel
+// may still make the mount later.
+func (p *Place) Attach(ctx context.Context, src string, opts Options) (volume.Sight, error) {
+	own, err := p.Duplicate() // the caller may close p before the call returns
 	if err != nil {
 		return volume.Sight{}, err
 	}
 
 	s, err := bounded(ctx, &p.h.gate, kindChange, p.path, func() (volume.Sight, error) {
 		defer own.Close()
-		return own.h.attach(src, own.fd(), own.path, like)
+		return own.h.attach(src, own.fd(), own.path, opts)
 	})
 	if err != nil {
 		return s, fmt.Errorf("cannot bind %q at %q: %w", src, p.path, err)
@@ -30,27 +30,27 @@ func (p *Place) Attach(ctx context.Context, src string, like Like) (volume.Sight
 	return s, nil
 }
 
-// MakeLike sets the options of the uppermost mount at the place and checks the result. If the place
-// is lent, MakeLike only checks whether the mount has the options, because a change would have to
-// open the path, and that could block. After the time limit MakeLike fails with *HungError, and the
-// kernel may still make the change later.
-func (p *Place) MakeLike(ctx context.Context, like Like) error {
-	if attr, err := like.attr(); err != nil || attr == (unix.MountAttr{}) {
+// SetOptions sets the options of the uppermost mount at the place and checks the result. If another
+// process lent the place, SetOptions changes nothing and only checks the options, because it would
+// have to open the path, which can block. After the time limit SetOptions fails with *HungError,
+// and the kernel may still make the change later.
+func (p *Place) SetOptions(ctx context.Context, opts Options) error {
+	if attr, err := opts.attr(); err != nil || attr == (unix.MountAttr{}) {
 		return err
 	}
 
-	remake := func() error { return p.h.remakeLike(p.path, like) }
+	change := func() error { return p.h.setOptions(p.path, opts) }
 	if p.lent {
-		remake = func() error { return p.isLike(like) }
+		change = func() error { return p.checkOptions(opts) }
 	}
-	if err := p.h.gate.do(ctx, kindChange, p.path, remake); err != nil {
+	if err := p.h.gate.do(ctx, kindChange, p.path, change); err != nil {
 		return fmt.Errorf("cannot change the mount at %q: %w", p.path, err)
 	}
 	return nil
 }
 
-// attach bind-mounts src at path, on which the descriptor place is open.
-func (c *changer) attach(src string, place int, path string, like Like) (volume.Sight, error) {
+// attach bind-mounts src at path. The descriptor place must be open on path.
+func (c *changer) attach(src string, place int, path string, opts Options) (volume.Sight, error) {
 	const clone = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_NO_AUTOMOUNT | unix.AT_SYMLINK_NOFOLLOW
 	tree := -1
 	err := retry(func() (err error) { tree, err = unix.OpenTree(unix.AT_FDCWD, src, clone); return err })
@@ -58,13 +58,13 @@ func (c *changer) attach(src string, place int, path string, like Like) (volume.
 		if err == nil {
 			closeFD(tree)
 		}
-		return c.attachVisibly(src, place, path, like)
+		return c.attachVisibly(src, place, path, opts)
 	}
 	if err != nil {
 		return volume.Sight{}, err
 	}
 	defer closeFD(tree)
-	if err := makeLike(tree, like); err != nil {
+	if err := setAttributes(tree, opts); err != nil {
 		return volume.Sight{}, err
 	}
 
@@ -74,12 +74,13 @@ func (c *changer) attach(src string, place int, path string, like Like) (volume.
 	if err != nil {
 		return volume.Sight{}, err
 	}
-	return c.through(tree, path, like)
+	return c.inspectOpen(tree, path, opts)
 }
 
-// makeLike sets the attributes of a mount, given a descriptor that is open on the mount's root.
-func makeLike(fd int, like Like) error {
-	attr, err := like.attr()
+// setAttributes sets the attributes of a mount. The descriptor must be open on the root of the
+// mount.
+func setAttributes(fd int, opts Options) error {
+	attr, err := opts.attr()
 	if err != nil || attr == (unix.MountAttr{}) {
 		return err
 	}
@@ -89,10 +90,10 @@ func makeLike(fd int, like Like) error {
 	return nil
 }
 
-// remakeLike sets the options of the mount at path, and checks the result.
-func (c *changer) remakeLike(path string, like Like) error {
-	if like.ReadOnly {
-		if err := c.setOptions(path, Like{ReadOnly: true}, 0); err != nil {
+// setOptions sets the options of the mount at path and checks the result.
+func (c *changer) setOptions(path string, opts Options) error {
+	if opts.ReadOnly {
+		if err := c.addOptions(path, Options{ReadOnly: true}, 0); err != nil {
 			return err
 		}
 	}
@@ -102,25 +103,25 @@ func (c *changer) remakeLike(path string, like Like) error {
 		return err
 	}
 	defer closeFD(fd)
-	if err := makeLike(fd, Like{Flags: like.Flags}); err != nil {
+	if err := setAttributes(fd, Options{Flags: opts.Flags}); err != nil {
 		return err
 	}
 
-	_, err = c.through(fd, path, like)
+	_, err = c.inspectOpen(fd, path, opts)
 	return err
 }
 
-// attachVisibly makes the bind mount on kernels without mount_setattr (before Linux 5.12). There
-// the mount is visible before it becomes read-only, and no other option can be set.
-func (c *changer) attachVisibly(src string, place int, path string, like Like) (volume.Sight, error) {
-	if len(like.Flags) > 0 {
+// attachVisibly makes the bind mount on kernels without mount_setattr (before Linux 5.12). Such a
+// kernel shows the mount before it becomes read-only, and attachVisibly can set no other option.
+func (c *changer) attachVisibly(src string, place int, path string, opts Options) (volume.Sight, error) {
+	if len(opts.Flags) > 0 {
 		return volume.Sight{}, errors.New("this kernel cannot set mount options of one mount alone; that needs Linux 5.12")
 	}
 	if err := retry(func() error { return unix.Mount(src, c.fdLink(place), "", unix.MS_BIND, "") }); err != nil {
 		return volume.Sight{}, err
 	}
-	if like.ReadOnly {
-		if err := c.setOptions(path, Like{ReadOnly: true}, 0); err != nil {
+	if opts.ReadOnly {
+		if err := c.addOptions(path, Options{ReadOnly: true}, 0); err != nil {
 			return volume.Sight{}, err
 		}
 	}
@@ -128,9 +129,9 @@ func (c *changer) attachVisibly(src string, place int, path string, like Like) (
 	return c.look(path, false), nil
 }
 
-// through inspects a mount through a descriptor that is open on the mount's root, and checks that
-// the mount has the requested options.
-func (c *changer) through(fd int, path string, like Like) (volume.Sight, error) {
+// inspectOpen inspects a mount and checks that it has the requested options. The descriptor must be
+// open on the root of the mount.
+func (c *changer) inspectOpen(fd int, path string, opts Options) (volume.Sight, error) {
 	st, err := statFD(fd, lookMask)
 	if err != nil {
 		return volume.Sight{}, err
@@ -144,7 +145,7 @@ func (c *changer) through(fd int, path string, like Like) (volume.Sight, error) 
 	switch {
 	case p.at != path:
 		return volume.Sight{}, fmt.Errorf("the mount is now at %s, because the directory was moved", p.at)
-	case !like.has(p.attr):
+	case !opts.has(p.attr):
 		return volume.Sight{}, errors.New("the kernel reports success, but the mount does not have the requested options")
 	}
 

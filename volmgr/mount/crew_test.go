@@ -22,7 +22,7 @@ func self() string {
 	return strings.Fields(string(buf[:runtime.Stack(buf[:], false)]))[1]
 }
 
-// callAs makes a call and returns the goroutine in which it ran.
+// callAs makes a call and returns the id of the goroutine that ran it.
 func callAs(t *testing.T, h *Host, path string, fn func()) string {
 	t.Helper()
 	id, err := bounded(context.Background(), &h.gate, kindLook, path, func() (string, error) { fn(); return self(), nil })
@@ -30,8 +30,8 @@ func callAs(t *testing.T, h *Host, path string, fn func()) string {
 	return id
 }
 
-// TestCallsShareAGoroutineInTurn checks that a goroutine makes one call after another, and never two at
-// the same time. While one call hangs, another goroutine must make the next call.
+// TestCallsShareAGoroutineInTurn checks that one goroutine makes several calls one after another.
+// While one call hangs, another goroutine must make the next call.
 func TestCallsShareAGoroutineInTurn(t *testing.T) {
 	h := boundedHost(t, time.Minute)
 	first := callAs(t, h, "/a", func() {})
@@ -51,8 +51,8 @@ func TestCallsShareAGoroutineInTurn(t *testing.T) {
 	}
 }
 
-// TestFewGoroutinesLinger checks that only a few goroutines wait after many parallel calls, and only for
-// a short time.
+// TestFewGoroutinesLinger checks that only a few goroutines wait after many parallel calls, and
+// only for a short time.
 func TestFewGoroutinesLinger(t *testing.T) {
 	h := boundedHost(t, time.Minute)
 	before := runtime.NumGoroutine()
@@ -62,13 +62,13 @@ func TestFewGoroutinesLinger(t *testing.T) {
 		made.Add(1)
 		calls.Go(func() { callAs(t, h, "/"+strings.Repeat("x", i), func() { made.Done(); <-hold }) })
 	}
-	made.Wait() // all calls run at the same time
+	made.Wait() // now all calls run at the same time
 	close(hold)
 	calls.Wait()
 	if n := h.gate.lingering(); n != lingerMost {
 		t.Errorf("%d goroutines linger, want %d", n, lingerMost)
 	}
-	// Of the waiting goroutines, only the one that keeps getting calls stays.
+	// All waiting goroutines end, except the one that keeps getting calls.
 	used := callAs(t, h, "/again", func() {})
 	await(t, "all but one to go", func() bool {
 		done := h.gate.lingering() == 1
@@ -85,8 +85,8 @@ func TestFewGoroutinesLinger(t *testing.T) {
 	await(t, "the host to be idle again", func() bool { return h.gate.lingering() == 0 && runtime.NumGoroutine() <= before })
 }
 
-// TestCallThatEndsItsGoroutine checks that a call that ends its own goroutine still frees its slot, so
-// that the next call works.
+// TestCallThatEndsItsGoroutine makes a call that ends its own goroutine, and checks that the next
+// call for the same path still works.
 func TestCallThatEndsItsGoroutine(t *testing.T) {
 	h := boundedHost(t, time.Minute)
 	callAs(t, h, "/x", runtime.Goexit)

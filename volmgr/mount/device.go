@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// BlockReadOnly reports whether a block device refuses writes (BLKROGET). The parameter path names
-// the device's node. A read-only mount of the node does not change the result.
+// BlockReadOnly reports whether a block device refuses writes (BLKROGET). The path must be a node
+// of the device. A read-only mount of the node does not change the result.
 func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 	path = filepath.Clean(path)
 	ro, err := bounded(ctx, &h.gate, kindLook, path, func() (bool, error) {
@@ -43,8 +43,8 @@ func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 }
 
 // Devices returns the block devices at path, sorted by number. If path is a device node, the result
-// is its device. If path is a mount point, the result contains all devices of the mounted file
-// system. For any other path, or a missing one, the result is empty.
+// is that device. If path is a mount point, the result contains all devices of the mounted file
+// system. For any other path, or a missing path, the result is empty.
 func (h *Host) Devices(ctx context.Context, path string) ([]volume.Device, error) {
 	path = filepath.Clean(path)
 	devs, err := bounded(ctx, &h.gate, kindLook, path, func() ([]volume.Device, error) {
@@ -64,7 +64,7 @@ func (h *Host) Devices(ctx context.Context, path string) ([]volume.Device, error
 
 // devices returns the numbers of the block devices at path.
 func (r *reader) devices(path string) ([]string, error) {
-	// statx follows a symbolic link here, because path may be a link to a device node.
+	// This statx follows symbolic links, because path may be a link to a device node.
 	st, err := statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, lookMask)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
@@ -77,7 +77,7 @@ func (r *reader) devices(path string) ([]string, error) {
 	if p == nil {
 		return nil, err
 	}
-	// The devices are also known if the mount does not work.
+	// If find returns a point and an error, the mount does not work, but its devices are known.
 	if !strings.HasPrefix(p.id.Device, "0:") {
 		return []string{p.id.Device}, nil
 	}
@@ -90,17 +90,17 @@ func (r *reader) devices(path string) ([]string, error) {
 }
 
 // DeviceUsers describes the users of a device. An empty result proves that the device is unused:
-//   - No mount namespace of any process contains a mount of it.
-//   - No process has its node open.
+//   - No mount namespace of any process contains a mount of the device.
+//   - No process has the device's node open.
 //   - The device can be opened exclusively. The kernel refuses that while the device is mounted in
 //     any namespace, is a part of another device, or is used for swap.
 //
-// A device that no longer exists and is mounted nowhere is unused. The same is true if its number
-// now belongs to another disk.
+// A device that no longer exists and is mounted nowhere is unused. A device is also unused if its
+// number now belongs to another disk.
 //
-// DeviceUsers returns an error if any of these checks cannot be completed. If there is a block
-// device, a process that the agent may not inspect does not matter, because the exclusive open
-// covers it too. Without a block device, such a process causes an error.
+// DeviceUsers returns an error if any of these checks cannot be completed. A process that the agent
+// may not inspect causes an error only if there is no block device. For a block device, the
+// exclusive open covers such a process too.
 func (h *Host) DeviceUsers(ctx context.Context, dev volume.Device) ([]string, error) {
 	users, err := bounded(ctx, &h.gate, kindScan, dev.Number, func() ([]string, error) {
 		if h.Replaced(dev) {
@@ -145,7 +145,7 @@ func (r *reader) deviceUsers(dev string) ([]string, error) {
 		return nil, fmt.Errorf("the agent may not inspect process %d (%s)", closed[0], r.command(closed[0]))
 	}
 	if node == "" {
-		if major == 0 { // such a device is never a block device
+		if major == 0 { // no block device has the major number 0
 			return users, nil
 		}
 		if err := r.available(); err != nil {
@@ -154,7 +154,7 @@ func (r *reader) deviceUsers(dev string) ([]string, error) {
 		return users, nil
 	}
 
-	// Check 2: does any process have its node open?
+	// Check 2: does any process have the device's node open?
 	openers, err := r.openers(node)
 	if err != nil {
 		return nil, err
@@ -176,7 +176,7 @@ func (r *reader) deviceUsers(dev string) ([]string, error) {
 	return users, nil
 }
 
-// mountedIn describes the mounts of a device in a namespace.
+// mountedIn describes the mounts of a device in one mount namespace.
 func (r *reader) mountedIn(s *space, dev string) ([]string, error) {
 	number, node := []byte(" "+dev+" "), []byte(" /dev/")
 	table, err := s.mounts(func(line []byte) bool {

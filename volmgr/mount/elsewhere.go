@@ -12,18 +12,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Elsewhere describes the processes that have a mount, or a part of it, in a mount namespace other
-// than the host's own. Processes in containers are the usual case.
+// Elsewhere describes the processes, usually in containers, that have a mount or a part of it in
+// another mount namespace than the host's.
 //
-// Elsewhere does not count copies of the host's mounts. A namespace has them if it began as a copy
-// of the host's namespace, as for many services. It also ignores mounts at one of the given paths,
-// even below another root directory, because these are the agent's own paths. In the host's own
-// namespace, it counts only a mount within a container's files. "docker cp" makes one for a
-// container that does not run.
+// Elsewhere does not count copies of the host's mounts. A namespace has such copies if it began as
+// a copy of the host's namespace, as for many services. Elsewhere also ignores mounts at one of the
+// given paths, even below another root directory, because these are the agent's own paths. In the
+// host's own namespace, Elsewhere counts only mounts within a container's files. "docker cp" makes
+// such a mount for a container that does not run.
 //
-// After an error the answer is unknown. The agent cannot inspect a process that has a capability
-// which the agent lacks, such as the service manager. Of these processes, only those in containers
-// cause an error.
+// After an error the answer is unknown. The agent cannot inspect a process that has more
+// capabilities than the agent, such as the service manager. Such a process causes an error only if
+// it is in a container.
 func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error) {
 	if id.Boot != h.boot {
 		return nil, nil // no mount namespace survives a reboot
@@ -32,7 +32,7 @@ func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []s
 }
 
 func (r *reader) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
-	// The filter keeps the root mounts, because they identify a copy of the host's namespace.
+	// The filter keeps the root mounts, because copied compares them.
 	skip := func(m *proc.Mount) (bool, bool) { return m.Mountpoint != "/" && !partOf(m, id), false }
 	host, err := r.table(skip)
 	if err != nil {
@@ -45,7 +45,7 @@ func (r *reader) elsewhere(id volume.MountIdentity, paths []string) ([]string, e
 	}
 
 	for _, pid := range closed {
-		if r.contained(pid) {
+		if r.inContainer(pid) {
 			return nil, fmt.Errorf("the agent may not inspect process %d (%s)", pid, r.command(pid))
 		}
 	}
@@ -77,23 +77,26 @@ func (r *reader) elsewhere(id volume.MountIdentity, paths []string) ([]string, e
 	return users, nil
 }
 
-// containerID matches the container id that runtimes put into control group paths, and into the
-// paths of the containers' files.
+// containerID matches a container's id, which container runtimes put into control group paths and
+// into the paths of the container's files.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// contained reports whether a process is in a container. If this is unknown, it returns true.
-func (p procfs) contained(pid int) bool {
+// inContainer reports whether a process is in a container. If the answer is unknown, it returns
+// true.
+func (p procfs) inContainer(pid int) bool {
 	groups, err := os.ReadFile(p.procPath(pid, "cgroup"))
 	return !gone(err) && (err != nil || containerID.Match(groups))
 }
 
-// partOf reports whether a mount shows the same file system as id, at or below the same root.
+// partOf reports whether a mount shows the whole or a part of the directory tree that the mount
+// with the given identity shows.
 func partOf(m *proc.Mount, id volume.MountIdentity) bool {
 	root, _ := rootPath(m.Root)
 	return device(uint32(m.Major), uint32(m.Minor)) == id.Device && within(root, id.Root)
 }
 
-// copied reports whether a mount of another namespace is a copy of a mount in the host's table.
+// copied reports whether a mount in the table of another namespace is a copy of a mount in the
+// host's table.
 func copied(m *proc.Mount, table, host []*proc.Mount, paths []string) bool {
 	if slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(m.Mountpoint, path) }) {
 		return true
@@ -106,8 +109,8 @@ func copied(m *proc.Mount, table, host []*proc.Mount, paths []string) bool {
 	return slices.ContainsFunc(host, func(o *proc.Mount) bool { return o.Mountpoint == m.Mountpoint })
 }
 
-// rootOf returns the mount at the root of a namespace. The last such mount in the table is the
-// uppermost.
+// rootOf returns the mount at the root of a namespace. If there are several, the last one in the
+// table is the uppermost.
 func rootOf(table []*proc.Mount) (root *proc.Mount) {
 	for _, m := range table {
 		if m.Mountpoint == "/" {

@@ -14,17 +14,17 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Holder is one user of a mount. It prevents the unmount, or keeps the file system in use after a
+// Holder is one user of a mount. It prevents the unmount, or keeps the file system active after a
 // lazy unmount.
 type Holder struct {
 	PID     int    // 0 for the kernel itself
 	Command string // the short name of the process
-	Unit    string // the systemd unit of the process, if any
+	Unit    string // the systemd unit of the process; empty if there is none
 
-	// How describes the kind of use: "cwd", "root directory", "open file", "running program",
-	// "mapped file", "mount namespace", "mount", "loop device", "swap".
+	// How is the kind of use: "cwd", "root directory", "open file", "running program", "mapped
+	// file", "mount namespace", "mount", "loop device" or "swap".
 	How  string
-	Path string // the file or directory, if known
+	Path string // the file or directory that is used; empty if it is unknown
 }
 
 // String describes the holder for messages.
@@ -43,22 +43,21 @@ func (o Holder) String() string {
 	}
 }
 
-// mostHolders limits the number of reported holders, because operators do not read a longer list.
+// mostHolders limits the number of reported holders. Operators do not read a longer list.
 const mostHolders = 20
 
-// Holders returns at most twenty users of the mount at path. The list is a hint for operators and
-// proves nothing: it may be empty because the agent could not see the user. Holders does not access
-// the mount, so it also works for a mount that hangs.
+// Holders returns at most mostHolders users of the mount at path. The list is a hint for operators
+// and proves nothing: it may be empty because the agent cannot see the users. Holders does not
+// access the mount, so it also works for a mount that hangs.
 func (h *Host) Holders(path string) []Holder {
 	path = filepath.Clean(path)
 	c := &collector{r: &h.reader, path: path}
-	// Holders returns all users that were found within the time limit, even if some process could
-	// not be read completely.
+	// After an error or the time limit, Holders returns the users that were found so far.
 	_ = h.gate.do(context.Background(), kindScan, path, func() error { c.run(); return nil })
 	return c.take()
 }
 
-// collector gathers holders. It may still run after its caller has stopped waiting.
+// collector collects holders. It may still run after its caller has stopped waiting.
 type collector struct {
 	r       *reader
 	path    string
@@ -112,8 +111,8 @@ func (c *collector) run() {
 		if c.full() {
 			return
 		}
-		// A path in another namespace may lead to another mount, so links are checked only in the
-		// agent's own namespace.
+		// In another namespace, the same path may lead to another mount. Therefore links are
+		// checked only in the agent's own namespace.
 		if name, err := os.Readlink(c.r.procPath(pid, "ns/mnt")); err == nil && name == own {
 			here = append(here, pid)
 			c.links(pid)
@@ -122,7 +121,7 @@ func (c *collector) run() {
 	}
 
 	c.spaces()
-	// Mapped files come last, because reading the maps of a hanging process may hang too.
+	// Mapped files come last, because reading the maps of a hanging process can hang too.
 	for _, pid := range here {
 		if c.full() {
 			return
@@ -132,7 +131,7 @@ func (c *collector) run() {
 	}
 }
 
-// table finds the mounts at and below path, and reports whether it found any.
+// table finds the mounts at and below path, and reports whether there are any.
 func (c *collector) table() bool {
 	table, err := c.r.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, c.path), false })
 	if err != nil {
@@ -153,7 +152,7 @@ func (c *collector) table() bool {
 	return len(table) > 0
 }
 
-// kernel finds loop devices and swap areas on files of the mount.
+// kernel finds loop devices and swap areas that use files of the mount.
 func (c *collector) kernel() {
 	loops, _ := filepath.Glob(string(c.r.sysfs) + "/block/loop*/loop/backing_file") // the pattern is valid
 	for _, f := range loops {
@@ -175,8 +174,8 @@ func (c *collector) kernel() {
 	}
 }
 
-// links checks the working directory, the root directory and the program of a process. It reads
-// only the text of the links and does not follow them.
+// links checks the working directory, the root directory and the program of a process. It only
+// reads these links and does not follow them.
 func (c *collector) links(pid int) {
 	for _, l := range []struct{ name, how string }{
 		{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"},
@@ -188,7 +187,7 @@ func (c *collector) links(pid int) {
 	}
 }
 
-// files checks the open files of a process by their mount ids, which are the same in every
+// files checks the open files of a process by their mount ids. A mount id is the same in every
 // namespace.
 func (c *collector) files(pid int) {
 	fds, err := numbers(c.r.procPath(pid, "fd"))
@@ -210,7 +209,7 @@ func (c *collector) files(pid int) {
 	}
 }
 
-// spaces finds other namespaces that contain the same mount.
+// spaces finds other mount namespaces that contain the mount.
 func (c *collector) spaces() {
 	spaces, _, err := c.r.spaces()
 	if err != nil {
@@ -251,7 +250,7 @@ func (c *collector) maps(pid int) {
 		}
 		if file := strings.TrimSuffix(string(line[at:]), "\n"); within(file, c.path) {
 			if exe, err := os.Readlink(c.r.procPath(pid, "exe")); err == nil && exe == file {
-				continue // the collector has reported this file already
+				continue // links has already reported the running program
 			}
 			c.add(pid, "mapped file", file)
 			return

@@ -1,15 +1,18 @@
-// Package mount reads mounts from the kernel and changes them. It inspects one path, reads the
-// mount table, makes the mount calls, and searches for users of a mount or a device.
+// Package mount reads mounts from the kernel and changes them. It inspects single paths, reads the
+// mount table, makes mount calls, and searches for users of a mount or a device.
 //
-// Storage can block a system call forever. Therefore every call that can block runs in a goroutine,
-// and its caller waits no longer than a time limit. At most one call runs for each path and kind of
-// call. While a call hangs, the next caller of that kind gets an error at once, with the time since
-// when the call hangs. A goroutine whose call has returned makes further calls for a second or two.
-// No lock is held during a system call.
+// The package has layers. The types procfs and sysfs read the kernel's files. The type reader
+// combines them to describe mounts, and the type changer changes mounts. A Host adds time limits,
+// because storage can block a system call forever.
+//
+// Every call that can block runs in a goroutine, and its caller waits no longer than the time
+// limit. At most one call runs for each path and kind of call. While a call hangs past its time
+// limit, further calls of the same kind for the same path fail at once. Their error tells since
+// when the call hangs. No lock is held during a system call.
 //
 // The identity of a mount comes from statx(2) and statmount(2) (Linux 6.8). If the kernel or a
-// filter does not allow them, the same facts come from mountinfo. On an older kernel the unique
-// mount id is missing.
+// filter does not allow these calls, the identity comes from mountinfo. On a kernel older than 6.8
+// the identity lacks the unique mount id.
 package mount
 
 import (
@@ -25,7 +28,7 @@ import (
 const callLimit = 5 * time.Second
 
 // Host represents the mount namespace of this process in this boot. Its methods are safe for
-// concurrent use. The methods that it gets from its embedded parts ask only the kernel and need no
+// concurrent use. The exported methods of the embedded types do not access storage, so they need no
 // time limit.
 type Host struct {
 	changer
@@ -33,7 +36,7 @@ type Host struct {
 	trees trees
 }
 
-// New reads the identities of this mount namespace and this boot. It starts nothing.
+// New returns a Host for the mount namespace of this process. It starts no goroutine.
 func New() (*Host, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {

@@ -64,8 +64,8 @@ func TestLookAtTheHung(t *testing.T) {
 	}
 }
 
-// TestLookAtTheMute looks at a FUSE mount whose daemon never answered FUSE_INIT. Every look hangs
-// until the daemon ends.
+// TestLookAtTheMute looks at a FUSE mount with a daemon that never answered FUSE_INIT. Every look
+// hangs until the daemon ends.
 func TestLookAtTheMute(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	dev := openFuse(t, dir, "")
@@ -89,8 +89,7 @@ func TestLookAtTheMute(t *testing.T) {
 	}
 }
 
-// TestForceFreesTheHung checks that a forced unmount ends a look that hangs, instead of waiting for
-// it.
+// TestForceFreesTheHung checks that a forced unmount does not wait for a hanging look, and ends it.
 func TestForceFreesTheHung(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)
@@ -172,11 +171,10 @@ func TestHungErrorSays(t *testing.T) {
 	}
 }
 
-// TestUnmountsDoNotQueue checks that the agent tries each way to unmount even if the previous way
-// hangs.
+// TestUnmountsDoNotQueue checks that each way to unmount works while the previous way hangs.
 func TestUnmountsDoNotQueue(t *testing.T) {
 	at := mkdir(t, tempDir(t), "m")
-	h, ctx := boundedHost(t, 2*time.Second), context.Background() // enough for calls that do not hang
+	h, ctx := boundedHost(t, 2*time.Second), context.Background() // long enough for calls that do not hang
 	hold := make(chan struct{})
 	for i, how := range []How{Force, Lazy} {
 		c := begin(ctx, &h.gate, []kind{kindUnmount, kindForce}[i], at, func() (int, error) { <-hold; return 0, nil })
@@ -196,8 +194,8 @@ func TestUnmountsDoNotQueue(t *testing.T) {
 	await(t, "all to return", func() bool { return h.gate.outstanding() == 0 })
 }
 
-// TestLookAllBesideTheHung checks that hanging looks delay neither each other nor the other looks,
-// and that LookAll returns each sight for its own path.
+// TestLookAllBesideTheHung checks that hanging looks do not delay each other or the other looks,
+// and that LookAll returns each result for the right path.
 func TestLookAllBesideTheHung(t *testing.T) {
 	const bound = 4 * time.Second
 	root := tempDir(t)

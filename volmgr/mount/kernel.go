@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// reader reads mounts from the kernel. Its calls have no time limit, so a Host bounds those that
-// can wait for storage.
+// reader describes mounts. Its methods have no time limit, so a Host calls them through its gate if
+// they can wait for storage.
 type reader struct {
 	procfs
 	sysfs
@@ -25,7 +25,7 @@ type reader struct {
 	noMountRoot bool // a kernel before 5.8
 }
 
-// changer changes mounts and guards. Like those of reader, its calls have no time limit.
+// changer changes mounts and guards. Its methods have no time limit either.
 type changer struct {
 	reader
 
@@ -40,14 +40,14 @@ func (r *reader) Namespace() uint64 { return r.namespace }
 // Boot returns the id that the kernel gave to this boot.
 func (r *reader) Boot() string { return r.boot }
 
-// ownSpace returns the agent's own mount namespace in the form of the links in /proc.
+// ownSpace returns the name of the agent's own mount namespace, as in the links in /proc.
 func (r *reader) ownSpace() string { return fmt.Sprintf("mnt:[%d]", r.namespace) }
 
-// Gone reports whether a mount that was once at the path at is no longer mounted anywhere in this
-// mount namespace. It asks only the kernel and does not wait for storage. If the answer is unknown,
-// it returns false. Before Linux 6.8 the kernel reuses mount ids. There Gone compares the path, the
-// file system and its root instead.
-func (r *reader) Gone(m volume.MountIdentity, at string) bool {
+// Gone reports whether a mount no longer exists in this mount namespace, neither at its old mount
+// point path nor anywhere else. It asks only the kernel and does not wait for storage. If the
+// answer is unknown, it returns false. A kernel before Linux 6.8 reuses mount ids, so on such a
+// kernel Gone compares the path, the file system and its root instead.
+func (r *reader) Gone(m volume.MountIdentity, path string) bool {
 	switch {
 	case m.Boot != r.boot:
 		return true
@@ -65,7 +65,7 @@ func (r *reader) Gone(m volume.MountIdentity, at string) bool {
 	_, err := r.table(func(i *proc.Mount) (bool, bool) {
 		p := r.fromInfo(i)
 		p.id.ID = m.ID
-		found = found || p.id == m && p.at == at
+		found = found || p.id == m && p.at == path
 		return true, found
 	})
 
@@ -77,16 +77,17 @@ type point struct {
 	id       volume.MountIdentity
 	at       string // the mount point
 	source   string
-	readOnly bool   // the mount or its file system is read-only
-	attr     uint64 // the attributes of the mount, as in mount_setattr(2)
+	readOnly bool   // the mount or the whole file system is read-only
+	attr     uint64 // the attributes in the form of mount_setattr(2)
 	deleted  bool   // the mounted directory or file was deleted
-	shared   bool   // mounts below it propagate to other namespaces
+	shared   bool   // mounts below this one propagate to other namespaces
 }
 
-// fromStatmount converts a reply into a point. The point does not reference the reply.
+// fromStatmount returns the point that a reply describes. The point does not refer to the memory of
+// the reply.
 func (r *reader) fromStatmount(from statmountReply) point {
 	p := point{id: volume.MountIdentity{Namespace: r.namespace, Boot: r.boot, ID: from.u64(atMntID)}}
-	// One allocation holds the three strings, because they have the same lifetime.
+	// The three strings are parts of one string, so that they need only one allocation.
 	var room [128]byte
 	all := appendDevice(room[:0], from.u32(atDevMajor), from.u32(atDevMinor))
 	dev := len(all)
@@ -109,7 +110,8 @@ func (r *reader) fromStatmount(from statmountReply) point {
 	return p
 }
 
-// fromInfo converts a line of the mount table into a point without a unique id.
+// fromInfo returns the point that a line of the mount table describes. The point has no unique
+// mount id, because the table does not contain it.
 func (r *reader) fromInfo(m *proc.Mount) point {
 	p := point{
 		id: volume.MountIdentity{
@@ -121,23 +123,24 @@ func (r *reader) fromInfo(m *proc.Mount) point {
 	}
 
 	p.id.Root, p.deleted = rootPath(m.Root)
-	// In a type such as "fuse.sshfs", the kernel's type comes before the dot, and the daemon chose
-	// the name after it.
+	// In a type such as "fuse.sshfs", the part before the dot is the kernel's type. The part after
+	// the dot is a name that the daemon chose.
 	p.id.FSType, _, _ = strings.Cut(m.FSType, ".")
 	return p
 }
 
-// rootPath removes the suffix that the kernel appends to the path of a deleted file, because the
-// mount is still the same. No other path contains two slashes.
+// rootPath removes the suffix that the kernel appends to the path of a deleted file. The mount is
+// the same with and without the suffix. No other path contains two slashes in a row.
 func rootPath(s string) (root string, deleted bool) {
 	return strings.CutSuffix(s, "//deleted")
 }
 
-// uniqueID finds the unique id of a mount by its id in mountinfo. It returns 0 if the kernel does
-// not provide unique ids. The search is slow, so it is only for mounts on which statx fails.
+// uniqueID returns the unique id of the mount with the given id in the mount table, or 0 if the
+// kernel does not provide unique ids. The search is slow, so uniqueID is only for mounts on which
+// statx fails.
 func (r *reader) uniqueID(old int) uint64 {
 	if r.noStatmount || r.noMountRoot {
 		return 0
 	}
-	return listmountFind(old)
+	return searchUniqueID(old)
 }

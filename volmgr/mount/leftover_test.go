@@ -15,7 +15,7 @@ func TestRemoveLeftover(t *testing.T) {
 	tests := []struct {
 		name string
 		make func(t *testing.T, path string)
-		err  string // empty: RemoveLeftover removes the path
+		err  string // a part of the expected error; if empty, RemoveLeftover must succeed
 	}{
 		{"missing", func(*testing.T, string) {}, ""},
 		{"empty directory", func(t *testing.T, p string) { mkdir(t, p) }, ""},
@@ -106,8 +106,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestBlock checks a loop device with a file, one whose file was deleted, and a device that is not
-// a loop device.
+// TestBlock checks the description of a loop device with a file, of a loop device with a deleted
+// file, and of another device.
 func TestBlock(t *testing.T) {
 	dir := tempDir(t)
 	h := newHost(t)

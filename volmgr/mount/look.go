@@ -11,22 +11,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Look inspects the mount at path and does not follow a symbolic link. If the path is missing or is
+// Look inspects the mount at path and does not follow a symbolic link. If path does not exist or is
 // no mount point, the result is SeenNothing. A mount works if Look can open its root. Look does not
-// open a device node, because that may have side effects. After the time limit the result is
-// SeenHung. While the system call of a Look hangs, every further Look at that path returns SeenHung
-// at once.
+// open a device node, because an open may have side effects. After the time limit the result is
+// SeenHung. While the system call of a Look hangs, every further Look at the same path returns
+// SeenHung at once.
 func (h *Host) Look(ctx context.Context, path string) volume.Sight {
 	return sightOf(ctx, path, h.beginLook(ctx, path, false))
 }
 
-// looksAtOnce limits the number of paths that LookAll inspects in parallel.
+// looksAtOnce is the number of paths that LookAll inspects in parallel.
 const looksAtOnce = 16
 
 // LookAll inspects paths in parallel, each like Look, so that a hanging mount does not delay the
-// others. The results are in the order of the paths. LookAll does not open the mounts in leaving,
-// because an open file would make a simultaneous unmount fail. For these mounts it is unknown
-// whether they work.
+// others. The results have the order of the paths. The agent is about to unmount the mounts at the
+// paths in leaving. LookAll does not open these mounts, because an open file would make the unmount
+// fail. It therefore does not know whether they work.
 func (h *Host) LookAll(ctx context.Context, paths []string, leaving map[string]bool) []volume.Sight {
 	sights := make([]volume.Sight, len(paths))
 	var begun [looksAtOnce]*call[volume.Sight] // begun[i%looksAtOnce] is the running call for paths[i]
@@ -52,7 +52,7 @@ func (h *Host) beginLook(ctx context.Context, path string, leaving bool) *call[v
 	return begin(ctx, &h.gate, kindLook, path, func() (volume.Sight, error) { return h.look(path, leaving), nil })
 }
 
-// sightOf waits for the call that beginLook started, and returns its result.
+// sightOf returns the result of the call that beginLook started.
 func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sight {
 	if c == nil {
 		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: not an absolute path", path)}
@@ -70,10 +70,10 @@ func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sig
 	return volume.Sight{Seen: volume.SeenError, Unchecked: ctx.Err() != nil, Detail: fmt.Sprintf("cannot look at %q: %v", c.key.path, err)}
 }
 
-// look calls glance again if the mount changed in the meantime.
+// look inspects the mount at path. It starts again if the mount changes during the inspection.
 func (r *reader) look(path string, leaving bool) volume.Sight {
 	for range 3 {
-		s, err := r.glance(path, leaving)
+		s, err := r.lookOnce(path, leaving)
 		if err == nil {
 			return s
 		}
@@ -81,8 +81,8 @@ func (r *reader) look(path string, leaving bool) volume.Sight {
 	return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, errVanished)}
 }
 
-// glance inspects the path once. Its only error is errVanished.
-func (r *reader) glance(path string, leaving bool) (volume.Sight, error) {
+// lookOnce inspects the mount at path once. Its only error is errVanished.
+func (r *reader) lookOnce(path string, leaving bool) (volume.Sight, error) {
 	st, p, err := r.find(path, 0)
 	if p != nil && err == nil && !leaving {
 		err = r.probe(path, st, *p)
@@ -139,13 +139,13 @@ func (r *reader) probe(path string, st unix.Statx_t, p point) error {
 
 	fd, err := open(path, flags)
 	if errors.Is(err, unix.EAGAIN) {
-		return nil // another process has a lease on the file, so the file system has answered
+		return nil // another process has a lease on the file; the file system works
 	}
 	if err != nil {
 		return err
 	}
 	defer closeFD(fd)
-	// Some FUSE file systems do not handle open, but all of them answer statx.
+	// Some FUSE file systems do not implement open, but all of them answer statx.
 	again, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, lookMask|unix.STATX_BASIC_STATS)
 	if err != nil {
 		return err
@@ -156,8 +156,8 @@ func (r *reader) probe(path string, st unix.Statx_t, p point) error {
 	return nil
 }
 
-// failed returns the result of Look for a mount that answers with an error, or for a path that
-// fails before its mount is known.
+// failed returns the result of Look after an error. The point p is nil if the error occurred before
+// the mount was known.
 func failed(path string, p *point, err error) volume.Sight {
 	if p == nil {
 		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, err)}
@@ -172,14 +172,14 @@ func failed(path string, p *point, err error) volume.Sight {
 }
 
 // dead reports whether an error means that the storage of a mount is permanently gone. Other errors
-// may mean that it is temporarily unavailable, or that the agent may not access it.
+// may mean that the storage is temporarily unavailable, or that the agent may not access it.
 func dead(err error) bool {
 	for _, e := range []unix.Errno{
 		unix.ENOTCONN, unix.ECONNABORTED, // a FUSE file system without its daemon
 		unix.ESTALE,                             // an NFS mount with a stale handle
 		unix.EIO,                                // a file system that was shut down
 		unix.ENODEV, unix.ENXIO, unix.ENOMEDIUM, // a missing device
-		unix.ESHUTDOWN, unix.EHOSTDOWN, unix.EREMOTEIO, // network storage
+		unix.ESHUTDOWN, unix.EHOSTDOWN, unix.EREMOTEIO, // unreachable network storage
 	} {
 		if errors.Is(err, e) {
 			return true

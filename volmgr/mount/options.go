@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Like holds the options that a bind mount must get.
-type Like struct {
+// Options holds the requested options of a bind mount.
+type Options struct {
 	ReadOnly bool
 	// Flags are mount options, named as in mount(8): nosuid, nodev, noexec, nosymfollow,
 	// nodiratime, and noatime, relatime or strictatime.
@@ -32,8 +32,8 @@ var mountOptions = map[string]uintptr{
 	"nosymfollow": unix.MS_NOSYMFOLLOW, "strictatime": unix.MS_STRICTATIME,
 }
 
-// attr returns the attributes that mount_setattr(2) must set, and those that it must clear first.
-func (l Like) attr() (unix.MountAttr, error) {
+// attr returns the argument of mount_setattr(2) that sets the options.
+func (l Options) attr() (unix.MountAttr, error) {
 	var a unix.MountAttr
 	if l.ReadOnly {
 		a.Attr_set |= unix.MOUNT_ATTR_RDONLY
@@ -53,8 +53,8 @@ func (l Like) attr() (unix.MountAttr, error) {
 	return a, nil
 }
 
-// has reports whether a mount with these attributes has the requested options.
-func (l Like) has(attr uint64) bool {
+// has reports whether a mount with the attributes attr has the requested options.
+func (l Options) has(attr uint64) bool {
 	want, err := l.attr()
 	if err != nil {
 		return false
@@ -66,12 +66,13 @@ func (l Like) has(attr uint64) bool {
 }
 
 // remountFlags returns the flags with which mount(2) adds the requested options to a mount. The
-// flags repeat the present options of the mount, because mount(2) clears every omitted option.
-func (l Like) remountFlags(present string) uintptr {
+// parameter present contains the options that the mount already has. The flags repeat them, because
+// mount(2) clears every omitted option.
+func (l Options) remountFlags(current string) uintptr {
 	const times = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
 	var have, want uintptr
 	for name, flag := range mountOptions {
-		if hasOption(present, name) {
+		if hasOption(current, name) {
 			have |= flag
 		}
 	}
@@ -84,7 +85,7 @@ func (l Like) remountFlags(present string) uintptr {
 		have &^= times
 	}
 	flags := unix.MS_REMOUNT | unix.MS_BIND | have | want
-	if l.ReadOnly || hasOption(present, "ro") {
+	if l.ReadOnly || hasOption(current, "ro") {
 		flags |= unix.MS_RDONLY
 	}
 	if flags&times == 0 {
@@ -105,7 +106,7 @@ func attrOf(m *proc.Mount) (attr uint64) {
 		attr |= unix.MOUNT_ATTR_RDONLY
 	}
 	if attr&unix.MOUNT_ATTR__ATIME == 0 && !hasOption(m.Options, "relatime") {
-		attr |= unix.MOUNT_ATTR_STRICTATIME // the table has no word for strictatime; it omits the other three options
+		attr |= unix.MOUNT_ATTR_STRICTATIME // the table shows strictatime by omitting noatime and relatime
 	}
 	return attr
 }

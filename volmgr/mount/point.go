@@ -10,9 +10,10 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// pointOf describes the mount to which st belongs. The mask more requests data beyond the identity.
-// If fd is negative, pointOf asks the kernel by path instead of by descriptor.
-func (r *reader) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point, error) {
+// pointOf describes the mount that contains the file with the attributes st. The parameter extra is
+// a mask of fields of statmount(2) that the caller needs beyond the identity. If fd is negative,
+// pointOf identifies the file by path, otherwise by fd.
+func (r *reader) pointOf(st unix.Statx_t, fd int, path string, extra uint64) (point, error) {
 	const basic = statmountSBBasic | statmountMntBasic | statmountMntRoot | statmountFSType
 	var unique uint64
 	if st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 && !r.noMountRoot {
@@ -20,7 +21,7 @@ func (r *reader) pointOf(st unix.Statx_t, fd int, path string, more uint64) (poi
 	}
 	if unique != 0 && !r.noStatmount {
 		var room [usualStat]byte
-		reply, err := statmount(unique, basic|more, &room)
+		reply, err := statmount(unique, basic|extra, &room)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			return point{}, errVanished
@@ -36,8 +37,8 @@ func (r *reader) pointOf(st unix.Statx_t, fd int, path string, more uint64) (poi
 		fd = unix.AT_FDCWD
 	}
 
-	// An empty mask still returns the short mount id, and even a FUSE mount of another user answers
-	// it.
+	// Even with an empty mask, statx returns the mount id of mountinfo. Even a FUSE mount of
+	// another user answers such a call.
 	st, err := statx(fd, path, flags, 0)
 	if err != nil {
 		return point{}, err
@@ -59,18 +60,19 @@ func (r *reader) pointOf(st unix.Statx_t, fd int, path string, more uint64) (poi
 	return p, nil
 }
 
-// openPoint describes the mount of an open file. The mask more has the same meaning as for pointOf.
-func (r *reader) openPoint(fd int, more uint64) (point, error) {
+// openPoint describes the mount that contains an open file. The parameter extra has the same
+// meaning as for pointOf.
+func (r *reader) openPoint(fd int, extra uint64) (point, error) {
 	st, err := statFD(fd, lookMask)
 	if err != nil {
 		return point{}, err
 	}
-	return r.pointOf(st, fd, "", more)
+	return r.pointOf(st, fd, "", extra)
 }
 
-// slowPoint describes the mount whose root is path, for a path on which statx fails. It returns nil
-// if there is no mount. It reads the mount id from an O_PATH descriptor, which needs no answer from
-// the file system.
+// slowPoint describes the mount with the root path if statx fails on that path. It returns nil if
+// there is no mount. It reads the mount id from an O_PATH descriptor, because that needs no answer
+// from the file system.
 func (r *reader) slowPoint(path string) (*point, error) {
 	table, err := r.table(nil)
 	if err != nil {
@@ -107,11 +109,12 @@ func (r *reader) slowPoint(path string) (*point, error) {
 	return nil, nil
 }
 
-// find describes the mount whose root is path, or returns nil if there is none. The mask more has
-// the same meaning as for pointOf. If find returns both a point and an error, the mount does not
-// work. If it returns only an error, the path leads through a mount that does not work.
-func (r *reader) find(path string, more uint64) (unix.Statx_t, *point, error) {
-	// Cached attributes are sufficient. The kernel has these even if the storage is dead.
+// find describes the mount with the root path, or returns nil if there is none. The parameter extra
+// has the same meaning as for pointOf. If find returns both a point and an error, the mount does
+// not work. If it returns only an error, a mount above path does not work.
+func (r *reader) find(path string, extra uint64) (unix.Statx_t, *point, error) {
+	// Cached attributes are sufficient, because the kernel can return them even if the storage is
+	// dead.
 	st, err := r.rootAt(path)
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
@@ -122,7 +125,7 @@ func (r *reader) find(path string, more uint64) (unix.Statx_t, *point, error) {
 		}
 
 		var p point
-		if p, err = r.pointOf(st, -1, path, more); err == nil {
+		if p, err = r.pointOf(st, -1, path, extra); err == nil {
 			return st, &p, nil
 		}
 		if errors.Is(err, errVanished) {
@@ -137,8 +140,8 @@ func (r *reader) find(path string, more uint64) (unix.Statx_t, *point, error) {
 	return st, p, err
 }
 
-// rootAt reads the attributes of the path. After EACCES it requests fewer attributes, because a
-// FUSE mount of another user refuses all others.
+// rootAt reads the attributes of path. After EACCES it requests fewer attributes, because a FUSE
+// mount of another user refuses to return the usual ones.
 func (r *reader) rootAt(path string) (unix.Statx_t, error) {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_DONT_SYNC
 	st, err := statx(unix.AT_FDCWD, path, flags, lookMask)
@@ -177,7 +180,7 @@ func (r *reader) refuseMount(fd int) error {
 	return err
 }
 
-// mountedAt reports whether path is a mount point. A mount that does not work counts too.
+// mountedAt reports whether path is a mount point, even if the mount does not work.
 func (r *reader) mountedAt(path string) (bool, error) {
 	_, p, err := r.find(path, 0)
 	if p != nil {
@@ -186,14 +189,14 @@ func (r *reader) mountedAt(path string) (bool, error) {
 	return false, err
 }
 
-// within reports whether path is dir or lies in it.
+// within reports whether path is dir or a path below dir.
 func within(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/"))
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// covered returns the ids of the mounts that another mount hides. A mount hides its parent if both
-// have the same mount point.
+// covered returns the ids of the mounts that are hidden by another mount. A mount hides its parent
+// if both have the same mount point.
 func covered(table []*proc.Mount) map[int]bool {
 	at := make(map[int]string, len(table))
 	for _, m := range table {

@@ -39,7 +39,7 @@ func (p procfs) processes() ([]int, error) {
 	return pids, nil
 }
 
-// numbers lists those entries of a directory whose names are numbers.
+// numbers returns the numbers among the names in a directory, in ascending order.
 func numbers(dir string) ([]int, error) {
 	all, err := names(dir, -1)
 	if err != nil {
@@ -58,17 +58,17 @@ func numbers(dir string) ([]int, error) {
 }
 
 // gone reports whether an error means that a process or its data no longer exists. A zombie process
-// has neither mounts nor open files.
+// has no such data either.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
 }
 
 // denied reports whether an error means that the agent may not inspect a process. Such a process
-// has capabilities that the agent lacks, or is in another user namespace.
+// has more capabilities than the agent, or is in another user namespace.
 func denied(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }
 
-// command returns the short name of a process, which the kernel stores. The full command line is in
-// the memory of the process, and reading it may hang together with the process.
+// command returns the short name of a process, which the kernel stores. It does not read the full
+// command line from the memory of the process, because that can hang if the process hangs.
 func (p procfs) command(pid int) string {
 	data, err := os.ReadFile(p.procPath(pid, "comm"))
 	if err != nil {
@@ -77,8 +77,8 @@ func (p procfs) command(pid int) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// unit returns the system unit that contains a process, or an empty string. It does not return
-// units of a user's service manager.
+// unit returns the system unit that contains a process, or an empty string. It ignores the units of
+// a user's service manager.
 func (p procfs) unit(pid int) string {
 	data, err := os.ReadFile(p.procPath(pid, "cgroup"))
 	if err != nil {
@@ -87,14 +87,14 @@ func (p procfs) unit(pid int) string {
 	return suggest.UnitOf(string(data))
 }
 
-// fdPath returns the current path of an open file according to the kernel.
+// fdPath returns the current path of an open file.
 func (p procfs) fdPath(fd int) (string, error) { return os.Readlink(p.fdLink(fd)) }
 
 // fdLink returns a path that leads to an open file, even if the file has been renamed.
 func (p procfs) fdLink(fd int) string { return string(p) + "/self/fd/" + strconv.Itoa(fd) }
 
-// fdMountID reads the mount id of an open descriptor of a process ("self" or a pid). The kernel
-// answers without the file system.
+// fdMountID returns the mount id of an open file of a process ("self" or a pid). It needs no answer
+// from the file system.
 func (p procfs) fdMountID(pid string, fd int) (int, error) {
 	data, err := os.ReadFile(filepath.Join(string(p), pid, "fdinfo", strconv.Itoa(fd)))
 	if err != nil {
@@ -120,16 +120,16 @@ func (p procfs) SameNetwork(pid int) (bool, error) {
 	return err == nil && theirs == own, err
 }
 
-// space is a mount namespace together with the threads in it.
+// space is a mount namespace with the threads in it.
 type space struct {
 	name  string // such as "mnt:[4026531841]"
-	pid   int    // the lowest pid in the namespace
+	pid   int    // the lowest pid of a process in the namespace
 	tasks []string
 }
 
-// spaces lists the mount namespaces of all processes and threads, and the processes that the agent
-// may not inspect. It does not find a namespace that has no process and exists only through a
-// descriptor or a bind mount.
+// spaces returns the mount namespaces of all processes and threads, and the processes that the
+// agent may not inspect. It does not find a namespace without processes, which exists only through
+// a descriptor or a bind mount.
 func (p procfs) spaces() (spaces []*space, closed []int, err error) {
 	pids, err := p.processes()
 	if err != nil {
@@ -160,7 +160,8 @@ func (p procfs) spaces() (spaces []*space, closed []int, err error) {
 	return spaces, closed, nil
 }
 
-// addSpaces calls add for every thread of a process.
+// addSpaces calls add for every thread of a process, with the name of the thread's mount namespace
+// and the thread's directory in procfs.
 func (p procfs) addSpaces(pid int, add func(name, task string)) error {
 	dir := p.procPath(pid, "task")
 	tids, err := numbers(dir)
@@ -184,7 +185,7 @@ func (p procfs) addSpaces(pid int, add func(name, task string)) error {
 	return nil
 }
 
-// mounts reads the mount table of a namespace like proc.ReadMounts, through the first thread that
+// mounts reads the mount table of a namespace with proc.ReadMounts, through the first thread that
 // still exists. It returns nothing if all threads have ended.
 func (s *space) mounts(keep func(line []byte) bool, filter proc.Filter) ([]*proc.Mount, error) {
 	for _, task := range s.tasks {
@@ -198,12 +199,12 @@ func (s *space) mounts(keep func(line []byte) bool, filter proc.Filter) ([]*proc
 	return nil, nil
 }
 
-// table reads the mounts of this namespace, except those that filter skips.
+// table reads the mounts of this namespace, without those that filter skips.
 func (p procfs) table(filter proc.Filter) ([]*proc.Mount, error) {
 	return proc.ReadMounts(string(p)+"/self/mountinfo", nil, filter)
 }
 
-// mountByID finds a mount by its id in the mount table.
+// mountByID returns the mount with the given id in the mount table.
 func (p procfs) mountByID(id int) (*proc.Mount, error) {
 	table, err := p.table(func(m *proc.Mount) (bool, bool) { return m.ID != id, m.ID == id })
 	if err != nil {
@@ -215,10 +216,10 @@ func (p procfs) mountByID(id int) (*proc.Mount, error) {
 	return table[0], nil
 }
 
-// Changes calls fn once at the start, and again whenever any process has made, changed or removed
-// mounts in this mount namespace. It returns nil when ctx ends. The kernel reports only that
-// something changed. After each call of fn, Changes waits for the duration pause. All changes
-// during the call and the pause cause a single further call.
+// Changes calls fn at the start, and again whenever a process has made, changed or removed mounts
+// in this mount namespace. The kernel reports only that something has changed. After each further
+// call, Changes waits for the duration pause. All changes during such a call and pause cause only
+// one more call. Changes returns nil when ctx ends.
 func (p procfs) Changes(ctx context.Context, pause time.Duration, fn func()) error {
 	table, err := open(string(p)+"/self/mountinfo", unix.O_RDONLY)
 	if err != nil {
@@ -231,13 +232,12 @@ func (p procfs) Changes(ctx context.Context, pause time.Duration, fn func()) err
 	}
 	defer closeFD(wake)
 	stop := context.AfterFunc(ctx, func() {
-		_, _ = unix.Write(wake, binary.NativeEndian.AppendUint64(nil, 1)) // fails only if the counter is full, and then the poll wakes up anyway
+		_, _ = unix.Write(wake, binary.NativeEndian.AppendUint64(nil, 1)) // fails only if the counter is full, but then the poll wakes up too
 	})
 	defer stop()
 	fn()
 	for ctx.Err() == nil {
-		// The kernel reports a change of the table as an error and as an urgent condition
-		// (proc_pid_mountinfo(5)).
+		// The kernel reports a change of the table as an urgent condition (proc_pid_mountinfo(5)).
 		fds := []unix.PollFd{{Fd: int32(table), Events: unix.POLLPRI}, {Fd: int32(wake), Events: unix.POLLIN}}
 		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("cannot watch the mount table: poll: %w", err)

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apart lists the proven differences between a process's view of a directory and the host's view.
-// The zero value means that no difference is known.
+// Apart lists the proven differences between a directory as a process sees it and the directory as
+// the host sees it. The zero value means that no difference is known.
 type Apart struct {
 	NoPath    bool // the process does not have the directory
 	OtherPath bool // the process has another directory at that path
 	NotIn     bool // mounts of the host below the directory do not reach the process
 	NotOut    bool // mounts of the process below the directory do not reach the host
 
-	// Barred means that the process runs as User, and that this user may not enter a directory of
-	// the agent with mode 0700.
+	// Barred means that the process runs as the user with the id User, and that this user may not
+	// enter a directory of the agent with mode 0700.
 	Barred bool
 	User   uint32
 }
@@ -29,15 +29,15 @@ type Apart struct {
 // path. It also checks whether the process may enter dir. If the process has the agent's mount
 // namespace and root directory, the mounts are shared and no test is needed.
 //
-// Otherwise Sharing mounts a canary in dir, first in the agent's namespace and then in the
-// process's. Each time it checks whether the canary is visible on the other side. Existing mounts
-// are not affected. Sharing removes both canaries and their directory at the end. If the agent is
-// killed during the test, a canary remains. The next Sharing of the directory, or ClearCanary,
-// removes it.
+// Otherwise Sharing mounts a canary in dir, first in the agent's mount namespace and then in that
+// of the process. Each time it checks whether the canary appears in the other namespace. Existing
+// mounts are not affected. At the end Sharing removes both canaries and their directory. If the
+// agent is killed during the test, a canary remains until the next Sharing of the directory, or
+// until ClearCanary.
 //
 // An error gives the reason why the test is incomplete: the process has ended, the agent may not
-// inspect it, or the directory hangs (*HungError). The returned Apart is valid nevertheless.
-// Sharing creates dir if it does not exist.
+// inspect the process, or the directory hangs (*HungError). Even after an error, the differences in
+// the returned Apart are proven. Sharing creates dir if it does not exist.
 func (h *Host) Sharing(ctx context.Context, pid int, dir string) (Apart, error) {
 	dir = filepath.Clean(dir)
 	type answer struct {
@@ -57,7 +57,7 @@ func (h *Host) Sharing(ctx context.Context, pid int, dir string) (Apart, error) 
 	return a.apart, nil
 }
 
-// ClearCanary removes a canary that remains because the agent was killed during Sharing.
+// ClearCanary removes a canary that remains below dir because the agent was killed during Sharing.
 func (h *Host) ClearCanary(ctx context.Context, dir string) error {
 	dir = filepath.Clean(dir)
 	err := h.gate.do(ctx, kindCanary, dir, func() error { return sharingTest{h, dir}.clear() })
@@ -67,15 +67,15 @@ func (h *Host) ClearCanary(ctx context.Context, dir string) error {
 	return nil
 }
 
-// sharingTest is a test of one directory, as Sharing describes.
+// sharingTest is the test that Sharing makes in one directory.
 type sharingTest struct {
 	h   *Host
 	dir string
 }
 
-// run tests whether a process shares mounts below the directory.
+// run tests whether a process shares the mounts below the directory.
 func (t sharingTest) run(pid int) (a Apart, err error) {
-	// All checks use this descriptor, because another process may get the pid.
+	// All checks use this descriptor, because another process may get the pid in the meantime.
 	proc, err := open(t.h.procPath(pid, ""), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return a, err
@@ -121,7 +121,9 @@ func (t sharingTest) run(pid int) (a Apart, err error) {
 	return t.canaries(proc, here, there)
 }
 
-// canaries mounts a canary on each side and checks whether the other side sees it.
+// canaries mounts a canary in each of the two namespaces, and checks whether it appears in the
+// other. The descriptors here and there are open on the tested directory as the host and the
+// process see it.
 func (t sharingTest) canaries(proc, here, there int) (a Apart, err error) {
 	if err := t.clear(); err != nil {
 		return a, err
@@ -147,22 +149,22 @@ func (t sharingTest) canaries(proc, here, there int) (a Apart, err error) {
 	return a, err
 }
 
-// canary mounts a canary at path and reports whether it is visible in the directory other, which
-// belongs to the other side.
+// canary mounts a canary at path, and reports whether it appears in the directory other, which is
+// open in the other namespace.
 func canary(path string, other int) (seen bool, err error) {
 	dev, err := mountCanary(path)
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, takeOff(path)) }()
+	defer func() { err = errors.Join(err, unmountCanary(path)) }()
 	found, err := deviceAt(other, CanaryName)
 	return found == dev, err
 }
 
-// clear unmounts leftover canaries below the directory and removes the directory on which they were
+// clear unmounts all canaries below the directory, and removes the directory on which they were
 // mounted. It keeps any other mount there and returns an error. When the directory is removed, the
-// kernel also unmounts the mounts on it in other namespaces. This also removes a canary that a
-// killed agent left in the namespace of a process.
+// kernel also unmounts the mounts on it in other namespaces. In this way clear also removes a
+// canary that a killed agent left in the namespace of a process.
 func (t sharingTest) clear() error {
 	at := filepath.Join(t.dir, CanaryName)
 	mounted, err := t.h.mountedAt(at)
@@ -182,7 +184,7 @@ func (t sharingTest) clear() error {
 		}
 
 		for range entries {
-			if err := takeOff(at); err != nil {
+			if err := unmountCanary(at); err != nil {
 				return err
 			}
 		}
@@ -194,13 +196,13 @@ func (t sharingTest) clear() error {
 	return nil
 }
 
-// visit runs fn in the mount namespace of a process, with one of the process's directories as
-// working directory.
+// visit runs fn in the mount namespace of a process. The working directory of fn is the open
+// directory dir of that process.
 //
-// A mount namespace belongs to a thread. A thread may change it only if no other thread shares its
-// root and working directory. Therefore visit uses a thread of its own. The thread ends with its
-// goroutine and never returns to the runtime, so it runs no other code. The first thread of the
-// program is unsuitable, because it does not end and /proc/self shows its namespace.
+// In Linux each thread has its own mount namespace. A thread may change its namespace only if no
+// other thread shares its root and working directory. Therefore visit uses a separate thread. The
+// thread ends with its goroutine and runs no other code. The first thread of the program is
+// unsuitable, because it does not end and /proc/self shows its namespace.
 func visit(proc, dir int, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -234,13 +236,13 @@ func enter(proc, dir int) error {
 	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("setns", err)
 	}
-	// The thread now has the root directory of the namespace, which may differ from the process's
-	// root.
+	// The thread now has the root directory of the namespace. The root directory of the process may
+	// be another one.
 	return os.NewSyscallError("fchdir", unix.Fchdir(dir))
 }
 
-// openIn opens a directory at the path that a process uses for it. The kernel resolves links in the
-// path as for that process.
+// openIn opens the directory at a path as a process sees it. The kernel resolves symbolic links in
+// the path as for that process.
 func openIn(proc int, dir string) (int, error) {
 	root, err := openat(proc, "root", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -248,7 +250,7 @@ func openIn(proc int, dir string) (int, error) {
 	}
 	defer closeFD(root)
 	fd, err := openat2(root, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_IN_ROOT)
-	if errors.Is(err, unix.EAGAIN) { // a process renamed a component of the path meanwhile
+	if errors.Is(err, unix.EAGAIN) { // a component of the path was renamed in the meantime
 		err = errVanished
 	}
 	return fd, err

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookMask requests the fields that Look always needs. A small mask lets a file system answer
-// without its storage.
+// lookMask selects the attributes that Look always needs. A file system can return these few
+// attributes without access to its storage.
 const lookMask = unix.STATX_TYPE | unix.STATX_MNT_ID_UNIQUE
 
-// statx returns the attributes of a path, or with AT_EMPTY_PATH and no path those of an open file.
-// The caller passes AT_STATX_DONT_SYNC to accept cached attributes, or AT_STATX_FORCE_SYNC to make
-// a network or FUSE file system answer.
+// statx returns the attributes of the file at a path. With AT_EMPTY_PATH and an empty path, it
+// returns those of an open file. With AT_STATX_DONT_SYNC, it accepts cached attributes. With
+// AT_STATX_FORCE_SYNC, a network or FUSE file system must answer.
 func statx(fd int, path string, flags, mask int) (unix.Statx_t, error) {
 	var st unix.Statx_t
 	err := retry(func() error { return unix.Statx(fd, path, flags|unix.AT_NO_AUTOMOUNT, mask, &st) })
@@ -29,8 +29,8 @@ func statFD(fd, mask int) (unix.Statx_t, error) {
 	return statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, mask)
 }
 
-// retry repeats a call that a signal interrupted. Go's runtime sends signals, and FUSE and NFS
-// abort a call on any signal.
+// retry repeats a call that was interrupted by a signal. Go's runtime sends signals, and on any
+// signal FUSE and NFS abort a call.
 func retry(fn func() error) error {
 	for {
 		if err := fn(); !errors.Is(err, unix.EINTR) {
@@ -39,10 +39,10 @@ func retry(fn func() error) error {
 	}
 }
 
-// open calls open(2), and repeats the call if a signal interrupts it.
+// open opens a file by its path.
 func open(path string, flags int) (int, error) { return openat(unix.AT_FDCWD, path, flags) }
 
-// openat opens a file by its path, which starts at an open directory.
+// openat opens a file by its path relative to an open directory.
 func openat(dir int, path string, flags int) (fd int, err error) {
 	err = retry(func() error {
 		fd, err = unix.Openat(dir, path, flags|unix.O_CLOEXEC, 0)
@@ -51,7 +51,8 @@ func openat(dir int, path string, flags int) (fd int, err error) {
 	return fd, err
 }
 
-// openat2 is openat with rules for the resolution of the path (RESOLVE_NO_SYMLINKS and others).
+// openat2 opens a file like openat. The parameter resolve restricts how the kernel follows the path
+// (RESOLVE_NO_SYMLINKS and others).
 func openat2(dir int, path string, flags, resolve uint64) (fd int, err error) {
 	how := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: resolve}
 	err = retry(func() error {
@@ -61,7 +62,7 @@ func openat2(dir int, path string, flags, resolve uint64) (fd int, err error) {
 	return fd, err
 }
 
-// openNoLink opens path with O_PATH. It refuses a path that ends in a symbolic link.
+// openNoLink opens path with O_PATH, unless path is itself a symbolic link.
 func openNoLink(path string) (int, error) {
 	fd, err := open(path, unix.O_PATH|unix.O_NOFOLLOW)
 	if err != nil {
@@ -80,7 +81,7 @@ func openNoLink(path string) (int, error) {
 	return fd, nil
 }
 
-// openNoLinks opens path with O_PATH. It refuses a path with a symbolic link in any component.
+// openNoLinks opens path with O_PATH, unless any component of path is a symbolic link.
 func openNoLinks(path string) (int, error) {
 	fd, err := openat2(unix.AT_FDCWD, path, unix.O_PATH, unix.RESOLVE_NO_SYMLINKS)
 	unavailable := errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) // a kernel before 5.6, or a filter that refuses openat2
@@ -103,7 +104,7 @@ func openNoLinks(path string) (int, error) {
 // data can be lost.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// readAt reads a small file of procfs. The parameter dir is a descriptor of the file's directory.
+// readAt reads a small file in an open directory of procfs.
 func readAt(dir int, name string) (string, error) {
 	fd, err := openat(dir, name, unix.O_RDONLY)
 	if err != nil {
@@ -118,7 +119,7 @@ func readAt(dir int, name string) (string, error) {
 	return string(data), err
 }
 
-// readlinkat reads a symbolic link by its name in an open directory.
+// readlinkat reads a symbolic link in an open directory.
 func readlinkat(dir int, name string) (string, error) {
 	var room [256]byte
 	n, err := unix.Readlinkat(dir, name, room[:])
@@ -128,10 +129,9 @@ func readlinkat(dir int, name string) (string, error) {
 	return string(room[:n]), nil
 }
 
-// names returns at most the given number of entries of a directory, or all of them for a negative
-// number.
-func names(dir string, most int) ([]string, error) {
-	if most == 0 {
+// names returns at most limit entries of a directory, or all entries if limit is negative.
+func names(dir string, limit int) ([]string, error) {
+	if limit == 0 {
 		return nil, nil
 	}
 
@@ -140,7 +140,7 @@ func names(dir string, most int) ([]string, error) {
 		return nil, err
 	}
 	defer func() { _ = d.Close() }() // a directory has no data to lose on close
-	list, err := d.Readdirnames(most)
+	list, err := d.Readdirnames(limit)
 	if errors.Is(err, io.EOF) {
 		err = nil // the directory is empty
 	}

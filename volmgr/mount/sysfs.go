@@ -13,16 +13,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// sysfs is the directory /sys. Its methods read the kernel's data about block devices. They name a
-// device by its number ("major:minor"), and they do not access the device itself.
+// sysfs is the path /sys. Its methods read the kernel's data about block devices. They take the
+// number of a device ("major:minor"), and they do not access the device itself.
 type sysfs string
 
 // BlockDevice is a block device as the kernel shows it.
 type BlockDevice struct {
 	Name string // the name under /dev; empty if it is unknown
 	Gone bool   // the device no longer exists
-	// Backing is the path of the file behind a loop device. It is empty for other devices. Deleted
-	// is set if that file was deleted. The data of such a file is lost when the device is detached.
+	// Backing is the path of the file behind a loop device. It is empty for other devices. If
+	// Deleted is set, that file was deleted, and its data is lost when the device is detached.
 	Backing string
 	Deleted bool
 }
@@ -33,11 +33,11 @@ const deletedMark = " (deleted)"
 // loopMajor is the major device number of loop devices.
 const loopMajor = 7
 
-// mtdMajor is the major device number of MTD flash. It is the only block major whose file systems
-// work without a block device.
+// mtdMajor is the major device number of MTD flash. It is the only one whose file systems work
+// without a block device.
 const mtdMajor = "31:"
 
-// device returns the directory of a block device.
+// device returns the directory that describes a block device.
 func (s sysfs) device(dev string) string { return string(s) + "/dev/block/" + dev }
 
 // Block describes a device.
@@ -51,15 +51,15 @@ func (s sysfs) Block(dev string) BlockDevice {
 	return b
 }
 
-// Loops returns the loop devices that have a file and keep it until a process detaches them
-// explicitly. The keys are device numbers.
+// Loops returns the loop devices that have a file until a process explicitly detaches them. The
+// keys are device numbers.
 func (s sysfs) Loops() map[string]BlockDevice {
 	found, _ := filepath.Glob(string(s) + "/block/loop*/loop") // the pattern is valid
 	loops := map[string]BlockDevice{}
 	for _, dir := range found {
 		number, err := os.ReadFile(filepath.Dir(dir) + "/dev")
 		if err != nil {
-			continue // the device was detached since Glob
+			continue // the device was detached after Glob
 		}
 		if autoclear, err := os.ReadFile(dir + "/autoclear"); err != nil || strings.TrimSpace(string(autoclear)) == "1" {
 			continue
@@ -74,17 +74,17 @@ func (s sysfs) Loops() map[string]BlockDevice {
 	return loops
 }
 
-// Replaced reports whether the device number now belongs to another disk. The kernel reuses a
-// number only when its disk is neither mounted nor open. A replaced device is therefore unused.
+// Replaced reports whether the device number now belongs to another disk. The kernel reuses the
+// number of a disk only when the disk is neither mounted nor open. A replaced device is therefore
+// unused.
 func (s sysfs) Replaced(dev volume.Device) bool {
 	now := s.diskSequence(dev.Number)
 	return dev.Disk != 0 && now != 0 && now != dev.Disk
 }
 
 // diskSequence returns the sequence number (diskseq) of the disk to which a device or partition
-// belongs. It returns 0 if the kernel provides none. It also returns 0 for the device mapper, whose
-// sequence number proves nothing: such a device keeps its device number while its table is
-// exchanged under a mount.
+// belongs, or 0 if there is none. It also returns 0 for the device mapper. The sequence number of
+// such a device proves nothing, because its table can be exchanged while it is mounted.
 func (s sysfs) diskSequence(dev string) uint64 {
 	if strings.HasPrefix(s.deviceName(dev), "dm-") {
 		return 0
@@ -123,16 +123,15 @@ func (s sysfs) deviceName(dev string) string {
 	return ""
 }
 
-// deviceGone reports whether a device number no longer belongs to a block device. A successful open
-// does not prove that the device exists: a cached file system can be opened long after its disk was
-// removed.
+// deviceGone reports whether no block device has the given number. A successful open does not prove
+// that a device exists: a file system can be opened from the cache long after its disk was removed.
 func (s sysfs) deviceGone(dev string) bool {
 	if strings.HasPrefix(dev, "0:") || strings.HasPrefix(dev, mtdMajor) {
 		return false
 	}
 
-	// The entry in sysfs is a symbolic link that disappears with its device. Following the link
-	// would cost twice as much and prove nothing more.
+	// The entry in sysfs is a symbolic link that disappears together with its device. It is not
+	// necessary to follow the link, which would cost twice as much.
 	var st unix.Stat_t
 	if unix.Lstat(s.device(dev), &st) == nil {
 		return false
@@ -140,12 +139,12 @@ func (s sysfs) deviceGone(dev string) bool {
 	return s.available() == nil
 }
 
-// available returns an error if sysfs shows no block devices at all. In that case a missing device
-// proves nothing.
+// available returns an error if sysfs does not show block devices. In that case the absence of one
+// device proves nothing.
 func (s sysfs) available() error { return unix.Access(string(s)+"/dev/block", unix.F_OK) }
 
-// unattached reports whether a loop device has no file. Sysfs has a directory for each device. This
-// directory contains an entry named "loop" only while a file is attached.
+// unattached reports whether a loop device has no file. While a loop device has a file, its
+// directory in sysfs contains an entry named "loop".
 func (s sysfs) unattached(dev string) bool {
 	if err := unix.Access(s.device(dev), unix.F_OK); err != nil {
 		return false // sysfs does not show the device
@@ -153,8 +152,8 @@ func (s sysfs) unattached(dev string) bool {
 	return errors.Is(unix.Access(s.device(dev)+"/loop", unix.F_OK), unix.ENOENT)
 }
 
-// companions returns all devices of the btrfs file system that contains dev. If dev belongs to no
-// btrfs, it returns dev alone.
+// companions returns all devices of the btrfs file system that contains the given device. If the
+// device belongs to no btrfs, the result is this device alone.
 func (s sysfs) companions(dev string) []string {
 	name := s.deviceName(dev)
 	found, _ := filepath.Glob(string(s) + "/fs/btrfs/*/devices/" + filepath.Base(name)) // the pattern is valid
@@ -163,7 +162,7 @@ func (s sysfs) companions(dev string) []string {
 	for _, f := range found {
 		members, err := os.ReadDir(filepath.Dir(f))
 		if err != nil {
-			continue // the file system was unmounted since Glob
+			continue // the file system was unmounted after Glob
 		}
 
 		for _, m := range members {
@@ -178,8 +177,8 @@ func (s sysfs) companions(dev string) []string {
 	return slices.Compact(devs)
 }
 
-// loopNode returns the number of the loop device to which a device node belongs. It returns an
-// empty string for any other file.
+// loopNode returns the number of a loop device, given the attributes of its node. For any other
+// file it returns an empty string.
 func loopNode(st unix.Statx_t) string {
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK || st.Rdev_major != loopMajor {
 		return ""
@@ -187,9 +186,9 @@ func loopNode(st unix.Statx_t) string {
 	return device(st.Rdev_major, st.Rdev_minor)
 }
 
-// sourceDevice returns the block device that the source of a mount names, or an empty string. It is
-// needed for btrfs and other file systems whose mounts show a device number that belongs to no
-// block device.
+// sourceDevice returns the number of the block device that the source of a mount names, or an empty
+// string. It is needed for file systems such as btrfs, because the device number of their mounts
+// belongs to no block device.
 func sourceDevice(source string) string {
 	if !strings.HasPrefix(source, "/dev/") {
 		return ""

@@ -14,24 +14,24 @@ import (
 
 // Entry is one mount in the mount table.
 type Entry struct {
-	// Path is the mount point. It begins with the root in the spelling that the caller used.
+	// Path is the mount point. It begins with the root in the form that the caller passed to Under.
 	Path string
 
-	// ID is the mount's id in the table. The kernel reuses it after the unmount.
+	// ID is the mount id in the table. The kernel reuses it after the unmount.
 	ID int
 
-	// Identity lacks the unique mount id, because the table does not contain it.
+	// Identity has no unique mount id, because the table does not contain it.
 	Identity volume.MountIdentity
 	Source   string
-	ReadOnly bool // the mount or its file system is read-only
+	ReadOnly bool // the mount or the whole file system is read-only
 
-	// Covered is set if another mount at the same path hides this one. The path then leads to the
-	// other mount.
+	// Covered is set if another mount with the same mount point hides this mount. The path then
+	// leads to the other mount.
 	Covered bool
 }
 
-// Under returns the mounts at and below root from one read of the mount table. The order is that in
-// which they were made, as far as the kernel keeps it.
+// Under returns the mounts at and below root from one read of the mount table. As far as the kernel
+// keeps the order, older mounts come first.
 func (h *Host) Under(root string) ([]Entry, error) {
 	root = filepath.Clean(root)
 	actual, err := bounded(context.Background(), &h.gate, kindLook, root, func() (string, error) { return h.canonical(root) })
@@ -58,19 +58,19 @@ func (h *Host) Under(root string) ([]Entry, error) {
 	return out, nil
 }
 
-// canonical resolves the symbolic links in path. It returns path unchanged if it cannot resolve
-// them, because the path is missing or a file system in it is dead.
+// canonical resolves the symbolic links in path. It returns path unchanged if it cannot open path,
+// because path is missing or a mount in it is dead.
 func (p procfs) canonical(path string) (string, error) {
 	fd, err := open(path, unix.O_PATH)
 	if err != nil {
-		return path, nil // the table also contains paths that cannot be opened
+		return path, nil // the table may still contain mounts below the path
 	}
 	defer closeFD(fd)
 	return p.fdPath(fd)
 }
 
-// Shared reports whether mounts below dir propagate to other mount namespaces, because dir lies in
-// a shared mount (mount_namespaces(7)). The directory must exist.
+// Shared reports whether dir is in a shared mount (mount_namespaces(7)). New mounts below dir then
+// propagate to other mount namespaces. The directory must exist.
 func (h *Host) Shared(dir string) (bool, error) {
 	dir = filepath.Clean(dir)
 	p, err := bounded(context.Background(), &h.gate, kindLook, dir, func() (point, error) {
@@ -87,14 +87,14 @@ func (h *Host) Shared(dir string) (bool, error) {
 	return p.shared, nil
 }
 
-// InTree reports whether the source of a mount lies in the directory dir: in the same file system,
-// at or below the position of dir. It detects a plugin whose NodePublishVolume bind-mounted the
-// agent's own bare directory. A mount whose source is another file system, mounted in dir, does not
-// count. If dir does not exist, InTree returns false.
+// InTree reports whether the source of a mount is the directory dir or lies below dir, in the same
+// file system. It detects a plugin whose NodePublishVolume bind-mounted the agent's own empty
+// directory. A source in another file system that is mounted below dir does not count. If dir does
+// not exist, InTree returns false.
 func (h *Host) InTree(id volume.MountIdentity, dir string) (bool, error) {
 	dir = filepath.Clean(dir)
-	// The key contains the mount id, because only one call runs for each key. With one key for dir,
-	// every publish on the host would wait for all others.
+	// Only one call runs at a time for each key. The key therefore contains the mount id, so that a
+	// publish does not wait for all other publishes on the host.
 	key := fmt.Sprintf("%s (for mount %d)", dir, id.ID)
 	in, err := bounded(context.Background(), &h.gate, kindLook, key, func() (bool, error) { return h.trees.contain(&h.reader, id, dir) })
 	if err != nil {

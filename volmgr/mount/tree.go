@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// tree is the position of a directory within its file system. The directory's path is not enough,
+// tree is the position of a directory in its file system. The path of the directory is not enough,
 // because its mount may show only a part of the file system (a bind mount, a btrfs subvolume).
 type tree struct{ device, inner string }
 
@@ -38,7 +38,7 @@ func treeAt(r *reader, dir string) (tree, error) {
 }
 
 // trees caches the positions of a few directories, because every publish asks about the same
-// directory. A cached position is valid while the path leads to the same directory of the same
+// directory. A cached position is valid while the path leads to the same directory in the same
 // mount. On kernels without unique mount ids, trees caches nothing.
 type trees struct {
 	mu    sync.Mutex
@@ -50,7 +50,7 @@ type knownTree struct {
 	tree
 }
 
-// contain reports whether the source of a mount lies in the directory dir, as InTree describes.
+// contain reports whether the source of a mount is dir or lies below dir, as InTree describes.
 func (t *trees) contain(r *reader, id volume.MountIdentity, dir string) (bool, error) {
 	st, err := statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, lookMask|unix.STATX_INO)
 	if errors.Is(err, unix.ENOENT) {
@@ -82,7 +82,7 @@ func (t *trees) find(dir string, st unix.Statx_t) (tree, bool) {
 func (t *trees) keep(dir string, st unix.Statx_t, now tree) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.known == nil || len(t.known) > 8 { // the usual number is one: the directory of all plugins' mounts
+	if t.known == nil || len(t.known) > 8 { // usually trees has one entry, for the directory of all plugin mounts
 		t.known = map[string]knownTree{}
 	}
 	t.known[dir] = knownTree{mount: st.Mnt_id, inode: st.Ino, tree: now}
