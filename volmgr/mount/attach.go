@@ -31,9 +31,9 @@ func (p *Place) Attach(ctx context.Context, src string, opts Options) (volume.Si
 }
 
 // SetOptions sets the options of the uppermost mount at the place and checks the result. If another
-// process lent the place, SetOptions changes nothing and only checks the options, because it would
-// have to open the path, which can block. After the time limit SetOptions fails with *HungError,
-// and the kernel may still make the change later.
+// process lent the place, SetOptions changes nothing and only checks the options, because a change
+// requires an open of the path, which can block. After the time limit SetOptions fails with
+// *HungError, and the kernel may still make the change later.
 func (p *Place) SetOptions(ctx context.Context, opts Options) error {
 	if attr, err := opts.attr(); err != nil || attr == (unix.MountAttr{}) {
 		return err

@@ -14,7 +14,7 @@ const (
 )
 
 // crew holds the waiting goroutines. Each goroutine is represented by the channel on which it
-// receives its next call. The caller of each method must hold the gate's lock.
+// receives its next call. Callers of the methods must hold the gate's lock.
 type crew struct {
 	idle  []chan job // a stack: the goroutine that finished last gets the next call
 	spare int        // how many goroutines at the bottom of the stack got no call since the last dismiss

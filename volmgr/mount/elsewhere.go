@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Elsewhere describes the processes, usually in containers, that have a mount or a part of it in
-// another mount namespace than the host's.
+// Elsewhere describes the processes, usually in containers, that have a mount or a part of it in a
+// mount namespace other than the host's.
 //
 // Elsewhere does not count copies of the host's mounts. A namespace has such copies if it began as
 // a copy of the host's namespace, as for many services. Elsewhere also ignores mounts at one of the
@@ -32,7 +32,8 @@ func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []s
 }
 
 func (r *reader) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
-	// The filter keeps the root mounts, because copied compares them.
+	// The filter keeps the mounts at the root of each namespace, because the function copied
+	// compares them.
 	skip := func(m *proc.Mount) (bool, bool) { return m.Mountpoint != "/" && !partOf(m, id), false }
 	host, err := r.table(skip)
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// contain bind-mounts from at to in a new root directory, and makes it the root directory of this
-// process.
-func contain(from, to string) error {
+// contain bind-mounts source at target below a new root directory, and makes this the root
+// directory of the process.
+func contain(source, target string) error {
 	root, err := os.MkdirTemp("", "root")
 	if err != nil {
 		return err
 	}
 	return errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("root", root, "tmpfs", 0, ""),
-		os.MkdirAll(root+to, 0o755), os.Mkdir(root+"/old", 0o755), unix.Mount(from, root+to, "", unix.MS_BIND, ""),
+		os.MkdirAll(root+target, 0o755), os.Mkdir(root+"/old", 0o755), unix.Mount(source, root+target, "", unix.MS_BIND, ""),
 		unix.PivotRoot(root, root+"/old"), os.Chdir("/"), os.Remove("/old"+root), unix.Unmount("/old", unix.MNT_DETACH))
 }
 

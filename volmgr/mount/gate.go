@@ -155,7 +155,7 @@ func bounded[T any](ctx context.Context, g *gate, k kind, path string, fn func()
 	return begin(ctx, g, k, path, fn).wait(ctx)
 }
 
-// do runs a function without a result like bounded.
+// do runs fn in the same way as bounded. It is for calls without a result.
 func (g *gate) do(ctx context.Context, k kind, path string, fn func() error) error {
 	_, err := bounded(ctx, g, k, path, func() (struct{}, error) { return struct{}{}, fn() })
 	return err

@@ -7,8 +7,8 @@
 //
 // Every call that can block runs in a goroutine, and its caller waits no longer than the time
 // limit. At most one call runs for each path and kind of call. While a call hangs past its time
-// limit, further calls of the same kind for the same path fail at once. Their error tells since
-// when the call hangs. No lock is held during a system call.
+// limit, further calls of the same kind for the same path fail at once. Their errors contain the
+// time at which the hanging call began. No lock is held during a system call.
 //
 // The identity of a mount comes from statx(2) and statmount(2) (Linux 6.8). If the kernel or a
 // filter does not allow these calls, the identity comes from mountinfo. On a kernel older than 6.8

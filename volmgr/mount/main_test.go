@@ -256,8 +256,8 @@ func run(t testing.TB, name string, args ...string) string {
 	return string(bytes.TrimSpace(out))
 }
 
-// loop makes a loop device on a new file. If mkfs is given, this command then makes a file system
-// on the device.
+// loop makes a loop device on a new file. If mkfs is given, loop runs this command to make a file
+// system on the device.
 func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
 	t.Helper()
 	f, err := os.CreateTemp(dir, "image")
@@ -312,7 +312,7 @@ func newHost(t testing.TB) *Host {
 	return h
 }
 
-// boundedHost returns a Host with another time limit than the usual one.
+// boundedHost returns a Host with the given time limit.
 func boundedHost(t testing.TB, bound time.Duration) *Host {
 	t.Helper()
 	h := newHost(t)

@@ -25,7 +25,7 @@ var attrs = map[string]uint64{
 	"noatime": unix.MOUNT_ATTR_NOATIME, "strictatime": unix.MOUNT_ATTR_STRICTATIME, "relatime": unix.MOUNT_ATTR_RELATIME,
 }
 
-// mountOptions maps the same options to the flags of mount(2).
+// mountOptions maps mount options to the flags of mount(2).
 var mountOptions = map[string]uintptr{
 	"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
 	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
@@ -66,8 +66,8 @@ func (l Options) has(attr uint64) bool {
 }
 
 // remountFlags returns the flags with which mount(2) adds the requested options to a mount. The
-// parameter present contains the options that the mount already has. The flags repeat them, because
-// mount(2) clears every omitted option.
+// parameter current contains the options that the mount already has. The flags repeat these
+// options, because mount(2) clears every omitted option.
 func (l Options) remountFlags(current string) uintptr {
 	const times = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
 	var have, want uintptr

@@ -75,8 +75,8 @@ func follow(ctx context.Context, c *call[struct{}], w *walk, progress func(int))
 		case <-c.done:
 			return c.err
 		case <-stop:
-			// The walk stops at the next file. Own still waits for that, because the open files of
-			// the walk keep the mount busy.
+			// The walk stops at the next file. Own still waits for the end of the walk, because the
+			// open files of the walk keep the mount busy.
 			stop, lastAt = nil, time.Now()
 		case <-tick.C:
 		}
@@ -101,8 +101,8 @@ type walk struct {
 	files atomic.Int64
 }
 
-// own changes the directory at path last. If the directory has the requested owner and mode, all
-// files below it therefore have them too.
+// own changes the directory at path last. Therefore, if the directory has the requested owner and
+// mode, all files below it have them too.
 func (w *walk) own(path string) error {
 	fd, err := open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -159,7 +159,7 @@ func (o Ownership) met(st unix.Statx_t) bool {
 	return ids && o.modeOf(mode) == mode && !filetree.HasSetID(&st)
 }
 
-// owner returns the request in the form of the package filetree.
+// owner converts the request into the type of the package filetree.
 func (o Ownership) owner() filetree.Owner {
 	to := filetree.Owner{UID: -1, GID: -1, Mode: o.modeOf}
 	if o.UID != nil {

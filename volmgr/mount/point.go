@@ -70,9 +70,9 @@ func (r *reader) openPoint(fd int, extra uint64) (point, error) {
 	return r.pointOf(st, fd, "", extra)
 }
 
-// slowPoint describes the mount with the root path if statx fails on that path. It returns nil if
-// there is no mount. It reads the mount id from an O_PATH descriptor, because that needs no answer
-// from the file system.
+// slowPoint describes the mount at the mount point path, for a path on which statx fails. It
+// returns nil if path is no mount point. It reads the mount id from an O_PATH descriptor, because
+// that needs no answer from the file system.
 func (r *reader) slowPoint(path string) (*point, error) {
 	table, err := r.table(nil)
 	if err != nil {
@@ -109,9 +109,9 @@ func (r *reader) slowPoint(path string) (*point, error) {
 	return nil, nil
 }
 
-// find describes the mount with the root path, or returns nil if there is none. The parameter extra
-// has the same meaning as for pointOf. If find returns both a point and an error, the mount does
-// not work. If it returns only an error, a mount above path does not work.
+// find describes the mount at the mount point path. It returns nil if path is no mount point. The
+// parameter extra has the same meaning as for pointOf. If find returns both a point and an error,
+// the mount does not work. If it returns only an error, a mount above path does not work.
 func (r *reader) find(path string, extra uint64) (unix.Statx_t, *point, error) {
 	// Cached attributes are sufficient, because the kernel can return them even if the storage is
 	// dead.

@@ -21,8 +21,8 @@ import (
 // errVanished reports that the mount changed or disappeared while the agent inspected it.
 var errVanished = errors.New("the mount changed during the check")
 
-// procfs is the directory /proc. Its methods read the kernel's data about processes and about the
-// mounts of this process.
+// procfs is the path /proc. Its methods read the kernel's data about processes and about the mounts
+// of this process.
 type procfs string
 
 // procPath returns the path of a file that describes a process.
@@ -39,7 +39,7 @@ func (p procfs) processes() ([]int, error) {
 	return pids, nil
 }
 
-// numbers returns the numbers among the names in a directory, in ascending order.
+// numbers returns those names in a directory that are numbers, in ascending order.
 func numbers(dir string) ([]int, error) {
 	all, err := names(dir, -1)
 	if err != nil {
@@ -217,8 +217,8 @@ func (p procfs) mountByID(id int) (*proc.Mount, error) {
 }
 
 // Changes calls fn at the start, and again whenever a process has made, changed or removed mounts
-// in this mount namespace. The kernel reports only that something has changed. After each further
-// call, Changes waits for the duration pause. All changes during such a call and pause cause only
+// in this mount namespace. The kernel reports only that something has changed. After each later
+// call, Changes waits for the duration pause. All changes during the call and the pause cause only
 // one more call. Changes returns nil when ctx ends.
 func (p procfs) Changes(ctx context.Context, pause time.Duration, fn func()) error {
 	table, err := open(string(p)+"/self/mountinfo", unix.O_RDONLY)

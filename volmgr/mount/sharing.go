@@ -121,9 +121,9 @@ func (t sharingTest) run(pid int) (a Apart, err error) {
 	return t.canaries(proc, here, there)
 }
 
-// canaries mounts a canary in each of the two namespaces, and checks whether it appears in the
-// other. The descriptors here and there are open on the tested directory as the host and the
-// process see it.
+// canaries mounts a canary in each of the two namespaces, and checks whether each canary appears in
+// the other namespace. The descriptors here and there are open on the tested directory, as the host
+// and the process see the directory.
 func (t sharingTest) canaries(proc, here, there int) (a Apart, err error) {
 	if err := t.clear(); err != nil {
 		return a, err
@@ -199,10 +199,10 @@ func (t sharingTest) clear() error {
 // visit runs fn in the mount namespace of a process. The working directory of fn is the open
 // directory dir of that process.
 //
-// In Linux each thread has its own mount namespace. A thread may change its namespace only if no
-// other thread shares its root and working directory. Therefore visit uses a separate thread. The
-// thread ends with its goroutine and runs no other code. The first thread of the program is
-// unsuitable, because it does not end and /proc/self shows its namespace.
+// In Linux each thread can be in a different mount namespace. A thread may change its namespace
+// only if no other thread shares its root and working directory. Therefore visit uses a separate
+// thread. The thread ends with its goroutine and runs no other code. The first thread of the
+// program is unsuitable, because it does not end and /proc/self shows its namespace.
 func visit(proc, dir int, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {

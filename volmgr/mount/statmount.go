@@ -74,7 +74,8 @@ func (r statmountReply) str(at int) []byte {
 
 // statmount requests data about the mount with the given unique id. The mask selects the data. It
 // fails with ENOENT if there is no such mount in this namespace, and with errNoStatmount if the
-// kernel does not provide all of the data. If the reply fits, it is in room.
+// kernel does not provide all of the data. If the reply fits into room, statmount stores the reply
+// there.
 func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 	req := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: id, param: mask}
 	buf := statmountReply(room[:])

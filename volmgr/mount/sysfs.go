@@ -33,8 +33,8 @@ const deletedMark = " (deleted)"
 // loopMajor is the major device number of loop devices.
 const loopMajor = 7
 
-// mtdMajor is the major device number of MTD flash. It is the only one whose file systems work
-// without a block device.
+// mtdMajor is the start of the device numbers of MTD flash. File systems on MTD flash have such a
+// device number, although there is no block device.
 const mtdMajor = "31:"
 
 // device returns the directory that describes a block device.
