@@ -23,19 +23,19 @@ func (s bindStep) bind() volume.Outcome {
 
 	sight := s.lookAt(place)
 	warning := ""
-	like := mount.Like{ReadOnly: c.ReadOnly && c.Mode.Attachment == call.FileSystem, Flags: c.Flags()}
+	opts := mount.Options{ReadOnly: c.ReadOnly && c.Mode.Attachment == call.FileSystem, Flags: c.Flags()}
 
 	switch {
 	case sight.Seen == volume.SeenMount && ours(c, sight): // an agent made the bind before it crashed
-		if err := s.m.o.Host.MakeLike(s.ctx, place, like); err != nil {
+		if err := place.SetOptions(s.ctx, opts); err != nil {
 			return s.outcome(err)
 		}
-		sight.ReadOnly = sight.ReadOnly || like.ReadOnly
+		sight.ReadOnly = sight.ReadOnly || opts.ReadOnly
 	case sight.Seen != volume.SeenNothing:
 		return s.changeFirst(fmt.Errorf("cannot use %s as a mount point: something else is mounted there%s", c.At, detail(sight)))
 	default:
 		warning = s.guard(place, c)
-		if sight, err = s.m.o.Host.Attach(s.ctx, c.Target, place, like); err != nil {
+		if sight, err = place.Attach(s.ctx, c.Target, opts); err != nil {
 			return s.outcome(err)
 		}
 	}

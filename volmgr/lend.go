@@ -61,7 +61,7 @@ func (l *loans) lent(id string, c volume.Claim) *mount.Place {
 		return nil
 	}
 
-	p, err := ps[len(ps)-1].Again()
+	p, err := ps[len(ps)-1].Duplicate()
 	if err != nil {
 		return nil // no descriptor is free; the open by path reports that error
 	}

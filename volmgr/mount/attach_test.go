@@ -15,13 +15,13 @@ import (
 )
 
 // attachAt opens a place at dst and bind-mounts src on it.
-func attachAt(h *Host, src, dst string, like Like) (volume.Sight, error) {
+func attachAt(h *Host, src, dst string, opts Options) (volume.Sight, error) {
 	p, err := h.OpenPlace(context.Background(), dst)
 	if err != nil {
 		return volume.Sight{}, err
 	}
 	defer p.Close()
-	return h.Attach(context.Background(), src, p, like)
+	return p.Attach(context.Background(), src, opts)
 }
 
 func TestAttach(t *testing.T) {
@@ -29,8 +29,10 @@ func TestAttach(t *testing.T) {
 	src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "d s\nt")
 	mountFS(t, "tmpfs", "t", mkdir(t, src, "sub"), 0, "")
 	write(t, src+"/file", "x")
-	for name, h := range map[string]*Host{"now": newHost(t), "without mount_setattr": {namespace: newHost(t).namespace, boot: newHost(t).boot, bound: DefaultBound, sys: "/sys", proc: "/proc", noSetattr: true}} {
-		s, err := attachAt(h, src, dst, Like{ReadOnly: true})
+	old := newHost(t)
+	old.noSetattr = true
+	for name, h := range map[string]*Host{"now": newHost(t), "without mount_setattr": old} {
+		s, err := attachAt(h, src, dst, Options{ReadOnly: true})
 		check(t, err)
 		if seen := see(t, dst); seen != s || !s.ReadOnly || s.Seen != volume.SeenMount {
 			t.Errorf("%s: bound as %+v, seen as %+v", name, s, seen)
@@ -55,20 +57,20 @@ func TestAttach(t *testing.T) {
 		src + "/file":     "invalid argument",
 		dir + "/none/":    "no such file",
 	} {
-		if _, err := attachAt(h, src, dst, Like{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := attachAt(h, src, dst, Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("bind at %q: %v", dst, err)
 		}
 	}
-	if _, err := attachAt(h, dir+"/none", dst, Like{}); !errors.Is(err, unix.ENOENT) {
+	if _, err := attachAt(h, dir+"/none", dst, Options{}); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("bind of nothing: %v", err)
 	}
-	if _, err := attachAt(h, src, dst, Like{Flags: []string{"fast"}}); err == nil || see(t, dst).Seen != volume.SeenNothing {
+	if _, err := attachAt(h, src, dst, Options{Flags: []string{"fast"}}); err == nil || see(t, dst).Seen != volume.SeenNothing {
 		t.Errorf("an unknown option: %v, and it shows %+v", err, see(t, dst))
 	}
 }
 
-// TestAttachFlags checks that the options apply to one mount only, and that they are set before the
-// mount is visible.
+// TestAttachFlags checks that Attach sets the options of one mount only, and that it sets them
+// before the mount is visible.
 func TestAttachFlags(t *testing.T) {
 	dir := tempDir(t)
 	src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "dst")
@@ -84,7 +86,7 @@ func TestAttachFlags(t *testing.T) {
 		{[]string{"relatime"}, []string{"relatime"}, []string{"noatime"}},
 		{[]string{"strictatime"}, nil, []string{"noatime", "relatime"}},
 	} {
-		_, err := attachAt(h, src, dst, Like{Flags: tt.flags})
+		_, err := attachAt(h, src, dst, Options{Flags: tt.flags})
 		check(t, err)
 		p, err := h.OpenPlace(t.Context(), dst)
 		check(t, err)
@@ -104,12 +106,12 @@ func TestAttachFlags(t *testing.T) {
 			t.Errorf("the table shows %+v, a look %+v", s, see(t, dst))
 		}
 		for _, p := range []*Place{p, {h: h, path: dst, lent: true}} {
-			if err := h.MakeLike(t.Context(), p, Like{Flags: tt.flags}); err != nil {
+			if err := p.SetOptions(t.Context(), Options{Flags: tt.flags}); err != nil {
 				t.Errorf("%v: it is not as it was made: %v", tt.flags, err)
 			}
 		}
 		lent := &Place{h: h, path: dst, lent: true}
-		if err := h.MakeLike(t.Context(), lent, Like{ReadOnly: true}); err == nil {
+		if err := lent.SetOptions(t.Context(), Options{ReadOnly: true}); err == nil {
 			t.Errorf("%v: it is taken for read-only", tt.flags)
 		}
 		p.Close()
@@ -129,7 +131,7 @@ func TestBorrow(t *testing.T) {
 	p, err := h.BorrowPlace(os.Getpid(), int(held.Fd()), dst)
 	check(t, err)
 	check(t, held.Close())
-	if _, err := h.Attach(t.Context(), src, p, Like{}); err != nil {
+	if _, err := p.Attach(t.Context(), src, Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dst + "/file"); err != nil {
@@ -164,14 +166,14 @@ func TestBorrow(t *testing.T) {
 	}
 }
 
-// TestGone checks that Gone reports a mount that is no longer mounted anywhere, even if another
-// mount is now at its path.
+// TestGone checks that Gone returns true after an unmount, even if another mount now has the same
+// mount point.
 func TestGone(t *testing.T) {
 	dir := tempDir(t)
 	src, dst, other := mkdir(t, dir, "src"), mkdir(t, dir, "dst"), mkdir(t, dir, "other")
 	now, before := newHost(t), newHost(t)
 	before.noStatmount, before.noMountRoot = true, true
-	s, err := attachAt(now, src, dst, Like{})
+	s, err := attachAt(now, src, dst, Options{})
 	check(t, err)
 	old := s.Identity
 	old.ID = 0
@@ -188,7 +190,7 @@ func TestGone(t *testing.T) {
 	if !now.Gone(elsewhere, dst) {
 		t.Error("a mount of an earlier boot is there")
 	}
-	mountFS(t, "tmpfs", "t", dst, 0, "") // covers the mount at dst
+	mountFS(t, "tmpfs", "t", dst, 0, "") // this mount covers the mount at dst
 	if now.Gone(s.Identity, dst) || before.Gone(old, dst) {
 		t.Error("it is gone once something lies over it")
 	}
@@ -202,7 +204,7 @@ func TestGone(t *testing.T) {
 	if !now.Gone(s.Identity, dst) || !before.Gone(old, dst) {
 		t.Error("it is there after an unmount")
 	}
-	again, err := attachAt(now, src, dst, Like{})
+	again, err := attachAt(now, src, dst, Options{})
 	check(t, err)
 	if !now.Gone(s.Identity, dst) || now.Gone(again.Identity, dst) {
 		t.Error("another bind of the same is taken for it")
@@ -211,7 +213,7 @@ func TestGone(t *testing.T) {
 }
 
 // TestChanges checks that Changes reports changes of the mount table, combines several changes into
-// one call, and ends with its context.
+// one call, and returns when its context ends.
 func TestChanges(t *testing.T) {
 	h, at := newHost(t), mkdir(t, tempDir(t), "m")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -224,7 +226,7 @@ func TestChanges(t *testing.T) {
 			}
 		})
 	}()
-	<-told // wait until the watch has begun
+	<-told // the first call shows that the watch has begun
 	for range 3 {
 		mountFS(t, "tmpfs", "t", at, 0, "")
 		<-told
@@ -235,7 +237,7 @@ func TestChanges(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	h.proc = "/nowhere"
+	h.procfs = "/nowhere"
 	if err := h.Changes(t.Context(), 0, func() {}); err == nil {
 		t.Error("a table that is not there is watched")
 	}

@@ -3,7 +3,6 @@ package mount
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -11,15 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// entering is the set of capabilities that let a process enter every directory (capabilities(7)).
-const entering = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+// enterCapabilities is the set of capabilities that let a process enter every directory
+// (capabilities(7)).
+const enterCapabilities = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
 
-// barred reports whether a process may not enter a directory of the agent with mode 0700. The
-// parameter proc is a descriptor of the process's directory in procfs. If the process may not
-// enter, barred also returns the user of the process. The kernel could answer exactly, but only to
-// a caller that may change its own user. The agent may not change its user, so barred applies the
-// rule of path_resolution(7) itself.
-func (h *Host) barred(proc int) (user uint32, is bool, err error) {
+// barred reports whether a process is not allowed to enter a directory of the agent with mode 0700.
+// The descriptor proc is open on the process's directory in procfs. If the process may not enter,
+// barred also returns its user. The kernel could answer exactly, but only after the agent changes
+// its own user, and the agent may not do that. Therefore barred applies the rule of
+// path_resolution(7) itself.
+func (p procfs) barred(proc int) (user uint32, is bool, err error) {
 	status, err := readAt(proc, "status")
 	if err != nil {
 		return 0, false, err
@@ -30,8 +30,8 @@ func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 	if err != nil || uid == owner {
 		return 0, false, err
 	}
-	if caps&entering != 0 {
-		ruled, err := h.rules(proc, owner)
+	if caps&enterCapabilities != 0 {
+		ruled, err := p.capabilitiesApply(proc, owner)
 		if err != nil || ruled {
 			return 0, false, err
 		}
@@ -40,16 +40,16 @@ func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 	return uid, true, nil
 }
 
-// rules reports whether the capabilities of a process apply to files that belong to the user with
-// the id owner. Capabilities in another user namespace apply only to files of users that are mapped
-// into that namespace.
-func (h *Host) rules(proc int, owner uint32) (bool, error) {
+// capabilitiesApply reports whether the capabilities of a process apply to files of the user with
+// the id owner. The capabilities of a process in another user namespace apply only to files of
+// users that have an id in that namespace.
+func (p procfs) capabilitiesApply(proc int, owner uint32) (bool, error) {
 	theirs, err := readlinkat(proc, "ns/user")
 	if err != nil {
 		return false, err
 	}
 
-	ours, err := os.Readlink(h.proc + "/self/ns/user")
+	ours, err := os.Readlink(string(p) + "/self/ns/user")
 	if err != nil || ours == theirs {
 		return err == nil, err
 	}
@@ -72,15 +72,15 @@ func (h *Host) rules(proc int, owner uint32) (bool, error) {
 	return false, nil
 }
 
-// credentials parses the file system user and the effective capabilities from the text of
-// /proc/PID/status.
+// credentials parses the text of /proc/PID/status. It returns the user id with which the process
+// accesses files, and its effective capabilities.
 func credentials(status string) (uid uint32, caps uint64, err error) {
 	var haveUID, haveCaps bool
 	for line := range strings.Lines(status) {
 		name, value, _ := strings.Cut(line, ":")
 		fields := strings.Fields(value)
 		switch {
-		case name == "Uid" && len(fields) == 4: // real, effective, saved, file system
+		case name == "Uid" && len(fields) == 4: // the real, effective, saved and file system user ids
 			n, err := strconv.ParseUint(fields[3], 10, 32)
 			if err != nil {
 				return 0, 0, err
@@ -98,19 +98,4 @@ func credentials(status string) (uid uint32, caps uint64, err error) {
 		return 0, 0, errors.New("/proc does not show the user and the capabilities of the process")
 	}
 	return uid, caps, nil
-}
-
-// readAt reads a small file of procfs.
-func readAt(dir int, name string) (string, error) {
-	fd, err := openat(dir, name, unix.O_RDONLY)
-	if err != nil {
-		return "", err
-	}
-
-	f := os.NewFile(uintptr(fd), name)
-	defer func() { _ = f.Close() }() // a file opened for reading has no data to lose
-
-	data, err := io.ReadAll(io.LimitReader(f, 1<<16))
-
-	return string(data), err
 }

@@ -11,17 +11,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// spent returns the processor time that this process has used so far, in user mode and in the
-// kernel.
+// spent returns the processor time that this process has used so far.
 func spent(b *testing.B) int64 {
 	var u unix.Rusage
 	check(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// BenchmarkLookCPU measures the processor time of one Look (cpu-ns/op), which differs from the
-// elapsed time. The cases are a bind mount of a directory on a disk, a path without a mount, and
-// two such mounts in parallel. Each case runs with one caller and with 32.
+// BenchmarkLookCPU measures the processor time of one Look (cpu-ns/op). The cases are a bind mount,
+// a path without a mount, and two bind mounts in parallel. Each case runs with one caller and with
+// 32.
 func BenchmarkLookCPU(b *testing.B) {
 	const callers = 32
 	dir := tempDir(b)
@@ -134,13 +133,14 @@ func BenchmarkUnder(b *testing.B) {
 	}
 }
 
-// BenchmarkGone measures the cost that a change of the mount table causes for each watched mount.
+// BenchmarkGone measures one call of Gone. The agent makes this call for each watched mount when
+// the mount table changes.
 func BenchmarkGone(b *testing.B) {
 	dir := b.TempDir()
 	h, err := New()
 	check(b, err)
 	src, dst := mkdir(b, dir, "src"), mkdir(b, dir, "dst")
-	s, err := attachAt(h, src, dst, Like{})
+	s, err := attachAt(h, src, dst, Options{})
 	check(b, err)
 	defer func() { check(b, h.Unmount(b.Context(), dst, Plain)) }()
 	for b.Loop() {

@@ -9,19 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CanaryName is the name of the directory, inside the tested directory, on which Sharing mounts a
-// canary. A canary is a small mount that shows whether mounts reach another namespace. The name
-// cannot collide with a volume, because no path component of a volume begins with a dot.
+// CanaryName is the name of the directory on which Sharing mounts a canary. A canary is a small
+// mount that shows whether mounts reach another namespace. The canary's directory is in the
+// directory that Sharing tests. Its name cannot collide with a volume, because no path component of
+// a volume begins with a dot.
 const CanaryName = ".canary"
 
-// canarySource and canaryType identify a canary in a mount table.
+// canarySource and canaryType are the source and the type of a canary in the mount table.
 const (
 	canarySource = "volagent-canary"
 	canaryType   = "tmpfs"
 )
 
-// IsCanary reports whether Sharing made a mount. Such a mount remains if the agent was killed
-// during Sharing.
+// IsCanary reports whether a mount is a canary. A canary remains if the agent is killed during
+// Sharing.
 func IsCanary(e Entry) bool {
 	return filepath.Base(e.Path) == CanaryName && e.Source == canarySource && e.Identity.FSType == canaryType && e.Identity.Root == "/"
 }
@@ -36,13 +37,13 @@ func mountCanary(path string) (dev string, err error) {
 		return "", fmt.Errorf("cannot mount a canary: %w", err)
 	}
 	if dev, err = deviceAt(unix.AT_FDCWD, path); err != nil {
-		return "", errors.Join(err, takeOff(path))
+		return "", errors.Join(err, unmountCanary(path))
 	}
 	return dev, nil
 }
 
-// deviceAt returns the device number of the file at a path, or an empty string if the path does not
-// exist.
+// deviceAt returns the number of the device that contains the file at a path, or an empty string if
+// the path does not exist.
 func deviceAt(dir int, path string) (string, error) {
 	st, err := statx(dir, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -54,47 +55,12 @@ func deviceAt(dir int, path string) (string, error) {
 	return device(st.Dev_major, st.Dev_minor), nil
 }
 
-// takeOff unmounts a canary. The unmount is lazy, because a process that happens to look at the
+// unmountCanary unmounts a canary. The unmount is lazy, because a process that happens to use the
 // canary must not keep it mounted. No data can be lost, because the canary is empty.
-func takeOff(path string) error {
+func unmountCanary(path string) error {
 	err := retry(func() error { return unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // the kernel unmounted it together with its peer
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // EINVAL: the kernel already unmounted this canary together with a copy in another namespace
 		return fmt.Errorf("cannot unmount a canary: %w", err)
-	}
-	return nil
-}
-
-// clearCanary unmounts leftover canaries below dir and removes the directory on which they were
-// mounted. It keeps any other mount there and returns an error. When the directory is removed, the
-// kernel also unmounts the mounts on it in other namespaces. This also removes a canary that a
-// killed agent left in the namespace of a process.
-func (h *Host) clearCanary(dir string) error {
-	at := filepath.Join(dir, CanaryName)
-	mounted, err := h.mountedAt(at)
-	if err != nil {
-		return err
-	}
-	if mounted {
-		entries, err := h.Under(at)
-		if err != nil {
-			return err
-		}
-
-		for _, e := range entries {
-			if !IsCanary(e) {
-				return fmt.Errorf("something is mounted at %q: %s (%s)", e.Path, e.Source, e.Identity.FSType)
-			}
-		}
-
-		for range entries {
-			if err := takeOff(at); err != nil {
-				return err
-			}
-		}
-	}
-
-	if err := retry(func() error { return unix.Rmdir(at) }); err != nil && !errors.Is(err, unix.ENOENT) {
-		return &os.PathError{Op: "rmdir", Path: at, Err: err}
 	}
 	return nil
 }

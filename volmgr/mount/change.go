@@ -8,50 +8,31 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proc"
-
 	"golang.org/x/sys/unix"
 )
 
 // How is a way to unmount.
 type How int
 
-// The ways to unmount are listed in the order in which the agent tries them.
+// The agent tries the ways to unmount in this order.
 const (
 	// Plain fails with EBUSY while any process uses the mount.
 	Plain How = iota
 
-	// Force makes a FUSE or network file system abort its pending requests, and then acts like
-	// Plain.
+	// Force makes a FUSE or network file system abort its pending requests, and then unmounts it
+	// like Plain.
 	Force
 
 	// Lazy removes the mount from the mount table at once. The file system stays active until its
-	// last user ends. Success therefore does not prove that the file system is unused.
+	// last user ends. Therefore a successful lazy unmount does not prove that the file system is
+	// unused.
 	Lazy
 )
 
-// openNoLink opens path with O_PATH and refuses a symbolic link.
-func (h *Host) openNoLink(path string) (int, error) {
-	fd, err := open(path, unix.O_PATH|unix.O_NOFOLLOW)
-	if err != nil {
-		return -1, err
-	}
-
-	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE)
-	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		err = errors.New("it is a symbolic link")
-	}
-	if err != nil {
-		closeFD(fd)
-		return -1, err
-	}
-
-	return fd, nil
-}
-
 // Unmount unmounts the uppermost mount at path. It succeeds if there is no mount or no such path.
-// If the mount is busy, it fails with EBUSY, and Holders names the processes that use the mount.
-// After the time limit it fails with *HungError, and the kernel may still unmount later.
+// If the mount is busy, Unmount fails with EBUSY, and Holders names the processes that use the
+// mount. After the time limit Unmount fails with *HungError, and the kernel may still unmount
+// later.
 func (h *Host) Unmount(ctx context.Context, path string, how How) error {
 	path = filepath.Clean(path)
 	k, flags := kindUnmount, unix.UMOUNT_NOFOLLOW
@@ -62,21 +43,22 @@ func (h *Host) Unmount(ctx context.Context, path string, how How) error {
 		k, flags = kindLazy, flags|unix.MNT_DETACH
 	}
 
-	_, err := bounded(ctx, h, k, path, h.bound, func() (struct{}, error) { return struct{}{}, h.unmount(path, flags) })
+	err := h.gate.do(ctx, k, path, func() error { return h.unmount(path, flags) })
 	if err != nil {
 		return fmt.Errorf("cannot unmount %q: %w", path, err)
 	}
 	return nil
 }
 
-func (h *Host) unmount(path string, flags int) error {
+func (c *changer) unmount(path string, flags int) error {
 	err := retry(func() error { return unix.Unmount(path, flags) })
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 		return nil
 	case errors.Is(err, unix.EINVAL):
-		// EINVAL means that the path is not a mount point, or that the kernel refuses to unmount it.
-		if mounted, merr := h.mountedAt(path); merr == nil && !mounted {
+		// EINVAL means either that path is not a mount point, or that the kernel refuses to unmount
+		// it.
+		if mounted, merr := c.mountedAt(path); merr == nil && !mounted {
 			return nil
 		}
 	}
@@ -84,86 +66,55 @@ func (h *Host) unmount(path string, flags int) error {
 	return err
 }
 
-// mountedAt reports whether path is a mount point. A mount that does not work counts too.
-func (h *Host) mountedAt(path string) (bool, error) {
-	_, p, err := h.find(path, 0)
-	if p != nil {
-		return true, nil
-	}
-	return false, err
+// Settled fails with *HungError if an earlier change at path, such as a bind mount, is still
+// running after its time limit. The kernel may still make that change. Settled returns nil if no
+// change is running.
+func (h *Host) Settled(ctx context.Context, path string) error {
+	return h.gate.do(ctx, kindChange, filepath.Clean(path), func() error { return nil })
 }
 
-// MakeReadOnly makes the mount at path read-only and checks the result. It changes neither the
-// mounts below nor other mounts of the same file system. It fails with EBUSY while a process has a
-// file open for writing through the mount.
+// MakeReadOnly makes the mount at path read-only and checks the result. It does not change the
+// mounts below path, or other mounts of the same file system. It fails with EBUSY while a process
+// has a file of the mount open for writing.
 func (h *Host) MakeReadOnly(ctx context.Context, path string) error {
 	path = filepath.Clean(path)
-	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.makeReadOnly(path) })
+	err := h.gate.do(ctx, kindChange, path, func() error { return h.addOptions(path, Options{ReadOnly: true}, 0) })
 	if err != nil {
 		return fmt.Errorf("cannot make %q read-only: %w", path, err)
 	}
 	return nil
 }
 
-func (h *Host) makeReadOnly(path string) error {
-	fd, err := h.openNoLink(path)
-	if err != nil {
-		return err
-	}
-	defer closeFD(fd)
-	err = unix.ENOSYS
-	if !h.noSetattr {
-		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-		err = retry(func() error { return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr) })
-	}
-	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		err = h.remount(fd, Like{ReadOnly: true})
-	}
-	if errors.Is(err, unix.EINVAL) {
-		return errors.New("it is not a mount point")
-	}
-	if err != nil {
-		return err
-	}
-
-	p, err := h.openPoint(fd)
-	if err != nil {
-		return err
-	}
-	if !p.readOnly {
-		return errors.New("the kernel reports success, but the mount is still writable")
-	}
-	return nil
-}
-
-// Restrict adds options such as nosuid to the uppermost mount at path and to all mounts below it,
+// Restrict adds options such as nosuid to the uppermost mount at path and to all mounts below path,
 // and checks the result. The mounts keep their other options.
 func (h *Host) Restrict(ctx context.Context, path string, flags []string) error {
 	path = filepath.Clean(path)
-	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.restrict(path, Like{Flags: flags}) })
+	err := h.gate.do(ctx, kindChange, path, func() error { return h.addOptions(path, Options{Flags: flags}, unix.AT_RECURSIVE) })
 	if err != nil {
 		return fmt.Errorf("cannot set the options %s of the mount at %q: %w", strings.Join(flags, ","), path, err)
 	}
 	return nil
 }
 
-func (h *Host) restrict(path string, like Like) error {
-	attr, err := like.attr()
+// addOptions adds options to the mount at path and checks the result. If flags contains
+// AT_RECURSIVE, addOptions also adds them to all mounts below path. It never removes an option.
+func (c *changer) addOptions(path string, opts Options, flags uint) error {
+	attr, err := opts.attr()
 	if err != nil {
 		return err
 	}
 
-	fd, err := h.openNoLink(path)
+	fd, err := openNoLink(path)
 	if err != nil {
 		return err
 	}
 	defer closeFD(fd)
 	err = unix.ENOSYS
-	if !h.noSetattr {
-		err = retry(func() error { return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr) })
+	if !c.noSetattr {
+		err = retry(func() error { return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|flags, &attr) })
 	}
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		err = h.remount(fd, like)
+		err = c.remount(fd, opts)
 	}
 	if errors.Is(err, unix.EINVAL) {
 		return errors.New("it is not a mount point")
@@ -172,95 +123,54 @@ func (h *Host) restrict(path string, like Like) error {
 		return err
 	}
 
-	p, err := h.openPoint(fd)
-	if err == nil && !like.has(p.attr) {
-		err = errors.New("the kernel reports success, but the mount does not have these options")
+	p, err := c.openPoint(fd, 0)
+	switch {
+	case err != nil:
+		return err
+	case opts.ReadOnly && !p.readOnly:
+		return errors.New("the kernel reports success, but the mount is still writable")
+	case !opts.ReadOnly && !opts.has(p.attr):
+		return errors.New("the kernel reports success, but the mount does not have these options")
 	}
-	return err
+	return nil
 }
 
-// openPoint describes the mount of an open file.
-func (h *Host) openPoint(fd int) (point, error) {
-	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
-	if err != nil {
-		return point{}, err
-	}
-	return h.pointOf(st, fd, "", 0)
-}
-
-// mountOptions maps the options that belong to one mount to the flags of mount(2).
-var mountOptions = map[string]uintptr{
-	"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
-	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
-	"nosymfollow": unix.MS_NOSYMFOLLOW, "strictatime": unix.MS_STRICTATIME,
-}
-
-// remount sets options on kernels without mount_setattr. It must repeat every option that the mount
-// already has, because mount(2) clears an omitted option.
-func (h *Host) remount(fd int, like Like) error {
-	id, err := h.fdMountID("self", strings.TrimPrefix(h.fdLink(fd), h.proc+"/self/fd/"))
+// remount sets options on kernels without mount_setattr.
+func (c *changer) remount(fd int, opts Options) error {
+	id, err := c.fdMountID("self", fd)
 	if err != nil {
 		return err
 	}
 
-	table, err := h.table(func(m *proc.Mount) (bool, bool) { return m.ID != id, m.ID == id })
+	m, err := c.mountByID(id)
 	if err != nil {
 		return err
 	}
-	if len(table) == 0 {
-		return errVanished
-	}
-
-	const times = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
-	var have, want uintptr
-	for name, flag := range mountOptions {
-		if hasOption(table[0].Options, name) {
-			have |= flag
-		}
-	}
-
-	for _, name := range like.Flags {
-		want |= mountOptions[name]
-	}
-
-	if want&times != 0 {
-		have &^= times
-	}
-	flags := unix.MS_REMOUNT | unix.MS_BIND | have | want
-	if like.ReadOnly || hasOption(table[0].Options, "ro") {
-		flags |= unix.MS_RDONLY
-	}
-	if flags&times == 0 {
-		flags |= unix.MS_STRICTATIME
-	}
-	return retry(func() error { return unix.Mount("", h.fdLink(fd), "", flags, "") })
+	return retry(func() error { return unix.Mount("", c.fdLink(fd), "", opts.remountFlags(m.Options), "") })
 }
 
 // SetMode changes the permissions of a directory if they differ from mode. It refuses a symbolic
-// link and a mount point. A mount would hide the directory that the caller means.
+// link. It also refuses a mount point, because the mount hides the directory that the caller means.
 func (h *Host) SetMode(ctx context.Context, dir string, mode os.FileMode) error {
 	dir = filepath.Clean(dir)
-	_, err := bounded(ctx, h, kindChange, dir, h.bound, func() (struct{}, error) { return struct{}{}, h.setMode(dir, uint32(mode.Perm())) })
+	err := h.gate.do(ctx, kindChange, dir, func() error { return h.setMode(dir, uint32(mode.Perm())) })
 	if err != nil {
 		return fmt.Errorf("cannot set the mode of %q to %04o: %w", dir, mode, err)
 	}
 	return nil
 }
 
-func (h *Host) setMode(dir string, mode uint32) error {
-	fd, err := h.openNoLink(dir)
+func (c *changer) setMode(dir string, mode uint32) error {
+	fd, err := openNoLink(dir)
 	if err != nil {
 		return err
 	}
 	defer closeFD(fd)
-	var st unix.Stat_t
-	switch root, err := h.mountRoot(fd); {
-	case err != nil:
+	if err := c.refuseMount(fd); err != nil {
 		return err
-	case root:
-		return errors.New("something is mounted there")
 	}
 
+	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
@@ -272,5 +182,5 @@ func (h *Host) setMode(dir string, mode uint32) error {
 		return nil
 	}
 
-	return retry(func() error { return unix.Chmod(h.fdLink(fd), mode) })
+	return retry(func() error { return unix.Chmod(c.fdLink(fd), mode) })
 }

@@ -18,7 +18,7 @@ func TestUnmount(t *testing.T) {
 	at := mkdir(t, dir, "m")
 	mountFS(t, "tmpfs", "t", at, 0, "")
 	mountFS(t, "ramfs", "t", at, 0, "")
-	for _, want := range []string{"tmpfs", "", ""} { // "tmpfs": the mount below is visible again
+	for _, want := range []string{"tmpfs", "", ""} { // the first unmount uncovers the tmpfs below
 		check(t, h.Unmount(ctx, at, Plain))
 		if s := see(t, at); s.Identity.FSType != want {
 			t.Errorf("uncovered %+v, want %q", s, want)
@@ -80,7 +80,7 @@ func TestMakeReadOnly(t *testing.T) {
 			}
 			check(t, w.Close())
 			check(t, h.MakeReadOnly(context.Background(), at))
-			check(t, h.MakeReadOnly(context.Background(), at)) // a second call changes nothing
+			check(t, h.MakeReadOnly(context.Background(), at)) // the second call has nothing to do
 			if got, want := table(), strings.Replace(before, "rw", "ro", 1); got != want {
 				t.Errorf("%s: options %q, want %q", name, got, want)
 			}

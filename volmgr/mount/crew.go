@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// A goroutine that has made a call waits for the next call, because a new goroutine would have to
-// grow its stack first. After lingerFor without a call, or up to twice as long, the goroutine ends.
-// An idle host therefore has no waiting goroutine.
+// After a call, its goroutine waits for another call, because a new goroutine would first have to
+// grow its stack. A goroutine that gets no call for lingerFor ends, at the latest after twice that
+// time. An idle host therefore has no waiting goroutines. At most lingerMost goroutines wait.
 const (
 	lingerMost = 16
 	lingerFor  = time.Second
 )
 
-// crew holds the waiting goroutines. Each is represented by the channel from which it receives its
-// next call. The caller of the methods holds the gate's lock.
+// crew holds the waiting goroutines. Each goroutine is represented by the channel on which it
+// receives its next call. Callers of the methods must hold the gate's lock.
 type crew struct {
 	idle  []chan job // a stack: the goroutine that finished last gets the next call
-	spare int        // the number of goroutines at the bottom of idle that got no call since the last sweep
+	spare int        // how many goroutines at the bottom of the stack got no call since the last dismiss
 	timer *time.Timer
 	armed bool
 }
 
-// take removes a waiting goroutine from the crew and returns its channel, or nil if no goroutine
-// waits. The caller must send a call to the channel.
+// take removes a waiting goroutine from the crew and returns its channel. It returns nil if no
+// goroutine waits. The caller must send a call to the channel.
 func (c *crew) take() chan job {
 	last := len(c.idle) - 1
 	if last < 0 {
@@ -38,8 +38,8 @@ func (c *crew) take() chan job {
 	return next
 }
 
-// add keeps a goroutine that has finished its call, unless enough goroutines wait already. As long
-// as goroutines wait, a timer calls sweep.
+// add puts a goroutine that has finished its call into the crew, and reports whether there was
+// room. While goroutines wait, a timer calls sweep.
 func (c *crew) add(next chan job, sweep func()) bool {
 	if len(c.idle) >= lingerMost {
 		return false
@@ -60,8 +60,8 @@ func (c *crew) add(next chan job, sweep func()) bool {
 	return true
 }
 
-// dismiss removes and returns the goroutines that got no call since the last dismiss. The caller
-// must close their channels.
+// dismiss removes the goroutines that got no call since the last dismiss, and returns their
+// channels. The caller must close the channels.
 func (c *crew) dismiss() []chan job {
 	gone := slices.Clone(c.idle[:c.spare])
 	c.idle = slices.Delete(c.idle, 0, c.spare)

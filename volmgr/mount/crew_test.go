@@ -22,18 +22,18 @@ func self() string {
 	return strings.Fields(string(buf[:runtime.Stack(buf[:], false)]))[1]
 }
 
-// callAs makes a call and returns the goroutine in which it ran.
+// callAs makes a call and returns the id of the goroutine that ran it.
 func callAs(t *testing.T, h *Host, path string, fn func()) string {
 	t.Helper()
-	id, err := bounded(context.Background(), h, kindLook, path, time.Minute, func() (string, error) { fn(); return self(), nil })
+	id, err := bounded(context.Background(), &h.gate, kindLook, path, func() (string, error) { fn(); return self(), nil })
 	check(t, err)
 	return id
 }
 
-// TestCallsShareAGoroutineInTurn checks that a goroutine makes one call after another, and never two at
-// the same time. While one call hangs, another goroutine must make the next call.
+// TestCallsShareAGoroutineInTurn checks that one goroutine makes several calls one after another.
+// While one call hangs, another goroutine must make the next call.
 func TestCallsShareAGoroutineInTurn(t *testing.T) {
-	h := newHost(t)
+	h := boundedHost(t, time.Minute)
 	first := callAs(t, h, "/a", func() {})
 	if next := callAs(t, h, "/b", func() {}); next != first {
 		t.Errorf("one call was made in goroutine %s, the next in %s", first, next)
@@ -51,10 +51,10 @@ func TestCallsShareAGoroutineInTurn(t *testing.T) {
 	}
 }
 
-// TestFewGoroutinesLinger checks that only a few goroutines wait after many parallel calls, and only for
-// a short time.
+// TestFewGoroutinesLinger checks that only a few goroutines wait after many parallel calls, and
+// only for a short time.
 func TestFewGoroutinesLinger(t *testing.T) {
-	h := newHost(t)
+	h := boundedHost(t, time.Minute)
 	before := runtime.NumGoroutine()
 	var calls, made sync.WaitGroup
 	hold := make(chan struct{})
@@ -62,13 +62,13 @@ func TestFewGoroutinesLinger(t *testing.T) {
 		made.Add(1)
 		calls.Go(func() { callAs(t, h, "/"+strings.Repeat("x", i), func() { made.Done(); <-hold }) })
 	}
-	made.Wait() // all calls run at the same time
+	made.Wait() // now all calls run at the same time
 	close(hold)
 	calls.Wait()
 	if n := h.gate.lingering(); n != lingerMost {
 		t.Errorf("%d goroutines linger, want %d", n, lingerMost)
 	}
-	// Of the waiting goroutines, only the one that keeps getting calls stays.
+	// All waiting goroutines end, except the one that keeps getting calls.
 	used := callAs(t, h, "/again", func() {})
 	await(t, "all but one to go", func() bool {
 		done := h.gate.lingering() == 1
@@ -85,10 +85,10 @@ func TestFewGoroutinesLinger(t *testing.T) {
 	await(t, "the host to be idle again", func() bool { return h.gate.lingering() == 0 && runtime.NumGoroutine() <= before })
 }
 
-// TestCallThatEndsItsGoroutine checks that a call that ends its own goroutine still frees its slot, so
-// that the next call works.
+// TestCallThatEndsItsGoroutine makes a call that ends its own goroutine, and checks that the next
+// call for the same path still works.
 func TestCallThatEndsItsGoroutine(t *testing.T) {
-	h := newHost(t)
+	h := boundedHost(t, time.Minute)
 	callAs(t, h, "/x", runtime.Goexit)
 	if n := h.gate.lingering() + h.gate.outstanding(); n != 0 {
 		t.Fatalf("%d goroutines or calls are left", n)

@@ -25,14 +25,14 @@ func TestDevices(t *testing.T) {
 	mountFS(t, "ext4", ext4, at("ext4"), 0, "")
 	bindAt(t, mkdir(t, dir, "ext4/sub"), at("bind"))
 	mountFS(t, "tmpfs", "tmpfs", at("tmpfs"), 0, "")
-	mountFS(t, "tmpfs", raw, at("named"), 0, "") // tmpfs ignores its source, but Devices reads it
+	mountFS(t, "tmpfs", raw, at("named"), 0, "") // tmpfs itself ignores its source
 	bindAt(t, raw, write(t, dir+"/node", ""))
 	check(t, os.Symlink(raw, dir+"/link"))
 	serveFuse(t, at("dead"), false).die()
 	for path, want := range map[string][]string{
 		"ext4":       {number(t, ext4)},
 		"bind":       {number(t, ext4)},
-		"ext4/sub":   nil, // no mount point: Devices does not examine the parent directories
+		"ext4/sub":   nil, // not a mount point, and Devices does not search the parent directories
 		"plain":      nil,
 		"none":       nil,
 		"none/none":  nil,
@@ -64,9 +64,9 @@ func numbersOf(devs []volume.Device) (numbers []string) {
 	return numbers
 }
 
-// TestDeviceReplaced detaches a loop device, and attaches and mounts another file under the same
-// device number. DeviceUsers must report the recorded device as unused. Given the device number
-// alone, it must report a user.
+// TestDeviceReplaced detaches a loop device, and then attaches and mounts another file under the
+// same device number. For the recorded device with its disk sequence number, DeviceUsers must
+// return no users. For the device number alone, it must return a user.
 func TestDeviceReplaced(t *testing.T) {
 	dir := tempDir(t)
 	h, ctx := newHost(t), context.Background()
@@ -90,25 +90,26 @@ func TestDeviceReplaced(t *testing.T) {
 	if users, err := h.DeviceUsers(ctx, was); err != nil || len(users) != 0 || !h.Replaced(was) {
 		t.Errorf("once it is replaced: used by %q, %v", users, err)
 	}
-	unknown := numbered(was.Number) // as a release before disk sequence numbers recorded it
+	unknown := numbered(was.Number) // as recorded by a release that did not know disk sequence numbers
 	if users, err := h.DeviceUsers(ctx, unknown); err != nil || len(users) != 1 {
 		t.Errorf("by its number: used by %q, %v", users, err)
 	}
 }
 
-// TestDiskSequence checks the sequence numbers of disks and partitions, and that a device of the
-// device mapper has none.
+// TestDiskSequence checks the sequence numbers of disks and partitions. A device of the device
+// mapper must have none.
 func TestDiskSequence(t *testing.T) {
 	h := newHost(t)
-	h.sys = t.TempDir()
-	disk := mkdir(t, h.sys, "devices/sda")
+	sys := t.TempDir()
+	h.sysfs = sysfs(sys)
+	disk := mkdir(t, sys, "devices/sda")
 	write(t, disk+"/diskseq", "12\n")
 	write(t, mkdir(t, disk, "sda1")+"/partition", "1\n")
-	mapped := mkdir(t, h.sys, "devices/dm-0")
+	mapped := mkdir(t, sys, "devices/dm-0")
 	write(t, mapped+"/diskseq", "13\n")
 	write(t, mapped+"/uevent", "DEVNAME=dm-0\n")
-	write(t, mkdir(t, h.sys, "devices/odd")+"/diskseq", "x\n")
-	links := mkdir(t, h.sys, "dev/block")
+	write(t, mkdir(t, sys, "devices/odd")+"/diskseq", "x\n")
+	links := mkdir(t, sys, "dev/block")
 	for number, name := range map[string]string{"8:0": "sda", "8:1": "sda/sda1", "253:0": "dm-0", "1:1": "odd"} {
 		check(t, os.Symlink("../../devices/"+name, links+"/"+number))
 	}
@@ -119,8 +120,8 @@ func TestDiskSequence(t *testing.T) {
 	}
 }
 
-// TestLoopNode looks at the bind-mounted node of a loop device after the device was detached and
-// attached to another file.
+// TestLoopNode bind-mounts the node of a loop device, and looks at the mount while the device is
+// detached and after it is attached to another file.
 func TestLoopNode(t *testing.T) {
 	dir := tempDir(t)
 	node, dev := dir+"/node", loop(t, dir, 1<<20)
@@ -149,7 +150,7 @@ func TestLoopNode(t *testing.T) {
 	if s.Seen != volume.SeenMount || s.Identity.Backing != other || s.Is(&made) {
 		t.Errorf("another file: %+v", s)
 	}
-	made.Backing = "" // as a release without this field recorded it
+	made.Backing = "" // as recorded by a release that did not know this field
 	if !s.Is(&made) {
 		t.Error("a record without a backing file matches no more")
 	}
@@ -217,8 +218,8 @@ func TestDeviceUsers(t *testing.T) {
 	uses(fmt.Sprintf("mounted at %q", at), fmt.Sprintf("mounted at %q", dir+"/b"))
 	check(t, unix.Unmount(dir+"/b", 0))
 
-	// A mount that was unmounted here can still exist in another namespace, of a whole process or
-	// of a single thread.
+	// After an unmount here, the mount can still exist in another namespace. That namespace can
+	// belong to a process or to a single thread.
 	unshared := func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS} }
 	for what, change := range map[string]func(*exec.Cmd){"stay": unshared, "thread": nil} {
 		pid, stop := start(t, what, change)
@@ -229,8 +230,8 @@ func TestDeviceUsers(t *testing.T) {
 		mountFS(t, "ext4", node, at, 0, "")
 	}
 
-	// After a lazy unmount the open file keeps the device in use, although no mount table shows the
-	// mount.
+	// After a lazy unmount an open file keeps the device in use, although no mount table contains
+	// the mount.
 	f, err := os.Create(at + "/file")
 	check(t, err)
 	check(t, h.Unmount(ctx, at, Lazy))
@@ -255,8 +256,8 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 	node := loop(t, dir, 1<<20)
 	dev := number(t, node)
 	unused(t, dev)
-	unused(t, "4095:1") // no such device exists
-	// If the device has no node, the agent must be able to inspect every process.
+	unused(t, "4095:1") // there is no such device
+	// Without a block device, the agent must be able to inspect every process.
 	_, closed, err := newHost(t).spaces()
 	check(t, err)
 	if users, err := newHost(t).DeviceUsers(ctx, numbered("0:12345")); (err == nil) != (len(closed) == 0) || len(users) > 0 {
@@ -268,19 +269,20 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 		}
 	}
 	h := newHost(t)
-	h.sys = mkdir(t, dir, "sys") // without sysfs the agent cannot know whether the device exists
+	sys := mkdir(t, dir, "sys")
+	h.sysfs = sysfs(sys) // without sysfs the agent cannot know whether the device exists
 	if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 		t.Errorf("without sysfs: %q", users)
 	}
-	uevent := mkdir(t, h.sys, "dev/block", dev) + "/uevent"
+	uevent := mkdir(t, sys, "dev/block", dev) + "/uevent"
 	other := strings.TrimPrefix(loop(t, dir, 1<<20), "/dev/")
-	for _, name := range []string{"none", "null", other} { // none of these is the node of the device
+	for _, name := range []string{"none", "null", other} { // no file with one of these names is the node of the device
 		write(t, uevent, "MAJOR=7\nDEVNAME="+name+"\n")
 		if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 			t.Errorf("with the wrong node %q: %q", name, users)
 		}
 	}
-	// The device is still mounted when sysfs no longer shows it.
+	// The device is still mounted although sysfs no longer shows it.
 	at := mkdir(t, dir, "m")
 	mountFS(t, "ext4", loop(t, dir, 8<<20, "mkfs.ext4", "-q"), at, 0, "")
 	devs, err := newHost(t).Devices(ctx, at)

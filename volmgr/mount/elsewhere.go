@@ -12,41 +12,42 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Elsewhere describes the processes that have a mount, or a part of it, in a mount namespace other
-// than the host's own. Processes in containers are the usual case.
+// Elsewhere describes the processes, usually in containers, that have a mount or a part of it in a
+// mount namespace other than the host's.
 //
-// Elsewhere does not count copies of the host's mounts. A namespace has them if it began as a copy
-// of the host's namespace, as for many services. It also ignores mounts at one of the given paths,
-// even below another root directory, because these are the agent's own paths. In the host's own
-// namespace, it counts only a mount within a container's files. "docker cp" makes one for a
-// container that does not run.
+// Elsewhere does not count copies of the host's mounts. A namespace has such copies if it began as
+// a copy of the host's namespace, as for many services. Elsewhere also ignores mounts at one of the
+// given paths, even below another root directory, because these are the agent's own paths. In the
+// host's own namespace, Elsewhere counts only mounts within a container's files. "docker cp" makes
+// such a mount for a container that does not run.
 //
-// After an error the answer is unknown. The agent cannot inspect a process that has a capability
-// which the agent lacks, such as the service manager. Of these processes, only those in containers
-// cause an error.
+// After an error the answer is unknown. The agent cannot inspect a process that has more
+// capabilities than the agent, such as the service manager. Such a process causes an error only if
+// it is in a container.
 func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error) {
 	if id.Boot != h.boot {
 		return nil, nil // no mount namespace survives a reboot
 	}
-	return bounded(ctx, h, kindScan, id.Device+id.Root, scanFactor*h.bound, func() ([]string, error) { return h.elsewhere(id, paths) })
+	return bounded(ctx, &h.gate, kindScan, id.Device+id.Root, func() ([]string, error) { return h.elsewhere(id, paths) })
 }
 
-func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
-	// The filter keeps the root mounts, because they identify a copy of the host's namespace.
+func (r *reader) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
+	// The filter keeps the mounts at the root of each namespace, because the function copied
+	// compares them.
 	skip := func(m *proc.Mount) (bool, bool) { return m.Mountpoint != "/" && !partOf(m, id), false }
-	host, err := h.table(skip)
+	host, err := r.table(skip)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the mount table: %w", err)
 	}
 
-	spaces, closed, err := h.spaces()
+	spaces, closed, err := r.spaces()
 	if err != nil {
 		return nil, err
 	}
 
 	for _, pid := range closed {
-		if h.contained(pid) {
-			return nil, fmt.Errorf("the agent may not inspect process %d (%s)", pid, h.command(pid))
+		if r.inContainer(pid) {
+			return nil, fmt.Errorf("the agent may not inspect process %d (%s)", pid, r.command(pid))
 		}
 	}
 
@@ -58,18 +59,18 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 	}
 
 	for _, s := range spaces {
-		if s.name == h.ownSpace() {
+		if s.name == r.ownSpace() {
 			continue
 		}
 
 		table, err := s.mounts(nil, skip)
 		if err != nil {
-			return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
+			return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, r.command(s.pid), err)
 		}
 
 		for _, m := range table {
 			if partOf(m, id) && !copied(m, table, host, paths) {
-				users = append(users, fmt.Sprintf("process %d (%s) has a mount at %q", s.pid, h.command(s.pid), m.Mountpoint))
+				users = append(users, fmt.Sprintf("process %d (%s) has a mount at %q", s.pid, r.command(s.pid), m.Mountpoint))
 			}
 		}
 	}
@@ -77,23 +78,26 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 	return users, nil
 }
 
-// containerID matches the container id that runtimes put into control group paths, and into the
-// paths of the containers' files.
+// containerID matches a container's id, which container runtimes put into control group paths and
+// into the paths of the container's files.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// contained reports whether a process is in a container. If this is unknown, it returns true.
-func (h *Host) contained(pid int) bool {
-	groups, err := os.ReadFile(h.procPath(pid, "cgroup"))
+// inContainer reports whether a process is in a container. If the answer is unknown, it returns
+// true.
+func (p procfs) inContainer(pid int) bool {
+	groups, err := os.ReadFile(p.procPath(pid, "cgroup"))
 	return !gone(err) && (err != nil || containerID.Match(groups))
 }
 
-// partOf reports whether a mount shows the same file system as id, at or below the same root.
+// partOf reports whether a mount shows the whole or a part of the directory tree that the mount
+// with the given identity shows.
 func partOf(m *proc.Mount, id volume.MountIdentity) bool {
 	root, _ := rootPath(m.Root)
 	return device(uint32(m.Major), uint32(m.Minor)) == id.Device && within(root, id.Root)
 }
 
-// copied reports whether a mount of another namespace is a copy of a mount in the host's table.
+// copied reports whether a mount in the table of another namespace is a copy of a mount in the
+// host's table.
 func copied(m *proc.Mount, table, host []*proc.Mount, paths []string) bool {
 	if slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(m.Mountpoint, path) }) {
 		return true
@@ -106,8 +110,8 @@ func copied(m *proc.Mount, table, host []*proc.Mount, paths []string) bool {
 	return slices.ContainsFunc(host, func(o *proc.Mount) bool { return o.Mountpoint == m.Mountpoint })
 }
 
-// rootOf returns the mount at the root of a namespace. The last such mount in the table is the
-// uppermost.
+// rootOf returns the mount at the root of a namespace. If there are several, the last one in the
+// table is the uppermost.
 func rootOf(table []*proc.Mount) (root *proc.Mount) {
 	for _, m := range table {
 		if m.Mountpoint == "/" {

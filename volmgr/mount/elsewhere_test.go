@@ -11,19 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// contain gives this process a root directory of its own, with from mounted at to.
-func contain(from, to string) error {
+// contain bind-mounts source at target below a new root directory, and makes this the root
+// directory of the process.
+func contain(source, target string) error {
 	root, err := os.MkdirTemp("", "root")
 	if err != nil {
 		return err
 	}
 	return errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("root", root, "tmpfs", 0, ""),
-		os.MkdirAll(root+to, 0o755), os.Mkdir(root+"/old", 0o755), unix.Mount(from, root+to, "", unix.MS_BIND, ""),
+		os.MkdirAll(root+target, 0o755), os.Mkdir(root+"/old", 0o755), unix.Mount(source, root+target, "", unix.MS_BIND, ""),
 		unix.PivotRoot(root, root+"/old"), os.Chdir("/"), os.Remove("/old"+root), unix.Unmount("/old", unix.MNT_DETACH))
 }
 
-// TestElsewhere checks that Elsewhere counts a container's mount, and does not count a copy of the
-// host's mount table.
+// TestElsewhere checks that Elsewhere counts a mount in a container, and does not count a copy of
+// the host's mount table.
 func TestElsewhere(t *testing.T) {
 	dir := tempDir(t)
 	at, own := mkdir(t, dir, "m"), mkdir(t, dir, "own")
@@ -40,15 +41,15 @@ func TestElsewhere(t *testing.T) {
 		check(t, err)
 		return users
 	}
-	start(t, "stay", unshared) // a service with PrivateTmp= has such a namespace
+	start(t, "stay", unshared) // the namespace of a service with PrivateTmp= looks like this
 	if got := asked(); len(got) > 0 {
 		t.Errorf("a copy of the table: %q", got)
 	}
 	for what, where := range map[string]string{
 		"bind " + at + " " + mkdir(t, dir, "other"):         dir + "/other",
 		"contain " + at + " /data":                          "/data",
-		"contain " + at + "/sub /data":                      "/data", // a part of the volume
-		"contain " + at + " " + own:                         own,     // at the same path as on the host
+		"contain " + at + "/sub /data":                      "/data", // this mount shows a part of the volume
+		"contain " + at + " " + own:                         own,     // this mount has the same path as on the host
 		"bind " + at + "/sub " + mkdir(t, dir, "elsewhere"): dir + "/elsewhere",
 	} {
 		_, stop := start(t, what, unshared)
@@ -63,7 +64,7 @@ func TestElsewhere(t *testing.T) {
 	}
 	stop()
 	root := mkdir(t, dir, "overlay2/"+strings.Repeat("0123456789abcdef", 4)+"/merged/data")
-	bindAt(t, at, root) // docker cp makes such a mount
+	bindAt(t, at, root) // "docker cp" makes such a mount
 	if got := asked(); len(got) != 1 || !strings.Contains(got[0], root) {
 		t.Errorf("in the files of a container: %q", got)
 	}
@@ -78,7 +79,7 @@ func TestElsewhere(t *testing.T) {
 	}
 	// Elsewhere fails if it cannot inspect a process.
 	h := newHost(t)
-	h.proc = t.TempDir()
+	h.procfs = procfs(t.TempDir())
 	if _, err := h.Elsewhere(t.Context(), id, nil); err == nil {
 		t.Error("nothing was read, and that is an answer")
 	}

@@ -24,25 +24,26 @@ const (
 	fuseBatchForget = 42
 )
 
-// fuseFS is a FUSE file system with one empty directory. It can stop answering, continue, and die.
+// fuseFS is a FUSE file system with one empty directory. A test can make it stop answering, answer
+// again, or die.
 type fuseFS struct {
 	dev       *os.File
 	noOpendir bool
 
 	mu      sync.Mutex
 	asleep  bool
-	waiting [][]byte // replies that sleep holds back
+	waiting [][]byte // the replies that were held back since sleep
 	done    chan struct{}
 }
 
-// openFuse mounts a FUSE file system at dir. It answers no request, not even FUSE_INIT.
+// openFuse mounts a FUSE file system at dir. It does not answer any request, not even FUSE_INIT.
 func openFuse(t testing.TB, dir, data string) *os.File {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	check(t, err)
 	mountFS(t, "fuse.test", "test", dir, 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0%s", fd, data))
-	// os.NewFile comes after the mount, because the runtime cannot poll a descriptor without a FUSE
-	// connection.
+	// os.NewFile must come after the mount. Before the mount, the runtime could not poll the
+	// descriptor.
 	dev := os.NewFile(uintptr(fd), "/dev/fuse")
 	t.Cleanup(func() { _ = dev.Close() }) // fails if the test has closed it
 	return dev
@@ -78,8 +79,7 @@ func (f *fuseFS) serve() {
 	}
 }
 
-// send writes a reply. It ignores an error, because the kernel may have aborted the request in the
-// meantime.
+// send writes a reply. It ignores an error, because the kernel may have aborted the request.
 func (f *fuseFS) send(reply []byte) { _, _ = f.dev.Write(reply) }
 
 func (f *fuseFS) answer(req []byte) []byte {
@@ -130,7 +130,7 @@ func (f *fuseFS) sleep() {
 	f.asleep = true
 }
 
-// wake sends the held replies, and lets the file system answer again.
+// wake sends the replies that were held back, and lets the file system answer again.
 func (f *fuseFS) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,15 +141,15 @@ func (f *fuseFS) wake() {
 	f.waiting = nil
 }
 
-// asked reports whether a request waits for its reply.
+// asked reports whether a request is waiting for a reply that sleep holds back.
 func (f *fuseFS) asked() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.waiting) > 0
 }
 
-// die ends the daemon and leaves the mount.
+// die ends the daemon but does not unmount the file system.
 func (f *fuseFS) die() {
-	_ = f.dev.Close() // fails if it is closed already
+	_ = f.dev.Close() // fails if the descriptor is closed already
 	<-f.done
 }

@@ -14,15 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostile holds names of directories or sources with which a user may try to confuse a parser of
-// mount tables.
+// hostile holds names of directories or sources that may confuse a parser of mount tables.
 var hostile = []string{
 	"/srv/a", "/a b", "/a\tb\nc", `/a\040b`, "/a\rb", "/a\vb\fc", "/a\u00a0b\u2003c\u0085d", "/- - ext4 /dev/sda1 rw", "/x\n99 1 8:1 / /fake rw - ext4 /dev/sda1 rw",
 	"/\xff\xfe", "/#", "", "-", "/x//deleted", "/a.b.c", "/\x1b[2J",
 }
 
-// escaped writes a name as the kernel writes it in a mount table. The kernel escapes the characters
-// in special and the backslash. It escapes the hash only in the names of types and sources.
+// escaped returns a name as the kernel writes it in a mount table. The kernel escapes the backslash
+// and the characters in special. It escapes the hash sign only in types and sources.
 func escaped(name, special string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -35,14 +34,14 @@ func escaped(name, special string) string {
 	return b.String()
 }
 
-// FuzzMountNames checks that any directory name that a user can choose appears in the parsed table
-// as exactly one mount. The parser must return the full name and keep the lines around it. It may
-// truncate a name only if the name is longer than a system call accepts.
+// FuzzMountNames checks that a directory with any name appears in the parsed table as exactly one
+// mount. The parser must return the full name, and it must not lose the lines before and after. It
+// may truncate a name only if the name is longer than system calls accept.
 func FuzzMountNames(f *testing.F) {
 	for i, name := range hostile {
 		f.Add(name, name, name, "sub", uint16(1))
 		f.Add("/", "/m", "src", name, uint16(1))
-		f.Add("/", "/"+name, hostile[len(hostile)-1-i], "", uint16(8000)) // the test enters a long path one component at a time
+		f.Add("/", "/"+name, hostile[len(hostile)-1-i], "", uint16(8000)) // too long for one system call, so the test enters the path in parts
 	}
 	f.Fuzz(func(t *testing.T, root, point, source, sub string, times uint16) {
 		if strings.Contains(root+point+source+sub, "\x00") || len(point)*int(times) > 1<<18 {
@@ -74,7 +73,7 @@ func FuzzMountNames(f *testing.F) {
 	})
 }
 
-// replyOf builds a reply that contains the given strings, in the layout of statmount(2).
+// replyOf builds a reply of statmount(2) that contains the given strings.
 func replyOf(fields map[int]string) statmountReply {
 	r := append(statmountReply(nil), make([]byte, strAt)...)
 	binary.NativeEndian.PutUint64(r[atMask:], math.MaxUint64)
@@ -85,7 +84,7 @@ func replyOf(fields map[int]string) statmountReply {
 	return r
 }
 
-// FuzzStatmount checks that the agent parses every name in the kernel's reply completely, and that
+// FuzzStatmount checks that the agent reads every name in the kernel's reply completely, and that
 // an invalid reply causes no panic.
 func FuzzStatmount(f *testing.F) {
 	for _, name := range hostile {
@@ -108,13 +107,14 @@ func FuzzStatmount(f *testing.F) {
 	})
 }
 
-// FuzzCredentials checks that a process cannot pretend to be another user through its name.
+// FuzzCredentials checks that a process cannot choose a name that makes it look like a process of
+// another user.
 func FuzzCredentials(f *testing.F) {
 	for _, name := range append(hostile, "x\nUid:\t0\t0\t0\t0\nCapEff:\tffffffffffffffff", "Uid:\t0 0 0 0") {
-		f.Add(name, uint32(1000), uint64(entering), []byte(name))
+		f.Add(name, uint32(1000), uint64(enterCapabilities), []byte(name))
 	}
 	f.Fuzz(func(t *testing.T, name string, uid uint32, caps uint64, raw []byte) {
-		_, _, _ = credentials(string(raw)) // the call must return without a panic
+		_, _, _ = credentials(string(raw)) // must not panic
 		status := fmt.Sprintf("Name:\t%s\nUmask:\t0022\nUid:\t0\t0\t0\t%d\nCapPrm:\t0\nCapEff:\t%016x\nCapBnd:\t0\n", escaped(name, "\n\\"), uid, caps)
 		gotUID, gotCaps, err := credentials(status)
 		if err != nil || gotUID != uid || gotCaps != caps {
@@ -123,8 +123,8 @@ func FuzzCredentials(f *testing.F) {
 	})
 }
 
-// TestLongMountPoint checks that the agent can read a table in which a mount point is longer than
-// any system call accepts.
+// TestLongMountPoint checks that the agent can read a table with a mount point that is longer than
+// system calls accept.
 func TestLongMountPoint(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// kind classifies bounded calls. The gate runs only one call at a time for each kind and path.
+// kind is a kind of call. The gate runs only one call at a time for each kind and path.
 type kind string
 
-// The kinds of calls, as they appear in messages. Each way to unmount is a kind of its own, because
-// a forced unmount must not wait for the hanging call that it is meant to end.
+// The values of kind are words for messages. Each way to unmount is a separate kind, because a
+// forced unmount must not wait for the hanging call that it is meant to end.
 const (
 	kindLook    kind = "look at"
 	kindChange  kind = "change"
@@ -22,7 +22,13 @@ const (
 	kindLazy    kind = "lazy unmount of"
 	kindScan    kind = "scan for users of"
 	kindOwn     kind = "change the owner of"
+
+	kindCanary kind = "test whether mounts are shared below"
 )
+
+// scanFactor multiplies the time limit for a walk over all processes. Such a walk reads much data
+// from the kernel, but nothing from storage.
+const scanFactor = 6
 
 // HungError reports that a call did not return within its time limit. The call may have taken
 // effect already, or may take effect later.
@@ -32,7 +38,6 @@ type HungError struct {
 	Since time.Time // when the hanging call began
 }
 
-// Error implements error.
 func (e *HungError) Error() string { return fmt.Sprintf("%s %q: %s", e.Call, e.Path, e.since()) }
 
 func (e *HungError) since() string { return "no answer since " + e.Since.Format(time.RFC3339) }
@@ -42,7 +47,7 @@ type slotKey struct {
 	path string
 }
 
-// slot is one running call.
+// slot describes one running call.
 type slot struct {
 	key   slotKey
 	since time.Time
@@ -51,22 +56,22 @@ type slot struct {
 
 func (s *slot) held() *slot { return s }
 
-// job is a call that a goroutine makes: a *call of any result type.
+// job is the interface of *call[T] for all result types T.
 type job interface {
 	run()
 	held() *slot
 }
 
-// gate holds the running calls, and the goroutines that wait for the next call. It forgets a call
-// that has returned.
+// gate holds the running calls, and the goroutines that wait for the next call.
 type gate struct {
-	mu   sync.Mutex
-	busy map[slotKey]*slot
-	crew crew
+	bound time.Duration // the time limit of a call; calls of kindScan have a longer one
+	mu    sync.Mutex
+	busy  map[slotKey]*slot
+	crew  crew
 }
 
 // start begins a call, unless another call with the same key is running. In that case it returns
-// the other call. It never waits for a goroutine: if none is idle, it starts a new one.
+// the other call. It gives the call to a waiting goroutine or, if there is none, to a new one.
 func (g *gate) start(j job) (other *slot) {
 	s := j.held()
 	g.mu.Lock()
@@ -90,7 +95,7 @@ func (g *gate) start(j job) (other *slot) {
 	return nil
 }
 
-// serve makes a call, and then further calls as long as the crew keeps the goroutine.
+// serve makes a call, and then more calls as long as serveOne keeps the goroutine.
 func (g *gate) serve(j job) {
 	next := make(chan job, 1) // buffered, so that sending a call never blocks
 	for more := true; more && g.serveOne(j, next); {
@@ -98,8 +103,8 @@ func (g *gate) serve(j job) {
 	}
 }
 
-// serveOne makes one call and reports whether the crew keeps the goroutine for more calls. It frees
-// the slot even if the call ends its goroutine.
+// serveOne makes one call, and reports whether the goroutine is now in the crew. It frees the slot
+// even if the call ends its goroutine.
 func (g *gate) serveOne(j job, next chan job) (kept bool) {
 	returned := false
 	defer func() {
@@ -107,8 +112,8 @@ func (g *gate) serveOne(j job, next chan job) (kept bool) {
 		g.mu.Lock()
 		delete(g.busy, s.key)
 
-		// The goroutine joins the crew before its caller learns the result. A caller that makes one
-		// call after another then always gets the same goroutine.
+		// The goroutine joins the crew before the caller gets the result. A caller that makes
+		// several calls one after another then always gets the same goroutine.
 		kept = returned && g.crew.add(next, g.sweep)
 		g.mu.Unlock()
 		close(s.done)
@@ -129,31 +134,40 @@ func (g *gate) sweep() {
 	}
 }
 
-// call is a call that has begun, or that begins when the previous call with the same key returns.
+// call is a call that is running, or that starts when another call with the same key has returned.
 type call[T any] struct {
 	slot
 	gate  *gate
 	bound time.Duration
 	fn    func() (T, error)
 
-	before *slot // the running call with the same key; nil once this call has begun
-	err    error // the reason why the call did not begin, or the error of fn
+	before *slot // the running call with the same key; nil after this call has started
+	err    error // the reason why the call did not start, or the error of fn
 	val    T
 }
 
-// bounded runs fn, which may block forever, and waits for it no longer than the time limit. If a
-// call with the same key is running, bounded first waits for that call, within that call's own
-// limit. It never returns the result of that call, because the result may be older than this
-// request. It fails with *HungError (also after the context's deadline), with the context's error,
+// bounded runs fn, which may block forever, and waits for the result no longer than the time limit.
+// If a call with the same key is already running, bounded first waits for that call, up to the time
+// limit of that call. It then runs fn all the same, because the result of the other call may be
+// outdated. It fails with *HungError (also after the context's deadline), with the context's error,
 // or with the error of fn.
-func bounded[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) (T, error) {
-	return begin(ctx, h, k, path, bound, fn).wait(ctx)
+func bounded[T any](ctx context.Context, g *gate, k kind, path string, fn func() (T, error)) (T, error) {
+	return begin(ctx, g, k, path, fn).wait(ctx)
+}
+
+// do runs fn in the same way as bounded. It is for calls without a result.
+func (g *gate) do(ctx context.Context, k kind, path string, fn func() error) error {
+	_, err := bounded(ctx, g, k, path, func() (struct{}, error) { return struct{}{}, fn() })
+	return err
 }
 
 // begin is the first half of bounded, for callers that make calls in parallel. It starts fn unless
-// another call with the same key is running. The caller then calls wait.
-func begin[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) *call[T] {
-	c := &call[T]{slot: slot{key: slotKey{k, path}, done: make(chan struct{})}, gate: &h.gate, bound: bound, fn: fn}
+// another call with the same key is running. The caller must then call wait.
+func begin[T any](ctx context.Context, g *gate, k kind, path string, fn func() (T, error)) *call[T] {
+	c := &call[T]{slot: slot{key: slotKey{k, path}, done: make(chan struct{})}, gate: g, bound: g.bound, fn: fn}
+	if k == kindScan {
+		c.bound *= scanFactor
+	}
 	if c.err = ctx.Err(); c.err != nil {
 		close(c.done)
 		return c
@@ -164,7 +178,8 @@ func begin[T any](ctx context.Context, h *Host, k kind, path string, bound time.
 
 func (c *call[T]) run() { c.val, c.err = c.fn() }
 
-// wait is the second half of bounded. It waits for the call that begin returned.
+// wait is the second half of bounded. It waits for the call that begin returned, and starts that
+// call first if necessary.
 func (c *call[T]) wait(ctx context.Context) (T, error) {
 	var none T
 	for c.before != nil {
@@ -178,22 +193,22 @@ func (c *call[T]) wait(ctx context.Context) (T, error) {
 		c.before = c.gate.start(c)
 	}
 
-	// The goroutine writes val and err before it closes done, so they are read only after that.
+	// The goroutine writes val and err before it closes done. Only after that may they be read.
 	if err := c.slot.wait(ctx, c.bound); err != nil {
 		return none, err
 	}
 	return c.val, c.err
 }
 
-// timers caches stopped timers for reuse by wait.
+// timers holds stopped timers for reuse.
 var timers = sync.Pool{New: func() any {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
 	return t
 }}
 
-// wait returns nil when the call has returned. It returns an error when the caller's time limit is
-// over or the caller's context ends.
+// wait waits until the call has returned. It returns an error if the time limit of the call or the
+// context ends first.
 func (s *slot) wait(ctx context.Context, bound time.Duration) error {
 	select {
 	case <-s.done:
@@ -204,7 +219,7 @@ func (s *slot) wait(ctx context.Context, bound time.Duration) error {
 	timer := timers.Get().(*time.Timer)
 	timer.Reset(max(time.Until(s.since.Add(bound)), 0))
 	defer func() {
-		timer.Stop() // a stopped timer leaves nothing in its channel
+		timer.Stop()
 		timers.Put(timer)
 	}()
 	select {
@@ -218,7 +233,7 @@ func (s *slot) wait(ctx context.Context, bound time.Duration) error {
 	}
 
 	select {
-	case <-s.done: // the call returned in time, and only this select ran late
+	case <-s.done: // the call returned in time, but this goroutine ran late
 		return nil
 	default:
 		return &HungError{Call: string(s.key.kind), Path: s.key.path, Since: s.since}

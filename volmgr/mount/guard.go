@@ -13,25 +13,24 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Guard is the state of the immutable flag (ioctl_iflags(2)) of an empty directory on which volumes
-// are mounted. With the flag, no process can write to the directory while no volume is mounted
-// there, not even a process of root. A mount can still be made on the directory.
+// Guard is the state of the immutable flag (ioctl_iflags(2)) of a directory on which volumes are
+// mounted. While no volume is mounted there, the flag stops all processes, even those of root, from
+// writing to the directory. A mount can still be made on the directory.
 type Guard string
 
-// The possible states of the flag.
 const (
-	// GuardNone means that the place cannot have the flag, or must not have it. The place is not a
-	// directory, is a mount point or is not empty, or its file system does not support the flag.
+	// GuardNone means that the place cannot or must not have the flag. The reason is that the place
+	// is no directory, is a mount point, is not empty, or is in a file system without this flag.
 	GuardNone Guard = ""
 
-	// GuardOff means that the directory can have the flag but does not.
+	// GuardOff means that the directory can have the flag, but does not have it.
 	GuardOff Guard = "off"
 
 	// GuardOn means that the directory has the flag.
 	GuardOn Guard = "on"
 )
 
-// immutable is FS_IMMUTABLE_FL of linux/fs.h. The package x/sys does not define it.
+// immutable is FS_IMMUTABLE_FL of linux/fs.h, which the package x/sys does not define.
 const immutable = 0x10
 
 // Guard reads the immutable flag of a place. After the time limit it fails with *HungError.
@@ -44,8 +43,8 @@ func (p *Place) Guard(ctx context.Context) (Guard, error) {
 	})
 }
 
-// SetGuard sets the immutable flag of a place. It returns nil without setting the flag if the place
-// cannot have it, or if a process has just written to the directory.
+// SetGuard sets the immutable flag of a place. If the place cannot have the flag, or a process has
+// just written to the directory, SetGuard does nothing and returns nil.
 func (p *Place) SetGuard(ctx context.Context) error {
 	_, err := p.guarded(ctx, func(fd int, flags uint32) (Guard, error) {
 		if flags&immutable != 0 {
@@ -54,7 +53,8 @@ func (p *Place) SetGuard(ctx context.Context) error {
 		if err := setFlags(fd, flags|immutable); err != nil {
 			return GuardNone, err
 		}
-		// No process can create a file in the directory now, so the result of this check is final.
+		// Since the flag is set, no process can create a file in the directory. The result of this
+		// check is therefore final.
 		if empty, err := emptyDir(fd); !empty || err != nil {
 			return GuardNone, errors.Join(err, setFlags(fd, flags))
 		}
@@ -62,7 +62,7 @@ func (p *Place) SetGuard(ctx context.Context) error {
 	})
 
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EPERM) || unsupported(err) {
-		return nil // the place or its file system is read-only, the agent may not set the flag, or the file system has none
+		return nil // the place is read-only, the agent may not set the flag, or the file system has no such flag
 	}
 	if err != nil {
 		return fmt.Errorf("cannot make %s refuse writes while nothing is mounted there: %w", p.path, err)
@@ -70,13 +70,14 @@ func (p *Place) SetGuard(ctx context.Context) error {
 	return nil
 }
 
-// guarded runs fn if the place may have the flag. Otherwise it returns GuardNone.
+// guarded runs fn with an open directory and its flags. If the place cannot or must not have the
+// immutable flag, guarded returns GuardNone instead.
 func (p *Place) guarded(ctx context.Context, fn func(fd int, flags uint32) (Guard, error)) (Guard, error) {
-	own, err := p.Again() // the call may still run after the caller has closed p
+	own, err := p.Duplicate() // the caller may close p before the call returns
 	if err != nil {
 		return GuardNone, err
 	}
-	return bounded(ctx, p.h, kindChange, p.path, p.h.bound, func() (Guard, error) {
+	return bounded(ctx, &p.h.gate, kindChange, p.path, func() (Guard, error) {
 		defer own.Close()
 		if own.path == "/" || !own.Dir() {
 			return GuardNone, nil
@@ -100,24 +101,7 @@ func (p *Place) guarded(ctx context.Context, fn func(fd int, flags uint32) (Guar
 	})
 }
 
-// mountRoot reports whether a descriptor is open on the root of a mount.
-func (h *Host) mountRoot(fd int) (bool, error) {
-	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
-	if err != nil {
-		return false, err
-	}
-	if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 && !h.noMountRoot {
-		return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
-	}
-
-	path, err := h.fdPath(fd)
-	if err != nil {
-		return false, err
-	}
-	return h.mountedAt(path)
-}
-
-// ownFlags reopens a directory, given its O_PATH descriptor, and reads its flags.
+// ownFlags reopens a directory, given by an O_PATH descriptor, and reads its flags.
 func ownFlags(place int) (fd int, flags uint32, err error) {
 	if fd, err = openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW); err != nil {
 		return -1, 0, err
@@ -134,7 +118,7 @@ func setFlags(fd int, flags uint32) error {
 	return retry(func() error { return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)) })
 }
 
-// unsupported reports whether an error means that a file system does not support these flags.
+// unsupported reports whether an error means that a file system does not support inode flags.
 func unsupported(err error) bool {
 	return errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)
 }
@@ -152,34 +136,34 @@ func emptyDir(fd int) (bool, error) {
 		if n <= 0 || err != nil {
 			return err == nil, err
 		}
-		if _, _, names := unix.ParseDirent(room[:n], 1, nil); len(names) > 0 { // without "." and ".."
+		if _, _, names := unix.ParseDirent(room[:n], 1, nil); len(names) > 0 { // ParseDirent omits "." and ".."
 			return false, nil
 		}
 	}
 }
 
-// Directory returns the identity of a place's directory. Unguard can find the directory by it even
-// after a rename. After the time limit Directory fails with *HungError.
+// Directory returns the identity of the directory at a place. With this identity, Unguard finds the
+// directory even after a rename. After the time limit Directory fails with *HungError.
 func (p *Place) Directory(ctx context.Context) (volume.GuardedDir, error) {
-	own, err := p.Again() // the call may still run after the caller has closed p
+	own, err := p.Duplicate() // the caller may close p before the call returns
 	if err != nil {
 		return volume.GuardedDir{Path: p.path}, err
 	}
-	return bounded(ctx, p.h, kindChange, p.path, p.h.bound, func() (volume.GuardedDir, error) {
+	return bounded(ctx, &p.h.gate, kindChange, p.path, func() (volume.GuardedDir, error) {
 		defer own.Close()
 		return p.h.directory(own.fd(), p.path)
 	})
 }
 
 // directory returns the identity of an open directory.
-func (h *Host) directory(fd int, path string) (volume.GuardedDir, error) {
+func (c *changer) directory(fd int, path string) (volume.GuardedDir, error) {
 	d := volume.GuardedDir{Path: path}
-	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|lookMask)
+	st, err := statFD(fd, unix.STATX_INO|lookMask)
 	if err != nil {
 		return d, err
 	}
 
-	at, err := h.pointOf(st, fd, "", 0)
+	at, err := c.pointOf(st, fd, "", 0)
 	if err != nil {
 		return d, err
 	}
@@ -188,7 +172,7 @@ func (h *Host) directory(fd int, path string) (volume.GuardedDir, error) {
 	if d.FSID, err = fsid(fd); err != nil {
 		return d, err
 	}
-	if handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH); err == nil && !h.noHandles {
+	if handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH); err == nil && !c.noHandles {
 		d.Handle, d.HandleType = handle.Bytes(), handle.Type()
 	}
 	return d, nil
@@ -203,41 +187,38 @@ func fsid(fd int) (string, error) {
 	return fmt.Sprintf("%08x%08x", uint32(fs.Fsid.Val[0]), uint32(fs.Fsid.Val[1])), nil //nolint:gosec // the bits, not a number
 }
 
-// Unguard removes the immutable flag from a directory. It succeeds if the directory was removed or
-// does not have the flag. It finds a renamed directory by its file handle. It fails if another
-// mount at the path hides the directory, or if it cannot find the directory.
+// Unguard removes the immutable flag from a directory. It finds a renamed directory by its file
+// handle. It succeeds if the directory does not have the flag or no longer exists. It fails if a
+// mount hides the directory, or if Unguard cannot find the directory.
 func (h *Host) Unguard(ctx context.Context, dir volume.GuardedDir) error {
 	dir.Path = filepath.Clean(dir.Path)
-	_, err := bounded(ctx, h, kindChange, dir.Path, h.bound, func() (struct{}, error) { return struct{}{}, h.unguard(dir) })
+	err := h.gate.do(ctx, kindChange, dir.Path, func() error { return h.unguard(dir) })
 	if err != nil {
 		return fmt.Errorf("cannot make %s writable again: %w", dir.Path, err)
 	}
 	return nil
 }
 
-func (h *Host) unguard(dir volume.GuardedDir) error {
-	place, err := h.walk(dir.Path)
+func (c *changer) unguard(dir volume.GuardedDir) error {
+	place, err := openNoLinks(dir.Path)
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
-		return h.unguardMoved(dir)
+		return c.unguardMoved(dir)
 	case err != nil:
 		return err
 	}
 
 	defer closeFD(place)
-	switch root, err := h.mountRoot(place); {
-	case err != nil:
+	if err := c.refuseMount(place); err != nil {
 		return err
-	case root:
-		return errors.New("something is mounted there")
 	}
 
-	is, err := h.directory(place, dir.Path)
+	is, err := c.directory(place, dir.Path)
 	if err != nil {
 		return err
 	}
 	if !is.Same(dir) {
-		return h.unguardMoved(dir)
+		return c.unguardMoved(dir)
 	}
 
 	fd, flags, err := ownFlags(place)
@@ -259,13 +240,13 @@ func unguardOpen(fd int, flags uint32) error {
 }
 
 // unguardMoved removes the flag from a directory that is no longer at its path. It does nothing if
-// the record contains only the path.
-func (h *Host) unguardMoved(dir volume.GuardedDir) error {
+// only the path of the directory is known.
+func (c *changer) unguardMoved(dir volume.GuardedDir) error {
 	if dir.Inode == 0 {
 		return nil
 	}
 
-	fd, err := h.openHandle(dir)
+	fd, err := c.openHandle(dir)
 	if errors.Is(err, unix.ESTALE) {
 		return nil // the directory was removed
 	}
@@ -281,19 +262,19 @@ func (h *Host) unguardMoved(dir volume.GuardedDir) error {
 }
 
 // openHandle opens a directory by its file handle, through any mount of its file system.
-func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
-	if len(dir.Handle) == 0 || h.noHandles {
+func (c *changer) openHandle(dir volume.GuardedDir) (int, error) {
+	if len(dir.Handle) == 0 || c.noHandles {
 		return -1, errors.New("its file system or this kernel does not support file handles")
 	}
 
-	table, err := h.table(func(m *proc.Mount) (bool, bool) { return m.FSType != dir.FSType, false })
+	table, err := c.table(func(m *proc.Mount) (bool, bool) { return m.FSType != dir.FSType, false })
 	if err != nil {
 		return -1, err
 	}
 
 	handle := unix.NewFileHandle(dir.HandleType, dir.Handle)
 	for _, m := range table {
-		fd, err := h.openHandleAt(m.Mountpoint, dir.FSID, handle)
+		fd, err := openHandleAt(m.Mountpoint, dir.FSID, handle)
 		if errors.Is(err, errOtherFS) {
 			continue
 		}
@@ -303,13 +284,13 @@ func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
 	return -1, errors.New("its file system is mounted nowhere")
 }
 
-// errOtherFS reports that a mount point shows another file system than the requested one.
+// errOtherFS reports that a mount point does not lead to the requested file system.
 var errOtherFS = errors.New("the mount shows another file system")
 
-func (h *Host) openHandleAt(mountPoint, id string, handle unix.FileHandle) (int, error) {
+func openHandleAt(mountPoint, id string, handle unix.FileHandle) (int, error) {
 	root, err := open(mountPoint, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
 	if err != nil {
-		return -1, errOtherFS // a mount point that is hidden or gone cannot be used to open a handle
+		return -1, errOtherFS // a mount point that is hidden or no longer exists cannot be used to open a handle
 	}
 	defer closeFD(root)
 	if has, err := fsid(root); err != nil || has != id {

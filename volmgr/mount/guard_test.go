@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestSetGuardLate creates a file in a directory while SetGuard sets the flag. Either the file
-// exists and is writable, or its creation fails.
+// TestSetGuardLate creates a file in a directory while SetGuard sets the flag. Afterwards either
+// the file exists and is writable, or its creation failed.
 func TestSetGuardLate(t *testing.T) {
 	dir, h, ctx := mkdir(t, tempDir(t), "d"), newHost(t), context.Background()
 	p, err := h.OpenPlace(ctx, dir)
@@ -55,12 +55,12 @@ func TestSetGuardLate(t *testing.T) {
 	t.Logf("%d of 2000 files were made", both)
 }
 
-// TestSettled checks that Settled fails as long as a bind whose caller gave up may still happen.
+// TestSettled checks that Settled fails while a bind can still happen after its caller gave up.
 func TestSettled(t *testing.T) {
-	h, ctx := newHost(t, WithBound(100*time.Millisecond)), context.Background()
+	h, ctx := boundedHost(t, 100*time.Millisecond), context.Background()
 	release := make(chan struct{})
 	var hung *HungError
-	if _, err := bounded(ctx, h, kindChange, "/srv", h.bound, func() (struct{}, error) { <-release; return struct{}{}, nil }); !errors.As(err, &hung) {
+	if err := h.gate.do(ctx, kindChange, "/srv", func() error { <-release; return nil }); !errors.As(err, &hung) {
 		t.Fatal(err)
 	}
 	if err := h.Settled(ctx, "/srv/"); !errors.As(err, &hung) {
@@ -72,9 +72,9 @@ func TestSettled(t *testing.T) {
 	check(t, h.Settled(ctx, "/srv"))
 }
 
-// TestUnguardMoved checks that Unguard finds a renamed directory by its handle, even below a mount.
-// Without handles, the error names the directory. Unguard does not change another directory at the
-// same path, and a removed directory is no error.
+// TestUnguardMoved checks that Unguard finds a renamed directory by its file handle, even below a
+// mount. Without file handles, the error must name the directory. Unguard must not change another
+// directory at the same path, and must not fail for a removed directory.
 func TestUnguardMoved(t *testing.T) {
 	h, ctx := newHost(t), context.Background()
 	guarded := func(name string) (string, volume.GuardedDir) {

@@ -14,17 +14,17 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Holder is one user of a mount. It prevents the unmount, or keeps the file system in use after a
+// Holder is one user of a mount. It prevents the unmount, or keeps the file system active after a
 // lazy unmount.
 type Holder struct {
 	PID     int    // 0 for the kernel itself
 	Command string // the short name of the process
-	Unit    string // the systemd unit of the process, if any
+	Unit    string // the systemd unit of the process; empty if there is none
 
-	// How describes the kind of use: "cwd", "root directory", "open file", "running program",
-	// "mapped file", "mount namespace", "mount", "loop device", "swap".
+	// How is the kind of use: "cwd", "root directory", "open file", "running program", "mapped
+	// file", "mount namespace", "mount", "loop device" or "swap".
 	How  string
-	Path string // the file or directory, if known
+	Path string // the file or directory that is used; empty if it is unknown
 }
 
 // String describes the holder for messages.
@@ -43,24 +43,23 @@ func (o Holder) String() string {
 	}
 }
 
-// mostHolders limits the number of reported holders, because operators do not read a longer list.
+// mostHolders limits the number of reported holders. Operators do not read a longer list.
 const mostHolders = 20
 
-// Holders returns at most twenty users of the mount at path. The list is a hint for operators and
-// proves nothing: it may be empty because the agent could not see the user. Holders does not access
-// the mount, so it also works for a mount that hangs.
+// Holders returns at most mostHolders users of the mount at path. The list is a hint for operators
+// and proves nothing: it may be empty because the agent cannot see the users. Holders does not
+// access the mount, so it also works for a mount that hangs.
 func (h *Host) Holders(path string) []Holder {
 	path = filepath.Clean(path)
-	c := &collector{h: h, path: path}
-	// Holders returns all users that were found within the time limit, even if some process could
-	// not be read completely.
-	_, _ = bounded(context.Background(), h, kindScan, path, scanFactor*h.bound, func() (struct{}, error) { c.run(); return struct{}{}, nil })
+	c := &collector{r: &h.reader, path: path}
+	// After an error or the time limit, Holders returns the users that were found so far.
+	_ = h.gate.do(context.Background(), kindScan, path, func() error { c.run(); return nil })
 	return c.take()
 }
 
-// collector gathers holders. It may still run after its caller has stopped waiting.
+// collector collects holders. It may still run after its caller has stopped waiting.
 type collector struct {
-	h       *Host
+	r       *reader
 	path    string
 	mounts  map[int]bool // the ids of the mounts at and below path
 	devices map[string]bool
@@ -85,7 +84,7 @@ func (c *collector) full() bool {
 func (c *collector) add(pid int, how, path string) {
 	o := Holder{PID: pid, How: how, Path: path}
 	if pid != 0 {
-		o.Command, o.Unit = c.h.command(pid), c.h.unit(pid)
+		o.Command, o.Unit = c.r.command(pid), c.r.unit(pid)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,20 +100,20 @@ func (c *collector) run() {
 	}
 
 	c.kernel()
-	pids, err := c.h.processes()
+	pids, err := c.r.processes()
 	if err != nil {
 		return
 	}
 
-	own := c.h.ownSpace()
+	own := c.r.ownSpace()
 	var here []int
 	for _, pid := range pids {
 		if c.full() {
 			return
 		}
-		// A path in another namespace may lead to another mount, so links are checked only in the
-		// agent's own namespace.
-		if name, err := os.Readlink(c.h.procPath(pid, "ns/mnt")); err == nil && name == own {
+		// In another namespace, the same path may lead to another mount. Therefore links are
+		// checked only in the agent's own namespace.
+		if name, err := os.Readlink(c.r.procPath(pid, "ns/mnt")); err == nil && name == own {
 			here = append(here, pid)
 			c.links(pid)
 		}
@@ -122,7 +121,7 @@ func (c *collector) run() {
 	}
 
 	c.spaces()
-	// Mapped files come last, because reading the maps of a hanging process may hang too.
+	// Mapped files come last, because reading the maps of a hanging process can hang too.
 	for _, pid := range here {
 		if c.full() {
 			return
@@ -132,9 +131,9 @@ func (c *collector) run() {
 	}
 }
 
-// table finds the mounts at and below path, and reports whether it found any.
+// table finds the mounts at and below path, and reports whether there are any.
 func (c *collector) table() bool {
-	table, err := c.h.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, c.path), false })
+	table, err := c.r.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, c.path), false })
 	if err != nil {
 		return false
 	}
@@ -143,7 +142,7 @@ func (c *collector) table() bool {
 	for _, m := range table {
 		c.mounts[m.ID] = true
 		if m.Mountpoint == c.path {
-			p := c.h.fromInfo(m)
+			p := c.r.fromInfo(m)
 			c.devices[p.id.Device+p.id.Root] = true
 		} else {
 			c.add(0, "mount", m.Mountpoint)
@@ -153,9 +152,9 @@ func (c *collector) table() bool {
 	return len(table) > 0
 }
 
-// kernel finds loop devices and swap areas on files of the mount.
+// kernel finds loop devices and swap areas that use files of the mount.
 func (c *collector) kernel() {
-	loops, _ := filepath.Glob(c.h.sys + "/block/loop*/loop/backing_file") // the pattern is valid
+	loops, _ := filepath.Glob(string(c.r.sysfs) + "/block/loop*/loop/backing_file") // the pattern is valid
 	for _, f := range loops {
 		data, err := os.ReadFile(f)
 		if file := strings.TrimSuffix(string(data), "\n"); err == nil && within(file, c.path) {
@@ -163,7 +162,7 @@ func (c *collector) kernel() {
 		}
 	}
 
-	swaps, err := os.ReadFile(c.h.proc + "/swaps")
+	swaps, err := os.ReadFile(string(c.r.procfs) + "/swaps")
 	if err != nil {
 		return
 	}
@@ -175,35 +174,34 @@ func (c *collector) kernel() {
 	}
 }
 
-// links checks the working directory, the root directory and the program of a process. It reads
-// only the text of the links and does not follow them.
+// links checks the working directory, the root directory and the program of a process. It only
+// reads these links and does not follow them.
 func (c *collector) links(pid int) {
 	for _, l := range []struct{ name, how string }{
 		{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"},
 	} {
-		to, err := os.Readlink(c.h.procPath(pid, l.name))
+		to, err := os.Readlink(c.r.procPath(pid, l.name))
 		if err == nil && within(to, c.path) {
 			c.add(pid, l.how, to)
 		}
 	}
 }
 
-// files checks the open files of a process by their mount ids, which are the same in every
+// files checks the open files of a process by their mount ids. A mount id is the same in every
 // namespace.
 func (c *collector) files(pid int) {
-	fds, err := numbers(c.h.procPath(pid, "fd"))
+	fds, err := numbers(c.r.procPath(pid, "fd"))
 	if err != nil {
 		return
 	}
 
 	for _, fd := range fds {
-		n := strconv.Itoa(fd)
-		to, err := os.Readlink(c.h.procPath(pid, "fd/"+n))
+		to, err := os.Readlink(c.r.procPath(pid, "fd/"+strconv.Itoa(fd)))
 		if err != nil || !strings.HasPrefix(to, "/") {
 			continue
 		}
 
-		id, err := c.h.fdMountID(strconv.Itoa(pid), n)
+		id, err := c.r.fdMountID(strconv.Itoa(pid), fd)
 		if err == nil && c.mounts[id] {
 			c.add(pid, "open file", to)
 			return
@@ -211,20 +209,20 @@ func (c *collector) files(pid int) {
 	}
 }
 
-// spaces finds other namespaces that contain the same mount.
+// spaces finds other mount namespaces that contain the mount.
 func (c *collector) spaces() {
-	spaces, _, err := c.h.spaces()
+	spaces, _, err := c.r.spaces()
 	if err != nil {
 		return
 	}
 
 	for _, s := range spaces {
-		if s.name == c.h.ownSpace() {
+		if s.name == c.r.ownSpace() {
 			continue
 		}
 
 		table, err := s.mounts(nil, func(m *proc.Mount) (bool, bool) {
-			p := c.h.fromInfo(m)
+			p := c.r.fromInfo(m)
 			return !c.devices[p.id.Device+p.id.Root], false
 		})
 		if err == nil && len(table) > 0 {
@@ -235,7 +233,7 @@ func (c *collector) spaces() {
 
 // maps checks the mapped files of a process.
 func (c *collector) maps(pid int) {
-	f, err := os.Open(c.h.procPath(pid, "maps"))
+	f, err := os.Open(c.r.procPath(pid, "maps"))
 	if err != nil {
 		return
 	}
@@ -251,8 +249,8 @@ func (c *collector) maps(pid int) {
 			continue
 		}
 		if file := strings.TrimSuffix(string(line[at:]), "\n"); within(file, c.path) {
-			if exe, err := os.Readlink(c.h.procPath(pid, "exe")); err == nil && exe == file {
-				continue // the collector has reported this file already
+			if exe, err := os.Readlink(c.r.procPath(pid, "exe")); err == nil && exe == file {
+				continue // links has already reported the running program
 			}
 			c.add(pid, "mapped file", file)
 			return

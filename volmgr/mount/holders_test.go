@@ -35,7 +35,7 @@ func TestHolders(t *testing.T) {
 		{"namespace", "stay", func(c *exec.Cmd) {
 			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 		}, "mount namespace", at},
-		// The process opened this descriptor before it changed its namespace. It still counts.
+		// The process opened the file before it changed its namespace. The open file still counts.
 		{"fd from another namespace", "open " + file, func(c *exec.Cmd) {
 			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 			f, err := os.Open(file)
@@ -67,8 +67,8 @@ func TestHolders(t *testing.T) {
 func TestHoldersAreOfThisMountAlone(t *testing.T) {
 	dir := tempDir(t)
 	at, same, near := mkdir(t, dir, "m"), mkdir(t, dir, "same"), mkdir(t, dir, "m-near")
-	// The working directory of this process has the same path, but is another directory in another
-	// namespace.
+	// The working directory of this process has the same path, but it is another directory, in
+	// another namespace.
 	start(t, "stay", func(c *exec.Cmd) {
 		c.Dir = at
 		c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
@@ -117,8 +117,8 @@ func TestHoldersAreLimited(t *testing.T) {
 func TestHoldersOfTheHung(t *testing.T) {
 	at := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, at, false)
-	// This test does not use Cmd.Dir. A fork that waits for the file system of this process stops
-	// the threads that must answer it.
+	// This test does not use Cmd.Dir. A fork that waits for the file system of this process would
+	// stop the threads that must answer the file system's requests.
 	pid, stop := start(t, "enter "+at, nil)
 	f.sleep()
 	begin := time.Now()

@@ -1,15 +1,18 @@
-// Package mount reads mounts from the kernel and changes them. It inspects one path, reads the
-// mount table, makes the mount calls, and searches for users of a mount or a device.
+// Package mount reads mounts from the kernel and changes them. It inspects single paths, reads the
+// mount table, makes mount calls, and searches for users of a mount or a device.
 //
-// Storage can block a system call forever. Therefore every call that can block runs in a goroutine,
-// and its caller waits no longer than a time limit. At most one call runs for each path and kind of
-// call. While a call hangs, the next caller of that kind gets an error at once, with the time since
-// when the call hangs. A goroutine whose call has returned makes further calls for a second or two.
-// No lock is held during a system call.
+// The package has layers. The types procfs and sysfs read the kernel's files. The type reader
+// combines them to describe mounts, and the type changer changes mounts. A Host adds time limits,
+// because storage can block a system call forever.
+//
+// Every call that can block runs in a goroutine, and its caller waits no longer than the time
+// limit. At most one call runs for each path and kind of call. While a call hangs past its time
+// limit, further calls of the same kind for the same path fail at once. Their errors contain the
+// time at which the hanging call began. No lock is held during a system call.
 //
 // The identity of a mount comes from statx(2) and statmount(2) (Linux 6.8). If the kernel or a
-// filter does not allow them, the same facts come from mountinfo. On an older kernel the unique
-// mount id is missing.
+// filter does not allow these calls, the identity comes from mountinfo. On a kernel older than 6.8
+// the identity lacks the unique mount id.
 package mount
 
 import (
@@ -21,45 +24,20 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// DefaultBound is the time limit of a call unless an Option changes it.
-const DefaultBound = 5 * time.Second
+// callLimit is the time limit of a call. Tests use other limits.
+const callLimit = 5 * time.Second
 
 // Host represents the mount namespace of this process in this boot. Its methods are safe for
-// concurrent use.
+// concurrent use. The exported methods of the embedded types do not access storage, so they need no
+// time limit.
 type Host struct {
-	namespace uint64
-	boot      string
-	bound     time.Duration
-	gate      gate
-	trees     trees
-
-	// sys is /sys, and proc is /proc. Tests use other paths.
-	sys, proc string
-
-	// Tests set these fields to simulate an older kernel.
-	noStatmount bool // a kernel before 6.8, or a filter that refuses statmount
-	noMountRoot bool // a kernel before 5.8
-	noSetattr   bool // a kernel before 5.12
-	noHandles   bool // a filter refuses name_to_handle_at
+	changer
+	gate  gate
+	trees trees
 }
 
-// Option changes a Host.
-type Option func(*Host)
-
-// WithBound sets the time limit of calls. The limit must be positive.
-func WithBound(d time.Duration) Option { return func(h *Host) { h.bound = d } }
-
-// New reads the identities of this mount namespace and this boot. It starts nothing.
-func New(opts ...Option) (*Host, error) {
-	h := &Host{bound: DefaultBound, sys: "/sys", proc: "/proc"}
-	for _, o := range opts {
-		o(h)
-	}
-
-	if h.bound <= 0 {
-		return nil, fmt.Errorf("cannot use the time limit %v for mount calls: it is not positive", h.bound)
-	}
-
+// New returns a Host for the mount namespace of this process. It starts no goroutine.
+func New() (*Host, error) {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
 		return nil, fmt.Errorf("cannot read own mount namespace: %w", err)
@@ -70,12 +48,6 @@ func New(opts ...Option) (*Host, error) {
 		return nil, err
 	}
 
-	h.namespace, h.boot = st.Ino, boot
-	return h, nil
+	r := reader{procfs: "/proc", sysfs: "/sys", namespace: st.Ino, boot: boot}
+	return &Host{changer: changer{reader: r}, gate: gate{bound: callLimit}}, nil
 }
-
-// Namespace returns the inode number of the mount namespace.
-func (h *Host) Namespace() uint64 { return h.namespace }
-
-// Boot returns the id that the kernel gave to this boot.
-func (h *Host) Boot() string { return h.boot }

@@ -28,7 +28,7 @@ func TestLookAtTheHung(t *testing.T) {
 	f.sleep()
 
 	const bound = time.Second
-	h, ctx := newHost(t, WithBound(bound)), context.Background()
+	h, ctx := boundedHost(t, bound), context.Background()
 	begin := time.Now()
 	first := h.Look(ctx, dir)
 	if took := time.Since(begin); first.Seen != volume.SeenHung || took < bound || took > 20*bound {
@@ -64,12 +64,12 @@ func TestLookAtTheHung(t *testing.T) {
 	}
 }
 
-// TestLookAtTheMute looks at a FUSE mount whose daemon never answered FUSE_INIT. Every look hangs
-// until the daemon ends.
+// TestLookAtTheMute looks at a FUSE mount with a daemon that never answered FUSE_INIT. Every look
+// hangs until the daemon ends.
 func TestLookAtTheMute(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	dev := openFuse(t, dir, "")
-	h := newHost(t, WithBound(50*time.Millisecond))
+	h := boundedHost(t, 50*time.Millisecond)
 	for range 3 {
 		if s := h.Look(context.Background(), dir); s.Seen != volume.SeenHung {
 			t.Fatalf("mute: %+v", s)
@@ -89,13 +89,12 @@ func TestLookAtTheMute(t *testing.T) {
 	}
 }
 
-// TestForceFreesTheHung checks that a forced unmount ends a look that hangs, instead of waiting for
-// it.
+// TestForceFreesTheHung checks that a forced unmount does not wait for a hanging look, and ends it.
 func TestForceFreesTheHung(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)
 	f.sleep()
-	h, ctx := newHost(t, WithBound(time.Second)), context.Background()
+	h, ctx := boundedHost(t, time.Second), context.Background()
 	if s := h.Look(ctx, dir); s.Seen != volume.SeenHung {
 		t.Fatalf("asleep: %+v", s)
 	}
@@ -135,22 +134,22 @@ func TestLookGivesUpWithItsCaller(t *testing.T) {
 }
 
 func TestBoundedAsksAnew(t *testing.T) {
-	h, ctx := newHost(t), context.Background()
+	h, ctx := boundedHost(t, time.Minute), context.Background()
 	hold, held := make(chan struct{}), make(chan struct{})
 	go func() {
-		_, _ = bounded(ctx, h, kindLook, "/x", time.Minute, func() (int, error) { close(held); <-hold; return 1, nil })
+		_, _ = bounded(ctx, &h.gate, kindLook, "/x", func() (int, error) { close(held); <-hold; return 1, nil })
 	}()
 	<-held
 	got := make(chan int)
 	go func() {
-		n, _ := bounded(ctx, h, kindLook, "/x", time.Minute, func() (int, error) { return 2, nil })
+		n, _ := bounded(ctx, &h.gate, kindLook, "/x", func() (int, error) { return 2, nil })
 		got <- n
 	}()
-	n, err := bounded(ctx, h, kindLook, "/y", time.Minute, func() (int, error) { return 3, nil })
+	n, err := bounded(ctx, &h.gate, kindLook, "/y", func() (int, error) { return 3, nil })
 	if n != 3 || err != nil {
 		t.Errorf("another path: %d, %v", n, err)
 	}
-	if _, err := bounded(ctx, h, kindChange, "/x", time.Minute, func() (int, error) { return 0, unix.EBUSY }); !errors.Is(err, unix.EBUSY) {
+	if _, err := bounded(ctx, &h.gate, kindChange, "/x", func() (int, error) { return 0, unix.EBUSY }); !errors.Is(err, unix.EBUSY) {
 		t.Errorf("another kind: %v", err)
 	}
 	close(hold)
@@ -160,7 +159,7 @@ func TestBoundedAsksAnew(t *testing.T) {
 	await(t, "all to return", func() bool { return h.gate.outstanding() == 0 })
 	cancelled, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := bounded(cancelled, h, kindLook, "/x", time.Minute, func() (int, error) { t.Error("called"); return 0, nil }); !errors.Is(err, context.Canceled) {
+	if _, err := bounded(cancelled, &h.gate, kindLook, "/x", func() (int, error) { t.Error("called"); return 0, nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled before: %v", err)
 	}
 }
@@ -172,14 +171,15 @@ func TestHungErrorSays(t *testing.T) {
 	}
 }
 
-// TestUnmountsDoNotQueue checks that the agent tries each way to unmount even if the previous way
-// hangs.
+// TestUnmountsDoNotQueue checks that each way to unmount works while the previous way hangs.
 func TestUnmountsDoNotQueue(t *testing.T) {
 	at := mkdir(t, tempDir(t), "m")
-	h, ctx := newHost(t, WithBound(2*time.Second)), context.Background() // enough for calls that do not hang
+	h, ctx := boundedHost(t, 2*time.Second), context.Background() // long enough for calls that do not hang
 	hold := make(chan struct{})
 	for i, how := range []How{Force, Lazy} {
-		_, err := bounded(ctx, h, []kind{kindUnmount, kindForce}[i], at, time.Millisecond, func() (int, error) { <-hold; return 0, nil })
+		c := begin(ctx, &h.gate, []kind{kindUnmount, kindForce}[i], at, func() (int, error) { <-hold; return 0, nil })
+		c.bound = time.Millisecond
+		_, err := c.wait(ctx)
 		var hung *HungError
 		if !errors.As(err, &hung) || hung.Path != at {
 			t.Fatalf("not hung: %v", err)
@@ -194,8 +194,8 @@ func TestUnmountsDoNotQueue(t *testing.T) {
 	await(t, "all to return", func() bool { return h.gate.outstanding() == 0 })
 }
 
-// TestLookAllBesideTheHung checks that hanging looks delay neither each other nor the other looks,
-// and that LookAll returns each sight for its own path.
+// TestLookAllBesideTheHung checks that hanging looks do not delay each other or the other looks,
+// and that LookAll returns each result for the right path.
 func TestLookAllBesideTheHung(t *testing.T) {
 	const bound = 4 * time.Second
 	root := tempDir(t)
@@ -215,7 +215,7 @@ func TestLookAllBesideTheHung(t *testing.T) {
 	paths[7] = mkdir(t, root, "good")
 	want[7] = volume.SeenMount
 	mountFS(t, "tmpfs", "t", paths[7], 0, "")
-	h := newHost(t, WithBound(bound))
+	h := boundedHost(t, bound)
 	begin := time.Now()
 	sights := h.LookAll(context.Background(), paths, nil)
 	if took := time.Since(begin); took > 2*bound+bound/2 {
@@ -238,7 +238,7 @@ func TestLookAtTheLeaving(t *testing.T) {
 	f := serveFuse(t, dir, false)
 	good := see(t, dir)
 	f.sleep()
-	h := newHost(t, WithBound(time.Minute))
+	h := boundedHost(t, time.Minute)
 	if s := h.LookAll(context.Background(), []string{dir}, map[string]bool{dir: true}); s[0] != good {
 		t.Errorf("saw %+v, was %+v", s[0], good)
 	}

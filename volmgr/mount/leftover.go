@@ -4,28 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // RemoveLeftover removes the file that remains at path after an unmount: an empty directory, an
-// empty regular file or a device node. It refuses a mount point, a symbolic link, and any file or
-// directory with contents, and its error describes the obstacle. It succeeds if path does not
-// exist.
+// empty regular file or a device node. It refuses a mount point, a symbolic link, and a file or
+// directory with contents. Its error then describes the obstacle. RemoveLeftover succeeds if path
+// does not exist.
 func (h *Host) RemoveLeftover(path string) error {
 	path = filepath.Clean(path)
-	_, err := bounded(context.Background(), h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.removeLeftover(path) })
+	err := h.gate.do(context.Background(), kindChange, path, func() error { return h.removeLeftover(path) })
 	if err != nil {
 		return fmt.Errorf("cannot remove %q: %w", path, err)
 	}
 	return nil
 }
 
-func (h *Host) removeLeftover(path string) error {
+func (c *changer) removeLeftover(path string) error {
 	st, err := statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil
@@ -34,7 +33,7 @@ func (h *Host) removeLeftover(path string) error {
 		return err
 	}
 
-	mounted, err := h.mountedAt(path)
+	mounted, err := c.mountedAt(path)
 	if err != nil {
 		return err
 	}
@@ -42,8 +41,8 @@ func (h *Host) removeLeftover(path string) error {
 		return errors.New("it is a mount point")
 	}
 
-	// The path may have changed since the check above. Even then rmdir and unlink remove neither a
-	// mount point nor a link's target nor a directory with contents.
+	// The file at path may have changed since the check above. Even so, rmdir and unlink remove no
+	// mount point, no target of a link, and no directory with contents.
 	flags := 0
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -64,51 +63,39 @@ func (h *Host) removeLeftover(path string) error {
 	case errors.Is(err, unix.ENOENT):
 		return nil
 	case errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("%w: it contains %s", err, contents(path))
+		return fmt.Errorf("%w: it contains %s", err, someNames(path))
 	}
 
 	return err
 }
 
-// contents names a few entries of a directory, for an error message.
-func contents(dir string) string {
-	const most = 5
-	d, err := os.Open(dir)
-	if err != nil {
-		return "something"
-	}
-	defer func() { _ = d.Close() }() // a directory has no data to lose on close
-	names, err := d.Readdirnames(most + 1)
-	if err != nil {
+// someNames returns the names of a few entries of a directory, for an error message.
+func someNames(dir string) string {
+	const limit = 5
+	list, err := names(dir, limit+1)
+	if err != nil || len(list) == 0 {
 		return "something"
 	}
 
-	var b strings.Builder
-	for i, n := range names {
-		switch {
-		case i == most:
-			b.WriteString(" and more")
-			return b.String()
-		case i > 0:
-			b.WriteString(", ")
-		}
-
-		fmt.Fprintf(&b, "%q", n)
+	for i, n := range list {
+		list[i] = strconv.Quote(n)
 	}
-
-	return b.String()
+	if len(list) > limit {
+		return strings.Join(list[:limit], ", ") + " and more"
+	}
+	return strings.Join(list, ", ")
 }
 
-// Contents describes the file at a path. If a mount is there, only its presence is known.
+// Contents describes the file at a path.
 type Contents struct {
-	Kind    string // KindNone or another Kind constant
-	Mounted bool   // the path is a mount point, so the contents are unknown
+	Kind    string // one of the Kind constants
+	Mounted bool   // the path is a mount point
 	Size    int64  // the size of a file, in bytes
-	// Names are the entries of a directory, unsorted, up to the requested number.
+	// Names are entries of a directory, unsorted, up to the requested number.
 	Names []string
 }
 
-// The kinds of files at a path.
+// These constants are the kinds of files in Contents.
 const (
 	KindNone   = "" // the path does not exist
 	KindDir    = "directory"
@@ -117,20 +104,20 @@ const (
 	KindOther  = "other" // a symbolic link, a socket, …
 )
 
-// Empty reports whether the path is a leftover of an unmount that contains no data.
+// Empty reports whether the path exists, is not a mount point, and contains no data.
 func (c Contents) Empty() bool {
 	return !c.Mounted && (c.Kind == KindDir && len(c.Names) == 0 || c.Kind == KindFile && c.Size == 0 || c.Kind == KindDevice)
 }
 
-// Contents describes the file at a path and does not follow a symbolic link. The parameter most
-// limits the listed entries of a directory. A negative number lists all. Contents does not open a
-// mount, except that with through the path itself may be a mount point.
-func (h *Host) Contents(ctx context.Context, path string, most int, through bool) (Contents, error) {
+// Contents describes the file at path and does not follow a symbolic link. It lists at most limit
+// entries of a directory, or all entries if limit is negative. It does not read the contents of a
+// mount point, unless readMount is set.
+func (h *Host) Contents(ctx context.Context, path string, limit int, readMount bool) (Contents, error) {
 	path = filepath.Clean(path)
-	c, err := bounded(ctx, h, kindLook, path, h.bound, func() (c Contents, err error) {
+	c, err := bounded(ctx, &h.gate, kindLook, path, func() (c Contents, err error) {
 		for range 3 {
-			if c, err = h.contents(path, most, through); !errors.Is(err, errVanished) {
-				break // a mount has just appeared or disappeared: try again
+			if c, err = h.contents(path, limit, readMount); !errors.Is(err, errVanished) {
+				break // errVanished: a mount has just appeared or disappeared, so try again
 			}
 		}
 
@@ -143,7 +130,7 @@ func (h *Host) Contents(ctx context.Context, path string, most int, through bool
 	return c, nil
 }
 
-func (h *Host) contents(path string, most int, through bool) (c Contents, err error) {
+func (r *reader) contents(path string, limit int, readMount bool) (c Contents, err error) {
 	st, err := statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return c, nil
@@ -153,7 +140,7 @@ func (h *Host) contents(path string, most int, through bool) (c Contents, err er
 	}
 
 	c.Kind = kindOf(st.Mode)
-	if c.Mounted, err = h.mountedAt(path); err != nil || c.Mounted && !through {
+	if c.Mounted, err = r.mountedAt(path); err != nil || c.Mounted && !readMount {
 		return c, err
 	}
 
@@ -161,11 +148,11 @@ func (h *Host) contents(path string, most int, through bool) (c Contents, err er
 	case KindFile:
 		c.Size = int64(st.Size) //nolint:gosec // no file has more than that
 	case KindDir:
-		c.Names, err = names(path, most)
+		c.Names, err = names(path, limit)
 	}
 
 	if errors.Is(err, unix.ENOENT) {
-		return Contents{}, nil // the file was removed since the first check
+		return Contents{}, nil // the file was removed after the first check
 	}
 	return c, err
 }
@@ -181,22 +168,4 @@ func kindOf(mode uint16) string {
 	default:
 		return KindOther
 	}
-}
-
-// names returns at most the given number of entries of a directory.
-func names(dir string, most int) ([]string, error) {
-	if most == 0 {
-		return nil, nil
-	}
-
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = d.Close() }() // a directory has no data to lose on close
-	list, err := d.Readdirnames(most)
-	if errors.Is(err, io.EOF) {
-		err = nil // the directory is empty
-	}
-	return list, err
 }

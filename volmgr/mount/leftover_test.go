@@ -15,7 +15,7 @@ func TestRemoveLeftover(t *testing.T) {
 	tests := []struct {
 		name string
 		make func(t *testing.T, path string)
-		err  string // empty: RemoveLeftover removes the path
+		err  string // a part of the expected error; if empty, RemoveLeftover must succeed
 	}{
 		{"missing", func(*testing.T, string) {}, ""},
 		{"empty directory", func(t *testing.T, p string) { mkdir(t, p) }, ""},
@@ -106,12 +106,12 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestBlock checks a loop device with a file, one whose file was deleted, and a device that is not
-// a loop device.
+// TestBlock checks the description of a loop device with a file, of a loop device with a deleted
+// file, and of another device.
 func TestBlock(t *testing.T) {
 	dir := tempDir(t)
 	h := newHost(t)
-	h.sys = dir
+	h.sysfs = sysfs(dir)
 	for path, text := range map[string]string{
 		"7:0/uevent": "MAJOR=7\nDEVNAME=loop0\n", "7:0/loop/backing_file": "/a file\n", "7:1/uevent": "DEVNAME=loop1\n", "7:1/loop/backing_file": "/gone (deleted)\n", "8:0/uevent": "DEVNAME=sda\n",
 	} {

@@ -5,29 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Look inspects the mount at path and does not follow a symbolic link. If the path is missing or is
+// Look inspects the mount at path and does not follow a symbolic link. If path does not exist or is
 // no mount point, the result is SeenNothing. A mount works if Look can open its root. Look does not
-// open a device node, because that may have side effects. After the time limit the result is
-// SeenHung. While the system call of a Look hangs, every further Look at that path returns SeenHung
-// at once.
+// open a device node, because an open may have side effects. After the time limit the result is
+// SeenHung. While the system call of a Look hangs, every further Look at the same path returns
+// SeenHung at once.
 func (h *Host) Look(ctx context.Context, path string) volume.Sight {
 	return sightOf(ctx, path, h.beginLook(ctx, path, false))
 }
 
-// looksAtOnce limits the number of paths that LookAll inspects in parallel.
+// looksAtOnce is the number of paths that LookAll inspects in parallel.
 const looksAtOnce = 16
 
 // LookAll inspects paths in parallel, each like Look, so that a hanging mount does not delay the
-// others. The results are in the order of the paths. LookAll does not open the mounts in leaving,
-// because an open file would make a simultaneous unmount fail. For these mounts it is unknown
-// whether they work.
+// others. The results have the order of the paths. The agent is about to unmount the mounts at the
+// paths in leaving. LookAll does not open these mounts, because an open file would make the unmount
+// fail. It therefore does not know whether they work.
 func (h *Host) LookAll(ctx context.Context, paths []string, leaving map[string]bool) []volume.Sight {
 	sights := make([]volume.Sight, len(paths))
 	var begun [looksAtOnce]*call[volume.Sight] // begun[i%looksAtOnce] is the running call for paths[i]
@@ -50,10 +49,10 @@ func (h *Host) beginLook(ctx context.Context, path string, leaving bool) *call[v
 		return nil
 	}
 	path = filepath.Clean(path)
-	return begin(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path, leaving), nil })
+	return begin(ctx, &h.gate, kindLook, path, func() (volume.Sight, error) { return h.look(path, leaving), nil })
 }
 
-// sightOf waits for the call that beginLook started, and returns its result.
+// sightOf returns the result of the call that beginLook started.
 func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sight {
 	if c == nil {
 		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: not an absolute path", path)}
@@ -71,10 +70,10 @@ func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sig
 	return volume.Sight{Seen: volume.SeenError, Unchecked: ctx.Err() != nil, Detail: fmt.Sprintf("cannot look at %q: %v", c.key.path, err)}
 }
 
-// look calls glance again if the mount changed in the meantime.
-func (h *Host) look(path string, leaving bool) volume.Sight {
+// look inspects the mount at path. It starts again if the mount changes during the inspection.
+func (r *reader) look(path string, leaving bool) volume.Sight {
 	for range 3 {
-		s, err := h.glance(path, leaving)
+		s, err := r.lookOnce(path, leaving)
 		if err == nil {
 			return s
 		}
@@ -82,11 +81,11 @@ func (h *Host) look(path string, leaving bool) volume.Sight {
 	return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, errVanished)}
 }
 
-// glance inspects the path once. Its only error is errVanished.
-func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
-	st, p, err := h.find(path, 0)
+// lookOnce inspects the mount at path once. Its only error is errVanished.
+func (r *reader) lookOnce(path string, leaving bool) (volume.Sight, error) {
+	st, p, err := r.find(path, 0)
 	if p != nil && err == nil && !leaving {
-		err = h.probe(path, st, *p)
+		err = r.probe(path, st, *p)
 	}
 	switch {
 	case errors.Is(err, errVanished):
@@ -99,7 +98,7 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 
 	s := volume.Sight{Seen: volume.SeenMount, Identity: p.id, ReadOnly: p.readOnly}
 	if dev := loopNode(st); dev != "" {
-		s.Identity.Backing = h.Block(dev).Backing
+		s.Identity.Backing = r.Block(dev).Backing
 	}
 	if p.deleted {
 		s.Detail = "the source of the mount was deleted"
@@ -107,53 +106,9 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 	return s, nil
 }
 
-// find describes the mount whose root is path, or returns nil if there is none. The mask more has
-// the same meaning as for pointOf. If find returns both a point and an error, the mount does not
-// work. If it returns only an error, the path leads through a mount that does not work.
-func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
-	// Cached attributes are sufficient. The kernel has these even if the storage is dead.
-	st, err := h.rootAt(path)
-	switch {
-	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
-		return st, nil, nil
-	case err == nil && st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0:
-		if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-			return st, nil, nil
-		}
-
-		var p point
-		if p, err = h.pointOf(st, -1, path, more); err == nil {
-			return st, &p, nil
-		}
-		if errors.Is(err, errVanished) {
-			return st, nil, err
-		}
-	}
-
-	p, serr := h.slowPoint(path)
-	if serr != nil {
-		return st, nil, serr
-	}
-	return st, p, err
-}
-
-// rootAt reads the attributes of the path. After EACCES it requests fewer attributes, because a
-// FUSE mount of another user refuses all others.
-func (h *Host) rootAt(path string) (unix.Statx_t, error) {
-	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_DONT_SYNC
-	st, err := statx(unix.AT_FDCWD, path, flags, lookMask)
-	if errors.Is(err, unix.EACCES) {
-		st, err = statx(unix.AT_FDCWD, path, flags, 0)
-	}
-	if h.noMountRoot {
-		st.Attributes_mask = 0
-	}
-	return st, err
-}
-
 // probe returns an error if the mount at path does not work.
-func (h *Host) probe(path string, st unix.Statx_t, p point) error {
-	if h.deviceGone(p.id.Device) {
+func (r *reader) probe(path string, st unix.Statx_t, p point) error {
+	if r.deviceGone(p.id.Device) {
 		return fmt.Errorf("device %s: %w", p.id.Device, unix.ENODEV)
 	}
 
@@ -162,10 +117,10 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 	case unix.S_IFBLK:
-		if dev := device(st.Rdev_major, st.Rdev_minor); h.deviceGone(dev) {
+		if dev := device(st.Rdev_major, st.Rdev_minor); r.deviceGone(dev) {
 			return fmt.Errorf("device %s: %w", dev, unix.ENODEV)
 		}
-		if dev := loopNode(st); dev != "" && h.unattached(dev) {
+		if dev := loopNode(st); dev != "" && r.unattached(dev) {
 			return fmt.Errorf("no file is attached to loop device %s: %w", dev, unix.ENXIO)
 		}
 
@@ -184,13 +139,13 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 
 	fd, err := open(path, flags)
 	if errors.Is(err, unix.EAGAIN) {
-		return nil // another process has a lease on the file, so the file system has answered
+		return nil // another process has a lease on the file; the file system works
 	}
 	if err != nil {
 		return err
 	}
 	defer closeFD(fd)
-	// Some FUSE file systems do not handle open, but all of them answer statx.
+	// Some FUSE file systems do not implement open, but all of them answer statx.
 	again, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, lookMask|unix.STATX_BASIC_STATS)
 	if err != nil {
 		return err
@@ -201,8 +156,8 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 	return nil
 }
 
-// failed returns the result of Look for a mount that answers with an error, or for a path that
-// fails before its mount is known.
+// failed returns the result of Look after an error. The point p is nil if the error occurred before
+// the mount was known.
 func failed(path string, p *point, err error) volume.Sight {
 	if p == nil {
 		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, err)}
@@ -217,14 +172,14 @@ func failed(path string, p *point, err error) volume.Sight {
 }
 
 // dead reports whether an error means that the storage of a mount is permanently gone. Other errors
-// may mean that it is temporarily unavailable, or that the agent may not access it.
+// may mean that the storage is temporarily unavailable, or that the agent may not access it.
 func dead(err error) bool {
 	for _, e := range []unix.Errno{
 		unix.ENOTCONN, unix.ECONNABORTED, // a FUSE file system without its daemon
 		unix.ESTALE,                             // an NFS mount with a stale handle
 		unix.EIO,                                // a file system that was shut down
 		unix.ENODEV, unix.ENXIO, unix.ENOMEDIUM, // a missing device
-		unix.ESHUTDOWN, unix.EHOSTDOWN, unix.EREMOTEIO, // network storage
+		unix.ESHUTDOWN, unix.EHOSTDOWN, unix.EREMOTEIO, // unreachable network storage
 	} {
 		if errors.Is(err, e) {
 			return true
@@ -232,26 +187,4 @@ func dead(err error) bool {
 	}
 
 	return false
-}
-
-// mtdMajor is the device major of MTD flash. It is the only block major whose file systems work
-// without a block device.
-const mtdMajor = "31:"
-
-// deviceGone reports whether a device number no longer belongs to a block device. A successful open
-// does not prove that the device exists: a cached file system can be opened long after its disk was
-// removed.
-func (h *Host) deviceGone(dev string) bool {
-	if strings.HasPrefix(dev, "0:") || strings.HasPrefix(dev, mtdMajor) {
-		return false
-	}
-
-	// The entry in sysfs is a symbolic link that disappears with its device. Following the link
-	// would cost twice as much and prove nothing more.
-	var st unix.Stat_t
-	if unix.Lstat(h.sys+"/dev/block/"+dev, &st) == nil {
-		return false
-	}
-	// If sysfs is missing, the answer is unknown.
-	return unix.Access(h.sys+"/dev/block", unix.F_OK) == nil
 }

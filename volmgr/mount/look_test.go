@@ -14,14 +14,14 @@ import (
 
 // hosts returns a Host for this kernel, one for a kernel without statmount, and one for a kernel
 // whose statx reports neither mount roots nor mount ids.
-func hosts(t testing.TB, opts ...Option) (now, old, older *Host) {
-	now, old, older = newHost(t, opts...), newHost(t, opts...), newHost(t, opts...)
+func hosts(t testing.TB) (now, old, older *Host) {
+	now, old, older = newHost(t), newHost(t), newHost(t)
 	old.noStatmount = true
 	older.noMountRoot = true
 	return now, old, older
 }
 
-// see calls Look in every possible way and checks that the results agree.
+// see looks at a path with Hosts for all kernels, and checks that the results agree.
 func see(t testing.TB, path string) volume.Sight {
 	t.Helper()
 	now, old, older := hosts(t)
@@ -46,7 +46,7 @@ func TestLook(t *testing.T) {
 	at := func(t *testing.T) string { return mkdir(t, dir, strings.ReplaceAll(t.Name(), "/", "-")) }
 	tests := []struct {
 		name   string
-		make   func(t *testing.T) string // returns the path to look at
+		make   func(t *testing.T) string // prepares a mount and returns the path to look at
 		seen   volume.Seen
 		fstype string
 		root   string
@@ -92,7 +92,7 @@ func TestLook(t *testing.T) {
 		{name: "read-only file system", seen: volume.SeenMount, fstype: "tmpfs", root: "/", ro: true, make: func(t *testing.T) string {
 			d := at(t)
 			mountFS(t, "tmpfs", "t", d, unix.MS_RDONLY, "")
-			check(t, unix.Mount("", d, "", unix.MS_REMOUNT|unix.MS_BIND, "")) // the mount becomes writable, and only its file system stays read-only
+			check(t, unix.Mount("", d, "", unix.MS_REMOUNT|unix.MS_BIND, "")) // makes the mount writable, while its file system stays read-only
 			return d
 		}},
 		{name: "read-only mount", seen: volume.SeenMount, fstype: "tmpfs", root: "/", ro: true, make: func(t *testing.T) string {
@@ -209,11 +209,12 @@ func TestLookAtTheDead(t *testing.T) {
 		if s.Seen != volume.SeenDead || s.Identity != alive.Identity || !strings.Contains(s.Detail, "transport endpoint is not connected") {
 			t.Errorf("dead: %+v", s)
 		}
-		// A file below a dead mount has an unknown state. Look must not report it as dead.
+		// The state of a file below a dead mount is unknown, so Look must not report the file as a
+		// dead mount.
 		if s := see(t, dir+"/sub/x"); s.Seen != volume.SeenError {
 			t.Errorf("below the dead: %+v", s)
 		}
-		// Another mount covers the dead one, and Look must report only the upper mount.
+		// Another mount covers the dead mount. Look must report only the upper mount.
 		mountFS(t, "tmpfs", "t", dir, 0, "")
 		if s := see(t, dir); s.Seen != volume.SeenMount || s.Identity.FSType != "tmpfs" {
 			t.Errorf("over the dead: %+v", s)
@@ -221,7 +222,7 @@ func TestLookAtTheDead(t *testing.T) {
 	}
 }
 
-// TestLookAtAnotherUsers looks at a FUSE mount that refuses every user except its own, even root.
+// TestLookAtAnotherUsers looks at a FUSE mount that refuses all users except its owner, even root.
 func TestLookAtAnotherUsers(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	openFuse(t, dir, ",user_id=4711")
@@ -234,7 +235,7 @@ func TestLookAtAnotherUsers(t *testing.T) {
 	}
 }
 
-// TestLookAtShutDown looks at a file system that was shut down, where even the first statx fails.
+// TestLookAtShutDown looks at a file system that was shut down. Even the first statx fails there.
 func TestLookAtShutDown(t *testing.T) {
 	dir := tempDir(t)
 	at := mkdir(t, dir, "m")
@@ -247,7 +248,7 @@ func TestLookAtShutDown(t *testing.T) {
 	now, old, older := hosts(t)
 	for _, h := range []*Host{now, old, older} {
 		s := h.Look(context.Background(), at)
-		if h != now { // older kernels have no other source of the unique id
+		if h != now { // older kernels do not provide the unique id after an error of statx
 			s.Identity.ID = alive.Identity.ID
 		}
 		if s.Seen != volume.SeenDead || s.Identity != alive.Identity {
@@ -263,21 +264,22 @@ func TestLookWhenTheDeviceIsGone(t *testing.T) {
 	mountFS(t, "ext4", ext4, at, 0, "")
 	bindAt(t, ext4, node)
 	h := newHost(t)
-	h.sys = mkdir(t, dir, "sys") // an empty directory proves nothing
+	sys := mkdir(t, dir, "sys")
+	h.sysfs = sysfs(sys) // an empty directory does not prove that the device is gone
 	for _, path := range []string{at, node} {
 		if s := h.Look(context.Background(), path); s.Seen != volume.SeenMount {
 			t.Errorf("no sysfs: %+v", s)
 		}
 	}
-	mkdir(t, h.sys, "dev/block")
+	mkdir(t, sys, "dev/block")
 	for _, path := range []string{at, node} {
 		s := h.Look(context.Background(), path)
 		if s.Seen != volume.SeenDead || !strings.Contains(s.Detail, number(t, ext4)) {
 			t.Errorf("device gone: %+v", s)
 		}
 	}
-	// Only the entry in sysfs counts. Its target does not have to exist.
-	check(t, os.Symlink("nowhere", h.sys+"/dev/block/"+number(t, ext4)))
+	// The entry in sysfs is sufficient, even if it is a link to a missing file.
+	check(t, os.Symlink("nowhere", sys+"/dev/block/"+number(t, ext4)))
 	for _, path := range []string{at, node} {
 		if s := h.Look(context.Background(), path); s.Seen != volume.SeenMount {
 			t.Errorf("device there: %+v", s)

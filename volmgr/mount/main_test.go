@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stage is an environment variable. It tells this test binary which role to play.
+// stage is the environment variable that contains the role of this process of the test binary.
 const stage = "MOUNT_TEST_STAGE"
 
-// TestMain runs the tests in a mount namespace of their own. It fails if a mount, a loop device or
-// a file remains after the tests.
+// TestMain runs the tests in a new mount namespace. It fails if a mount, a loop device or a file
+// remains after the tests.
 func TestMain(m *testing.M) {
 	switch s := os.Getenv(stage); s {
 	case "":
@@ -46,8 +46,8 @@ func inNamespace() int {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	err = cmd.Run()
-	// The kernel removed the mounts together with their namespace. After an interrupted run, loop
-	// devices and files still exist.
+	// The kernel removed the mounts together with their namespace. Loop devices and files may
+	// remain after an interrupted run.
 	for dev := range loopsIn(dir) {
 		_ = exec.Command("losetup", "-d", dev).Run()
 	}
@@ -93,7 +93,7 @@ func leftovers() string {
 	return fmt.Sprintf("%s%v %v", table, loopsIn(dir), files)
 }
 
-// loopsIn returns the loop devices whose files are in dir. The values are the files.
+// loopsIn returns the loop devices with files in dir. The values are these files.
 func loopsIn(dir string) map[string]string {
 	loops := map[string]string{}
 	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -106,13 +106,13 @@ func loopsIn(dir string) map[string]string {
 	return loops
 }
 
-// child runs as a separate process for a test. It performs one action, prints "ready", and ends
-// when its input is closed.
+// child is the main function of a process that a test starts. It performs one action, prints
+// "ready", and returns when its standard input is closed.
 func child(what string) int {
 	verb, arg, _ := strings.Cut(what, " ")
 	var err error
 	switch verb {
-	case "stay": // keep the working directory and the namespace
+	case "stay": // do nothing: only the working directory and the namespace matter
 	case "chroot":
 		err = unix.Chroot(arg)
 	case "open":
@@ -134,7 +134,7 @@ func child(what string) int {
 		var thread func()
 		thread = func() {
 			runtime.LockOSThread()
-			if unix.Gettid() == os.Getpid() { // only a thread other than the first may leave
+			if unix.Gettid() == os.Getpid() { // the first thread of a process cannot do this
 				go thread()
 			} else {
 				done <- unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS)
@@ -149,7 +149,7 @@ func child(what string) int {
 	case "contain": // bind-mount FROM at TO below a root directory of its own, as in a container
 		from, to, _ := strings.Cut(arg, " ")
 		err = contain(from, to)
-	case "zombie": // start a process whose exit status is never read
+	case "zombie": // start a process and never read its exit status
 		c := exec.Command("/bin/true")
 		err = c.Start()
 	default:
@@ -164,7 +164,7 @@ func child(what string) int {
 	return 0
 }
 
-// start runs a child process until the test ends or calls stop.
+// start starts a child process, which runs until the test ends or calls stop.
 func start(t *testing.T, what string, change func(*exec.Cmd)) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -200,8 +200,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// tempDir returns a temporary directory. The end of the test unmounts all mounts in it and removes
-// it.
+// tempDir returns a temporary directory. When the test ends, the directory is removed with all
+// mounts in it.
 func tempDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -256,7 +256,8 @@ func run(t testing.TB, name string, args ...string) string {
 	return string(bytes.TrimSpace(out))
 }
 
-// loop makes a loop device on a new file and, if mkfs is given, a file system on it.
+// loop makes a loop device on a new file. If mkfs is given, loop runs this command to make a file
+// system on the device.
 func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
 	t.Helper()
 	f, err := os.CreateTemp(dir, "image")
@@ -272,7 +273,7 @@ func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
 	dev := run(t, "losetup", "-f", "--show", f.Name())
 	t.Cleanup(func() {
 		detachUnder(t, dir)
-		_ = exec.Command("losetup", "-d", dev).Run() // fails if the test has detached the device
+		_ = exec.Command("losetup", "-d", dev).Run() // fails if the test has already detached the device
 		await(t, "loop device to go", func() bool {
 			return loopsIn(dir)[dev] == ""
 		})
@@ -304,9 +305,17 @@ func await(t testing.TB, what string, yes func() bool) {
 	}
 }
 
-func newHost(t testing.TB, opts ...Option) *Host {
+func newHost(t testing.TB) *Host {
 	t.Helper()
-	h, err := New(opts...)
+	h, err := New()
 	check(t, err)
+	return h
+}
+
+// boundedHost returns a Host with the given time limit.
+func boundedHost(t testing.TB, bound time.Duration) *Host {
+	t.Helper()
+	h := newHost(t)
+	h.gate.bound = bound
 	return h
 }

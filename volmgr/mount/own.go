@@ -18,42 +18,44 @@ type Ownership struct {
 	UID, GID *uint32
 	Mode     *uint32 // permission bits, set-user-ID, set-group-ID and the sticky bit
 
-	// Recursive requests the same change for all files below the directory. Own skips them if the
-	// directory itself already has the requested owner and mode. It therefore changes the directory
-	// last.
+	// Recursive requests the same change for all files below the directory. If the directory
+	// already has the requested owner and mode, Own skips these files. For this reason Own changes
+	// the directory last.
 	Recursive bool
 
-	// Default sets UID and GID only if the directory still belongs to root:root.
+	// Default requests UID and GID only for a directory that still belongs to root:root.
 	Default bool
 }
 
-// tellEvery is the interval at which Own reports its progress.
-const tellEvery = time.Second
+// progressInterval is the interval between the progress reports of Own.
+const progressInterval = time.Second
 
 // Own gives the requested owner and mode to the directory at path, which is the root of a mount. If
-// the directory has them already, Own does not check the files below it.
+// the directory already has them, Own does not check the files below it.
 //
 // Own changes symbolic links themselves and does not follow them. It skips other mounts below path.
 // It does not make a file executable that no user can execute. Only directories get set-user-ID and
-// set-group-ID bits: other files lose these bits. Own removes the access control lists of the root,
-// and of every file whose owner or group changes. It treats a root with such a list as unfinished.
+// set-group-ID bits, and other files lose these bits. Own removes the access control lists of the
+// root, and of every file that gets another owner or group. If the root has such a list, Own also
+// visits the files below it.
 //
-// Own calls tell about once a second with the number of visited files. The whole walk has no time
-// limit, but each of its steps has one. If a step hangs, Own fails with *HungError. If ctx ends,
-// the walk stops. The changes so far stay, and the next walk visits all files again.
-func (h *Host) Own(ctx context.Context, path string, o Ownership, tell func(files int)) error {
+// Own calls progress about once a second with the number of visited files. The whole walk has no
+// time limit, but each of its steps has one. If a step hangs, Own fails with *HungError. If ctx
+// ends, the walk stops. The files that it has changed stay changed, and the next walk visits all
+// files again.
+func (h *Host) Own(ctx context.Context, path string, o Ownership, progress func(files int)) error {
 	path = filepath.Clean(path)
 	w := &walk{ctx: ctx, want: o}
-	c := begin(ctx, h, kindOwn, path, h.bound, func() (struct{}, error) { return struct{}{}, w.own(path) })
-	err := h.follow(ctx, c, w, tell)
+	c := begin(ctx, &h.gate, kindOwn, path, func() (struct{}, error) { return struct{}{}, w.own(path) })
+	err := follow(ctx, c, w, progress)
 	if err != nil {
 		return fmt.Errorf("cannot set the owner or mode of %q: %w", path, err)
 	}
 	return nil
 }
 
-// follow waits for a walk as long as the walk makes progress.
-func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func(int)) error {
+// follow waits for the end of a walk, as long as the walk visits more files.
+func follow(ctx context.Context, c *call[struct{}], w *walk, progress func(int)) error {
 	for c.before != nil {
 		if err := c.before.wait(ctx, c.bound); err != nil {
 			return err
@@ -62,7 +64,7 @@ func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func
 		c.before = c.gate.start(c)
 	}
 
-	tick := time.NewTicker(tellEvery)
+	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()
 
 	last, lastAt := int64(0), time.Now()
@@ -73,8 +75,8 @@ func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func
 		case <-c.done:
 			return c.err
 		case <-stop:
-			// The walk stops at the next file. Own still waits for it, because its open files keep
-			// the mount busy.
+			// The walk stops at the next file. Own still waits for the end of the walk, because the
+			// open files of the walk keep the mount busy.
 			stop, lastAt = nil, time.Now()
 		case <-tick.C:
 		}
@@ -82,11 +84,11 @@ func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func
 		if n := w.files.Load(); n != last {
 			last, lastAt = n, time.Now()
 			if stop != nil {
-				tell(int(n))
+				progress(int(n))
 			}
 		}
 
-		if time.Since(lastAt) > h.bound {
+		if time.Since(lastAt) > c.bound {
 			return &HungError{Call: string(kindOwn), Path: c.key.path, Since: lastAt}
 		}
 	}
@@ -99,8 +101,8 @@ type walk struct {
 	files atomic.Int64
 }
 
-// own changes the directory at path last. A root with the requested owner and mode then proves that
-// all files below have them too.
+// own changes the directory at path last. Therefore, if the directory has the requested owner and
+// mode, all files below it have them too.
 func (w *walk) own(path string) error {
 	fd, err := open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -148,15 +150,16 @@ func (w *walk) visit(fd int, st *unix.Statx_t) error {
 // nothing reports whether no change is requested.
 func (o Ownership) nothing() bool { return o.UID == nil && o.GID == nil && o.Mode == nil }
 
-// met reports whether a file has the requested owner and mode. A file with a set-user-ID or
-// set-group-ID bit never does, because a previous owner may have prepared it.
+// met reports whether a file has the requested owner and mode. For a file with a set-user-ID or
+// set-group-ID bit, it returns false, because a previous owner may have prepared such a file as a
+// trap.
 func (o Ownership) met(st unix.Statx_t) bool {
 	ids := (o.UID == nil || st.Uid == *o.UID) && (o.GID == nil || st.Gid == *o.GID)
 	mode := uint32(st.Mode)
 	return ids && o.modeOf(mode) == mode && !filetree.HasSetID(&st)
 }
 
-// owner converts the request to filetree's type.
+// owner converts the request into the type of the package filetree.
 func (o Ownership) owner() filetree.Owner {
 	to := filetree.Owner{UID: -1, GID: -1, Mode: o.modeOf}
 	if o.UID != nil {
@@ -168,8 +171,8 @@ func (o Ownership) owner() filetree.Owner {
 	return to
 }
 
-// modeOf returns the new mode of a file, given its present mode. It does not make a file executable
-// that no user can execute.
+// modeOf returns the mode that a file with the given mode must get. It does not make a file
+// executable that no user can execute.
 func (o Ownership) modeOf(mode uint32) uint32 {
 	kind := mode & unix.S_IFMT
 	if o.Mode == nil || kind == unix.S_IFLNK {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// owned returns the owner and the mode of a file. It does not follow a symbolic link.
+// owned returns the owner and the mode of a file, or of a symbolic link itself.
 func owned(t *testing.T, path string) string {
 	t.Helper()
 	var st unix.Stat_t
@@ -23,9 +23,9 @@ func owned(t *testing.T, path string) string {
 
 func quiet(int) {}
 
-// TestOwn checks that Own makes exactly the requested changes, to the root and on request to all
-// files below. Own changes symbolic links themselves. It does not change files outside the tree, or
-// files that another mount hides.
+// TestOwn checks that Own makes exactly the requested changes to the root and, if requested, to all
+// files below. Own must change symbolic links themselves. It must not change files outside the
+// tree, or files that another mount hides.
 func TestOwn(t *testing.T) {
 	base := tempDir(t)
 	root, outside := mkdir(t, base, "root"), write(t, base+"/outside", "x")
@@ -65,8 +65,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestOwnDefault checks that only a root directory of root:root gets the default owner. Any other
-// root directory gets only the requested mode.
+// TestOwnDefault checks that Own gives a default owner only to a root directory of root:root. Any
+// other root directory gets only the requested mode.
 func TestOwnDefault(t *testing.T) {
 	root := tempDir(t)
 	check(t, os.Chmod(root, 0o755))
@@ -96,7 +96,7 @@ func TestOwnDefault(t *testing.T) {
 	}
 }
 
-// TestOwnMatches checks that Own changes no file below a root that has the requested owner.
+// TestOwnMatches checks that Own changes no files if the root already has the requested owner.
 func TestOwnMatches(t *testing.T) {
 	root := tempDir(t)
 	file := write(t, root+"/file", "x")
@@ -114,7 +114,7 @@ func TestOwnMatches(t *testing.T) {
 	}
 }
 
-// countdown is a context that ends after a number of calls of Err.
+// countdown is a context that ends after the given number of calls of Err.
 type countdown struct {
 	context.Context
 	left int
@@ -127,7 +127,7 @@ func (c *countdown) Err() error {
 	return nil
 }
 
-// TestOwnCutShort checks that an interrupted walk leaves the root unchanged, so that the next walk
+// TestOwnCutShort checks that an interrupted walk does not change the root, so that the next walk
 // visits all files.
 func TestOwnCutShort(t *testing.T) {
 	root := tempDir(t)
@@ -151,14 +151,14 @@ func TestOwnCutShort(t *testing.T) {
 	}
 }
 
-// TestOwnHung checks that a hanging file system delays the caller no longer than the time limit. If
-// a file system refuses a change, the error names the path.
+// TestOwnHung checks that Own returns within its time limit if a file system hangs. If a file
+// system refuses a change, the error must name the path.
 func TestOwnHung(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)
 	see(t, dir)
 	f.sleep()
-	h := newHost(t, WithBound(time.Second))
+	h := boundedHost(t, time.Second)
 	err := h.Own(context.Background(), dir, Ownership{UID: new(uint32(5)), Recursive: true}, quiet)
 	var hung *HungError
 	if !errors.As(err, &hung) || hung.Path != dir {
@@ -177,14 +177,14 @@ func TestOwnHung(t *testing.T) {
 	}
 }
 
-// TestOwnPrepared changes a tree that its previous owner prepared as a trap. It contains
+// TestOwnPrepared changes a tree that its previous owner prepared as a trap. The tree contains
 // set-group-ID programs, access control lists, and more nested directories than a process may have
 // open files.
 func TestOwnPrepared(t *testing.T) {
 	root := mkdir(t, tempDir(t), "root")
 	trap := write(t, root+"/trap", "x")
 	check(t, os.Chmod(trap, 0o700|os.ModeSetgid))
-	acl := []byte("\x02\x00\x00\x00" + // version 2; then user 1234 with all permissions
+	acl := []byte("\x02\x00\x00\x00" + // version 2, and an entry that gives user 1234 all permissions
 		"\x01\x00\x07\x00\xff\xff\xff\xff\x02\x00\x07\x00\xd2\x04\x00\x00\x04\x00\x00\x00\xff\xff\xff\xff" +
 		"\x10\x00\x07\x00\xff\xff\xff\xff\x20\x00\x00\x00\xff\xff\xff\xff")
 	shared := write(t, root+"/shared", "x")
@@ -213,7 +213,7 @@ func TestOwnPrepared(t *testing.T) {
 			t.Errorf("%s still has an access control list: %v", path, err)
 		}
 	}
-	// A root with the right group but with an access control list counts as unfinished.
+	// A root with the right group and an access control list must be changed again.
 	check(t, os.Chown(shared, 0, 0))
 	check(t, unix.Setxattr(root, "system.posix_acl_access", acl, 0))
 	check(t, newHost(t).Own(context.Background(), root, Ownership{GID: new(uint32(7)), Recursive: true}, quiet))

@@ -2,11 +2,11 @@ package mount
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -14,45 +14,45 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Place is an open directory or file on which the agent mounts. If another file gets its path, the
-// agent still mounts on the open one. Only one goroutine at a time may use a Place.
+// Place is an open directory or file on which the agent mounts. If the path later leads to another
+// file, the agent still mounts on the open one. Only one goroutine at a time may use a Place.
 type Place struct {
 	h    *Host
-	file *os.File // opened with O_PATH; the garbage collector closes a forgotten one
+	file *os.File // opened with O_PATH; the garbage collector closes it if the caller forgets to
 	path string
 	lent bool
 	mode uint32 // file type and permissions
 }
 
-// OpenPlace opens the file at a path. It refuses a path that contains a symbolic link, because a
-// user who may change the link could redirect the mount. After the time limit it fails with
-// *HungError.
+// OpenPlace opens the file at path. It refuses a path that contains a symbolic link, because a user
+// who can change the link could redirect the mount. After the time limit it fails with *HungError.
 func (h *Host) OpenPlace(ctx context.Context, path string) (*Place, error) {
 	path = filepath.Clean(path)
-	return bounded(ctx, h, kindWalk, path, h.bound, func() (*Place, error) {
-		fd, err := h.walk(path)
+	return bounded(ctx, &h.gate, kindWalk, path, func() (*Place, error) {
+		fd, err := openNoLinks(path)
 		if err != nil {
 			return nil, err
 		}
-		return h.placeOf(fd, path, false)
+		return newPlace(h, fd, path, false)
 	})
 }
 
-// BorrowPlace copies a descriptor of another process. That process must be in this mount namespace,
-// and its descriptor must be open (O_PATH) on path. BorrowPlace never walks to the path itself. The
-// other process may close its descriptor as soon as BorrowPlace returns.
+// BorrowPlace returns a Place with a copy of a descriptor of another process, which lends it to the
+// agent. That process must be in this mount namespace, and its descriptor must be open (O_PATH) on
+// path. BorrowPlace does not open the path itself. The other process may close its descriptor as
+// soon as BorrowPlace returns.
 func (h *Host) BorrowPlace(pid, fd int, path string) (*Place, error) {
-	ns, err := h.namespaceOf(pid)
-	if err != nil {
+	var ns unix.Stat_t
+	if err := unix.Stat(h.procPath(pid, "ns/mnt"), &ns); err != nil {
 		return nil, fmt.Errorf("cannot look at pid %d: %w", pid, err)
 	}
-	if ns != h.namespace {
+	if ns.Ino != h.namespace {
 		return nil, fmt.Errorf("pid %d is in another mount namespace than the agent", pid)
 	}
 
-	// This link in procfs leads to the open file itself, so the kernel does not walk the file's
-	// path.
-	own, err := open(fmt.Sprintf("%s/%d/fd/%d", h.proc, pid, fd), unix.O_PATH)
+	// This link in procfs leads to the open file itself, so the kernel does not follow the path of
+	// the file.
+	own, err := open(h.procPath(pid, "fd/"+strconv.Itoa(fd)), unix.O_PATH)
 	if err != nil {
 		return nil, fmt.Errorf("cannot take descriptor %d of pid %d: %w", fd, pid, err)
 	}
@@ -66,11 +66,11 @@ func (h *Host) BorrowPlace(pid, fd int, path string) (*Place, error) {
 		return nil, err
 	}
 
-	return h.placeOf(own, path, true)
+	return newPlace(h, own, path, true)
 }
 
-// placeOf makes a Place that owns the given descriptor.
-func (h *Host) placeOf(fd int, path string, lent bool) (*Place, error) {
+// newPlace returns a Place that owns the given descriptor.
+func newPlace(h *Host, fd int, path string, lent bool) (*Place, error) {
 	p := &Place{h: h, file: os.NewFile(uintptr(fd), path), path: path, lent: lent}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -82,8 +82,8 @@ func (h *Host) placeOf(fd int, path string, lent bool) (*Place, error) {
 	return p, nil
 }
 
-// Again duplicates the place. The caller must close the duplicate separately.
-func (p *Place) Again() (*Place, error) {
+// Duplicate returns a copy of the place, which the caller must close separately.
+func (p *Place) Duplicate() (*Place, error) {
 	fd, err := unix.FcntlInt(p.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep %s open: %w", p.path, err)
@@ -93,25 +93,23 @@ func (p *Place) Again() (*Place, error) {
 	return &again, nil
 }
 
-// Close closes the descriptor. It ignores the error, because an O_PATH descriptor has no data to
-// lose.
+// Close closes the place. It ignores the error, because an O_PATH descriptor has no data to lose.
 func (p *Place) Close() { _ = p.file.Close() }
 
 func (p *Place) fd() int { return int(p.file.Fd()) }
 
-// Path returns the path of the place.
+// Path returns the path at which the place was opened.
 func (p *Place) Path() string { return p.path }
 
 // Dir reports whether the place is a directory.
 func (p *Place) Dir() bool { return p.mode&unix.S_IFMT == unix.S_IFDIR }
 
-// Lent reports whether the descriptor came from another process. In that case the agent must not
-// walk to the path.
+// Lent reports whether another process lent the descriptor. In that case the agent must not open
+// the path.
 func (p *Place) Lent() bool { return p.lent }
 
-// Look finds the mount at the place from the mount table alone. It opens no file and does not walk
-// to the path. It ignores an autofs mount, which only triggers another mount. It does not know
-// whether the mount works.
+// Look finds the mount at the place in the mount table. It does not open any file, so it cannot
+// check whether the mount works. It ignores autofs mounts, because these only trigger other mounts.
 func (p *Place) Look() volume.Sight {
 	top, err := p.top()
 	switch {
@@ -126,7 +124,7 @@ func (p *Place) Look() volume.Sight {
 	return volume.Sight{Seen: volume.SeenMount, Identity: at.id, ReadOnly: at.readOnly}
 }
 
-// top returns the uppermost mount at the place and ignores autofs mounts.
+// top returns the uppermost mount at the place, or nil if there is none. It ignores autofs mounts.
 func (p *Place) top() (*proc.Mount, error) {
 	table, err := p.h.table(func(m *proc.Mount) (bool, bool) {
 		return m.Mountpoint != p.path || m.FSType == autofs, false
@@ -145,62 +143,24 @@ func (p *Place) top() (*proc.Mount, error) {
 	return nil, nil
 }
 
-// isLike returns an error unless the uppermost mount has the requested options.
-func (p *Place) isLike(like Like) error {
+// checkOptions returns an error unless the uppermost mount has the requested options.
+func (p *Place) checkOptions(opts Options) error {
 	top, err := p.top()
 	switch {
 	case err != nil:
 		return err
 	case top == nil:
 		return errVanished
-	case !like.has(attrOf(top)):
+	case !opts.has(attrOf(top)):
 		return fmt.Errorf("the mount has the options %s instead of the requested ones", top.Options)
 	}
 
 	return nil
 }
 
-// namespaceOf returns the inode number that identifies a process's mount namespace.
-func (h *Host) namespaceOf(pid int) (uint64, error) {
-	var st unix.Stat_t
-	err := unix.Stat(fmt.Sprintf("%s/%d/ns/mnt", h.proc, pid), &st)
-	return st.Ino, err
-}
-
-// autofs is a file system that mounts another file system on its root when a process first accesses
-// it.
+// autofs is the type of a file system that the kernel uses to mount another file system on first
+// access.
 const autofs = "autofs"
 
-// OnDemand reports whether Look found only an autofs mount.
+// OnDemand reports whether a mount that Look found is an autofs mount.
 func OnDemand(s volume.Sight) bool { return s.Seen == volume.SeenMount && s.Identity.FSType == autofs }
-
-// walk opens a path with O_PATH and refuses symbolic links in it.
-func (h *Host) walk(path string) (int, error) {
-	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
-	fd := -1
-	err := retry(func() (err error) {
-		fd, err = unix.Openat2(unix.AT_FDCWD, path, &how)
-		return err
-	})
-	switch {
-	case err == nil:
-		return fd, nil
-	case errors.Is(err, unix.ELOOP):
-		end, err := filepath.EvalSymlinks(path)
-		if err == nil {
-			err = fmt.Errorf("it contains a symbolic link; use the path %s instead", end)
-		}
-		return -1, err
-	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM): // a kernel before 5.6, or a filter that refuses openat2
-		end, err := filepath.EvalSymlinks(path)
-		if err == nil && end != path {
-			err = fmt.Errorf("it contains a symbolic link; use the path %s instead", end)
-		}
-		if err != nil {
-			return -1, err
-		}
-		return h.openNoLink(path)
-	default:
-		return -1, err
-	}
-}

@@ -27,8 +27,8 @@ func optionsOf(t *testing.T, path string) []string {
 	return options
 }
 
-// TestRestrict checks that Restrict adds options and keeps the existing ones. If the kernel
-// supports it, mounts below get the new options too.
+// TestRestrict checks that Restrict adds options and keeps the existing ones. On kernels that
+// support it, the mounts below must get the new options too.
 func TestRestrict(t *testing.T) {
 	ctx := t.Context()
 	old := newHost(t)
@@ -71,8 +71,8 @@ func TestRestrict(t *testing.T) {
 	}
 }
 
-// TestSetMode checks that SetMode changes only a directory that is itself at its path, not a link
-// or a mount point.
+// TestSetMode checks that SetMode changes a directory, and refuses a symbolic link and a mount
+// point.
 func TestSetMode(t *testing.T) {
 	h, ctx := newHost(t), t.Context()
 	dir := mkdir(t, tempDir(t), "d")
@@ -103,7 +103,7 @@ func TestSetMode(t *testing.T) {
 
 func TestCredentials(t *testing.T) {
 	uid, caps, err := credentials("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nCapEff:\t0000000000000006\n")
-	if uid != 4 || caps != 6 || err != nil || caps&entering == 0 {
+	if uid != 4 || caps != 6 || err != nil || caps&enterCapabilities == 0 {
 		t.Errorf("user %d, capabilities %x, %v", uid, caps, err)
 	}
 	for _, bad := range []string{"", "Uid:\t1\t2\t3\t4\n", "CapEff:\t0\n", "Uid:\t1\t2\t3\tx\nCapEff:\t0\n", "Uid:\t1\t2\t3\t4\nCapEff:\tx\n"} {

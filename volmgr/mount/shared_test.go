@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestShared checks that the result depends on the mount that contains the directory, on any
-// kernel.
+// TestShared checks that the result of Shared depends only on the mount that contains the
+// directory, on all kernels.
 func TestShared(t *testing.T) {
 	dir := tempDir(t)
 	mountFS(t, "tmpfs", "t", mkdir(t, dir, "own"), 0, "")

@@ -11,44 +11,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apart lists the proven differences between a process's view of a directory and the host's view.
-// The zero value means that no difference is known.
+// Apart lists the proven differences between a directory as a process sees it and the directory as
+// the host sees it. The zero value means that no difference is known.
 type Apart struct {
 	NoPath    bool // the process does not have the directory
 	OtherPath bool // the process has another directory at that path
 	NotIn     bool // mounts of the host below the directory do not reach the process
 	NotOut    bool // mounts of the process below the directory do not reach the host
 
-	// Barred means that the process runs as User, and that this user may not enter a directory of
-	// the agent with mode 0700.
+	// Barred means that the process runs as the user with the id User, and that this user may not
+	// enter a directory of the agent with mode 0700.
 	Barred bool
 	User   uint32
 }
-
-// kindCanary is the kind of call for Sharing. Only one such call runs at a time for a directory.
-const kindCanary kind = "test whether mounts are shared below"
 
 // Sharing tests whether a process and this host see each other's mounts below dir, at the same
 // path. It also checks whether the process may enter dir. If the process has the agent's mount
 // namespace and root directory, the mounts are shared and no test is needed.
 //
-// Otherwise Sharing mounts a canary in dir, first in the agent's namespace and then in the
-// process's. Each time it checks whether the canary is visible on the other side. Existing mounts
-// are not affected. Sharing removes both canaries and their directory at the end. If the agent is
-// killed during the test, a canary remains. The next Sharing of the directory, or ClearCanary,
-// removes it.
+// Otherwise Sharing mounts a canary in dir, first in the agent's mount namespace and then in that
+// of the process. Each time it checks whether the canary appears in the other namespace. Existing
+// mounts are not affected. At the end Sharing removes both canaries and their directory. If the
+// agent is killed during the test, a canary remains until the next Sharing of the directory, or
+// until ClearCanary.
 //
 // An error gives the reason why the test is incomplete: the process has ended, the agent may not
-// inspect it, or the directory hangs (*HungError). The returned Apart is valid nevertheless.
-// Sharing creates dir if it does not exist.
+// inspect the process, or the directory hangs (*HungError). Even after an error, the differences in
+// the returned Apart are proven. Sharing creates dir if it does not exist.
 func (h *Host) Sharing(ctx context.Context, pid int, dir string) (Apart, error) {
 	dir = filepath.Clean(dir)
 	type answer struct {
 		apart Apart
 		err   error
 	}
-	a, err := bounded(ctx, h, kindCanary, dir, h.bound, func() (answer, error) {
-		apart, err := h.sharing(pid, dir)
+	a, err := bounded(ctx, &h.gate, kindCanary, dir, func() (answer, error) {
+		apart, err := sharingTest{h, dir}.run(pid)
 		return answer{apart, err}, nil
 	})
 	if err == nil {
@@ -60,29 +57,26 @@ func (h *Host) Sharing(ctx context.Context, pid int, dir string) (Apart, error) 
 	return a.apart, nil
 }
 
-// ClearCanary removes a canary that remains because the agent was killed during Sharing.
+// ClearCanary removes a canary that remains below dir because the agent was killed during Sharing.
 func (h *Host) ClearCanary(ctx context.Context, dir string) error {
 	dir = filepath.Clean(dir)
-	_, err := bounded(ctx, h, kindCanary, dir, h.bound, func() (struct{}, error) { return struct{}{}, h.clearCanary(dir) })
+	err := h.gate.do(ctx, kindCanary, dir, func() error { return sharingTest{h, dir}.clear() })
 	if err != nil {
 		return fmt.Errorf("cannot remove a canary below %q: %w", dir, err)
 	}
 	return nil
 }
 
-// SameNetwork reports whether a process is in the agent's network namespace.
-func (h *Host) SameNetwork(pid int) (bool, error) {
-	own, err := os.Readlink(h.proc + "/self/ns/net")
-	if err != nil {
-		return false, err
-	}
-	theirs, err := os.Readlink(h.procPath(pid, "ns/net"))
-	return err == nil && theirs == own, err
+// sharingTest is the test that Sharing makes in one directory.
+type sharingTest struct {
+	h   *Host
+	dir string
 }
 
-func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
-	// All checks use this descriptor, because another process may get the pid.
-	proc, err := open(h.procPath(pid, ""), unix.O_PATH|unix.O_DIRECTORY)
+// run tests whether a process shares the mounts below the directory.
+func (t sharingTest) run(pid int) (a Apart, err error) {
+	// All checks use this descriptor, because another process may get the pid in the meantime.
+	proc, err := open(t.h.procPath(pid, ""), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return a, err
 	}
@@ -97,22 +91,22 @@ func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
 		return a, err
 	}
 
-	a.User, a.Barred, err = h.barred(proc)
-	if err != nil || a.Barred || space == h.ownSpace() && root == "/" {
+	a.User, a.Barred, err = t.h.barred(proc)
+	if err != nil || a.Barred || space == t.h.ownSpace() && root == "/" {
 		return a, err
 	}
 
-	err = errors.Join(os.MkdirAll(filepath.Dir(dir), 0o711), os.MkdirAll(dir, 0o700))
+	err = errors.Join(os.MkdirAll(filepath.Dir(t.dir), 0o711), os.MkdirAll(t.dir, 0o700))
 	if err != nil {
 		return a, err
 	}
 
-	here, err := open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	here, err := open(t.dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return a, err
 	}
 	defer closeFD(here)
-	there, err := openIn(proc, dir)
+	there, err := openIn(proc, t.dir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		_, err = readlinkat(proc, "root") // fails if the process has ended
 		return Apart{NoPath: err == nil}, err
@@ -124,27 +118,29 @@ func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
 	if same, err := sameFile(here, there); err != nil || !same {
 		return Apart{OtherPath: err == nil}, err
 	}
-	return h.canaries(proc, here, there, dir)
+	return t.canaries(proc, here, there)
 }
 
-// canaries mounts a canary on each side and checks whether the other side sees it.
-func (h *Host) canaries(proc, here, there int, dir string) (a Apart, err error) {
-	if err := h.clearCanary(dir); err != nil {
+// canaries mounts a canary in each of the two namespaces, and checks whether each canary appears in
+// the other namespace. The descriptors here and there are open on the tested directory, as the host
+// and the process see the directory.
+func (t sharingTest) canaries(proc, here, there int) (a Apart, err error) {
+	if err := t.clear(); err != nil {
 		return a, err
 	}
 
-	at := filepath.Join(dir, CanaryName)
+	at := filepath.Join(t.dir, CanaryName)
 	if err := os.Mkdir(at, 0o700); err != nil {
 		return a, err
 	}
-	defer func() { err = errors.Join(err, h.clearCanary(dir)) }()
+	defer func() { err = errors.Join(err, t.clear()) }()
 	seen, err := canary(at, there)
 	if err != nil {
 		return a, err
 	}
 
 	a.NotIn = !seen
-	err = h.visit(proc, there, func() error {
+	err = visit(proc, there, func() error {
 		seen, err := canary(CanaryName, here)
 		a.NotOut = err == nil && !seen
 		return err
@@ -153,32 +149,67 @@ func (h *Host) canaries(proc, here, there int, dir string) (a Apart, err error) 
 	return a, err
 }
 
-// canary mounts a canary at path and reports whether it is visible in the directory other, which
-// belongs to the other side.
+// canary mounts a canary at path, and reports whether it appears in the directory other, which is
+// open in the other namespace.
 func canary(path string, other int) (seen bool, err error) {
 	dev, err := mountCanary(path)
 	if err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, takeOff(path)) }()
+	defer func() { err = errors.Join(err, unmountCanary(path)) }()
 	found, err := deviceAt(other, CanaryName)
 	return found == dev, err
 }
 
-// visit runs fn in the mount namespace of a process, with one of the process's directories as
-// working directory.
+// clear unmounts all canaries below the directory, and removes the directory on which they were
+// mounted. It keeps any other mount there and returns an error. When the directory is removed, the
+// kernel also unmounts the mounts on it in other namespaces. In this way clear also removes a
+// canary that a killed agent left in the namespace of a process.
+func (t sharingTest) clear() error {
+	at := filepath.Join(t.dir, CanaryName)
+	mounted, err := t.h.mountedAt(at)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		entries, err := t.h.Under(at)
+		if err != nil {
+			return err
+		}
+
+		for _, e := range entries {
+			if !IsCanary(e) {
+				return fmt.Errorf("something is mounted at %q: %s (%s)", e.Path, e.Source, e.Identity.FSType)
+			}
+		}
+
+		for range entries {
+			if err := unmountCanary(at); err != nil {
+				return err
+			}
+		}
+	}
+
+	if err := retry(func() error { return unix.Rmdir(at) }); err != nil && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "rmdir", Path: at, Err: err}
+	}
+	return nil
+}
+
+// visit runs fn in the mount namespace of a process. The working directory of fn is the open
+// directory dir of that process.
 //
-// A mount namespace belongs to a thread. A thread may change it only if no other thread shares its
-// root and working directory. Therefore visit uses a thread of its own. The thread ends with its
-// goroutine and never returns to the runtime, so it runs no other code. The first thread of the
+// In Linux each thread can be in a different mount namespace. A thread may change its namespace
+// only if no other thread shares its root and working directory. Therefore visit uses a separate
+// thread. The thread ends with its goroutine and runs no other code. The first thread of the
 // program is unsuitable, because it does not end and /proc/self shows its namespace.
-func (h *Host) visit(proc, dir int, fn func() error) error {
+func visit(proc, dir int, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
 			defer runtime.UnlockOSThread() // keep this thread locked until another thread has run fn
-			done <- h.visit(proc, dir, fn)
+			done <- visit(proc, dir, fn)
 			return
 		}
 
@@ -205,59 +236,22 @@ func enter(proc, dir int) error {
 	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("setns", err)
 	}
-	// The thread now has the root directory of the namespace, which may differ from the process's
-	// root.
+	// The thread now has the root directory of the namespace. The root directory of the process may
+	// be another one.
 	return os.NewSyscallError("fchdir", unix.Fchdir(dir))
 }
 
-// openIn opens a directory at the path that a process uses for it. The kernel resolves links in the
-// path as for that process.
+// openIn opens the directory at a path as a process sees it. The kernel resolves symbolic links in
+// the path as for that process.
 func openIn(proc int, dir string) (int, error) {
 	root, err := openat(proc, "root", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return -1, err
 	}
 	defer closeFD(root)
-	fd := -1
-	err = retry(func() (err error) {
-		fd, err = unix.Openat2(root, dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
-		return err
-	})
-	if errors.Is(err, unix.EAGAIN) { // a process renamed a component of the path meanwhile
+	fd, err := openat2(root, dir, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_IN_ROOT)
+	if errors.Is(err, unix.EAGAIN) { // a component of the path was renamed in the meantime
 		err = errVanished
 	}
 	return fd, err
-}
-
-// openat opens a file by its name below an open directory.
-func openat(dir int, name string, flags int) (int, error) {
-	fd := -1
-	err := retry(func() (err error) {
-		fd, err = unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0)
-		return err
-	})
-	return fd, err
-}
-
-// readlinkat reads a symbolic link by its name below an open directory.
-func readlinkat(dir int, name string) (string, error) {
-	var room [256]byte
-	n, err := unix.Readlinkat(dir, name, room[:])
-	if err != nil {
-		return "", err
-	}
-	return string(room[:n]), nil
-}
-
-// sameFile reports whether two descriptors refer to the same file.
-func sameFile(a, b int) (bool, error) {
-	var st [2]unix.Statx_t
-	for i, fd := range []int{a, b} {
-		var err error
-		if st[i], err = statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO); err != nil {
-			return false, err
-		}
-	}
-
-	return st[0].Ino == st[1].Ino && st[0].Dev_major == st[1].Dev_major && st[0].Dev_minor == st[1].Dev_minor, nil
 }

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedDir returns a directory that is itself a shared mount, like the directory of all volume
-// mounts on a host.
+// sharedDir returns a directory that is the root of a shared mount, like the directory of all
+// volume mounts on a host.
 func sharedDir(t *testing.T) string {
 	t.Helper()
 	dir := mkdir(t, tempDir(t), "root")
@@ -26,7 +26,7 @@ func sharedDir(t *testing.T) string {
 	return dir
 }
 
-// apart starts a process in a mount namespace of its own. A script runs in that namespace first.
+// apart starts a process in a new mount namespace. Before that, a script runs in the namespace.
 func apart(t *testing.T, propagation, script string) (pid int) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -101,8 +101,8 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// TestSharingTouchesNothing checks that Sharing mounts nothing if no test is needed. It changes
-// neither existing mounts nor the namespace of this program.
+// TestSharingTouchesNothing checks that Sharing mounts nothing if no test is needed. Sharing must
+// change neither existing mounts nor the namespace of this program.
 func TestSharingTouchesNothing(t *testing.T) {
 	dir := sharedDir(t)
 	h, ctx := newHost(t), context.Background()
@@ -140,8 +140,8 @@ func TestSharingTouchesNothing(t *testing.T) {
 	})
 }
 
-// TestSharingAfterAKill checks that Sharing removes the canaries of a killed agent, on this host
-// and in the process's namespace. It keeps other mounts.
+// TestSharingAfterAKill checks that Sharing removes the canaries of a killed agent, both on this
+// host and in the namespace of a process. It must keep other mounts.
 func TestSharingAfterAKill(t *testing.T) {
 	dir := sharedDir(t)
 	at := mkdir(t, dir, CanaryName)
@@ -175,7 +175,7 @@ func TestSharingAfterAKill(t *testing.T) {
 }
 
 func TestSharingCannotTell(t *testing.T) {
-	h, ctx := newHost(t, WithBound(200*time.Millisecond)), context.Background()
+	h, ctx := boundedHost(t, 200*time.Millisecond), context.Background()
 	dir := sharedDir(t)
 	if got, err := h.Sharing(ctx, 1<<22+1, dir); got != (Apart{}) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no process: %+v, %v", got, err)

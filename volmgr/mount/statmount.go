@@ -20,8 +20,8 @@ const (
 	listmountRoot     = ^uint64(0)
 )
 
-// The constants at… are offsets into struct statmount. The struct gives the position of each string
-// as an offset from strAt.
+// The constants at… are offsets of fields in struct statmount. The field of a string contains the
+// position of the string, relative to strAt.
 const (
 	atMask      = 8
 	atDevMajor  = 16
@@ -37,11 +37,11 @@ const (
 	atSBSource  = 124
 	strAt       = 512
 	usualStat   = 1 << 10
-	largestStat = 1 << 17 // three paths of 4 KiB fit easily
+	largestStat = 1 << 17 // enough for three paths of 4 KiB
 )
 
-// errNoStatmount reports that the kernel has no statmount, or does not provide all of the requested
-// data.
+// errNoStatmount reports that the kernel does not support statmount, or does not provide all
+// requested data.
 var errNoStatmount = errors.New("no statmount")
 
 // mountRequest is struct mnt_id_req, version 0.
@@ -72,9 +72,10 @@ func (r statmountReply) str(at int) []byte {
 	return s
 }
 
-// statmount requests the data in mask about the mount with a unique id. It fails with ENOENT if
-// there is no such mount in this namespace, and with errNoStatmount if the kernel does not provide
-// all of the data. The reply is stored in room if it fits.
+// statmount requests data about the mount with the given unique id. The mask selects the data. It
+// fails with ENOENT if there is no such mount in this namespace, and with errNoStatmount if the
+// kernel does not provide all of the data. If the reply fits into room, statmount stores the reply
+// there.
 func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 	req := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: id, param: mask}
 	buf := statmountReply(room[:])
@@ -99,14 +100,9 @@ func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 	return nil, errNoStatmount
 }
 
-// uniqueID finds the unique id of a mount by its id in mountinfo. It returns 0 if the kernel does
-// not provide unique ids. It checks every mount in turn, so it is only for mounts on which statx
-// fails.
-func (h *Host) uniqueID(old int) uint64 {
-	if h.noStatmount || h.noMountRoot {
-		return 0
-	}
-
+// searchUniqueID returns the unique id of the mount with the given id in the mount table, or 0 if
+// the kernel does not provide unique ids. It checks every mount in turn.
+func searchUniqueID(old int) uint64 {
 	var after uint64
 	var room [usualStat]byte
 	for {
@@ -119,8 +115,8 @@ func (h *Host) uniqueID(old int) uint64 {
 		}
 
 		for _, id := range ids[:n] {
-			r, err := statmount(id, statmountMntBasic, &room)
-			if err == nil && int(r.u32(atMntIDOld)) == old {
+			reply, err := statmount(id, statmountMntBasic, &room)
+			if err == nil && int(reply.u32(atMntIDOld)) == old {
 				return id
 			}
 		}

@@ -1,7 +1,6 @@
 package mount
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -13,64 +12,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// InTree reports whether the source of a mount lies in the directory dir: in the same file system,
-// at or below the position of dir. It detects a plugin whose NodePublishVolume bind-mounted the
-// agent's own bare directory. A mount whose source is another file system, mounted in dir, does not
-// count. If dir does not exist, InTree returns false.
-func (h *Host) InTree(id volume.MountIdentity, dir string) (bool, error) {
-	dir = filepath.Clean(dir)
-	// The key contains the mount id, because only one call runs for each key. With one key for dir,
-	// every publish on the host would wait for all others.
-	key := fmt.Sprintf("%s (for mount %d)", dir, id.ID)
-	in, err := bounded(context.Background(), h, kindLook, key, h.bound, func() (bool, error) { return h.inTree(id, dir) })
-	if err != nil {
-		return false, fmt.Errorf("cannot tell whether a mount's source lies in %q: %w", dir, err)
-	}
-	return in, nil
-}
-
-func (h *Host) inTree(id volume.MountIdentity, dir string) (bool, error) {
-	st, err := statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, lookMask|unix.STATX_INO)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-
-	t, known := h.trees.find(dir, st)
-	if !known {
-		if t, err = h.treeAt(dir); err != nil {
-			return false, err
-		}
-
-		h.trees.keep(dir, st, t)
-	}
-
-	return t.device == id.Device && within(id.Root, t.inner), nil
-}
-
-// tree is the position of a directory within its file system. The directory's path is not enough,
+// tree is the position of a directory in its file system. The path of the directory is not enough,
 // because its mount may show only a part of the file system (a bind mount, a btrfs subvolume).
 type tree struct{ device, inner string }
 
-func (h *Host) treeAt(dir string) (tree, error) {
+func treeAt(r *reader, dir string) (tree, error) {
 	fd, err := open(dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return tree{}, err
 	}
 	defer closeFD(fd)
-	path, err := h.fdPath(fd)
+	path, err := r.fdPath(fd)
 	if err != nil {
 		return tree{}, err
 	}
 
-	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
-	if err != nil {
-		return tree{}, err
-	}
-
-	p, err := h.pointOf(st, fd, "", statmountMntPoint)
+	p, err := r.openPoint(fd, statmountMntPoint)
 	if err != nil {
 		return tree{}, err
 	}
@@ -81,7 +38,7 @@ func (h *Host) treeAt(dir string) (tree, error) {
 }
 
 // trees caches the positions of a few directories, because every publish asks about the same
-// directory. A cached position is valid while the path leads to the same directory of the same
+// directory. A cached position is valid while the path leads to the same directory in the same
 // mount. On kernels without unique mount ids, trees caches nothing.
 type trees struct {
 	mu    sync.Mutex
@@ -91,6 +48,28 @@ type trees struct {
 type knownTree struct {
 	mount, inode uint64
 	tree
+}
+
+// contain reports whether the source of a mount is dir or lies below dir, as InTree describes.
+func (t *trees) contain(r *reader, id volume.MountIdentity, dir string) (bool, error) {
+	st, err := statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, lookMask|unix.STATX_INO)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+
+	at, known := t.find(dir, st)
+	if !known {
+		if at, err = treeAt(r, dir); err != nil {
+			return false, err
+		}
+
+		t.keep(dir, st, at)
+	}
+
+	return at.device == id.Device && within(id.Root, at.inner), nil
 }
 
 func (t *trees) find(dir string, st unix.Statx_t) (tree, bool) {
@@ -103,7 +82,7 @@ func (t *trees) find(dir string, st unix.Statx_t) (tree, bool) {
 func (t *trees) keep(dir string, st unix.Statx_t, now tree) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.known == nil || len(t.known) > 8 { // the usual number is one: the directory of all plugins' mounts
+	if t.known == nil || len(t.known) > 8 { // usually trees has one entry, for the directory of all plugin mounts
 		t.known = map[string]knownTree{}
 	}
 	t.known[dir] = knownTree{mount: st.Mnt_id, inode: st.Ino, tree: now}

@@ -15,7 +15,7 @@ func TestInTree(t *testing.T) {
 	dir := tempDir(t)
 	tests := []struct {
 		name string
-		// make returns the directory to test. It creates its mounts below dir.
+		// make makes mounts below dir, and returns the directory to test.
 		make func(t *testing.T, dir string) string
 	}{
 		{"plain directory", func(t *testing.T, dir string) string { return mkdir(t, dir, "ours") }},
@@ -37,7 +37,7 @@ func TestInTree(t *testing.T) {
 			return dir + "/link/ours"
 		}},
 		{"overlay", func(t *testing.T, dir string) string {
-			mountFS(t, "tmpfs", "t", mkdir(t, dir, "t"), 0, "") // an overlay cannot use another overlay as upper layer
+			mountFS(t, "tmpfs", "t", mkdir(t, dir, "t"), 0, "") // the upper layer of an overlay cannot be in another overlay
 			lower, upper, work := mkdir(t, dir, "t/l"), mkdir(t, dir, "t/u"), mkdir(t, dir, "t/w")
 			mountFS(t, "overlay", "o", mkdir(t, dir, "o"), 0, "lowerdir="+lower+",upperdir="+upper+",workdir="+work)
 			return mkdir(t, dir, "o/ours")
@@ -65,7 +65,7 @@ func TestInTree(t *testing.T) {
 				{ours, true},
 				{mkdir(t, ours, "deep/er"), true},
 				{write(t, ours+"/file", ""), true},
-				{sibling, false}, // its name only begins with the same characters
+				{sibling, false}, // its name has the same beginning, but it is another directory
 				{foreign, false},
 				{"/proc", false},
 			} {
@@ -83,12 +83,12 @@ func TestInTree(t *testing.T) {
 				}
 				check(t, unix.Unmount(at, 0))
 			}
-			// A file system mounted in the directory is not part of it.
+			// A file system that is mounted in the directory does not count.
 			mountFS(t, "tmpfs", "t", mkdir(t, ours, "planted"), 0, "")
 			if in, err := newHost(t).InTree(see(t, ours+"/planted").Identity, ours); in || err != nil {
 				t.Errorf("planted: %v, %v", in, err)
 			}
-			// The source of this mount was deleted. It still counts at its old path.
+			// The source of this mount was deleted, but the mount still counts.
 			bindAt(t, mkdir(t, ours, "gone"), mkdir(t, dir, "at-gone"))
 			check(t, os.Remove(ours+"/gone"))
 			if in, err := newHost(t).InTree(see(t, dir+"/at-gone").Identity, ours); !in || err != nil {
@@ -104,8 +104,8 @@ func TestInTree(t *testing.T) {
 	}
 }
 
-// TestInTreeChanges checks that InTree does not reuse a cached position after a mount covers the
-// directory, or after another directory gets its name.
+// TestInTreeChanges checks that InTree does not use a cached position after a mount covers the
+// directory, or after another directory takes its path.
 func TestInTreeChanges(t *testing.T) {
 	dir := tempDir(t)
 	ours, h := mkdir(t, dir, "ours"), newHost(t)
@@ -165,7 +165,7 @@ func TestUnder(t *testing.T) {
 			if e.Identity.Boot != h.Boot() || e.Identity.Namespace != h.Namespace() || e.Identity.FSType != "tmpfs" || e.Identity.Root != "/" || e.Identity.ID != 0 {
 				t.Errorf("identity: %+v", e.Identity)
 			}
-			if !e.Covered && e.Path != dir+"/link" { // the table does not show the link as a mount point
+			if !e.Covered && e.Path != dir+"/link" { // the link itself is not in the mount table
 				id := see(t, e.Path).Identity
 				id.ID = 0
 				if id != e.Identity {
@@ -183,8 +183,8 @@ func TestUnder(t *testing.T) {
 	}
 }
 
-// TestTableTakesLongLines checks that the agent reads a mount table whose line is too long for the
-// parser. An overlay of very many layers has such a line.
+// TestTableTakesLongLines checks that the agent reads a mount table with a line that is too long
+// for the parser. An overlay with very many layers has such a line.
 func TestTableTakesLongLines(t *testing.T) {
 	line := func(options string) string {
 		return "36 35 98:0 /r /m rw,relatime shared:1 - overlay src " + options + "\n"
