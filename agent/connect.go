@@ -111,9 +111,9 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 		Blocked: a.db.PendingFor, Undone: a.leftoverUndone, Crashed: a.was.ID != "" && identity.Ended(a.was, a.node) == volume.Crashed, Begun: a.begun(),
 	})
 
-	a.volumes = &provision.Service{
+	a.volumes = provision.New(provision.Options{
 		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs,
-	}
+	})
 
 	a.files = volumefiles.New(volumefiles.Options{
 		Dir: a.c.VolumesDir, Register: a.volumes.Register, Convert: apiserver.Volume, View: a.plugins.View, Log: a.log.Named("files"),

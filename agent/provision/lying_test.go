@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -81,9 +82,9 @@ func TestSnapshotsOfEverNewPages(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, n := newCamera(t, "list"), 0
-	s := c.service()
-	s.Plugins = pageless{c, &n}
-	_, err := s.Snapshots(ctx, volume.SnapshotsAsk{PluginID: "ebs"})
+	o := c.options()
+	o.Plugins = pageless{c, &n}
+	_, err := provision.New(o).Snapshots(ctx, volume.SnapshotsAsk{PluginID: "ebs"})
 	want(t, "ever new", err, nil, "it returned 10000 pages")
 }
 

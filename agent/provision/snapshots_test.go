@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -36,9 +37,9 @@ func TestSnapshotsPaged(t *testing.T) {
 // and again.
 func TestSnapshotsWithoutEnd(t *testing.T) {
 	c := newCamera(t, "list")
-	s := c.service()
-	s.Plugins = endless{c}
-	_, err := s.Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
+	o := c.options()
+	o.Plugins = endless{c}
+	_, err := provision.New(o).Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
 	want(t, "endless", err, nil, `plugin "ebs" returns an endless list for ListSnapshots: it returned token "1" twice`, "volctl plugin logs ebs")
 }
 

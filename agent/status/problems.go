@@ -72,7 +72,7 @@ func (s *Service) lost() (p api.Problem, ok bool) {
 func (s *Service) leftovers() []api.Problem {
 	var out []api.Problem
 	for _, d := range statedb.Leftovers.All(s.Records) {
-		left := provision.Behind(d.Whole())
+		left := provision.DescribeLeftovers(d.Whole())
 		if len(left) == 0 {
 			continue
 		}
