@@ -166,7 +166,7 @@ func (a Adoption) fill(ctx context.Context, adoptions []volume.Record, re recove
 			loss.Claims += claims
 
 			evs = append(evs, volume.Event{
-				Type: "volume-adopted", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
+				Type: volume.EventVolumeAdopted, Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
 				Message: fmt.Sprintf("adopted with %d claims after the state database was lost", claims),
 			})
 		}

@@ -73,7 +73,7 @@ func service(t *testing.T, node statedb.Node, fill func(*statedb.Tx)) (*Service,
 		DB: store, Node: node, Plugins: w, Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil }, Owners: owners{}, Queue: w, Reaper: w,
 		Events: func(evs ...volume.Event) {
 			for _, e := range evs {
-				w.events = append(w.events, e.Type+" "+e.Volume)
+				w.events = append(w.events, string(e.Type)+" "+e.Volume)
 			}
 		},
 	}, w

@@ -413,7 +413,7 @@ func (re *restoring) begin() error {
 	for _, r := range re.taken {
 		if !r.Leftover {
 			re.s.Events(volume.Event{
-				Type: "restored", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
+				Type: volume.EventRestored, Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
 				Message: fmt.Sprintf("restored from a backup of node %q, with %d claims", re.from.Node().ID, len(r.Claims)),
 			})
 			re.s.DB.Notes.Update(r, slices.Collect(maps.Keys(r.Claims)))

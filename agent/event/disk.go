@@ -39,15 +39,15 @@ type disk struct {
 
 // line is an event in the format of the files. Its field names are the names in the API.
 type line struct {
-	Time    time.Time `json:"time"`
-	Seq     uint64    `json:"seq"`
-	Volume  string    `json:"volume,omitempty"`
-	Alloc   string    `json:"alloc,omitempty"`
-	Plugin  string    `json:"plugin,omitempty"`
-	Part    string    `json:"part,omitempty"`
-	Type    string    `json:"type"`
-	Step    string    `json:"step,omitempty"`
-	Message string    `json:"message"`
+	Time    time.Time        `json:"time"`
+	Seq     uint64           `json:"seq"`
+	Volume  string           `json:"volume,omitempty"`
+	Alloc   string           `json:"alloc,omitempty"`
+	Plugin  string           `json:"plugin,omitempty"`
+	Part    string           `json:"part,omitempty"`
+	Type    volume.EventType `json:"type"`
+	Step    string           `json:"step,omitempty"`
+	Message string           `json:"message"`
 }
 
 func (e Event) line() line {

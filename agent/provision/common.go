@@ -121,7 +121,7 @@ func (s *common) wakeQueue(v volume.Volume) {
 }
 
 // emit adds an event about a volume to the event log.
-func (s *common) emit(r volume.Record, typ, format string, args ...any) {
+func (s *common) emit(r volume.Record, typ volume.EventType, format string, args ...any) {
 	s.Events(volume.Event{Type: typ, Volume: r.Volume.ID, Plugin: r.Volume.PluginID, Message: fmt.Sprintf(format, args...)})
 }
 

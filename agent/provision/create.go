@@ -99,11 +99,11 @@ func (s *creator) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 		return err
 	})
 	if err != nil {
-		s.emit(volume.Record{Volume: spec}, "create-failed", "%v", err)
+		s.emit(volume.Record{Volume: spec}, volume.EventCreateFailed, "%v", err)
 		return failed(err)
 	}
 
-	s.emit(r, "created", "created as %q of %s", r.Volume.ExternalID, spec.Driver)
+	s.emit(r, volume.EventCreated, "created as %q of %s", r.Volume.ExternalID, spec.Driver)
 	s.wakeQueue(r.Volume) // a leftover record may be waiting for this plugin
 	return r, volume.Change{Outcome: volume.Created}, nil
 }

@@ -43,13 +43,13 @@ func (s *remover) Delete(ctx context.Context, id, confirm string) error {
 
 	err = s.Queue.Call(ctx, id, call.DeleteVolume, func() error { return s.delete(ctx, id) })
 	if err != nil {
-		s.emit(r, "delete-failed", "%v", err)
+		s.emit(r, volume.EventDeleteFailed, "%v", err)
 		return err
 	}
 
 	s.Queue.Forget(id)
 	s.reports.forget(id)
-	s.emit(r, "deleted", "deleted %q", r.Volume.ExternalID)
+	s.emit(r, volume.EventDeleted, "deleted %q", r.Volume.ExternalID)
 	return nil
 }
 
@@ -93,7 +93,7 @@ func (s *remover) delete(ctx context.Context, id string) error {
 	}
 
 	for _, left := range s.unguard(id, func(volume.Record) error { return nil }) {
-		s.emit(volume.Record{Volume: v}, "warning", "%s", left)
+		s.emit(volume.Record{Volume: v}, volume.EventWarning, "%s", left)
 	}
 	var gone volume.Record
 	err = s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {

@@ -79,7 +79,7 @@ func (s *remover) deregister(ctx context.Context, id string, force, forget bool)
 	if len(left) > 0 {
 		msg += "; " + strings.Join(left, "; ")
 	}
-	s.emit(gone, "deregistered", "%s", msg)
+	s.emit(gone, volume.EventDeregistered, "%s", msg)
 	return left, nil
 }
 

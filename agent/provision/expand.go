@@ -57,7 +57,7 @@ func (s *expander) Expand(ctx context.Context, id string, size int64, wait time.
 	}
 
 	if begun {
-		s.emit(r, "expand-begun", "expanding to %s", volume.Size(size))
+		s.emit(r, volume.EventExpandBegun, "expanding to %s", volume.Size(size))
 	}
 	s.Queue.Wake(id)
 	if wait <= 0 {
@@ -102,7 +102,7 @@ func (s *expander) WithdrawExpansion(ctx context.Context, id string) (r volume.R
 	}
 
 	if ch.Outcome == volume.GivenUp {
-		s.emit(r, "expand-withdrawn", "%s", ch.Fields[0])
+		s.emit(r, volume.EventExpandWithdrawn, "%s", ch.Fields[0])
 		s.Queue.Wake(id)
 	}
 

@@ -120,7 +120,7 @@ func (w *world) options() provision.Options {
 		Seal: sealer{w},
 		Events: func(evs ...volume.Event) {
 			for _, e := range evs {
-				w.events = append(w.events, e.Type+" "+e.Volume+": "+e.Message)
+				w.events = append(w.events, string(e.Type)+" "+e.Volume+": "+e.Message)
 			}
 		},
 	}

@@ -103,11 +103,11 @@ func (s *modifier) modify(ctx context.Context, v volume.Volume, wanted map[strin
 		return err
 	})
 	if err != nil {
-		s.emit(volume.Record{Volume: v}, "modify-failed", "%v", err)
+		s.emit(volume.Record{Volume: v}, volume.EventModifyFailed, "%v", err)
 		return r, err
 	}
 
-	s.emit(r, "modified", "%s", v.MutableChange(wanted))
+	s.emit(r, volume.EventModified, "%s", v.MutableChange(wanted))
 	return r, nil
 }
 

@@ -82,7 +82,7 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 		return failed(err)
 	}
 
-	s.emit(r, "registered", "registered as %q of %s", spec.ExternalID, spec.Driver)
+	s.emit(r, volume.EventRegistered, "registered as %q of %s", spec.ExternalID, spec.Driver)
 	s.wakeQueue(spec)
 	return r, volume.Change{Outcome: volume.Registered}, nil
 }
@@ -225,7 +225,7 @@ func (s *registrar) storeMerged(ctx context.Context, spec volume.Volume, fields 
 	}
 
 	if changed {
-		s.emit(r, "updated", "%s", strings.Join(fields, "; "))
+		s.emit(r, volume.EventUpdated, "%s", strings.Join(fields, "; "))
 		s.wakeQueue(r.Volume)
 	}
 

@@ -178,10 +178,10 @@ func (s *reporter) keepReport(r volume.Record, now volume.Report) volume.Report 
 		switch {
 		case side.is.Same(side.was):
 		case side.is == nil || len(side.is.Found) == 0:
-			s.emit(r, "health-changed", "the plugin's %s no longer finds a problem", side.by)
+			s.emit(r, volume.EventHealthChanged, "the plugin's %s no longer finds a problem", side.by)
 		default:
 			for _, c := range side.is.Found {
-				s.emit(r, "health-changed", "the plugin's %s finds: %s", side.by, c)
+				s.emit(r, volume.EventHealthChanged, "the plugin's %s finds: %s", side.by, c)
 			}
 		}
 	}

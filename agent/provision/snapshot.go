@@ -39,10 +39,10 @@ func (s *snapshotter) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait
 	case ctx.Err() != nil:
 		return volume.MadeSnapshot{}, ctx.Err() // the caller has cancelled the request; the intent stays
 	case err != nil:
-		t.emit("snapshot-failed", "%v", err)
+		t.emit(volume.EventSnapshotFailed, "%v", err)
 		return volume.MadeSnapshot{}, err
 	case got.ID != "":
-		t.emit("snapshot-created", "%s %q has id %q and is %s", t.intent.Noun(), t.intent.Name, got.ID, readiness(got.Ready))
+		t.emit(volume.EventSnapshotCreated, "%s %q has id %q and is %s", t.intent.Noun(), t.intent.Name, got.ID, readiness(got.Ready))
 	}
 
 	return volume.MadeSnapshot{Intent: t.intent, GroupSnapshot: got}, nil

@@ -56,7 +56,7 @@ func (s *snapshotter) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt,
 		return deleteSnapshotError(ref, err)
 	}
 
-	s.Events(volume.Event{Type: "snapshot-deleted", Plugin: ref.PluginID, Message: fmt.Sprintf("%s %q was deleted", ref.Noun(), ref.ID)})
+	s.Events(volume.Event{Type: volume.EventSnapshotDeleted, Plugin: ref.PluginID, Message: fmt.Sprintf("%s %q was deleted", ref.Noun(), ref.ID)})
 	return errors.Join(s.dropIntents(ctx, l.info.Driver, ref.Group, ref.ID), s.forgetNames(ctx, l.info.Driver, ref.Group, ref.ID))
 }
 

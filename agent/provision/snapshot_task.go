@@ -189,7 +189,7 @@ func (t *snapshotTask) provisioner() (call.Caller, call.Secrets, error) {
 	return p, all, nil
 }
 
-func (t *snapshotTask) emit(typ, format string, args ...any) {
+func (t *snapshotTask) emit(typ volume.EventType, format string, args ...any) {
 	for _, id := range t.intent.Volumes {
 		t.s.Events(volume.Event{Type: typ, Volume: id, Plugin: t.intent.PluginID, Message: fmt.Sprintf(format, args...)})
 	}

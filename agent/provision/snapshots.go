@@ -138,7 +138,7 @@ func (s *snapshotter) addPending(ctx context.Context, v volume.Volume, out *volu
 		switch {
 		case ready && s.dropIntent(ctx, i) == nil:
 			t := snapshotTask{s: s, intent: i}
-			t.emit("snapshot-created", "%s %q has id %q and is ready", t.intent.Noun(), i.Name, i.ID)
+			t.emit(volume.EventSnapshotCreated, "%s %q has id %q and is ready", t.intent.Noun(), i.Name, i.ID)
 		case i.Group || len(shown) == 0:
 			out.Pending = append(out.Pending, volume.PendingSnapshot{SnapshotIntent: i, Doing: s.progress.get(i.Key())})
 		}
