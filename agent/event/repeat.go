@@ -25,9 +25,9 @@ const (
 	maxSubjects = 4096
 )
 
-// repeats withholds repetitions of an event. It reports the first event at once, and also an event
-// with a different message. It then reports the 8th, 16th, 32nd … repetition with its count. When
-// the repetitions have stopped, it reports the last one.
+// repeats withholds repetitions of an event. It reports the first event at once, and each event
+// with a new message at once too. Of the repetitions, it reports the 8th, 16th, 32nd and so on,
+// with the count. When the repetitions have stopped, it reports the last of them.
 type repeats struct {
 	seen uint64 // number of repetitions so far, which orders them
 	rows map[subject]map[about]*row
@@ -36,7 +36,7 @@ type repeats struct {
 // subject is a volume. For events that concern no volume, it is a plugin.
 type subject struct{ volume, plugin string }
 
-// about distinguishes independent events of one subject.
+// about distinguishes the events of one subject whose repetitions are counted separately.
 type about struct {
 	alloc, part, step string
 	typ               volume.EventType

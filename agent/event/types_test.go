@@ -22,8 +22,9 @@ const (
 	declared = "volmgr/volume/event.go"
 )
 
-// TestTypesAreConstants checks that the product code names the types of events by the constants of
-// package volume. It finds a literal in the places where an event's type can stand.
+// TestTypesAreConstants checks that the product code uses the constants of package volume for the
+// types of events. It looks for string literals in all expressions that can be the type of an
+// event.
 func TestTypesAreConstants(t *testing.T) {
 	types := eventTypes(t)
 	packages := map[string][]*ast.File{}
@@ -97,9 +98,9 @@ func typeParameters(files []*ast.File) map[string][]int {
 	return takers
 }
 
-// typePlaces returns the expressions of a file that can be the type of an event. These are fields
-// and variables with the name Type, operands that are compared with them, arguments of the
-// functions in takers, and operands of a conversion to EventType.
+// typePlaces returns the expressions of a file that can be the type of an event. These are the
+// values of fields named Type, operands of comparisons with such a field, arguments of the
+// functions in takers, and operands of conversions to EventType.
 func typePlaces(f *ast.File, takers map[string][]int) (places []ast.Node) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {

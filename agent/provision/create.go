@@ -130,8 +130,8 @@ func (s *creator) compareExisting(r volume.Record, request volume.Volume) (volum
 }
 
 // repeatCreate makes the call that creates a volume. While the plugin reports that it is still
-// working, for example on a copy, repeatCreate repeats the call with the same name. During the
-// pauses, the queue makes calls for other volumes.
+// working, for example on a copy, repeatCreate repeats the call with the same name. Calls for other
+// volumes do not wait for this call.
 func (s *creator) repeatCreate(ctx context.Context, v volume.Volume, wait time.Duration, made func() error) error {
 	for try := 1; ; try++ {
 		err := s.Queue.Call(ctx, v.ID, call.CreateVolume, made)
@@ -158,8 +158,8 @@ func (s *creator) repeatCreate(ctx context.Context, v volume.Volume, wait time.D
 
 // storeIntent stores the intent to create the volume, and the topology for the call. It reports
 // whether an earlier create of this volume did not finish. The caller sets begun if this request
-// has already stored the intent. If the intent is missing then, the volume was deregistered, and
-// storeIntent refuses to store the intent again.
+// has already stored the intent. If the intent is no longer stored then, the volume was
+// deregistered, and storeIntent fails.
 func (s *creator) storeIntent(ctx context.Context, spec volume.Volume, info plugin.Info, begun bool) (intent volume.Volume, resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		old, ok := tx.Volume(spec.ID)
@@ -202,8 +202,8 @@ func callCreate(ctx context.Context, p call.Caller, v volume.Volume, secrets cal
 
 // createFailed returns the error for a failed create. It deletes the record if the plugin certainly
 // created nothing. Otherwise it keeps the record, and the error says that the plugin may have a
-// volume. If an earlier create did not finish, a refusal of this call proves nothing about the
-// earlier one.
+// volume. Even if the plugin refuses this call, an earlier create that did not finish may have
+// succeeded.
 func (s *creator) createFailed(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	certain := !errors.As(cause, &ce) || !ce.Uncertain()

@@ -120,8 +120,8 @@ func (s *remover) callDelete(ctx context.Context, v volume.Volume) error {
 }
 
 // deleteFailed returns the error for a failed delete. It withdraws the intent to delete if the
-// plugin certainly deleted nothing. If an earlier delete did not finish, a refusal of this call
-// proves nothing about the earlier one.
+// plugin certainly deleted nothing. Even if the plugin refuses this call, an earlier delete that
+// did not finish may have succeeded.
 func (s *remover) deleteFailed(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	if resumed || errors.As(cause, &ce) && ce.Uncertain() {

@@ -84,8 +84,8 @@ func (s *remover) deregister(ctx context.Context, id string, force, forget bool)
 }
 
 // dropRecord deletes the record of a volume. Unless forget is set, it stores the leftovers in a
-// leftover record. If the same storage already has a leftover record, dropRecord does not change
-// that record: it already contains all leftovers, because the agent has mounted nothing since then.
+// leftover record. It does not change an existing leftover record of the same storage. Such a
+// record already contains all leftovers, because the agent has mounted nothing since then.
 func dropRecord(tx Tx, r volume.Record, force, forget bool) (left []string, err error) {
 	id := r.Volume.ID
 	if err := checkDroppable(r, force); err != nil {
@@ -122,8 +122,8 @@ func checkDroppable(r volume.Record, force bool) error {
 	return nil
 }
 
-// missingError returns err, or the error for an id without a volume if the id is not known. That
-// error mentions the leftover records of the id.
+// missingError returns an error if the id is not known. The error mentions the leftover records of
+// the id. If err is not nil, missingError returns err.
 func missingError(known bool, err error, tx Tx, id string) error {
 	if known || err != nil {
 		return err

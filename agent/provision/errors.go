@@ -28,7 +28,7 @@ func withCall(step call.Method, cause error, words *volume.Error) error {
 	return &volume.Awaited{Err: words, At: volume.Attempt{Action: volume.Action{Kind: step}, Err: ce, Tries: 1}}
 }
 
-// kindOf returns the error kind for a failed call whose outcome is unknown.
+// kindOf returns the kind of error to report for a failed call whose outcome is unknown.
 func kindOf(err error) error {
 	var ce *volume.CallError
 	switch {

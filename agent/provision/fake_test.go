@@ -264,7 +264,7 @@ func existing() volume.Volume {
 	return v
 }
 
-// call returns the error of a failed CSI call with the given code.
+// made returns the error of a failed CSI call with the given code.
 func made(code string, retry volume.Retry, answered bool) *volume.CallError {
 	return &volume.CallError{Step: "CreateVolume", Code: code, Message: "no", Retry: retry, Answered: answered}
 }

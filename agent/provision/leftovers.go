@@ -46,14 +46,14 @@ func leftovers(tx Tx, id string) []volume.Record {
 	return slices.DeleteFunc(tx.Leftovers(), func(r volume.Record) bool { return r.Volume.ID != id })
 }
 
-// unguard makes the own directories of a volume writable before the agent forgets the volume. If
-// the agent then keeps the volume, the next mount guards the directories again. A volume that may
-// still have mounts on this host keeps its guards, because its leftover record names the
-// directories. The same is true if may returns an error for the record. The result describes each
-// directory that stays immutable.
-func (s *common) unguard(id string, may func(volume.Record) error) (left []string) {
+// unguard makes the own directories of a volume writable before the agent forgets the volume. It
+// does nothing if check returns an error for the record. It also does nothing if the volume may
+// still have mounts on this host, because the leftover record then names the directories. If the
+// agent keeps the volume after all, the next mount guards the directories again. The result
+// describes each directory that stays immutable.
+func (s *common) unguard(id string, check func(volume.Record) error) (left []string) {
 	r, ok := s.Store.Volume(id)
-	if !ok || r.Held() || may(volume.Past(r, s.Owners)) != nil {
+	if !ok || r.Held() || check(volume.Past(r, s.Owners)) != nil {
 		return nil
 	}
 	return s.unguardAll(r, id)
@@ -72,12 +72,12 @@ func (s *common) unguardLast(gone volume.Record) (left []string) {
 	return left
 }
 
-// unguardAll makes the directories of a record writable, except those that the record of another
-// volume names. It does not count the record of the volume but. It returns a description of each
+// unguardAll makes the directories of a record writable. It skips a directory that the record of
+// another volume names. The record of the volume except does not count. The result describes each
 // directory that stays immutable.
-func (s *common) unguardAll(r volume.Record, but string) (left []string) {
+func (s *common) unguardAll(r volume.Record, except string) (left []string) {
 	for _, dir := range r.AllGuards() {
-		if err := s.Guards.Unguard(dir, but); err != nil {
+		if err := s.Guards.Unguard(dir, except); err != nil {
 			left = append(left, fmt.Sprintf("%v; the directory stays immutable until: %s", err, suggest.Command("chattr -i %s", dir.Path)))
 		}
 	}

@@ -90,30 +90,33 @@ type Plugins interface {
 	// IDs returns the ids of all plugins, sorted.
 	IDs() []string
 
-	// Await waits until the plugin is ready. Otherwise it returns an ErrPluginUnavailable.
+	// Await waits until the plugin is ready. It returns an ErrPluginUnavailable if the plugin does
+	// not become ready.
 	Await(ctx context.Context, pluginID string) error
 
-	// Provisioner makes the calls that create, delete and snapshot volumes.
+	// Provisioner returns the caller for the calls that create, delete and snapshot volumes.
 	Provisioner(pluginID string) (call.Caller, error)
 
-	// Reporter makes the calls about existing volumes. It sends all calls that only ask for
-	// something to the same controller, because the pages of a listing belong together.
+	// Reporter returns the caller for the calls about existing volumes. If the plugin has several
+	// controllers, all calls that change nothing go to the same one, because the pages of a listing
+	// belong together.
 	Reporter(pluginID string) (call.Caller, error)
 }
 
 // Seal encrypts the secret values that a volume file contains before the agent stores them.
 type Seal interface {
-	// Seal returns the secret references of the volume, with every literal value encrypted. It
-	// keeps those values in had that are encrypted already.
+	// Seal returns the secret references of the volume, with every literal value encrypted. If had
+	// contains the same value in encrypted form, Seal uses the encrypted value from had.
 	Seal(id string, refs, had map[string]call.SecretRef) (map[string]call.SecretRef, error)
 	// Same replaces each literal in refs by the sealed value in had, if both have the same value.
-	// It seals nothing. Literals that remain in its result still need sealing.
+	// It seals nothing, so the result may still contain literals.
 	Same(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef
 	// Equal compares the literals in refs with the sealed values in had, including values that an
 	// older key sealed. It replaces each literal that has the same value by the sealed value. It
 	// seals nothing.
 	Equal(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef
-	// Move re-encrypts sealed values of the volume from for the volume to.
+	// Move encrypts sealed values again. The parameters from and to are the ids of the volume that
+	// has the values now and of the volume that will have them.
 	Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error)
 }
 

@@ -117,8 +117,8 @@ func TestDeregister(t *testing.T) {
 	}
 }
 
-// flags implements Guards. It keeps the guarded directories in a map and finds their names in the
-// records.
+// flags is a fake of Guards. It keeps the guarded directories in a map, and looks in the records
+// for other volumes that name a directory.
 type flags struct {
 	w     *world
 	on    map[string]bool

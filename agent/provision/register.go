@@ -87,9 +87,9 @@ func (s *registrar) Register(ctx context.Context, spec volume.Volume, dry bool) 
 	return r, volume.Change{Outcome: volume.Registered}, nil
 }
 
-// askDetails asks the plugin about a volume before the volume is registered. It sets the size and the
-// topologies from which hosts can reach the volume. It sets the context only if the file has none.
-// If the plugin is down or does not answer, learn leaves the volume unchanged.
+// askDetails asks the plugin about a volume before the volume is registered. It sets the size of v,
+// and the topologies from which hosts can reach the volume. It sets the context only if the volume
+// file has none. If the plugin is down or does not answer, askDetails leaves v unchanged.
 func (s *registrar) askDetails(ctx context.Context, v *volume.Volume) error {
 	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(call.ControllerGetVolume) || !view.Info.Caps.Get {
 		return nil

@@ -28,8 +28,8 @@ const reportWithin = 5 * time.Second
 
 // Report asks the plugin for the usage and the problems of a volume. It makes only the calls that
 // the plugin supports. With storage, it also asks the controller for its information about the
-// volume. Report takes at most the duration within, and never more than 5 s. If within is 0, the
-// limit is 5 s. The field Silent of the result names the calls that returned no answer.
+// volume. Report takes at most the duration within, and at most 5 s. If within is 0, only the limit
+// of 5 s applies. The field Silent of the result names the calls that returned no answer.
 func (s *reporter) Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
@@ -167,8 +167,8 @@ func (s *reporter) askStorage(ctx context.Context, v volume.Volume, caps plugin.
 	return nil
 }
 
-// keepReport stores a report. If the findings changed, it emits an event for each finding, or one
-// event if there are none.
+// keepReport stores a report. If the findings of the node service or of the controller changed, it
+// emits an event for each finding. If there are no findings any more, it emits one event.
 func (s *reporter) keepReport(r volume.Record, now volume.Report) volume.Report {
 	was, is := s.reports.keep(r, now)
 	for _, side := range []struct {
@@ -319,8 +319,8 @@ func (rs *reportCache) last(r volume.Record) volume.Report {
 	return k.Report
 }
 
-// mountedSince reports whether the volume is still mounted for a claim that existed when the record
-// had the sequence number seq.
+// mountedSince reports whether the volume is still mounted for a claim whose sequence number is at
+// most seq.
 func mountedSince(r volume.Record, seq uint64) bool {
 	for _, c := range r.Claims {
 		if c.Published == volume.Present && c.Seq <= seq {
@@ -331,8 +331,8 @@ func mountedSince(r volume.Record, seq uint64) bool {
 	return false
 }
 
-// keep merges a new report into the last report of the volume. A part that is missing in the new
-// report keeps its last value. keep returns the merged report and the report before it.
+// keep merges a new report into the last report of the volume. A part that the new report does not
+// contain keeps its last value. keep returns the last report and the merged report.
 func (rs *reportCache) keep(r volume.Record, now volume.Report) (was, is volume.Report) {
 	was = rs.last(r)
 	is = was

@@ -411,7 +411,7 @@ func TestHealth(t *testing.T) {
 	w.backends = func() ([]call.Condition, error) { return nil, made("Unavailable", volume.RetryBackoff, false) }
 	got, err = w.service().Health(t.Context(), "ebs")
 	if err != nil || len(got.Asked) != 1 || len(got.Silent) != 1 || !strings.HasPrefix(got.Silent[0], "CreateVolume: Unavailable") {
-		t.Errorf("%v, %+v", err, got) // the helper call always names CreateVolume in its error
+		t.Errorf("%v, %+v", err, got) // the helper made always names CreateVolume in its error
 	}
 	equal(t, "calls", w.calls, []string{"storage health", "storage health", "list health ", "list health p", "storage health", "list health ", "list health p"})
 }

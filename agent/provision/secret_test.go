@@ -138,8 +138,8 @@ func TestSameSecretsWake(t *testing.T) {
 	}
 }
 
-// TestLentSecretIsMoved checks a volume that lends its secrets to a leftover record with another
-// id. The agent must seal the secrets for the id of the leftover record.
+// TestLentSecretIsMoved checks that a register copies its secrets to the leftover record of the
+// same storage. The agent must seal these secrets for the id of the leftover record.
 func TestLentSecretIsMoved(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, given(existing(), literal("one")))

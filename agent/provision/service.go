@@ -3,8 +3,8 @@
 // calls the plugin. After a crash, the record therefore shows which storage may exist.
 package provision
 
-// Service registers, creates, changes, snapshots and deletes volumes. Each embedded part has the
-// methods for one of these subjects.
+// Service registers, creates, changes, snapshots and deletes volumes. Its embedded parts have the
+// methods, each for one of these subjects.
 type Service struct {
 	registrar
 	creator

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// camera is a world whose plugin also makes snapshots.
+// camera is a world whose plugin can also make snapshots.
 type camera struct {
 	*world
 	snapshots map[string]volume.SnapshotIntent

@@ -87,8 +87,8 @@ func (l *lookup) snapshotID(ctx context.Context, ref volume.SnapshotAt) (string,
 	return ids[0], nil
 }
 
-// hasID asks the plugin whether a snapshot with the id in ref exists. It returns false if the
-// plugin has no call for this.
+// hasID asks the plugin whether it has a snapshot with the id in ref. It returns false if the
+// plugin has no call to answer the question.
 func (l *lookup) hasID(ctx context.Context, ref volume.SnapshotAt) (bool, error) {
 	switch {
 	case ref.Group:
@@ -105,9 +105,9 @@ func (l *lookup) hasID(ctx context.Context, ref volume.SnapshotAt) (bool, error)
 	}
 }
 
-// groupMembers returns the ids of the snapshots in a group, because some plugins need these ids in
-// calls about the group. If the plugin can list snapshots, groupMembers takes the ids from the list.
-// Otherwise it asks for the group without naming the members.
+// groupMembers returns the ids of the snapshots in a group. Some plugins need these ids in calls
+// about the group. If the plugin can list snapshots, groupMembers takes the ids from the list.
+// Otherwise it asks the plugin for the group, without the ids.
 func (l *lookup) groupMembers(ctx context.Context, ref volume.SnapshotAt) ([]string, error) {
 	if l.info.Caps.ListSnapshots {
 		all, err := allSnapshots(ctx, ref.PluginID, l.caller, call.ListSnapshotsRequest{Secrets: l.secrets})

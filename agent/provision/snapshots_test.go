@@ -230,8 +230,8 @@ func TestSnapshotNames(t *testing.T) {
 	}
 }
 
-// TestDeleteGroup checks the delete of a group at a plugin that needs the members. The agent finds
-// the members in the plugin's list, or asks the plugin for the group.
+// TestDeleteGroup checks the delete of a group at a plugin that needs the ids of the members. The
+// agent finds these ids in the plugin's list, or asks the plugin for the group.
 func TestDeleteGroup(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	c.pages = [][]call.Snapshot{{{ID: "x"}, {ID: "m1", GroupID: "group-1"}}, {{ID: "m2", GroupID: "group-1"}}}

@@ -101,8 +101,7 @@ func allSnapshots(ctx context.Context, pluginID string, p call.Caller, req call.
 	return all, nil
 }
 
-// progress holds a text about the progress of each running snapshot. The keys are the keys of the
-// intents.
+// progress holds a text about each running snapshot, by the key of its intent.
 type progress struct {
 	mu    sync.Mutex
 	texts map[string]string

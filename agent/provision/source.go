@@ -33,10 +33,10 @@ func checkCanCreate(v volume.Volume, info plugin.Info) error {
 }
 
 // find returns the plugin's id of the snapshot or volume whose data the plugin copies into a new
-// volume. A volume file may name a snapshot by its name, and a clone source by its volume id on
-// this host. Before the agent stores an intent, find refuses requests that the plugin cannot
-// fulfil. A resumed create skips the check whether this host reaches the clone source, because the
-// plugin has already received the request.
+// volume. A volume file may refer to a snapshot by its name, and to a clone source by its volume id
+// on this host. The agent calls find before it stores an intent, so that find can refuse requests
+// that the plugin cannot fulfil. A resumed create does not check whether this host reaches the
+// clone source, because the plugin has already received the request.
 func (s *sourceFinder) find(ctx context.Context, v volume.Volume, info plugin.Info, resumed bool) (snapshot, clone string, err error) {
 	if err := checkCanCreate(v, info); err != nil {
 		return "", "", err

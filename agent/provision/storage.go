@@ -15,8 +15,8 @@ import (
 // storageReader asks plugins about their storage as a whole.
 type storageReader struct{ *common }
 
-// reporterFor waits until the plugin is ready, and returns its Reporter. It fails if can returns
-// false for the capabilities of the plugin. The error then says that the plugin cannot do the
+// reporterFor waits until the plugin is ready, and returns its Reporter. The function can checks
+// the capabilities of the plugin. If it returns false, the error says that the plugin cannot do the
 // action.
 func (s *storageReader) reporterFor(ctx context.Context, pluginID, action string, can func(plugin.Caps) bool) (call.Caller, error) {
 	info, err := s.awaitPlugin(ctx, pluginID)
@@ -32,7 +32,7 @@ func (s *storageReader) reporterFor(ctx context.Context, pluginID, action string
 
 // List calls each for every volume of the plugin, including volumes that are not registered here.
 // It stops after limit volumes, when ctx ends, or when each returns an error. A limit of 0 means no
-// limit. The result reports whether the plugin has more volumes.
+// limit. List reports whether the plugin has more volumes.
 func (s *storageReader) List(ctx context.Context, pluginID string, limit int, each func(call.StorageVolume) error) (more bool, err error) {
 	p, err := s.reporterFor(ctx, pluginID, "list its volumes", func(c plugin.Caps) bool { return c.List })
 	if err != nil {
@@ -162,7 +162,7 @@ func unwell(ctx context.Context, p call.Caller, pluginID string) (out []call.Hea
 	return out, more, err
 }
 
-// pageSize and maxPages limit a listing. If a plugin returns more pages, the listing fails, because
+// pageSize and maxPages limit a listing. A listing fails if the plugin returns more pages, because
 // it may never end.
 const (
 	pageSize = 100
@@ -174,10 +174,10 @@ func endlessList(pluginID string, step call.Method, why string) error {
 	return volume.Errorf(nil, "plugin %q returns an endless list for %s: %s", pluginID, step, why).WithRemedy(remedy.Of(remedy.ShowPluginLog, pluginID))
 }
 
-// pages calls page with the token of each page, until the last page or until page reports done. If
-// the plugin rejects a token that it issued, pages starts again from the first page. It does so
-// once. The function page then sees the same entries a second time. See the sections "ListVolumes
-// Errors" and "ListSnapshots Errors" of the CSI spec.
+// pages calls the function page with the token of each page. It stops after the last page, or when
+// page reports done. If the plugin rejects a token that it issued, pages starts once more from the
+// first page, so page sees some entries twice. See the sections "ListVolumes Errors" and
+// "ListSnapshots Errors" of the CSI spec.
 func pages(ctx context.Context, pluginID string, step call.Method, page func(token string) (next string, done bool, err error)) error {
 	token, again := "", false
 	seen := map[string]bool{}
