@@ -158,7 +158,7 @@ func (s *creator) repeatCreate(ctx context.Context, v volume.Volume, wait time.D
 
 // storeIntent stores the intent to create the volume, and the topology for the call. It reports
 // whether an earlier create of this volume did not finish. The caller sets begun if this request
-// has already stored the intent. If the intent is no longer stored then, the volume was
+// has already stored the intent. If the intent is missing in this case, the volume was
 // deregistered, and storeIntent fails.
 func (s *creator) storeIntent(ctx context.Context, spec volume.Volume, info plugin.Info, begun bool) (intent volume.Volume, resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {

@@ -115,8 +115,8 @@ type Seal interface {
 	// older key sealed. It replaces each literal that has the same value by the sealed value. It
 	// seals nothing.
 	Equal(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef
-	// Move encrypts sealed values again. The parameters from and to are the ids of the volume that
-	// has the values now and of the volume that will have them.
+	// Move re-encrypts the sealed values of the volume with the id from, for the volume with the id
+	// to.
 	Move(refs map[string]call.SecretRef, from, to string) (map[string]call.SecretRef, error)
 }
 

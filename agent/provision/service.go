@@ -1,6 +1,22 @@
 // Package provision registers, creates, deletes and deregisters volumes. None of these operations
 // needs a mount on this host. The agent stores the intent to create or delete a volume before it
 // calls the plugin. After a crash, the record therefore shows which storage may exist.
+//
+//	service.go     Service, which joins the parts
+//	options.go     the dependencies
+//	common.go      operations that several parts need
+//	errors.go      errors of failed calls, and errors about missing volumes
+//	register.go    Register, and changes by a volume file
+//	create.go      Create
+//	source.go      the snapshot or volume whose data a new volume gets
+//	delete.go      Delete
+//	deregister.go  Deregister and Forget
+//	leftovers.go   leftovers and guards of a volume that the agent forgets
+//	expand.go      Expand
+//	modify.go      Modify
+//	report.go      the usage and the problems of a volume
+//	storage.go     the storage of a plugin as a whole
+//	snapshot*.go   snapshots
 package provision
 
 // Service registers, creates, changes, snapshots and deletes volumes. Its embedded parts have the

@@ -13,7 +13,7 @@ type Event struct {
 	Alloc   string
 	Plugin  string
 	Part    string // the part of the plugin, if the plugin has several
-	Step    string // the step that caused the event: a Kind or an RPC; empty if none did
+	Step    string // the name of the step that caused the event; empty if no step did
 	Message string
 }
 
