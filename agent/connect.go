@@ -70,7 +70,7 @@ func (a *Agent) connectPlugins(context.Context) error {
 		InUse: usage.InUse, HasVolumes: usage.HasVolumes, FUSE: usage.FUSEClaims, Known: usage.KnownSecrets,
 		OnChange: a.changes.publish,
 		OnWarning: func(id, part, warning string) {
-			a.events.Add(volume.Event{Type: "plugin-warning", Plugin: id, Part: part, Message: warning})
+			a.events.Add(volume.Event{Type: volume.EventPluginWarning, Plugin: id, Part: part, Message: warning})
 		},
 		Observe: func(id string) csiclient.Observer { return a.metrics.Calls(id) },
 	})}
@@ -84,7 +84,7 @@ func (a *Agent) tellChange(c supervisor.Change) {
 	if c.Part != "" {
 		msg = c.Part + " is " + msg
 	}
-	a.events.Add(volume.Event{Type: "plugin-" + c.View.State, Plugin: c.Plugin, Part: c.Part, Message: msg})
+	a.events.Add(volume.Event{Type: volume.PluginEvent(c.View.State), Plugin: c.Plugin, Part: c.Part, Message: msg})
 }
 
 // connectVolumes builds the path of a claim: from its admission to the steps on the host.
@@ -111,9 +111,9 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 		Blocked: a.db.PendingFor, Undone: a.leftoverUndone, Crashed: a.was.ID != "" && identity.Ended(a.was, a.node) == volume.Crashed, Begun: a.begun(),
 	})
 
-	a.volumes = &provision.Service{
+	a.volumes = provision.New(provision.Options{
 		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: a.plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: a.dirs,
-	}
+	})
 
 	a.files = volumefiles.New(volumefiles.Options{
 		Dir: a.c.VolumesDir, Register: a.volumes.Register, Convert: apiserver.Volume, View: a.plugins.View, Log: a.log.Named("files"),
@@ -140,7 +140,7 @@ func (a *Agent) connectVolumes(ctx context.Context) error {
 
 	a.volumeEvents.subscribe(func(evs []volume.Event) {
 		for _, e := range evs {
-			if e.Type == "claim-detached" {
+			if e.Type == volume.EventClaimDetached {
 				a.reaper.Freed()
 			}
 		}
@@ -163,12 +163,12 @@ func (a *Agent) tellVolumes(evs []volume.Event) {
 	a.events.Add(evs...)
 	for _, e := range evs {
 		switch e.Type {
-		case "bound":
+		case volume.EventBound:
 			r, _ := a.db.Volume(e.Volume)
 			if c := r.Claims[e.Alloc]; c.Wanted && c.Owner.Kind == volume.OwnerMount {
 				a.owners.Watch(c.Keeper())
 			}
-		case "claim-detached":
+		case volume.EventClaimDetached:
 			a.plugins.Released(e.Plugin)
 		}
 	}

@@ -41,7 +41,7 @@ func (a *Agent) Open(ctx context.Context) (err error) {
 // commit, in this order. If the host is shutting down, Run first unmounts the volumes and ends the
 // plugins.
 func (a *Agent) Run(ctx context.Context) error {
-	a.events.Add(volume.Event{Type: "agent-started", Message: "volagent " + api.Version})
+	a.events.Add(volume.Event{Type: volume.EventAgentStarted, Message: "volagent " + api.Version})
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 
@@ -61,7 +61,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if !process.Ends(&wg, tasksWithin) {
 		a.log.Error("a task of the agent did not end; the agent ends without it", "waited", tasksWithin)
 	}
-	a.events.Add(volume.Event{Type: "agent-stopped", Message: last})
+	a.events.Add(volume.Event{Type: volume.EventAgentStopped, Message: last})
 	return err
 }
 

@@ -44,9 +44,10 @@ type Adoption struct {
 	Log     hclog.Logger
 }
 
-// Run adopts if the state database is new and not that of a first start. It unmounts nothing and
-// sends no call. If the agent must not send any call, Run returns the reason in halt, and the node
-// id of the lost database. The database then stays new, so that the next start adopts.
+// Run adopts volumes if the state database is new, except at the first start of an agent. It
+// unmounts nothing and sends no call. If the agent must not send any call, Run returns the reason
+// in halt, and the node id of the lost database. The database then stays new, so that the next
+// start tries again.
 func (a Adoption) Run(ctx context.Context) (halt, nodeID string, err error) {
 	if a.DB.Node() != (statedb.Node{}) {
 		return "", "", nil
@@ -131,8 +132,8 @@ func (re *recovery) copy() volmgr.Copy {
 	return c
 }
 
-// nodeID returns the node id in the newest note or, without notes, in the copy. It is empty if
-// there is neither.
+// nodeID returns the node id in the newest note. Without notes, it returns the node id in the copy.
+// It is empty if there is neither.
 func (re *recovery) nodeID() string {
 	id, newest := "", time.Time{}
 	for _, n := range re.notes {
@@ -166,7 +167,7 @@ func (a Adoption) fill(ctx context.Context, adoptions []volume.Record, re recove
 			loss.Claims += claims
 
 			evs = append(evs, volume.Event{
-				Type: "volume-adopted", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
+				Type: volume.EventVolumeAdopted, Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
 				Message: fmt.Sprintf("adopted with %d claims after the state database was lost", claims),
 			})
 		}
@@ -187,14 +188,15 @@ func (a Adoption) fill(ctx context.Context, adoptions []volume.Record, re recove
 	return nil
 }
 
-// fillRest stores the parts of a copy other than volumes. It stores a plugin's registered
-// definition and last answers, but not its process. The supervisor finds the process by its socket.
+// fillRest stores the contents of a copy other than volumes. For a plugin, it stores the registered
+// definition and the last answers, but not the process. The supervisor finds the process by its
+// socket.
 func (re *recovery) fillRest(tx *statedb.Tx) {
 	for _, d := range statedb.Registered.All(re.from) {
 		statedb.Registered.Put(tx, d)
 	}
 	for _, p := range statedb.Plugins.All(re.from) {
-		if p.Plugin == "" { // the record of a further part is useless without its process
+		if p.Plugin == "" { // without its process, the record of a single part contains nothing useful
 			p.Process, p.Definition = plugin.Process{}, nil
 			statedb.Plugins.Put(tx, p)
 		}

@@ -46,7 +46,7 @@ func (owners) View(volume.Owner) (v volume.OwnerView) { return v }
 func (owners) Watch(volume.Owner)                     {}
 func (owners) Check(context.Context, []volume.Owner)  {}
 
-// service returns a Service of a node with a new state database.
+// service returns a Service with a new state database for the given node.
 func service(t *testing.T, node statedb.Node, fill func(*statedb.Tx)) (*Service, *world) {
 	t.Helper()
 	db, _, err := Open(filepath.Join(t.TempDir(), "state.db"), statedb.Options{}, hclog.NewNullLogger())
@@ -73,7 +73,7 @@ func service(t *testing.T, node statedb.Node, fill func(*statedb.Tx)) (*Service,
 		DB: store, Node: node, Plugins: w, Secrets: func(volume.Volume) (call.Secrets, error) { return nil, nil }, Owners: owners{}, Queue: w, Reaper: w,
 		Events: func(evs ...volume.Event) {
 			for _, e := range evs {
-				w.events = append(w.events, e.Type+" "+e.Volume)
+				w.events = append(w.events, string(e.Type)+" "+e.Volume)
 			}
 		},
 	}, w
@@ -139,8 +139,8 @@ func TestRestoreHalted(t *testing.T) {
 	}
 }
 
-// TestOpenDamaged checks that Open keeps a damaged file beside a new state database. The adoption
-// after that must record the loss.
+// TestOpenDamaged checks that Open keeps a damaged file beside a new state database. The next
+// adoption must record the loss.
 func TestOpenDamaged(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state.db")

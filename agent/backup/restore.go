@@ -34,7 +34,7 @@ type Owners interface {
 	Check(ctx context.Context, owners []volume.Owner)
 }
 
-// Queue makes each volume match its claims.
+// Queue mounts and unmounts volumes as their claims require.
 type Queue interface{ Wake(key string) }
 
 // Reaper detaches claims whose owners have ended.
@@ -160,7 +160,7 @@ func (s *Service) askAfter(ctx context.Context, volumes []volume.Record) {
 	s.Owners.Check(ctx, owners)
 }
 
-// run decides about every item of the backup and stores the results in tx.
+// run decides for every item of the backup whether to restore it, and stores the results in tx.
 func (re *restoring) run(tx *statedb.Tx) {
 	re.tx, re.at, re.items, re.taken, re.plugins = tx, time.Now(), []api.Restored{}, nil, map[string]bool{}
 	registered, volumes := statedb.Registered.All(re.from), re.from.Volumes()
@@ -268,7 +268,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 		why = re.why
 	case owed:
 		why = "it was deregistered here by force, which is not undone yet"
-	case there: // while a leftover existed, the agent made no mount for the volume
+	case there: // the leftovers prevented all mounts of the volume
 		why = "it was deregistered by force before that, which is not undone yet"
 	default:
 		err := records.Clash(re.tx, volume.Record{}, full)
@@ -353,14 +353,14 @@ func (re *restoring) leftover(d statedb.Leftover) {
 }
 
 // userOf returns a volume on this host that uses the storage or a path of a leftover record.
-func userOf(all []volume.Record, debt volume.Record) string {
-	paths := map[string]bool{debt.Node.StagingPath: true}
-	for _, c := range debt.Claims {
+func userOf(all []volume.Record, leftover volume.Record) string {
+	paths := map[string]bool{leftover.Node.StagingPath: true}
+	for _, c := range leftover.Claims {
 		paths[c.Target], paths[c.At] = true, true
 	}
 	delete(paths, "")
 	for _, r := range all {
-		uses := r.Volume.Driver == debt.Volume.Driver && r.Volume.ExternalID == debt.Volume.ExternalID || paths[r.Node.StagingPath]
+		uses := r.Volume.Driver == leftover.Volume.Driver && r.Volume.ExternalID == leftover.Volume.ExternalID || paths[r.Node.StagingPath]
 		for _, c := range r.Claims {
 			uses = uses || paths[c.Target] || paths[c.At]
 		}
@@ -413,7 +413,7 @@ func (re *restoring) begin() error {
 	for _, r := range re.taken {
 		if !r.Leftover {
 			re.s.Events(volume.Event{
-				Type: "restored", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
+				Type: volume.EventRestored, Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
 				Message: fmt.Sprintf("restored from a backup of node %q, with %d claims", re.from.Node().ID, len(r.Claims)),
 			})
 			re.s.DB.Notes.Update(r, slices.Collect(maps.Keys(r.Claims)))

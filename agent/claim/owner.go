@@ -83,7 +83,7 @@ func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 		if c.Keeper().ByMount() {
 			ended = " was unmounted"
 		}
-		s.Events.emit(id, c.Alloc, "owner-gone", c.Keeper().String()+ended)
+		s.Events.emit(id, c.Alloc, volume.EventOwnerGone, c.Keeper().String()+ended)
 	}
 
 	return err

@@ -145,7 +145,7 @@ func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.W
 	}
 
 	if released {
-		s.Events.emit(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
+		s.Events.emit(id, alloc, volume.ClaimEvent(now), fmt.Sprintf("%s → %s", was, now))
 	}
 	s.Queue.Advance(id)
 	if released {
@@ -162,17 +162,17 @@ type EventSink func(...volume.Event)
 func (emit EventSink) emitDecision(req request, made bool, err error) {
 	switch {
 	case errors.Is(err, volume.ErrRefused):
-		emit.emit(req.Volume, req.Alloc, volume.EventRefused, err.Error())
+		emit.emit(req.Volume, req.Alloc, volume.EventClaimRefused, err.Error())
 	case err == nil && made:
 		how := "admitted for writing"
 		if req.ReadOnly {
 			how = "admitted for reading"
 		}
-		emit.emit(req.Volume, req.Alloc, "claim-"+string(volume.Pending), how)
+		emit.emit(req.Volume, req.Alloc, volume.EventClaimPending, how)
 	}
 }
 
-func (emit EventSink) emit(id, alloc, typ, message string) {
+func (emit EventSink) emit(id, alloc string, typ volume.EventType, message string) {
 	if emit != nil {
 		emit(volume.Event{Type: typ, Volume: id, Alloc: alloc, Message: message})
 	}

@@ -160,7 +160,7 @@ func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
 		return errors.Join(why, fmt.Errorf("cannot withdraw the claim: %w", err))
 	}
 
-	s.Events.emit(key.volume, key.alloc, "claim-withdrawn", why.Error())
+	s.Events.emit(key.volume, key.alloc, volume.EventClaimWithdrawn, why.Error())
 	return &withdrawn{why}
 }
 

@@ -77,7 +77,7 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 		if want.Own.Default {
 			text += fmt.Sprintf("; its root directory belongs to %s:%s, which is root in the containers (userns-remap)", want.Own.UID, want.Own.GID)
 		}
-		s.say(want, "runtime-created", text)
+		s.say(want, volume.EventRuntimeCreated, text)
 	}
 
 	return err

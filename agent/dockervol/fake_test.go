@@ -63,7 +63,7 @@ func newWorld(t *testing.T, ids ...string) (*world, *Service) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			for _, e := range evs {
-				w.events = append(w.events, e.Type)
+				w.events = append(w.events, string(e.Type))
 			}
 		},
 		Log: hclog.NewNullLogger(), Now: func() time.Time { return w.clock },

@@ -179,7 +179,7 @@ func (s reaper) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, 
 	}
 
 	s.Events(volume.Event{
-		Type: "owner-gone", Volume: v.VolumeID, Alloc: alloc,
+		Type: volume.EventOwnerGone, Volume: v.VolumeID, Alloc: alloc,
 		Message: fmt.Sprintf("no container of %s uses it, and %s did not unmount it", v.Runtime, v.Runtime),
 	})
 }

@@ -71,7 +71,7 @@ func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always
 	})
 
 	if err == nil && gone {
-		s.say(v, "runtime-removed", message)
+		s.say(v, volume.EventRuntimeRemoved, message)
 	}
 	return gone && err == nil, err
 }

@@ -142,7 +142,7 @@ func (s *Service) now() time.Time {
 	return time.Now().UTC()
 }
 
-func (s *Service) say(v volume.RuntimeVolume, typ, message string) {
+func (s *Service) say(v volume.RuntimeVolume, typ volume.EventType, message string) {
 	s.Events(volume.Event{Type: typ, Volume: v.VolumeID, Message: message})
 }
 

@@ -89,7 +89,7 @@ func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupan
 	}
 
 	if changed {
-		s.Events(volume.Event{Type: "node-draining", Message: "new claims are refused; claims without a living owner are detached"})
+		s.Events(volume.Event{Type: volume.EventNodeDraining, Message: "new claims are refused; claims without a living owner are detached"})
 	}
 	s.retry()
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errOver)
@@ -124,7 +124,7 @@ var errOver = errors.New("the wait is over")
 func (s *Service) Undrain(ctx context.Context) (changed bool, err error) {
 	changed, err = s.Store.SetDraining(ctx, false)
 	if changed {
-		s.Events(volume.Event{Type: "node-undrained", Message: "claims are accepted again"})
+		s.Events(volume.Event{Type: volume.EventNodeUndrained, Message: "claims are accepted again"})
 	}
 	return changed, err
 }

@@ -98,7 +98,7 @@ func (w *world) service() *drain.Service {
 		Strays: func() []volume.Occupant { return w.strays },
 		Events: func(evs ...volume.Event) {
 			for _, e := range evs {
-				w.events = append(w.events, e.Type)
+				w.events = append(w.events, string(e.Type))
 			}
 		},
 	}

@@ -20,14 +20,14 @@ import (
 const (
 	keepDays = 7
 	maxTotal = 64 << 20 // bytes of all files; the oldest files are deleted first
-	parts    = 8        // a file that is larger than this fraction of the total is followed by another file of the same day
+	parts    = 8        // a file that exceeds maxTotal/parts is followed by another file of the same day
 )
 
-// errSlow is the reason for lost events if the disk is too slow.
+// errSlow is the error for events that are lost because the disk is too slow.
 var errSlow = errors.New("the disk is too slow")
 
 // disk writes events to files, with one JSON object per line. It does not sync the files, because a
-// power loss then costs only some history. Only one goroutine uses it.
+// power loss may cost the last events. Only one goroutine uses it.
 type disk struct {
 	dir  string
 	max  int64    // maximum number of bytes in all files
@@ -37,17 +37,17 @@ type disk struct {
 	torn bool // the last write was incomplete
 }
 
-// line is an event in the format of the files. Its field names are the names in the API.
+// line is an event in the format of the files. Its JSON names are the names in the API.
 type line struct {
-	Time    time.Time `json:"time"`
-	Seq     uint64    `json:"seq"`
-	Volume  string    `json:"volume,omitempty"`
-	Alloc   string    `json:"alloc,omitempty"`
-	Plugin  string    `json:"plugin,omitempty"`
-	Part    string    `json:"part,omitempty"`
-	Type    string    `json:"type"`
-	Step    string    `json:"step,omitempty"`
-	Message string    `json:"message"`
+	Time    time.Time        `json:"time"`
+	Seq     uint64           `json:"seq"`
+	Volume  string           `json:"volume,omitempty"`
+	Alloc   string           `json:"alloc,omitempty"`
+	Plugin  string           `json:"plugin,omitempty"`
+	Part    string           `json:"part,omitempty"`
+	Type    volume.EventType `json:"type"`
+	Step    string           `json:"step,omitempty"`
+	Message string           `json:"message"`
 }
 
 func (e Event) line() line {

@@ -87,7 +87,7 @@ func TestRestart(t *testing.T) {
 func TestFilter(t *testing.T) {
 	dir := t.TempDir()
 	begun := time.Now()
-	for range 2 { // both rounds end in files; only the last event is in memory
+	for range 2 { // after both rounds, all events are in files, and only the last event is in memory
 		l := open(t, dir)
 		for i := range 100 {
 			l.Add(volume.Event{Type: "staged", Volume: fmt.Sprint("v", i%2), Message: fmt.Sprint(i)})
@@ -201,8 +201,8 @@ func waitWritten(t *testing.T, dir string, l *event.Log) {
 	}
 }
 
-// TestFullDisk checks that a full disk costs only events, and that the log warns once. When the
-// disk has room again, the log writes new events, and Read returns them.
+// TestFullDisk checks that a full disk causes only the loss of events, and that the log warns once.
+// When the disk has room again, the log writes new events, and Read returns them.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
@@ -219,7 +219,7 @@ func TestFullDisk(t *testing.T) {
 	}})
 	for range 400 {
 		l.Add(volume.Event{Type: "staged", Message: strings.Repeat("x", 500)})
-		time.Sleep(100 * time.Microsecond) // sleep, so that the events arrive during several writes
+		time.Sleep(100 * time.Microsecond) // spread the events over several writes
 	}
 	if n := len(read(t, l, event.Filter{})); n != 400 {
 		t.Errorf("%d events in memory", n)

@@ -272,8 +272,9 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint6
 	return last, nil
 }
 
-// inMemory returns the events that Read need not take from files: the last events, and all events
-// that are not written yet. It also returns the numbers of the first and the last of them.
+// inMemory returns the events that Read does not need to take from files: the last events, and all
+// events that are not written yet. It also returns the number of the first and of the last of these
+// events.
 func (l *Log) inMemory() (recent []Event, first, last uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -295,8 +296,8 @@ func (l *Log) inMemory() (recent []Event, first, last uint64) {
 }
 
 // history calls each for the events in the files with a number less than below. If the filter
-// selects only the last N events, history first counts events from the end. It thus finds the file
-// where it must start.
+// selects only the last N events, history first counts events from the end, to find the file with
+// the first selected event.
 func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, each func(Event) error) error {
 	names, err := files(l.disk.dir)
 	if err != nil {

@@ -25,9 +25,9 @@ const (
 	maxSubjects = 4096
 )
 
-// repeats withholds repetitions of an event. It reports the first event at once, and also an event
-// with a different message. It then reports the 8th, 16th, 32nd … repetition with its count. When
-// the repetitions have stopped, it reports the last one.
+// repeats withholds repetitions of an event. It reports the first event at once, and each event
+// with a new message at once too. Of the repetitions, it reports the 8th, 16th, 32nd and so on,
+// with the count. When the repetitions have stopped, it reports the last of them.
 type repeats struct {
 	seen uint64 // number of repetitions so far, which orders them
 	rows map[subject]map[about]*row
@@ -36,8 +36,11 @@ type repeats struct {
 // subject is a volume. For events that concern no volume, it is a plugin.
 type subject struct{ volume, plugin string }
 
-// about distinguishes independent events of one subject.
-type about struct{ alloc, part, typ, step string }
+// about distinguishes the events of one subject whose repetitions are counted separately.
+type about struct {
+	alloc, part, step string
+	typ               volume.EventType
+}
 
 // row is one event with its repetitions.
 type row struct {
@@ -50,8 +53,8 @@ type row struct {
 
 // repeatable reports whether events of a type can repeat endlessly without a request. Every other
 // event follows from a request or from a repeatable event.
-func repeatable(typ string) bool {
-	return strings.HasPrefix(typ, "plugin-") || strings.HasSuffix(typ, "-failed") || typ == "warning" || typ == volume.EventRefused
+func repeatable(typ volume.EventType) bool {
+	return strings.HasPrefix(string(typ), "plugin-") || strings.HasSuffix(string(typ), "-failed") || typ == volume.EventWarning || typ == volume.EventClaimRefused
 }
 
 func subjectOf(e volume.Event) subject {
@@ -83,7 +86,7 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	of := subjectOf(e)
 	if !repeatable(e.Type) {
 		switch e.Type {
-		case "claim-mounted", "claim-detached", "deregistered", "deleted":
+		case volume.EventClaimMounted, volume.EventClaimDetached, volume.EventDeregistered, volume.EventDeleted:
 			delete(r.rows, of) // the problem is solved, so report the next failure at once
 		}
 		return e, true
@@ -96,10 +99,10 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	if r.rows[of] == nil {
 		r.rows[of] = map[about]*row{}
 	}
-	what := about{e.Alloc, e.Part, e.Type, e.Step}
+	what := about{e.Alloc, e.Part, e.Step, e.Type}
 	was := r.rows[of][what]
 	text := e.Message
-	if e.Type == volume.EventRefused {
+	if e.Type == volume.EventClaimRefused {
 		// Treat all messages of this type alike, because they contain a duration that changes each
 		// time.
 		text = ""

@@ -70,7 +70,7 @@ func TestRepeats(t *testing.T) {
 
 // TestRepeatsEndWithSuccess checks that the log reports a failure after a success at once.
 func TestRepeatsEndWithSuccess(t *testing.T) {
-	for _, typ := range []string{"claim-mounted", "claim-detached"} {
+	for _, typ := range []volume.EventType{volume.EventClaimMounted, volume.EventClaimDetached} {
 		l := open(t, "")
 		l.Add(busy("a", "busy"), busy("a", "busy"), volume.Event{Type: typ, Volume: "v", Alloc: "a", Message: "x"}, busy("a", "busy"))
 		if got := told(t, l); !slices.Equal(got, []string{"a busy", "a x", "a busy"}) {
@@ -87,7 +87,7 @@ func TestWhatRepeats(t *testing.T) {
 		l.Add(volume.Event{Type: "claim-refused", Volume: "v", Alloc: "b", Message: fmt.Sprintf("in use for %ds", i)})
 		l.Add(volume.Event{Type: "claim-mounted", Volume: "w", Alloc: "a", Message: "pending → mounted"})
 	}
-	counts := map[string]int{}
+	counts := map[volume.EventType]int{}
 	for _, e := range read(t, l, event.Filter{}) {
 		counts[e.Type]++
 	}
@@ -103,7 +103,7 @@ func TestPluginRestarts(t *testing.T) {
 	for range 20 {
 		l.Add(volume.Event{Type: "plugin-backing-off", Plugin: "p", Message: "gone"}, volume.Event{Type: "plugin-ready", Plugin: "p", Message: "ready"})
 	}
-	counts := map[string]int{}
+	counts := map[volume.EventType]int{}
 	for _, e := range read(t, l, event.Filter{}) {
 		counts[e.Type]++
 	}

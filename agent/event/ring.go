@@ -9,8 +9,8 @@ import (
 // ringSize is the number of events that the log keeps in memory.
 const ringSize = 4096
 
-// ring contains the last events. Its zero value is empty. base is the number of the event before
-// the first event that the ring has received.
+// ring contains the last events. Its zero value is empty. base is the number of the last event
+// before the ring received its first event.
 type ring struct {
 	buf  []Event
 	base uint64

@@ -11,11 +11,11 @@ import (
 func Tell(log hclog.Logger, e Event) {
 	level := hclog.Debug
 	switch e.Type {
-	case "step-failed", "warning", volume.EventRefused, "create-failed", "delete-failed",
-		"plugin-unhealthy", "plugin-backing-off", "plugin-failed", "plugin-warning":
+	case volume.EventStepFailed, volume.EventWarning, volume.EventClaimRefused, volume.EventCreateFailed, volume.EventDeleteFailed,
+		volume.EventPluginUnhealthy, volume.EventPluginBackingOff, volume.EventPluginFailed, volume.EventPluginWarning:
 		level = hclog.Warn
-	case "plugin-ready", "created", "registered", "updated", "deleted", "deregistered", "owner-gone", "runtime-created", "runtime-removed",
-		"node-draining", "node-undrained", "restored":
+	case volume.EventPluginReady, volume.EventCreated, volume.EventRegistered, volume.EventUpdated, volume.EventDeleted, volume.EventDeregistered,
+		volume.EventOwnerGone, volume.EventRuntimeCreated, volume.EventRuntimeRemoved, volume.EventNodeDraining, volume.EventNodeUndrained, volume.EventRestored:
 		level = hclog.Info
 	}
 
@@ -30,5 +30,5 @@ func Tell(log hclog.Logger, e Event) {
 		}
 	}
 
-	log.Log(level, e.Type, append(about, "message", e.Message)...)
+	log.Log(level, string(e.Type), append(about, "message", e.Message)...)
 }

@@ -65,7 +65,7 @@ func (c *collector) leftovers() (all []doctor.Deregistered) {
 	for _, d := range statedb.Leftovers.All(c.o.DB) {
 		r := d.Whole()
 		all = append(all, doctor.Deregistered{
-			Record: r, Since: d.Since, Left: provision.Behind(r), Calls: r.PendingCallState(c.o.Queue.Last(r), c.o.Plugins.View(r.Volume.PluginID)),
+			Record: r, Since: d.Since, Left: provision.DescribeLeftovers(r), Calls: r.PendingCallState(c.o.Queue.Last(r), c.o.Plugins.View(r.Volume.PluginID)),
 		})
 	}
 

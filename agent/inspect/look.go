@@ -97,7 +97,7 @@ func (in *Report) records(ctx context.Context, host *mount.Host, snap statedb.Vi
 
 	for _, r := range records.Leftovers(snap) {
 		v := inspectRecord(ctx, host, r)
-		v.PendingCalls = provision.Behind(r)
+		v.PendingCalls = provision.DescribeLeftovers(r)
 		in.Leftovers = append(in.Leftovers, v)
 	}
 }

@@ -24,7 +24,7 @@ func collected(o Options) *Metrics {
 	return m
 }
 
-// world has the values that a Metrics reads in a test.
+// world holds the values that a Metrics reads in a test.
 type world struct {
 	plugins []Plugin
 	records []volume.Record
@@ -49,7 +49,8 @@ func scrape(t testing.TB, m *Metrics) string {
 	return b.String()
 }
 
-// expect checks that a scrape has all the given lines, and no line that begins with a text in not.
+// expect checks that a scrape has all the given lines, and no line that begins with one of the
+// texts in not.
 func expect(t *testing.T, got string, lines []string, not ...string) {
 	t.Helper()
 	all := strings.Split(got, "\n")

@@ -54,7 +54,7 @@ type Server struct {
 // NewServer returns a server that does not listen yet.
 func NewServer(o ServerOptions) *Server { return &Server{o: o, again: listenAgain} }
 
-// Fault returns the error because of which the server does not serve, or nil if it serves.
+// Fault returns the error that prevents the server from serving, or nil if it serves.
 func (s *Server) Fault() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *Server) serve(ctx context.Context) error {
 		defer cancel()
 
 		if server.Shutdown(bounded) != nil {
-			// A client whose connection is closed can read the metrics of the next agent.
+			// A client that loses its connection can ask the next agent process.
 			_ = server.Close()
 		}
 	})

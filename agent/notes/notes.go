@@ -41,10 +41,9 @@ type Options struct {
 type Notebook struct {
 	o       Options
 	seed    maphash.Seed
-	writing [16]sync.Mutex // a volume's id selects its lock, which is held while its notes are written
+	writing [16]sync.Mutex // locks for writing the notes of a volume; a hash of its id selects the lock
 	mu      sync.Mutex
-	// Records whose notes could not be written or removed, by volume id.
-	failed map[string]volume.Record
+	failed  map[string]volume.Record // records whose notes could not be written or removed, by volume id
 }
 
 // New returns a Notebook with the given options.

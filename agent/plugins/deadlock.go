@@ -64,7 +64,7 @@ func (p Set) WarnDeadlocks(ctx context.Context, every time.Duration, events func
 	for {
 		for _, d := range p.Deadlocks() {
 			if !told[d.Subject] {
-				events(volume.Event{Type: "plugin-warning", Plugin: d.Subject, Message: d.Message})
+				events(volume.Event{Type: volume.EventPluginWarning, Plugin: d.Subject, Message: d.Message})
 			}
 			told[d.Subject] = true
 		}

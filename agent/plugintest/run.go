@@ -118,7 +118,7 @@ func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result)
 	}
 
 	sum := r.sum
-	s.Events(volume.Event{Type: "plugin-tested", Plugin: id, Message: fmt.Sprintf(
+	s.Events(volume.Event{Type: volume.EventPluginTested, Plugin: id, Message: fmt.Sprintf(
 		"%d ok, %d worked around, %d broken, %d skipped", sum.OK, sum.WorkAround, sum.Broken, sum.Skip)})
 	switch {
 	case told != nil:

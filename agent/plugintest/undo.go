@@ -76,7 +76,7 @@ func (s *Service) clean(ctx context.Context, id string, forget bool) error {
 		return err
 	}
 
-	s.Events(volume.Event{Type: "plugin-test-cleaned", Plugin: id, Message: words})
+	s.Events(volume.Event{Type: volume.EventPluginTestCleaned, Plugin: id, Message: words})
 	return nil
 }
 

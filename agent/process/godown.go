@@ -71,7 +71,7 @@ func (s *Shutdown) Coming() (down bool) {
 func (s *Shutdown) Unmount() {
 	Notify(s.Log, fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d\nSTATUS=unmounting, because this host is going down", daemon.SdNotifyStopping, goDownNeeds.Microseconds()))
 	s.Log.Info("this host is going down; volumes are unmounted, and claims without an owner stay")
-	s.Events(volume.Event{Type: "host-going-down", Message: "volumes are unmounted, and claims without an owner stay"})
+	s.Events(volume.Event{Type: volume.EventHostGoingDown, Message: "volumes are unmounted, and claims without an owner stay"})
 	close(s.Down)
 
 	Within(downWithin, func(ctx context.Context) {

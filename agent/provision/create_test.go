@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -133,9 +134,9 @@ func TestCreateResumes(t *testing.T) {
 		v := spec()
 		v.Name = "data"
 		change(&v)
-		s := w.service()
-		s.Plugins = anyPlugin{w}
-		_, _, err := s.Create(t.Context(), v, false)
+		o := w.options()
+		o.Plugins = anyPlugin{w}
+		_, _, err := provision.New(o).Create(t.Context(), v, false)
 		want(t, what, err, volume.ErrRefused, `"data"`, "has not finished")
 		if got := w.volumes["data"].Volume; got.Name != "data" || got.PluginID != "ebs" {
 			t.Errorf("%s: the intent became %+v", what, got)

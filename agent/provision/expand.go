@@ -13,34 +13,34 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mergeWait limits how long a registration waits for an expansion that it starts.
-const mergeWait = 80 * time.Second
+// expander makes volumes larger.
+type expander struct{ *common }
 
-// Expand makes a volume larger. It first stores the intent. The queue then calls the plugin and
-// retries until the expansion ends, even if the caller does not wait. With a wait, Expand returns
-// when every step that is possible now is done, or when the expansion has failed.
-func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
+// Expand makes a volume larger. It stores the intent, and the queue then calls the plugin. The
+// queue retries until the expansion ends, even if the caller does not wait. With a wait, Expand
+// returns when all steps that are possible now are done, or when the expansion has failed.
+func (s *expander) Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
-		return failed(unknown(id))
+		return failed(noVolume(id))
 	}
 
 	was := r.Volume
-	info, err := s.plugin(ctx, was.PluginID)
+	info, err := s.pluginInfo(ctx, was.PluginID)
 	if err != nil {
 		return failed(err)
 	}
-	if _, changed, err := volume.Expand(r, size, info, s.Owners); err != nil || !changed && over(r, size) {
+	if _, changed, err := volume.Expand(r, size, info, s.Owners); err != nil || !changed && hasSize(r, size) {
 		return r, volume.Change{Outcome: volume.Unchanged}, err
 	}
-	if info, err = s.ready(ctx, was.PluginID); err != nil {
+	if info, err = s.awaitPlugin(ctx, was.PluginID); err != nil {
 		return failed(err)
 	}
 
 	begun := false
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
 		if r, ok = tx.Volume(id); !ok {
-			return unknown(id)
+			return noVolume(id)
 		}
 
 		if r, begun, err = volume.Expand(r, size, info, s.Owners); begun {
@@ -57,13 +57,13 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	}
 
 	if begun {
-		s.say(r, "expand-begun", "expanding to %s", volume.Size(size))
+		s.emit(r, volume.EventExpandBegun, "expanding to %s", volume.Size(size))
 	}
 	s.Queue.Wake(id)
 	if wait <= 0 {
 		return r, volume.Change{Outcome: volume.Growing}, nil
 	}
-	if r, err = s.expanded(ctx, id, size, wait); err != nil {
+	if r, err = s.awaitExpanded(ctx, id, size, wait); err != nil {
 		return failed(err)
 	}
 	if r.Volume.Capacity < size { // only the node's step is missing, because the volume is not mounted
@@ -80,12 +80,12 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 
 // WithdrawExpansion cancels an expansion that does not succeed. It does not call the plugin, so it
 // also works while the plugin is down.
-func (s *Service) WithdrawExpansion(ctx context.Context, id string) (r volume.Record, ch volume.Change, err error) {
+func (s *expander) WithdrawExpansion(ctx context.Context, id string) (r volume.Record, ch volume.Change, err error) {
 	ch = volume.Change{Outcome: volume.Unchanged}
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		was, ok := tx.Volume(id)
 		if !ok {
-			return unknown(id)
+			return noVolume(id)
 		}
 
 		var withdrawn bool
@@ -102,34 +102,34 @@ func (s *Service) WithdrawExpansion(ctx context.Context, id string) (r volume.Re
 	}
 
 	if ch.Outcome == volume.GivenUp {
-		s.say(r, "expand-withdrawn", "%s", ch.Fields[0])
+		s.emit(r, volume.EventExpandWithdrawn, "%s", ch.Fields[0])
 		s.Queue.Wake(id)
 	}
 
 	return r, ch, nil
 }
 
-// over reports whether the volume already has the requested size.
-func over(r volume.Record, size int64) bool {
+// hasSize reports whether the volume already has the requested size.
+func hasSize(r volume.Record, size int64) bool {
 	done, err := volume.Expanded(r, size)
 	return done && err == nil
 }
 
-// expander returns the information of the plugin that expands a registered volume. If the size does
-// not change, it returns an empty value without waiting for the plugin.
-func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry bool) (plugin.Info, error) {
+// growthInfo returns the capabilities of the plugin that expands a registered volume. If size is 0,
+// the size does not change, and growthInfo returns an empty value without waiting for the plugin.
+func (s *expander) growthInfo(ctx context.Context, pluginID string, size int64, dry bool) (plugin.Info, error) {
 	switch {
 	case size == 0:
 		return plugin.Info{}, nil
 	case dry:
-		return s.plugin(ctx, pluginID)
+		return s.pluginInfo(ctx, pluginID)
 	default:
-		return s.ready(ctx, pluginID)
+		return s.awaitPlugin(ctx, pluginID)
 	}
 }
 
-// expanded waits until every step of the expansion that is possible now is done.
-func (s *Service) expanded(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, error) {
+// awaitExpanded waits until all steps of the expansion that are possible now are done.
+func (s *expander) awaitExpanded(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 
@@ -142,7 +142,7 @@ func (s *Service) expanded(ctx context.Context, id string, size int64, wait time
 
 		done, err := volume.Expanded(r, size)
 		if err != nil {
-			return r, notExpanded(r, size, err)
+			return r, expandError(r, size, err)
 		}
 		if done {
 			return r, nil
@@ -154,13 +154,13 @@ func (s *Service) expanded(ctx context.Context, id string, size int64, wait time
 			if ctx.Err() != nil {
 				return r, ctx.Err()
 			}
-			return r, s.slow(r, size, wait)
+			return r, s.expandTimeout(r, size, wait)
 		}
 	}
 }
 
-// notExpanded returns the error for an expansion that the plugin has finally rejected.
-func notExpanded(r volume.Record, size int64, cause error) error {
+// expandError returns the error for an expansion that the plugin has rejected.
+func expandError(r volume.Record, size int64, cause error) error {
 	v := r.Volume
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
@@ -180,12 +180,12 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 		words.Kind = volume.ErrRefused
 	}
 
-	return unclear(call.Method(ce.Step), cause, words)
+	return withCall(call.Method(ce.Step), cause, words)
 }
 
-// slow returns the error for an expansion that did not finish within the wait. It reports the
-// current step. The queue continues the expansion.
-func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
+// expandTimeout returns the error for an expansion that did not finish within the wait. The error
+// describes the current step. The queue continues the expansion.
+func (s *expander) expandTimeout(r volume.Record, size int64, wait time.Duration) error {
 	v, at := r.Volume, s.Queue.Attempt(r.Volume.ID, "")
 	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent continues", v.ID, volume.Size(size), wait.Round(time.Millisecond)).
 		WithHint("to wait for it, repeat the command; to see its progress: %s", suggest.Command("volctl volume status %s", v.ID))

@@ -20,7 +20,8 @@ func sized(t *testing.T) *world {
 	return w
 }
 
-// carriedOut makes each wake of the queue apply the outcome out to the expansion of the volume.
+// carriedOut makes the fake queue finish the expansion of the volume with the outcome out, at each
+// wake.
 func (w *world) carriedOut(out volume.Outcome) {
 	w.wake = func(id string) {
 		r := w.volumes[id]
@@ -46,7 +47,7 @@ func TestExpand(t *testing.T) {
 		}
 	}
 	equal(t, "events", w.events, []string{"expand-begun data: expanding to 20B"})
-	equal(t, "calls", len(w.calls), 0) // the queue calls the plugin, not Expand
+	equal(t, "calls", len(w.calls), 0) // Expand leaves the call to the queue
 }
 
 // TestExpandWithdrawn checks that a user can cancel an expansion while the plugin is down.

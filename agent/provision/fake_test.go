@@ -19,10 +19,10 @@ import (
 
 // world is a fake store, a fake queue and a fake plugin in one type.
 type world struct {
-	volumes map[string]volume.Record
-	debts   map[string]volume.Record
-	failAt  int // number of the update that fails, counted from 1
-	updates int
+	volumes   map[string]volume.Record
+	leftovers map[string]volume.Record
+	failAt    int // number of the update that fails, counted from 1
+	updates   int
 
 	tested string                         // the storage volume that a plugin test uses
 	names  map[string]volume.SnapshotName // snapshot names, by key
@@ -93,7 +93,7 @@ var errDisk = errors.New("disk full")
 func newWorld() *world {
 	w := &world{
 		names:   map[string]volume.SnapshotName{},
-		volumes: map[string]volume.Record{}, debts: map[string]volume.Record{}, held: map[string]bool{},
+		volumes: map[string]volume.Record{}, leftovers: map[string]volume.Record{}, held: map[string]bool{},
 		view: plugin.View{Known: true, Ready: true, State: "ready", Info: plugin.Info{
 			ID: "ebs", Driver: "ebs.csi", HasController: true, Caps: plugin.Caps{CreateDelete: true, Stats: true},
 		}},
@@ -109,16 +109,18 @@ func newWorld() *world {
 	return w
 }
 
-func (w *world) service() *provision.Service {
-	return &provision.Service{
-		Store: w, Queue: w, Plugins: w,
+func (w *world) service() *provision.Service { return provision.New(w.options()) }
+
+func (w *world) options() provision.Options {
+	return provision.Options{
+		Store: w, Queue: w, Plugins: w, Guards: w,
 		Secrets: func(v volume.Volume) (call.Secrets, error) {
 			return call.Secrets{"n": call.NewSecret(fmt.Sprint(len(v.Secrets)))}, w.secrets
 		},
 		Seal: sealer{w},
 		Events: func(evs ...volume.Event) {
 			for _, e := range evs {
-				w.events = append(w.events, e.Type+" "+e.Volume+": "+e.Message)
+				w.events = append(w.events, string(e.Type)+" "+e.Volume+": "+e.Message)
 			}
 		},
 	}
@@ -134,13 +136,13 @@ func (w *world) Update(ctx context.Context, fn func(provision.Tx) error) error {
 		return err
 	}
 	w.updates++
-	volumes, debts := maps.Clone(w.volumes), maps.Clone(w.debts)
+	volumes, leftovers := maps.Clone(w.volumes), maps.Clone(w.leftovers)
 	err := fn(tx{w})
 	if err == nil && w.updates == w.failAt {
 		err = errDisk
 	}
 	if err != nil {
-		w.volumes, w.debts = volumes, debts
+		w.volumes, w.leftovers = volumes, leftovers
 	}
 	return err
 }
@@ -164,17 +166,17 @@ func (t tx) TestOf(driver, external string) (string, bool) {
 	return "ebs", t.w.tested != "" && key(driver, external) == t.w.tested
 }
 
-func (t tx) Leftovers() []volume.Record { return slices.Collect(maps.Values(t.w.debts)) }
+func (t tx) Leftovers() []volume.Record { return slices.Collect(maps.Values(t.w.leftovers)) }
 
 func (t tx) Leftover(driver, external string) (volume.Record, bool) {
-	r, ok := t.w.debts[key(driver, external)]
+	r, ok := t.w.leftovers[key(driver, external)]
 	return r, ok
 }
 
-func (t tx) DeleteLeftover(driver, external string) { delete(t.w.debts, key(driver, external)) }
+func (t tx) DeleteLeftover(driver, external string) { delete(t.w.leftovers, key(driver, external)) }
 
 func (t tx) PutLeftover(r volume.Record, _ time.Time) {
-	t.w.debts[key(r.Volume.Driver, r.Volume.ExternalID)] = r
+	t.w.leftovers[key(r.Volume.Driver, r.Volume.ExternalID)] = r
 }
 
 func (w *world) Exclusive(_ context.Context, id string, fn func() error) error {
@@ -194,9 +196,10 @@ func (w *world) Call(ctx context.Context, id string, _ call.Method, fn func() er
 	return w.Exclusive(ctx, id, fn)
 }
 
-func (w *world) Changed(string) <-chan struct{}         { return nil }
-func (w *world) Attempt(string, string) *volume.Attempt { return w.attempt }
-func (w *world) Forget(id string)                       { w.forgot = append(w.forgot, id) }
+func (w *world) Changed(string) <-chan struct{}          { return nil }
+func (w *world) Attempt(string, string) *volume.Attempt  { return w.attempt }
+func (w *world) Forget(id string)                        { w.forgot = append(w.forgot, id) }
+func (w *world) Unguard(volume.GuardedDir, string) error { return nil }
 
 func (w *world) Wake(id string) {
 	if w.woken = append(w.woken, id); w.wake != nil {
@@ -261,7 +264,7 @@ func existing() volume.Volume {
 	return v
 }
 
-// call returns the error of a failed CSI call with the given code.
+// made returns the error of a failed CSI call with the given code.
 func made(code string, retry volume.Retry, answered bool) *volume.CallError {
 	return &volume.CallError{Step: "CreateVolume", Code: code, Message: "no", Retry: retry, Answered: answered}
 }

@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestExpandAnsweredWithLess checks that the agent does not accept OK with a smaller size than
-// requested as an expansion.
+// TestExpandAnsweredWithLess checks that an expansion fails if the plugin answers OK with a smaller
+// size than requested.
 func TestExpandAnsweredWithLess(t *testing.T) {
 	w := sized(t)
 	w.carriedOut(volume.Outcome{Capacity: 16})
@@ -37,8 +38,8 @@ func TestCreateAnsweredWithNoSize(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfAnotherMeanwhile checks a snapshot whose volume is deregistered during the wait.
-// The same id may then be registered for other storage. The agent must not send the secrets of the
+// TestSnapshotOfAnotherMeanwhile checks a snapshot whose volume is deregistered during the wait,
+// while other storage is registered under the same id. The agent must not send the secrets of the
 // new volume to the plugin of the snapshot.
 func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 	for name, change := range map[string]func(*camera){
@@ -81,9 +82,9 @@ func TestSnapshotsOfEverNewPages(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, n := newCamera(t, "list"), 0
-	s := c.service()
-	s.Plugins = pageless{c, &n}
-	_, err := s.Snapshots(ctx, volume.SnapshotsAsk{PluginID: "ebs"})
+	o := c.options()
+	o.Plugins = pageless{c, &n}
+	_, err := provision.New(o).Snapshots(ctx, volume.SnapshotsAsk{PluginID: "ebs"})
 	want(t, "ever new", err, nil, "it returned 10000 pages")
 }
 

@@ -8,16 +8,18 @@ import (
 	"slices"
 
 	"github.com/volagent/volagent/volmgr/call"
-	"github.com/volagent/volagent/volmgr/plugin"
 	"github.com/volagent/volagent/volmgr/remedy"
 	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// modifier changes the mutable parameters of volumes.
+type modifier struct{ *common }
+
 // Modify asks the plugin to change mutable parameters of a volume. The volume may be in use. Modify
 // skips parameters that already have the requested value. After a crash or a timeout, the agent
 // does not know which values apply. The caller then repeats the same Modify.
-func (s *Service) Modify(ctx context.Context, id string, asked map[string]string) (volume.Record, volume.Change, error) {
+func (s *modifier) Modify(ctx context.Context, id string, asked map[string]string) (volume.Record, volume.Change, error) {
 	if len(asked) == 0 {
 		return failed(volume.Errorf(volume.ErrInvalid, "no parameter to modify is given for volume %q", id))
 	}
@@ -27,7 +29,7 @@ func (s *Service) Modify(ctx context.Context, id string, asked map[string]string
 
 	r, ok := s.Store.Volume(id)
 	if !ok {
-		return failed(unknown(id))
+		return failed(noVolume(id))
 	}
 
 	wanted := r.Volume.Mutations(asked)
@@ -36,7 +38,7 @@ func (s *Service) Modify(ctx context.Context, id string, asked map[string]string
 	}
 
 	fields := []string{r.Volume.MutableChange(wanted)}
-	if err := s.canModify(ctx, r.Volume); err != nil {
+	if err := s.checkModify(ctx, r.Volume); err != nil {
 		return failed(err)
 	}
 
@@ -48,31 +50,29 @@ func (s *Service) Modify(ctx context.Context, id string, asked map[string]string
 	return r, volume.Change{Outcome: volume.Modified, Fields: fields}, nil
 }
 
-// canModify refuses a modify that cannot succeed. It runs before the agent stores an intent.
-func (s *Service) canModify(ctx context.Context, v volume.Volume) error {
+// checkModify refuses a modify that cannot succeed. It runs before the agent stores an intent.
+func (s *modifier) checkModify(ctx context.Context, v volume.Volume) error {
 	if v.Provision != volume.Provisioned {
 		return volume.Errorf(volume.ErrRefused, "cannot modify volume %q: %s has not finished", v.ID, v.Provision).
 			WithRemedy(remedy.Of(remedy.ShowVolume, v.ID))
 	}
 
-	info, err := s.plugin(ctx, v.PluginID)
+	info, err := s.pluginInfo(ctx, v.PluginID)
 	if err != nil {
 		return err
 	}
 
-	return modifies(v.PluginID, info)
-}
-
-func modifies(pluginID string, info plugin.Info) error {
-	if info.Caps.Modify {
-		return nil
+	if !info.Caps.Modify {
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes", v.PluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
 	}
-	return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes", pluginID).WithRemedy(remedy.Of(remedy.ShowPlugin, pluginID))
+
+	return nil
 }
 
-// modify asks the plugin to change parameters of a registered volume. It sends the secrets of v.
-func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string]string) (r volume.Record, err error) {
-	if _, err := s.ready(ctx, v.PluginID); err != nil {
+// modify asks the plugin to change parameters of a registered volume. The call contains the secrets
+// of v.
+func (s *modifier) modify(ctx context.Context, v volume.Volume, wanted map[string]string) (r volume.Record, err error) {
+	if _, err := s.awaitPlugin(ctx, v.PluginID); err != nil {
 		return r, err
 	}
 
@@ -89,30 +89,30 @@ func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string
 			return err
 		}
 
-		before, err := s.mutating(ctx, v, wanted)
+		before, err := s.storeIntent(ctx, v, wanted)
 		if err != nil {
 			return err
 		}
 
 		err = call.Run(ctx, p, call.ModifyRequest{ExternalID: v.ExternalID, Mutable: wanted, Secrets: secrets})
 		if err != nil {
-			return s.notModified(ctx, before, wanted, err)
+			return s.modifyFailed(ctx, before, wanted, err)
 		}
 
 		r, err = s.changeVolume(context.WithoutCancel(ctx), v, func(v volume.Volume) volume.Volume { return v.Mutated(wanted) })
 		return err
 	})
 	if err != nil {
-		s.say(volume.Record{Volume: v}, "modify-failed", "%v", err)
+		s.emit(volume.Record{Volume: v}, volume.EventModifyFailed, "%v", err)
 		return r, err
 	}
 
-	s.say(r, "modified", "%s", v.MutableChange(wanted))
+	s.emit(r, volume.EventModified, "%s", v.MutableChange(wanted))
 	return r, nil
 }
 
-// mutating stores the intent to modify the volume, and returns the volume without this intent.
-func (s *Service) mutating(ctx context.Context, v volume.Volume, wanted map[string]string) (before volume.Volume, err error) {
+// storeIntent stores the intent to modify the volume. It returns the volume without this intent.
+func (s *modifier) storeIntent(ctx context.Context, v volume.Volume, wanted map[string]string) (before volume.Volume, err error) {
 	_, err = s.changeVolume(ctx, v, func(v volume.Volume) volume.Volume {
 		before = v
 		return v.Mutating(wanted)
@@ -121,9 +121,8 @@ func (s *Service) mutating(ctx context.Context, v volume.Volume, wanted map[stri
 	return before, err
 }
 
-// changeVolume stores a change of the volume. It refuses the change if other storage is now
-// registered under the id.
-func (s *Service) changeVolume(ctx context.Context, v volume.Volume, change func(volume.Volume) volume.Volume) (r volume.Record, err error) {
+// changeVolume changes the stored volume. It fails if the id now belongs to other storage.
+func (s *modifier) changeVolume(ctx context.Context, v volume.Volume, change func(volume.Volume) volume.Volume) (r volume.Record, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		var ok bool
 		if r, ok = tx.Volume(v.ID); !ok || !r.Same(volume.Record{Volume: v}) {
@@ -141,12 +140,12 @@ func (s *Service) changeVolume(ctx context.Context, v volume.Volume, change func
 	return r, err
 }
 
-// notModified deletes the intent if the plugin certainly changed nothing. It keeps the intent of an
-// earlier modify whose outcome is unknown.
-func (s *Service) notModified(ctx context.Context, before volume.Volume, wanted map[string]string, cause error) error {
+// modifyFailed returns the error for a failed modify. It deletes the intent if the plugin certainly
+// changed nothing. If the outcome of an earlier modify is unknown, the intent of that modify stays.
+func (s *modifier) modifyFailed(ctx context.Context, before volume.Volume, wanted map[string]string, cause error) error {
 	var ce *volume.CallError
 	if errors.As(cause, &ce) && ce.Uncertain() {
-		return unclear(call.ControllerModify, cause, &volume.Error{
+		return withCall(call.ControllerModify, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; it is unknown whether volume %q was modified", cause, before.ID),
 			Hint:    "repeat the modify: " + suggest.Words(volume.Modify(before.ID, pairs(wanted)...)),

@@ -91,8 +91,7 @@ func TestModifyRefused(t *testing.T) {
 }
 
 // TestModifyFails checks that the values stay unchanged if the plugin refuses a modify. If the
-// plugin does not answer, the values are unknown until it has answered a modify of the same
-// parameters.
+// plugin does not answer, the values are unknown until the plugin answers a repeated modify.
 func TestModifyFails(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

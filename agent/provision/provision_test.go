@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -105,8 +106,8 @@ func TestDeregister(t *testing.T) {
 	want(t, "still staged", err, volume.ErrRefused, "still being taken off this host")
 	w.volumes["data"] = volume.Record{Volume: r.Volume}
 	left, err := w.service().Deregister(t.Context(), "data", false)
-	if err != nil || len(left) != 0 || len(w.volumes)+len(w.debts) != 0 {
-		t.Errorf("free: %v, %q, left %+v, %+v", err, left, w.volumes, w.debts)
+	if err != nil || len(left) != 0 || len(w.volumes)+len(w.leftovers) != 0 {
+		t.Errorf("free: %v, %q, left %+v, %+v", err, left, w.volumes, w.leftovers)
 	}
 	_, err = w.service().Deregister(t.Context(), "data", true)
 	want(t, "unknown", err, volume.ErrNotFound, `no volume "data"`)
@@ -116,8 +117,8 @@ func TestDeregister(t *testing.T) {
 	}
 }
 
-// flags implements Guards. It keeps the guarded directories in a map and finds their names in the
-// records.
+// flags is a fake of Guards. It keeps the guarded directories in a map, and looks in the records
+// for other volumes that name a directory.
 type flags struct {
 	w     *world
 	on    map[string]bool
@@ -152,8 +153,9 @@ func TestDeregisterBoth(t *testing.T) {
 		w.volumes[id] = r
 	}
 	f := &flags{w: w, on: map[string]bool{"/srv": true}}
-	s := w.service()
-	s.Guards = f
+	o := w.options()
+	o.Guards = f
+	s := provision.New(o)
 	f.after = func() { // the other deregister still finds the record of this volume
 		if _, err := s.Deregister(t.Context(), "more", false); err != nil {
 			t.Error(err)
@@ -167,9 +169,9 @@ func TestDeregisterBoth(t *testing.T) {
 	}
 }
 
-// TestDebt checks that a forced deregister reports the leftovers and stores them in a leftover
+// TestLeftover checks that a forced deregister reports the leftovers and stores them in a leftover
 // record. A later register of the same storage gives its plugin and its secrets to that record.
-func TestDebt(t *testing.T) {
+func TestLeftover(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
 	w.claim(t, "data")
@@ -178,9 +180,9 @@ func TestDebt(t *testing.T) {
 	if err != nil || strings.Join(left, "; ") != `/t may still be mounted (published for "web"); /s may still be mounted (staged)` {
 		t.Errorf("%v, %q", err, left)
 	}
-	debt := w.debts[key("ebs.csi", "vol-9")]
-	if len(w.volumes) != 0 || len(w.debts) != 1 || !debt.Leftover || !slices.Contains(w.woken, debt.Key()) {
-		t.Errorf("volumes %+v, debts %+v, woken %q", w.volumes, w.debts, w.woken)
+	leftover := w.leftovers[key("ebs.csi", "vol-9")]
+	if len(w.volumes) != 0 || len(w.leftovers) != 1 || !leftover.Leftover || !slices.Contains(w.woken, leftover.Key()) {
+		t.Errorf("volumes %+v, leftovers %+v, woken %q", w.volumes, w.leftovers, w.woken)
 	}
 	_, err = w.service().Deregister(t.Context(), "data", true)
 	want(t, "deregistered again", err, volume.ErrNotFound, "was already deregistered by force", "/t may still be mounted", "-force --forget")
@@ -192,29 +194,29 @@ func TestDebt(t *testing.T) {
 	if r := w.mustRegister(t, again); r.Held() {
 		t.Errorf("registered again: %+v", r)
 	}
-	if d := w.debts[key("ebs.csi", "vol-9")]; d.Volume.Secrets["key"].Env != "NEW" || len(d.Claims) != 1 {
+	if d := w.leftovers[key("ebs.csi", "vol-9")]; d.Volume.Secrets["key"].Env != "NEW" || len(d.Claims) != 1 {
 		t.Errorf("owed: %+v", d)
 	}
-	equal(t, "woken", w.woken, []string{debt.Key(), "renamed"})
+	equal(t, "woken", w.woken, []string{leftover.Key(), "renamed"})
 	err = w.service().Delete(t.Context(), "renamed", "renamed")
 	want(t, "deleted under what is left", err, volume.ErrRefused, `the forced deregister of "data"`, "/t may still be mounted")
 
 	// A second forced deregister keeps the first leftover record, because it already contains all
 	// leftovers.
-	if _, err := w.service().Deregister(t.Context(), "renamed", true); err != nil || len(w.debts[key("ebs.csi", "vol-9")].Claims) != 1 {
-		t.Errorf("by force once more: %v, %+v", err, w.debts)
+	if _, err := w.service().Deregister(t.Context(), "renamed", true); err != nil || len(w.leftovers[key("ebs.csi", "vol-9")].Claims) != 1 {
+		t.Errorf("by force once more: %v, %+v", err, w.leftovers)
 	}
 	left, err = w.service().Forget(t.Context(), "data")
-	if err != nil || len(left) != 2 || len(w.debts) != 0 {
-		t.Errorf("forgotten: %v, %q, %+v", err, left, w.debts)
+	if err != nil || len(left) != 2 || len(w.leftovers) != 0 {
+		t.Errorf("forgotten: %v, %q, %+v", err, left, w.leftovers)
 	}
 	_, err = w.service().Forget(t.Context(), "data")
 	want(t, "forgotten again", err, volume.ErrNotFound, `no volume "data"`)
 }
 
-// TestDebtBeforeCreate checks a create that returns the storage of a leftover record. The agent
+// TestLeftoverBeforeCreate checks a create that returns the storage of a leftover record. The agent
 // must undo the leftovers before it mounts the new volume.
-func TestDebtBeforeCreate(t *testing.T) {
+func TestLeftoverBeforeCreate(t *testing.T) {
 	w := newWorld()
 	w.mustCreate(t)
 	w.claim(t, "data")
@@ -223,8 +225,8 @@ func TestDebtBeforeCreate(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.woken = nil
-	if r := w.mustCreate(t); r.Held() || len(w.debts) != 1 {
-		t.Errorf("created again: %+v, owed %+v", r, w.debts)
+	if r := w.mustCreate(t); r.Held() || len(w.leftovers) != 1 {
+		t.Errorf("created again: %+v, owed %+v", r, w.leftovers)
 	}
 	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-1"), "data"})
 }
@@ -258,8 +260,8 @@ func TestForget(t *testing.T) {
 	want(t, "claimed", err, volume.ErrRefused, "which is alive")
 	w.release(t, "data")
 	left, err := w.service().Forget(t.Context(), "data")
-	if err != nil || len(left) != 2 || len(w.volumes)+len(w.debts) != 0 {
-		t.Errorf("%v, %q, left %+v, %+v", err, left, w.volumes, w.debts)
+	if err != nil || len(left) != 2 || len(w.volumes)+len(w.leftovers) != 0 {
+		t.Errorf("%v, %q, left %+v, %+v", err, left, w.volumes, w.leftovers)
 	}
 }
 

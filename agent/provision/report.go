@@ -4,89 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/plugin"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxFound limits how many problems a report keeps for each plugin service and volume.
-const maxFound = 16
-
-// last returns the parts of the volume's last report that are still valid. The usage and the
-// findings of the node service expire with the mounts that they describe.
-func (rs *reports) last(r volume.Record) volume.Report {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-
-	k, ok := rs.all[r.Volume.ID]
-	switch {
-	case !ok:
-		return volume.Report{}
-	case !k.of.Same(r):
-		delete(rs.all, r.Volume.ID)
-		return volume.Report{}
-	case !mountedSince(r, k.of.Node.Seq):
-		k.Stats, k.StatsAt, k.Node = nil, time.Time{}, nil
-	}
-
-	return k.Report
-}
-
-// mountedSince reports whether the volume is still mounted for a claim whose Seq is at most seq.
-func mountedSince(r volume.Record, seq uint64) bool {
-	for _, c := range r.Claims {
-		if c.Published == volume.Present && c.Seq <= seq {
-			return true
-		}
-	}
-
-	return false
-}
-
-// keep merges a new report into the last report of the volume. A part that is missing in the new
-// report keeps its last value. keep returns the merged report and the report before it.
-func (rs *reports) keep(r volume.Record, now volume.Report) (was, is volume.Report) {
-	was = rs.last(r)
-	is = was
-	if now.Stats != nil {
-		is.Stats, is.StatsAt = now.Stats, now.StatsAt
-	}
-	if now.Node != nil {
-		is.Node = now.Node
-	}
-	if now.Controller != nil {
-		is.Controller = now.Controller
-	}
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-
-	if rs.all == nil {
-		rs.all = map[string]kept{}
-	}
-	rs.all[r.Volume.ID] = kept{is, r}
-	return was, is
+// reporter asks the plugins for the usage and the problems of volumes.
+type reporter struct {
+	*common
+	reports reportCache
 }
 
 // LastReport returns the parts of the plugin's last report of a volume that are still valid. It
 // does not call the plugin.
-func (s *Service) LastReport(r volume.Record) volume.Report { return s.reports.last(r) }
+func (s *reporter) LastReport(r volume.Record) volume.Report { return s.reports.last(r) }
 
 // reportWithin limits the duration of a report unless the caller sets a smaller limit.
 const reportWithin = 5 * time.Second
 
 // Report asks the plugin for the usage and the problems of a volume. It makes only the calls that
 // the plugin supports. With storage, it also asks the controller for its information about the
-// volume. Report takes at most the duration within, or 5 s if within is 0. The field Silent of the
-// result names the calls that returned no answer.
-func (s *Service) Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error) {
+// volume. Report takes at most the duration within, and at most 5 s. If within is 0, only the limit
+// of 5 s applies. The field Silent of the result names the calls that returned no answer.
+func (s *reporter) Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
-		return volume.Report{}, unknown(id)
+		return volume.Report{}, noVolume(id)
 	}
-	if s.Halt != "" {
-		return volume.Report{}, volume.Errorf(volume.ErrRefused, "cannot call plugin %q: %s", r.Volume.PluginID, s.Halt)
+	if err := s.checkHalt(r.Volume.PluginID); err != nil {
+		return volume.Report{}, err
 	}
 
 	if within <= 0 || within > reportWithin {
@@ -99,9 +49,9 @@ func (s *Service) Report(ctx context.Context, id string, within time.Duration, s
 	var now volume.Report
 	err := s.Queue.Exclusive(ctx, id, func() (err error) {
 		if r, ok = s.Store.Volume(id); !ok {
-			return unknown(id)
+			return noVolume(id)
 		}
-		now, err = s.ask(ctx, r, storage)
+		now, err = s.askAll(ctx, r, storage)
 		return err
 	})
 
@@ -114,13 +64,13 @@ func (s *Service) Report(ctx context.Context, id string, within time.Duration, s
 		return now, err
 	}
 
-	is := s.keep(r, now)
+	is := s.keepReport(r, now)
 	is.Storage, is.Silent = now.Storage, now.Silent
 	return is, nil
 }
 
-// ask makes the calls of a report one after the other.
-func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now volume.Report, err error) {
+// askAll makes the calls of a report one after the other.
+func (s *reporter) askAll(ctx context.Context, r volume.Record, storage bool) (now volume.Report, err error) {
 	v := r.Volume
 	view := s.Plugins.View(v.PluginID)
 	caps := view.Info.Caps
@@ -179,9 +129,9 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 	return now, nil
 }
 
-// askStats asks for the usage of a volume. A node service older than CSI 1.13 also reports the
-// condition of the volume in this call.
-func (s *Service) askStats(ctx context.Context, p call.Caller, r volume.Record, caps plugin.Caps, now *volume.Report) error {
+// askStats asks for the usage of a volume. A node service older than CSI 1.13 also returns the
+// condition of the volume in the answer.
+func (s *reporter) askStats(ctx context.Context, p call.Caller, r volume.Record, caps plugin.Caps, now *volume.Report) error {
 	path, staging, _ := whereMounted(r)
 	st, err := call.Do(ctx, p, call.StatsRequest{ExternalID: r.Volume.ExternalID, Path: path, StagingPath: staging})
 	if err != nil {
@@ -196,7 +146,7 @@ func (s *Service) askStats(ctx context.Context, p call.Caller, r volume.Record, 
 	return nil
 }
 
-func (s *Service) askStorage(ctx context.Context, v volume.Volume, caps plugin.Caps, storage bool, now *volume.Report) error {
+func (s *reporter) askStorage(ctx context.Context, v volume.Volume, caps plugin.Caps, storage bool, now *volume.Report) error {
 	p, err := s.Plugins.Reporter(v.PluginID)
 	if err != nil {
 		return err
@@ -215,6 +165,99 @@ func (s *Service) askStorage(ctx context.Context, v volume.Volume, caps plugin.C
 	}
 
 	return nil
+}
+
+// keepReport stores a report. If the findings of the node service or of the controller changed, it
+// emits an event for each finding. If there are no findings any more, it emits one event.
+func (s *reporter) keepReport(r volume.Record, now volume.Report) volume.Report {
+	was, is := s.reports.keep(r, now)
+	for _, side := range []struct {
+		by      string
+		was, is *volume.Checkup
+	}{{volume.ByNode, was.Node, is.Node}, {volume.ByController, was.Controller, is.Controller}} {
+		switch {
+		case side.is.Same(side.was):
+		case side.is == nil || len(side.is.Found) == 0:
+			s.emit(r, volume.EventHealthChanged, "the plugin's %s no longer finds a problem", side.by)
+		default:
+			for _, c := range side.is.Found {
+				s.emit(r, volume.EventHealthChanged, "the plugin's %s finds: %s", side.by, c)
+			}
+		}
+	}
+
+	return is
+}
+
+// Stats asks the plugin for the usage of a mounted volume.
+func (s *reporter) Stats(ctx context.Context, id string) (volume.Report, error) {
+	r, ok := s.Store.Volume(id)
+	if !ok {
+		return volume.Report{}, noVolume(id)
+	}
+	if err := checkMeasurable(r); err != nil {
+		return volume.Report{}, err
+	}
+
+	info, err := s.awaitPlugin(ctx, r.Volume.PluginID)
+	if err != nil {
+		return volume.Report{}, err
+	}
+	if !info.Caps.Stats {
+		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q does not report the usage of volumes", r.Volume.PluginID)
+	}
+
+	p, err := s.Plugins.Reporter(r.Volume.PluginID)
+	if err != nil {
+		return volume.Report{}, err
+	}
+
+	// Any user may ask for the stats, so this call must not block other work on the volume for
+	// long.
+	ctx, cancel := context.WithTimeout(ctx, reportWithin)
+	defer cancel()
+
+	var now volume.Report
+	err = s.Queue.Exclusive(ctx, id, func() error {
+		// Read the record again: the volume may have been unmounted while this call waited.
+		if r, ok = s.Store.Volume(id); !ok {
+			return noVolume(id)
+		}
+		if err := checkMeasurable(r); err != nil {
+			return err
+		}
+
+		return s.askStats(ctx, p, r, info.Caps, &now)
+	})
+	if err != nil {
+		return now, err
+	}
+
+	return s.keepReport(r, now), nil
+}
+
+// checkMeasurable refuses a volume that is not mounted, because only the node service can measure
+// the usage.
+func checkMeasurable(r volume.Record) error {
+	if _, _, mounted := whereMounted(r); mounted {
+		return nil
+	}
+	return volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so its usage cannot be measured", r.Volume.ID).
+		WithHint("%s", suggest.Command("volctl volume claim %s", r.Volume.ID))
+}
+
+// whereMounted returns the target of a mounted claim, and the staging path of the volume.
+func whereMounted(r volume.Record) (path, staging string, mounted bool) {
+	if r.Node.Staged == volume.Present {
+		staging = r.Node.StagingPath
+	}
+	for _, c := range r.Ordered() {
+		if c.Published == volume.Present {
+			return c.Target, staging, true
+		}
+	}
+
+	return "", staging, false
 }
 
 func conditions(c *call.Condition) []call.Condition {
@@ -241,37 +284,79 @@ func silence(k call.Method, err error) string {
 	}
 }
 
-// keep stores a report, and emits an event for each problem that appeared or disappeared.
-func (s *Service) keep(r volume.Record, now volume.Report) volume.Report {
-	was, is := s.reports.keep(r, now)
-	for _, side := range []struct {
-		by      string
-		was, is *volume.Checkup
-	}{{volume.ByNode, was.Node, is.Node}, {volume.ByController, was.Controller, is.Controller}} {
-		switch {
-		case side.is.Same(side.was):
-		case side.is == nil || len(side.is.Found) == 0:
-			s.say(r, "health-changed", "the plugin's %s no longer finds a problem", side.by)
-		default:
-			for _, c := range side.is.Found {
-				s.say(r, "health-changed", "the plugin's %s finds: %s", side.by, c)
-			}
-		}
-	}
+// maxFound limits how many problems a report keeps for each plugin service and volume.
+const maxFound = 16
 
-	return is
+// reportCache keeps the last report of each volume, in memory only.
+type reportCache struct {
+	mu  sync.Mutex
+	all map[string]keptReport
 }
 
-// whereMounted returns the target of a mounted claim, and the staging path of the volume.
-func whereMounted(r volume.Record) (path, staging string, mounted bool) {
-	if r.Node.Staged == volume.Present {
-		staging = r.Node.StagingPath
+// keptReport is a report and the record that the volume had at the time of the report.
+type keptReport struct {
+	volume.Report
+	of volume.Record
+}
+
+// last returns the parts of the volume's last report that are still valid. The usage and the
+// findings of the node service become invalid when the mounts that they describe are gone.
+func (rs *reportCache) last(r volume.Record) volume.Report {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+
+	k, ok := rs.all[r.Volume.ID]
+	switch {
+	case !ok:
+		return volume.Report{}
+	case !k.of.Same(r):
+		delete(rs.all, r.Volume.ID)
+		return volume.Report{}
+	case !mountedSince(r, k.of.Node.Seq):
+		k.Stats, k.StatsAt, k.Node = nil, time.Time{}, nil
 	}
-	for _, c := range r.Ordered() {
-		if c.Published == volume.Present {
-			return c.Target, staging, true
+
+	return k.Report
+}
+
+// mountedSince reports whether the volume is still mounted for a claim whose sequence number is at
+// most seq.
+func mountedSince(r volume.Record, seq uint64) bool {
+	for _, c := range r.Claims {
+		if c.Published == volume.Present && c.Seq <= seq {
+			return true
 		}
 	}
 
-	return "", staging, false
+	return false
+}
+
+// keep merges a new report into the last report of the volume. A part that the new report does not
+// contain keeps its last value. keep returns the last report and the merged report.
+func (rs *reportCache) keep(r volume.Record, now volume.Report) (was, is volume.Report) {
+	was = rs.last(r)
+	is = was
+	if now.Stats != nil {
+		is.Stats, is.StatsAt = now.Stats, now.StatsAt
+	}
+	if now.Node != nil {
+		is.Node = now.Node
+	}
+	if now.Controller != nil {
+		is.Controller = now.Controller
+	}
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+
+	if rs.all == nil {
+		rs.all = map[string]keptReport{}
+	}
+	rs.all[r.Volume.ID] = keptReport{is, r}
+	return was, is
+}
+
+func (rs *reportCache) forget(id string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	delete(rs.all, id)
 }

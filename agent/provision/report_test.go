@@ -70,8 +70,9 @@ func TestReportGates(t *testing.T) {
 	w, s := reporting(t)
 	_, err := s.Report(t.Context(), "other", 0, false)
 	want(t, "unknown", err, volume.ErrNotFound)
-	s.Halt = "another namespace"
-	_, err = s.Report(t.Context(), "data", 0, false)
+	o := w.options()
+	o.Halt = "another namespace"
+	_, err = provision.New(o).Report(t.Context(), "data", 0, false)
 	want(t, "halted", err, volume.ErrRefused, "another namespace")
 	equal(t, "calls", len(w.calls), 0)
 }
@@ -201,7 +202,10 @@ func TestOldCondition(t *testing.T) {
 // TestReportInTime checks a report whose calls hang or wait for another call. After its time limit,
 // the report names these calls.
 func TestReportInTime(t *testing.T) {
-	w, s := reporting(t)
+	w, _ := reporting(t)
+	queue, o := &busyQueue{world: w}, w.options()
+	o.Queue = queue
+	s := provision.New(o)
 	w.onNode = func(ctx context.Context) (call.Health, error) {
 		<-ctx.Done()
 		return call.Health{}, made("DeadlineExceeded", volume.RetryBackoff, false)
@@ -210,7 +214,7 @@ func TestReportInTime(t *testing.T) {
 	if err != nil || got.Stats == nil || len(got.Silent) == 0 || got.Silent[0] != "NodeGetVolumeHealth: no answer in time" {
 		t.Errorf("%v, %+v", err, got)
 	}
-	s.Queue = busyQueue{w}
+	queue.busy = true
 	got, err = s.Report(t.Context(), "data", time.Millisecond, false)
 	if err != nil || got.Stats == nil {
 		t.Errorf("behind another call: %v, %+v", err, got)
@@ -223,10 +227,16 @@ func TestReportInTime(t *testing.T) {
 	}
 }
 
-// busyQueue is a queue in which another call runs forever.
-type busyQueue struct{ *world }
+// busyQueue is a queue in which another call runs forever while busy is true.
+type busyQueue struct {
+	*world
+	busy bool
+}
 
-func (busyQueue) Exclusive(ctx context.Context, _ string, _ func() error) error {
+func (q *busyQueue) Exclusive(ctx context.Context, id string, fn func() error) error {
+	if !q.busy {
+		return q.world.Exclusive(ctx, id, fn)
+	}
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -401,7 +411,7 @@ func TestHealth(t *testing.T) {
 	w.backends = func() ([]call.Condition, error) { return nil, made("Unavailable", volume.RetryBackoff, false) }
 	got, err = w.service().Health(t.Context(), "ebs")
 	if err != nil || len(got.Asked) != 1 || len(got.Silent) != 1 || !strings.HasPrefix(got.Silent[0], "CreateVolume: Unavailable") {
-		t.Errorf("%v, %+v", err, got) // the helper call always names CreateVolume in its error
+		t.Errorf("%v, %+v", err, got) // the helper made always names CreateVolume in its error
 	}
 	equal(t, "calls", w.calls, []string{"storage health", "storage health", "list health ", "list health p", "storage health", "list health ", "list health p"})
 }

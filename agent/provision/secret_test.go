@@ -138,8 +138,8 @@ func TestSameSecretsWake(t *testing.T) {
 	}
 }
 
-// TestLentSecretIsMoved checks a volume that lends its secrets to a leftover record with another
-// id. The agent must seal the secrets for the id of the leftover record.
+// TestLentSecretIsMoved checks that a register copies its secrets to the leftover record of the
+// same storage. The agent must seal these secrets for the id of the leftover record.
 func TestLentSecretIsMoved(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, given(existing(), literal("one")))
@@ -157,10 +157,10 @@ func TestLentSecretIsMoved(t *testing.T) {
 	w.seal = nil
 	w.mustRegister(t, again)
 	equal(t, "the volume", w.volumes["other"].Volume.Secrets["key"], sealed("other", "two"))
-	equal(t, "the debt", w.debts[key("ebs.csi", "vol-9")].Volume.Secrets["key"], sealed("data", "two"))
+	equal(t, "the leftover", w.leftovers[key("ebs.csi", "vol-9")].Volume.Secrets["key"], sealed("data", "two"))
 	w.woken = nil
 	again.Secrets = map[string]call.SecretRef{"key": literal("three")}
 	w.mustRegister(t, again)
-	equal(t, "the debt, after a change", w.debts[key("ebs.csi", "vol-9")].Volume.Secrets["key"], sealed("data", "three"))
+	equal(t, "the leftover, after a change", w.leftovers[key("ebs.csi", "vol-9")].Volume.Secrets["key"], sealed("data", "three"))
 	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-9"), "other"})
 }

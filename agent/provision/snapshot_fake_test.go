@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// camera is a world whose plugin also makes snapshots.
+// camera is a world whose plugin can also make snapshots.
 type camera struct {
 	*world
 	snapshots map[string]volume.SnapshotIntent
@@ -49,17 +49,19 @@ func newCamera(t *testing.T, caps ...string) *camera {
 	return c
 }
 
-func (c *camera) service() *provision.Service {
-	s := c.world.service()
-	s.Store, s.Queue, s.Plugins = c, c, c
-	s.Secrets = func(v volume.Volume) (call.Secrets, error) {
+func (c *camera) service() *provision.Service { return provision.New(c.options()) }
+
+func (c *camera) options() provision.Options {
+	o := c.world.options()
+	o.Store, o.Queue, o.Plugins = c, c, c
+	o.Secrets = func(v volume.Volume) (call.Secrets, error) {
 		all := call.Secrets{}
 		for name, ref := range v.Secrets {
 			all[name] = call.NewSecret(ref.File + ref.Env)
 		}
 		return all, c.secrets
 	}
-	s.Pause = func(ctx context.Context, d time.Duration) error {
+	o.Pause = func(ctx context.Context, d time.Duration) error {
 		c.paused = append(c.paused, d)
 		if c.planted != nil {
 			c.planted()
@@ -69,7 +71,7 @@ func (c *camera) service() *provision.Service {
 		}
 		return ctx.Err()
 	}
-	return s
+	return o
 }
 
 func (c *camera) Snapshots() []volume.SnapshotIntent {

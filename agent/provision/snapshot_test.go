@@ -260,8 +260,8 @@ func TestSnapshotInterrupted(t *testing.T) {
 	}
 }
 
-// TestGroupSnapshot checks that the agent locks the volumes of a group in order, and runs no other
-// call for them meanwhile. Later calls about the group name its members.
+// TestGroupSnapshot checks that the agent locks the volumes of a group in order, and makes no other
+// call for them during the snapshot. Later calls about the group contain the ids of its members.
 func TestGroupSnapshot(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	v := existing()

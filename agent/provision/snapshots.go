@@ -11,14 +11,14 @@ import (
 )
 
 // Snapshots asks one plugin, or all plugins, for their snapshots. It deletes the intents of
-// snapshots that are ready in the meantime. If it asks all plugins, the notes of the result name
-// each plugin that did not answer.
-func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error) {
+// snapshots that are ready now. If it asks all plugins, the notes of the result name each plugin
+// that did not answer.
+func (s *snapshotter) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error) {
 	v := volume.Volume{PluginID: ask.PluginID, Secrets: ask.Secrets}
 	if ask.VolumeID != "" {
 		r, ok := s.Store.Volume(ask.VolumeID)
 		if !ok {
-			return volume.Snapshots{}, unknown(ask.VolumeID)
+			return volume.Snapshots{}, noVolume(ask.VolumeID)
 		}
 		if ask.PluginID != "" && ask.PluginID != r.Volume.PluginID {
 			return volume.Snapshots{}, volume.Errorf(volume.ErrInvalid, "volume %q is of plugin %q, not of %q", ask.VolumeID, r.Volume.PluginID, ask.PluginID)
@@ -50,22 +50,22 @@ func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volum
 		}
 	}
 
-	s.pending(ctx, v, &out)
+	s.addPending(ctx, v, &out)
 	return out, ctx.Err()
 }
 
 // listOne asks one plugin for its snapshots. If the plugin cannot list snapshots, listOne adds a
 // note to the result.
-func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snapshots) error {
-	info, err := s.ready(ctx, v.PluginID)
+func (s *snapshotter) listOne(ctx context.Context, v volume.Volume, out *volume.Snapshots) error {
+	info, err := s.awaitPlugin(ctx, v.PluginID)
 	if err == nil && !info.Caps.ListSnapshots {
-		err = cannot(v.PluginID, false, info.Caps)
+		err = checkCanSnapshot(v.PluginID, false, info.Caps)
 	}
 	if err != nil {
 		return err
 	}
 
-	p, secrets, err := s.reach(v)
+	p, secrets, err := s.provisioner(v)
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 		all, err = allSnapshots(ctx, v.PluginID, p, call.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
 	} else {
 		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots, so only unfinished ones are shown", v.PluginID))
-		all = s.looked(ctx, p, info, v, secrets)
+		all = s.getUnfinished(ctx, p, info, v, secrets)
 	}
 
 	for _, one := range all {
@@ -85,9 +85,9 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 	return err
 }
 
-// looked asks the plugin for each unfinished snapshot separately, because the plugin cannot list
-// them.
-func (s *Service) looked(ctx context.Context, p call.Caller, info plugin.Info, v volume.Volume, secrets call.Secrets) []call.Snapshot {
+// getUnfinished asks the plugin for each unfinished snapshot separately, because the plugin cannot
+// list snapshots.
+func (s *snapshotter) getUnfinished(ctx context.Context, p call.Caller, info plugin.Info, v volume.Volume, secrets call.Secrets) []call.Snapshot {
 	var all []call.Snapshot
 	for _, i := range s.Store.Snapshots() {
 		if i.Group || i.ID == "" || i.PluginID != v.PluginID || !info.Caps.GetSnapshot {
@@ -101,28 +101,9 @@ func (s *Service) looked(ctx context.Context, p call.Caller, info plugin.Info, v
 	return all
 }
 
-// allSnapshots lists the snapshots of a plugin, over all pages.
-func allSnapshots(ctx context.Context, pluginID string, p call.Caller, req call.ListSnapshotsRequest) ([]call.Snapshot, error) {
-	var all []call.Snapshot
-	err := pages(ctx, pluginID, call.ListSnapshots, func(token string) (string, bool, error) {
-		if token == "" {
-			all = nil // pages may have started again from the first page
-		}
-		req.Token = token
-		page, err := call.Do(ctx, p, req)
-		all = append(all, page.Entries...)
-		return page.Next, false, err
-	})
-	if err != nil {
-		return nil, err
-	}
-
-	return all, nil
-}
-
-// pending adds the unfinished snapshots to the listing. If the listing shows a snapshot as ready,
-// pending deletes the intent of this snapshot.
-func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snapshots) {
+// addPending adds the unfinished snapshots to the listing. If the listing shows a snapshot as
+// ready, addPending deletes the intent of this snapshot.
+func (s *snapshotter) addPending(ctx context.Context, v volume.Volume, out *volume.Snapshots) {
 	listed := map[string][]*volume.ListedSnapshot{} // keyed by driver and snapshot id, or by driver and group id
 	for i := range out.Listed {
 		one := &out.Listed[i]
@@ -155,11 +136,11 @@ func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snap
 		}
 
 		switch {
-		case ready && s.drop(ctx, i) == nil:
-			t := taking{s: s, intent: i}
-			t.event("snapshot-created", "%s %q has id %q and is ready", t.noun(), i.Name, i.ID)
+		case ready && s.dropIntent(ctx, i) == nil:
+			t := snapshotTask{s: s, intent: i}
+			t.emit(volume.EventSnapshotCreated, "%s %q has id %q and is ready", t.intent.Noun(), i.Name, i.ID)
 		case i.Group || len(shown) == 0:
-			out.Pending = append(out.Pending, volume.PendingSnapshot{SnapshotIntent: i, Doing: s.told(i.Key())})
+			out.Pending = append(out.Pending, volume.PendingSnapshot{SnapshotIntent: i, Doing: s.progress.get(i.Key())})
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -36,9 +37,9 @@ func TestSnapshotsPaged(t *testing.T) {
 // and again.
 func TestSnapshotsWithoutEnd(t *testing.T) {
 	c := newCamera(t, "list")
-	s := c.service()
-	s.Plugins = endless{c}
-	_, err := s.Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
+	o := c.options()
+	o.Plugins = endless{c}
+	_, err := provision.New(o).Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
 	want(t, "endless", err, nil, `plugin "ebs" returns an endless list for ListSnapshots: it returned token "1" twice`, "volctl plugin logs ebs")
 }
 
@@ -229,8 +230,8 @@ func TestSnapshotNames(t *testing.T) {
 	}
 }
 
-// TestDeleteGroup checks the delete of a group at a plugin that needs the members. The agent finds
-// the members in the plugin's list, or asks the plugin for the group.
+// TestDeleteGroup checks the delete of a group at a plugin that needs the ids of the members. The
+// agent finds these ids in the plugin's list, or asks the plugin for the group.
 func TestDeleteGroup(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	c.pages = [][]call.Snapshot{{{ID: "x"}, {ID: "m1", GroupID: "group-1"}}, {{ID: "m2", GroupID: "group-1"}}}

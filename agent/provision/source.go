@@ -2,9 +2,6 @@ package provision
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
 	"github.com/volagent/volagent/volmgr/call"
 	"github.com/volagent/volagent/volmgr/plugin"
@@ -12,13 +9,36 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// source returns the plugin's id of the snapshot or volume from which the plugin fills a new
-// volume. A volume file may give a snapshot by its name, and a clone source by its volume id on
-// this host. Requests that the plugin cannot fulfil are refused here, before the agent stores an
-// intent. For a resumed create, source does not check again whether this host reaches the clone
-// source. The plugin has already received that request.
-func (s *Service) source(ctx context.Context, v volume.Volume, info plugin.Info, resumed bool) (snapshot, clone string, err error) {
-	if err := creates(v, info); err != nil {
+// sourceFinder finds the snapshots and volumes from which plugins fill new volumes.
+type sourceFinder struct {
+	*common
+	snapshots *snapshotter
+}
+
+// checkCanCreate refuses a volume that needs a capability which the plugin does not have.
+func checkCanCreate(v volume.Volume, info plugin.Info) error {
+	switch {
+	case !info.Caps.CreateDelete:
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", v.PluginID).
+			WithHint("create it with the storage system's own tools, then: volctl volume register FILE")
+	case len(v.Mutable) > 0 && !info.Caps.Modify:
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes, so volume %q cannot have mutable_parameters", v.PluginID, v.ID).
+			WithHint("give them as parameters, if the plugin accepts them there")
+	case v.Topology.Given() && !info.Caps.Topology:
+		return volume.Errorf(volume.ErrRefused, "plugin %q does not support topology, so volume %q cannot have a topology_request", v.PluginID, v.ID).
+			WithRemedy(remedy.Of(remedy.ShowPlugin, v.PluginID))
+	}
+
+	return nil
+}
+
+// find returns the plugin's id of the snapshot or volume whose data the plugin copies into a new
+// volume. A volume file may refer to a snapshot by its name, and to a clone source by its volume id
+// on this host. The agent calls find before it stores an intent, so that find can refuse requests
+// that the plugin cannot fulfil. A resumed create does not check whether this host reaches the
+// clone source, because the plugin has already received the request.
+func (s *sourceFinder) find(ctx context.Context, v volume.Volume, info plugin.Info, resumed bool) (snapshot, clone string, err error) {
+	if err := checkCanCreate(v, info); err != nil {
 		return "", "", err
 	}
 	if _, err := s.Secrets(v); err != nil { // fail before the agent stores an intent
@@ -33,7 +53,7 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info plugin.Info,
 		if v.SnapshotID, err = s.sourceSnapshot(ctx, v, info); err != nil {
 			return "", "", err
 		}
-		return v.SnapshotID, "", s.unripe(ctx, v, info)
+		return v.SnapshotID, "", s.checkReady(ctx, v, info)
 	case v.CloneID == "":
 		return "", "", nil
 	case !info.Caps.Clone:
@@ -44,11 +64,43 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info plugin.Info,
 	return "", clone, err
 }
 
+// sourceSnapshot returns the plugin's id of the snapshot whose data the plugin copies into the
+// volume v.
+func (s *sourceFinder) sourceSnapshot(ctx context.Context, v volume.Volume, info plugin.Info) (string, error) {
+	p, secrets, err := s.provisioner(v)
+	if err != nil {
+		return "", err
+	}
+	l := lookup{s.snapshots, p, secrets, info}
+	return l.snapshotID(ctx, volume.SnapshotAt{PluginID: v.PluginID, ID: v.SnapshotID})
+}
+
+// checkReady refuses a snapshot that this agent has requested and that is not ready yet. The CSI
+// spec forbids creating a volume from such a snapshot (Snapshot.ready_to_use).
+func (s *sourceFinder) checkReady(ctx context.Context, v volume.Volume, info plugin.Info) error {
+	for _, i := range s.Store.Snapshots() {
+		if i.Group || i.ID == "" || i.ID != v.SnapshotID || i.Driver != info.Driver {
+			continue
+		}
+
+		t := &snapshotTask{s: s.snapshots, intent: i, caps: info.Caps}
+		got, err := t.queryState(ctx, call.GroupSnapshot{ID: i.ID})
+		if err == nil && got.Ready {
+			return t.storeID(ctx, got)
+		}
+
+		return volume.Errorf(volume.ErrRefused, "snapshot %q of volume %q is not ready yet", i.ID, i.Volumes[0]).
+			WithHint("%s", "to wait for it: "+t.repeatCommand())
+	}
+
+	return nil
+}
+
 // cloneSource returns the external id of the volume that the plugin clones.
-func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info plugin.Info, resumed bool) (clone string, err error) {
+func (s *sourceFinder) cloneSource(ctx context.Context, v volume.Volume, info plugin.Info, resumed bool) (clone string, err error) {
 	r, ok := s.Store.Volume(v.CloneID)
 	if !ok { // CloneID is an external id
-		if r, ok, err = s.registered(ctx, info.Driver, v.CloneID); !ok || err != nil {
+		if r, ok, err = s.findRegistered(ctx, info.Driver, v.CloneID); !ok || err != nil {
 			return v.CloneID, err
 		}
 	}
@@ -68,46 +120,22 @@ func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info plugin.
 	}
 }
 
-// registered returns the record of the volume with the given external id.
-func (s *Service) registered(ctx context.Context, driver, externalID string) (r volume.Record, ok bool, err error) {
-	err = s.Store.Update(ctx, func(tx Tx) error {
+// findRegistered returns the record of the volume with the given external id.
+func (s *sourceFinder) findRegistered(ctx context.Context, driver, externalID string) (r volume.Record, ok bool, err error) {
+	err = s.read(ctx, func(tx Tx) error {
 		var id string
 		if id, ok = tx.VolumeOf(driver, externalID); ok {
 			r, ok = tx.Volume(id)
 		}
-		return errLookOnly
+		return nil
 	})
-	if errors.Is(err, errLookOnly) {
-		err = nil
-	}
 
 	return r, ok, err
 }
 
-// unripe refuses a snapshot that this agent has requested and that is not ready yet. The CSI spec
-// forbids creating a volume from such a snapshot (Snapshot.ready_to_use).
-func (s *Service) unripe(ctx context.Context, v volume.Volume, info plugin.Info) error {
-	for _, i := range s.Store.Snapshots() {
-		if i.Group || i.ID == "" || i.ID != v.SnapshotID || i.Driver != info.Driver {
-			continue
-		}
-
-		t := &taking{s: s, intent: i, caps: info.Caps}
-		got, err := t.look(ctx, call.GroupSnapshot{ID: i.ID})
-		if err == nil && got.Ready {
-			return t.note(ctx, got)
-		}
-
-		return volume.Errorf(volume.ErrRefused, "snapshot %q of volume %q is not ready yet", i.ID, i.Volumes[0]).
-			WithHint("%s", "to wait for it: "+t.again())
-	}
-
-	return nil
-}
-
-// sourceless returns the error for a snapshot or clone source that the plugin does not know. It
+// missingSource returns the error for a snapshot or clone source that the plugin does not have. It
 // returns nil if the call failed for another reason.
-func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
+func missingSource(v volume.Volume, ce *volume.CallError) *volume.Error {
 	switch {
 	case ce == nil || ce.Code != volume.CodeNotFound:
 		return nil
@@ -120,31 +148,4 @@ func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
 	}
 
 	return nil
-}
-
-// creating makes the call that creates a volume. While the plugin reports that it is still working,
-// for example on a copy, creating repeats the call under the same name. Calls for other volumes do
-// not wait for this call.
-func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Duration, made func() error) error {
-	for try := 1; ; try++ {
-		err := s.Queue.Call(ctx, v.ID, call.CreateVolume, made)
-		var ce *volume.CallError
-		copies := v.SnapshotID != "" || v.CloneID != ""
-		if wait == 0 || !errors.As(err, &ce) || !atIt(ce) || ce.Code != volume.CodeAborted && !copies {
-			return err
-		}
-		if s.pause(ctx, pauses.After(try)) == nil {
-			continue
-		}
-		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errLate) {
-			return ctx.Err() // the caller has cancelled the request
-		}
-
-		words := &volume.Error{Kind: volume.ErrTimeout, Message: fmt.Sprintf("after %s: %v", wait, err)}
-		if e := (*volume.Error)(nil); errors.As(err, &e) {
-			words.Hint, words.Remedy = e.Hint, e.Remedy
-		}
-
-		return unclear(call.CreateVolume, err, words)
-	}
 }

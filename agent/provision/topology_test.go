@@ -25,9 +25,9 @@ func placed(t *testing.T, zone string) (*camera, *[]call.CreateVolumeRequest) {
 	return c, asked
 }
 
-// TestDefaultTopology checks that the agent creates a volume without topology_request where this
-// host can reach it. This topology is not part of the stored request, so a repeat with the same
-// file matches.
+// TestDefaultTopology checks a volume without topology_request. The agent asks for a place that
+// this host can reach. It does not store this topology as a part of the request, so a repeat with
+// the same file matches.
 func TestDefaultTopology(t *testing.T) {
 	elsewhere := spec()
 	elsewhere.Topology.Required = []map[string]string{{"zone": "b"}}
@@ -95,8 +95,8 @@ func (c *camera) reach(zone string) {
 	c.volumes["source"] = r
 }
 
-// TestCloneOutOfReach checks that the agent refuses to clone for this host a source that this host
-// cannot reach.
+// TestCloneOutOfReach checks that the agent refuses a clone for this host if this host cannot reach
+// the clone source.
 func TestCloneOutOfReach(t *testing.T) {
 	for _, of := range []string{"source", "vol-9"} {
 		c, asked := placed(t, "a")

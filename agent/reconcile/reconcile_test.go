@@ -31,7 +31,7 @@ func TestMountAndRelease(t *testing.T) {
 	}
 	var got []string
 	for _, e := range s.events {
-		got = append(got, e.Type)
+		got = append(got, string(e.Type))
 	}
 	if want := []string{"published", "claim-mounted", "unpublished", "claim-detached"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("events %q, want %q", got, want)

@@ -364,8 +364,8 @@ func (w *worker) markInterrupted(evs []volume.Event, a volume.Action, out volume
 	}
 
 	for i := range evs {
-		if evs[i].Type == "step-failed" {
-			evs[i].Type = "step-interrupted"
+		if evs[i].Type == volume.EventStepFailed {
+			evs[i].Type = volume.EventStepInterrupted
 			evs[i].Message = string(a.Kind) + " was interrupted because the agent is stopping; the next agent process continues it"
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// WithLeftovers adapts the state database for package reconcile. The queue handles leftover records
-// like volumes, each under its own key.
+// WithLeftovers adapts the state database for package reconcile. The queue treats a leftover record
+// like a volume, with a key of its own.
 type WithLeftovers struct{ Store }
 
 // Volume returns a volume's record or a leftover record.
@@ -22,7 +22,7 @@ func (s WithLeftovers) Volume(key string) (volume.Record, bool) {
 	return s.Store.Volume(key)
 }
 
-// Volumes returns all records of both kinds.
+// Volumes returns the records of all volumes, and all leftover records.
 func (s WithLeftovers) Volumes() []volume.Record {
 	return append(s.Store.Volumes(), Leftovers(s)...)
 }
@@ -62,9 +62,10 @@ func changeLeftover(tx *statedb.Tx, driver, external string, fn func(volume.Reco
 	}
 }
 
-// Settle deletes a leftover record if all its steps are undone. It returns the volume that was
-// waiting for that, if there is one. The deletion is on disk before any step for that volume.
-// Loaded relies on this order: as long as the leftover record is on disk, the volume has no mount.
+// Settle deletes a leftover record whose leftovers are all undone. It returns the id of the volume
+// that waited for these leftovers, if there is one. The agent takes no step for that volume until
+// the deletion is on disk. volume.Loaded relies on this order. While the leftover record is on
+// disk, the volume has no mount.
 func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err error) {
 	driver, external := r.Volume.Driver, r.Volume.ExternalID
 	key := statedb.StorageKey(driver, external)

@@ -62,7 +62,7 @@ func (t Tx) before(id string) {
 	}
 }
 
-// TestOf returns the plugin whose test uses the given storage volume or has left something on it.
+// TestOf returns the plugin whose test uses the given storage volume, or has not cleaned it up.
 func (t Tx) TestOf(driver, external string) (pluginID string, ok bool) {
 	for _, p := range statedb.Plugins.All(t) {
 		if p.Scratch != nil && p.Info.Driver == driver && p.Scratch.Has(external) {

@@ -76,8 +76,8 @@ func TestChange(t *testing.T) {
 	}
 }
 
-// TestLeftovers checks that the queue finds leftover records under their own keys. When a leftover
-// record is settled, it must be deleted, and the waiting volume must be returned.
+// TestLeftovers checks that the queue finds leftover records under their own keys. Settle must
+// delete the leftover record, and return the waiting volume.
 func TestLeftovers(t *testing.T) {
 	s := open(t)
 	put(t, s, record("new"))

@@ -52,8 +52,8 @@ func (s Store) MarkStopped(ctx context.Context) error {
 	})
 }
 
-// Living returns records as the API shows them: a claim whose owner has ended appears as detaching,
-// even before that is stored.
+// Living returns records as the API shows them. A claim whose owner has ended appears as detaching,
+// even before the agent has stored the detach.
 type Living struct {
 	Store
 	Owners volume.Owners

@@ -19,9 +19,8 @@ type Store struct {
 	Notes *notes.Notebook // nil if no notes are kept
 }
 
-// Draining reports whether the host is being drained. No commit completes while a change of another
-// commit runs. A claim and a drain are therefore in the same commit, or the later one finds the
-// earlier one.
+// Draining reports whether the host is being drained. If a claim and a drain come at about the same
+// time, either one commit contains both, or the later change sees the earlier one.
 func (s Store) Draining() bool { return s.Node().Draining }
 
 // References returns the number of containers that use a runtime's volume.
@@ -125,8 +124,7 @@ func checkVolumeLimit(tx *statedb.Tx, r, next volume.Record) error {
 	return volume.Room(r, p.Info, tx.Volumes(), Leftovers(tx))
 }
 
-// Leftovers returns all leftover records, which are those of forced deregisters, in the form of
-// volume records.
+// Leftovers returns the leftover records of all forced deregisters, in the form of volume records.
 func Leftovers(from statedb.Reader) []volume.Record {
 	all := []volume.Record{}
 	for _, d := range statedb.Leftovers.All(from) {
@@ -152,8 +150,8 @@ func Clash(tx *statedb.Tx, r, next volume.Record) error {
 		}
 	}
 
-	// A volume for which leftovers were undone may still use the staging path of the volume that
-	// left them.
+	// A volume that waited for leftovers may still use the staging path of the deregistered volume
+	// that caused these leftovers.
 	if id, ok := tx.HolderOf(next.Node.StagingPath, next.Volume.ID); ok && len(r.Claims) == 0 {
 		return volume.Errorf(volume.ErrRefused, "%s is still in use by volume %q", next.Node.StagingPath, id).
 			WithRemedy(remedy.Of(remedy.ShowVolume, id))

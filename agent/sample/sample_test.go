@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestSampler runs an hour of turns. One plugin hangs, one has its own interval, one is never
-// asked, and one has a volume with a running call.
+// TestSampler simulates an hour. One plugin hangs, one has its own interval, one is never asked,
+// and one has a volume with a running call.
 func TestSampler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex

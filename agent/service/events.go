@@ -30,6 +30,6 @@ func (e Events) After(seq uint64) ([]api.Event, <-chan struct{}) {
 
 func toEvent(v event.Event) api.Event {
 	return api.Event{
-		Time: v.Time, Seq: v.Seq, Volume: v.Volume, Alloc: v.Alloc, Plugin: v.Plugin, Part: v.Part, Type: v.Type, Step: v.Step, Message: v.Message,
+		Time: v.Time, Seq: v.Seq, Volume: v.Volume, Alloc: v.Alloc, Plugin: v.Plugin, Part: v.Part, Type: string(v.Type), Step: v.Step, Message: v.Message,
 	}
 }

@@ -33,7 +33,7 @@ func (s *Service) fault() (p api.Problem, ok bool) {
 	return api.Problem{Subject: "agent", Message: "cannot write the state database: " + err.Error(), Command: suggest.Command("df %s", s.DataDir)}, true
 }
 
-// lost describes the loss of the state database, as long as an adopted claim or the damaged file
+// lost reports the loss of the state database, as long as an adopted claim or the damaged file
 // still exists.
 func (s *Service) lost() (p api.Problem, ok bool) {
 	loss := s.Records.Node().Loss
@@ -72,7 +72,7 @@ func (s *Service) lost() (p api.Problem, ok bool) {
 func (s *Service) leftovers() []api.Problem {
 	var out []api.Problem
 	for _, d := range statedb.Leftovers.All(s.Records) {
-		left := provision.Behind(d.Whole())
+		left := provision.DescribeLeftovers(d.Whole())
 		if len(left) == 0 {
 			continue
 		}
@@ -112,12 +112,12 @@ func (s *Service) cutTests() (all []api.Problem) {
 // database grows by some MiB at once, and the events are stored beside it.
 const leastFree = 32 << 20
 
-// full reports that the data dir's file system is nearly full, before a claim fails because of
-// that.
+// full reports that the file system of the data dir is nearly full, so that an operator can act
+// before a claim fails.
 func (s *Service) full() []api.Problem {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(s.DataDir, &fs); err != nil {
-		return nil // the state database reports problems of the disk
+		return nil // fault reports a disk that fails
 	}
 
 	free := int64(fs.Bavail) * fs.Frsize

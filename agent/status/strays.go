@@ -11,7 +11,7 @@ import (
 )
 
 // Strays returns the mounts below the mount root that no record explains, and the volumes of plugin
-// tests. The caller calls it only when no record has a mount.
+// tests. It must be called only when no record has a mount.
 func (s *Service) Strays() (all []volume.Occupant) {
 	for id, left := range s.Plugins.Usage.Scratches() {
 		words := "a test of plugin %q left it, and it is not undone"

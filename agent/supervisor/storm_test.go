@@ -33,7 +33,7 @@ func TestDayOfCrashes(t *testing.T) {
 					Warn: func(msg string, err error) { t.Error(msg, err) },
 				})
 				add := func(v plugin.View) {
-					events.Add(volume.Event{Type: "plugin-" + v.State, Plugin: "p", Message: v.News()})
+					events.Add(volume.Event{Type: volume.PluginEvent(v.State), Plugin: "p", Message: v.News()})
 				}
 				falls := pauses{Backoff: Backoff{}.withDefaults()}
 				for begun := time.Now(); time.Since(begun) < 24*time.Hour; starts++ {

@@ -198,21 +198,6 @@ func left(was, now Side) bool {
 	return was == Present && now != Present || was != Failed && now == Failed
 }
 
-// Event describes one transition in words.
-type Event struct {
-	Type    string
-	Volume  string
-	Alloc   string
-	Plugin  string
-	Part    string // the part of the plugin, if the plugin has several
-	Step    string // the step that caused the event: a Kind or an RPC; empty if none did
-	Message string
-}
-
-// EventRefused is the type of the event for a refused claim. It is the only type of event that a
-// caller can cause without limit.
-const EventRefused = "claim-refused"
-
 type progressKey struct{}
 
 // WithProgress returns a context in which a step can report its progress to the given function.

@@ -1,7 +1,6 @@
 package volume
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/volagent/volagent/volmgr/call"
@@ -311,78 +310,6 @@ func union(have, more []Device) []Device {
 		}
 	}
 	return have
-}
-
-// moved returns the claims that disappeared or changed their state between two records, oldest
-// first. It sorts only these claims, because a record may have thousands of others.
-func moved(before, now Record) []Claim {
-	some := map[string]Claim{}
-	for alloc, c := range before.Claims {
-		if n, ok := now.Claims[alloc]; !ok || n.State != c.State {
-			some[alloc] = c
-		}
-	}
-
-	before.Claims = some
-	return before.Ordered()
-}
-
-// events returns the events for a step and for the differences between the two records.
-func events(before, now Record, a Action, out Outcome) []Event {
-	id := now.Volume.ID
-	var evs []Event
-	add := func(typ, alloc, format string, args ...any) {
-		evs = append(evs, Event{Type: typ, Volume: id, Alloc: alloc, Plugin: now.Volume.PluginID, Step: string(a.Kind), Message: fmt.Sprintf(format, args...)})
-	}
-
-	switch {
-	case out.Err != nil && now.Volume.Expansion.Refused != before.Volume.Expansion.Refused:
-		add("expand-failed", "", "not expanded to %s: %s", Size(a.Size), out.Err.Error())
-	case out.Err != nil:
-		add("step-failed", a.Alloc, "%s", out.Err.Error())
-	case out.Warning != "":
-		add("warning", a.Alloc, "%s: %s", a.Kind, out.Warning)
-	}
-
-	if out.Err == nil {
-		switch a.Kind {
-		case call.ControllerPublish:
-			add("attached", "", "attached to node %q", a.NodeID)
-		case call.ControllerUnpublish:
-			add("detached", "", "detached from node %q", a.NodeID)
-		case call.NodeStage:
-			add("staged", "", "staged at %s", a.Path)
-		case call.NodeUnstage:
-			add("unstaged", "", "unstaged from %s", a.Path)
-		case call.NodePublish:
-			add("published", a.Alloc, "published at %s", a.Path)
-		case call.NodeUnpublish:
-			add("unpublished", a.Alloc, "unpublished from %s", a.Path)
-		case call.ControllerExpand:
-			add("expanded", "", "the storage has %s", Size(now.Volume.Capacity))
-		case call.NodeExpand:
-			add("node-expanded", "", "expanded to %s at %s", Size(a.Size), a.Path)
-		case Bind:
-			add("bound", a.Alloc, "bound at %s", a.Path)
-		case Own:
-			add("owned", a.Alloc, "the root of %s has %s", a.Path, now.Claims[a.Alloc].Own.Here())
-		case Unmount:
-			add("unmounted", a.Alloc, "unmounted %s on the host without the plugin; the call to the plugin is pending", a.Path)
-		case Unbind:
-			add("unbound", a.Alloc, "unbound from %s", a.Path)
-		}
-	}
-
-	for _, c := range moved(before, now) {
-		switch n, ok := now.Claims[c.Alloc]; {
-		case !ok:
-			add("claim-detached", c.Alloc, "detached after %s", c.State)
-		case n.State != c.State:
-			add("claim-"+string(n.State), c.Alloc, "%s → %s", c.State, n.State)
-		}
-	}
-
-	return evs
 }
 
 // Saving is the urgency of a change on its way to the disk.

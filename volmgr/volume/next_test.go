@@ -290,7 +290,7 @@ func TestApplyEvents(t *testing.T) {
 			if e.Volume != "data" || e.Plugin != "p" {
 				t.Errorf("%s: an event of %q, %q", tt.a.Kind, e.Volume, e.Plugin)
 			}
-			got = append(got, e.Type, e.Alloc, e.Message)
+			got = append(got, string(e.Type), e.Alloc, e.Message)
 		}
 		if s := fmt.Sprint(got); s != tt.want {
 			t.Errorf("%s: %s, want %s", tt.a.Kind, s, tt.want)
@@ -303,7 +303,7 @@ func TestApplyEvents(t *testing.T) {
 	for _, k := range []call.Method{call.NodeUnpublish, call.NodeUnstage, volume.Prove, call.ControllerUnpublish, volume.Free} {
 		var evs []volume.Event
 		released, evs = volume.Apply(released, volume.Action{Kind: k, Alloc: "a", Path: released.Claims["a"].Target}, volume.Outcome{})
-		if want := map[call.Method]string{volume.Prove: "claim-node-detached", volume.Free: "claim-detached"}[k]; want != "" && (len(evs) != 1 || evs[0].Type != want) {
+		if want := map[call.Method]volume.EventType{volume.Prove: "claim-node-detached", volume.Free: "claim-detached"}[k]; want != "" && (len(evs) != 1 || evs[0].Type != want) {
 			t.Errorf("%s: events %+v, want %s", k, evs, want)
 		}
 	}
