@@ -20,13 +20,13 @@ import (
 type Set struct {
 	*supervisor.Supervisor
 
-	// Usage tells which volumes use a plugin.
+	// Usage reports which volumes use a plugin.
 	Usage Usage
-	// Halt says why no call is sent to any plugin; empty in normal operation.
+	// Halt is the reason why no call may be sent to any plugin. It is empty in normal operation.
 	Halt string
 }
 
-// ForStep returns the client for the call of one step.
+// ForStep returns the client that makes the call of one step.
 func (p Set) ForStep(v volume.Volume, k call.Method) (call.Caller, error) {
 	if k.Service() == call.Node {
 		return p.Client(v.PluginID)
