@@ -8,8 +8,8 @@ import (
 )
 
 // FuzzLogs checks that Logs copies a container's output without the runtime's timestamps, however
-// the output is split into writes. A line without an end must not make the buffer grow. Whatever
-// the output contains, Logs must not return an earlier time than before.
+// the output is split into writes. A line without an end must not make the buffer grow. No output
+// may make Logs return an earlier time than before.
 func FuzzLogs(f *testing.F) {
 	const stamp = "2026-01-01T00:00:02.5Z"
 	for _, text := range []string{
