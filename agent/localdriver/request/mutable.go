@@ -27,10 +27,10 @@ const (
 	NoQuota    = "none"
 )
 
-// mutable holds the parsed mutable parameters.
+// mutable contains the parsed mutable parameters.
 type mutable struct {
 	Given bool
-	Quota int64 // bytes, 0 for none
+	Quota int64 // the quota in bytes; 0 for none
 }
 
 // ParseMutable parses the mutable parameters of a request.
@@ -64,8 +64,8 @@ var quotaUnits = []struct {
 	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"PB", 1e15}, {"B", 1},
 }
 
-// parseQuota parses a whole number with or without a unit and rounds it up to 1 KiB, the kernel's
-// unit for limits.
+// parseQuota parses a whole number with an optional unit. It rounds the number up to a multiple of
+// 1 KiB, which is the kernel's unit for limits.
 func parseQuota(text string) (int64, error) {
 	number, unit := text, int64(1)
 	for _, u := range quotaUnits {
@@ -86,7 +86,8 @@ func parseQuota(text string) (int64, error) {
 	return RoundQuota(int64(n) * unit), nil
 }
 
-// RoundQuota rounds bytes up to 1 KiB. A number that is too large for rounding stays unchanged.
+// RoundQuota rounds a number of bytes up to a multiple of 1 KiB. A number that is too large for
+// rounding stays unchanged.
 func RoundQuota(bytes int64) int64 {
 	if bytes > math.MaxInt64-1023 {
 		return bytes
