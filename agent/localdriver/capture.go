@@ -216,7 +216,7 @@ func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, d
 //  1. Open all images and write out cached data, so that the next steps are short.
 //  2. Freeze all filesystems.
 //  3. Clone all images. Copy the small ones if cloning is not possible.
-//  4. Thaw all filesystems, also after an error.
+//  4. Thaw all filesystems, even after an error.
 //  5. Sync the copies.
 func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress) (err error) {
 	defer func() {

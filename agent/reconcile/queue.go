@@ -4,9 +4,9 @@
 //
 //	load → observe → volume.Next → one action → volume.Apply → save
 //
-// The pure functions of the domain choose the next step, and the Host performs it. The queue keeps
-// the number of tries and the due times in memory. A single timer serves all volumes. A volume
-// without pending work needs no memory and no goroutine.
+// Pure functions in package volume choose the next step, and the Host performs it. The queue keeps
+// the number of attempts and the times of the next retries in memory. One timer serves all volumes.
+// A volume without pending work needs no memory and no goroutine.
 package reconcile
 
 import (
