@@ -69,8 +69,9 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	return r, c, err
 }
 
-// checkAlloc refuses an alloc id that the agent cannot store. An alloc that already has a claim on
-// the volume keeps its id. The agent may no longer accept such an id for a new claim.
+// checkAlloc refuses an alloc id that the agent cannot store. It is less strict if the alloc
+// already has a claim on the volume, because an earlier version of the agent may have accepted the
+// id.
 func (s *Service) checkAlloc(req *request) error {
 	if _, _, err := s.findClaim(req.Volume, req.Alloc); err == nil {
 		return volume.CheckID("alloc id", req.Alloc)

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// Logs writes the output of a container after the time since to w, without the runtime's
-// timestamps. It returns the time of the last line that it wrote, or since if there is no new line.
-// No two lines have the same time, so the next call can continue from the returned time.
+// Logs copies the output of a container to w, without the runtime's timestamps. It copies only
+// lines that are newer than the time since. It returns the time of the last line that it copied, or
+// since if there is no new line. No two lines have the same time, so the next call can continue
+// from the returned time.
 func (r Runtime) Logs(ctx context.Context, id string, since time.Time, w io.Writer) (time.Time, error) {
 	args := []string{"logs", "--timestamps"}
 	if !since.IsZero() {

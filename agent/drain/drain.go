@@ -130,7 +130,7 @@ func (s *Service) Undrain(ctx context.Context) (changed bool, err error) {
 }
 
 // retry checks all owners again and wakes the volumes that are being unmounted. An operator who
-// repeats the drain may have solved a problem before.
+// repeats a drain may have solved the problem that delayed the earlier drain.
 func (s *Service) retry() {
 	var owners []volume.Owner
 	for _, r := range s.Store.Volumes() {

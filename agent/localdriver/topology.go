@@ -12,7 +12,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// topologyKey is the only topology segment: a volume is on the node whose disk holds it.
+// topologyKey is the key of the only topology segment. Its value is the node whose disk contains
+// the volume.
 const topologyKey = "topology." + DriverName + "/node"
 
 // segmentValue matches the values that CSI allows for a topology segment.

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// changesApart is the minimum time between two checks for changes of the mount table.
-const changesApart = 100 * time.Millisecond
+// changesInterval is the minimum time between two checks for changes of the mount table.
+const changesInterval = 100 * time.Millisecond
 
 // mounts watches the mounts that own claims, with one watch on the mount table. The watch runs only
 // while a claim has such an owner. Each change of the table costs one system call for each watched
@@ -73,7 +73,7 @@ func (m *mounts) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	m.wg.Go(func() {
-		if err := m.kernel.Changes(ctx, changesApart, m.changed); err != nil {
+		if err := m.kernel.Changes(ctx, changesInterval, m.changed); err != nil {
 			m.log.Warn("cannot watch the mount table; unmounts are noticed within 30 s", "error", err)
 		}
 	})

@@ -37,7 +37,7 @@ type Options struct {
 type Mounts interface {
 	// Gone reports whether the mount m, which the agent made at the path at, no longer exists.
 	Gone(m volume.MountIdentity, at string) bool
-	// Changes calls fn after each change of the mount table, until ctx ends. Two calls of fn are at
-	// least as far apart as the argument apart.
-	Changes(ctx context.Context, apart time.Duration, fn func()) error
+	// Changes calls fn after each change of the mount table, until ctx ends. It waits at least the
+	// time interval between two calls of fn.
+	Changes(ctx context.Context, interval time.Duration, fn func()) error
 }

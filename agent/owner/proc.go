@@ -16,7 +16,7 @@ import (
 // process is one process of the current boot. Its pid and its start time identify it.
 type process struct {
 	pid   int
-	start uint64 // start time in the unit of proc.Stat
+	start uint64 // the start time, as proc.Stat reports it
 }
 
 func processOf(o volume.Owner) process { return process{o.PID, o.StartTime} }

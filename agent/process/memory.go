@@ -53,8 +53,8 @@ func TendMemory(ctx context.Context) {
 	}
 }
 
-// gcPercent returns the value for debug.SetGCPercent, if the heap contains live bytes in use. The
-// heap may grow by about smallHeap, but at least by 100 percent and at most by 400 percent.
+// gcPercent returns the value to pass to debug.SetGCPercent, if live bytes of the heap are in use.
+// The heap may grow by about smallHeap, but at least by 100 percent and at most by 400 percent.
 func gcPercent(live uint64) int {
 	const most = 400
 	return int(min(most, max(100, smallHeap*100/max(live, 1))))

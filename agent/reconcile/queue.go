@@ -40,8 +40,8 @@ type Plugins interface {
 
 // Host observes this host. It performs single steps on the host and calls plugins.
 type Host interface {
-	// Observe observes all paths of a record within a limited time. It skips the path of the
-	// observation now, which the caller has just made.
+	// Observe observes all paths of a record within a limited time. The argument now is an
+	// observation of one path that the caller has just made, so Observe skips this path.
 	Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed
 	// Do performs one step.
 	Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome

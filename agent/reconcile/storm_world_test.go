@@ -292,8 +292,7 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		s.later(id, a, callLimit*3/4, callLimit, nil)
 	case lied:
 		out := volume.Outcome{Boot: s.boot()}
-		// for other calls than NodeStage, the agent reads the mount table and finds that nothing
-		// was mounted
+		// except for NodeStage, the agent notices in the mount table that nothing was mounted
 		if a.Kind != call.NodeStage {
 			out = failedWith(volume.CodeUnverified, volume.RetryBackoff, true)
 		}
@@ -316,10 +315,10 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 	return answer
 }
 
-// later schedules the effect of a call after the time after. If the agent is still alive at that
-// time, later adds the time more, because a plugin continues after a crash of the agent. If answer
-// is set, later passes the outcome to it when the effect happens. In this case, an undo call has
-// already taken effect. The caller holds mu.
+// later makes a call take effect after a delay, which is the argument after. If the agent is still
+// alive then, later waits for the additional delay more, because a plugin continues after a crash
+// of the agent. If answer is set, later calls it with the outcome at the time of the effect. In
+// this case, an undo call has already taken effect. The caller holds mu.
 func (s *storm) later(id string, a volume.Action, after, more time.Duration, answer func(volume.Outcome)) {
 	life, agent := s.life, s.agent
 	was := s.mounts[a.Path].id

@@ -25,7 +25,7 @@ type parts struct {
 	mu      sync.Mutex
 	run     context.Context // the context that was passed to start; nil before start
 	workers sync.WaitGroup
-	plugins map[string]*supervised   // all parts, by slot
+	plugins map[string]*supervised   // all parts, by their keys (slots)
 	byID    map[string][]*supervised // the same parts, by plugin id
 	// The stored records of parts, by slot: those that load has read, and those of removed parts.
 	saved map[string]plugin.Record

@@ -9,7 +9,7 @@ type KeyLock struct {
 	held map[string]struct{}
 }
 
-// Try locks key. It returns ok false if another call holds the lock.
+// Try locks key. The result ok is false if another call holds the lock.
 func (l *KeyLock) Try(key string) (unlock func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

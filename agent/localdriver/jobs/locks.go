@@ -15,8 +15,8 @@ type Locks struct {
 	readers readers
 }
 
-// Try locks an id, even while its data is being copied. It returns ok false if another call holds
-// the lock.
+// Try locks an id, even while its data is being copied. The result ok is false if another call
+// holds the lock.
 func (l *Locks) Try(id string) (unlock func(), ok bool) { return l.busy.Try(id) }
 
 // LockToRelease locks a volume or snapshot for a call that only removes mounts or makes another

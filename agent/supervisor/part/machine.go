@@ -188,7 +188,7 @@ func (m *Machine) Replaced() {
 	m.now.Restarts++
 }
 
-// set enters a state.
+// set changes the state and its reason.
 func (s *Status) set(state State, reason string) {
 	s.State, s.Reason, s.Since, s.Next = state, reason, time.Now(), time.Time{}
 }
