@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// While a filesystem is frozen, its writers hang. If the data of its image cannot be shared,
-	// the driver therefore copies at most shortCopy bytes. The constant freezeMost is the time
-	// limit for all copies that are made during one freeze.
+	// While a filesystem is frozen, its writers hang. So if the image of the filesystem cannot be
+	// cloned, the driver copies the image only if it has at most shortCopy bytes of data. The
+	// constant freezeMost is the time limit for all copies that are made during one freeze.
 	shortCopy  = 128 << 20
 	freezeMost = 5 * time.Second
 	// No filesystem stays frozen for longer than thawAfter times freezeMost, even if the disk is

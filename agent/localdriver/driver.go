@@ -155,8 +155,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	defer stop.Stop()
 
 	srv.GracefulStop()
-	// Serve also returns if it is called only after GracefulStop. In both cases it removes the
-	// socket.
+	// Serve returns even if it was called after GracefulStop. In any case, it removes the socket.
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("cannot serve on %q: %w", o.Endpoint, err)
 	}

@@ -34,7 +34,7 @@ type units struct {
 	by     map[string]*unit
 	ticket uint64 // number of the last query to systemd
 	now    uint64 // number of the current call of Keep; incremented by turn
-	failed string // the last connection failure, which is logged only once
+	failed string // the logged reason why systemd does not answer; empty while it answers
 }
 
 // unit is the last known state of a unit. The unit may have a newer invocation than the one that

@@ -125,7 +125,7 @@ func (c *ImageCopy) Allocated() (size, bytes int64, err error) {
 	return st.Size, st.Blocks * 512, nil
 }
 
-// Plain copies the data byte by byte, without cloning the file. It returns an error if the disk has
+// Plain reads and writes the data instead of cloning the file. It returns an error if the disk has
 // too little space.
 func (c *ImageCopy) Plain(ctx context.Context, p *jobs.Progress) error {
 	size, bytes, err := c.Allocated()

@@ -18,8 +18,8 @@ const (
 // Use states whether volumes use the part.
 type Use string
 
-// These are the values of Use. The worker finds out whether volumes use the part only if the answer
-// matters, because it must check all volumes, and block new calls to the plugin while it checks.
+// These are the values of Use. To find out whether volumes use the part, the worker must check all
+// volumes and block new calls to the plugin. So it does this only if the answer matters.
 const (
 	Unknown Use = "unknown"
 	Used    Use = "used"
