@@ -12,10 +12,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Claim admits a claim. If wait is positive, it then waits until the claim is mounted. During the
-// wait, conflicting claims that are being detached may end. If this call made the claim and the
-// wait fails, Claim detaches the claim again. It keeps the claim if the agent is stopping, because
-// the next agent process continues with the claim.
+// Claim admits a claim. If wait is positive, Claim then waits until the claim is mounted. While it
+// waits, it gives conflicting claims that are being detached time to end. If this call made the
+// claim and the wait fails, Claim detaches the claim again. It keeps the claim if the agent is
+// stopping, because the next agent process continues with the claim.
 func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error) {
 	req := request{Request: ask, Volume: id, Waits: wait > 0}
 	if err := s.check(ctx, &req); err != nil {
@@ -60,7 +60,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	s.waits.add(key, made)
 	r, c, err = s.awaitMounted(waiting, req, c.Seq)
 	if err == nil && s.Owners != nil {
-		s.Owners.Watch(c.Keeper()) // the claim may have a different keeper by now
+		s.Owners.Watch(c.Keeper()) // the mount that owns the claim may be a new one by now
 	}
 	if s.waits.remove(key, err) && !errors.Is(context.Cause(ctx), volume.ErrStopping) {
 		return r, c, s.withdraw(ctx, key, err)
@@ -69,8 +69,9 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	return r, c, err
 }
 
-// checkAlloc refuses an alloc id that the agent cannot store. An alloc that already has a claim on
-// the volume keeps its id. The agent may no longer accept such an id for a new claim.
+// checkAlloc refuses an alloc id that the agent cannot store. It is less strict if the alloc
+// already has a claim on the volume, because an earlier version of the agent may have accepted the
+// id.
 func (s *Service) checkAlloc(req *request) error {
 	if _, _, err := s.findClaim(req.Volume, req.Alloc); err == nil {
 		return volume.CheckID("alloc id", req.Alloc)
@@ -196,7 +197,8 @@ func (s *Service) awaitMounted(ctx context.Context, req request, seq uint64) (vo
 		case <-s.Down:
 			return r, c, errDown
 		case <-ctx.Done():
-			at = s.Queue.Attempt(req.Volume, req.Alloc) // the step may have advanced since the last read
+			// the agent may have begun another step since the last read
+			at = s.Queue.Attempt(req.Volume, req.Alloc)
 			return r, c, s.mountTimeout(ctx, at, r)
 		}
 	}

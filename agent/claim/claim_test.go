@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is a fake store, queue and plugin for one volume "data". Each wake runs onWake. It runs in
-// a separate goroutine unless inline is set.
+// world is a fake store, queue and plugin for one volume "data". Each wake calls onWake, in a
+// separate goroutine unless inline is set.
 type world struct {
 	mu      sync.Mutex
 	r       volume.Record
@@ -30,7 +30,7 @@ type world struct {
 	gone    bool                        // a test has removed the mount
 	view    atomic.Pointer[plugin.View] // an atomic pointer because Change also reads it
 	onWake  func(*world)
-	inline  bool // onWake ends before the wait begins
+	inline  bool // Wake waits for onWake to return
 
 	draining bool
 }
@@ -155,7 +155,8 @@ func (w *world) obey() {
 	})
 }
 
-// failWith returns an onWake function that makes the step a fail.
+// failWith returns an onWake function that makes the step a fail. The argument retry states whether
+// the queue retries the step.
 func failWith(a volume.Action, retry volume.Retry) func(*world) {
 	return func(w *world) {
 		w.change(func() {
@@ -223,8 +224,8 @@ func TestClaim(t *testing.T) {
 	want(t, err, volume.ErrRefused, "with another read-only")
 }
 
-// TestClaimAgainUnmounted checks that Claim returns a path only while the volume is mounted. If
-// another process has unmounted the volume, the agent first mounts it again.
+// TestClaimAgainUnmounted checks a repeated claim. Claim must return a path only while the volume
+// is mounted. If another process has unmounted the volume, the agent first mounts it again.
 func TestClaimAgainUnmounted(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
@@ -324,8 +325,8 @@ func TestWithdrawn(t *testing.T) {
 
 var errCall = errors.New("a call's own error")
 
-// waits returns how long to wait for an error of the given kind. A timeout error needs a short
-// wait. In this case, onWake runs before the wait begins.
+// waits returns how long Claim waits in a test that expects an error of the given kind. A timeout
+// error needs a short wait. In this case, onWake runs before the wait begins.
 func (w *world) waits(kind error) time.Duration {
 	w.inline = errors.Is(kind, volume.ErrTimeout) || errors.Is(kind, volume.ErrPluginUnavailable)
 	if w.inline {
@@ -370,7 +371,8 @@ func TestStaleFailure(t *testing.T) {
 		w.attempt = at
 		w.onWake = func(w *world) {
 			select {
-			case <-time.After(20 * time.Millisecond): // wait so that the claim call reads the old error before the retry
+			// give the claim call time to read the old error before the retry
+			case <-time.After(20 * time.Millisecond):
 			case <-t.Context().Done():
 			}
 			w.obey()
@@ -409,7 +411,8 @@ func TestHolders(t *testing.T) {
 		t.Errorf("the claims are %q after %v", got, err)
 	}
 
-	for _, alloc := range []string{"web", "db"} { // the claim of another alloc, and the earlier claim of the same alloc
+	// "web" is another alloc; "db" had the earlier claim
+	for _, alloc := range []string{"web", "db"} {
 		w := newWorld()
 		w.hold(t, "db")
 		w.onWake = nil

@@ -20,9 +20,9 @@ func (s *Service) Detach(ctx context.Context, id, alloc string, force bool, wait
 }
 
 // DetachWithout detaches a claim without calls to the plugin. It abandons a running call. The agent
-// then unmounts the volume itself, with the means that how permits. If a mount is still busy,
-// DetachWithout returns ErrRefused at once. The claim then stays detaching, and the agent retries.
-// DetachWithout returns a description of each leftover.
+// then unmounts the volume itself, in the ways that the argument how permits. If a mount is still
+// busy, DetachWithout returns ErrRefused at once. The claim then stays detaching, and the agent
+// retries. DetachWithout returns a description of each leftover.
 func (s *Service) DetachWithout(ctx context.Context, id, alloc string, force bool, how volume.Without, wait time.Duration) (left []string, err error) {
 	if err := how.Check(); err != nil {
 		return nil, err

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestHostGoesDown checks that a host that shuts down admits no claim. It detaches a claim for
-// which a caller still waits.
+// TestHostGoesDown checks that the service refuses new claims once the host shuts down. If a caller
+// is still waiting for its claim, the service detaches this claim.
 func TestHostGoesDown(t *testing.T) {
 	w := newWorld()
 	w.onWake = nil

@@ -18,7 +18,7 @@ func (s *Service) awaitVolume(wait context.Context, req request) (volume.Record,
 		return r, unknownVolume(req.Volume)
 	}
 
-	if !req.Waits { // with an ended context, Coming returns at once
+	if !req.Waits { // a cancelled context makes Coming return at once
 		var cancel context.CancelFunc
 		wait, cancel = context.WithCancel(wait)
 		cancel()

@@ -9,12 +9,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mounted replaces Gone: an owner with the mount ID 1 has ended.
+// mounted is a fake set of owners in which only the mount with ID 1 has ended.
 type mounted struct{ *people }
 
 func (mounted) Gone(o volume.Owner) bool { return o.Mount.ID == 1 }
 
-// places implements claim.Places. It does nothing and counts the calls.
+// places implements claim.Places without any effect. It counts the calls.
 type places struct {
 	lent, back int
 	fail       error
@@ -35,9 +35,9 @@ func (p *places) Guardable(_ context.Context, _, _, at string) *volume.GuardedDi
 	return &volume.GuardedDir{Path: at, Inode: 7}
 }
 
-// TestReapMount checks that Reap decides by the record at the moment of the write. The claim that
-// the caller saw before may be out of date, because the agent may have mounted the volume again
-// meanwhile.
+// TestReapMount checks that Reap decides by the record that is stored when Reap runs. The claim
+// that the caller passes may be out of date, because the agent may have mounted the volume again
+// since the caller read it.
 func TestReapMount(t *testing.T) {
 	w := newWorld()
 	w.onWake = nil
@@ -70,8 +70,9 @@ func TestReapMount(t *testing.T) {
 	}
 }
 
-// TestLend checks that the agent returns a lent descriptor when the request ends. It refuses a
-// request that cannot use the descriptor, before it stores anything.
+// TestLend checks that the service gives back the caller's file descriptor when the request ends.
+// If a request cannot use its descriptor, the service refuses the request before it stores
+// anything.
 func TestLend(t *testing.T) {
 	fd := &volume.Descriptor{PID: 1, FD: 3}
 	w := newWorld()
@@ -103,7 +104,8 @@ func TestLend(t *testing.T) {
 	if r, _ := w.Volume("data"); len(r.Guards) != 1 || p.asked != 1 {
 		t.Errorf("guarded are %v, asked for %d times", r.Guards, p.asked)
 	}
-	// A claim may name another directory than the earlier claim for whose end it waits.
+	// A new claim may name a different own directory than the earlier claim of the alloc, which is
+	// still being detached.
 	if err := claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/other"}}, false); !volume.IsDetaching(err) || p.asked != 2 {
 		t.Errorf("%v; asked for %d times", err, p.asked)
 	}

@@ -25,8 +25,8 @@ func resolveOwner(ctx context.Context, owners Owners, req *volume.Request) (err 
 	return nil
 }
 
-// checkOwners checks the owners of all claims that are not being detached. It reports whether any
-// of these claims has an owner.
+// checkOwners checks the owners of all claims that are not being detached. It reports whether there
+// is any such owner.
 func checkOwners(ctx context.Context, owners Owners, r volume.Record) bool {
 	var keepers []volume.Owner
 	for _, c := range r.Ordered() {
@@ -43,8 +43,8 @@ func checkOwners(ctx context.Context, owners Owners, r volume.Record) bool {
 	return true
 }
 
-// reapAll detaches the claims of a volume whose owners have ended, because a request waits for
-// these claims. It ignores errors, because the reaper retries.
+// reapAll detaches each claim of a volume whose owner has ended, because a request waits for these
+// claims. It ignores errors, because the reaper retries.
 func (s *Service) reapAll(ctx context.Context, id string) {
 	r, _ := s.Store.Volume(id)
 	for _, c := range r.Ordered() {
@@ -62,10 +62,10 @@ func ownerEnded(owners Owners, c volume.Claim) bool {
 // Reap detaches a claim whose owner has ended. If Detach runs at the same time, only one of the two
 // changes the record. Reap does not detach a newer claim of the same alloc.
 //
-// Reap checks the owner again when it stores the decision. The claim stays if the owner is alive at
-// that moment. If the owner is a mount, this check is exact. The agent deletes its own mount from
-// the record before it unmounts it. A mount that is recorded but missing was therefore unmounted by
-// another process.
+// Reap checks the owner again when it stores the decision, and keeps the claim if the owner is
+// still alive. If the owner is a mount, this check is exact: before the agent unmounts one of its
+// own mounts, it deletes the mount from the record. So if a mount is recorded but missing, another
+// process has unmounted it.
 func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 	if !ownerEnded(s.Owners, c) {
 		return nil

@@ -12,7 +12,7 @@ import (
 )
 
 // people implements claim.Owners for owners that are processes. Gone reports the end of a process
-// only after a Check. If the pid is in told, Gone reports the end at once.
+// only after a Check, unless the map told contains the pid.
 type people struct {
 	mu      sync.Mutex
 	dead    map[int]bool
@@ -61,7 +61,7 @@ func (p *people) Check(_ context.Context, owners []volume.Owner) {
 	}
 }
 
-// dies ends a process. If told is true, Gone reports the end at once.
+// dies ends a process. If told is true, Gone reports the end without a Check.
 func (p *people) dies(pid int, told bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,12 +84,13 @@ func owned(t *testing.T) (*world, *claim.Service, *people) {
 	return w, s, p
 }
 
-// TestClaimAfterOwner checks a request that waits for a claim whose owner has ended. The request
-// detaches this claim, even if Gone does not report the end yet. If the owner is alive, the agent
-// refuses the request at once.
+// TestClaimAfterOwner checks a request that conflicts with an existing claim. If the owner of that
+// claim has ended, the request detaches the claim, even if Gone does not report the end yet. If the
+// owner is alive, the service refuses the request at once.
 func TestClaimAfterOwner(t *testing.T) {
 	for _, told := range []bool{false, true} {
-		for _, alloc := range []string{"web", "db"} { // another alloc, and the same alloc after a restart
+		// "web" is another alloc; "db" is the same alloc after a restart
+		for _, alloc := range []string{"web", "db"} {
 			w, s, p := owned(t)
 			begun := time.Now()
 			_, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: alloc, Terms: volume.Terms{Owner: byPID(2)}}, 10*time.Second)
@@ -114,8 +115,8 @@ func TestClaimAfterOwner(t *testing.T) {
 	want(t, err, volume.ErrRefused, "no such process")
 }
 
-// TestNoCheckWithoutOwners checks that a refusal is cheap: it checks no owners if no conflicting
-// claim has an owner.
+// TestNoCheckWithoutOwners checks that the service refuses a request without a check of owners if
+// no conflicting claim has an owner.
 func TestNoCheckWithoutOwners(t *testing.T) {
 	w, p := newWorld(), newPeople()
 	s := w.service()
@@ -148,7 +149,8 @@ func TestDetachOwned(t *testing.T) {
 	if err := s.Detach(t.Context(), "data", "db", true, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Detach(t.Context(), "data", "db", false, 0); err != nil { // this call joins the running detach
+	// this call joins the detach that is already running
+	if err := s.Detach(t.Context(), "data", "db", false, 0); err != nil {
 		t.Errorf("again: %v", err)
 	}
 }
@@ -162,7 +164,7 @@ func TestReap(t *testing.T) {
 		t.Errorf("one that lives: %v, claims %q", err, w.claims())
 	}
 	p.dies(1, true)
-	w.onWake = nil // a late wake would remove more than this test expects
+	w.onWake = nil // a late onWake would remove more claims than this test expects
 	older := c
 	older.Seq--
 	if err := s.Reap(t.Context(), "data", older); err != nil || w.claims() != "db" {

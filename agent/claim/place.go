@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// borrowDescriptor accepts the file descriptor that the caller lends. giveBack ends the loan.
+// borrowDescriptor keeps the caller's file descriptor of the own directory until giveBack is
+// called.
 func (s *Service) borrowDescriptor(req request) (giveBack func(), err error) {
 	switch {
 	case req.AtFD == nil:

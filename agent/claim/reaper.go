@@ -18,7 +18,8 @@ const (
 	// reapAgain is the delay before the reaper retries a detach that it could not store.
 	reapAgain = 2 * time.Second
 	// settleFor is the delay between the end of a claim and the moment when the reaper stops
-	// watching owners that have no claim. One pass handles all claims that end within this delay.
+	// watching the claim's owner. If several claims end within this delay, the reaper updates its
+	// list of owners once.
 	settleFor = time.Second
 	// reapsAtOnce limits how many claims a pass detaches in parallel. Parallel detaches share their
 	// commits.
@@ -37,7 +38,7 @@ type Watcher interface {
 	// Gone reports whether the owner, which is a process, a unit or a mount, is known to have
 	// ended.
 	Gone(volume.Owner) bool
-	// Keep makes the watcher watch the owners in the list and no others.
+	// Keep makes the watcher watch exactly the owners that list returns.
 	Keep(list func() []volume.Owner)
 }
 
@@ -49,7 +50,7 @@ type Reaper struct {
 	claims  *Service
 	log     hclog.Logger
 	freed   chan struct{} // receives a value after a claim is gone
-	missed  bool          // the last pass failed to detach claims and logged the failure
+	missed  bool          // the last pass failed to store a detach and logged the failure
 }
 
 // NewReaper returns a reaper. The reaper does nothing before the caller calls Pass or Run.
@@ -57,7 +58,8 @@ func NewReaper(claims *Service, records Records, owners Watcher, log hclog.Logge
 	return &Reaper{records: records, owners: owners, claims: claims, log: log, freed: make(chan struct{}, 1)}
 }
 
-// mortal returns the keeper of each claim that has an owner and is not being detached.
+// mortal returns the owners to watch: one for each claim that has an owner and is not being
+// detached.
 func (r *Reaper) mortal() []volume.Owner {
 	var list []volume.Owner
 	for _, r := range r.records.Volumes() {
@@ -80,7 +82,7 @@ func (r *Reaper) Freed() {
 	}
 }
 
-// Run detaches claims of ended owners until ctx ends.
+// Run detaches claims whose owners have ended, until ctx ends.
 func (r *Reaper) Run(ctx context.Context) {
 	next := time.NewTimer(0)
 	defer next.Stop()

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// watched adds the methods of claim.Watcher to the fake type people.
+// watched extends the fake type people to implement claim.Watcher.
 type watched struct {
 	*people
 	ended chan struct{}
@@ -32,8 +32,8 @@ func (w *world) Volumes() []volume.Record {
 	return []volume.Record{r}
 }
 
-// TestReaper checks that a pass detaches only the claims of ended owners. It also checks that the
-// pass reports a detach that it could not store.
+// TestReaper checks that a pass detaches only the claims whose owners have ended. It also checks
+// that the pass reports a detach that it could not store.
 func TestReaper(t *testing.T) {
 	w, s, p := owned(t)
 	owners := &watched{people: p, ended: make(chan struct{}, 1)}

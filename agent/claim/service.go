@@ -16,26 +16,26 @@ type Store interface {
 	// ErrNotFound if no volume has this id. The second result of fn reports whether fn changed the
 	// record. Change does not write an unchanged record.
 	Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
-	// Detach does the same as Change, for the end of a claim. If the data dir is read-only, Detach
-	// keeps the result in memory and returns no error.
+	// Detach does the same as Change, but for the end of a claim. If the data dir is read-only,
+	// Detach keeps the result in memory and returns no error.
 	Detach(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
-	// Draining reports whether an operator is draining this host. Within the fn of Change, the
-	// answer stays correct until fn returns.
+	// Draining reports whether an operator is draining this host. Inside the function that Change
+	// runs, the answer stays correct until that function returns.
 	Draining() bool
 }
 
 // Queue mounts and unmounts each volume until the volume matches its claims.
 type Queue interface {
 	Wake(id string)
-	// Advance does the same as Wake, for a claim that was just made or detached.
+	// Advance wakes the queue like Wake, for a claim that was just made or detached.
 	Advance(id string)
 	Changed(id string) <-chan struct{}
 	// Attempt returns the step for which a claim is waiting.
 	Attempt(id, alloc string) *volume.Attempt
 	// Abandon stops waiting for the running call of a volume.
 	Abandon(id string)
-	// Yield interrupts the running step of a volume if the agent can safely leave that step
-	// unfinished. The service calls it after it has detached a claim.
+	// Yield interrupts the running step of a volume if the agent can safely leave the step
+	// unfinished. The service calls Yield after it has detached a claim.
 	Yield(id string)
 	// InPlace reports whether the mounts of a claim are still the mounts that the agent made for
 	// that claim.
@@ -109,7 +109,8 @@ type request struct {
 	Waits  bool
 }
 
-// Places handles the own directories of claims.
+// Places lends file descriptors of own directories and decides which own directories the agent may
+// guard.
 type Places interface {
 	// Lend keeps the caller's file descriptor of an own directory until the service calls giveBack.
 	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
@@ -120,13 +121,14 @@ type Places interface {
 }
 
 // endClaim stores that the claim must be unmounted, and wakes the queue. It reports whether the
-// record changed. It ignores a newer claim of the same alloc, which has a different seq.
+// record changed. It does nothing if the alloc has a newer claim, which has a different sequence
+// number (seq).
 func (s *Service) endClaim(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
 	return s.endClaimIf(ctx, id, alloc, how, func(now volume.Claim) bool { return now.Seq == seq })
 }
 
-// endClaimIf does the same as endClaim, if the function meant accepts the claim. The argument of
-// meant is the claim that is stored at that moment.
+// endClaimIf does the same as endClaim, but only if the function meant returns true for the claim
+// that is stored now.
 func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
 	var was, now volume.ClaimState
 	err = s.Store.Detach(ctx, id, func(r volume.Record) (volume.Record, bool, error) {

@@ -13,7 +13,7 @@ import (
 )
 
 // waitKey identifies one claim. If the same alloc claims the volume again, the new claim has a
-// different seq.
+// different sequence number (Seq).
 type waitKey struct {
 	volume, alloc string
 	seq           uint64
@@ -51,8 +51,8 @@ func (ws *waits) add(key waitKey, made bool) {
 }
 
 // remove removes one call from the count of waiting calls. It reports whether the caller must
-// detach the claim. The claim must be detached if the wait of this call failed, no other call waits
-// for the claim, and one of the calls made it.
+// detach the claim. This is so if the wait of this call failed, no other call waits for the claim,
+// and one of the waiting calls made the claim.
 func (ws *waits) remove(key waitKey, err error) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -100,7 +100,7 @@ func final(at *volume.Attempt) bool {
 	return at != nil && at.Err != nil && at.Err.Final() && !at.Running && at.Next.IsZero()
 }
 
-// awaited does the same as ended, and adds the state of the step to the error.
+// awaited returns the error of ended, and adds the state of the step to it.
 func awaited(ctx context.Context, at *volume.Attempt, why error) error {
 	err := ended(ctx, why)
 	if !errors.Is(err, volume.ErrTimeout) {
@@ -122,8 +122,8 @@ func tried(at *volume.Attempt) string {
 	return words
 }
 
-// ended returns an ErrTimeout if the wait reached its deadline. If the caller cancelled the wait,
-// ended returns the error of the context.
+// ended returns the error for a wait that did not succeed. It is an ErrTimeout if the wait reached
+// its deadline, and the error of the context if the caller cancelled the wait.
 func ended(ctx context.Context, why error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		hint := ""
@@ -137,8 +137,8 @@ func ended(ctx context.Context, why error) error {
 	return ctx.Err()
 }
 
-// lack names the part of the plugin for which the claim waits. It returns "" if the claim waits for
-// something else.
+// lack names the part of the plugin that a claim is waiting for. It returns "" if the claim is
+// waiting for anything else.
 func lack(p plugin.View, r volume.Record, at *volume.Attempt) string {
 	switch {
 	case at == nil:
@@ -164,7 +164,7 @@ func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
 	return &withdrawn{why}
 }
 
-// withdrawn is an error with the additional text that the agent has detached the claim.
+// withdrawn wraps an error, and adds to its text that the agent has detached the claim.
 type withdrawn struct{ error }
 
 func (w *withdrawn) Error() string { return w.error.Error() + "; the claim was withdrawn" }

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Container is a container as its runtime reports it.
+// Container is the state of a container, as its runtime reports it.
 type Container struct {
 	ID     string
 	Labels map[string]string
-	// Alive is true if the container has, or may have, a process.
+	// Alive is true if the container has, or may have, a running process.
 	Alive bool
 	// PID is the process id of the main process in the host's pid namespace. It is 0 if the
 	// container has no process.
@@ -30,7 +30,7 @@ type Container struct {
 	finished bool
 }
 
-// inspected holds those fields that the package needs from the output of the command inspect.
+// inspected contains the fields that the package reads from the output of the subcommand inspect.
 type inspected struct {
 	ID    string `json:"Id"`
 	State struct {
@@ -47,8 +47,8 @@ type inspected struct {
 // dead lists the states in which a container has no process.
 var dead = []string{"created", "configured", "initialized", "exited", "stopped", "dead", "removing"}
 
-// Inspect returns the container with the given name or id. The error wraps ErrNotFound if there is
-// no such container.
+// Inspect returns the container with the given name or id. If there is no such container, the error
+// wraps ErrNotFound.
 func (r Runtime) Inspect(ctx context.Context, ref string) (Container, error) {
 	out, err := r.run(ctx, command{args: []string{"container", "inspect", ref}, limit: quick})
 	if err != nil {
@@ -89,7 +89,7 @@ func (c Container) Exit() string {
 	return words
 }
 
-// PullCommand returns the command with which an operator pulls an image.
+// PullCommand returns the command line with which an operator can pull an image.
 func (r Runtime) PullCommand(image string) string { return r.name + " pull " + image }
 
 // Pull downloads an image, which may take minutes.

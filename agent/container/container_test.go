@@ -49,7 +49,8 @@ esac`)
 	}
 }
 
-// TestWords checks that the runtimes' messages become errors of one line that name the problem.
+// TestWords checks that each error message of a runtime becomes an error of one line that names the
+// problem.
 func TestWords(t *testing.T) {
 	for said, want := range map[string]struct {
 		words string
@@ -72,10 +73,10 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestVariables checks that no secret becomes an argument, and that no secret changes the behavior
-// of the command itself.
+// TestVariables checks how variables reach the container. No secret may become an argument, and no
+// variable may change the behavior of the runtime's command itself.
 func TestVariables(t *testing.T) {
-	// The agent's own environment has the secret, too.
+	// The agent's own environment contains the same secret, so the command may pass it on.
 	t.Setenv("HTTPS_PROXY", "http://user:s3cret@proxy")
 	args, env, err := variables([]Var{{"TOKEN", "a\nb", true}, {"PATH", "/x", false}, {"GOOGLE_KEY", "k", true}, {"A*", "star", false},
 		{"HTTPS_PROXY", "http://user:s3cret@proxy", false}, {"NO_PROXY", "x", false}})
@@ -117,8 +118,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestLogs checks that Logs drops repeated lines and reads incomplete lines again, no matter how
-// the output is split into writes.
+// TestLogs checks that Logs drops repeated lines and reads incomplete lines again. The result must
+// not depend on how the output is split into writes.
 func TestLogs(t *testing.T) {
 	const said = "2026-01-01T00:00:01Z old\n2026-01-01T00:00:02.5Z one\nError: the runtime's own\n2026-01-01T02:00:03+02:00 \n2026-01-01T00:00:04Z two words\n2026-01-01T00:00:05Z cut"
 	since := time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)
@@ -139,7 +140,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestExit checks the words with which Exit describes the end of a container.
+// TestExit checks the text with which Exit describes the end of a container.
 func TestExit(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"Status":"exited","ExitCode":3}`:                      "exited with status 3",
@@ -159,7 +160,8 @@ func TestExit(t *testing.T) {
 	}
 }
 
-// TestRunArguments checks that Run accepts paths with separators, and that it pulls no image.
+// TestRunArguments checks that Run accepts paths that contain commas and colons, and that Run pulls
+// no image.
 func TestRunArguments(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "args")
 	r := program(t, "docker", "for a; do echo \"$a\" >> "+file+"; done; echo 0123456789abcdef")

@@ -17,14 +17,14 @@ type Spec struct {
 	Args   []string // appended to the image's entrypoint
 	Labels map[string]string
 	Env    []Var
-	// Binds are directories of the host. The container has them at the same paths.
+	// Binds are directories of the host that are mounted at the same paths in the container.
 	Binds []Bind
 	// Volumes are mounts in the form SOURCE:TARGET[:OPTIONS], which both runtimes accept.
 	Volumes []string
 }
 
-// Var is a variable of the container's environment. The value of a secret never becomes an argument
-// of a process, because every user of the host can read arguments.
+// Var is a variable of the container's environment. If the value is a secret, it never becomes an
+// argument of a process, because every user of the host can read arguments.
 type Var struct {
 	Name, Value string
 	Secret      bool
@@ -37,7 +37,7 @@ type Bind struct {
 	Shared bool
 }
 
-// logSize is the size limit of the file in which the runtime keeps the container's output.
+// logSize is the maximum size of the file in which the runtime keeps the container's output.
 const logSize = "8m"
 
 // Run creates and starts a container, and returns its id. It does not pull the image: if the image
@@ -48,10 +48,10 @@ const logSize = "8m"
 // privileged, uses the network and the pid namespace of the host, and runs as root even if its
 // image names another user.
 //
-// The container uses the host's pid namespace for two reasons. Some drivers enter the host's
-// namespaces through process 1, or supervise daemons that they started earlier. A process id also
-// has the same meaning inside and outside. A pid namespace of its own would not confine the
-// container, because it is privileged and has /dev.
+// The container uses the host's pid namespace for two reasons. First, some drivers enter the host's
+// namespaces through process 1, or supervise daemons that they started earlier. Second, a process
+// id has the same meaning inside and outside the container. A separate pid namespace would not
+// confine the container anyway, because the container is privileged and has access to /dev.
 //
 // The runtime neither restarts the container nor checks its health, because the agent does both.
 func (r Runtime) Run(ctx context.Context, s Spec) (id string, err error) {
@@ -109,8 +109,9 @@ func (r Runtime) logArgs() []string {
 	return []string{"--log-driver", "json-file", "--log-opt", "max-size=" + logSize, "--log-opt", "max-file=2"}
 }
 
-// arg returns the bind in the form of the option --mount. The form is a line of CSV, because a path
-// may contain a comma. Unlike --volume, --mount makes no directory if the path does not exist.
+// arg returns the value of the option --mount for the bind. The value is a line of CSV, because a
+// path may contain a comma. Unlike the option --volume, --mount fails if the directory does not
+// exist, instead of creating it.
 func (b Bind) arg() (string, error) {
 	fields := []string{"type=bind", "src=" + b.Path, "dst=" + b.Path}
 	if b.Shared {
@@ -127,14 +128,16 @@ func (b Bind) arg() (string, error) {
 	return strings.TrimSuffix(line.String(), "\n"), w.Error()
 }
 
-// plain reports whether a variable name has no special meaning. For example, podman reads "X*" as a
-// pattern.
+// plain reports whether the runtime takes a variable name literally. For example, podman reads "X*"
+// as a pattern.
 var plain = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`).MatchString
 
 // variables returns the arguments and the environment with which the runtime's command passes
-// variables to the container. With "--env NAME", the command passes the value from its own
-// environment, which only root can read. A variable that changes the behavior of the command itself
-// cannot be passed in this way, unless the command already has the same value. An example is the
+// variables to the container.
+//
+// With "--env NAME", the command takes the value from its own environment, which only root can
+// read. This works only if the variable does not change the behavior of the command itself, or if
+// the command already has the variable with the same value. An example of such a variable is the
 // URL of a proxy, which may contain a password.
 func variables(vars []Var) (args, env []string, err error) {
 	for _, v := range vars {

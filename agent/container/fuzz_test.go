@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// FuzzLogs checks that Logs copies a container's output without the runtime's timestamps, no matter
-// how the output is split into writes. A line without an end must not grow the buffer. No output
-// may move the time of the copy back.
+// FuzzLogs checks that Logs copies a container's output without the runtime's timestamps, however
+// the output is split into writes. A line without an end must not make the buffer grow. No output
+// may make Logs return an earlier time than before.
 func FuzzLogs(f *testing.F) {
 	const stamp = "2026-01-01T00:00:02.5Z"
 	for _, text := range []string{
@@ -46,7 +46,7 @@ func FuzzLogs(f *testing.F) {
 		var stamped, want strings.Builder
 		for i, line := range strings.Split(text, "\n") {
 			stamped.WriteString(since.Add(time.Duration(i)).Format(time.RFC3339Nano) + " " + line + "\n")
-			if i > 0 { // an earlier call copied the first line
+			if i > 0 { // since is the time of the first line, so Logs skips that line
 				want.WriteString(line + "\n")
 			}
 		}

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// Logs writes the output of a container after the time since to w, without the runtime's
-// timestamps. It returns the time of the last line that it wrote, or since if there is no new line.
-// No two lines have the same time, so the next call can continue from the returned time.
+// Logs copies the output of a container to w, without the runtime's timestamps. It copies only
+// lines that are newer than the time since. It returns the time of the last line that it copied, or
+// since if there is no new line. No two lines have the same time, so the next call can continue
+// from the returned time.
 func (r Runtime) Logs(ctx context.Context, id string, since time.Time, w io.Writer) (time.Time, error) {
 	args := []string{"logs", "--timestamps"}
 	if !since.IsZero() {
@@ -33,7 +34,7 @@ func (r Runtime) Logs(ctx context.Context, id string, since time.Time, w io.Writ
 // maxStamp is the length of the longest timestamp.
 const maxStamp = len("2006-01-02T15:04:05.000000000+00:00")
 
-// stripper removes the timestamp from each line, and drops lines that are not newer than since,
+// stripper removes the timestamp from each line. It drops lines that are not newer than since,
 // because one of the runtimes repeats the last line. A line without a timestamp is a message of the
 // runtime itself. stripper does not buffer whole lines, because a line may have no end.
 type stripper struct {
@@ -41,11 +42,11 @@ type stripper struct {
 	since, last time.Time
 	words       string // messages of the runtime
 
-	head   []byte    // the start of a line, until its timestamp is complete
-	at     time.Time // the time of the current line
-	inLine bool      // whether the timestamp of the line was read
-	pass   bool      // whether the line is written to the field to
-	word   bool      // whether the line is a message of the runtime
+	head   []byte    // the bytes of the current line's timestamp so far
+	at     time.Time // the timestamp of the current line
+	inLine bool      // the timestamp of the current line is complete
+	pass   bool      // the current line is written to the output
+	word   bool      // the current line is a message of the runtime
 	err    error
 }
 
@@ -78,7 +79,7 @@ func (s *stripper) Write(p []byte) (int, error) {
 	return len(p), s.err
 }
 
-// stamp reads a further part of a line's timestamp, and returns the remaining bytes of p.
+// stamp reads the next bytes of a line's timestamp, and returns the remaining bytes of p.
 func (s *stripper) stamp(p []byte) []byte {
 	for i, c := range p {
 		if c != ' ' && c != '\n' && len(s.head) < maxStamp {
@@ -102,8 +103,8 @@ func (s *stripper) stamp(p []byte) []byte {
 	return nil
 }
 
-// over records the end of a line. If a command was interrupted within a line, nothing calls over.
-// The next call of Logs then reads the line again.
+// over records that a line has ended. If a command was interrupted in the middle of a line, over is
+// not called, so the next call of Logs reads this line again.
 func (s *stripper) over() {
 	s.inLine = false
 	if s.pass && s.err == nil && s.at.After(s.last) {
@@ -111,7 +112,7 @@ func (s *stripper) over() {
 	}
 }
 
-// end adds a newline to the last line if the container has not ended the line.
+// end adds a newline to the last line if the container's output does not end with one.
 func (s *stripper) end() error {
 	if s.err == nil && s.inLine && s.pass {
 		_, s.err = s.to.Write([]byte{'\n'})

@@ -29,23 +29,23 @@ import (
 const (
 	// quick is the time limit of a command that only queries.
 	quick = 10 * time.Second
-	// slow is the time limit of a command that creates or ends a container. Such a command mounts
-	// layers, and the disks may be busy.
+	// slow is the time limit of a command that creates or ends a container. Such a command can take
+	// long, because it mounts layers and the disks may be busy.
 	slow = time.Minute
 	// pulling is the time limit for the download of an image.
 	pulling = time.Hour
-	// patience is the time between SIGTERM and SIGKILL for a command that must end. It gives podman
-	// time to release its locks, because a killed podman may keep them.
+	// patience is the time between SIGTERM and SIGKILL when a command must end. It gives podman
+	// time to release its locks, because podman may leave them locked when it is killed.
 	patience = 2 * time.Second
 )
 
 const (
 	maxAnswer = 4 << 20  // the limit of a command's standard output, in bytes
-	maxWords  = 64 << 10 // the limit of its standard error, in bytes
+	maxWords  = 64 << 10 // the limit of a command's standard error, in bytes
 	maxReason = 400      // the maximum length of the output that an error quotes, in bytes
 )
 
-// These are the errors that callers distinguish.
+// Callers distinguish these errors.
 var (
 	// ErrNotFound is returned if the container does not exist.
 	ErrNotFound = errors.New("no such container")
@@ -59,8 +59,8 @@ type Runtime struct {
 	via  Via
 }
 
-// Via runs a prepared command, like the method Run of exec.Cmd. When ctx ends, it sends SIGTERM to
-// the command, and SIGKILL after the command's WaitDelay.
+// Via runs a command that the package has prepared, like the method Run of exec.Cmd. When ctx ends,
+// Via sends SIGTERM to the command, and SIGKILL after the command's WaitDelay.
 type Via func(ctx context.Context, cmd *exec.Cmd) error
 
 // New returns the runtime whose program has the given name. Its commands run as children of the
@@ -78,9 +78,9 @@ func (r Runtime) With(via Via) Runtime {
 // Name returns the name of the runtime's program.
 func (r Runtime) Name() string { return r.name }
 
-// handed lists the variables of the agent's environment that a command of the runtime gets. These
-// variables are necessary to run the command, or select the daemon and the storage. All others are
-// withheld. With NOTIFY_SOCKET, for example, podman would announce the container to systemd as the
+// handed lists the variables that a command of the runtime gets from the agent's environment. The
+// command needs them to run, or to find the daemon and the storage. The agent withholds all other
+// variables. With NOTIFY_SOCKET, for example, podman would announce the container to systemd as the
 // agent's main process.
 var handed = []string{
 	"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "DBUS_SYSTEM_BUS_ADDRESS",
@@ -90,14 +90,14 @@ var handed = []string{
 }
 
 // kept lists further variables that would change the behavior of a command. The agent never passes
-// them to a command.
+// them from its environment to a command.
 var kept = []string{
 	"LD_*", "LISTEN_*", "NOTIFY_*", "WATCHDOG_*", "_*",
 	"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "GOCOVERDIR",
 }
 
-// among reports whether a list contains a name. An entry that ends in "*" matches every name with
-// that prefix.
+// among reports whether a list contains a name. An entry of the list that ends in "*" matches every
+// name with the prefix before the "*".
 func among(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(item string) bool {
 		prefix, open := strings.CutSuffix(item, "*")
@@ -105,7 +105,7 @@ func among(list []string, name string) bool {
 	})
 }
 
-// environ returns the environment of a command: the variables in handed, and the given ones.
+// environ returns the environment of a command: the variables in handed, and those in more.
 func environ(more []string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -114,7 +114,7 @@ func environ(more []string) []string {
 		}
 	}
 
-	// systemd sets no HOME for a service of the system, but both runtimes need HOME to find their
+	// systemd sets no HOME for a system service, but both runtimes need HOME to find their
 	// settings.
 	if os.Getenv("HOME") == "" {
 		env = append(env, "HOME=/root")
@@ -126,9 +126,10 @@ func environ(more []string) []string {
 // command describes one run of the runtime's program.
 type command struct {
 	args  []string
-	env   []string // variables in addition to those that every command gets
+	env   []string // additional variables of the environment
 	limit time.Duration
-	out   io.Writer // receives standard output and standard error; nil if run keeps them apart
+	// receives standard output and standard error together; if nil, run captures them separately
+	out io.Writer
 }
 
 // run runs a command and returns its standard output.
@@ -145,8 +146,8 @@ func (r Runtime) run(ctx context.Context, c command) (string, error) {
 	cmd.Env, cmd.Dir = environ(c.env), "/"
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = patience
-	// The command has a process group of its own, so that ^C in the agent's terminal does not
-	// interrupt it.
+	// With its own process group, the command does not receive the SIGINT of a ^C in the agent's
+	// terminal.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, words := &bounded{max: maxAnswer}, &bounded{max: maxWords}
 	cmd.Stdout, cmd.Stderr = out, words
@@ -169,7 +170,7 @@ func (r Runtime) run(ctx context.Context, c command) (string, error) {
 	return out.String(), r.failed(c.args[0], words.String(), err)
 }
 
-// missing returns the error for a program that is not installed.
+// missing returns the error for a runtime whose program cannot be executed.
 func (r Runtime) missing(err error) error {
 	if !errors.Is(err, exec.ErrNotFound) {
 		return fmt.Errorf("cannot run %q: %w", r.name, err)
@@ -184,7 +185,7 @@ func (r Runtime) missing(err error) error {
 		r.name, os.Getenv("PATH"), pkg)
 }
 
-// hung returns advice about a command that does not end.
+// hung returns a hint for the case that a command of the runtime does not end.
 func (r Runtime) hung() string {
 	if r.name == "docker" {
 		return "its daemon hangs or is busy; see systemctl status docker"
@@ -192,8 +193,8 @@ func (r Runtime) hung() string {
 	return "the host is busy, or another podman holds its locks; see ps -C podman"
 }
 
-// failed returns the error for a command that failed. It recognizes the errors that callers
-// distinguish.
+// failed returns the error for a command that failed. For a container or an image that does not
+// exist, the error wraps ErrNotFound or ErrNoImage.
 func (r Runtime) failed(verb, words string, err error) error {
 	reason := lastWords(words)
 	low := strings.ToLower(reason)
@@ -236,9 +237,10 @@ func lastWords(words string) string {
 	return last
 }
 
-// bounded is a writer that keeps the first max bytes, and records whether it dropped more bytes.
+// bounded is a writer that keeps the first max bytes, and records whether it dropped any bytes
+// after them.
 type bounded struct {
-	buf bytes.Buffer // not embedded, because the method ReadFrom of the buffer has no limit
+	buf bytes.Buffer // the buffer is not embedded, because its method ReadFrom has no limit
 	max int
 	cut bool
 }
@@ -246,7 +248,7 @@ type bounded struct {
 // String returns the bytes that were kept.
 func (b *bounded) String() string { return b.buf.String() }
 
-// Write implements io.Writer. It never fails, so that the command can run to its end.
+// Write implements io.Writer. It never fails, so that the command can finish.
 func (b *bounded) Write(p []byte) (int, error) {
 	keep := min(len(p), b.max-b.buf.Len())
 	b.cut = b.cut || keep < len(p)

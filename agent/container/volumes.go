@@ -17,10 +17,10 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// ended reports whether a container in a given state uses no volume and is not about to use one. A
-// docker container in the state created may be about to start. For podman, this state does not
-// matter: podman counts the mounts of a volume, and after a reboot it reports old containers as
-// created.
+// ended reports whether a container in the given state neither uses a volume nor is about to use
+// one. A docker container in the state "created" may be about to start. For podman, the state
+// "created" counts as ended: podman itself counts the mounts of a volume, and after a reboot it
+// reports old containers as created.
 func (r Runtime) ended(state string) bool {
 	if state == "created" {
 		return r.name == "podman"
@@ -29,8 +29,9 @@ func (r Runtime) ended(state string) bool {
 }
 
 // Using returns the names of the containers that use, or may be about to use, one of the runtime's
-// volumes. An error means that the use is unknown. It is also an error if another daemon or storage
-// answers, because its volume of the same name is a different one.
+// volumes. If Using returns an error, the caller must assume that the volume may be in use. Using
+// also returns an error if the answer comes from another daemon or storage, because a volume of the
+// same name there is a different volume.
 //
 // Podman counts the mounts of a volume. While the count is above zero, podman does not ask the
 // plugin to mount the volume for the next container. Such a volume therefore counts as used.
@@ -47,13 +48,14 @@ func (r Runtime) Using(ctx context.Context, volume string) (names []string, err 
 	return []string{fmt.Sprintf("podman itself, which counts it as mounted %dx without a container (%s)", count, suggest.Command("podman volume unmount %s", volume))}, nil
 }
 
-// count returns the runtime's count of a volume's mounts. It is always 0 for docker, which does not
-// count them.
+// count returns the number of mounts that the runtime has counted for a volume. It is always 0 for
+// docker, which does not count mounts.
 func (r Runtime) count(ctx context.Context, volume string) (uint, error) {
 	out, err := r.run(ctx, command{args: []string{"volume", "inspect", volume}, limit: quick})
 	switch {
 	case err != nil && r.name == "podman" && strings.Contains(err.Error(), "no such volume"):
-		return 0, nil // podman no longer has such a volume, for example after a reset
+		// podman does not know the volume any longer, for example after podman system reset
+		return 0, nil
 	case err != nil:
 		return 0, err
 	}
@@ -75,11 +77,12 @@ func (r Runtime) count(ctx context.Context, volume string) (uint, error) {
 	return all[0].MountCount, nil
 }
 
-// containers returns the names of the containers that have a volume and have not ended.
+// containers returns the names of the containers that have a volume mounted and have not ended.
 func (r Runtime) containers(ctx context.Context, volume string) (names []string, err error) {
 	args := []string{"ps", "--all", "--quiet", "--no-trunc", "--filter", "volume=" + volume}
 	if r.name == "podman" {
-		args = append(args, "--sync") // without --sync, a container whose monitor was killed seems to run forever
+		// without --sync, podman reports a container whose monitor was killed as running forever
+		args = append(args, "--sync")
 	}
 
 	out, err := r.run(ctx, command{args: args, limit: quick})
@@ -90,7 +93,8 @@ func (r Runtime) containers(ctx context.Context, volume string) (names []string,
 
 	out, err = r.run(ctx, command{args: append([]string{"container", "inspect"}, ids...), limit: quick})
 	if err != nil {
-		// A container may have ended since the first command, so the caller must ask again later.
+		// The command also fails if one of the containers was removed after the first command. The
+		// caller must then ask again later.
 		return nil, err
 	}
 
@@ -115,7 +119,8 @@ func (r Runtime) containers(ctx context.Context, volume string) (names []string,
 	return names, nil
 }
 
-// LocalVolume is a volume of the runtime's own driver "local": a directory on the host's disk.
+// LocalVolume is a volume of the runtime's own driver "local". Path is the volume's directory on
+// the host's disk.
 type LocalVolume struct{ Name, Path string }
 
 // LocalVolumes lists the volumes of the runtime's own driver "local".
@@ -141,17 +146,18 @@ func (r Runtime) Installed() bool {
 	return err == nil
 }
 
-// podmanTimeout is the default time that podman waits for an answer of a volume plugin
+// podmanTimeout is podman's default time limit for an answer of a volume plugin
 // (containers.conf(5), volume_plugin_timeout).
 const podmanTimeout = 5 * time.Second
 
 var timeoutLine = regexp.MustCompile(`^\s*volume_plugin_timeout\s*=\s*"?([0-9]+)"?\s*(#.*)?$`)
 
-// PluginTimeout returns the time that podman waits for an answer of a volume plugin. It reads
-// podman's configuration files on the host. A later file overrides an earlier one.
+// PluginTimeout returns podman's time limit for an answer of a volume plugin. It reads podman's
+// configuration files on the host. A later file overrides an earlier one.
 func PluginTimeout() time.Duration {
 	files := []string{"/usr/share/containers/containers.conf", "/etc/containers/containers.conf"}
-	more, _ := filepath.Glob("/etc/containers/containers.conf.d/*.conf") // the pattern is valid
+	// Glob fails only for an invalid pattern, and this pattern is valid
+	more, _ := filepath.Glob("/etc/containers/containers.conf.d/*.conf")
 	files = append(files, more...)
 	if conf := os.Getenv("CONTAINERS_CONF"); conf != "" {
 		files = []string{conf}
@@ -165,7 +171,7 @@ func pluginTimeout(files []string) time.Duration {
 	for _, file := range files {
 		f, err := os.Open(file)
 		if err != nil {
-			continue // each file is optional
+			continue // each file may be missing
 		}
 
 		for lines := bufio.NewScanner(f); lines.Scan(); {
@@ -176,7 +182,7 @@ func pluginTimeout(files []string) time.Duration {
 			}
 		}
 
-		_ = f.Close() // the file was only read
+		_ = f.Close() // closing cannot lose data, because the file was only read
 	}
 
 	return timeout

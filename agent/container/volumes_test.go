@@ -10,7 +10,8 @@ import (
 )
 
 // TestUsing checks that only a container that has ended counts as not using its volume. A container
-// in any other state may be about to start. An answer that the package cannot read is an error.
+// in any other state may be about to start. If the runtime's answer cannot be read, Using must
+// return an error.
 func TestUsing(t *testing.T) {
 	r := program(t, "docker", `case "$*" in
 "ps --all --quiet --no-trunc --filter volume=data") echo a; echo b; echo c;;
@@ -75,8 +76,8 @@ esac`)
 	}
 }
 
-// TestPluginTimeout checks files that set podman's timeout. The last file that sets it must take
-// effect.
+// TestPluginTimeout checks that PluginTimeout reads the timeout from podman's configuration files.
+// The last file that sets the timeout must take effect.
 func TestPluginTimeout(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {

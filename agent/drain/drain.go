@@ -22,8 +22,8 @@ type Store interface {
 	Volumes() []volume.Record
 	Draining() bool
 	// SetDraining stores the setting and waits until it is on disk. It reports whether the setting
-	// has changed. If SetDraining fails, the setting stays as it was. When SetDraining returns,
-	// Volumes includes all earlier claims, and the agent admits no later claim.
+	// has changed. If SetDraining fails, the setting keeps its old value. When SetDraining returns,
+	// Volumes includes all claims that were admitted before, and the agent admits no more claims.
 	SetDraining(ctx context.Context, draining bool) (changed bool, err error)
 }
 
@@ -38,7 +38,7 @@ type Queue interface {
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 }
 
-// Owners reports which owners of claims are alive.
+// Owners reports whether the owners of claims are alive.
 type Owners interface {
 	volume.Owners
 	// Check determines the current state of the owners.
@@ -73,11 +73,11 @@ const (
 	atOnce = 128
 )
 
-// Drain makes the agent refuse new claims, also after a restart. It detaches all claims that have
-// no living owner. It then waits until the host has no part of any volume, for at most the duration
-// wait. It returns the claims, mounts and calls that remain. A caller may repeat Drain at any time,
-// which also retries postponed steps at once. If an operator ends the drain meanwhile, Drain
-// returns ErrRefused.
+// Drain makes the agent refuse new claims, even after a restart of the agent. It detaches all
+// claims that have no living owner. It then waits until nothing of any volume remains on the host,
+// but at most for the duration wait. It returns the claims, mounts and calls that remain. A caller
+// may repeat Drain at any time: a repeated drain also retries postponed steps at once. If an
+// operator ends the drain in the meantime, Drain returns ErrRefused.
 func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error) {
 	if s.Halt != "" {
 		return volume.Occupancy{}, volume.Errorf(volume.ErrRefused, "cannot drain this host: %s", s.Halt)
@@ -117,7 +117,7 @@ func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupan
 	}
 }
 
-// errOver is the cause of a context whose wait has timed out.
+// errOver is the cancellation cause of a context when the wait has timed out.
 var errOver = errors.New("the wait is over")
 
 // Undrain makes the agent admit claims again. It reports whether the host was draining.
@@ -129,8 +129,8 @@ func (s *Service) Undrain(ctx context.Context) (changed bool, err error) {
 	return changed, err
 }
 
-// retry checks all owners and wakes the volumes that are being unmounted. The operator who repeats
-// the drain may have solved the problem.
+// retry checks all owners again and wakes the volumes that are being unmounted. An operator who
+// repeats a drain may have solved the problem that delayed the earlier drain.
 func (s *Service) retry() {
 	var owners []volume.Owner
 	for _, r := range s.Store.Volumes() {

@@ -24,7 +24,7 @@ type world struct {
 	events   []string
 	woken    []string
 	fail     error // the error that each Detach returns
-	stays    bool  // if set, detached claims are not removed
+	stays    bool  // detached claims remain
 	hold     func()
 	halt     string
 	strays   []volume.Occupant
@@ -169,7 +169,8 @@ func TestDrainFailing(t *testing.T) {
 			t.Errorf("left is %+v, %v", left, err)
 		}
 	}
-	if !slices.Equal(w.woken, []string{"a"}) { // Drain must wake the volume only after the detach
+	// the first Drain detached the claim, so only this one wakes the volume
+	if !slices.Equal(w.woken, []string{"a"}) {
 		t.Errorf("woken were %q", w.woken)
 	}
 }
@@ -199,8 +200,8 @@ func TestDrainInParallel(t *testing.T) {
 	}
 }
 
-// TestDrainEnds checks that the wait ends with its context and with the drain. On a halted agent,
-// Drain fails.
+// TestDrainEnds checks that the wait of Drain ends when its context ends and when an operator ends
+// the drain. It also checks that Drain fails on a halted agent.
 func TestDrainEnds(t *testing.T) {
 	w := host(claimed("held", volume.Owner{Kind: volume.OwnerPID, PID: 7}))
 	s := w.service()

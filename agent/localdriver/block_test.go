@@ -112,7 +112,7 @@ func TestBothAccessTypes(t *testing.T) {
 }
 
 // TestOpenDevice keeps a raw device open after its volume is unpublished. The driver cannot detach
-// the device then, so unstaging must fail.
+// an open device, so unstaging must fail.
 func TestOpenDevice(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

@@ -20,40 +20,43 @@ import (
 )
 
 const (
-	// shortCopy is the limit in bytes for copying a frozen filesystem's image if the data cannot be
-	// shared. freezeMost is the time limit for all such copies. Writers hang during both.
+	// While a filesystem is frozen, its writers hang. So if the image of the filesystem cannot be
+	// cloned, the driver copies the image only if it has at most shortCopy bytes of data. The
+	// constant freezeMost is the time limit for all copies that are made during one freeze.
 	shortCopy  = 128 << 20
 	freezeMost = 5 * time.Second
-	// thawAfter, multiplied by freezeMost, is the longest time that a filesystem stays frozen. The
-	// limit applies even when the disk is slow, or when the driver cannot freeze another member of
-	// a group. A copy that has not finished by then fails.
+	// No filesystem stays frozen for longer than thawAfter times freezeMost, even if the disk is
+	// slow or another volume of the group cannot be frozen. A copy that has not finished by then
+	// fails.
 	thawAfter = 3
 )
 
-// captured is one volume whose data must be copied as it is at one moment.
+// captured is one volume of a capture.
 type captured struct {
 	v      store.Volume
-	unlock func() // releases the lock of the volume
-	end    func() // removes the volume's entry in readers, after the lock is released
+	unlock func() // releases the volume's lock
+	end    func() // ends the registration of the copy in jobs.Locks; called after unlock
 
 	// These fields are set only for an image in use.
-	loops  []loopdev.LoopDevice
-	points []string // mounts of the image's filesystem; none when it is used as a block device
-	fs     *freezer // nil without a mount
+	loops []loopdev.LoopDevice
+	// the mounts of the image's filesystem; empty if the image is used as a block device
+	points []string
+	fs     *freezer // nil if the image has no mount
 	copy   *tree.ImageCopy
 }
 
 func (c *captured) live() bool { return len(c.loops) > 0 }
 
-// capture is a set of volumes that are locked for a copy. The volumes in use are all copied at the
-// same moment. No other volume of the set can get a writer until its copy is complete.
+// capture is a set of volumes that are locked for a copy. All volumes that are in use are copied as
+// they are at the same moment. A volume that is not in use is copied later, and no process can
+// begin to write to it until its copy is complete.
 type capture struct {
 	d    *driver
 	vols []*captured
 }
 
-// hold locks volumes, in the order of their ids. It returns an error if one of them cannot be
-// copied now. With perFile, a directory may be copied while processes write to it.
+// hold locks volumes, in the order of their ids. It returns an error if one of the volumes cannot
+// be copied now. If perFile is true, a directory may be copied while processes write to it.
 func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 	c := &capture{d: d}
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -77,7 +80,7 @@ func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 	return c, nil
 }
 
-// release releases all locks and files of the capture. A second call does no harm.
+// release releases all locks and files of the capture. A repeated call has no effect.
 func (c *capture) release() {
 	for _, one := range c.vols {
 		if one.unlock != nil {
@@ -92,7 +95,7 @@ func (c *capture) release() {
 	}
 }
 
-// volumes returns the held volumes, in the order of their ids.
+// volumes returns the volumes of the capture, in the order of their ids.
 func (c *capture) volumes() []store.Volume {
 	all := make([]store.Volume, len(c.vols))
 	for i, one := range c.vols {
@@ -101,7 +104,8 @@ func (c *capture) volumes() []store.Volume {
 	return all
 }
 
-// classify determines how a volume is used.
+// classify checks whether a volume can be copied now. For an image in use, it also finds the
+// devices and mounts.
 func (d *driver) classify(one *captured, perFile bool) error {
 	v := one.v
 	if v.Type == store.TypeDirectory {
@@ -138,7 +142,7 @@ func (d *driver) classify(one *captured, perFile bool) error {
 }
 
 // refuseWriters returns an error if a directory volume is mounted writable anywhere. While
-// processes write to it, the driver cannot copy all files at the same moment.
+// processes write to the directory, the driver cannot copy all files as they are at one moment.
 func (d *driver) refuseWriters(v store.Volume) error {
 	refuse := func(where string) error {
 		return csierr.Preconditionf("volume %q is a directory and mounted writable at %s, so it cannot be copied as it is at one moment; "+
@@ -166,9 +170,8 @@ func (d *driver) refuseWriters(v store.Volume) error {
 	return errors.Join(err, elsewhere)
 }
 
-// take copies the data of each volume to the directory with the same index in dirs, and waits until
-// the copies are on disk. The volumes are in the order of volumes(). Afterwards all volumes are
-// released.
+// take copies the data of each volume to a directory, and waits until the copies are on disk. The
+// volume at index i of volumes() is copied to dirs[i]. At the end, take releases all volumes.
 func (c *capture) take(ctx context.Context, dirs []string, p *jobs.Progress) error {
 	defer c.release()
 
@@ -198,7 +201,8 @@ func (c *capture) take(ctx context.Context, dirs []string, p *jobs.Progress) err
 	return nil
 }
 
-// copyContent copies a volume or snapshot without writers. An image must have the recorded size.
+// copyContent copies a volume or snapshot that has no writers. If it is an image, it must have the
+// recorded size.
 func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, dir string, p *jobs.Progress) error {
 	dst := filepath.Join(dir, store.ContentName(typ))
 	if typ == store.TypeImage {
@@ -212,7 +216,7 @@ func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, d
 //  1. Open all images and write out cached data, so that the next steps are short.
 //  2. Freeze all filesystems.
 //  3. Clone all images. Copy the small ones if cloning is not possible.
-//  4. Thaw all filesystems, also after an error.
+//  4. Thaw all filesystems, even after an error.
 //  5. Sync the copies.
 func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress) (err error) {
 	defer func() {
@@ -256,7 +260,7 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *jobs.Progress)
 	return err
 }
 
-// frozen calls do while the filesystems of all volumes in use are frozen.
+// frozen runs the function do while the filesystems of all volumes in use are frozen.
 func (c *capture) frozen(do func() error) (err error) {
 	for _, one := range c.vols {
 		if one.fs == nil {
@@ -271,7 +275,8 @@ func (c *capture) frozen(do func() error) (err error) {
 	return do()
 }
 
-// cut copies all images in use within freezeMost, so that their writers hang only briefly.
+// cut copies all images in use. It takes at most the time freezeMost, so that their writers hang
+// only briefly.
 func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
 	ctx, cancel := context.WithTimeout(ctx, c.d.opts.freeze)
 	defer cancel()
@@ -282,7 +287,7 @@ func (c *capture) cut(ctx context.Context, p *jobs.Progress) error {
 		}
 
 		if one.fs == nil {
-			// Writers may have added data since the first flush.
+			// Flush again, because writers may have added data since the first flush.
 			if err := one.flush(); err != nil {
 				return err
 			}
@@ -315,8 +320,8 @@ func (c *captured) flush() error {
 	return nil
 }
 
-// cutPlain copies the data of an image in use on a filesystem that cannot clone files. It returns
-// an error for an image that is large or not frozen.
+// cutPlain copies the data of an image in use, if the filesystem cannot clone files. It returns an
+// error if the image is too large or is not frozen.
 func (c *captured) cutPlain(ctx context.Context, p *jobs.Progress) error {
 	const advice = "detach it first, or put the driver's state directory on xfs or btrfs, which can clone a file at once"
 	if c.fs == nil {

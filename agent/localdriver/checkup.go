@@ -23,8 +23,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
-// ControllerGetVolumeHealth returns the health problems of a volume. The driver serves one node, so
-// the controller sees the same problems as the node.
+// ControllerGetVolumeHealth returns the health problems of a volume. The driver serves only one
+// node, so its controller reports the same problems as its node service.
 func (d *driver) ControllerGetVolumeHealth(_ context.Context, req *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
 	h, err := d.health(req.GetVolumeId())
 	if err != nil {
@@ -61,7 +61,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 
 		s, err := d.examine(look, id)
 		if errors.Is(err, store.ErrNoVolume) || errors.Is(err, errBusy) {
-			continue // another call has deleted the volume or is deleting it
+			continue // another call has deleted the volume, or is using it
 		}
 		if err != nil {
 			return nil, err
@@ -120,8 +120,9 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 // errBusy is returned for a volume on which another call is working.
 var errBusy = csierr.Errorf(codes.Aborted, "another operation on the volume is running")
 
-// examine inspects a volume without blocking other calls. A concurrent deletion looks like missing
-// data. Only if data seems to be missing, examine locks the volume and inspects it again.
+// examine inspects a volume without blocking other calls. If another call is deleting the volume,
+// its data seems to be missing. Therefore, if data seems to be missing, examine locks the volume
+// and inspects it again.
 func (d *driver) examine(look loopdev.Surroundings, id string, paths ...string) (health.Symptoms, error) {
 	s, err := d.inspect(look, id, paths)
 	if err != nil || !s.Missing {
@@ -186,8 +187,8 @@ func inspectFilesystem(s *health.Symptoms, v store.Volume, l loopdev.LoopDevice,
 
 	e := table[i]
 	options := strings.Split(e.Options, ",")
-	// If read-only was requested, all mounts are read-only, too. A read-only filesystem with a
-	// writable mount is therefore a problem.
+	// If the volume is mounted read-only on purpose, each of its mounts is read-only. So if the
+	// filesystem is read-only but a mount is writable, the filesystem has a problem.
 	s.ReadOnly = slices.Contains(options, "emergency_ro") ||
 		slices.Contains(options, "ro") && slices.ContainsFunc(table, func(m mounts.MountEntry) bool { return l.Holds(m) && !m.ReadOnly })
 	if slices.Contains(options, "shutdown") {
@@ -197,6 +198,7 @@ func inspectFilesystem(s *health.Symptoms, v store.Volume, l loopdev.LoopDevice,
 	if v.FSType == "ext4" {
 		s.Errors = ext4Errors(l.Name)
 		// After an error, older kernels show an ext4 as writable although it refuses every write.
+		// So try to write.
 		if s.Errors > 0 && !slices.Contains(options, "ro") {
 			s.ReadOnly = s.ReadOnly || refusesWrites(e.Point)
 		}
@@ -249,7 +251,7 @@ func ext4Errors(loop string) int64 {
 	return n
 }
 
-// inspectPaths checks whether the volume is mounted at the paths that the caller uses.
+// inspectPaths checks that the volume is mounted at the paths that the caller uses.
 func (d *driver) inspectPaths(s *health.Symptoms, v store.Volume, loops []loopdev.LoopDevice, paths []string) error {
 	for i, p := range paths {
 		if p == "" {

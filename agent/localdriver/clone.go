@@ -18,13 +18,13 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// origin is the snapshot or volume from which a new volume is copied.
+// origin is the source of a copy: a snapshot or a volume from which a new volume is made.
 type origin struct {
 	id     string
 	isSnap bool
 	typ    string
 	fsType string
-	size   int64 // bytes; the copy has at least this size
+	size   int64 // size in bytes; the copy has at least the same size
 }
 
 func originOf(v store.Volume) origin {
@@ -105,8 +105,8 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 	return made, nil
 }
 
-// origin finds the source that a request names. If the source has been deleted, origin uses the
-// existing volume have, which was made from that source and has its properties.
+// origin finds the source that a request names. If the source has been deleted, origin takes the
+// properties from the existing volume have, which is an earlier copy of the same source.
 func (d *driver) origin(src *csi.VolumeContentSource, have store.Volume) (origin, error) {
 	id := src.GetVolume().GetVolumeId()
 	if src.GetSnapshot() != nil {
@@ -183,7 +183,8 @@ func sizeForCopy(v *store.Volume, r *csi.CapacityRange, from origin) (int64, err
 	return request.SizeFor(v, &csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
 }
 
-// checkCopy returns an error early for a volume that could never be staged or filled.
+// checkCopy returns an error if the planned volume could never be staged or filled. The driver
+// calls checkCopy before it copies anything.
 func (d *driver) checkCopy(v store.Volume) error {
 	if v.Type != store.TypeImage {
 		return nil
@@ -196,7 +197,7 @@ func (d *driver) checkCopy(v store.Volume) error {
 
 func (d *driver) makeCopy(ctx context.Context, want store.Volume, from origin, p *jobs.Progress) error {
 	if _, ok := d.store.GetByName(want.Name); ok {
-		return nil // another call has made the volume since the caller's check
+		return nil // another call has made the volume since the earlier check
 	}
 
 	want.ID, want.Created = store.NewID(), time.Now().UTC()
@@ -223,12 +224,13 @@ func (d *driver) makeCopy(ctx context.Context, want store.Volume, from origin, p
 		return err
 	}
 
-	d.seen.learn(want.ID) // a new volume is mounted nowhere
+	d.seen.learn(want.ID) // a new volume has no mounts yet, so the mount table need not be searched
 	d.log.Info("made a copy", "volume_id", want.ID, "name", want.Name, "source", from.id, "bytes", want.Capacity)
 	return nil
 }
 
-// reader locks a source and returns a function that copies the data of the source into a directory.
+// reader locks the source of a copy. It returns a function that copies the data of the source into
+// a directory.
 func (d *driver) reader(from origin, want store.Volume, p *jobs.Progress) (fill func(ctx context.Context, dir string) error, release func(), err error) {
 	if from.isSnap {
 		unlock, err := d.locks.LockToRelease(from.id)

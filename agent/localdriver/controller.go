@@ -21,7 +21,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
-// ControllerGetCapabilities lists only calls that are implemented completely.
+// ControllerGetCapabilities reports the abilities of the controller service.
 func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	resp := &csi.ControllerGetCapabilitiesResponse{}
 	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
@@ -47,8 +47,8 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 	return resp, nil
 }
 
-// CreateVolume makes a volume. If a volume with the name exists and fits the request, CreateVolume
-// returns that volume.
+// CreateVolume makes a volume. If a volume of the same name already exists and fits the request,
+// CreateVolume returns the existing volume.
 func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if req.GetVolumeContentSource() != nil {
 		return d.createCopy(ctx, req)
@@ -87,7 +87,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	return &csi.CreateVolumeResponse{Volume: d.csi(want)}, nil
 }
 
-// checkHave refuses a request if the existing volume of the same name does not satisfy it.
+// checkHave returns an error if the existing volume of the same name does not fit the request.
 func (d *driver) checkHave(req *csi.CreateVolumeRequest, have store.Volume) error {
 	want, _, err := d.planNew(req, &have)
 	if err != nil {
@@ -99,7 +99,7 @@ func (d *driver) checkHave(req *csi.CreateVolumeRequest, have store.Volume) erro
 	return request.Satisfies(&have, want, req.GetCapacityRange())
 }
 
-// createNew makes a planned volume. The caller holds the lock on the name.
+// createNew makes the planned volume want. The caller holds the lock on the name.
 func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, want store.Volume) (store.Volume, error) {
 	var err error
 	if want.Capacity, err = request.SizeFor(&want, req.GetCapacityRange()); err != nil {
@@ -120,13 +120,13 @@ func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, wa
 		return want, err
 	}
 
-	d.seen.learn(want.ID) // a new volume is mounted nowhere
+	d.seen.learn(want.ID) // a new volume has no mounts yet, so the mount table need not be searched
 	d.log.Info("created a volume", "volume_id", want.ID, "name", want.Name, "type", want.Type, "bytes", want.Capacity)
 	return want, nil
 }
 
-// checkPlan returns an error for a planned volume that must be on another node, or whose mount
-// flags or quota are not possible.
+// checkPlan returns an error for a planned volume that cannot be made: because it must be on
+// another node, or because its mount flags or its quota are not possible.
 func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want store.Volume) error {
 	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (d *driver) lockName(name string) (func(), error) {
 	return unlock, nil
 }
 
-// createImage makes an image volume. It first refuses an image that could never be staged or
+// createImage makes an image volume. Before that, it refuses an image that could never be staged or
 // filled.
 func (d *driver) createImage(ctx context.Context, v store.Volume) error {
 	if err := loopdev.CheckLoopControl(); err != nil {
@@ -158,9 +158,9 @@ func (d *driver) createImage(ctx context.Context, v store.Volume) error {
 	return d.store.Add(context.WithoutCancel(ctx), v, func(dir string) error { return imagefs.MakeImage(ctx, dir, v) })
 }
 
-// DeleteVolume removes a volume and its data. It refuses while the volume is staged, published or
-// otherwise mounted, or while another mount is inside it. An unknown id counts as success, as CSI
-// requires.
+// DeleteVolume removes a volume and its data. It returns an error while the volume is staged,
+// published or otherwise mounted, or while another filesystem is mounted inside the volume. For an
+// unknown id, it returns success, as CSI requires.
 func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	id := req.GetVolumeId()
 	if id == "" {
@@ -177,7 +177,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 	defer unlock()
 
 	switch v, err := d.store.Get(id); {
-	// Another call may have deleted the volume without removing its data yet.
+	// Another call may have deleted the volume but not yet removed its data.
 	case errors.Is(err, store.ErrNoVolume):
 	case err != nil:
 		return nil, err
@@ -191,7 +191,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 
 		d.seen.drop(id)
 		if v.Project != 0 && d.projects.check() == nil {
-			// Remove the limit, because a later volume may get the same project.
+			// Remove the limit, because a later volume may get the same project id.
 			d.warnQuota(v, d.projects.limit(v.Project, 0))
 		}
 
@@ -206,7 +206,7 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 }
 
 // ValidateVolumeCapabilities confirms the requested capabilities if CreateVolume would accept them
-// for this volume.
+// for a volume of this kind.
 func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if req.GetVolumeId() == "" || len(req.GetVolumeCapabilities()) == 0 {
 		return nil, csierr.Invalidf("the volume id and at least one volume capability must be given")
@@ -229,8 +229,8 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 	}, nil
 }
 
-// mismatch describes in words how a volume differs from the description in the request. It returns
-// "" if nothing differs.
+// mismatch describes how a volume differs from the volume that the request describes. It returns ""
+// if nothing differs.
 func mismatch(v store.Volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	for _, c := range req.GetVolumeCapabilities() {
 		if _, err := request.ParseAccessFor(v, c); err != nil {
@@ -256,16 +256,16 @@ func mismatch(v store.Volume, req *csi.ValidateVolumeCapabilitiesRequest) string
 	return ""
 }
 
-// identifying returns a volume context without the keys that may change.
+// identifying returns a copy of a volume context without the keys whose values may change.
 func identifying(context map[string]string) map[string]string {
 	context = maps.Clone(context)
 	delete(context, store.ContextSize)
 	return context
 }
 
-// ListVolumes returns one page of volumes, in the order of ids. The token is the last id of the
-// previous page. A volume that is created or deleted between pages therefore causes no gap and no
-// repetition.
+// ListVolumes returns one page of volumes, in the order of their ids. The token of a page is the
+// last id of the page before. So if a volume is created or deleted between two calls, no other
+// volume is skipped or listed twice.
 func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
@@ -291,7 +291,8 @@ func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*c
 	return resp, nil
 }
 
-// ControllerGetVolume returns for one volume the same data that ListVolumes returns for all.
+// ControllerGetVolume returns the same data about one volume that ListVolumes returns about all
+// volumes.
 func (d *driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
@@ -303,8 +304,9 @@ func (d *driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVo
 	}, nil
 }
 
-// GetCapacity reports the free bytes of the filesystem under the state directory. Images are
-// sparse, so their sizes may add up to more than that. They then compete for the free space.
+// GetCapacity reports the free bytes of the filesystem that contains the state directory. The sizes
+// of all images may add up to more bytes, because images are sparse. The images then compete for
+// the free space.
 func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	p, err := request.ParseParams(req.GetParameters())
 	if err != nil {
@@ -327,7 +329,8 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 	return resp, nil
 }
 
-// checkFits refuses an image that is larger than the filesystem and could never be filled.
+// checkFits refuses an image that is larger than the whole filesystem, because such an image could
+// never be filled.
 func (d *driver) checkFits(size int64) error {
 	_, total, err := d.space()
 	if err == nil && size > total {

@@ -46,8 +46,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestCreateRefused requests volumes that cannot be created. Each line has the request, and a word
-// that the error must contain.
+// TestCreateRefused requests volumes that cannot be created. Each line of the table has a request
+// and words that the error must contain.
 func TestCreateRefused(t *testing.T) {
 	b := newBench(t)
 	fs, block := mountCap(writer, ""), blockCap(writer)
@@ -114,7 +114,7 @@ func TestCreateTwice(t *testing.T) {
 	b := newBench(t)
 	fs := mountCap(writer, "")
 	id := b.create("v", 20*mib, image("ext4"), fs)
-	b.restart() // a restarted driver must still know the name
+	b.restart() // the driver must know the name of the volume after a restart
 	if again := b.create("v", 20*mib, image(""), fs); again != id {
 		t.Errorf("the same request made %q beside %q", again, id)
 	}
@@ -150,7 +150,7 @@ func TestList(t *testing.T) {
 		for _, e := range resp.GetEntries() {
 			got = append(got, e.GetVolume().GetVolumeId())
 		}
-		// The token must remain valid after its volume is deleted.
+		// The token of a page must remain valid after the volume with this id is deleted.
 		if token = resp.GetNextToken(); token == "" {
 			break
 		}
@@ -269,7 +269,7 @@ func TestHostileIDs(t *testing.T) {
 		"../../bait", "..", ".", "/", b.path("bait"), "vol-/../../../bait", "vol-../../../bait", "vol-aaaaaaaaaaaaaaa/",
 		"vol-AAAAAAAAAAAAAAAA", "vol-aaaaaaaaaaaaaaaa", "vol-aaaaaaaaaaaaaaa\x00", "x", strings.Repeat("a", 5000),
 	} {
-		sandbox.Must(t, b.delete(id)) // CSI treats an unknown volume as deleted
+		sandbox.Must(t, b.delete(id)) // deleting an unknown volume must succeed, as CSI requires
 		ctx, stg, tgt := background(), b.path("s"), b.path("t")
 		_, e1 := b.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: stg, VolumeCapability: fs})
 		_, e2 := b.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: stg})

@@ -18,7 +18,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// describeTree lists a tree with names relative to its root.
+// describeTree lists all entries of a tree, with their paths relative to the root and their
+// properties.
 func describeTree(t *testing.T, root string) []string {
 	t.Helper()
 	var all []string
@@ -46,7 +47,7 @@ func acl(user uint32) []byte {
 	return b
 }
 
-// deepen makes a chain of n directories, longer than a path can be.
+// deepen makes n nested directories, whose path is longer than the kernel permits.
 func deepen(t *testing.T, root string, n int) {
 	t.Helper()
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -60,7 +61,7 @@ func deepen(t *testing.T, root string, n int) {
 	sandbox.Must(t, unix.Close(fd))
 }
 
-// oddTree fills a directory with one entry of each kind.
+// oddTree fills a directory with an entry of each file type and with unusual attributes.
 func oddTree(t *testing.T, data string) {
 	t.Helper()
 	at := func(elem ...string) string { return filepath.Join(append([]string{data}, elem...)...) }
@@ -101,8 +102,8 @@ func oddTree(t *testing.T, data string) {
 	sandbox.Must(t, unix.UtimesNanoAt(unix.AT_FDCWD, data, old, 0))
 }
 
-// TestCopyTree copies a tree with one entry of each kind, and compares the copy with the source. It
-// tests both copied data and shared data.
+// TestCopyTree copies a tree with an entry of each file type, and compares the copy with the
+// source. It runs on filesystems that can share data and on filesystems that cannot.
 func TestCopyTree(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		b := newBenchOn(t, fsType)
@@ -161,7 +162,7 @@ func TestCopyStaysInside(t *testing.T) {
 // TestCopyDeepTree copies a tree whose paths exceed the kernel's maximum length. A tree that is too
 // deep for the driver must cause a clear error.
 func TestCopyDeepTree(t *testing.T) {
-	const most = 2048 // maximum depth, in directories
+	const most = 2048 // the maximum depth, in directories
 	b := newBench(t)
 	c := mountCap(writer, "")
 	fine, deep := b.create("fine", 0, nil, c), b.create("deep", 0, nil, c)
@@ -184,8 +185,9 @@ func TestCopyDeepTree(t *testing.T) {
 	b.wantNothingHalf()
 }
 
-// TestCopyNeedsSpace checks copies that do not fit on the disk. The driver refuses such a copy
-// before it starts. If the space runs out during a copy, the driver removes the incomplete copy.
+// TestCopyNeedsSpace checks copies that do not fit on the disk. If the driver can tell before the
+// copy starts, it must refuse the copy. If the space runs out during the copy, the driver must
+// remove the incomplete copy.
 func TestCopyNeedsSpace(t *testing.T) {
 	b := newBench(t)
 	b.stop()

@@ -23,7 +23,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/tree"
 )
 
-// plant makes a directory under the state directory that looks like one of the driver's own.
+// plant makes a directory below the state directory that looks like one of the driver's own
+// directories.
 func plant(t *testing.T, state, dir, id string, files ...string) string {
 	t.Helper()
 	root := filepath.Join(state, dir, id)
@@ -35,7 +36,8 @@ func plant(t *testing.T, state, dir, id string, files ...string) string {
 	return root
 }
 
-// TestLeftovers starts the driver with the leftovers of a crash in tmp and trash.
+// TestLeftovers starts the driver on a state directory with the leftovers of a crash in tmp and
+// trash.
 func TestLeftovers(t *testing.T) {
 	b := newBench(t)
 	b.stop()
@@ -56,7 +58,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// leftovers lists the entries of trash that have the form of the driver's own names.
+// leftovers lists the entries of trash whose names have the form that the driver uses.
 func (b *bench) leftovers() []string {
 	b.t.Helper()
 	list, err := filepath.Glob(filepath.Join(b.state, store.DirTrash, store.VolumePrefix+"*"))
@@ -78,8 +80,8 @@ func TestDeleteResumes(t *testing.T) {
 	sandbox.WantGone(t, root)
 }
 
-// TestPlantedMount mounts other data inside volumes. The deletion of a volume must neither change
-// nor unmount that data.
+// TestPlantedMount mounts other data inside volumes. When the driver deletes such a volume, it must
+// neither change nor unmount the other data.
 func TestPlantedMount(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
@@ -98,8 +100,8 @@ func TestPlantedMount(t *testing.T) {
 		sandbox.WantContent(t, filepath.Join(other, "f"), "precious")
 		mountID(t, point)
 
-		// Another program may make the mount after the driver's check. Purge must also protect the
-		// data then.
+		// Another program may make a mount after the driver has checked for mounts. Purge must also
+		// protect the mounted data in this case.
 		st := &store.StateDir{Root: b.state}
 		sandbox.Must(t, os.Rename(filepath.Join(b.state, store.DirVolumes, id), filepath.Join(b.state, store.DirTrash, id)))
 		err := st.Purge(background(), id)
@@ -113,15 +115,16 @@ func TestPlantedMount(t *testing.T) {
 		sandbox.Must(t, os.MkdirAll(filepath.Join(data, "a", "b"), 0o755))
 		sandbox.Write(t, filepath.Join(data, "file"), "")
 	}
-	// A volume whose data is mounted elsewhere is in use, even if another program mounted it.
+	// A volume whose data is mounted at another path is in use, even if another program made the
+	// mount.
 	sandbox.Must(t, unix.Mount(sandbox.Mkdir(t, data, "sub"), sandbox.Mkdir(t, b.path("view")), "", unix.MS_BIND, ""))
 	sandbox.WantCode(t, b.delete(id), codes.FailedPrecondition, b.path("view"))
 	sandbox.Must(t, unix.Unmount(b.path("view"), 0))
 	sandbox.Must(t, b.delete(id))
 }
 
-// TestOddTrees deletes links that lead outside, a tree deeper than the limit of open directories,
-// many entries, and names that are hard to print.
+// TestOddTrees deletes volumes that contain links to the outside, a tree deeper than the limit of
+// open directories, many entries, and names that are hard to print.
 func TestOddTrees(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
@@ -167,7 +170,8 @@ func TestBrokenMetadata(t *testing.T) {
 	sandbox.Must(t, b.delete(good))
 }
 
-// TestTwoDrivers checks that a second driver cannot start on a state directory in use.
+// TestTwoDrivers checks that a second driver cannot start on a state directory that another driver
+// uses.
 func TestTwoDrivers(t *testing.T) {
 	b := newBench(t)
 	err := Run(background(), Options{Endpoint: "unix://" + b.path("two.sock"), NodeID: "n", StateDir: b.state})
@@ -177,7 +181,7 @@ func TestTwoDrivers(t *testing.T) {
 	sandbox.WantGone(t, b.path("two.sock"))
 }
 
-// TestSockets starts drivers on socket paths that are occupied.
+// TestSockets starts drivers on socket paths at which a file already exists.
 func TestSockets(t *testing.T) {
 	dir := sandbox.ShortDir(t)
 	stale, live, file := filepath.Join(dir, "stale"), filepath.Join(dir, "live"), filepath.Join(dir, "file")
@@ -221,8 +225,9 @@ func TestSockets(t *testing.T) {
 	sandbox.WantGone(t, stale)
 }
 
-// TestKilled kills the driver at random moments while it creates and deletes. After each restart,
-// every listed volume is complete, and a repeated call completes the interrupted one.
+// TestKilled kills the driver at random moments while it creates and deletes volumes. After each
+// restart, every listed volume must be complete. A repeated call must complete the interrupted
+// call.
 func TestKilled(t *testing.T) {
 	b := newBench(t)
 	b.stop()
@@ -263,7 +268,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// flip creates a volume and deletes it. It returns false if the driver was killed in the meantime.
+// flip creates and deletes a volume. It returns false if the driver was killed in the meantime.
 func (b *bench) flip(name string, size int64, params map[string]string) bool {
 	b.t.Helper()
 	resp, err := b.CreateVolume(background(), createReq(name, size, params, mountCap(writer, "")))
@@ -273,7 +278,8 @@ func (b *bench) flip(name string, size int64, params map[string]string) bool {
 	return b.delete(resp.GetVolume().GetVolumeId()) == nil
 }
 
-// startProcess starts a driver process. The returned function kills it, once.
+// startProcess starts the driver as a separate process. The returned function kills this process;
+// only its first call has an effect.
 func (b *bench) startProcess() func() {
 	b.t.Helper()
 	sock := b.path("csi.sock")
@@ -308,7 +314,7 @@ func checkWhole(t *testing.T, b *bench, id string) {
 	sandbox.Must(t, err)
 }
 
-// TestOlderState starts the driver on a state directory of an older release, which had no
+// TestOlderState starts the driver on a state directory of an older release, which did not know
 // snapshots, quotas or sources.
 func TestOlderState(t *testing.T) {
 	b := newBench(t)

@@ -18,7 +18,8 @@ func TestCreateFlags(t *testing.T) {
 	for name, c := range map[string]struct {
 		typ, fsType string
 		flags       []string
-		word        string // if empty, the driver accepts the flags
+		// words of the expected error; if empty, the driver must accept the flags
+		word string
 	}{
 		"a directory's own":      {store.TypeDirectory, "", []string{"ro", "noatime"}, ""},
 		"of no file system":      {store.TypeDirectory, "", []string{"noatime", "discard"}, `mount flag "discard" belongs to a filesystem`},

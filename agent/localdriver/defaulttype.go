@@ -12,12 +12,13 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// A requested size is a promise: a volume without a requested type must not outgrow that size. The
-// volume is a directory with a quota if the filesystem enforces quotas, and otherwise an image.
+// The data of a volume must not outgrow the requested size. If a request has a size but no type,
+// the driver therefore makes a directory with a quota if the filesystem enforces quotas, and
+// otherwise an image.
 
-// planNew plans the volume for a create request without a source. have is the existing volume with
-// that name, or nil. The result ofSize reports that the volume is an image only because the request
-// has a size.
+// planNew plans the volume for a create request without a source. The argument have is the existing
+// volume of the same name, or nil. The result ofSize is true if the volume is an image only because
+// the request has a size.
 func (d *driver) planNew(req *csi.CreateVolumeRequest, have *store.Volume) (want store.Volume, ofSize bool, err error) {
 	given, err := request.ParseParams(req.GetParameters())
 	if err != nil {
@@ -46,7 +47,8 @@ func (d *driver) planNew(req *csi.CreateVolumeRequest, have *store.Volume) (want
 
 	switch {
 	case have != nil && have.Type == store.TypeImage && given.FsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
-		want.FSType = have.FSType // the request accepts any filesystem
+		// the request names no filesystem, so the filesystem of the existing volume fits
+		want.FSType = have.FSType
 	case have == nil && want.Type == store.TypeDirectory && required > 0 && !change.Given:
 		want.Quota, want.QuotaIsSize = request.RoundQuota(required), true
 	}
@@ -64,8 +66,8 @@ func needsImage(req *csi.CreateVolumeRequest, given request.Params) bool {
 	return given.FsType != "" || namesFilesystem(req)
 }
 
-// adviseDirectory adds advice to an error about an image that was chosen only because the request
-// has a size. The advice is to use a directory instead.
+// adviseDirectory extends an error about an image that was chosen only because the request has a
+// size. It adds the advice to request a directory instead.
 func adviseDirectory(err error, ofSize bool) error {
 	refused := (*csierr.Error)(nil)
 	if !ofSize || !errors.As(err, &refused) || refused.Code != codes.FailedPrecondition && refused.Code != codes.OutOfRange {

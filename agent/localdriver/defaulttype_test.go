@@ -18,7 +18,8 @@ import (
 
 var asDirectory = map[string]string{store.ParamType: store.TypeDirectory}
 
-// TestSizeIsAPromise creates volumes with a size and no type, without enforced quotas.
+// TestSizeIsAPromise creates volumes with a size but no type, on a filesystem that enforces no
+// quotas.
 func TestSizeIsAPromise(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -50,8 +51,8 @@ func TestSizeIsAPromise(t *testing.T) {
 	sandbox.WantCode(t, err, codes.OutOfRange, "16 MiB")
 }
 
-// TestTypeLeftOut repeats the requests for existing volumes, and requests copies, without naming a
-// type. The result must have the type of the existing volume or of the source.
+// TestTypeLeftOut requests existing volumes again, and requests copies, without naming a type. The
+// result must have the type of the existing volume or of the source.
 func TestTypeLeftOut(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -76,7 +77,7 @@ func TestTypeLeftOut(t *testing.T) {
 	}
 }
 
-// TestSizeIsAQuota creates a volume with a size and no type, with enforced quotas.
+// TestSizeIsAQuota creates a volume with a size but no type, on a filesystem that enforces quotas.
 func TestSizeIsAQuota(t *testing.T) {
 	f := newFakeProjects()
 	dir := sandbox.ShortDir(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// detachBehind detaches a device as "losetup -d" does, without the driver's knowledge.
+// detachBehind detaches a loop device as "losetup -d" does, without the driver's knowledge.
 func detachBehind(t *testing.T, l loopdev.LoopDevice) {
 	t.Helper()
 	sandbox.Must(t, loopdev.WithDevice(l.Path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) }))
@@ -36,8 +36,8 @@ func rdevAt(t *testing.T, p string) uint64 {
 }
 
 // TestDetachedBehind detaches the device of a published block volume without the driver's
-// knowledge. The device must not serve another volume while the first volume's target still refers
-// to that device.
+// knowledge. While a target of the volume still refers to this device, the device must not serve
+// another volume.
 func TestDetachedBehind(t *testing.T) {
 	sandbox.NeedLoops(t)
 	for name, running := range map[string]bool{"with the driver": true, "without the driver": false} {
@@ -49,9 +49,9 @@ func TestDetachedBehind(t *testing.T) {
 	}
 }
 
-// detachedBehind runs the test once. While no driver runs, another program may attach a file to the
-// detached device. The driver then does not change the first volume's target. In that case,
-// detachedBehind returns true, and the caller must run the test again.
+// detachedBehind runs the test once. While no driver runs, another program on the host may take the
+// detached device. In that case, detachedBehind returns true, and the caller must run the test
+// again.
 func detachedBehind(t *testing.T, running bool) (again bool) {
 	t.Helper()
 	c := blockCap(multiWriter)
@@ -72,7 +72,7 @@ func detachedBehind(t *testing.T, running bool) (again bool) {
 	if rdevAt(t, b.path("one")) == rdevAt(t, b.path("two")) {
 		t.Error("the targets of both volumes are one device")
 	}
-	// Another program uses the device now.
+	// A program outside this test has taken the device.
 	if _, err := os.Stat("/sys/block/" + was.Name + "/loop"); err == nil && !running {
 		sandbox.Must(t, unix.Unmount(b.path("one"), 0))
 		b.clear(one, b.path("one"))
@@ -133,8 +133,9 @@ func bindElsewhere(t *testing.T, from, to string) (end func()) {
 	return end
 }
 
-// TestBoundElsewhere checks that a detached device does not serve another volume while its node is
-// bind-mounted in another mount namespace. A container that outlives its claim has such a mount.
+// TestBoundElsewhere checks a detached device whose node is still bind-mounted in another mount
+// namespace, for example by a container that has outlived its claim. The device must not serve
+// another volume.
 func TestBoundElsewhere(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

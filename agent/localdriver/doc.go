@@ -26,22 +26,22 @@
 //	├── lock                     flock: one driver per state directory
 //	├── volumes/
 //	│   └── vol-<16 characters>/ a volume exists if, and only if, this directory does
-//	│       ├── volume.json      what was asked for; replaced by a rename when it changes
-//	│       ├── exclusive        the volume was last published for one target alone
+//	│       ├── volume.json      requested properties; replaced by a rename when they change
+//	│       ├── exclusive        exists if the volume may have only one target
 //	│       ├── data/            0755, the root of a directory volume      } one of
 //	│       └── image            0600, the sparse file of an image volume  } the two
 //	├── snapshots/
 //	│   └── snap-<16 characters>/
-//	│       ├── snapshot.json    what it is a snapshot of; written once
+//	│       ├── snapshot.json    description of the snapshot; written once
 //	│       └── data/ or image   a full copy
 //	├── groups/
 //	│   └── grp-<16 characters>/
-//	│       ├── group.json       all its snapshots; written once
+//	│       ├── group.json       list of the group's snapshots; written once
 //	│       └── snap-<16 characters>/
 //	│           └── data/ or image
-//	├── frozen/                  an empty file named after each volume that is frozen, see freeze.go
-//	├── tmp/                     what is being made; one rename puts it in its place
-//	└── trash/                   what is being deleted; one rename puts it here
+//	├── frozen/                  an empty file for each frozen volume, see freeze.go
+//	├── tmp/                     unfinished objects; one rename moves a finished one to its place
+//	└── trash/                   deleted objects; one rename moves an object here
 //
 // To create an object, the driver fills tmp/ID, syncs it, and renames it to volumes/ID,
 // snapshots/ID or groups/ID. To delete one, it renames the directory to trash/ID and then removes
@@ -51,16 +51,16 @@
 // # Copies
 //
 // Snapshots, and volumes made from a source, are full copies. They share data with their source
-// only if the filesystem below can clone files. A long copy continues after the call that requested
-// it has been answered (package jobs). An image in use is cloned at one moment, while its filesystem is
-// frozen. A volume without writers can be copied slowly, and no writer may start until the copy is
-// complete.
+// only if the filesystem that contains the state directory can clone files. A long copy continues
+// after the call that requested it has been answered (package jobs). An image in use is cloned at
+// one moment, while its filesystem is frozen. A volume without writers can be copied slowly, and no
+// writer may start until the copy is complete.
 //
 // # In the kernel
 //
-// The driver keeps no record of staged or published volumes. It reads them from the mount table and
-// the loop devices, also after a restart. Only one fact is not visible there: whether a target must
-// remain the only one.
+// The driver keeps no record of staged or published volumes. It finds them in the mount table and
+// among the loop devices, also after a restart. Only one fact is not visible there: whether a volume
+// may have only one target.
 //
 //	directory   data/ ──bind──▶ staging path ──bind──▶ target paths
 //	image       image ─▶ loop ──mount──▶ staging path ──bind──▶ target paths

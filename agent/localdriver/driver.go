@@ -21,25 +21,26 @@ import (
 // requires.
 const DriverName = "local.csi.volagent"
 
-// stopGrace limits the wait for running calls when the driver must stop. The next start cleans up
-// work that is unfinished then, like the leftovers of a crash.
+// stopGrace limits how long a stopping driver waits for running calls. The next start of the driver
+// cleans up the work that is unfinished at this time, like the leftovers of a crash.
 const stopGrace = 10 * time.Second
 
 // Options configures one driver. Endpoint, NodeID and StateDir are required.
 type Options struct {
-	Endpoint string // the address to listen on: "unix:///run/x.sock", or an absolute path
-	NodeID   string // the answer to NodeGetInfo, at most 256 bytes
-	StateDir string // absolute, created if missing; one driver uses it at a time
-	Version  string // the vendor version; "unknown" when empty, because CSI requires one
-	Log      hclog.Logger
+	Endpoint string // the address to listen on, such as "unix:///run/x.sock", or an absolute path
+	NodeID   string // the node id that NodeGetInfo returns, at most 256 bytes
+	StateDir string // an absolute path, which is created if missing; only one driver may use it
+	// the vendor version; if empty, "unknown" is reported, because CSI requires a version
+	Version string
+	Log     hclog.Logger
 
-	projects projects           // if nil, the kernel's quotas; tests set a fake
-	tap      func(point string) // see store.StateDir.Tap
-	patience time.Duration      // how long a call waits for its copy; 20 s when 0
-	freeze   time.Duration      // freezeMost when 0
+	projects projects           // if nil, the quotas of the kernel; tests set a fake
+	tap      func(point string) // for tests; see store.StateDir.Tap
+	patience time.Duration      // how long a call waits for its copy; 0 means 20 s
+	freeze   time.Duration      // how long a freeze may last; 0 means freezeMost
 }
 
-// driver holds the state that the CSI services share.
+// driver contains the state that all CSI services of the driver share.
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -53,14 +54,14 @@ type driver struct {
 	seen     seen
 	held     loopdev.Held
 	locks    jobs.Locks
-	names    jobs.KeyLock // locks the name of a volume while the volume is created
+	names    jobs.KeyLock // locks the name of a volume while a call creates the volume
 	jobs     jobs.Runner
 }
 
 // Run serves CSI on the endpoint until ctx is done. Then it waits for running calls, for at most
-// ten seconds, removes its socket, and returns nil. Run replaces the socket of a dead driver. It
-// returns an error if the socket answers, if the path holds a file of another kind, or if another
-// driver uses the state directory.
+// ten seconds, removes its socket, and returns nil. If a dead driver has left its socket, Run
+// replaces the socket. Run returns an error if another process listens on the socket, if the path
+// is a file of another kind, or if another driver uses the state directory.
 func Run(ctx context.Context, o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("cannot start the local driver: %w", err)
@@ -128,8 +129,8 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	csi.RegisterNodeServer(srv, d)
 	defer d.jobs.Cancel()
 
-	// Leftovers can be large, and volumes can hold many files, so this work runs while calls are
-	// served.
+	// Leftovers can be large, and volumes can contain many files. So this work runs while the
+	// driver already serves calls.
 	sweep, stopSweep := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -149,12 +150,12 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	case <-ctx.Done():
 	}
 
-	d.jobs.Cancel() // running calls wait for these jobs
+	d.jobs.Cancel() // running calls wait for these jobs, so cancel the jobs first
 	stop := time.AfterFunc(stopGrace, srv.Stop)
 	defer stop.Stop()
 
 	srv.GracefulStop()
-	// A call of Serve that begins only now also returns, and removes the socket.
+	// Serve returns even if it was called after GracefulStop. In any case, it removes the socket.
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("cannot serve on %q: %w", o.Endpoint, err)
 	}
@@ -162,13 +163,13 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	return nil
 }
 
-// sweep removes the data that earlier runs left in trash. If a removal fails, the driver retries it
-// at the next start, or when DeleteVolume is called again for that volume.
+// sweep removes the data that earlier processes of the driver left in trash. If a removal fails,
+// the driver tries again at its next start, or when DeleteVolume is called again for the volume.
 func (d *driver) sweep(ctx context.Context) {
 	for _, id := range d.store.Leftovers() {
 		unlock, ok := d.locks.Try(id)
 		if !ok {
-			continue // a repeated call of DeleteVolume is removing this data
+			continue // a repeated call of DeleteVolume is already removing this data
 		}
 
 		err := d.store.Purge(ctx, id)

@@ -10,13 +10,15 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// admitPath restricts every access mode except SINGLE_NODE_MULTI_WRITER to one target, as the table
-// under NodePublishVolume in the CSI specification requires. A volume in such a mode gets no second
-// target. A volume that has a target in such a mode gets no other target in any mode.
+// admitPath allows only one target for a volume, unless its access mode is
+// SINGLE_NODE_MULTI_WRITER. The table under NodePublishVolume in the CSI specification requires
+// this. A volume with any other mode gets no second target. A volume that already has a target with
+// such a mode gets no further target, in any mode.
 //
-// The mount table does not show the mode of the existing target, so a file records it. The first
-// target creates or removes the file. The file therefore matters only while a target exists. It
-// outlives the driver. It need not survive a reboot of the host, so it is not synced.
+// The mount table does not show the mode of the existing target, so a file records that the target
+// must be the only one. The first target creates or removes the file. The file has a meaning only
+// while a target exists. It must survive a restart of the driver, but not a reboot of the host, so
+// it is not synced.
 func (t *target) admitPath(a request.Access, staging string) error {
 	uses, err := t.uses()
 	if err != nil {
@@ -43,7 +45,7 @@ func (t *target) admitPath(a request.Access, staging string) error {
 	} else {
 		err = os.WriteFile(note, nil, 0o600)
 	}
-	// A full disk is no reason to block access to existing data.
+	// Continue after an error, because a full disk must not block the access to existing data.
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.d.log.Warn("cannot note how a volume is published; a second target may be let pass", "volume_id", t.v.ID, "error", err)
 	}

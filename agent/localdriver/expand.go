@@ -20,19 +20,19 @@ import (
 
 // A volume grows in this order:
 //
-//  1. The image file gets longer, durably. The new part is not read yet.
+//  1. The image file gets longer, durably. No process reads the new range yet.
 //  2. volume.json records the new size, durably. The recorded size never exceeds the file's size, so
 //     a file shorter than recorded always means a loss.
 //  3. The loop devices show the new size.
 //  4. The filesystem grows, at NodeExpandVolume or at the next staging.
 //
-// A crash between two steps leaves a volume of the old or the new size. Every step first checks
-// whether it is done already, so a repeated call continues with the remaining steps. A start of the
-// driver completes the second step.
+// After a crash between two steps, the volume has either the old or the new size. Every step first
+// checks whether it is already done, so a repeated call continues with the remaining steps. At its
+// start, the driver completes the second step.
 
-// ControllerExpandVolume makes a volume larger, whether or not it is in use. For a directory, it
-// records the size, and raises the quota if the quota is the size. If the volume is large enough
-// already, the call succeeds.
+// ControllerExpandVolume makes a volume larger, whether or not the volume is in use. For a
+// directory, it records the new size. If the quota of the directory follows the size, it raises the
+// quota, too. If the volume is already large enough, the call succeeds.
 func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetCapacityRange() == nil {
 		return nil, csierr.Invalidf("the capacity range is missing")
@@ -94,8 +94,8 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 	}, nil
 }
 
-// expandAccess parses the optional capability of a request to grow a volume. For a capability that
-// the volume does not have, CSI requires INVALID_ARGUMENT here.
+// expandAccess parses the optional capability in a request to expand a volume. If the volume does
+// not have this capability, CSI requires INVALID_ARGUMENT here.
 func expandAccess(v store.Volume, c *csi.VolumeCapability) (request.Access, error) {
 	if c == nil {
 		return request.Access{}, nil
@@ -107,7 +107,8 @@ func expandAccess(v store.Volume, c *csi.VolumeCapability) (request.Access, erro
 	return a, nil
 }
 
-// growImage makes the file of an image longer, durably. It never makes a file shorter.
+// growImage makes the file of an image longer and waits until the change is on disk. It never makes
+// a file shorter.
 func (d *driver) growImage(v store.Volume, size int64) error {
 	fail := func(err error) error { return fmt.Errorf("cannot grow the image of volume %q: %w", v.ID, err) }
 	if size > v.Capacity {
@@ -160,7 +161,7 @@ func (d *driver) growLoops(v store.Volume) error {
 }
 
 // NodeExpandVolume makes the loop device and the filesystem of a staged or published volume as
-// large as the volume. It does only the remaining steps and can be repeated.
+// large as the volume. It does only the steps that are still necessary, so it can be repeated.
 func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
@@ -194,7 +195,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 
 	staged := at.Kind == usage.KindNode || at.Kind == usage.KindOurs
 	if !staged && t.v.Type == store.TypeImage && len(t.loops) > 0 && t.v.Block && at.Kind == usage.KindNone {
-		staged = true // a raw block volume has no mount at its staging path
+		staged = true // a raw block volume is staged without a mount at its staging path
 	}
 
 	if !staged {

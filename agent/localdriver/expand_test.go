@@ -36,8 +36,8 @@ func (b *bench) capacity(id string) int64 {
 	return resp.GetVolume().GetCapacityBytes()
 }
 
-// wantTotal checks the size that the driver reports for the filesystem or device at a path. It may
-// be up to 30 % less than size, for the filesystem's own data.
+// wantTotal checks the size that the driver reports for the filesystem or device at a path. The
+// filesystem may need up to 30 % of size for its own data.
 func (b *bench) wantTotal(id, path string, size int64) {
 	b.t.Helper()
 	resp, err := b.stats(id, path)
@@ -47,7 +47,7 @@ func (b *bench) wantTotal(id, path string, size int64) {
 	}
 }
 
-// TestGrowInUse makes filesystems larger during reads and writes, through the staging path and
+// TestGrowInUse expands filesystems while processes read and write, through the staging path and
 // through a read-only target.
 func TestGrowInUse(t *testing.T) {
 	sandbox.NeedLoops(t)
@@ -64,7 +64,8 @@ func TestGrowInUse(t *testing.T) {
 			size := f.MinSize
 			for _, path := range []string{b.staging(id), target} {
 				size *= 2
-				resp, err := b.expand(id, size-1) // the driver rounds the size up
+				// the driver rounds this size up to the size of the volume
+				resp, err := b.expand(id, size-1)
 				sandbox.Must(t, err)
 				if resp.GetCapacityBytes() != size || !resp.GetNodeExpansionRequired() || b.capacity(id) != size {
 					t.Fatalf("got %v, recorded are %d", resp, b.capacity(id))
@@ -97,8 +98,8 @@ func TestGrowInUse(t *testing.T) {
 	}
 }
 
-// TestGrowUnmounted grows volumes that are not in use. The next staging grows the filesystem, even
-// without a call of NodeExpandVolume.
+// TestGrowUnmounted expands volumes that are not in use. The next staging must grow the filesystem,
+// even without a call of NodeExpandVolume.
 func TestGrowUnmounted(t *testing.T) {
 	sandbox.NeedLoops(t)
 	for _, f := range imagefs.Filesystems {
@@ -198,9 +199,9 @@ func TestGrowRefused(t *testing.T) {
 	sandbox.Must(t, b.delete(id))
 }
 
-// TestGrowCutShort stops the expansion after each of its steps, as a crash does. The volume must
-// have the old or the new size, hold its data and be mountable. The same call must then complete
-// it.
+// TestGrowCutShort interrupts the expansion after each of its steps, as a crash does. The volume
+// must then have the old or the new size, contain its data and be mountable. A repeated call must
+// complete the expansion.
 func TestGrowCutShort(t *testing.T) {
 	sandbox.NeedLoops(t)
 	const old, grown = 300 * mib, 600 * mib
@@ -236,7 +237,7 @@ func TestGrowCutShort(t *testing.T) {
 			}
 			b.start()
 			want := old
-			if last > 0 { // from the second step on, the longer file determines the size
+			if last > 0 { // after the first step, the longer file determines the size
 				want = grown
 			}
 			if got := b.capacity(id); got != want || b.recorded(id).Capacity != want {
@@ -260,7 +261,7 @@ func TestGrowCutShort(t *testing.T) {
 	}
 }
 
-// TestGrowKilled kills the driver at random moments while it grows a volume in use.
+// TestGrowKilled kills the driver at random moments while it expands a volume that is in use.
 func TestGrowKilled(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -306,7 +307,7 @@ func TestGrowKilled(t *testing.T) {
 }
 
 // TestGrowOneAtATime requests many sizes concurrently. The recorded size must never exceed the size
-// of the image.
+// of the image file.
 func TestGrowOneAtATime(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

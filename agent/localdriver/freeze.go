@@ -27,23 +27,24 @@ const (
 )
 
 // If a process freezes a filesystem and dies, the filesystem stays frozen and its writers hang. The
-// driver therefore creates frozen/VOLUME-ID on disk before it freezes a filesystem, and removes the
-// file after thawing. The next start thaws every volume named there before it serves calls.
+// driver therefore creates the file frozen/VOLUME-ID on disk before it freezes a filesystem, and
+// removes the file after it has thawed the filesystem. At the next start, before it serves calls,
+// the driver thaws every volume that has such a file.
 
-// freezer is a mounted filesystem of a volume, which can be frozen.
+// freezer freezes and thaws the mounted filesystem of a volume.
 type freezer struct {
 	s    *store.Store
 	v    store.Volume
-	at   *os.File      // the root of one of its mounts
-	most time.Duration // the time limit of the copy, see freezeMost
+	at   *os.File      // the root directory of one of the filesystem's mounts
+	most time.Duration // the time limit of the copy; see freezeMost
 
 	mu     sync.Mutex
-	late   *time.Timer // thaws a filesystem that has been frozen for too long
+	late   *time.Timer // a timer that thaws a filesystem that has been frozen for too long
 	thawed bool
 }
 
-// newFreezer opens a mount of the filesystem and writes out its cached data, so that the later
-// freeze is short.
+// newFreezer opens a mount of the filesystem and writes out its cached data, so that the filesystem
+// is frozen only briefly later.
 func newFreezer(s *store.Store, v store.Volume, points []string, loops []loopdev.LoopDevice, most time.Duration) (*freezer, error) {
 	at, err := openMount(v, points, loops)
 	if err != nil {
@@ -55,9 +56,9 @@ func newFreezer(s *store.Store, v store.Volume, points []string, loops []loopdev
 	return &freezer{s: s, v: v, at: at, most: most}, nil
 }
 
-// openMount opens the filesystem on one of the devices, through the first of the paths that still
-// shows it. Another filesystem or a directory may have replaced the mount at a path. Freezing a
-// wrong filesystem could stop the whole host.
+// openMount opens the filesystem on one of the devices. It uses the first path that still shows
+// this filesystem, because another filesystem or a directory may have replaced the mount at a path.
+// Freezing the wrong filesystem could stop the whole host.
 func openMount(v store.Volume, points []string, loops []loopdev.LoopDevice) (*os.File, error) {
 	err := csierr.Preconditionf("volume %q is mounted, but something else is where it is mounted, at %s", v.ID, strings.Join(points, ", "))
 	for _, p := range points {
@@ -82,8 +83,8 @@ func openMount(v store.Volume, points []string, loops []loopdev.LoopDevice) (*os
 	return nil, err
 }
 
-// freeze stops all writers until thaw. It returns an error for a filesystem that another program
-// has frozen, because that program could thaw it at any moment.
+// freeze stops all writers until thaw is called. It returns an error if another program has already
+// frozen the filesystem, because the other program could thaw the filesystem at any moment.
 func (f *freezer) freeze() error {
 	if err := f.s.NoteFreeze(f.v.ID); err != nil {
 		return fmt.Errorf("cannot freeze volume %q: %w", f.v.ID, err)
@@ -108,8 +109,8 @@ func (f *freezer) freeze() error {
 	return errors.Join(err, f.s.UnnoteFreeze(f.v.ID))
 }
 
-// thaw lets the writers continue. It returns an error if the filesystem was thawed earlier, because
-// then the copied data may not be from one moment.
+// thaw lets the writers continue. It returns an error if the filesystem was thawed before, because
+// the copied data may then be inconsistent.
 func (f *freezer) thaw() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,7 +135,7 @@ func (f *freezer) thaw() error {
 }
 
 // giveUp thaws the filesystem early, because it has been frozen for too long. A later call of thaw
-// detects that.
+// returns an error.
 func (f *freezer) giveUp() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -181,12 +182,13 @@ func (d *driver) thawLeftovers(ctx context.Context) {
 	}
 }
 
-// thawVolume thaws a volume through any of its mounts. A filesystem that is unmounted while frozen
-// stays frozen, so without a mount thawVolume makes a temporary private one.
+// thawVolume thaws a volume through any of its mounts. A filesystem that is unmounted while it is
+// frozen stays frozen. So if the filesystem has no mount, thawVolume makes a temporary private
+// mount.
 func (d *driver) thawVolume(ctx context.Context, v store.Volume) error {
 	loops, err := loopdev.LoopsOf(v.ID, d.store.DataPath(v))
 	if err != nil || len(loops) == 0 {
-		return err // without a device there is no mount, so no frozen filesystem
+		return err // without a device there is no mount, so no filesystem can be frozen
 	}
 
 	uses, err := usage.UsesOf(v, loops)

@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// isFrozen tries to freeze the filesystem. The kernel refuses this if the filesystem is already
-// frozen.
+// isFrozen reports whether the filesystem is frozen. It tries to freeze the filesystem, because the
+// kernel refuses to freeze it twice.
 func isFrozen(t *testing.T, point string) bool {
 	t.Helper()
 	f, err := os.Open(point)
@@ -31,8 +31,8 @@ func isFrozen(t *testing.T, point string) bool {
 	return true
 }
 
-// TestKilledWhileFrozen kills the driver while filesystems are frozen. They stay frozen until the
-// next driver starts and thaws them. This includes a filesystem that was unmounted in the meantime.
+// TestKilledWhileFrozen kills the driver while filesystems are frozen. The filesystems stay frozen
+// until the next driver starts and thaws them, even if a filesystem was unmounted in the meantime.
 func TestKilledWhileFrozen(t *testing.T) {
 	sandbox.NeedLoops(t)
 	for _, f := range imagefs.Filesystems {

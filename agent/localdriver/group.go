@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// GroupControllerGetCapabilities reports that the driver can make group snapshots.
+// GroupControllerGetCapabilities reports that the driver supports group snapshots.
 func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
 	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: []*csi.GroupControllerServiceCapability{{
 		Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
@@ -28,8 +28,8 @@ func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupContr
 	}}}, nil
 }
 
-// CreateVolumeGroupSnapshot takes snapshots of several volumes at the same moment. If one of them
-// fails, it keeps none. See CreateSnapshot for copies that take long.
+// CreateVolumeGroupSnapshot takes snapshots of several volumes at the same moment. If one snapshot
+// fails, it keeps none of them. For copies that take long, see CreateSnapshot.
 func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	name := req.GetName()
 	if err := request.CheckName("group snapshot", name); err != nil {
@@ -72,7 +72,8 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 	return answerGroup(have, sources)
 }
 
-// answerGroup returns the group if it has exactly the requested source volumes. sources is sorted.
+// answerGroup returns the group if it was made from exactly the requested source volumes. The list
+// sources is sorted.
 func answerGroup(g store.Group, sources []string) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	var have []string
 	for _, s := range g.Snapshots {
@@ -87,7 +88,7 @@ func answerGroup(g store.Group, sources []string) (*csi.CreateVolumeGroupSnapsho
 
 func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *jobs.Progress) error {
 	if _, ok := d.store.GroupByName(name); ok {
-		return nil // another call has made the group since the caller's check
+		return nil // another call has made the group since the earlier check
 	}
 
 	c, err := d.hold(sources, perFile)
@@ -149,7 +150,7 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 	defer unlock()
 
 	switch g, err := d.store.GetGroup(id); {
-	// Another call may have deleted the group without removing its data yet.
+	// Another call may have deleted the group but not yet removed its data.
 	case errors.Is(err, store.ErrNoSnapshot):
 	case err != nil:
 		return nil, err
@@ -187,8 +188,8 @@ func (d *driver) trashGroup(g store.Group) error {
 	return nil
 }
 
-// matches returns an error if ids are not exactly the snapshots of the group. An empty list always
-// matches.
+// matches returns an error unless the ids are exactly the snapshots of the group. An empty list
+// always matches.
 func matches(g store.Group, ids []string) error {
 	if len(ids) == 0 {
 		return nil

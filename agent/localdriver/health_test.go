@@ -20,8 +20,8 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// wantHealth asks the node and the controller for the health of one volume and of all volumes. It
-// compares each answer with want.
+// wantHealth requests the health of one volume and of all volumes, from the node and from the
+// controller. Each answer must match want.
 func (b *bench) wantHealth(id, want string, words ...string) {
 	b.t.Helper()
 	node, err := b.NodeGetVolumeHealth(background(), &csi.NodeGetVolumeHealthRequest{VolumeId: id})
@@ -74,8 +74,8 @@ func TestHealthOfData(t *testing.T) {
 	b.wantHealth(img, "DATA_LOSS DataMissing", "image")
 }
 
-// TestHealthOfFilesystems causes errors and shutdowns in filesystems that are in use. When a volume
-// is staged again, the driver must repair its filesystem.
+// TestHealthOfFilesystems causes errors and shutdowns in filesystems that are in use. When such a
+// volume is staged again, the driver must repair the filesystem.
 func TestHealthOfFilesystems(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -141,8 +141,8 @@ func (b *bench) shutDown(id string) {
 	sandbox.Must(b.t, f.Close())
 }
 
-// TestShutDown shuts down an xfs. Such a filesystem does not even answer statx. The driver must be
-// able to unmount it, and must not treat it as staged.
+// TestShutDown shuts down an xfs. A filesystem in this state does not even answer statx. The driver
+// must be able to unmount the filesystem, and must not treat it as staged.
 func TestShutDown(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -204,8 +204,8 @@ func TestHealthOfPaths(t *testing.T) {
 	sandbox.WantCode(t, err, codes.InvalidArgument, "id is empty")
 }
 
-// TestHealthOfDeleted examines a volume during its deletion. The driver must not report the removed
-// data as lost.
+// TestHealthOfDeleted requests the health of a volume during its deletion. The driver must not
+// report the removed data as lost.
 func TestHealthOfDeleted(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
@@ -217,7 +217,7 @@ func TestHealthOfDeleted(t *testing.T) {
 	if !ok {
 		t.Fatal("a new lock is taken")
 	}
-	// This is the first step of DeleteVolume.
+	// Do only the first step of DeleteVolume.
 	sandbox.Must(t, st.Move(id, store.DirVolumes, store.DirTrash))
 	_, err = d.health(id)
 	sandbox.WantCode(t, csierr.ToStatus(err), codes.Aborted)

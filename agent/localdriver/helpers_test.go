@@ -57,7 +57,7 @@ type bench struct {
 	state string
 	stop  func()
 
-	projects projects // the quotas that the driver uses; the kernel's if nil
+	projects projects // the quotas that the driver uses; if nil, the quotas of the kernel
 
 	csi.IdentityClient
 	csi.ControllerClient
@@ -65,7 +65,8 @@ type bench struct {
 	csi.NodeClient
 
 	tap func(point string)
-	// patience is how long a call waits for its copy. The default is long enough for a busy machine.
+	// patience is how long a call of the driver waits for its copy. The default is long enough for
+	// a busy machine.
 	patience time.Duration
 	// freeze is how long a freeze may last. The default is long enough for a busy machine.
 	freeze time.Duration
@@ -116,8 +117,8 @@ func (b *bench) start() {
 func (b *bench) dial(sock string) *grpc.ClientConn {
 	b.t.Helper()
 	conn, err := grpc.NewClient("unix:"+sock, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// Without a minimum, gRPC would limit each attempt to the short delay between attempts.
-		// That is too little on a busy machine.
+		// Without this minimum, gRPC would limit each attempt to connect to the short delay between
+		// attempts. On a busy machine, this would be too short.
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 20 * time.Second, Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: time.Second}}))
 	sandbox.Must(b.t, err)
 	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
@@ -171,8 +172,8 @@ func (b *bench) path(elem ...string) string {
 func (b *bench) staging(id string) string {
 	b.t.Helper()
 	p := b.path("staging-" + id)
-	// The path may be the mount point of a filesystem that no longer responds. Mkdir does not
-	// access that filesystem.
+	// The path may be the mount point of a filesystem that no longer responds. Unlike MkdirAll,
+	// Mkdir does not access such a filesystem.
 	if err := os.Mkdir(p, 0o750); !errors.Is(err, fs.ErrExist) {
 		sandbox.Must(b.t, err)
 	}
@@ -210,7 +211,7 @@ func (b *bench) stats(id, path string) (*csi.NodeGetVolumeStatsResponse, error) 
 	return b.NodeGetVolumeStats(background(), &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: path})
 }
 
-// clear unpublishes, unstages and deletes a volume, from any state.
+// clear unpublishes, unstages and deletes a volume in any state.
 func (b *bench) clear(id string, targets ...string) {
 	b.t.Helper()
 	for _, p := range targets {

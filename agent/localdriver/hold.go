@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// takeOver examines the loop devices that an earlier driver attached. It keeps those of volumes
-// with block access open, and logs a warning about devices that no volume can use. It detaches
-// none, because the data of a deleted image is lost when its device is detached.
+// takeOver examines the loop devices that an earlier driver process attached. It keeps the devices
+// of block volumes open. It logs a warning about each device that no volume can use, but detaches
+// none of them: detaching the device of a deleted image would destroy the data.
 func (d *driver) takeOver() error {
 	look, err := loopdev.LookAround()
 	if err != nil {
@@ -37,7 +37,7 @@ func (d *driver) takeOver() error {
 
 		img, err := loopdev.ImageAt(d.store.DataPath(v))
 		if err != nil {
-			continue // the health of the volume reports the error
+			continue // the volume's health reports this error
 		}
 
 		for _, name := range look.Loops[v.ID] {
@@ -50,7 +50,8 @@ func (d *driver) takeOver() error {
 				d.log.Warn("the image of a volume was deleted or replaced while it is attached; copy the data away before the volume is detached", "volume_id", v.ID, "device", l.Path())
 			}
 
-			// A device that is marked for detaching will disappear, unless its node is still bound.
+			// A device that is marked for detaching will disappear, unless its node is still
+			// bind-mounted.
 			if !v.Block || l.Autoclear && !bound[l.Number()] {
 				continue
 			}
@@ -73,7 +74,8 @@ func (d *driver) attachedHere(names []string) bool {
 	})
 }
 
-// holdDevice opens a device and thereby keeps it attached, until the driver drops it.
+// holdDevice opens a device and keeps it open, so that the device stays attached until the driver
+// drops it.
 func (d *driver) holdDevice(l *loopdev.LoopDevice) error {
 	if err := d.held.Add(*l); err != nil {
 		return err

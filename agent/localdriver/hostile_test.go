@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// TestCopyOfLostData requests copies of missing data. An empty or partial copy would be mistaken
-// for a backup.
+// TestCopyOfLostData requests copies of missing data. The driver must refuse them, because users
+// would mistake an empty or incomplete copy for a backup.
 func TestCopyOfLostData(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -63,7 +63,7 @@ func TestCopyOfLostData(t *testing.T) {
 }
 
 // TestOtherMountOnTop mounts another filesystem on top of a volume's mount. The driver must not
-// freeze it instead of the volume's filesystem.
+// freeze the other filesystem.
 func TestOtherMountOnTop(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	c := mountCap(writer, "ext4")
@@ -74,7 +74,7 @@ func TestOtherMountOnTop(t *testing.T) {
 	_, err := b.CreateSnapshot(background(), snapReq("s", id))
 	sandbox.WantCode(t, err, codes.FailedPrecondition, "something else", b.staging(id))
 	sandbox.Must(t, b.publishElsewhere(id))
-	b.snap("s", id) // the driver finds the filesystem through another of its mounts
+	b.snap("s", id) // the driver finds the volume's filesystem through its other mount
 	sandbox.Must(t, unix.Unmount(b.path("elsewhere"), 0))
 	sandbox.Must(t, unix.Unmount(b.staging(id), 0))
 	b.clear(other)
@@ -82,15 +82,15 @@ func TestOtherMountOnTop(t *testing.T) {
 	b.wantNothingHalf()
 }
 
-// publishElsewhere mounts the device of a volume at an additional path.
+// publishElsewhere mounts the device of a volume at an additional path, without the driver.
 func (b *bench) publishElsewhere(id string) error {
 	p := sandbox.Mkdir(b.t, b.dir, "elsewhere")
 	return unix.Mount(b.loops(id)[0].Path(), p, "ext4", 0, "")
 }
 
-// TestThawedTooEarly thaws a filesystem during its copy. In one case an operator thaws it, in the
-// other case the copy takes too long. The copy may then be inconsistent, so the driver must refuse
-// it.
+// TestThawedTooEarly thaws a filesystem during its copy. In one case, an operator thaws the
+// filesystem. In the other case, the copy takes too long. The copy may then be inconsistent, so the
+// driver must refuse it.
 func TestThawedTooEarly(t *testing.T) {
 	for _, byHand := range []bool{true, false} {
 		b := newBenchOn(t, "xfs")
@@ -132,8 +132,8 @@ func thawPath(point string) error {
 	return errors.Join(unix.IoctlSetInt(int(f.Fd()), fiThaw, 0), f.Close())
 }
 
-// TestSubvolumes copies a directory with btrfs subvolumes. Their files have several names, and each
-// subvolume uses the same inode numbers.
+// TestSubvolumes copies a directory with btrfs subvolumes. Files in each subvolume have several
+// names, and all subvolumes use the same inode numbers.
 func TestSubvolumes(t *testing.T) {
 	b := newBenchOn(t, "btrfs")
 	c := mountCap(writer, "")

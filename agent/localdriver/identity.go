@@ -15,9 +15,8 @@ func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi
 	return &csi.GetPluginInfoResponse{Name: DriverName, VendorVersion: d.opts.Version}, nil
 }
 
-// GetPluginCapabilities reports the driver's services and abilities. The driver has a controller
-// service and can make group snapshots. Each volume is on one node, and volumes can grow while they
-// are in use.
+// GetPluginCapabilities reports the abilities of the driver: a controller service, group snapshots,
+// volumes that are tied to one node, and the expansion of volumes in use.
 func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	resp := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
 		Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{

@@ -44,7 +44,8 @@ func TestDamagedImage(t *testing.T) {
 	}
 }
 
-// TestUncleanImage simulates a power loss of a mounted ext4, and mounts the filesystem again.
+// TestUncleanImage simulates a power loss while an ext4 is mounted, and mounts the filesystem
+// again.
 func TestUncleanImage(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -64,8 +65,8 @@ func TestUncleanImage(t *testing.T) {
 	b.clear(id)
 }
 
-// TestFilesystemCheck first marks an ext4 as having errors, which staging repairs. Then it damages
-// the filesystem so much that an automatic repair is not safe.
+// TestFilesystemCheck first marks an ext4 as having errors. Staging must repair this ext4. The test
+// then damages the filesystem so badly that an automatic repair is not safe, and staging must fail.
 func TestFilesystemCheck(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

@@ -20,13 +20,12 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// stateKinds are the filesystems below the driver that matter for tests: one that copies data, and
-// two that can share it.
+// stateKinds are filesystems for the state directory that behave differently in these tests. ext4
+// cannot share data between files; xfs and btrfs can.
 var stateKinds = []string{"ext4", "xfs", "btrfs"}
 
 // TestRestoreBesideSource takes snapshots of mounted images and makes copies. It mounts the source,
-// the copies and a copy of a copy at the same time. Each mount must show the data of its own
-// volume.
+// the copies and a copy of a copy at the same time. Each mount must show its own data.
 func TestRestoreBesideSource(t *testing.T) {
 	for _, state := range stateKinds {
 		b := newBenchOn(t, state)
@@ -38,7 +37,8 @@ func TestRestoreBesideSource(t *testing.T) {
 			sandbox.Write(t, file, "one")
 			snap := b.snap("s-"+f.Name, src)
 			sandbox.Write(t, file, "two")
-			// A copy has the filesystem of its source, so the request need not name it.
+			// The copy has the filesystem of its source, although the request does not name a
+			// filesystem.
 			first := b.copyOf("first-"+f.Name, fromSnap(snap), mountCap(writer, ""))
 			second := b.copyOf("second-"+f.Name, fromVolume(src), c)
 			third := b.copyOf("third-"+f.Name, fromVolume(first), c)
@@ -64,7 +64,8 @@ func TestRestoreBesideSource(t *testing.T) {
 	}
 }
 
-// uuidOf reads the UUID of the filesystem in an image. Kernels differ in whether two may be equal.
+// uuidOf reads the UUID of the filesystem in an image. All UUIDs must differ, because some kernels
+// refuse to mount two filesystems with the same UUID.
 func uuidOf(t *testing.T, b *bench, id, fsType string) string {
 	t.Helper()
 	img, err := os.Open(filepath.Join(b.state, store.DirVolumes, id, store.ImageFile))
@@ -75,8 +76,8 @@ func uuidOf(t *testing.T, b *bench, id, fsType string) string {
 	return string(uuid)
 }
 
-// TestLargerCopies requests copies that are larger than their source. Their full size must be
-// usable.
+// TestLargerCopies requests copies that are larger than their source. The full size of each copy
+// must be usable.
 func TestLargerCopies(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	for _, f := range imagefs.Filesystems {
@@ -101,8 +102,8 @@ func TestLargerCopies(t *testing.T) {
 	}
 }
 
-// TestUncleanCopies restores from images after a simulated power loss, so the copies need the
-// filesystem's journal.
+// TestUncleanCopies makes copies of images after a simulated power loss. The copies therefore need
+// the journal of the filesystem.
 func TestUncleanCopies(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	for _, fsType := range []string{"ext4", "xfs"} {
@@ -117,7 +118,8 @@ func TestUncleanCopies(t *testing.T) {
 		const shutdown = 0x8004587d
 		sandbox.Must(t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, 2))
 		sandbox.Must(t, f.Close())
-		// An xfs that has shut down does not even allow a stat.
+		// Unmount it without the driver's help, because an xfs that has shut down does not even
+		// allow a stat.
 		sandbox.Must(t, unix.Unmount(filepath.Dir(f.Name()), 0))
 		sandbox.Must(t, b.unstage(id))
 		dup := b.copyOf("copy"+fsType, fromVolume(id), c)
@@ -129,8 +131,8 @@ func TestUncleanCopies(t *testing.T) {
 }
 
 // TestLargeImageInUse takes a snapshot of a mounted image that is too large to copy while its
-// writers wait. If data can be shared, the snapshot succeeds at once. Otherwise it is refused, and
-// succeeds when the volume is not in use.
+// writers wait. If the filesystem can share data, the snapshot must succeed at once. Otherwise the
+// driver must refuse it until the volume is no longer in use.
 func TestLargeImageInUse(t *testing.T) {
 	for _, state := range stateKinds {
 		b := newBenchOn(t, state)
@@ -161,7 +163,8 @@ func TestLargeImageInUse(t *testing.T) {
 	}
 }
 
-// TestRawImageInUse takes snapshots of large raw volumes in use. Block devices cannot be frozen.
+// TestRawImageInUse takes snapshots of large raw volumes that are in use. Unlike a filesystem, a
+// block device cannot be frozen.
 func TestRawImageInUse(t *testing.T) {
 	for _, state := range stateKinds {
 		b := newBenchOn(t, state)
@@ -202,8 +205,9 @@ func TestRawImageInUse(t *testing.T) {
 	}
 }
 
-// TestOneMoment writes one number after the other into two files of one volume, and of two volumes,
-// while snapshots are taken. No snapshot may show the second file ahead of the first.
+// TestOneMoment takes snapshots while a process writes numbers. The process writes each number
+// first to one file and then to another, in the same volume or in two volumes. In no snapshot may
+// the second file contain a higher number than the first.
 func TestOneMoment(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	c := mountCap(writer, "ext4")
@@ -220,8 +224,8 @@ func TestOneMoment(t *testing.T) {
 		if point != "cut" {
 			return
 		}
-		// The writers continue with other numbers between the copies of two images, unless they are
-		// blocked.
+		// Between the copies of two images, give the writers time to write other numbers. If the
+		// writers are blocked, end after 100 waits.
 		for start, n := at.Load(), 0; at.Load() < start+4 && n < 100; n++ {
 			<-time.After(2 * time.Millisecond)
 		}
@@ -255,8 +259,8 @@ func TestOneMoment(t *testing.T) {
 	b.clear(two)
 }
 
-// count writes one number to each file in turn. Each write is on disk before the next one starts.
-// Then count continues with the next number.
+// count writes increasing numbers to the files. It writes each number to one file after the other,
+// and waits each time until the number is on disk.
 func count(files []string, at *atomic.Int64, stop chan struct{}) error {
 	open := make([]*os.File, len(files))
 	for i, p := range files {
@@ -264,7 +268,7 @@ func count(files []string, at *atomic.Int64, stop chan struct{}) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = f.Close() }() // every write is synced
+		defer func() { _ = f.Close() }() // closing cannot lose data, because every write is synced
 		open[i] = f
 	}
 	for n := 1; ; n++ {

@@ -19,8 +19,8 @@ func (b *bench) image(id string) string {
 	return filepath.Join(b.state, store.DirVolumes, id, store.ImageFile)
 }
 
-// TestImageLost deletes, replaces or moves the image of a volume in use. The volume can still be
-// unpublished and unstaged, and no device stays attached.
+// TestImageLost deletes, replaces or moves the image of a volume that is in use. The driver must
+// still be able to unpublish and unstage the volume, and no device may stay attached.
 func TestImageLost(t *testing.T) {
 	sandbox.NeedLoops(t)
 	fs, block := mountCap(writer, ""), blockCap(writer)
@@ -73,8 +73,8 @@ func TestImageLost(t *testing.T) {
 	}
 }
 
-// TestTruncatedImage shortens an image. The driver must not use the shortened image as a filesystem
-// or as a raw device.
+// TestTruncatedImage truncates an image. The driver must not use the truncated image as a
+// filesystem or as a raw device.
 func TestTruncatedImage(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -92,7 +92,7 @@ func TestTruncatedImage(t *testing.T) {
 	}
 }
 
-// TestOrphans starts a driver while devices are attached to images without a volume.
+// TestOrphans starts the driver while loop devices are attached to images that belong to no volume.
 func TestOrphans(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -121,7 +121,7 @@ func TestOrphans(t *testing.T) {
 	b.clear(known)
 }
 
-// TestBtrfsBetween grows a btrfs to sizes to which the kernel cannot resize it.
+// TestBtrfsBetween requests sizes to which the kernel cannot resize a btrfs.
 func TestBtrfsBetween(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)
@@ -140,7 +140,7 @@ func TestBtrfsBetween(t *testing.T) {
 	}
 	_, err := expand(200*mib, 220*mib)
 	sandbox.WantCode(t, err, codes.OutOfRange, "256 MiB")
-	// An older driver could leave a volume in the following state.
+	// An older driver could leave a volume in the state that these steps make.
 	sandbox.Must(t, b.unpublish(id, target))
 	sandbox.Must(t, b.unstage(id))
 	sandbox.Must(t, os.Truncate(b.image(id), 200*mib))

@@ -16,13 +16,15 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// The test binary can also be the sanity suite, or a driver that a test kills.
+// In these modes, the test binary runs the sanity suite, or runs as a driver process that a test
+// kills.
 const (
 	modeSanity = "sanity"
 	modeDriver = "driver"
 
-	// envDie makes a driver process kill itself at a point of store.StateDir.Tap: "placed", or "frozen 2"
-	// for the second time at that point.
+	// envDie makes a driver process kill itself when it reaches a point of store.StateDir.Tap. The
+	// value is the name of a point, such as "placed". "frozen 2" means the second time that the
+	// driver reaches "frozen".
 	envDie = "LOCALDRIVER_TEST_DIE"
 )
 
@@ -32,7 +34,7 @@ func TestMain(m *testing.M) {
 	sandbox.RunTests(m, map[string]func() int{modeSanity: runSanitySuite, modeDriver: runDriverProcess})
 }
 
-// runDriverProcess runs a driver in a separate process, which a test kills.
+// runDriverProcess runs a driver in a separate process, so that a test can kill the process.
 func runDriverProcess() int {
 	ctx, stop := signal.NotifyContext(background(), unix.SIGTERM)
 	defer stop()
@@ -64,7 +66,7 @@ func dieAt(where string) func(point string) {
 	return func(at string) {
 		if at == point && left.Add(-1) == 0 {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-			select {} // the process waits until a signal kills it
+			select {} // do not continue until the signal has ended this process
 		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/filetree"
 )
 
-// giveToGroup makes a volume belong to the group of its capability. The volume is mounted at the
-// given path. giveToGroup returns an error while the volume is published for another group.
+// giveToGroup makes a volume, which is mounted at the path at, belong to the group that a
+// capability names. It returns an error while the volume is published for another group.
 func (t *target) giveToGroup(ctx context.Context, a request.Access, at string) error {
 	if a.Group < 0 {
 		return nil
@@ -60,10 +60,13 @@ func (t *target) giveToGroup(ctx context.Context, a request.Access, at string) e
 	return nil
 }
 
-// givenTo reports whether a volume belongs to the group. It checks only the root. If the root has
-// that group and another mode, a user changed the mode on purpose. A new volume belongs to group 0,
-// so for group 0 the mode decides. A root with an access control list does not count, because the
-// list may admit others.
+// givenTo reports whether a volume belongs to a group. It examines only the root directory of the
+// volume.
+//
+// A root that belongs to the group counts even if its mode differs, because a user may have changed
+// the mode on purpose. Every new volume belongs to group 0, so for group 0, givenTo also compares
+// the mode. A root with an access control list does not count, because the list may permit access
+// to other users.
 func givenTo(root, gid int) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(root, &st); err != nil {
@@ -76,8 +79,8 @@ func givenTo(root, gid int) (bool, error) {
 	return gid != 0 || groupMode(st.Mode) == st.Mode, nil
 }
 
-// giveTree gives the group access to a directory and everything below it. It changes the root last,
-// so a root that belongs to the group shows that everything below it does, too.
+// giveTree gives a group access to a directory and everything below it. It changes the root last.
+// So if the root belongs to the group, everything below it does, too.
 func giveTree(ctx context.Context, root, gid int) error {
 	to := filetree.Owner{UID: -1, GID: gid, Mode: groupMode}
 	give := func(fd int, st *unix.Statx_t) error { return filetree.Chown(fd, st, to) }
@@ -94,8 +97,9 @@ func giveTree(ctx context.Context, root, gid int) error {
 	return filetree.Chown(root, &st, to)
 }
 
-// groupMode returns the mode that lets the group use a file as its owner does. For a directory it
-// adds the set-group-ID bit, so that files made there later also belong to the group.
+// groupMode returns a file's new mode, which gives the group the same rights as the owner. For a
+// directory, it adds the set-group-ID bit, so that files that are made in it later also belong to
+// the group.
 func groupMode(mode uint32) uint32 {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFLNK:

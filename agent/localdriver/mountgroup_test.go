@@ -53,7 +53,8 @@ func TestMountGroup(t *testing.T) {
 		sandbox.Mkdir(t, stg, "d", "e")
 		sandbox.Must(t, os.Chmod(filepath.Join(stg, "d"), 0o700))
 		sandbox.Write(t, filepath.Join(stg, "d", "e", "f"), "kept")
-		sandbox.Must(t, os.Chmod(filepath.Join(stg, "d", "e", "f"), 0o4640)) // a change of the owner clears the set-user-id bit
+		// the kernel clears the set-user-ID bit when the driver changes the file's owner
+		sandbox.Must(t, os.Chmod(filepath.Join(stg, "d", "e", "f"), 0o4640))
 		sandbox.Must(t, os.Symlink(out, filepath.Join(stg, "link")))
 		sandbox.Must(t, os.Symlink(b.dir, filepath.Join(stg, "d", "dirlink")))
 		sandbox.Must(t, unix.Mkfifo(filepath.Join(stg, "d", "pipe"), 0o600))
@@ -73,7 +74,7 @@ func TestMountGroup(t *testing.T) {
 			t.Errorf("a link was followed out of the volume: %v (%v)", st.Mode(), err)
 		}
 
-		// If the root belongs to the group, the driver does not examine the files below it.
+		// If the root already belongs to the group, the driver does not examine the files below it.
 		sandbox.Must(t, os.Chown(filepath.Join(stg, "d"), 0, 7))
 		sandbox.Must(t, b.publish(id, b.path("t2"), c, false))
 		sandbox.Must(t, b.stage(id, c))
@@ -111,12 +112,13 @@ func TestMountGroupRefused(t *testing.T) {
 	sandbox.Must(t, b.unstage(id))
 	sandbox.Must(t, b.stage(id, groupCap(writer, "4242")))
 	sandbox.Must(t, b.unstage(id))
-	sandbox.Must(t, b.stage(id, c)) // the volume belongs to the group now
+	// a read-only staging works now, because the volume already belongs to the group
+	sandbox.Must(t, b.stage(id, c))
 	b.clear(id)
 }
 
-// TestMountGroupPrepared gives a group a volume whose user prepared it for an attack: to run a
-// program as that group later, or to keep access through an access control list.
+// TestMountGroupPrepared gives a group a volume that its user has prepared for an attack. The user
+// wants to run a program as this group later, or to keep access through an access control list.
 func TestMountGroupPrepared(t *testing.T) {
 	needGroups(t)
 	b := newBench(t)
@@ -135,8 +137,9 @@ func TestMountGroupPrepared(t *testing.T) {
 	b.clear(id)
 }
 
-// TestMountGroupCutShort simulates a change of the group that stopped before the root. The driver
-// must repeat all of it, and must not change a mount inside the volume.
+// TestMountGroupCutShort simulates a change of the group that was interrupted before it reached the
+// root. The driver must repeat the whole change. It must not change a filesystem that is mounted
+// inside the volume.
 func TestMountGroupCutShort(t *testing.T) {
 	needGroups(t)
 	b := newBench(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
-// NodeGetCapabilities lists only calls that are implemented completely.
+// NodeGetCapabilities reports the abilities of the node service.
 func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	resp := &csi.NodeGetCapabilitiesResponse{}
 	for _, t := range []csi.NodeServiceCapability_RPC_Type{
@@ -33,27 +33,28 @@ func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 	return resp, nil
 }
 
-// NodeGetInfo returns the node id with which the driver was started. The topology contains the same
-// id.
+// NodeGetInfo returns the node id with which the driver was started. The topology contains this id,
+// too.
 func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	return &csi.NodeGetInfoResponse{NodeId: d.opts.NodeID, AccessibleTopology: d.topology()}, nil
 }
 
-// target is a volume and one of its paths, locked for one call.
+// target is a volume together with one of its paths, locked for one call.
 type target struct {
-	d     *driver
-	v     store.Volume
-	path  string
-	loops []loopdev.LoopDevice // the devices of an image, as found at the start of the call
+	d    *driver
+	v    store.Volume
+	path string
+	// the loop devices of an image volume, as they were at the start of the call
+	loops []loopdev.LoopDevice
 }
 
-// open finds and locks the volume of a node call and checks its path.
+// open finds and locks the volume of a node call, and checks the path.
 func (d *driver) open(id, what, path string) (*target, func(), error) {
 	return d.openWith(d.locks.Lock, id, what, path)
 }
 
-// openToRelease is like open, for calls that only remove mounts. Such calls are also allowed while
-// the data is being copied.
+// openToRelease does the same as open, for a call that only removes mounts. Such a call is also
+// allowed while the volume's data is being copied.
 func (d *driver) openToRelease(id, what, path string) (*target, func(), error) {
 	return d.openWith(d.locks.LockToRelease, id, what, path)
 }
@@ -91,15 +92,16 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 	return t, unlock, nil
 }
 
-// readLoops finds the volume's loop devices. It first tries the devices that the volume had last.
-// If none of them belongs to it any longer, it searches all devices.
+// readLoops finds the loop devices of the volume. It first tries the devices that the volume had at
+// the previous call. If none of them still belongs to the volume, readLoops searches all devices.
 func (t *target) readLoops() error {
 	if t.v.Type != store.TypeImage {
 		return nil
 	}
 
 	for _, name := range t.d.seen.devices(t.v.ID) {
-		// A device that cannot be examined may have been removed. The search below finds the right one.
+		// Ignore the error, because the device may have been removed. The search below then finds
+		// the right device.
 		if l, err := loopdev.LoopOf(name, t.data()); err == nil && l != nil {
 			t.loops = append(t.loops, *l)
 		}
@@ -153,8 +155,9 @@ func (t *target) look(path string) (usage.Place, error) {
 	return usage.LookAt(t.d.store, t.v, t.loops, path)
 }
 
-// uses lists the paths where this driver mounted the volume. It finds mounts by other programs only
-// when it searches for the volume for the first time. CheckUnused always finds them.
+// uses lists the paths at which the volume is mounted. At the first call for a volume, it searches
+// the mount table and also finds mounts that other programs made. After that, it examines only the
+// known paths. CheckUnused always finds all mounts.
 func (t *target) uses() ([]usage.Use, error) {
 	paths, known := t.d.seen.at(t.v.ID)
 	if !known {
@@ -185,16 +188,18 @@ func (t *target) uses() ([]usage.Use, error) {
 	return found, nil
 }
 
-// willMount adds a path to the volume's known paths before a mount is made there. If the paths of
-// the volume are not known yet, willMount does nothing, because a later search finds the mount.
+// willMount adds a path to the volume's known paths, before a mount is made at this path. If the
+// paths of the volume are not known yet, willMount does nothing, because the search of the mount
+// table will find the mount.
 func (t *target) willMount() {
 	if _, known := t.d.seen.at(t.v.ID); known {
 		t.d.seen.learn(t.v.ID, t.path)
 	}
 }
 
-// loop returns the volume's attached device, writable or read-only, or nil. It returns an error if
-// a device is unusable, because a second device beside it could lose writes.
+// loop returns the volume's attached loop device, either the writable or the read-only one. It
+// returns nil if there is none. It returns an error if a device is unusable, because attaching
+// another device beside it could lose writes.
 func (t *target) loop(readOnly bool) (*loopdev.LoopDevice, error) {
 	for i, l := range t.loops {
 		if l.Stale {
@@ -213,8 +218,8 @@ func (t *target) loop(readOnly bool) (*loopdev.LoopDevice, error) {
 	return nil, nil
 }
 
-// checkImage returns an error if an image is missing or shorter than recorded. Users would mistake
-// the rest of such an image for the complete data.
+// checkImage returns an error if the image file is missing or shorter than recorded. Users would
+// mistake the remaining data of a shortened image for the complete data.
 func (t *target) checkImage() error {
 	st, err := mounts.StatPath(t.data())
 	switch {
@@ -229,9 +234,9 @@ func (t *target) checkImage() error {
 	return nil
 }
 
-// takeDown removes every mount of this volume at the path, even several on top of each other. It
-// also removes binds of nodes that the volume's devices had. If another mount is at the path,
-// takeDown changes nothing and returns an error.
+// takeDown removes all mounts of this volume from the path, even if several mounts are stacked. It
+// also removes bind mounts of a device node if the device once belonged to the volume. If the path
+// has any other mount, takeDown returns an error.
 func (t *target) takeDown() (usage.Place, error) {
 	for {
 		at, err := t.look(t.path)

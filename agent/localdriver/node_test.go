@@ -19,8 +19,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// cycle takes a mounted volume through its whole life, and makes each call twice. The second call
-// must change nothing.
+// cycle stages, publishes, unpublishes, unstages and deletes a mounted volume. It makes each call
+// twice. The second call must change nothing.
 func cycle(t *testing.T, b *bench, id string, fsType string, size int64) {
 	t.Helper()
 	c := mountCap(writer, fsType)
@@ -56,8 +56,8 @@ func cycle(t *testing.T, b *bench, id string, fsType string, size int64) {
 		sandbox.Must(t, b.unstage(id))
 	}
 	wantNotMounted(t, b.staging(id))
-	// Stage the volume again. The written data must still exist, because staging never formats a
-	// volume.
+	// Stage the volume again. The written data must still exist, because staging never formats the
+	// device.
 	sandbox.Must(t, b.stage(id, c))
 	sandbox.Must(t, b.publish(id, target, c, false))
 	sandbox.WantContent(t, filepath.Join(target, "f"), "hello")
@@ -107,7 +107,8 @@ func TestReadOnly(t *testing.T) {
 				"asked for": many, "by access mode": mountCap(readerOnly, ""), "by flag": mountCap(multiWriter, "", "ro"),
 			} {
 				if name == "by access mode" {
-					sandbox.Must(t, b.unpublish(id, rw)) // the access mode allows only one target
+					// the new access mode allows only one target, so remove the first one
+					sandbox.Must(t, b.unpublish(id, rw))
 				}
 				sandbox.Must(t, b.publish(id, target, c, name == "asked for"))
 				if err := os.WriteFile(filepath.Join(target, "f"), nil, 0o600); !errors.Is(err, unix.EROFS) {
@@ -133,7 +134,8 @@ func TestOneTarget(t *testing.T) {
 		sandbox.Must(t, b.publish(id, t1, mountCap(m, ""), false))
 		sandbox.WantCode(t, b.publish(id, t2, mountCap(m, ""), false), codes.FailedPrecondition, t1)
 		sandbox.WantGone(t, t2)
-		// A second target is refused, even with another access mode and after a restart.
+		// The driver must refuse a second target, even with another access mode and after a
+		// restart.
 		many := mountCap(multiWriter, "")
 		sandbox.WantCode(t, b.publish(id, t2, many, false), codes.FailedPrecondition, t1, "one target")
 		b.restart()
@@ -158,7 +160,8 @@ func TestMountFlags(t *testing.T) {
 	id := b.create("v", 0, nil, mountCap(writer, ""))
 	sandbox.WantCode(t, b.stage(id, mountCap(writer, "", "noatime", "discard")), codes.InvalidArgument, `"discard"`)
 	flags, want := []string{"noexec,nosuid", "noatime"}, int64(unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NOATIME)
-	// The kernel does not let a user namespace change the access-time settings of the host.
+	// In a user namespace, the kernel does not allow changes to the access-time settings of the
+	// host.
 	if sandbox.InUserNamespace(t) {
 		sandbox.WantCode(t, b.stage(id, mountCap(writer, "", flags...)), codes.FailedPrecondition, "user namespace")
 		flags, want = flags[:1], unix.MS_NOEXEC|unix.MS_NOSUID
@@ -187,14 +190,14 @@ func TestMountFlags(t *testing.T) {
 		t.Errorf("read-only is %t (%v)", ro, err)
 	}
 	sandbox.WantCode(t, b.stage(id, mountCap(writer, "")), codes.AlreadyExists, "read-only")
-	// The mount flag makes the target read-only.
+	// The mount flag of the staged volume makes the target read-only, too.
 	sandbox.Must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false))
 	sandbox.Must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false))
 	b.clear(id, b.path("t"))
 }
 
-// TestForeignMounts mounts other data at all paths that the driver uses for mounts. The driver must
-// neither use nor remove these mounts.
+// TestForeignMounts mounts other data at all paths at which the driver makes mounts. The driver
+// must neither use nor remove these mounts.
 func TestForeignMounts(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -218,7 +221,7 @@ func TestForeignMounts(t *testing.T) {
 	sandbox.WantContent(t, filepath.Join(target, "f"), "not yours")
 	sandbox.Must(t, unix.Unmount(target, 0))
 
-	// A mount of another volume of the same driver counts as foreign, too.
+	// A mount of another volume of the same driver must also count as foreign.
 	sandbox.Must(t, b.stage(other, c))
 	sandbox.Must(t, b.publish(other, target, c, false))
 	sandbox.WantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition)
@@ -227,8 +230,8 @@ func TestForeignMounts(t *testing.T) {
 	b.clear(id)
 }
 
-// TestPartOfVolume mounts only a part of the volume at its staging path. The driver must not accept
-// that mount.
+// TestPartOfVolume mounts only a subdirectory of the volume at its staging path. The driver must
+// not accept this mount as the volume.
 func TestPartOfVolume(t *testing.T) {
 	b := newBench(t)
 	ids := []string{b.create("d", 0, nil, mountCap(writer, ""))}
@@ -291,8 +294,8 @@ func TestBusy(t *testing.T) {
 	b.clear(id, target)
 }
 
-// TestParallel takes volumes of all kinds through their lives in parallel. They compete for
-// devices.
+// TestParallel creates, uses and deletes volumes of all kinds in parallel. The volumes compete for
+// loop devices.
 func TestParallel(t *testing.T) {
 	b := newBench(t)
 	kinds := []*csi.CreateVolumeRequest{createReq("d", 0, nil, mountCap(writer, ""))}
@@ -330,8 +333,9 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestMountsInsideStayApart makes the test's directory shared, as the host's root usually is, and
-// makes a mount inside one target. The mount must not appear in the volume's other mounts.
+// TestMountsInsideStayApart makes the test's directory a shared mount, as the root of a host
+// usually is. It then makes a mount inside one target of a volume. The new mount must not appear in
+// the volume's other mounts.
 func TestMountsInsideStayApart(t *testing.T) {
 	b := newBench(t)
 	sandbox.Must(t, unix.Mount(b.dir, b.dir, "", unix.MS_BIND, ""))
@@ -356,7 +360,7 @@ func TestMountsInsideStayApart(t *testing.T) {
 }
 
 // TestMountedElsewhere keeps a volume mounted in another mount namespace, as a container does. The
-// driver must not delete the volume then.
+// driver must refuse to delete this volume.
 func TestMountedElsewhere(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")

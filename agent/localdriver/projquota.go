@@ -14,10 +14,11 @@ import (
 	"github.com/volagent/volagent/volmgr/filetree"
 )
 
-// These constants come from linux/quota.h, linux/dqblk_xfs.h and linux/fs.h. x/sys lacks them.
+// These constants come from linux/quota.h, linux/dqblk_xfs.h and linux/fs.h, because the package
+// x/sys lacks them.
 const (
 	projectQuota = 2                          // PRJQUOTA
-	getState     = 0x5805<<8 | projectQuota   // Q_XGETQSTAT, which filesystems other than xfs answer too
+	getState     = 0x5805<<8 | projectQuota   // Q_XGETQSTAT, which not only xfs answers
 	getQuota     = 0x800007<<8 | projectQuota // Q_GETQUOTA
 	setQuota     = 0x800008<<8 | projectQuota // Q_SETQUOTA
 
@@ -45,12 +46,12 @@ type fsxattr struct {
 	_                                                  [8]byte
 }
 
-// kernelProjects uses the project quotas of the filesystem that holds dir.
+// kernelProjects uses the project quotas of the filesystem that contains the directory dir.
 type kernelProjects struct{ dir string }
 
 func (k kernelProjects) check() error {
 	why := fmt.Errorf("the filesystem of %q has no project quota: use xfs, or ext4 with the features quota and project, mounted with prjquota; Linux must be 5.14 or newer", k.dir)
-	var state [128]byte // struct fs_quota_stat
+	var state [128]byte // receives a struct fs_quota_stat
 	if err := k.call(getState, 0, unsafe.Pointer(&state)); err != nil {
 		return fmt.Errorf("%w (%w)", why, err)
 	}
@@ -77,7 +78,7 @@ func (k kernelProjects) usage(project uint32) (used, limit int64, err error) {
 	var q dqblk
 	err = k.call(getQuota, project, unsafe.Pointer(&q))
 	if errors.Is(err, unix.ENOENT) {
-		return 0, 0, nil // the project has never been used
+		return 0, 0, nil // the project has never been used, so the kernel does not know it
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("cannot ask for project %d on the filesystem of %q: %w", project, k.dir, err)
@@ -85,7 +86,7 @@ func (k kernelProjects) usage(project uint32) (used, limit int64, err error) {
 	return int64(q.used), int64(q.hard) * 1024, nil
 }
 
-// call is quotactl_fd(2). Unlike quotactl, it needs no device.
+// call calls quotactl_fd(2), which needs no device, unlike quotactl(2).
 func (k kernelProjects) call(cmd, id uint32, arg unsafe.Pointer) error {
 	fd, err := unix.Open(k.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -99,9 +100,9 @@ func (k kernelProjects) call(cmd, id uint32, arg unsafe.Pointer) error {
 	return nil
 }
 
-// assign makes everything in a directory belong to a project. It starts with the directory itself,
-// so that files made in it meanwhile inherit the project. It skips links, pipes and devices,
-// because they take no space.
+// assign makes everything in a directory belong to a project. It begins with the directory itself,
+// so that files that are made in it meanwhile inherit the project. It skips links, pipes and
+// devices, because they take no space.
 func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) error {
 	fail := func(err error) error { return fmt.Errorf("cannot assign %q to project %d: %w", dir, project, err) }
 	root, err := mounts.OpenWritable(dir)
@@ -121,7 +122,8 @@ func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) 
 			return nil
 		}
 
-		// ioctl does not accept O_PATH. The descriptor's name in /proc leads to exactly this file.
+		// The ioctl needs a descriptor that was opened without O_PATH. The path in /proc leads to
+		// exactly the same file.
 		open, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err

@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/usage"
 )
 
-// NodePublishVolume makes a staged volume visible at a target path. It binds the staging path
-// there, or the node of the loop device.
+// NodePublishVolume makes a staged volume visible at a target path. It bind-mounts the staging path
+// there, or the node of the volume's loop device.
 func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetTargetPath() != "" && req.GetVolumeCapability() == nil {
 		return nil, csierr.Invalidf("the volume capability is missing")
@@ -108,7 +108,7 @@ func (t *target) publishMount(ctx context.Context, a request.Access, staging str
 	return t.orRemove(err)
 }
 
-// confirmReadOnly verifies that the mount at the target is read-only if it must be.
+// confirmReadOnly checks that the mount at the target is read-only, if it must be.
 func (t *target) confirmReadOnly(want bool) error {
 	ro, err := mounts.IsReadOnly(t.path)
 	if err == nil && want && !ro {
@@ -117,8 +117,9 @@ func (t *target) confirmReadOnly(want bool) error {
 	return err
 }
 
-// publishBlock binds the node of the writable device, or of a second, read-only one. It refuses to
-// publish both at once, because their caches are not coherent.
+// publishBlock bind-mounts the node of a raw volume's writable loop device. For a read-only target,
+// it uses a second, read-only loop device. It returns an error if this would publish both devices
+// at once, because their caches are not coherent.
 func (t *target) publishBlock(a request.Access, staging string, readOnly bool) error {
 	rw, err := t.loop(false)
 	if err != nil {
@@ -177,8 +178,8 @@ func (t *target) publishBlock(a request.Access, staging string, readOnly bool) e
 	return t.orRemove(err)
 }
 
-// readOnlyLoop finds or attaches the read-only device. It first writes out the cached data of the
-// writable device.
+// readOnlyLoop returns the read-only loop device, and attaches it if necessary. Before that, it
+// writes out the cached data of the writable device.
 func (t *target) readOnlyLoop(rw loopdev.LoopDevice) (loopdev.LoopDevice, error) {
 	if err := loopdev.FlushLoop(rw); err != nil {
 		return loopdev.LoopDevice{}, err
@@ -195,7 +196,8 @@ func (t *target) readOnlyLoop(rw loopdev.LoopDevice) (loopdev.LoopDevice, error)
 	return t.attach(true)
 }
 
-// confirmNode verifies that the target is the intended device, and is read-only if the device is.
+// confirmNode checks that the target shows the intended loop device, and that the target is
+// read-only if the device is.
 func (t *target) confirmNode(want loopdev.LoopDevice) error {
 	at, err := t.look(t.path)
 	if err != nil {
@@ -246,8 +248,8 @@ func (t *target) published(want usage.Kind, readOnly bool) (bool, error) {
 	return true, nil
 }
 
-// orRemove undoes a publish that failed halfway, and returns err. If the removal fails, its error
-// follows err.
+// orRemove undoes a publish that failed halfway with err. It returns err, joined with the error of
+// the removal if the removal fails, too.
 func (t *target) orRemove(err error) error {
 	if err == nil {
 		return nil
@@ -259,8 +261,8 @@ func (t *target) orRemove(err error) error {
 	return errors.Join(err, undo)
 }
 
-// makeTarget makes the mount point, a directory or an empty file. A mount point that an interrupted
-// attempt left must be empty, because a mount would hide its content.
+// makeTarget makes the mount point, which is a directory or an empty file. If the mount point
+// already exists, it must be empty, because a mount would hide its content.
 func makeTarget(path string, dir bool) error {
 	fail := func(err error) error { return fmt.Errorf("cannot make the target path %q: %w", path, err) }
 	st, err := mounts.StatPath(path)
@@ -298,7 +300,8 @@ func makeTarget(path string, dir bool) error {
 	return nil
 }
 
-// removeTarget removes an empty mount point that makeTarget made, and refuses any other file.
+// removeTarget removes a mount point that makeTarget has made. It returns an error for a file or
+// directory that is not empty.
 func removeTarget(path string) error {
 	st, err := mounts.StatPath(path)
 	switch {
@@ -346,8 +349,8 @@ func (d *driver) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublish
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// dropReadOnlyLoop detaches the read-only device after its last target is unpublished. It also
-// finds a device that an earlier attempt did not detach.
+// dropReadOnlyLoop detaches the read-only loop device after its last target has been unpublished.
+// If an earlier call failed to detach the device, this call finds it again.
 func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 	for _, l := range t.loops {
 		if !l.ReadOnly {

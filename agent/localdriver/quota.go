@@ -14,19 +14,20 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// projects is the part of a filesystem's project quotas that the driver uses.
+// projects contains the operations on a filesystem's project quotas that the driver needs.
 type projects interface {
-	// check returns the reason why no quota would be in force, or nil.
+	// check returns the reason why the filesystem would not enforce a quota, or nil.
 	check() error
-	// assign makes a directory and everything in it, now and later, belong to a project.
+	// assign makes a directory belong to a project, with everything in it. Files that are made in
+	// the directory later belong to the project, too.
 	assign(ctx context.Context, dir string, project uint32) error
 	// limit sets the maximum number of bytes of a project; 0 means no limit.
 	limit(project uint32, bytes int64) error
-	// usage returns the bytes that a project uses, and its limit.
+	// usage returns the number of bytes that a project uses, and its limit.
 	usage(project uint32) (used, limit int64, err error)
 }
 
-// checkQuota refuses a quota that the volume cannot have.
+// checkQuota returns an error if the volume cannot have the given quota.
 func (d *driver) checkQuota(v store.Volume, quota int64) error {
 	if quota == 0 {
 		return nil
@@ -97,8 +98,8 @@ func (d *driver) recordQuota(v *store.Volume) error {
 	return d.store.Rewrite(*v)
 }
 
-// enforce sets the recorded quota of a volume if it is not in force. The caller holds the volume's
-// lock.
+// enforce sets the recorded quota of a volume in the filesystem, unless it is already set. The
+// caller holds the volume's lock.
 func (d *driver) enforce(ctx context.Context, v store.Volume) error {
 	if d.quotaTrouble(v) == nil {
 		return nil
@@ -109,7 +110,7 @@ func (d *driver) enforce(ctx context.Context, v store.Volume) error {
 		return fail(err)
 	}
 
-	// The volume was created with a quota, but a crash came before it got a project.
+	// A crash came after the volume was created with a quota, but before the volume got a project.
 	if v.Project == 0 {
 		if err := d.recordQuota(&v); err != nil {
 			return err
@@ -130,7 +131,8 @@ func (d *driver) enforce(ctx context.Context, v store.Volume) error {
 	return d.store.Rewrite(v)
 }
 
-// quotaTrouble returns the reason why the quota of a volume is not in force, or nil.
+// quotaTrouble returns the reason why the filesystem does not enforce the quota of a volume, or
+// nil.
 func (d *driver) quotaTrouble(v store.Volume) error {
 	if v.Project == 0 && v.Quota == 0 {
 		return nil
@@ -157,7 +159,7 @@ func (d *driver) quotaTrouble(v store.Volume) error {
 	return nil
 }
 
-// enforceAll sets the quotas of all volumes. This is necessary after a crash, or when the state
+// enforceAll sets the quotas of all volumes again. This is necessary after a crash, or if the state
 // directory has moved to another filesystem.
 func (d *driver) enforceAll(ctx context.Context) {
 	for _, v := range d.store.List() {
@@ -167,7 +169,8 @@ func (d *driver) enforceAll(ctx context.Context) {
 
 		unlock, ok := d.locks.Try(v.ID)
 		if !ok {
-			continue // the call that holds the lock may be a staging, which sets the quota too
+			// the call that holds the lock may be staging the volume, which also sets the quota
+			continue
 		}
 
 		if now, err := d.store.Get(v.ID); err == nil {
@@ -186,7 +189,8 @@ func (d *driver) warnQuota(v store.Volume, err error) {
 	}
 }
 
-// fillDirectory makes the data of a directory volume, with the quota in force.
+// fillDirectory makes the data directory of a directory volume. The quota already applies while the
+// directory is filled.
 func (d *driver) fillDirectory(ctx context.Context, dir string, v store.Volume) error {
 	if err := store.MakeDirectory(dir); err != nil {
 		return err
@@ -194,7 +198,7 @@ func (d *driver) fillDirectory(ctx context.Context, dir string, v store.Volume) 
 	return d.countDirectory(ctx, dir, v)
 }
 
-// countDirectory makes the content of a new volume count towards the volume's quota.
+// countDirectory makes the files of a new volume count towards the volume's quota.
 func (d *driver) countDirectory(ctx context.Context, dir string, v store.Volume) error {
 	if v.Project == 0 {
 		return nil
@@ -205,8 +209,8 @@ func (d *driver) countDirectory(ctx context.Context, dir string, v store.Volume)
 	return d.projects.assign(ctx, store.DataIn(dir), v.Project)
 }
 
-// newProject chooses a project id that no volume has. The range avoids small ids, which people use,
-// and the ids of container runtimes.
+// newProject chooses a project id that no volume has. Its range contains neither small ids, which
+// people use, nor the ids that container runtimes use.
 func (d *driver) newProject() uint32 {
 	all := d.store.List()
 	for {
@@ -217,7 +221,7 @@ func (d *driver) newProject() uint32 {
 	}
 }
 
-// quotaStats replaces the statistics of the disk by those of the volume's quota.
+// quotaStats replaces the statistics of the filesystem with the statistics of the volume's quota.
 func (d *driver) quotaStats(v store.Volume, resp *csi.NodeGetVolumeStatsResponse) {
 	if v.Quota == 0 || d.quotaTrouble(v) != nil {
 		return

@@ -87,13 +87,13 @@ func TestQuotaRefused(t *testing.T) {
 	sandbox.WantCode(t, err, codes.InvalidArgument, "size is its limit")
 }
 
-// fakeProjects replaces a filesystem with project quotas, which many kernels lack.
+// fakeProjects fakes a filesystem with project quotas, because many kernels do not support them.
 type fakeProjects struct {
 	mu       sync.Mutex
 	absent   error
-	fail     error // the result of assign
+	fail     error // the error that assign returns
 	limits   map[uint32]int64
-	assigned map[uint32]int // the number of calls of assign
+	assigned map[uint32]int // how often assign was called for each project
 }
 
 func newFakeProjects() *fakeProjects {
@@ -131,14 +131,14 @@ func (f *fakeProjects) usage(project uint32) (used, limit int64, err error) {
 	return 3 * mib, f.limits[project], f.absent
 }
 
-// set changes the abilities of the filesystem, as a new mount with other options does.
+// set changes the abilities of the fake filesystem, as a mount with other options does.
 func (f *fakeProjects) set(absent, fail error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.absent, f.fail = absent, fail
 }
 
-// state returns the limit and the number of assignments of a project.
+// state returns the limit of a project, and how often assign was called for it.
 func (f *fakeProjects) state(project uint32) (limit int64, assigned int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +188,7 @@ func TestQuota(t *testing.T) {
 		t.Errorf("stats without a quota: %v", u)
 	}
 	sandbox.Must(t, b.modify(plain, quota("1MiB")))
-	want(plain, mib, 1) // the volume kept its project
+	want(plain, mib, 1) // the volume has kept its project, so assign was not called again
 	project := b.recorded(plain).Project
 	b.clear(plain)
 	if limit, _ := f.state(project); limit != 0 {
@@ -197,8 +197,8 @@ func TestQuota(t *testing.T) {
 	b.wantHealth(id, "")
 }
 
-// TestQuotaCutShort checks recorded quotas that are not, or only partly, in force. A start, a
-// staging, and a repeated request must put them in force.
+// TestQuotaCutShort checks quotas that are recorded but not, or only partly, set in the filesystem.
+// A start of the driver, a staging, and a repeated request must each set the quota.
 func TestQuotaCutShort(t *testing.T) {
 	b, f := newQuotaBench(t)
 	id, err := b.createWith("v", nil, nil)
@@ -209,7 +209,7 @@ func TestQuotaCutShort(t *testing.T) {
 		"staging": func() { sandbox.Must(t, b.stage(id, c)); sandbox.Must(t, b.unstage(id)) },
 		"request": func() { sandbox.Must(t, b.modify(id, quota("10MiB"))) },
 	}
-	// A volume with a quota and no project gets a project.
+	// If a volume has a quota but no project, the driver must assign a project.
 	v := b.recorded(id)
 	v.Quota = 10 * mib
 	sandbox.Must(t, store.WriteVolume(filepath.Join(b.state, store.DirVolumes, id), v))
@@ -235,7 +235,7 @@ func TestQuotaCutShort(t *testing.T) {
 		if limit, assigned := f.state(v.Project); limit != 10*mib || assigned != 1 {
 			t.Errorf("%s: in force are %d bytes, assigned %d times", what, limit, assigned)
 		}
-		// The kernel may also have lost only the limit.
+		// The filesystem may also have lost the limit but kept the project.
 		sandbox.Must(t, f.limit(v.Project, 0))
 		b.wantHealth(id, "DEGRADED QuotaNotEnforced", "the limit is 0 bytes")
 		finish()
@@ -258,7 +258,8 @@ func TestQuotaCutShort(t *testing.T) {
 	b.clear(id)
 }
 
-// TestQuotaByTheKernel uses real project quotas if the kernel supports them.
+// TestQuotaByTheKernel tests with the project quotas of a real filesystem, if the kernel supports
+// them.
 func TestQuotaByTheKernel(t *testing.T) {
 	sandbox.NeedLoops(t)
 	for fsType, mkfs := range map[string][]string{
@@ -343,7 +344,8 @@ func testKernelQuota(t *testing.T, b *bench) {
 	}
 }
 
-// fill writes a file of size MiB as an ordinary user, because ext4 does not apply quotas to root.
+// fill writes a file of the given size in MiB as an ordinary user, because ext4 does not apply
+// quotas to root.
 func (b *bench) fill(id, name string, size int) error {
 	b.t.Helper()
 	p := filepath.Join(b.staging(id), name)
@@ -366,8 +368,8 @@ func (b *bench) fill(id, name string, size int) error {
 	return nil
 }
 
-// TestQuotaOfCopy requests a copy with a quota. The quota applies to all copied data, and the copy
-// does not inherit the quota of its source.
+// TestQuotaOfCopy requests a copy with a quota. The quota must apply to all copied data. The copy
+// must not inherit the quota of its source.
 func TestQuotaOfCopy(t *testing.T) {
 	b, f := newQuotaBench(t)
 	src, err := b.createWith("src", quota("5MiB"), nil)

@@ -13,9 +13,9 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// TestRestart stops the driver with volumes in use and starts another. Afterwards the mounts must
-// be the same, and writes to an open file must continue. Every repeated call must succeed and
-// change nothing.
+// TestRestart stops the driver while volumes are in use, and starts another driver. Afterwards the
+// mounts must be the same, and a process must be able to continue writing to an open file. Every
+// repeated call must succeed and change nothing.
 func TestRestart(t *testing.T) {
 	b := newBench(t)
 	type one struct {
@@ -64,7 +64,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// oneTarget returns the capability with an access mode that allows only one target.
+// oneTarget returns a copy of the capability with an access mode that allows only one target.
 func oneTarget(c *csi.VolumeCapability) *csi.VolumeCapability {
 	if c.GetBlock() != nil {
 		return blockCap(writer)
@@ -72,8 +72,8 @@ func oneTarget(c *csi.VolumeCapability) *csi.VolumeCapability {
 	return mountCap(writer, "")
 }
 
-// TestStagingLost unmounts the staging path while a target is in use. The driver does not know
-// about it.
+// TestStagingLost unmounts the staging path of a volume without the driver's knowledge, while a
+// target is in use.
 func TestStagingLost(t *testing.T) {
 	sandbox.NeedLoops(t)
 	b := newBench(t)

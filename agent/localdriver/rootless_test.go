@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// unprivileged is the id of an ordinary user.
+// unprivileged is the user id of an ordinary user.
 const unprivileged = 65534
 
 // TestWithoutRoot repeats the directory tests as an ordinary user, in a user namespace and a mount

@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// intercept converts every error into a CSI status in one place, recovers from a panic, and logs
-// each call at debug level. It never logs requests, because they may carry secrets.
+// intercept converts every error to a gRPC status, recovers from a panic, and logs each call at
+// debug level. It never logs requests, because they may contain secrets.
 func (d *driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 	start := time.Now()
 	defer func() {
@@ -30,8 +30,8 @@ func (d *driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	return resp, csierr.ToStatus(err)
 }
 
-// volume finds a volume by the id in a request. If the driver cannot have made the id, it returns a
-// not-found error and does not use the id in a path.
+// volume finds the volume with the id that a request names. If the driver cannot have made the id,
+// volume returns a not-found error and does not use the id in a path.
 func (d *driver) volume(id string) (store.Volume, error) {
 	if id == "" {
 		return store.Volume{}, csierr.Invalidf("the volume id is empty")

@@ -22,7 +22,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// sanityKinds are the kinds of volumes with which the suite runs.
+// sanityKinds lists the kinds of volumes for which the suite runs.
 var sanityKinds = []struct {
 	name, access string
 	size         int64
@@ -34,7 +34,7 @@ var sanityKinds = []struct {
 	{"raw-block", "block", 16 * mib, map[string]string{store.ParamType: store.TypeImage}, true},
 }
 
-// sanityExplained has the reason for each spec that the suite skips. The keys are words of the
+// sanityExplained gives the reason for each spec that the suite skips. A key is a text from the
 // suite's message.
 var sanityExplained = map[string]string{
 	"Controller Publish, UnpublishVolume not supported": noAttach,
@@ -46,8 +46,8 @@ var sanityExplained = map[string]string{
 
 const noAttach = "a local volume is on its node always; nothing has to be attached"
 
-// TestSanity runs the CSI community's sanity suite against every kind of volume. Ginkgo allows one
-// suite per process, so all kinds run in one separate process.
+// TestSanity runs the CSI community's sanity suite for every kind of volume. Ginkgo allows only one
+// suite in a process, so the suite for all kinds runs in one separate process.
 func TestSanity(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), sandbox.EnvMode+"="+modeSanity, sandbox.EnvBase+"="+sandbox.ShortDir(t))

@@ -6,16 +6,17 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/loopdev"
 )
 
-// seen remembers the paths at which volumes may be mounted. A call then need not search a table of
-// thousands of mounts. The paths are only a hint, so every caller checks a path before relying on
-// it. For an unknown volume, for example after a restart, the driver searches the mount table once.
+// seen remembers at which paths each volume may be mounted, so that a call need not search a mount
+// table with thousands of lines. The paths are only a hint, so every caller checks a path before
+// relying on it. If the paths of a volume are unknown, for example after a restart, the driver
+// searches the mount table once.
 type seen struct {
 	mu     sync.Mutex
-	points map[string]map[string]bool // volume id → paths
-	loops  map[string][]string        // volume id → names of loop devices
+	points map[string]map[string]bool // the known paths, by volume id
+	loops  map[string][]string        // the names of loop devices, by volume id
 }
 
-// devices returns the names of the loop devices that the volume had last.
+// devices returns the names of the loop devices that the volume had when they were last read.
 func (s *seen) devices(id string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,8 +39,8 @@ func (s *seen) learnDevices(id string, loops []loopdev.LoopDevice) {
 	s.loops[id] = names
 }
 
-// at returns the known paths of a volume. known is false if the mount table was not searched for
-// the volume yet.
+// at returns the known paths of a volume. The result known is false if the driver has not searched
+// the mount table for the volume yet.
 func (s *seen) at(id string) (paths []string, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +51,7 @@ func (s *seen) at(id string) (paths []string, known bool) {
 	return paths, known
 }
 
-// learn makes a volume known and adds these paths to its known paths.
+// learn records that the paths of a volume are known, and adds the given paths.
 func (s *seen) learn(id string, paths ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +67,7 @@ func (s *seen) learn(id string, paths ...string) {
 	}
 }
 
-// forget removes one path of a volume.
+// forget removes one path from the known paths of a volume.
 func (s *seen) forget(id, path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

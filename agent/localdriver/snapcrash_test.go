@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// These are the points that store.StateDir.Tap reports, grouped by the operations that pass them.
+// These are the points that store.StateDir.Tap reports, grouped by the operation that reaches them.
 var (
 	makingPoints   = []string{"made", "filled", "written", "placed"}
 	freezingPoints = []string{"noted", "frozen", "thawed"}
@@ -20,9 +20,9 @@ var (
 	deletingPoints = []string{"trashed"}
 )
 
-// TestKilledAtEveryPoint kills the driver at each point of each change. After the next start, every
-// listed object must be complete, and a listed group must have all its snapshots. The other objects
-// have disappeared, and the same call makes them again.
+// TestKilledAtEveryPoint kills the driver at each point of each operation. After the next start,
+// every listed object must be complete, and a listed group must have all its snapshots. If an
+// object is not listed, a repeated call must make it again.
 func TestKilledAtEveryPoint(t *testing.T) {
 	b := newBenchOn(t, "xfs") // xfs can clone images in use
 	fs, dir := mountCap(writer, "ext4"), mountCap(writer, "")
@@ -52,7 +52,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 			undo()
 			b.wantNothingHalf()
 			for _, id := range []string{one, two} {
-				// The write hangs if the filesystem is still frozen.
+				// The write would hang if the filesystem were still frozen.
 				sandbox.Write(t, filepath.Join(b.staging(id), "f"), id)
 			}
 		}
@@ -99,8 +99,9 @@ func changes(b *bench, all []string, kept string, c *csi.VolumeCapability) []cha
 	}
 }
 
-// wantAllWhole checks that every listed snapshot can be restored and holds the name of its source,
-// and that every group has all its snapshots.
+// wantAllWhole checks the listed snapshots and groups. It must be possible to restore each
+// snapshot, the restored file must contain the name of the source, and each group must have all its
+// snapshots.
 func (b *bench) wantAllWhole(all []string, dir *csi.VolumeCapability) {
 	b.t.Helper()
 	resp, err := b.ListSnapshots(background(), &csi.ListSnapshotsRequest{})

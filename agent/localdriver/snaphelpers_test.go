@@ -15,14 +15,15 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// newBenchOn starts a driver whose state directory is on a separate filesystem.
+// newBenchOn starts a driver whose state directory is on a separate filesystem of the given type.
 func newBenchOn(t *testing.T, fsType string) *bench {
 	t.Helper()
 	sandbox.NeedLoops(t)
 	b := &bench{t: t, dir: sandbox.ShortDir(t)}
 	b.state = sandbox.Mkdir(t, b.dir, "state")
 	disk := sandbox.ShortDir(t)
-	sandbox.Tmpfs(t, disk, "size=1100m") // the disk is in memory, so no test waits for a real disk
+	// the disk is a file in memory, so the test does not wait for a real disk
+	sandbox.Tmpfs(t, disk, "size=1100m")
 	img := sandbox.SparseFile(t, filepath.Join(disk, "disk"), 1*gib)
 	sandbox.Must(t, imagefs.Format(background(), fsType, img))
 	sandbox.Command(t, "mount", "-o", "loop", "-t", fsType, img, b.state)
@@ -67,7 +68,7 @@ func copyReq(name string, src *csi.VolumeContentSource, caps ...*csi.VolumeCapab
 	return &csi.CreateVolumeRequest{Name: name, VolumeContentSource: src, VolumeCapabilities: caps}
 }
 
-// copyOf makes a volume from a source and returns its id.
+// copyOf makes a volume as a copy of a source and returns its id.
 func (b *bench) copyOf(name string, src *csi.VolumeContentSource, caps ...*csi.VolumeCapability) string {
 	b.t.Helper()
 	resp, err := b.CreateVolume(background(), copyReq(name, src, caps...))
@@ -105,7 +106,8 @@ func (b *bench) wantNothingHalf() {
 	})
 }
 
-// dying starts a driver that kills itself at a point. The returned function waits for its death.
+// dying starts a driver process that kills itself at the given point. The returned function waits
+// until the process has ended.
 func (b *bench) dying(point string) (died func()) {
 	b.t.Helper()
 	sock := b.path("csi.sock")
@@ -125,7 +127,7 @@ func (b *bench) dying(point string) (died func()) {
 	}
 }
 
-// restartOn starts a driver with a tap.
+// restartOn restarts the driver with a new tap.
 func (b *bench) restartOn(tap func(point string)) {
 	b.t.Helper()
 	b.stop()
@@ -133,7 +135,7 @@ func (b *bench) restartOn(tap func(point string)) {
 	b.start()
 }
 
-// gate is a tap that blocks every caller at one point until the gate is opened.
+// gate is a tap that blocks every call at one point until the gate is opened.
 type gate struct {
 	point   string
 	reached chan struct{}

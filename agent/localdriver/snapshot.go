@@ -15,9 +15,9 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// CreateSnapshot copies a volume as it is at one moment. If the copy takes longer than a call, the
-// call returns ABORTED with the progress, and the caller repeats it. A returned snapshot is always
-// ready.
+// CreateSnapshot copies a volume as it is at one moment. If the copy takes too long for one call,
+// CreateSnapshot returns ABORTED with the progress, and the caller repeats the call. A returned
+// snapshot is always complete.
 func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	name, source := req.GetName(), req.GetSourceVolumeId()
 	if err := request.CheckName("snapshot", name); err != nil {
@@ -54,7 +54,7 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 	return answerSnapshot(have, source)
 }
 
-// answerSnapshot returns the snapshot if it has the requested source volume.
+// answerSnapshot returns the snapshot if it was made from the requested source volume.
 func answerSnapshot(s store.Snapshot, source string) (*csi.CreateSnapshotResponse, error) {
 	if s.Source != source {
 		return nil, csierr.Existsf("snapshot %q exists, of volume %q and not of %q", s.Name, s.Source, source)
@@ -64,7 +64,7 @@ func answerSnapshot(s store.Snapshot, source string) (*csi.CreateSnapshotRespons
 
 func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile bool, p *jobs.Progress) error {
 	if _, ok := d.store.SnapshotByName(name); ok {
-		return nil // another call has made the snapshot since the caller's check
+		return nil // another call has made the snapshot since the earlier check
 	}
 
 	c, err := d.hold([]string{source}, perFile)
@@ -100,7 +100,7 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 	defer unlock()
 
 	switch snap, err := d.store.GetSnapshot(id); {
-	// Another call may have deleted the snapshot without removing its data yet.
+	// Another call may have deleted the snapshot but not yet removed its data.
 	case errors.Is(err, store.ErrNoSnapshot):
 	case err != nil:
 		return nil, err
@@ -120,8 +120,8 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
-// ListSnapshots returns one page of snapshots, like ListVolumes. If no snapshot matches the filter,
-// the list is empty.
+// ListSnapshots returns one page of snapshots, in the order of their ids. If no snapshot matches
+// the filter, the page is empty.
 func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, csierr.Invalidf("max_entries is %d", req.GetMaxEntries())
@@ -149,7 +149,8 @@ func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest)
 	return resp, nil
 }
 
-// GetSnapshot returns for one snapshot the same data that ListSnapshots returns for all.
+// GetSnapshot returns the same data about one snapshot that ListSnapshots returns about all
+// snapshots.
 func (d *driver) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
 	snap, err := d.snapshot(req.GetSnapshotId())
 	if err != nil {
@@ -158,7 +159,7 @@ func (d *driver) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*c
 	return &csi.GetSnapshotResponse{Snapshot: snap.CSI()}, nil
 }
 
-// snapshot finds a snapshot by the id in a request.
+// snapshot finds the snapshot with the id that a request names.
 func (d *driver) snapshot(id string) (store.Snapshot, error) {
 	if id == "" {
 		return store.Snapshot{}, csierr.Invalidf("the snapshot id is empty")

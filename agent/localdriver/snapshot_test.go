@@ -16,7 +16,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// TestSnapshotDirectory follows a directory volume through snapshots, copies and deletions.
+// TestSnapshotDirectory makes snapshots of a directory volume, restores them, and deletes source,
+// snapshots and copies.
 func TestSnapshotDirectory(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -44,8 +45,8 @@ func TestSnapshotDirectory(t *testing.T) {
 		t.Errorf("got %v", s)
 	}
 
-	// Source, snapshot and copy are independent. Delete the source, then make a copy, then delete
-	// the snapshot.
+	// Source, snapshot and copy must be independent. Delete the source, then make a copy of the
+	// snapshot, then delete the snapshot.
 	sandbox.Must(t, b.delete(src))
 	vol := b.copyOf("copy", fromSnap(id), c)
 	sandbox.WantContent(t, filepath.Join(b.data(vol), "f"), "one")
@@ -182,8 +183,8 @@ func TestBrokenSnapshot(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfDirectoryInUse checks that the driver refuses a snapshot that could be
-// inconsistent. It makes the snapshot only if the request allows that.
+// TestSnapshotOfDirectoryInUse checks that the driver refuses a snapshot whose data could be
+// inconsistent. The driver must make such a snapshot only if the request permits it.
 func TestSnapshotOfDirectoryInUse(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -211,8 +212,9 @@ func TestSnapshotOfDirectoryInUse(t *testing.T) {
 	b.clear(id)
 }
 
-// TestSlowCopy stops a copy halfway. The call returns the progress. Meanwhile the volume can be
-// unpublished and unstaged, but not used or deleted. A repeated call returns the result.
+// TestSlowCopy blocks a copy halfway. The call must return the progress. Until the copy ends, the
+// driver must allow the volume to be unpublished and unstaged, but not to be staged or deleted.
+// When the copy has ended, a repeated call must return the result.
 func TestSlowCopy(t *testing.T) {
 	g := newGate("copying")
 	b := newBench(t)
@@ -242,7 +244,8 @@ func TestSlowCopy(t *testing.T) {
 	sandbox.WantContent(t, filepath.Join(b.state, store.DirSnapshots, snap, store.DataDir, "f"), strings.Repeat("x", 5000))
 }
 
-// TestStopWhileCopying stops the driver during copies. They leave nothing in the state directory.
+// TestStopWhileCopying stops the driver during copies. Nothing of the copies may remain in the
+// state directory.
 func TestStopWhileCopying(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is the capacity of sun_path without its final NUL (unix(7)).
+// maxSocketPath is the length of sun_path without its final NUL (unix(7)).
 const maxSocketPath = 107
 
 // socketPath extracts the path from "unix:///path", "unix:/path" or "/path".
@@ -37,7 +37,8 @@ func socketPath(endpoint string) (string, error) {
 	return path, nil
 }
 
-// listen opens the socket for its owner only. The listener removes the socket when it is closed.
+// listen opens the socket. Only the user who runs the driver can connect to it. The listener
+// removes the socket when it is closed.
 func listen(endpoint string) (net.Listener, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
@@ -58,7 +59,7 @@ func listen(endpoint string) (net.Listener, error) {
 	return lis, nil
 }
 
-// removeStaleSocket unlinks path if it is a socket that refuses connections.
+// removeStaleSocket removes the file at path if it is a socket that refuses connections.
 func removeStaleSocket(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

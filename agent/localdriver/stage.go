@@ -93,7 +93,7 @@ func (t *target) stageMount(ctx context.Context, a request.Access, at usage.Plac
 		if ro != a.Flags.ReadOnly() {
 			return csierr.Existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.Flags.ReadOnly())
 		}
-		// An earlier call may have died after the mount and before this step.
+		// An earlier call may have died after the mount but before it made the mount private.
 		return mounts.Isolate(t.path)
 	case at.Kind != usage.KindNone:
 		return csierr.Preconditionf("the mount at %q is not volume %q", t.path, t.v.ID)
@@ -162,8 +162,8 @@ func (t *target) stageImage(ctx context.Context, a request.Access) error {
 		l = &fresh
 	}
 
-	// While targets keep the filesystem mounted, checking it would not be safe. The kernel then
-	// only makes another mount of the same filesystem.
+	// A check is safe only if the filesystem is not mounted. If targets still have the filesystem
+	// mounted, the kernel only makes another mount of it.
 	if len(uses) == 0 {
 		if err = imagefs.CheckFilesystem(ctx, t.v.FSType, l.Path()); err == nil && !a.Flags.ReadOnly() {
 			t.warnSmall(imagefs.GrowBeforeMount(ctx, t.v.FSType, l.Path()))
@@ -186,15 +186,15 @@ func (t *target) stageImage(ctx context.Context, a request.Access) error {
 	return mounts.Isolate(t.path)
 }
 
-// warnSmall logs that a filesystem is smaller than its image and could not be grown. It remains
-// usable, and NodeExpandVolume returns the error to its caller.
+// warnSmall logs that a filesystem could not be grown to the size of its image. The filesystem
+// remains usable. NodeExpandVolume returns the error to its caller.
 func (t *target) warnSmall(err error) {
 	if err != nil {
 		t.d.log.Warn("a filesystem stays smaller than its volume", "volume_id", t.v.ID, "error", err)
 	}
 }
 
-// confirm verifies the mount at the path after it was made.
+// confirm checks that the mount that was made at the path is the intended one.
 func (t *target) confirm(want usage.Kind) error {
 	at, err := t.look(t.path)
 	if err != nil {
@@ -207,7 +207,7 @@ func (t *target) confirm(want usage.Kind) error {
 }
 
 // NodeUnstageVolume unmounts the staging path and detaches the loop devices. It returns an error
-// while the volume is published, so that no user loses access.
+// while the volume is published, so that no process loses access.
 func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	t, unlock, err := d.openToRelease(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
 	if err != nil {

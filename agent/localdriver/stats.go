@@ -14,8 +14,8 @@ import (
 )
 
 // NodeGetVolumeStats reports the bytes and inodes of a mounted volume, or the size of a block
-// device. A directory volume without a quota shares its filesystem with others, so its numbers
-// cover the whole filesystem.
+// device. A directory volume without a quota shares its filesystem with other volumes, so its
+// numbers describe the whole filesystem.
 func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if req.GetVolumeId() == "" || req.GetVolumePath() == "" {
 		return nil, csierr.Invalidf("the volume id and the volume path must be given")
@@ -74,7 +74,7 @@ func mountStats(path string) (*csi.NodeGetVolumeStatsResponse, error) {
 		Available: int64(fs.Bavail) * fs.Frsize,
 		Used:      int64(fs.Blocks-fs.Bfree) * fs.Frsize,
 	}}}
-	if fs.Files > 0 { // btrfs has no fixed number
+	if fs.Files > 0 { // a btrfs has no fixed number of inodes, and reports 0
 		resp.Usage = append(resp.Usage, &csi.VolumeUsage{
 			Unit:      csi.VolumeUsage_INODES,
 			Total:     int64(fs.Files),

@@ -12,14 +12,15 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// topologyKey is the only topology segment: a volume is on the node whose disk holds it.
+// topologyKey is the key of the only topology segment. Its value is the node whose disk contains
+// the volume.
 const topologyKey = "topology." + DriverName + "/node"
 
 // segmentValue matches the values that CSI allows for a topology segment.
 var segmentValue = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 
-// topologyNode returns the node id if CSI allows it as the value of a segment, otherwise a hash of
-// it.
+// topologyNode returns the node id if CSI allows it as the value of a topology segment. Otherwise
+// it returns a hash of the node id.
 func topologyNode(nodeID string) string {
 	if segmentValue.MatchString(nodeID) {
 		return nodeID
@@ -32,7 +33,7 @@ func (d *driver) topology() *csi.Topology {
 	return &csi.Topology{Segments: map[string]string{topologyKey: topologyNode(d.opts.NodeID)}}
 }
 
-// isHere reports whether this node has all the segments of a topology.
+// isHere reports whether this node has all segments of the given topology.
 func (d *driver) isHere(t *csi.Topology) bool {
 	own := d.topology().GetSegments()
 	for k, v := range t.GetSegments() {
@@ -43,8 +44,8 @@ func (d *driver) isHere(t *csi.Topology) bool {
 	return true
 }
 
-// checkTopology refuses to make a volume that must be on another node. If the caller only prefers
-// another node, the volume is still made here, because the driver has no other place.
+// checkTopology returns an error if a volume must be on another node. If the caller only prefers
+// another node, the driver makes the volume here, because it has no other place.
 func (d *driver) checkTopology(r *csi.TopologyRequirement) error {
 	if len(r.GetRequisite()) == 0 {
 		return nil
@@ -60,7 +61,7 @@ func (d *driver) checkTopology(r *csi.TopologyRequirement) error {
 		topologyKey, topologyNode(d.opts.NodeID))
 }
 
-// csi returns the volume in the form of a controller's answer.
+// csi returns the volume in the form of a controller's answer, with its topology.
 func (d *driver) csi(v store.Volume) *csi.Volume {
 	answer := v.CSI()
 	answer.AccessibleTopology = []*csi.Topology{d.topology()}

@@ -23,9 +23,9 @@ func (d Dirs) RepairModes(ctx context.Context, log hclog.Logger) {
 	}
 }
 
-// DropLeftover deletes a leftover record if all its steps are undone. Before that, it makes the
-// guarded directories of the record writable again. It returns a volume of the same storage that
-// may be waiting for the deletion.
+// DropLeftover deletes a leftover record once all its steps are undone. Before that, it makes the
+// guarded directories of the record writable again. It returns the id of a volume of the same
+// storage that may be waiting for the deletion, or "".
 func (d Dirs) DropLeftover(r volume.Record, log hclog.Logger) (waiting string) {
 	if err := d.undone(r); err != nil {
 		log.Warn("a directory still refuses writes although no volume is mounted there any more; to make it writable: chattr -i DIRECTORY", "volume", r.Volume.ID, "error", err)

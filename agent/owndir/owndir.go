@@ -1,5 +1,5 @@
-// Package owndir protects the directories at which claims have their volumes mounted. Such a
-// directory refuses writes while no volume is mounted there. The package also cleans up the agent's
+// Package owndir protects the directories on which claims have their volumes mounted. Such a
+// directory refuses writes while no volume is mounted on it. The package also cleans up the agent's
 // directories after a boot and after a forced deregister.
 package owndir
 
@@ -22,9 +22,10 @@ type Dirs struct {
 	Records records.Store
 }
 
-// Guardable returns a claim's own directory if the agent may make it refuse writes while nothing is
-// mounted there. Otherwise it returns nil. If the directory is already immutable, the agent must
-// have made it so. The agent does not touch a directory that an administrator made immutable.
+// Guardable returns a claim's own directory if the agent may guard it, and nil otherwise. A guarded
+// directory refuses writes while no volume is mounted on it. If the directory is already immutable,
+// the agent may guard it only if the agent itself made it immutable. A directory that an
+// administrator made immutable stays unchanged.
 func (d Dirs) Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir {
 	switch g, dir := d.Guard(ctx, id, alloc, at); {
 	case g == mount.GuardOff, g == mount.GuardOn && d.guarded(dir, ""):
@@ -35,7 +36,7 @@ func (d Dirs) Guardable(ctx context.Context, id, alloc, at string) *volume.Guard
 }
 
 // Unguard makes a guarded directory writable again, unless another record or leftover record names
-// it too. It ignores the record whose key is but.
+// the same directory. The argument but is the key of a record that Unguard ignores.
 func (d Dirs) Unguard(dir volume.GuardedDir, but string) error {
 	if d.guarded(dir, but) {
 		return nil
@@ -43,8 +44,8 @@ func (d Dirs) Unguard(dir volume.GuardedDir, but string) error {
 	return d.Manager.Unguard(dir)
 }
 
-// undone makes the guarded directories of a leftover record writable again. The caller has undone
-// everything else in the record.
+// undone makes the guarded directories of a leftover record writable again. The caller must have
+// undone everything else in the record.
 func (d Dirs) undone(r volume.Record) (errs error) {
 	for _, dir := range r.AllGuards() {
 		errs = errors.Join(errs, d.Unguard(dir, r.Key()))
@@ -52,16 +53,17 @@ func (d Dirs) undone(r volume.Record) (errs error) {
 	return errs
 }
 
-// On reports whether a directory refuses writes now. The doctor calls it.
+// On reports whether the guard of a directory is active, so that the directory refuses writes. The
+// doctor calls On.
 func (d Dirs) On(ctx context.Context, dir string) bool {
 	g, _ := d.Guard(ctx, "", "", dir)
 	return g == mount.GuardOn
 }
 
-// Lift makes a guarded directory writable again, and then deletes it from the record. The doctor
-// calls it. If the agent dies in between, the record still names a writable directory, and the next
-// mount there guards it again. A claim that has meanwhile been made for the directory keeps it in
-// the record.
+// Lift makes a guarded directory writable again, and then deletes the directory from the record.
+// The doctor calls Lift. If the agent dies between the two steps, the record still names the
+// directory although it is writable; the next mount on it then guards it again. Lift leaves the
+// directory in the record if a new claim uses it by then.
 func (d Dirs) Lift(ctx context.Context, dir, id string) error {
 	r, ok := d.Records.Volume(id)
 	if !ok {
@@ -85,8 +87,8 @@ func (d Dirs) Lift(ctx context.Context, dir, id string) error {
 	})
 }
 
-// guarded reports whether a record or leftover record names a directory. It ignores the record
-// whose key is but.
+// guarded reports whether a record or leftover record names a directory. It ignores the record with
+// the key but.
 func (d Dirs) guarded(dir volume.GuardedDir, but string) bool {
 	return slices.ContainsFunc(d.all(), func(r volume.Record) bool { return r.Key() != but && r.Guarding(dir) })
 }

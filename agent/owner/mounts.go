@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// changesApart is the interval in which several changes of the mount table cause only one call.
-const changesApart = 100 * time.Millisecond
+// changesInterval is the minimum time between two checks for changes of the mount table.
+const changesInterval = 100 * time.Millisecond
 
 // mounts watches the mounts that own claims, with one watch on the mount table. The watch runs only
 // while a claim has such an owner. Each change of the table costs one system call for each watched
@@ -23,7 +23,7 @@ type mounts struct {
 
 	mu      sync.Mutex
 	by      map[volume.Owner]*mountWatch
-	now     uint64 // counts the calls of turn
+	now     uint64 // number of the current call of Keep; incremented by turn
 	cancel  context.CancelFunc
 	stopped bool
 	wg      sync.WaitGroup
@@ -31,7 +31,7 @@ type mounts struct {
 
 type mountWatch struct {
 	told    bool
-	touched uint64 // the turn in which watch was last called for this mount
+	touched uint64 // number of the call of Keep that last called watch for this mount
 }
 
 func newMounts(o Options, ended func()) *mounts {
@@ -58,7 +58,7 @@ func (m *mounts) watch(o volume.Owner) {
 		w = &mountWatch{}
 		m.by[o] = w
 		m.begin()
-		m.look(o, w) // look runs after begin, so that it misses no change
+		m.look(o, w) // call look after begin, so that no change is missed
 	}
 
 	w.touched = m.now
@@ -73,7 +73,7 @@ func (m *mounts) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	m.wg.Go(func() {
-		if err := m.kernel.Changes(ctx, changesApart, m.changed); err != nil {
+		if err := m.kernel.Changes(ctx, changesInterval, m.changed); err != nil {
 			m.log.Warn("cannot watch the mount table; unmounts are noticed within 30 s", "error", err)
 		}
 	})
@@ -88,7 +88,8 @@ func (m *mounts) changed() {
 	}
 }
 
-// look reports once that a mount is gone. The caller holds mu.
+// look checks whether a mount still exists. It reports the end of the mount once. The caller holds
+// mu.
 func (m *mounts) look(o volume.Owner, w *mountWatch) {
 	if !w.told && m.kernel.Gone(o.Mount, o.Dir) {
 		w.told = true
@@ -96,7 +97,7 @@ func (m *mounts) look(o volume.Owner, w *mountWatch) {
 	}
 }
 
-// turn begins a call of Keep. It marks which calls of watch belong to this call. At the end of
+// turn begins a call of Keep. Keep then calls watch for each mount that it keeps. At the end of
 // Keep, drop stops watching all other mounts.
 func (m *mounts) turn() {
 	m.mu.Lock()

@@ -110,7 +110,7 @@ func TestMounts(t *testing.T) {
 	if !told() || !w.Gone(mount(1)) || w.View(mount(1)).Life != volume.LifeGone || w.Gone(mount(2)) {
 		t.Error("an unmount was not told")
 	}
-	k.unmount(3) // no claim is owned by this mount
+	k.unmount(3) // this mount owns no claim
 	if told() {
 		t.Error("an end was told twice, or one that is nobody's")
 	}

@@ -26,10 +26,10 @@ type Options struct {
 	// Bus is the connection to systemd. The caller closes it. If Bus is nil, the watcher opens its
 	// own connection.
 	Bus *systemd.Bus
-	// Mounts reports the state of mounts. If it is nil, no mount can be an owner.
+	// Mounts reports the state of mounts. If Mounts is nil, no mount can be an owner.
 	Mounts Mounts
-	// References counts the containers that use the volume of a container runtime. Nil means that
-	// no container runtime uses the agent.
+	// References counts the containers that use a volume of a container runtime. If References is
+	// nil, no container runtime uses the agent.
 	References func(o volume.Owner) int
 }
 
@@ -37,7 +37,7 @@ type Options struct {
 type Mounts interface {
 	// Gone reports whether the mount m, which the agent made at the path at, no longer exists.
 	Gone(m volume.MountIdentity, at string) bool
-	// Changes calls fn after any mount has changed, until ctx ends. Between two calls of fn, it
-	// waits at least as long as the argument apart says.
-	Changes(ctx context.Context, apart time.Duration, fn func()) error
+	// Changes calls fn after each change of the mount table, until ctx ends. It waits at least the
+	// time interval between two calls of fn.
+	Changes(ctx context.Context, interval time.Duration, fn func()) error
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // Watcher watches owners. Its methods are safe for concurrent use. Gone answers from memory, except
-// for mounts: it asks the kernel about them, which never waits for storage.
+// for a mount: for a mount, it asks the kernel. This query never waits for storage.
 type Watcher struct {
 	boot  string
 	ended chan struct{}
@@ -28,7 +28,7 @@ type Watcher struct {
 
 	references func(volume.Owner) int
 
-	keep   sync.Mutex // serializes Keep
+	keep   sync.Mutex // only one call of Keep may run at a time
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
@@ -84,8 +84,8 @@ func (w *Watcher) tell() {
 	}
 }
 
-// Watch watches the owner of a claim. It continues until a call of Keep whose list does not contain
-// the owner. If the owner has already ended, Watch reports the end at once.
+// Watch starts to watch the owner of a claim. The watch lasts until a call of Keep whose list does
+// not contain the owner. If the owner has already ended, Watch reports the end at once.
 func (w *Watcher) Watch(o volume.Owner) {
 	switch {
 	case !o.Mortal() || o.Kind == volume.OwnerRuntime:
@@ -100,8 +100,8 @@ func (w *Watcher) Watch(o volume.Owner) {
 	}
 }
 
-// Keep continues to watch the owners that list returns, and stops watching all others. It also
-// keeps each owner that another call passes to Watch during Keep.
+// Keep continues to watch the owners that list returns, and stops watching all others. If another
+// goroutine calls Watch while Keep runs, Keep also keeps the owner of that call.
 func (w *Watcher) Keep(list func() []volume.Owner) {
 	w.keep.Lock()
 	defer w.keep.Unlock()
@@ -122,7 +122,7 @@ func (w *Watcher) Keep(list func() []volume.Owner) {
 func (w *Watcher) Gone(o volume.Owner) bool {
 	switch {
 	case !o.Mortal() || o.Kind == volume.OwnerRuntime:
-		return false // the volume plugin of the container runtime detaches the claim after the last container
+		return false // when the last container ends, the runtime's volume plugin detaches the claim
 	case o.Boot != w.boot:
 		return true
 	case o.Process():
@@ -165,8 +165,9 @@ func (w *Watcher) View(o volume.Owner) volume.OwnerView {
 	}
 }
 
-// Check asks for the current state of owners, before the agent refuses a request because of them.
-// It takes no longer than the time limit for an answer from systemd.
+// Check determines the current state of the owners. The agent calls Check before it refuses a
+// request because an owner seems to be alive. If systemd does not answer, Check gives up after a
+// time limit.
 func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 	asked := map[string]bool{}
 	for _, o := range owners {
@@ -174,7 +175,8 @@ func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 		case !o.Mortal() || o.Kind == volume.OwnerRuntime || o.Boot != w.boot:
 		case o.Process():
 			w.procs.check(processOf(o))
-		case o.Kind == volume.OwnerMount: // Gone asks the kernel on each call
+		// no check is needed, because Gone asks the kernel on each call
+		case o.Kind == volume.OwnerMount:
 		case !asked[o.Unit]:
 			asked[o.Unit] = true
 			if _, err := w.units.ask(ctx, o.Unit); err != nil {
@@ -204,7 +206,8 @@ func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, er
 		}
 		o = volume.Owner{Kind: volume.OwnerUnit, Unit: unit, Invocation: invocation, Boot: w.boot}
 	case volume.OwnerRuntime:
-		// A request over the API names neither, so it cannot have such an owner.
+		// Requests over the API set neither field. Only the volume plugin of a container runtime
+		// can name such an owner.
 		if o.Runtime == "" || o.Volume == "" {
 			return o, volume.Errorf(volume.ErrInvalid, "only the volume plugin of a container runtime can make claims that a runtime owns").
 				WithHint("docker run -v NAME:DIR")

@@ -16,12 +16,12 @@ import (
 // process is one process of the current boot. Its pid and its start time identify it.
 type process struct {
 	pid   int
-	start uint64 // see proc.Stat
+	start uint64 // the start time, as proc.Stat reports it
 }
 
 func processOf(o volume.Owner) process { return process{o.PID, o.StartTime} }
 
-// none reports whether err means that the process does not exist.
+// none reports whether err means that a process does not exist.
 func none(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
 // life reports whether the process is alive.
@@ -53,8 +53,8 @@ func command(pid int) string {
 	return strings.TrimSpace(string(data))
 }
 
-// resolve returns the start time of the process with the given pid in the agent's pid namespace. A
-// caller in a container may know the process by another pid.
+// resolve returns the start time of the process with the given pid, as the agent's pid namespace
+// counts pids. A caller in a container may know the same process by another pid.
 func resolve(pid int) (start uint64, err error) {
 	if pid <= 0 {
 		return 0, volume.Errorf(volume.ErrInvalid, "%d is not a pid", pid)

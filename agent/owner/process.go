@@ -21,24 +21,25 @@ type processes struct {
 	ended func()
 	log   hclog.Logger
 
-	epoll, wake int // wake is an eventfd in the epoll set, with the token 0
+	epoll, wake int // wake is an eventfd in the epoll set; its token is 0
 
 	mu      sync.Mutex
 	by      map[process]*watch
 	tokens  map[uint64]process // the tokens of the pidfds in the epoll set
-	last    uint64             // last token in use
+	last    uint64             // the highest token so far
 	polled  int
 	looked  time.Time // time of the last poll
-	now     uint64    // counts the calls of turn
+	now     uint64    // number of the current call of Keep; incremented by turn
 	stopped bool
 }
 
 // watch is the state of one watched process.
 type watch struct {
-	fd      int    // the pidfd, or -1 without one
-	token   uint64 // identifies the pidfd: the kernel reuses descriptors, but not tokens
+	fd int // the pidfd; -1 if the process has none
+	// identifies the pidfd in the epoll set; unlike descriptor numbers, tokens are never reused
+	token   uint64
 	gone    bool
-	touched uint64 // the call of turn after which watch was last called for this process
+	touched uint64 // number of the call of Keep that last called watch for this process
 }
 
 func newProcesses(o Options, ended func()) *processes {
@@ -135,7 +136,7 @@ func (p *processes) run() {
 	}
 }
 
-// patience returns how many milliseconds run may wait. -1 means no limit.
+// patience returns the timeout of run's next wait, in milliseconds. -1 means no timeout.
 func (p *processes) patience() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,7 +203,7 @@ func (p *processes) watch(proc process) {
 	if !ok {
 		w = &watch{fd: -1}
 		p.by[proc] = w
-		p.polled++ // the process is polled until it has a pidfd
+		p.polled++ // the watcher polls the process until the process has a pidfd
 		p.begin(proc, w)
 	}
 
@@ -217,7 +218,7 @@ func (p *processes) begin(proc process, w *watch) {
 		p.bury(w)
 	}
 
-	// This is the first polled process, so run may be waiting without a time limit.
+	// Until now no process was polled, so run may be waiting without a timeout.
 	if !w.gone && w.fd < 0 && p.polled == 1 {
 		if err := p.poke(); err != nil {
 			p.log.Error("cannot watch a process that owns a claim; restart the agent to notice its end", "pid", proc.pid, "error", err)
@@ -225,7 +226,7 @@ func (p *processes) begin(proc process, w *watch) {
 	}
 }
 
-// describe opens a pidfd for a process that is polled. The caller holds mu.
+// describe opens a pidfd for a process that was polled until now. The caller holds mu.
 func (p *processes) describe(proc process, w *watch) {
 	if len(p.tokens) >= p.max {
 		return
@@ -244,7 +245,7 @@ func (p *processes) describe(proc process, w *watch) {
 	p.last++
 	if err := p.add(fd, p.last); err != nil {
 		p.log.Debug("cannot watch a pidfd; the agent polls the process", "pid", proc.pid, "error", err)
-		_ = unix.Close(fd) // nothing uses the descriptor
+		_ = unix.Close(fd) // nothing uses the descriptor yet
 		return
 	}
 
@@ -253,7 +254,7 @@ func (p *processes) describe(proc process, w *watch) {
 	p.polled--
 }
 
-// poll checks the processes without a pidfd. If the limit permits, it opens a pidfd for them.
+// poll checks the processes without a pidfd. It opens pidfds for them, as far as the limit permits.
 func (p *processes) poll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -308,8 +309,8 @@ func (p *processes) turn() {
 	p.now++
 }
 
-// drop ends a call of Keep. It stops watching each process for which watch was not called since
-// turn.
+// drop ends a call of Keep. It stops watching each process for which watch was not called since the
+// last call of turn.
 func (p *processes) drop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 
 const boot = "7f3c0c7e-boot"
 
-// open returns an open watcher. The end of the test closes it.
+// open returns an open watcher. The watcher is closed when the test ends.
 func open(t *testing.T, o owner.Options) *owner.Watcher {
 	t.Helper()
 	o.Boot = boot
@@ -59,7 +59,7 @@ func end(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Error(err)
 	}
-	_ = cmd.Wait() // the error only tells that the child was killed
+	_ = cmd.Wait() // the error only says that the child was killed
 }
 
 func resolved(t *testing.T, w *owner.Watcher, pid int) volume.Owner {
@@ -104,7 +104,7 @@ func TestProcessEnds(t *testing.T) {
 		"terminated":           func(c *exec.Cmd) error { return c.Process.Signal(unix.SIGTERM) },
 		"killed while stopped": func(c *exec.Cmd) error { return errors.Join(c.Process.Signal(unix.SIGSTOP), c.Process.Kill()) },
 	} {
-		// Once with the default limit, and once without any pidfd.
+		// Test once with the default limit of pidfds, and once without any pidfd.
 		for _, fds := range []int{0, -1} {
 			w := open(t, owner.Options{MaxPidfds: fds, PollEvery: 20 * time.Millisecond})
 			c := child(t)
@@ -115,7 +115,8 @@ func TestProcessEnds(t *testing.T) {
 			if err := how(c); err != nil {
 				t.Fatal(err)
 			}
-			ended(t, w, o) // a zombie: the test has not waited for the child yet
+			// the child is still a zombie, because the test has not waited for it yet
+			ended(t, w, o)
 			end(t, c)
 			if !w.Gone(o) {
 				t.Errorf("%s: it came back", name)
@@ -290,8 +291,8 @@ func TestOneDescriptorEach(t *testing.T) {
 	}
 }
 
-// TestPolledPastTheBound checks that the watcher polls the processes beyond its pidfd limit. When a
-// pidfd becomes free, a polled process gets it.
+// TestPolledPastTheBound checks that the watcher polls the processes for which its limit permits no
+// pidfd. When a watched process ends and its pidfd becomes free, a polled process gets a pidfd.
 func TestPolledPastTheBound(t *testing.T) {
 	before := pidfds(t)
 	w := open(t, owner.Options{MaxPidfds: 2, PollEvery: 20 * time.Millisecond})
@@ -314,7 +315,7 @@ func TestPolledPastTheBound(t *testing.T) {
 		}
 		ended(t, w, owners[i])
 	}
-	kill(4) // the watcher polls this process
+	kill(4) // this process has no pidfd, so the watcher polls it
 	if got := open(); got != 2 {
 		t.Errorf("%d descriptors", got)
 	}
@@ -333,7 +334,8 @@ func TestCheck(t *testing.T) {
 	a, b := child(t), child(t)
 	dead, alive := resolved(t, w, a.Process.Pid), resolved(t, w, b.Process.Pid)
 	end(t, a)
-	if w.Gone(dead) { // the only poll came after the end of this child
+	// the watcher polled only after this child had ended, so try again with another child
+	if w.Gone(dead) {
 		a = child(t)
 		dead = resolved(t, w, a.Process.Pid)
 		end(t, a)

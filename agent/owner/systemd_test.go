@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// bus is a separate message bus for one test.
+// bus is a message bus that only one test uses.
 type bus struct {
 	t       *testing.T
 	dir     string
@@ -225,8 +225,8 @@ func resolvedUnit(t *testing.T, w *owner.Watcher, name string) volume.Owner {
 	return o
 }
 
-// TestUnitEnds checks that the watcher notices every event that ends an invocation, after any
-// signal about the unit. Other events must not count as an end.
+// TestUnitEnds checks which events count as the end of a unit's invocation. The watcher must notice
+// each such event as soon as systemd sends any signal about the unit.
 func TestUnitEnds(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -322,8 +322,8 @@ func TestResolveUnit(t *testing.T) {
 	}
 }
 
-// TestLostSignal checks that the watcher notices the end of a unit even if systemd's signal gets
-// lost. It then notices the end later, when it asks systemd.
+// TestLostSignal checks that the watcher notices the end of a unit even if the signal from systemd
+// gets lost. In this case, the watcher finds out when it next asks systemd about all units.
 func TestLostSignal(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -339,9 +339,9 @@ func TestLostSignal(t *testing.T) {
 	ended(t, w, o)
 }
 
-// TestBusComesBack checks the watcher without a bus. No owner counts as gone, and a unit can own a
-// claim only if the caller gives its invocation. When the bus returns, the watcher notices all ends
-// that it missed.
+// TestBusComesBack checks a watcher that cannot reach the bus. No owner counts as gone, and a unit
+// can own a claim only if the caller states the unit's invocation. When the bus returns, the
+// watcher notices all ends that it missed.
 func TestBusComesBack(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -369,7 +369,7 @@ func TestBusComesBack(t *testing.T) {
 	sd.join(b)
 	ended(t, w, a)
 	await(t, "an answer about the other", func() bool { return w.View(other).Life == volume.LifeRunning })
-	// A signal on the new connection reports the end of this unit.
+	// The watcher must also receive signals on the new connection.
 	sd.set("b.service", "inactive", "dead", first)
 	ended(t, w, other)
 }
@@ -397,8 +397,8 @@ func TestSystemdReexecuted(t *testing.T) {
 	ended(t, w, o)
 }
 
-// TestSystemdHangs checks that a hanging systemd delays callers only for a short time. No owner
-// counts as gone because of it.
+// TestSystemdHangs checks that calls return after a short time if systemd hangs. Meanwhile, no
+// owner counts as gone.
 func TestSystemdHangs(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -419,8 +419,7 @@ func TestSystemdHangs(t *testing.T) {
 	}
 }
 
-// TestUnitsAtRest checks that the watcher sends no requests to systemd while it has no unit to
-// watch.
+// TestUnitsAtRest checks that the watcher sends no request to systemd while it watches no unit.
 func TestUnitsAtRest(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// againAfter is the delay before a retry if the bus is unreachable, or if systemd did not
-	// answer for a unit.
+	// againAfter is the delay before a retry, if the bus is unreachable or systemd did not answer
+	// about a unit.
 	againAfter = 2 * time.Second
 	// secondChance is the default of Options.AskEvery.
 	secondChance = 30 * time.Second
@@ -26,15 +26,15 @@ const (
 type units struct {
 	log   hclog.Logger
 	ended func()
-	every time.Duration // interval at which run asks about all units
+	every time.Duration // interval at which run asks systemd about all units
 	bus   *systemd.Bus
-	poke  chan struct{} // wakes run for more work
+	poke  chan struct{} // tells run that it has work
 
 	mu     sync.Mutex
 	by     map[string]*unit
-	ticket uint64 // number of the last question
-	now    uint64 // counts the calls of turn
-	failed string // the last connection failure, which is logged only once
+	ticket uint64 // number of the last query to systemd
+	now    uint64 // number of the current call of Keep; incremented by turn
+	failed string // the logged reason why systemd does not answer; empty while it answers
 }
 
 // unit is the last known state of a unit. The unit may have a newer invocation than the one that
@@ -42,8 +42,8 @@ type units struct {
 type unit struct {
 	systemd.Unit
 	known   bool
-	asked   uint64 // the ticket of the question that returned this state
-	touched uint64 // the call of turn after which watch was last called for this unit
+	asked   uint64 // number of the query that returned this state
+	touched uint64 // number of the call of Keep that last called watch for this unit
 }
 
 func newUnits(o Options, ended func()) *units {
@@ -61,7 +61,8 @@ func (u *units) run(ctx context.Context) {
 	defer changed.Close()
 
 	var all time.Time // the time when run last asked about all units
-	var of uint64     // the epoch of the connection at that time
+	// the epoch of the bus connection at that time; 0 makes run ask about all units
+	var of uint64
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -74,7 +75,7 @@ func (u *units) run(ctx context.Context) {
 				u.askAll(ctx, u.watched(names))
 				continue
 			}
-			of = 0 // signals were missed, so ask about all units again
+			of = 0 // signals may be lost, so ask about all units again
 		case <-u.poke:
 		case <-timer.C:
 		}
@@ -104,14 +105,15 @@ func (u *units) run(ctx context.Context) {
 	}
 }
 
-// watched returns the names of those units in names that are watched.
+// watched returns those of the given units that are watched.
 func (u *units) watched(names []string) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.DeleteFunc(names, func(name string) bool { return u.by[name] == nil })
 }
 
-// connected logs once that the bus has become unreachable, and once that it is reachable again.
+// connected logs when the bus becomes unreachable, and when it is reachable again. It logs each of
+// the two only once.
 func (u *units) connected(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -126,8 +128,8 @@ func (u *units) connected(err error) {
 	}
 }
 
-// names returns the names of all watched units. With unknown, it returns only the units without a
-// known state.
+// names returns the names of all watched units. If unknown is true, it returns only units whose
+// state is not known yet.
 func (u *units) names(unknown bool) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -171,7 +173,7 @@ func (u *units) ask(ctx context.Context, name string) (systemd.Unit, error) {
 
 	w, ok := u.by[name]
 	if !ok {
-		w, ok = u.by[s.ID] // another name of the same unit is watched
+		w, ok = u.by[s.ID] // the unit is watched under another name
 	}
 	if !ok || ticket < w.asked {
 		return s, nil
@@ -180,7 +182,7 @@ func (u *units) ask(ctx context.Context, name string) (systemd.Unit, error) {
 	changed := !w.known || w.Invocation != s.Invocation || w.Over() != s.Over()
 	w.Unit, w.known, w.asked = s, true, ticket
 	if changed {
-		u.ended() // the receiver must check whether the invocation is still running
+		u.ended() // the reader of the channel must check which owners have ended
 	}
 
 	return s, nil
@@ -209,7 +211,7 @@ func (u *units) watch(name string) {
 	w.touched = u.now
 }
 
-// life returns the last known state of the unit's invocation that owns a claim.
+// life returns the last known state of the invocation that owns a claim.
 func (u *units) life(o volume.Owner) volume.Life {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -221,7 +223,8 @@ func (u *units) life(o volume.Owner) volume.Life {
 	case w.Invocation != o.Invocation || w.Over():
 		return volume.LifeGone
 	case !u.bus.Connected():
-		return volume.LifeUnknown // the invocation was running according to the last answer
+		// the last answer said that the invocation was running, but it may be out of date
+		return volume.LifeUnknown
 	default:
 		return volume.LifeRunning
 	}
@@ -305,7 +308,8 @@ func (u *units) turn() {
 	u.now++
 }
 
-// drop ends a call of Keep. It stops watching each unit for which watch was not called since turn.
+// drop ends a call of Keep. It stops watching each unit for which watch was not called since the
+// last call of turn.
 func (u *units) drop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package pluginfile reads plugin files. It converts their text to a volume.PluginDefinition, and a
-// definition to settings for users. It does not access the host.
+// Package pluginfile parses plugin files. It converts the text of a file to a plugin.Definition,
+// and a definition to settings that users can read. It does not access the host.
 package pluginfile
 
 import (
@@ -52,8 +52,8 @@ func Local() *plugin.Definition {
 }
 
 // Parse reads the text of a plugin file. Its errors contain the given file name, the line and the
-// key. With an error, Parse still returns the plugin's id if the file has a valid one. The caller
-// can then show the error under this id.
+// key. If Parse returns an error, it still returns the plugin's id if the file contains a valid id.
+// The caller can then show the error under this id.
 func Parse(file string, data []byte) (id string, def *plugin.Definition, err error) {
 	r := reader{file: file}
 	root, err := r.document(data)
@@ -81,7 +81,7 @@ func Parse(file string, data []byte) (id string, def *plugin.Definition, err err
 	return id, d, nil
 }
 
-// findID returns the id of a plugin file whose other keys may be invalid. It returns "" if the file
+// findID returns the id in a plugin file whose other keys may be invalid. It returns "" if the file
 // has no valid id.
 func findID(root *yaml.Node) string {
 	if root.Kind != yaml.MappingNode {
@@ -96,8 +96,8 @@ func findID(root *yaml.Node) string {
 	return ""
 }
 
-// topLevel returns the readers of the top-level keys of a plugin file. They store in runners the
-// keys that determine how to run the plugin.
+// topLevel returns the functions that read the top-level keys of a plugin file. These functions
+// store the keys that determine how to run the plugin in the map runners.
 func (r reader) topLevel(d *plugin.Definition, runners map[string]*yaml.Node) fields {
 	runner := func(name string, read func(*yaml.Node) error) func(*yaml.Node) error {
 		return func(n *yaml.Node) error {

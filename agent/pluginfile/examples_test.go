@@ -44,7 +44,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// uncommented returns the keys that an example shows in comments, each with its lines.
+// uncommented returns the keys that an example file shows in comments. It maps each key to the
+// lines of the key, without the comment characters.
 func uncommented(text string) map[string]string {
 	blocks, key := map[string]string{}, ""
 	starts := regexp.MustCompile(`^# ([a-z_]+):( |$)`)
@@ -101,7 +102,7 @@ func TestDocumentedFiles(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
 			if !regexp.MustCompile(`(?m)^id: `).MatchString(m[1]) || !regexp.MustCompile(`(?m)^(exec|container|unit|socket|builtin):`).MatchString(m[1]) {
-				continue // a volume file, or a part of a plugin file
+				continue // the block is a volume file, or only a fragment of a plugin file
 			}
 			tried[filepath.Base(page)]++
 			if _, _, err := Parse("docs.yaml", []byte(m[1])); err != nil {

@@ -25,10 +25,11 @@ func (r reader) errorf(n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s", r.file, n.Line, fmt.Sprintf(format, args...))
 }
 
-// fields maps the keys of a mapping to the functions that read their values.
+// fields maps each key of a YAML mapping to the function that reads the value of the key.
 type fields map[string]func(value *yaml.Node) error
 
-// mapping reads a mapping with the readers of its known keys. It refuses unknown and repeated keys.
+// mapping reads a YAML mapping. It calls the function in known for each key, and refuses unknown
+// and repeated keys.
 func (r reader) mapping(n *yaml.Node, what string, known fields) error {
 	seen := map[string]int{}
 	return r.pairs(n, what, func(key, value *yaml.Node) error {
@@ -45,10 +46,10 @@ func (r reader) mapping(n *yaml.Node, what string, known fields) error {
 	})
 }
 
-// wholeFile is the name of a file's top level in error messages.
+// wholeFile stands for the top level of a file in error messages.
 const wholeFile = "a plugin file"
 
-// pairs calls each for every key of a mapping with its value.
+// pairs calls the function each for every key and value of a YAML mapping.
 func (r reader) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node) error) error {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode && what == wholeFile {
@@ -83,7 +84,7 @@ func (r reader) scalar(n *yaml.Node, key string) (string, error) {
 	}
 }
 
-// text returns a function that stores a single value in to.
+// text returns a function that stores a single value in the variable to.
 func (r reader) text(key string, to *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) (err error) {
 		*to, err = r.scalar(n, key)
@@ -91,9 +92,9 @@ func (r reader) text(key string, to *string) func(*yaml.Node) error {
 	}
 }
 
-// instance returns a function that reads the name that distinguishes controllers of one plugin. The
-// name becomes an argument of commands and a part of a directory name, so only few characters are
-// allowed.
+// instance returns a function that reads the name of a controller, which distinguishes the
+// controllers of one plugin. The name becomes an argument of commands and an element of a directory
+// name, so only few characters are allowed.
 func (r reader) instance(to *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) (err error) {
 		if *to, err = r.scalar(n, "instance"); err == nil && *to != "" && volume.CheckPluginID(*to) != nil {
@@ -103,7 +104,8 @@ func (r reader) instance(to *string) func(*yaml.Node) error {
 	}
 }
 
-// oneOf returns a function that stores a value in to, if the value is one of several words.
+// oneOf returns a function that stores a value in the variable to. The value must be one of the
+// given words.
 func (r reader) oneOf(key string, to *string, words ...string) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		s, err := r.scalar(n, key)
@@ -141,8 +143,8 @@ func (r reader) duration(key string, to *time.Duration) func(*yaml.Node) error {
 // because requests to remote storage may cost money.
 const leastStatsInterval = 10 * time.Second
 
-// statsInterval returns a function that reads the interval at which the agent asks a plugin about
-// mounted volumes.
+// statsInterval returns a function that reads stats_interval, the interval at which the agent asks
+// a plugin about mounted volumes.
 func (r reader) statsInterval(to **time.Duration) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		s, err := r.scalar(n, "stats_interval")
@@ -178,7 +180,7 @@ func (r reader) count(key string, to *int, least, most int) func(*yaml.Node) err
 	}
 }
 
-// resolve returns the node that a YAML alias names, or n itself if n is no alias.
+// resolve returns the node to which a YAML alias refers, or n itself if n is not an alias.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -186,7 +188,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// document returns the root of the only YAML document of a file.
+// document parses a file that must contain exactly one YAML document, and returns its root node.
 func (r reader) document(data []byte) (*yaml.Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node

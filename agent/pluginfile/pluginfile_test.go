@@ -56,14 +56,14 @@ on_change: restart
 	if err != nil || id != "full" || !got.Equal(want) || got.File != want.File {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	// Omitted keys must get their default values.
+	// Parse must set omitted keys to their default values.
 	_, got, err = Parse("f.yaml", []byte("id: x\ntype: \"\"\nsocket: unix:///run//x.sock\n"))
 	want = &plugin.Definition{ID: "x", Socket: "/run/x.sock", ProbeInterval: 30 * time.Second, ProbeTimeout: 5 * time.Second,
 		StartTimeout: 30 * time.Second, NodeTimeout: 2 * time.Minute, ControllerTimeout: time.Minute, MaxInFlight: 32, OnChange: "pending"}
 	if err != nil || !got.Equal(want) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	// Equal must notice each difference.
+	// Equal must detect each difference between two definitions.
 	for name, edit := range map[string]func(*plugin.Definition){
 		"interval": func(d *plugin.Definition) { d.ProbeInterval++ },
 		"exec":     func(d *plugin.Definition) { d.Exec = &plugin.Exec{} },

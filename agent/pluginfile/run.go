@@ -78,11 +78,12 @@ func absolute(path string) bool {
 	return filepath.IsAbs(path) || strings.HasPrefix(path, "${")
 }
 
-// ownUnit is the name of the agent's own service, as the package installs it.
+// ownUnit is the name of the agent's own systemd service, as the package of a Linux distribution
+// installs it.
 const ownUnit = "volagent.service"
 
-// unit reads the name of a service. It refuses units of other types, because they run no process
-// that could be a plugin.
+// unit reads the name of a systemd service. It refuses units of other types, because such units run
+// no process that could be a plugin.
 func (r reader) unit(n *yaml.Node, d *plugin.Definition) error {
 	name, err := r.scalar(n, "unit")
 	switch {
@@ -99,7 +100,7 @@ func (r reader) unit(n *yaml.Node, d *plugin.Definition) error {
 	return nil
 }
 
-// notInUnit reports whether a unit's name must not contain a character (systemd.unit(5)).
+// notInUnit reports whether a character is forbidden in the name of a unit (systemd.unit(5)).
 func notInUnit(c rune) bool {
 	return !strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:-_.\\@", c)
 }
@@ -138,7 +139,9 @@ func (r reader) env(to *map[string]plugin.EnvValue) func(*yaml.Node) error {
 			name := key.Value
 			before, _, assigned := strings.Cut(name, "=")
 			switch {
-			case assigned: // the message omits the value, which may be a password
+			// the entry has the form NAME=VALUE; the message omits the value, which may be a
+			// password
+			case assigned:
 				return r.errorf(key, "in env %q is no KEY: VALUE", before+"=…")
 			case name == "" || strings.ContainsRune(name, 0):
 				return r.errorf(key, "%q cannot be the name of an environment variable", name)

@@ -10,16 +10,16 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// Settings and Differing show these words instead of the value of a plain variable. They never show
-// the value, because it may be a password.
+// Settings and Differing return these words in place of the value of a plain variable, because the
+// value may be a password.
 const (
 	someText  = "(a text)"
 	otherText = "(another text)"
 )
 
 // Settings returns a definition as plugin-file keys with their values, for users. It omits default
-// values. For a secret it shows the reference. For a plain variable it shows only that the variable
-// is set.
+// values. For a secret, it returns the reference to the secret. For a plain variable, it returns
+// only that the variable is set.
 func Settings(d *plugin.Definition) map[string]string {
 	out := map[string]string{}
 	set := func(key, value string) {
@@ -104,8 +104,8 @@ func envWords(v plugin.EnvValue) string {
 	}
 }
 
-// Differing returns the Settings of b that differ from those of a. The value "-" means that only a
-// has the setting.
+// Differing returns those Settings of b that differ from the Settings of a. The value "-" means
+// that a has the setting and b does not.
 func Differing(a, b *plugin.Definition) map[string]string {
 	was, now := Settings(a), Settings(b)
 	for name, v := range b.Env() {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// A plugin file may use these variables. The environment of a plugin also contains CSI_ENDPOINT.
+// A plugin file may use these variables. CSI_ENDPOINT is also a variable in the environment of a
+// plugin.
 const (
 	VarEndpoint  = "CSI_ENDPOINT"
 	VarNodeID    = "NODE_ID"

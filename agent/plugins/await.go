@@ -6,9 +6,9 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Await waits until a plugin can create volumes. If that does not happen, it returns the plugin's
-// state as an error, at once for a plugin that cannot become ready by itself. Await also waits for
-// a plugin without a controller; the create call itself then reports that.
+// Await waits until a plugin can create volumes. If the wait fails, Await returns the plugin's
+// state as an error. It returns at once if the plugin cannot become ready by itself. For a plugin
+// without a controller, Await returns no error; the call that creates the volume then fails.
 func (p Set) Await(ctx context.Context, id string) error {
 	for {
 		changed := p.Changed(id)

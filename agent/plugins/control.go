@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// only converts an API request for some parts of a plugin.
+// only converts the parts of a plugin that an API request selects.
 func only(w api.Part) supervisor.Only {
 	return supervisor.Only{Type: w.Type, Instance: w.Instance}
 }
@@ -18,26 +18,27 @@ func only(w api.Part) supervisor.Only {
 func (p Set) Tail(id string, lines int) []string {
 	tail, err := p.LogTail(id, lines)
 	if err != nil {
-		return nil // there is no log, or another program keeps it
+		return nil // the plugin has no log, or another program keeps its log
 	}
 	return tail
 }
 
-// Log sends a plugin's log to write.
+// Log passes the log of a plugin to the function write.
 func (p Set) Log(ctx context.Context, id string, w api.Part, lines int, follow bool, write func([]byte) error) error {
 	return p.FollowLog(ctx, id, lines, follow, write, only(w))
 }
 
-// RestartPlugin stops a plugin and starts it again. With a wait, the plugin is ready when
-// RestartPlugin returns without an error.
+// RestartPlugin stops a plugin and starts it again. If wait is positive, RestartPlugin waits until
+// the plugin is ready.
 func (p Set) RestartPlugin(ctx context.Context, id string, w api.Part, force bool, wait time.Duration) error {
 	asked := time.Now()
 	return p.control(ctx, "restart", wait, func() error { return p.Restart(id, force, only(w)) },
 		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked, only(w)) })
 }
 
-// StopPlugin stops a plugin until StartPlugin or, with brief, until the next agent starts. With a
-// wait, no process of the plugin runs when StopPlugin returns without an error.
+// StopPlugin stops a plugin until StartPlugin is called. If brief is set, the next agent process
+// also starts the plugin again. If wait is positive, StopPlugin waits until no process of the
+// plugin runs.
 func (p Set) StopPlugin(ctx context.Context, id string, w api.Part, force, brief bool, wait time.Duration) error {
 	stop := p.Stop
 	if brief {
@@ -47,17 +48,16 @@ func (p Set) StopPlugin(ctx context.Context, id string, w api.Part, force, brief
 		func(ctx context.Context) error { return p.AwaitStopped(ctx, id, only(w)) })
 }
 
-// StartPlugin undoes a stop. With a wait, the plugin is ready when StartPlugin returns without an
-// error.
+// StartPlugin undoes StopPlugin. If wait is positive, StartPlugin waits until the plugin is ready.
 func (p Set) StartPlugin(ctx context.Context, id string, w api.Part, wait time.Duration) error {
 	asked := time.Now()
 	return p.control(ctx, "start", wait, func() error { return p.Start(id, only(w)) },
 		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked, only(w)) })
 }
 
-// RegisterPlugin registers the text of a plugin file. Errors refer to the text as name. With a
-// wait, the plugin is ready when RegisterPlugin returns without an error. The id is returned even
-// with an error, if it was known by then.
+// RegisterPlugin registers a plugin from the text of a plugin file. In error messages, the text is
+// called name. If wait is positive, RegisterPlugin waits until the plugin is ready. It also returns
+// the id together with an error, unless the error came before the id was known.
 func (p Set) RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (id, outcome string, err error) {
 	var reg supervisor.Registration
 	asked := time.Now()
@@ -69,8 +69,8 @@ func (p Set) RegisterPlugin(ctx context.Context, name string, text []byte, wait 
 	return reg.ID, reg.Outcome, err
 }
 
-// DeregisterPlugin deletes the run-time registration of a plugin. With a wait, no registered part
-// of it runs when DeregisterPlugin returns without an error.
+// DeregisterPlugin deletes the run-time registration of a plugin. If wait is positive,
+// DeregisterPlugin waits until none of the registered parts runs.
 func (p Set) DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error {
 	var gone func(context.Context) error
 	return p.control(ctx, "deregister", wait, func() (err error) {

@@ -15,14 +15,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// byDocker reports whether docker runs a part of a plugin.
+// byDocker reports whether docker runs the given part of a plugin.
 func byDocker(part supervisor.Status) bool {
 	return part.Running["container.runtime"] == plugin.RuntimeDocker
 }
 
-// deadlock returns a warning for a plugin that docker runs and that docker needs for its own
-// volumes. At a boot, containers with these volumes start before the plugin does. It returns "" if
-// there is no such problem.
+// deadlock returns a warning if docker runs a plugin and also needs the plugin for its own volumes.
+// When the host boots, docker starts the containers with these volumes before it starts the plugin.
+// deadlock returns "" if there is no such problem.
 func (p Set) deadlock(st supervisor.Status) string {
 	if !slices.ContainsFunc(st.Parts, byDocker) {
 		return ""
@@ -44,7 +44,8 @@ func (p Set) deadlock(st supervisor.Status) string {
 		"have podman, a unit or exec run it", strings.Join(names, ", "))
 }
 
-// Deadlocks returns the warnings of deadlock as problems, for the host's status.
+// Deadlocks returns the warnings of deadlock for all plugins, as problems for the status of the
+// host.
 func (p Set) Deadlocks() (problems []api.Problem) {
 	for _, st := range p.Statuses() {
 		if words := p.deadlock(st); words != "" {
@@ -55,7 +56,8 @@ func (p Set) Deadlocks() (problems []api.Problem) {
 	return problems
 }
 
-// WarnDeadlocks emits one event for each of these plugins, until ctx ends.
+// WarnDeadlocks emits one event for each plugin that has a warning of deadlock. It checks for new
+// warnings at the given interval until ctx ends.
 func (p Set) WarnDeadlocks(ctx context.Context, every time.Duration, events func(...volume.Event)) {
 	told := map[string]bool{}
 	tick := time.NewTicker(every)

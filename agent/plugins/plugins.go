@@ -1,13 +1,13 @@
-// Package plugins routes each call to the instance of a plugin that must answer it, and shows and
-// controls plugins for the API. The supervisor runs the instances; the packages that make calls see
-// them through interfaces of their own.
+// Package plugins sends each call to the instance of a plugin that must answer it. It also shows and
+// controls plugins for the API. The supervisor runs the instances. The packages that make calls use
+// plugins through their own interfaces.
 //
-//	plugins.go  Set, and the calls of one step of a volume
+//	plugins.go  the type Set, and the calls that a step of a volume makes
 //	router.go   sends each call to the instance that must answer it
-//	tests.go    the calls of a test of a plugin
+//	tests.go    the calls that a test of a plugin makes
 //	await.go    waits until a plugin can answer
-//	usage.go    which volumes use a plugin
-//	show.go, control.go, deadlock.go  plugins in the API
+//	usage.go    finds the volumes that use a plugin
+//	show.go, control.go, deadlock.go  show and control plugins for the API
 package plugins
 
 import (
@@ -20,13 +20,13 @@ import (
 type Set struct {
 	*supervisor.Supervisor
 
-	// Usage tells which volumes use a plugin.
+	// Usage reports which volumes use a plugin.
 	Usage Usage
-	// Halt says why no call is sent to any plugin; empty in normal operation.
+	// Halt is the reason why no call may be sent to any plugin. It is empty in normal operation.
 	Halt string
 }
 
-// ForStep returns the client for the call of one step.
+// ForStep returns the client that makes the call of one step.
 func (p Set) ForStep(v volume.Volume, k call.Method) (call.Caller, error) {
 	if k.Service() == call.Node {
 		return p.Client(v.PluginID)

@@ -7,21 +7,22 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// Provisioner returns the calls that create, delete and snapshot volumes.
+// Provisioner returns a client for the calls that create, delete and snapshot volumes.
 func (p Set) Provisioner(id string) (call.Caller, error) { return &router{plugins: p, id: id}, nil }
 
-// Reporter returns the calls of one request about existing volumes. It sends all calls that only
-// ask for something to the same controller, because the pages of a listing belong together.
+// Reporter returns a client for one request about existing volumes. It sends all calls that only
+// ask for information to the same controller, because the pages of a listing belong together.
 func (p Set) Reporter(id string) (call.Caller, error) {
 	return &router{plugins: p, id: id, keep: true}, nil
 }
 
-// router sends each call to the right part of a plugin.
+// router sends each call to the part of a plugin that must answer the call.
 type router struct {
 	plugins Set
 	id      string
 
-	// keep is set if calls without a subject all go to the controller one.
+	// If keep is set, all calls that concern no particular volume or snapshot go to the same
+	// controller, which one contains.
 	keep bool
 	one  *supervisor.Controller
 }
@@ -45,8 +46,8 @@ func (r *router) Call(ctx context.Context, m call.Method, request any) (any, err
 	return controller{c}.Call(ctx, m, request)
 }
 
-// controller chooses the controller for a call about the subject. If a call with a subject is
-// abandoned, the next call about that subject goes to the same controller.
+// controller chooses the controller for a call that concerns the given volume or snapshot. If such
+// a call was abandoned, the next call with the same subject goes to the same controller.
 func (r *router) controller(subject string) (supervisor.Controller, error) {
 	if subject != "" || !r.keep {
 		return r.plugins.Controller(r.id, subject)
@@ -63,8 +64,8 @@ func (r *router) controller(subject string) (supervisor.Controller, error) {
 	return *r.one, nil
 }
 
-// controller reports the result of each call with a subject to the supervisor. A call without a
-// subject changes nothing, so it can have no late effect.
+// controller reports the results of calls that concern a particular volume or snapshot to the
+// supervisor. Any other call changes nothing, so it can have no late effect.
 type controller struct{ supervisor.Controller }
 
 // Call implements call.Caller.

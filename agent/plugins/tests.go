@@ -16,10 +16,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tested adapts the plugins for plugintest.
+// Tested gives the package plugintest access to the plugins.
 type Tested struct{ Set }
 
-// Tested returns a plugin that is ready.
+// Tested returns a plugin if it is ready.
 func (p Tested) Tested(id string) (plugintest.Plugin, error) {
 	c, err := p.Client(id)
 	if err != nil {
@@ -51,7 +51,8 @@ func (p Tested) Await(ctx context.Context, id string) error {
 	}
 }
 
-// testedPlugin sends the calls to the node service to one client, and the others to a controller.
+// testedPlugin sends the calls of the node service to the node client, and all other calls to a
+// controller.
 type testedPlugin struct {
 	*csiclient.Client
 	controllers call.Caller
@@ -65,15 +66,15 @@ func (p testedPlugin) Call(ctx context.Context, m call.Method, request any) (any
 	return p.controllers.Call(ctx, m, request)
 }
 
-// TestRecords adapts the state database for plugintest.
+// TestRecords gives the package plugintest access to the state database.
 type TestRecords struct {
 	*supervisor.Supervisor // stores the scratch volume of a test
 
 	Usage Usage
 }
 
-// Registered returns the id under which a storage volume is registered, or was before a forced
-// deregister that left something.
+// Registered returns the id under which a storage volume is registered. It also finds a volume that
+// has a leftover record after a forced deregister.
 func (r TestRecords) Registered(driver, external string) (string, bool) {
 	for _, v := range (records.WithLeftovers{Store: r.Usage.Records}).Volumes() {
 		if v.Volume.Driver == driver && v.Volume.ExternalID == external {
@@ -84,7 +85,8 @@ func (r TestRecords) Registered(driver, external string) (string, bool) {
 	return "", false
 }
 
-// InUse returns the volumes that are on this host through a plugin, without the test's own.
+// InUse returns the volumes that are on this host through a plugin, except the plugin's own scratch
+// volume of a test.
 func (r TestRecords) InUse(id string) []string {
 	var ids []string
 	for _, v := range r.Usage.InUse(id) {
@@ -96,11 +98,11 @@ func (r TestRecords) InUse(id string) []string {
 	return ids
 }
 
-// TestHost adapts the mount table for plugintest.
+// TestHost gives the package plugintest access to the mount table.
 type TestHost struct {
 	*mount.Host
 
-	Root string // the directory of all mounts
+	Root string // the directory below which the agent makes all its mounts
 }
 
 // Count returns the number of mounts at a path.
@@ -115,7 +117,7 @@ func (h TestHost) Count(path string) (n int, err error) {
 	return n, err
 }
 
-// Own reports whether a mount shows a directory below the mount root.
+// Own reports whether the directory that a mount shows lies below Root.
 func (h TestHost) Own(id volume.MountIdentity) (bool, error) { return h.InTree(id, h.Root) }
 
 // Unmount uses force if necessary, because no other process needs the mounts of a test.
@@ -129,10 +131,10 @@ func (h TestHost) Unmount(ctx context.Context, path string) (err error) {
 	return err
 }
 
-// Remove removes an empty directory, or the leftover of a target.
+// Remove removes an empty directory, or the file or directory that remains of a target.
 func (h TestHost) Remove(path string) error { return h.RemoveLeftover(path) }
 
-// RecoverTests undoes the tests that an earlier agent did not finish.
+// RecoverTests cleans up after tests that an earlier agent process did not finish.
 func RecoverTests(ctx context.Context, u Usage, tests *plugintest.Service, log hclog.Logger) {
 	var wg sync.WaitGroup
 	for id := range u.Scratches() {

@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Usage tells which volumes use a plugin, according to the state database. It counts leftover
+// Usage reports which volumes use a plugin, according to the state database. It counts leftover
 // records and the volumes of tests, too.
 type Usage struct {
 	Records records.Store
@@ -68,8 +68,8 @@ func fuseClaims(r volume.Record) (n int) {
 	return n
 }
 
-// KnownSecrets returns the secrets in calls for a plugin's volumes, leftover records and tests, as
-// far as they can be read now.
+// KnownSecrets returns the secrets in calls for a plugin's volumes, leftover records and tests. It
+// omits secrets that cannot be read now.
 func (u Usage) KnownSecrets(pluginID string) (known []call.Secrets) {
 	for _, r := range u.of(pluginID) {
 		if len(r.Volume.Secrets) > 0 {
@@ -99,7 +99,7 @@ func (u Usage) Scratches() map[string]*plugin.Scratch {
 // FileSecrets reads the secrets of plugin files.
 type FileSecrets struct{}
 
-// ResolveSecret reads one secret.
+// ResolveSecret reads the secret that ref names.
 func (FileSecrets) ResolveSecret(_ context.Context, ref call.SecretRef) (call.Secret, error) {
 	return secret.Resolver{}.One(ref)
 }

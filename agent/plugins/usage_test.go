@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stored returns a Usage over a new state database that fill has written.
+// stored returns a Usage for a new state database, to which the function fill has written.
 func stored(t *testing.T, fill func(*statedb.Tx)) Usage {
 	t.Helper()
 	db, err := statedb.Open(filepath.Join(t.TempDir(), "state.db"), statedb.Options{})
@@ -64,8 +64,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestDeadlock checks that only a plugin that docker runs, and whose volumes docker uses, gets the
-// warning.
+// TestDeadlock checks when a plugin gets the warning: only if docker runs the plugin and also uses
+// the plugin's volumes.
 func TestDeadlock(t *testing.T) {
 	u := stored(t, func(tx *statedb.Tx) {
 		tx.PutVolume(volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Driver: "d", ExternalID: "e"}})

@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NoCoreDumps prevents core dumps of this process, because they would contain secrets. The kernel's
-// setting applies to this process regardless of the limit and of the core pattern. The setting does
-// not apply to a plugin's own program. For plugins there is only the soft limit, which a plugin may
-// raise again.
+// NoCoreDumps prevents core dumps of this process, because a core dump would contain secrets. The
+// prctl setting that it makes works even if the core limit is raised or the core pattern is a pipe.
+// A plugin does not inherit the setting when it executes its own program. For plugins, the agent
+// only sets the soft limit of core dumps to 0, and a plugin may raise the limit again.
 func NoCoreDumps() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("cannot keep secrets out of core dumps: %w", err)

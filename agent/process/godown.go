@@ -11,12 +11,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These limits bound the shutdown of the host. Together with the limits of a stop, they stay below
-// goDownNeeds, the time that the agent requests from systemd.
+// These are the time limits for the steps of a host shutdown. Together with the time limits for
+// stopping the agent, they stay below goDownNeeds, which is the time that the agent requests from
+// systemd.
 const (
-	askWithin   = 2 * time.Second  // the request to systemd
+	askWithin   = 2 * time.Second  // asking systemd whether the host is shutting down
 	downWithin  = 30 * time.Second // unmounting all volumes
-	endWithin   = 12 * time.Second // ending plugins; each is killed after 10 s
+	endWithin   = 12 * time.Second // ending the plugins; each plugin is killed after 10 s
 	goDownNeeds = 60 * time.Second
 )
 
@@ -37,9 +38,9 @@ type Plugins interface {
 	End(ctx context.Context, used func(pluginID string) bool)
 }
 
-// Shutdown is the agent's part in the shutdown of the host.
+// Shutdown does the agent's work when the host shuts down.
 type Shutdown struct {
-	Halt    string // why this agent does not see the mounts; empty in normal operation
+	Halt    string // why this agent is halted; empty in normal operation
 	Systemd Systemd
 	Queue   Queue
 	Plugins Plugins
@@ -50,10 +51,10 @@ type Shutdown struct {
 }
 
 // Coming reports whether the agent is stopping because the host is shutting down. If systemd does
-// not answer, Coming returns false. Then only the agent stops, and the mounts and plugins stay.
+// not answer, Coming returns false. In that case only the agent stops; the mounts and plugins stay.
 func (s *Shutdown) Coming() (down bool) {
 	if s.Halt != "" {
-		return false // this agent does not see the mounts
+		return false // a halted agent does not see the mounts of the host
 	}
 
 	Within(askWithin, func(ctx context.Context) {
@@ -66,8 +67,8 @@ func (s *Shutdown) Coming() (down bool) {
 	return down
 }
 
-// Unmount unmounts the volumes. The API stays available for users who unmount their own volumes,
-// but it refuses claims.
+// Unmount unmounts the volumes. During this time, the API refuses claims, but it still serves users
+// who want to unmount their own volumes.
 func (s *Shutdown) Unmount() {
 	Notify(s.Log, fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d\nSTATUS=unmounting, because this host is going down", daemon.SdNotifyStopping, goDownNeeds.Microseconds()))
 	s.Log.Info("this host is going down; volumes are unmounted, and claims without an owner stay")
@@ -81,7 +82,7 @@ func (s *Shutdown) Unmount() {
 	})
 }
 
-// reason explains why a volume is still on the host.
+// reason returns the reason why a volume is still on the host.
 func (s *Shutdown) reason(r volume.Record) string {
 	switch at := s.Queue.Last(r); {
 	case at == nil:
@@ -95,8 +96,8 @@ func (s *Shutdown) reason(r volume.Record) string {
 	}
 }
 
-// EndPlugins ends the plugins that the agent runs. Plugins with mounted volumes keep running until
-// the host is down, because the processes that use these volumes are still running.
+// EndPlugins ends the plugins that the agent runs. A plugin with mounted volumes keeps running
+// until the host is down, because some processes still use its volumes.
 func (s *Shutdown) EndPlugins() {
 	used := map[string]bool{}
 	for _, r := range s.Records() {

@@ -10,11 +10,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// host is a fake host with one volume that stays mounted. It may be shutting down.
+// host is a fake host with one volume that stays mounted. The field down states whether the host is
+// shutting down.
 type host struct {
 	down    bool
 	err     error
-	ended   map[string]bool // whether End may end the plugin, by plugin id
+	ended   map[string]bool // by plugin id: End may end the plugin
 	stopped bool
 }
 

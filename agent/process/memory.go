@@ -7,24 +7,25 @@ import (
 	"time"
 )
 
-// These limits decide when an idle agent returns the memory of a burst of work to the kernel. A
-// restart with thousands of claims is such a burst. Go's own collector would keep up to twice the
-// memory in use for minutes.
+// These values decide when the agent returns unused memory to the kernel. A burst of work, such as
+// a restart with thousands of claims, needs much memory. Afterwards, Go's garbage collector would
+// keep up to twice the memory in use for minutes.
 const (
 	restFor   = 5 * time.Second
-	restBelow = 1 << 20 // in bytes; an agent that allocates less during restFor is idle
-	// In bytes; below this amount, returning memory to the kernel is not worth the effort.
+	restBelow = 1 << 20 // the agent is idle if it allocates fewer bytes than this during restFor
+	// The agent does not return less than this number of bytes, because the effort would be too
+	// high.
 	worthIt = 8 << 20
 )
 
-// smallHeap is the growth of the heap, in bytes, that needs no collection. Without smallHeap, an
-// agent with a few volumes under load would collect its heap of 4 MB many times a second. The agent
-// would spend a fifth of its time on these collections.
+// smallHeap is the number of bytes by which the heap may always grow before a collection. Without
+// smallHeap, an agent with a few volumes under load would collect its heap of 4 MB many times a
+// second. The agent would spend a fifth of its time on these collections.
 const smallHeap = 32 << 20
 
-// LoadingMemory lets the heap grow while the agent reads all records. The agent keeps these
-// records, so repeated collections would free little. TendMemory sets the limit for the time after
-// the start.
+// LoadingMemory lets the heap grow while the agent reads all records at its start. The agent keeps
+// these records, so repeated collections would free little memory. After the start, TendMemory sets
+// the limit.
 func LoadingMemory() { debug.SetGCPercent(gcPercent(0)) }
 
 // TendMemory adapts the memory limits and returns unused memory to the kernel, until ctx ends.
@@ -52,8 +53,8 @@ func TendMemory(ctx context.Context) {
 	}
 }
 
-// gcPercent returns how far the heap may grow, as a percentage of live. live is the number of bytes
-// in use. The heap may grow by about smallHeap, but by at least 100 and at most 400 percent.
+// gcPercent returns the value to pass to debug.SetGCPercent, if live bytes of the heap are in use.
+// The heap may grow by about smallHeap, but at least by 100 percent and at most by 400 percent.
 func gcPercent(live uint64) int {
 	const most = 400
 	return int(min(most, max(100, smallHeap*100/max(live, 1))))

@@ -1,6 +1,6 @@
-// Package process contains the agent's duties as a process of the host. It notifies systemd, limits
-// the memory, and writes the file with the reason why the agent did not start. It also stops the
-// agent when the host shuts down.
+// Package process contains the tasks that the agent has as a process of the host. It notifies
+// systemd, limits the agent's memory, and writes the reason why the agent did not start to a file.
+// It also stops the agent when the host shuts down.
 package process
 
 import (
@@ -20,7 +20,7 @@ func Notify(log hclog.Logger, state string) {
 	}
 }
 
-// Reloading returns RELOADING=1 with the timestamp that Type=notify-reload requires.
+// Reloading returns the message RELOADING=1 with the timestamp that Type=notify-reload requires.
 func Reloading() string {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -30,7 +30,7 @@ func Reloading() string {
 }
 
 // Watchdog tells systemd that the agent is alive, as long as alive returns true. It sends two
-// messages in each interval that systemd sets.
+// messages in each watchdog interval that systemd has set.
 func Watchdog(ctx context.Context, log hclog.Logger, alive func() bool) {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {

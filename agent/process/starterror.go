@@ -14,15 +14,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// StartError is a file that tells volctl why the agent does not start. If systemd holds the socket,
-// volctl would otherwise wait for an agent that never answers.
+// StartError is a file that tells volctl why the agent does not start. Without the file, volctl
+// would wait for an agent that never answers if systemd listens on the agent's socket.
 //
-// A running agent holds a lock on the file. So if a second agent fails to start beside it, volctl
-// still waits for the running one.
+// A running agent holds a lock on the file. If a second agent fails to start meanwhile, it cannot
+// write the file, so volctl still waits for the running agent.
 type StartError struct{ f *os.File }
 
-// OpenStartError empties the file, if no agent runs. It returns nil if the directory does not
-// exist, because a wrong configuration must not create files.
+// OpenStartError opens and empties the file, unless another agent is running. It returns nil if the
+// directory does not exist, because a wrong configuration must not create files.
 func OpenStartError(socket string) *StartError {
 	if !filepath.IsAbs(socket) {
 		return nil

@@ -8,21 +8,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// atWork is the reason why the queue postpones a call that would change the storage of a volume.
+// atWork is the reason that the queue shows when it postpones a call that would change the storage
+// of a volume.
 const atWork = "a call of the crashed agent may still be running"
 
 // suspect is a volume on which a call of a crashed agent may still be running.
 type suspect struct {
 	plugin string
 	since  time.Time // when this agent started
-	of     uint64    // incarnation of the plugin that may run the call; 0 if unknown
+	of     uint64    // incarnation of the plugin process that may still run the call; 0 if unknown
 }
 
 // suspects contains the volumes on which a call of a crashed agent may still be running.
 type suspects map[string]*suspect
 
-// newSuspects returns the volumes with an unsettled record and the volumes with an unfinished
-// snapshot. Calls for all other volumes need not wait.
+// newSuspects returns the volumes whose record is not settled and the volumes that have an
+// unfinished snapshot. Calls for other volumes need not wait.
 func newSuspects(o Options, now time.Time) suspects {
 	all := suspects{}
 	if !o.Crashed {
@@ -43,9 +44,9 @@ func newSuspects(o Options, now time.Time) suspects {
 	return all
 }
 
-// until reports whether a call of a crashed agent may still be running on a volume, and until
-// when. The limit is one call deadline after the start of this agent. A restart of the plugin ends
-// the call earlier. The caller holds Queue.mu.
+// until reports whether a call of a crashed agent may still be running on a volume. It also returns
+// the latest time at which such a call ends: one call deadline after the start of this agent. If
+// the plugin restarts, the call has already ended. The caller holds Queue.mu.
 func (all suspects) until(id string, plugins Plugins, now time.Time) (until time.Time, ok bool) {
 	s, ok := all[id]
 	if !ok {
@@ -57,7 +58,7 @@ func (all suspects) until(id string, plugins Plugins, now time.Time) (until time
 		s.of = p.Incarnation
 	}
 
-	// If the plugin has separate parts, its incarnation is that of the node part.
+	// If the plugin has separate parts, p.Incarnation is the incarnation of the node part.
 	restarted := p.Apart == nil && p.Ready && p.Incarnation != s.of
 	until = s.since.Add(max(deadline(p.CallTimeout), deadline(p.ControllerTimeout)))
 	if restarted || now.After(until) {
@@ -78,7 +79,7 @@ func (q *Queue) awaitQuiet(ctx context.Context, id string) error {
 			return nil
 		}
 		select {
-		// Poll, because the queue sends no signal here when the plugin restarts.
+		// Poll, because awaitQuiet receives no signal when the plugin restarts.
 		case <-time.After(min(quietEvery, time.Until(until)+time.Millisecond)):
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
@@ -95,8 +96,8 @@ func (q *Queue) awaitQuiet(ctx context.Context, id string) error {
 const quietEvery = 200 * time.Millisecond
 
 // Change does the same as Exclusive, for a call that changes the storage of a volume. Before it
-// starts, Change waits until no call of a crashed agent can still be running on the volume. It
-// refuses the call while pending calls for the same storage remain after a forced deregister.
+// starts the call, Change waits until no call of a crashed agent can still be running on the
+// volume. It refuses the call if a forced deregister has left pending calls for the same storage.
 func (q *Queue) Change(ctx context.Context, id string, fn func() error) error {
 	if err := q.awaitQuiet(ctx, id); err != nil {
 		return err

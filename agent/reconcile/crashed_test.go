@@ -15,7 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// crashed returns a queue for the records rs, as an agent starts it after a crash.
+// crashed returns a queue for the given records, in the state in which an agent starts it after a
+// crash. begun contains the ids of the volumes with an unfinished snapshot.
 func crashed(rs []volume.Record, p *fakePlugin, begun ...string) *reconcile.Queue {
 	store := &memory{}
 	for _, r := range rs {
@@ -33,9 +34,9 @@ func crashed(rs []volume.Record, p *fakePlugin, begun ...string) *reconcile.Queu
 	})
 }
 
-// TestChangeAfterCrash checks that a call that changes storage waits if a call of the crashed agent
-// may still run on the volume. The wait is one call deadline. Calls for a settled volume do not
-// wait.
+// TestChangeAfterCrash checks the wait of Change after a crash of the agent. If a call of the
+// crashed agent may still be running on the volume, Change waits for one call deadline. A call for
+// a settled volume does not wait.
 func TestChangeAfterCrash(t *testing.T) {
 	const limit = 30 * time.Second
 	of := func(id string, change func(*volume.Record)) volume.Record {
@@ -105,9 +106,9 @@ func TestChangeAfterRestartOfPlugin(t *testing.T) {
 	})
 }
 
-// TestChangeBlockedByDebt checks that Change is refused while calls are pending after a forced
-// deregister.
-func TestChangeBlockedByDebt(t *testing.T) {
+// TestChangeBlockedByPendingCalls checks that Change is refused while pending calls remain after a
+// forced deregister.
+func TestChangeBlockedByPendingCalls(t *testing.T) {
 	p := &fakePlugin{v: plugin.View{Known: true, Ready: true, Incarnation: 1}}
 	q := crashed([]volume.Record{{Volume: volume.Volume{ID: "owed", PluginID: "p", ExternalID: "x"}}}, p)
 	err := q.Change(t.Context(), "owed", func() error { t.Error("it is made"); return nil })
@@ -116,8 +117,8 @@ func TestChangeBlockedByDebt(t *testing.T) {
 	}
 }
 
-// TestAttachmentOutlastsPlugin checks that a restart of the plugin does not end a watch on an
-// attachment.
+// TestAttachmentOutlastsPlugin checks that the watch for a late ControllerPublish or
+// ControllerUnpublish continues when the plugin restarts.
 func TestAttachmentOutlastsPlugin(t *testing.T) {
 	s := newSetup(t, "v")
 	r, _ := s.store.Volume("v")

@@ -19,44 +19,50 @@ const (
 	lastDelay  = 5 * time.Minute
 )
 
-// burst limits how often the steps of one volume may fail at the pace of the retry delays. After
-// that, the volume may fail once per lastDelay. The limit also holds if several steps fail, if undo
-// steps succeed in between, or if the plugin stops and starts. A volume can therefore fail at most
-// burst + 288 times a day. The queue still tries a new request at once.
+// burst limits how often the steps of one volume may fail while the retry delays alone decide when
+// a step is retried. After that, the volume may fail once per lastDelay. The limit also holds if
+// several steps fail, if undo steps succeed in between, or if the plugin stops and starts. A volume
+// can therefore fail at most burst + 288 times a day. The queue still tries a new request at once.
 const burst = 100
 
-// defaultDeadline applies to a plugin whose call deadline is unknown.
+// defaultDeadline is the call deadline for a plugin whose deadline is unknown.
 const defaultDeadline = 2 * time.Minute
 
-// entry is the state of one volume in the queue. Queue.mu guards all fields, except sem and the
-// fields that only the holder of sem uses.
+// entry is the state of one volume in the queue. Queue.mu guards all fields, except sem itself and
+// the fields that are guarded by sem.
 type entry struct {
-	sem     chan struct{}  // held by the goroutine that may make calls for the volume
-	unsaved bool           // a step should be on disk but is not; only for the holder of sem
-	last    volume.Glimpse // the observation of the last step at its path; only for the holder of sem
+	sem chan struct{} // a semaphore; the goroutine that holds it may make calls for the volume
+	// unsaved is set if a result that later steps build on could not be saved; guarded by sem
+	unsaved bool
+	last    volume.Glimpse // the observation that the last step made at its path; guarded by sem
 	lastAt  time.Time
 	// misplaced contains the claims whose mounts were missing or wrong in the last observation of
-	// the whole volume. Only the holder of sem uses it.
+	// the whole volume. It is guarded by sem.
 	misplaced map[string]bool
 	whole     bool // the next turn also observes settled claims
-	refs      int  // number of goroutines that hold or await sem; the entry stays while it is positive
-	working   bool // a worker is running
-	again     bool // the worker must run another turn
+	// number of goroutines that hold or await sem; the entry is kept while refs is positive
+	refs    int
+	working bool // a worker is running
+	again   bool // the worker must run one more turn
 
-	failed  map[string]*volume.Attempt // failed steps by Action.Key
+	failed  map[string]*volume.Attempt // failed steps, by Action.Key
 	running *volume.Attempt            // the current step
 	abandon context.CancelFunc         // cancels the current call; nil if no call runs
-	stale   bool                       // the chosen step of this turn is outdated, so its call must not start
-	renewed bool                       // due was called during the current step
-	asked   bool                       // due was called for a new request
-	exempt  map[string]bool            // failed steps that a new request made due
-	wait    *volume.Attempt            // the reason why the volume waits; nil if it does not wait
-	outside *volume.Attempt            // a create or delete that is running or has failed
-	pace    time.Time                  // a clock that each failure advances by lastDelay
+	// the step that this turn chose is outdated, so its call must not start
+	stale   bool
+	renewed bool // the method due was called during the current step
+	// due was called during the current step because of a new request
+	asked  bool
+	exempt map[string]bool // keys of failed steps that a new request made due
+	// the reason why the volume waits; nil if the volume does not wait
+	wait    *volume.Attempt
+	outside *volume.Attempt // a create or delete call that is running or has failed
+	// limits the rate of failures: each failure adds lastDelay to this time
+	pace time.Time
 
-	watchUntil  time.Time // end of the wait for a late effect on a mount
-	watchOf     uint64    // incarnation of the plugin that may cause this effect
-	attachUntil time.Time // end of the wait for a late effect on the attachment
+	watchUntil  time.Time // when the wait for a late effect on a mount ends
+	watchOf     uint64    // incarnation of the plugin process that may cause this late effect
+	attachUntil time.Time // when the wait for a late ControllerPublish or ControllerUnpublish ends
 }
 
 func newEntry() *entry {
@@ -80,7 +86,7 @@ func (e *entry) lock(ctx context.Context) error {
 func (e *entry) unlock() { <-e.sem }
 
 // freshFor is the maximum age of an observation that the next turn may reuse. A new observation
-// would hardly be safer, because another program can unmount the path right after any observation.
+// would hardly be safer, because another program can unmount the path right after it.
 const freshFor = 100 * time.Millisecond
 
 func (e *entry) glimpsed(a volume.Action, out volume.Outcome, now time.Time) {
@@ -90,8 +96,8 @@ func (e *entry) glimpsed(a volume.Action, out volume.Outcome, now time.Time) {
 	}
 }
 
-// fresh returns the observation of the last step if it is recent. It returns each observation only
-// once.
+// fresh returns the observation of the last step if it is recent, and otherwise an empty one. It
+// returns the same observation only once.
 func (e *entry) fresh(now time.Time) volume.Glimpse {
 	g := e.last
 	if e.last = (volume.Glimpse{}); now.Sub(e.lastAt) > freshFor {
@@ -175,9 +181,9 @@ func (e *entry) parked(now time.Time) map[string]bool {
 // longAgo is the due time of a step that must be retried at once.
 var longAgo = time.Unix(1, 0)
 
-// due makes every failed step due. After a new request, a step is due at once. Otherwise, it is due
-// as soon as the pace of the volume permits. If the current step fails, it also becomes due,
-// because it may have started before the change.
+// due makes every failed step due. If a new request is the reason (asked), a step may run at once.
+// Otherwise, a step may run as soon as the failure rate of the volume permits. If the current step
+// fails later, it also becomes due, because it may have started before the reason for this call.
 func (e *entry) due(asked bool) {
 	for _, at := range e.failed {
 		e.dueAt(at, asked)
@@ -263,7 +269,7 @@ func (e *entry) endOutside(err error) {
 	}
 }
 
-// settle deletes all failures, because the volume now matches its claims.
+// settle clears the state of an entry, because the volume now matches its claims.
 func (e *entry) settle() {
 	clear(e.failed)
 	clear(e.exempt)
@@ -271,21 +277,22 @@ func (e *entry) settle() {
 	e.watchUntil, e.attachUntil = time.Time{}, time.Time{}
 }
 
-// watch waits for late effects on mounts. The wait ends one call deadline from now, or when the
-// plugin runs in a new process.
+// watch begins the wait for late effects on mounts. The wait ends after one call deadline, or when
+// the plugin runs in a new process.
 func (e *entry) watch(now time.Time, p plugin.View) {
 	e.watchUntil, e.watchOf = now.Add(deadline(p.CallTimeout)), p.Incarnation
 }
 
-// watchAttachment waits for late effects on the attachment, for one call deadline. A restart of the
-// plugin does not end the wait, because the storage system continues without the plugin.
+// watchAttachment begins the wait for a late ControllerPublish or ControllerUnpublish. The wait
+// ends after one call deadline. A restart of the plugin does not end it, because the storage system
+// continues without the plugin.
 func (e *entry) watchAttachment(now time.Time, p plugin.View) {
 	e.attachUntil = now.Add(deadline(p.ControllerTimeout))
 }
 
-// attempt returns the step that a status shows, from the steps that concerns accepts. A step that
-// has failed comes before a step that has not, and more failures come before fewer. Without any
-// step, attempt returns the reason for the wait.
+// attempt returns the step that a status command shows for a volume. It considers only the steps
+// for which concerns returns true. It prefers a failed step, and among failed steps the step with
+// the most failures. If no step qualifies, attempt returns the reason why the volume waits.
 func (e *entry) attempt(concerns func(volume.Action) bool) *volume.Attempt {
 	best := e.running
 	if best != nil && !concerns(best.Action) {

@@ -25,9 +25,9 @@ func TestNextDue(t *testing.T) {
 	}
 }
 
-// TestPace checks that after the burst, the failed steps of a volume are tried once in five
-// minutes. This holds for every cause that makes them due. A new request is tried at once, but only
-// once.
+// TestPace checks that after the burst, each failing volume is retried once in five minutes. No
+// event that makes the failed steps due may shorten this time, except a new request: the queue
+// tries a new request at once, but only once.
 func TestPace(t *testing.T) {
 	now := time.Now()
 	e := newEntry()
@@ -74,8 +74,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestFresh checks that only the next turn reuses the observation of a step, and only while the
-// observation is recent.
+// TestFresh checks that an observation is reused only by the next turn, and only while it is
+// recent.
 func TestFresh(t *testing.T) {
 	now := time.Now()
 	a := volume.Action{Kind: call.NodePublish, Alloc: "a", Path: "/t/a"}

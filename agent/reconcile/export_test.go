@@ -8,7 +8,7 @@ func Delay(n int) time.Duration { return delay(n) }
 // GlancesAtOnce exports glancesAtOnce for the tests in package reconcile_test.
 const GlancesAtOnce = glancesAtOnce
 
-// Kept returns the number of volumes that have an entry.
+// Kept returns the number of volumes for which the queue keeps an entry.
 func (q *Queue) Kept() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -23,7 +23,7 @@ type memory struct {
 	records map[string]volume.Record
 	durable int
 	fail    error
-	saving  func() // if set, Save first calls it
+	saving  func() // Save first calls saving, if it is set
 }
 
 func (m *memory) Volume(id string) (volume.Record, bool) {
@@ -70,7 +70,7 @@ func (m *memory) Intend(_ context.Context, id string, fn func(volume.Record) vol
 	return m.fail
 }
 
-// put stores an intent, as code outside the queue does.
+// put stores a record, as code outside the queue does.
 func (m *memory) put(r volume.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,7 +86,7 @@ func (m *memory) drop(id string) {
 	delete(m.records, id)
 }
 
-// plugin is the plugin of all volumes.
+// fakePlugin is the fake plugin of all volumes.
 type fakePlugin struct {
 	mu sync.Mutex
 	v  plugin.View
@@ -104,20 +104,20 @@ func (p *fakePlugin) set(change func(*plugin.View)) {
 	change(&p.v)
 }
 
-// host is a fake host. The function do determines the outcome of each step. The host records all
-// mounts and shows them in later observations.
+// host is a fake host. The function do returns the outcome of each step. The fake records all
+// mounts, and reports them in later observations.
 type host struct {
 	do   func(ctx context.Context, id string, a volume.Action) volume.Outcome
-	look func() // if set, each observation calls it
+	look func() // called by each observation, if set
 
 	mu      sync.Mutex
 	mounts  map[string]volume.MountIdentity
 	next    uint64
 	looks   int
-	looked  map[string]bool // the observed volumes
+	looked  map[string]bool // the volumes that were observed
 	running map[string]int  // running steps, by volume
-	overlap bool            // two steps of one volume ran at the same time
-	most    int             // largest number of concurrent steps
+	overlap bool            // whether two steps of one volume ran at the same time
+	most    int             // the largest number of steps that ran at the same time
 	steps   []string
 	times   []time.Time
 }
@@ -150,7 +150,7 @@ func (h *host) see(path string) volume.Sight {
 	return volume.Sight{}
 }
 
-// mount simulates a late effect: it adds a mount that no step reported.
+// mount simulates a late effect: it adds a mount that no step has reported.
 func (h *host) mount(path string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -197,7 +197,7 @@ func (h *host) did() []string {
 	return slices.Clone(h.steps)
 }
 
-// setup is a queue with its fake store, plugin and host.
+// setup is a queue together with its fake store, plugin and host.
 type setup struct {
 	*reconcile.Queue
 	store  *memory
@@ -208,7 +208,7 @@ type setup struct {
 	events []volume.Event
 }
 
-// newSetup returns a setup with the given volumes. One alloc claims each volume.
+// newSetup returns a setup with the given volumes. Each volume is claimed by one alloc.
 func newSetup(t *testing.T, ids ...string) *setup {
 	t.Helper()
 	s := &setup{
@@ -231,8 +231,8 @@ func newSetup(t *testing.T, ids ...string) *setup {
 	return s
 }
 
-// halt replaces the queue with a queue that may send no call. With an empty reason, calls are
-// allowed.
+// halt replaces the queue with a new queue that makes no calls, for the reason why. If why is
+// empty, the new queue makes calls.
 func (s *setup) halt(why string) {
 	s.Queue = reconcile.New(reconcile.Options{
 		Store: s.store, Plugins: s.plugin, Host: s.host, Log: hclog.NewNullLogger(), Halt: why,
@@ -276,8 +276,8 @@ func (s *setup) release(t *testing.T, id, alloc string) {
 	s.store.put(next)
 }
 
-// until waits until the record of a volume meets a condition. Only the notifications of the queue
-// wake it, so a missing notification fails the test.
+// until waits until the record of a volume meets a condition. It checks the condition only when the
+// queue sends a notification, so a missing notification fails the test.
 func (s *setup) until(t *testing.T, id string, what string, ok func(volume.Record) bool) {
 	t.Helper()
 	limit := time.After(60 * time.Second)
@@ -305,7 +305,8 @@ func (s *setup) untilFree(t *testing.T, id string) {
 	s.until(t, id, "free", func(r volume.Record) bool { return !r.Held() })
 }
 
-// untilTrue polls until a condition holds for which the queue sends no notification.
+// untilTrue polls until a condition is true. It serves conditions for which the queue sends no
+// notification.
 func untilTrue(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	limit := time.After(60 * time.Second)

@@ -12,9 +12,9 @@ import (
 // down does not.
 const pluginWithin = 10 * time.Second
 
-// GoDown unmounts and unstages all volumes because the host shuts down. It keeps the claims. From
-// now on, the queue mounts nothing. GoDown waits until no volume is mounted or ctx ends. It returns
-// the records of the volumes that are still mounted.
+// GoDown unmounts and unstages all volumes because the host is shutting down. It keeps the claims.
+// From now on, the queue mounts nothing. GoDown waits until no volume is mounted or ctx ends. It
+// returns the records of the volumes that are still mounted.
 func (q *Queue) GoDown(ctx context.Context) (left []volume.Record) {
 	q.mu.Lock()
 	q.down = true
@@ -41,8 +41,8 @@ func (q *Queue) GoDown(ctx context.Context) (left []volume.Record) {
 	return left
 }
 
-// onlyUndo deletes the failures of steps that make something. It also cancels an Own step, because
-// the agent can safely leave that step unfinished.
+// onlyUndo deletes the failures of all steps except undo steps. It also cancels an Own step,
+// because the agent can safely leave such a step unfinished.
 func (e *entry) onlyUndo() {
 	for key, at := range e.failed {
 		if at.Action.Wanted() {
@@ -56,9 +56,9 @@ func (e *entry) onlyUndo() {
 	}
 }
 
-// offHost waits until no part of a volume is on this host. It returns the current record, and
-// whether a part is still on the host. After soon is closed, it no longer waits for a plugin that
-// is not ready.
+// offHost waits until a volume has no mount and no device on this host. It returns the current
+// record, and whether the volume is still on the host. After soon is closed, offHost no longer
+// waits for a plugin that is not ready.
 func (q *Queue) offHost(ctx context.Context, soon <-chan struct{}, id string) (r volume.Record, on bool) {
 	for {
 		changed := q.Changed(id)

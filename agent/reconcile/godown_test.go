@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestGoDown checks that GoDown removes all volumes from the host and keeps their claims. A volume
-// whose step hangs does not delay the others, and GoDown returns it.
+// TestGoDown checks that GoDown removes all volumes from the host and keeps their claims. If a step
+// of one volume hangs, GoDown still removes the other volumes, and returns the hung volume.
 func TestGoDown(t *testing.T) {
 	s := newSetup(t, "a", "b", "hangs", "new")
 	hang := make(chan struct{})
@@ -47,7 +47,7 @@ func TestGoDown(t *testing.T) {
 		return at != nil && at.Running && at.Action.Kind == call.NodeUnpublish
 	})
 	tried := len(s.host.did())
-	s.Wake("a") // a status request must not mount anything
+	s.Wake("a") // a wake must not mount anything during a shutdown
 	s.Wake("new")
 	s.until(t, "a", "at rest", func(volume.Record) bool {
 		at := s.Attempt("a", "a")
@@ -68,8 +68,8 @@ func TestGoDown(t *testing.T) {
 	}
 }
 
-// TestGoDownWithoutPlugin checks that GoDown waits for a missing plugin for a shorter time than for
-// a working plugin.
+// TestGoDownWithoutPlugin checks that GoDown waits less long for a plugin that is not ready than
+// for a plugin that works.
 func TestGoDownWithoutPlugin(t *testing.T) {
 	s := newSetup(t, "a")
 	s.Start()

@@ -4,9 +4,9 @@
 //
 //	load → observe → volume.Next → one action → volume.Apply → save
 //
-// The pure functions of the domain choose the next step, and the Host performs it. The queue keeps
-// the number of tries and the due times in memory. A single timer serves all volumes. A volume
-// without pending work needs no memory and no goroutine.
+// Pure functions in package volume choose the next step, and the Host performs it. The queue keeps
+// the number of attempts and the times of the next retries in memory. One timer serves all volumes.
+// A volume without pending work needs no memory and no goroutine.
 package reconcile
 
 import (
@@ -20,16 +20,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Store reads and saves the stored records.
+// Store reads and saves the volume records.
 type Store interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
-	// Save changes an existing record. The change stays in memory even if Save returns an error. fn
-	// also returns how soon the record must be on disk. With volume.SaveFirst, Save waits until it
-	// is.
+	// Save changes an existing record. The function fn returns the changed record, and how soon the
+	// record must be on disk. With volume.SaveFirst, Save waits until the record is on disk. The
+	// change stays in memory even if Save returns an error.
 	Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error
-	// Intend changes an existing record and waits until the record is on disk. If it fails, it
-	// changes nothing.
+	// Intend changes an existing record and waits until the record is on disk. If it fails, the
+	// record stays unchanged.
 	Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error
 }
 
@@ -40,8 +40,8 @@ type Plugins interface {
 
 // Host observes this host. It performs single steps on the host and calls plugins.
 type Host interface {
-	// Observe observes all paths of a record within a limited time. It skips the path in now,
-	// because the caller observed that path a moment ago.
+	// Observe observes all paths of a record within a limited time. The argument now is an
+	// observation of one path that the caller has just made, so Observe skips this path.
 	Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed
 	// Do performs one step.
 	Do(ctx context.Context, r volume.Record, a volume.Action, p plugin.View) volume.Outcome
@@ -52,11 +52,11 @@ type Options struct {
 	Store   Store
 	Plugins Plugins
 	Host    Host
-	Events  func([]volume.Event) // also receives repeated failures; must not block
+	Events  func([]volume.Event) // receives each event, including repeated failures; must not block
 	Log     hclog.Logger
 	// Crashed is set if the previous agent process did not shut down properly and the host has not
-	// rebooted since then. Begun contains the ids of the volumes with a snapshot that was
-	// unfinished at that time.
+	// rebooted since. Begun contains the ids of the volumes that had an unfinished snapshot at the
+	// crash.
 	Crashed bool
 	Begun   []string
 	// Halt is the reason why the queue must not send any call. It is empty if calls are allowed.
@@ -65,8 +65,9 @@ type Options struct {
 	// returns "" if no call is pending. The agent makes the pending calls before it uses the
 	// storage. Blocked may be nil.
 	Blocked func(volume.Volume) string
-	// Undone is called when a record of pending calls has none left, repeatedly until the record is
-	// dropped. It returns a volume that waited for that, or "". Undone may be nil.
+	// Undone is called when a leftover record has no pending calls left. The queue calls it
+	// repeatedly until the record is deleted. Undone returns the id of a volume that was waiting
+	// for the deletion, or "". Undone may be nil.
 	Undone func(volume.Record) (waiting string)
 }
 
@@ -83,29 +84,30 @@ type Queue struct {
 
 	suspects suspects
 	workers  sync.WaitGroup
-	glances  chan struct{} // one element for each running observation of a sweep
+	glances  chan struct{} // a semaphore that limits the observations of sweeps; see glancesAtOnce
 
-	ctx    context.Context // context of all steps; Stop cancels it when its wait ends
+	ctx    context.Context // context of all steps; Stop cancels it when its own wait times out
 	cancel context.CancelFunc
 }
 
 // changes notifies the callers that wait for a change of a volume.
 type changes struct {
 	waitersMu sync.Mutex
-	waiters   map[string]chan struct{} // by volume; closed and removed when the volume changes
+	// a channel for each volume id; closed and removed when the volume changes
+	waiters map[string]chan struct{}
 }
 
 // Wake observes a volume again and retries its postponed steps at once. It is called after a new
 // intent.
 func (q *Queue) Wake(id string) { q.wake(id, asked) }
 
-// Advance does the same as Wake, for a claim that was made or detached. It skips the observation of
-// settled claims, so its cost does not grow with their number.
+// Advance wakes a volume like Wake, for a claim that was made or detached. It skips the observation
+// of settled claims, so its cost does not grow with the number of such claims.
 func (q *Queue) Advance(id string) { q.wake(id, claimed) }
 
-// Changed returns a channel that is closed when the volume changes: a claim is mounted or gone, a
-// step has failed, or no work remains. Intermediate steps do not close the channel. The caller
-// first gets the channel, then reads the record, and then waits.
+// Changed returns a channel that is closed when the volume changes. A change is: a claim is mounted
+// or gone, a step has failed, or no work remains. An intermediate step does not close the channel.
+// To miss no change, the caller first gets the channel, then reads the record, and then waits.
 func (c *changes) Changed(id string) <-chan struct{} {
 	c.waitersMu.Lock()
 	defer c.waitersMu.Unlock()
@@ -140,8 +142,8 @@ func (q *Queue) Attempt(id, alloc string) *volume.Attempt {
 	return nil
 }
 
-// Forget deletes the entry of a volume that no longer exists. While a call is running, the entry
-// stays, so that a new volume with the same id waits for this call.
+// Forget deletes the entry of a volume that no longer exists. While a call is running, it keeps the
+// entry, so that a new volume with the same id waits for this call.
 func (q *Queue) Forget(id string) {
 	q.mu.Lock()
 	if e, ok := q.entries[id]; ok && e.refs == 0 {
@@ -151,8 +153,8 @@ func (q *Queue) Forget(id string) {
 	q.notify(id)
 }
 
-// release drops a reference to an entry. The last reference deletes the entry, unless the volume
-// still exists and the entry has state to keep.
+// release drops one reference to an entry. When the last reference is dropped, release deletes the
+// entry, unless the volume still exists and the entry contains state that must be kept.
 func (q *Queue) release(id string, e *entry) {
 	_, exists := q.o.Store.Volume(id)
 	q.mu.Lock()
@@ -176,10 +178,10 @@ func (q *Queue) entry(id string) *entry {
 type why int
 
 const (
-	checkDue  why = iota // check whether a step is due
-	causeGone            // the cause of earlier failures may be gone
+	checkDue  why = iota // a step may be due
+	causeGone            // the reason for earlier failures may be gone
 	asked                // a record has a new intent
-	claimed              // the new intent concerns only claims
+	claimed              // a record has a new intent that concerns only claims
 )
 
 // wake ensures that a worker observes the volume after this call.
@@ -209,10 +211,11 @@ func (c *changes) notify(id string) {
 	}
 }
 
-// Exclusive runs fn while no call runs for the volume. It also excludes the pending calls for the
-// same storage after a forced deregister. A storage volume therefore never has more than one
-// running call. The id may also be the key of a leftover record, which excludes only calls for its
-// storage. If ctx ends before fn starts, Exclusive returns the error of ctx.
+// Exclusive runs fn while no call runs for the volume. Meanwhile, the queue also makes no pending
+// calls for the same storage, which a forced deregister may have left. So a storage volume never
+// has more than one running call. The id may also be the key of a leftover record. Exclusive then
+// excludes only calls for the storage of this record. If ctx ends before fn starts, Exclusive
+// returns the error of ctx.
 func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error {
 	return q.holdEntry(ctx, id, func() error {
 		r, ok := q.o.Store.Volume(id)
@@ -223,8 +226,9 @@ func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error
 	})
 }
 
-// holdEntry runs fn while it holds one entry. To prevent a deadlock, a caller that needs two
-// entries must lock the entry of the volume before the entry of the storage.
+// holdEntry runs fn while it holds the semaphore of one entry. A caller that needs two entries must
+// hold the entry of the volume before the entry of the storage; otherwise two callers could
+// deadlock.
 func (q *Queue) holdEntry(ctx context.Context, key string, fn func() error) error {
 	q.mu.Lock()
 	e := q.entry(key)
@@ -239,10 +243,11 @@ func (q *Queue) holdEntry(ctx context.Context, key string, fn func() error) erro
 	return fn()
 }
 
-// storage returns the key of the leftover record for the storage of a volume.
+// storage returns the key under which a leftover record for the storage of a volume is stored.
 func storage(r volume.Record) string { return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID) }
 
-// startTurn makes a worker run another turn. The caller holds mu.
+// startTurn makes the worker of a volume run another turn. If no worker is running, it starts one.
+// The caller holds mu.
 func (q *Queue) startTurn(id string, e *entry) {
 	if q.stopped {
 		return

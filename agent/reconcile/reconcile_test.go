@@ -25,7 +25,8 @@ func TestMountAndRelease(t *testing.T) {
 	s.release(t, "v", "a")
 	s.Wake("v")
 	s.untilFree(t, "v")
-	s.Stop(t.Context()) // the queue emits events after it has saved the record
+	// wait for the last events, which the queue emits after it has saved the record
+	s.Stop(t.Context())
 	if want := []string{"NodePublishVolume", "NodeUnpublishVolume", "free"}; !reflect.DeepEqual(s.host.did(), want) {
 		t.Errorf("steps %q, want %q", s.host.did(), want)
 	}
@@ -41,14 +42,14 @@ func TestMountAndRelease(t *testing.T) {
 	}
 }
 
-// TestStart checks that Start observes only volumes that may have something on this host.
+// TestStart checks that Start observes only volumes that may have a mount or a device on this host.
 func TestStart(t *testing.T) {
 	s := newSetup(t, "v")
 	free := claimed(t, "free")
 	s.store.put(free)
 	s.Start()
 	s.untilTaken(t, "v")
-	s.Stop(t.Context()) // after Stop, the queue observes no volume
+	s.Stop(t.Context()) // stop the queue, so that it observes no other volume
 	if at := s.Attempt("free", ""); at != nil || !reflect.DeepEqual(s.host.looked, map[string]bool{"v": true}) {
 		t.Errorf("a free volume was looked at: %+v, looked at %v", at, s.host.looked)
 	}
@@ -74,7 +75,7 @@ func TestInFlight(t *testing.T) {
 		}
 	}
 	for range ids {
-		<-begun // all steps must run at the same time, or the test hangs here
+		<-begun // the test hangs here unless all steps run at the same time
 	}
 	for _, id := range ids {
 		s.Wake(id)
@@ -88,8 +89,8 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-// TestIntentDuringStep checks that the queue handles an intent that arrives during a step after
-// this step.
+// TestIntentDuringStep checks an intent that arrives during a step. The queue must handle the
+// intent after the step.
 func TestIntentDuringStep(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -138,7 +139,8 @@ func TestBackoff(t *testing.T) {
 			at = append(at, s.host.times[i])
 		}
 	}
-	// A busy host can only delay the tries. TestDelays checks the upper bounds.
+	// A busy host can delay the tries, but not bring them forward. TestDelays checks the upper
+	// bounds.
 	if gap := at[1].Sub(at[0]); gap < 400*time.Millisecond {
 		t.Errorf("the second try came after %v, want 500 ms ± 20 %%", gap)
 	}
@@ -178,7 +180,7 @@ func (h *host) setDo(fn func(context.Context, string, volume.Action) volume.Outc
 func TestWakeIsAtOnce(t *testing.T) {
 	s := newSetup(t, "v")
 	s.host.do = func(context.Context, string, volume.Action) volume.Outcome { return failing(volume.RetryBackoff) }
-	for tries := 1; tries <= 6; tries++ { // after six tries, the next retry is due in 16 s
+	for tries := 1; tries <= 6; tries++ { // after six failures, the next retry is due only in 16 s
 		s.Wake("v")
 		s.until(t, "v", "tried", func(volume.Record) bool {
 			at := s.Attempt("v", "a")
@@ -207,7 +209,7 @@ func TestFinalError(t *testing.T) {
 			return r.Claims["a"].Published == volume.Absent && at != nil && at.Err != nil && !at.Running
 		})
 		select {
-		case <-time.After(700 * time.Millisecond): // longer than the first retry delay
+		case <-time.After(700 * time.Millisecond): // wait longer than the first retry delay
 		case <-t.Context().Done():
 		}
 		if n := count(s.host.did(), call.NodePublish); n != 1 {
@@ -405,7 +407,7 @@ func TestOneCallForStorage(t *testing.T) {
 	if did := s.host.did(); len(did) != 1 {
 		t.Errorf("two steps at once: %q", did)
 	}
-	// After Abandon, the volume no longer waits for the call.
+	// After Abandon, the volume does not wait for the call any longer.
 	s.Abandon("new")
 	close(pass)
 	s.untilTaken(t, "new")
@@ -435,7 +437,7 @@ func TestAbandonBeforeCall(t *testing.T) {
 	}
 	s.host.do = func(ctx context.Context, _ string, a volume.Action) volume.Outcome {
 		if a.Forward() {
-			<-ctx.Done() // the plugin hangs
+			<-ctx.Done() // the plugin hangs until the call is cancelled
 			return failing(volume.RetryBackoff)
 		}
 		return volume.Outcome{}
@@ -509,7 +511,8 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestStop checks that Stop waits for the running steps and starts no others. The wait has a limit.
+// TestStop checks that Stop waits for the running steps and starts no other steps. It also checks
+// that the wait has a time limit.
 func TestStop(t *testing.T) {
 	s := newSetup(t, "v", "w")
 	begun, pass := make(chan struct{}, 2), make(chan struct{})
@@ -555,7 +558,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestStopHung checks that Stop waits one additional second for a step that ignores its context.
+// TestStopHung checks that Stop waits one second longer for a step that ignores the end of its
+// context.
 func TestStopHung(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -590,8 +594,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// TestWakeDuringStep checks that a wake during a step makes this step due again if it fails. The
-// cause of the failure may have changed since the step began.
+// TestWakeDuringStep checks a wake during a step. If the step then fails, the queue must retry it
+// at once, because the reason for the failure may be gone since the step began.
 func TestWakeDuringStep(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -611,7 +615,7 @@ func TestWakeDuringStep(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
-// TestDelays checks that a day of failures causes at most 400 attempts.
+// TestDelays checks that a step that fails for a whole day is attempted at most 400 times.
 func TestDelays(t *testing.T) {
 	for n, want := range map[int]time.Duration{1: 500 * time.Millisecond, 2: time.Second, 9: 128 * time.Second, 10: 256 * time.Second, 11: 5 * time.Minute, 1 << 40: 5 * time.Minute} {
 		for range 100 {
@@ -629,8 +633,8 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// TestCall checks that the volume shows a create or delete as its step while the call runs and
-// after it has failed. After a success, it does not show the call.
+// TestCall checks how the status of a volume shows a create or delete call. The status must show
+// the call while it runs and after it has failed, but not after it has succeeded.
 func TestCall(t *testing.T) {
 	s := newSetup(t, "v")
 	r, _ := s.store.Volume("v")

@@ -21,8 +21,8 @@ func New(o Options) *Queue {
 func (q *Queue) Start() { sweep{q, checkDue}.start(q.o.Store.Volumes()) }
 
 // Stop starts no further step and waits for the running steps. If ctx ends first, Stop cancels
-// these steps and records their outcome as unknown. Stop reports whether the outcome of every step
-// was recorded.
+// these steps and records that their outcome is unknown. Stop reports whether the outcome of every
+// step was recorded.
 func (q *Queue) Stop(ctx context.Context) bool {
 	q.mu.Lock()
 	q.stopped = true
@@ -42,14 +42,14 @@ func (q *Queue) Stop(ctx context.Context) bool {
 	select {
 	case <-done:
 		return true
-	case <-time.After(time.Second): // a call ignores its context
+	case <-time.After(time.Second): // a step ignores the end of its context
 		return false
 	}
 }
 
 // Call does the same as Exclusive, for a call that creates or deletes the volume. The status of the
-// volume shows the call while it runs and after it has failed. Before it starts, Call waits until
-// no call of a crashed agent can still run.
+// volume shows the call while it runs and after it has failed. Before it starts the call, Call
+// waits until no call of a crashed agent can still run.
 func (q *Queue) Call(ctx context.Context, id string, step call.Method, fn func() error) error {
 	if err := q.awaitQuiet(ctx, id); err != nil {
 		return err
@@ -70,8 +70,8 @@ func (q *Queue) Call(ctx context.Context, id string, step call.Method, fn func()
 }
 
 // Abandon cancels the running call for a volume, for a caller that does not want to wait for the
-// plugin. The effect is the same as a timeout: the queue watches for late effects of the call. If
-// the queue has chosen a call but not started it, Abandon drops the call.
+// plugin. The queue then treats the call like a call that has timed out: it watches for late
+// effects. If the queue has chosen a call but not started it, Abandon drops the call.
 func (q *Queue) Abandon(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,10 +86,10 @@ func (q *Queue) Abandon(id string) {
 	}
 }
 
-// Yield cancels the current step of a volume if the agent can safely leave that step unfinished. A
-// change of the owner of all files can take long, and must not delay a detach. The queue later
-// continues the step if a claim still needs it. If the queue has chosen a step but not started it,
-// it chooses again.
+// Yield cancels the current step of a volume if the agent can safely leave the step unfinished. For
+// example, changing the owner of all files can take long, and must not delay a detach. The queue
+// later continues the step if a claim still needs it. If the queue has chosen a step but not
+// started it, the queue chooses again.
 func (q *Queue) Yield(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -109,7 +109,8 @@ func (q *Queue) PluginChanged(pluginID string) {
 	q.mu.Lock()
 	for id, s := range q.suspects {
 		if s.plugin == pluginID {
-			q.suspects.until(id, q.o.Plugins, time.Now()) // this call records the plugin's first known process
+			// until stores the incarnation of the plugin's first known process
+			q.suspects.until(id, q.o.Plugins, time.Now())
 		}
 	}
 	q.mu.Unlock()

@@ -12,10 +12,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// growth holds the expansion abilities of a storm's plugin, and the sizes that it reports.
+// growth describes how a storm's plugin can expand volumes, and which sizes it reports.
 type growth struct {
 	grows, offline bool
-	storage, shown map[string]int64 // by volume: size of the storage, and size on the node
+	// by volume id: the size of the storage, and the size that the node shows
+	storage, shown map[string]int64
 }
 
 func (s *storm) info() plugin.Info {
@@ -24,7 +25,7 @@ func (s *storm) info() plugin.Info {
 	}}
 }
 
-// expand requests a size larger than the current size and larger than any requested size.
+// expand requests a size that is larger than the current size and all requested sizes.
 func (h *stormHost) expand(id string, more int) {
 	h.change(id, func(r volume.Record) (volume.Record, error) {
 		size := max(r.Volume.Capacity, r.Volume.Expansion.Want) + int64(more)
@@ -33,7 +34,8 @@ func (h *stormHost) expand(id string, more int) {
 	})
 }
 
-// mayExpand returns the rule that an expansion would break, or "". The caller holds mu.
+// mayExpand returns a description of the CSI rule that an expansion would break, or "". The caller
+// holds mu.
 func (s *storm) mayExpand(id string, a volume.Action) string {
 	p := s.mounts[a.Path]
 	switch {
@@ -63,7 +65,8 @@ func (s *storm) expanded(id string, a volume.Action) volume.Outcome {
 	return volume.Outcome{Capacity: sizes[id], NodeRequired: true}
 }
 
-// notExpanded names an expansion that the plugin neither did nor refused. The caller holds mu.
+// notExpanded describes an expansion that the plugin has neither performed nor refused. It returns
+// "" if there is none. The caller holds mu.
 func (s *storm) notExpanded(r volume.Record, held bool) string {
 	id, v := r.Volume.ID, r.Volume
 	e := v.Expansion
@@ -81,8 +84,8 @@ func (s *storm) notExpanded(r volume.Record, held bool) string {
 	}
 }
 
-// TestStormBeforeExpansion checks a plugin that expands only unused volumes. A claim that arrives
-// while an expansion is postponed waits for the expansion, even across a crash.
+// TestStormBeforeExpansion checks a plugin that expands only unused volumes. If a claim arrives
+// while an expansion is postponed, the claim must wait for the expansion, even across a crash.
 func TestStormBeforeExpansion(t *testing.T) {
 	expand := deed{What: "expand", Volume: "v", N: 1, Then: time.Millisecond}
 	claim := deed{What: "claim", Volume: "v", Alloc: "a", Then: 100 * time.Millisecond}

@@ -11,15 +11,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// deed is one event in a storm. Only some events use Volume and Alloc.
+// deed is one action of a storm, such as a claim or a crash. Only some actions use Volume and
+// Alloc.
 type deed struct {
 	What          string
 	Volume, Alloc string
 	N             int
-	Then          time.Duration // pause after the event
+	Then          time.Duration // the pause after the action
 }
 
-// stormHost runs one agent after another on the host of a storm.
+// stormHost is the host of a storm. Its agents run one after another.
 type stormHost struct {
 	*storm
 	q *reconcile.Queue
@@ -30,14 +31,14 @@ var (
 	stormAllocs  = []string{"a", "b", "c"}
 )
 
-// begin starts an agent from the records on disk.
+// begin starts an agent that reads the records on the simulated disk.
 func (h *stormHost) begin(after volume.Stop) {
 	h.mu.Lock()
 	h.agent++
 	h.mem = map[string]volume.Record{}
 	for key, r := range h.disk {
-		r.Node.Proven = false // the store does not keep Proven
-		_, blocked := h.disk[debtOf(r)]
+		r.Node.Proven = false // Proven exists only in memory
+		_, blocked := h.disk[leftoverKeyOf(r)]
 		r, _ = volume.Loaded(r, after, blocked && !r.Leftover)
 		if r.Leftover && after.Boot() {
 			r = volume.NextBoot(r)
@@ -48,12 +49,12 @@ func (h *stormHost) begin(after volume.Stop) {
 	h.mu.Unlock()
 	h.q = reconcile.New(reconcile.Options{
 		Store: s, Plugins: h.storm, Host: s, Events: func([]volume.Event) {}, Log: hclog.NewNullLogger(),
-		Crashed: after == volume.Crashed, Blocked: s.owed, Undone: h.paid,
+		Crashed: after == volume.Crashed, Blocked: s.blocked, Undone: h.undone,
 	})
 	h.q.Start()
 }
 
-// crash ends the agent. Steps that are still running no longer change its records.
+// crash ends the agent. Steps that are still running can no longer change the agent's records.
 func (h *stormHost) crash() {
 	h.mu.Lock()
 	h.agent++
@@ -63,7 +64,7 @@ func (h *stormHost) crash() {
 	h.q.Stop(gone)
 }
 
-// plugin stops or starts the plugin.
+// plugin starts the plugin if ready is true, and stops it otherwise.
 func (h *stormHost) plugin(ready bool) {
 	h.mu.Lock()
 	if h.ready && !ready {
@@ -74,7 +75,7 @@ func (h *stormHost) plugin(ready bool) {
 	h.q.PluginChanged("p")
 }
 
-// change stores an intent. If the intent cannot reach the disk, change makes no change.
+// change stores an intent. If the intent cannot be written to disk, the record stays unchanged.
 func (h *stormHost) change(id string, fn func(volume.Record) (volume.Record, error)) {
 	h.mu.Lock()
 	r, ok := h.mem[id]
@@ -100,22 +101,24 @@ func (h *stormHost) claim(id, alloc string) {
 	})
 }
 
-// debtOf returns the key of the leftover record that a forced deregister stores for a volume.
-func debtOf(r volume.Record) string {
+// leftoverKeyOf returns the key under which a forced deregister of a volume stores a leftover
+// record.
+func leftoverKeyOf(r volume.Record) string {
 	return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)
 }
 
-// owed describes the calls that are still pending for the storage of a volume. The queue holds its
-// own lock when it calls this method or View.
-func (s session) owed(v volume.Volume) string {
-	if _, ok := s.Volume(debtOf(volume.Record{Volume: v})); ok {
+// blocked describes the pending calls for the storage of a volume. The queue holds its own lock
+// while it calls blocked or View.
+func (s session) blocked(v volume.Volume) string {
+	if _, ok := s.Volume(leftoverKeyOf(volume.Record{Volume: v})); ok {
 		return "a debt comes first"
 	}
 	return ""
 }
 
-// paid drops a record of pending calls once none are left, and returns the volume that waited.
-func (h *stormHost) paid(r volume.Record) (waiting string) {
+// undone deletes a leftover record that has no pending calls left. It returns the id of a volume
+// that was waiting for the deletion.
+func (h *stormHost) undone(r volume.Record) (waiting string) {
 	key := r.Key()
 	h.mu.Lock()
 	now, ok := h.mem[key]
@@ -130,15 +133,15 @@ func (h *stormHost) paid(r volume.Record) (waiting string) {
 	return r.Volume.ID
 }
 
-// force deregisters a volume by force and stores a leftover record. It keeps an existing leftover
-// record of the same storage.
+// force deregisters a volume by force and stores a leftover record, unless a leftover record of the
+// same storage already exists.
 func (h *stormHost) force(id string) {
 	h.mu.Lock()
 	r, ok := h.mem[id]
 	if ok = ok && volume.Droppable(r) == nil && h.commit() == nil; ok {
 		delete(h.mem, id)
 		delete(h.disk, id)
-		if _, owed := h.mem[debtOf(r)]; r.Held() && !owed {
+		if _, owed := h.mem[leftoverKeyOf(r)]; r.Held() && !owed {
 			debt := volume.LeftoverOf(r)
 			h.mem[debt.Key()], h.disk[debt.Key()] = debt, debt
 		}
@@ -146,7 +149,7 @@ func (h *stormHost) force(id string) {
 	h.mu.Unlock()
 	if ok {
 		h.q.Forget(id)
-		h.q.Wake(debtOf(r))
+		h.q.Wake(leftoverKeyOf(r))
 	}
 }
 
@@ -204,7 +207,7 @@ func (h *stormHost) reboot() {
 	h.begin(volume.Rebooted)
 }
 
-// touch changes the mount at one path of a volume, if this path is mounted.
+// touch applies a change to the mount at one path of a volume, if this path is mounted.
 func (h *stormHost) touch(d deed, change func(path string, p piece)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

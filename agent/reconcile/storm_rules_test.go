@@ -8,10 +8,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// rule returns the rule that a step would break in the current state, or "". The caller holds mu.
+// rule returns a description of the rule that a step would break in the current state, or "". The
+// caller holds mu.
 func (s *storm) rule(r volume.Record, a volume.Action) string {
 	id := r.Volume.ID
-	if _, owed := s.mem[debtOf(r)]; owed && !r.Leftover && a.RPC() {
+	if _, owed := s.mem[leftoverKeyOf(r)]; owed && !r.Leftover && a.RPC() {
 		return "what a forced deregister left is not undone"
 	}
 	detaching := s.cloud[fmt.Sprint(call.ControllerUnpublish, id)] > 0
@@ -69,13 +70,13 @@ func watching(r volume.Record, path string) bool {
 	return slices.ContainsFunc(r.Node.Watches, func(w volume.Watch) bool { return w.Path == path })
 }
 
-// forgotten names a mount or attachment that exists but appears in no record. Leftover records
-// count as records.
+// forgotten describes a mount or attachment that exists but appears in no record. Leftover records
+// count as records. It returns "" if there is none.
 func (s *storm) forgotten(ids, allocs []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
-		known := []volume.Record{s.mem[id], s.mem[debtOf(volume.Record{Volume: stormVolume(id)})]}
+		known := []volume.Record{s.mem[id], s.mem[leftoverKeyOf(volume.Record{Volume: stormVolume(id)})]}
 		knows := func(test func(volume.Record) bool) bool { return slices.ContainsFunc(known, test) }
 		if s.done["attached "+id] && !knows(func(r volume.Record) bool { return r.Node.Attached != volume.Absent }) {
 			return fmt.Sprintf("the attachment of %q", id)
@@ -104,14 +105,15 @@ func (s *storm) forgotten(ids, allocs []string) string {
 	return ""
 }
 
-// unsettled names a difference between the host and the claims after the faults have stopped.
+// unsettled describes a difference between the host and the claims. The test calls it some time
+// after all faults have stopped.
 func (s *storm) unsettled(ids []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	explained := map[string]bool{}
 	for _, id := range ids {
 		r := s.mem[id]
-		if debt, ok := s.mem[debtOf(r)]; ok {
+		if debt, ok := s.mem[leftoverKeyOf(r)]; ok {
 			return fmt.Sprintf("what a forced deregister left of %q is not undone: %+v", id, debt.Node)
 		}
 		for alloc, c := range r.Claims {

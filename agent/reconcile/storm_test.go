@@ -16,13 +16,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// likely lists the possible fates of a call. One third of its entries are successes.
+// likely lists the possible fates of a call. A third of the entries are successes.
 var likely = []fate{goes, goes, goes, goes, goes, refused, final, failed, failedDone, failedLater, failedLater, expired, expiredLater, expiredLater, lied}
 
-// often lists deeds that a storm repeats frequently, so that they coincide with other deeds.
+// often lists the actions that a storm repeats frequently, so that they coincide with other
+// actions.
 var often = []string{"claim", "claim", "claim", "claim", "claim", "claim", "release", "release", "release", "release", "plugin comes back", "register", "expand", "expand", "expand"}
 
-// run performs all deeds and then waits until the queue has no work. It returns a description of
+// run performs all actions and then waits until the queue has no work. It returns a description of
 // the first problem.
 func (h *stormHost) run(all []deed) string {
 	for _, id := range stormVolumes {
@@ -62,7 +63,7 @@ func (h *stormHost) calm() string {
 	before := len(h.steps)
 	h.mu.Unlock()
 	h.plugin(true)
-	for _, id := range stormVolumes { // a status request finds changes that sent no signal
+	for _, id := range stormVolumes { // a status request finds changes for which no signal was sent
 		h.register(id)
 		h.look(id)
 	}
@@ -88,10 +89,10 @@ func (h *stormHost) calm() string {
 	return ""
 }
 
-// TestStorm checks the queue under random faults of claims, calls, mounts, commits, the plugin and
-// the agent, in any order. The agent must not break a rule of CSI or forget something on the host.
-// Within minutes after the last fault, every volume must match its claims, and the queue must be
-// idle. The test uses the fake time of synctest.
+// TestStorm checks the queue under random claims and random faults of calls, mounts, commits, the
+// plugin and the agent. The agent must not break a rule of CSI, and must not forget a mount or
+// attachment on the host. Within minutes after the last fault, every volume must match its claims,
+// and the queue must be idle. The test uses the fake time of synctest.
 func TestStorm(t *testing.T) {
 	rounds := 4
 	if testing.Short() {
@@ -100,9 +101,9 @@ func TestStorm(t *testing.T) {
 	seed := flag.Lookup("rapid.seed").Value.String()
 	defer func() { _ = flag.Set("rapid.seed", seed) }()
 	runs, steps := 0, 0
-	for i := range rounds { // each round runs as often as rapid sets, 100 times by default
-		// Use the same seeds each time, so that only a change of the code can cause a failure. To
-		// test other sequences, use another seed or a larger -rapid.checks.
+	for i := range rounds { // rapid repeats each round 100 times by default
+		// Use the same seeds in each run, so that only a change of the code can cause a new
+		// failure. To test other sequences, set another seed or a larger -rapid.checks.
 		if seed == "0" {
 			if err := flag.Set("rapid.seed", strconv.Itoa(i+1)); err != nil {
 				t.Fatal(err)
@@ -147,7 +148,7 @@ func anyDeed(t *rapid.T) deed {
 	}
 }
 
-// TestStormsBefore repeats storms that once caused a failure.
+// TestStormsBefore repeats storms that caused failures in the past.
 func TestStormsBefore(t *testing.T) {
 	for name, tt := range map[string]struct {
 		attach, stage, bind bool

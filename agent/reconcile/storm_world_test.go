@@ -15,25 +15,30 @@ import (
 )
 
 // storm simulates one host and one plugin with several volumes. Every operation can fail. The storm
-// knows the real mounts, independent of the records. It keeps the first step that breaks a rule.
+// knows the real mounts, independent of the records. It stores a description of the first step that
+// breaks a rule.
 type storm struct {
 	attach, stage, bind bool
 	growth
 
-	mu      sync.Mutex
-	fates   []fate // fates of the next calls; later calls succeed
-	next    uint64 // id of the last mount
-	boots   int
-	life    int // the plugin's incarnation; its running calls end with it
-	ready   bool
-	agent   int // the agent's incarnation
-	mounts  map[string]piece
-	done    map[string]bool // the completed attachments and stagings, such as "attached v" and "staged v"
-	pending map[string]int  // calls that may still mount, by the plugin's life and the volume
-	undoing map[string]int  // calls that may still unmount, by the plugin's life and the path
-	cloud   map[string]int  // calls that may still connect or disconnect storage, by kind and volume
-	running map[string]int  // running steps, by agent and volume
-	commits int             // number of commits that fail next
+	mu     sync.Mutex
+	fates  []fate // the fates of the next calls; all later calls succeed
+	next   uint64 // id of the mount that was made last
+	boots  int
+	life   int // the plugin's incarnation; when it changes, the running calls end
+	ready  bool
+	agent  int // the agent's incarnation
+	mounts map[string]piece
+	// which volumes are attached or staged, such as "attached v" and "staged v"
+	done map[string]bool
+	// number of calls that may still mount, by the plugin's life and the volume
+	pending map[string]int
+	// number of calls that may still unmount, by the plugin's life and the path
+	undoing map[string]int
+	// number of calls that may still connect or disconnect storage, by kind and volume
+	cloud   map[string]int
+	running map[string]int // number of running steps, by agent and volume
+	commits int            // how many of the next commits fail
 	mem     map[string]volume.Record
 	disk    map[string]volume.Record
 	looks   int
@@ -42,11 +47,11 @@ type storm struct {
 	broken  string
 }
 
-// piece is one mount.
+// piece is a simulated mount.
 type piece struct {
 	id   uint64
 	dead bool
-	bare bool // the mount shows the agent's own directory, not the volume
+	bare bool // the mount shows the agent's own directory instead of the volume
 	hung bool
 }
 
@@ -55,14 +60,14 @@ type fate int
 
 const (
 	goes         fate = iota
-	refused           // an error before the call took effect
-	final             // an error before the effect, which only a change can resolve
-	failed            // an error without an effect
-	failedDone        // an error, although the call took effect
-	failedLater       // an error, and a late effect
+	refused           // the call is refused without an effect, and may be retried
+	final             // the call is refused without an effect, until something changes
+	failed            // the error does not say whether the call took effect; it did not
+	failedDone        // an error, although the call has taken effect
+	failedLater       // an error, and the call takes effect later
 	expired           // no answer within the deadline, and no effect
-	expiredLater      // no answer within the deadline, and a late effect
-	lied              // OK, but no effect
+	expiredLater      // no answer within the deadline, but the call takes effect later
+	lied              // an answer of OK, but no effect
 )
 
 // callTime is the duration of a call. callLimit is its deadline.
@@ -97,7 +102,8 @@ func (s *storm) mount(path string, bare bool) {
 	}
 }
 
-// under returns the paths at which a volume is mounted. With targets, it returns only the targets.
+// under returns the paths at which a volume is mounted. If targets is true, it returns only the
+// targets.
 func (s *storm) under(id string, targets bool) (paths []string) {
 	for path := range s.mounts {
 		if strings.HasSuffix(path, "/"+id) && (!targets || strings.HasPrefix(path, "/t/")) {
@@ -116,7 +122,8 @@ func (s *storm) View(string) plugin.View {
 	return v
 }
 
-// session is the storm as one agent process sees it. A crashed agent can no longer write.
+// session gives one agent process access to the storm. After a crash, the agent's session can no
+// longer write.
 type session struct {
 	*storm
 	agent int
@@ -208,8 +215,9 @@ func (s *storm) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) vo
 	return o
 }
 
-// Do performs a step according to its fate. A call that makes something takes effect when it ends,
-// even if the agent no longer waits for it. A call that undoes something takes effect at once.
+// Do performs a step and lets it end as its fate says. A call that makes something takes effect
+// when the call ends, even if the agent no longer waits for it. A call that undoes something takes
+// effect at once.
 func (s session) Do(ctx context.Context, r volume.Record, a volume.Action, _ plugin.View) volume.Outcome {
 	id := r.Volume.ID
 	s.mu.Lock()
@@ -254,8 +262,8 @@ func failedWith(code string, retry volume.Retry, answered bool) volume.Outcome {
 	return volume.Outcome{Err: &volume.CallError{Step: "step", Code: code, Message: "a fault", Retry: retry, Answered: answered}}
 }
 
-// call starts a step and returns a channel. If the fate includes an answer, the channel receives
-// it. The caller holds mu.
+// call starts a step. It returns a channel, which receives the answer if the fate includes an
+// answer. The caller holds mu.
 func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 	answer := make(chan volume.Outcome, 1)
 	if !a.RPC() {
@@ -263,10 +271,10 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		return answer
 	}
 	if f == lied && attaches(a) {
-		f = failedDone // the agent cannot detect a lie here
+		f = failedDone // an agent cannot detect an OK without an effect for these calls
 	}
 	if f == failedLater && !a.Forward() && !attaches(a) {
-		f = expiredLater // an undo call has no late effect after an answer
+		f = expiredLater // an undo call takes no effect after its answer
 	}
 	switch f {
 	case refused:
@@ -280,11 +288,12 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		s.later(id, a, callLimit*3/4, 0, nil)
 	case expired:
 	case expiredLater:
-		// The effect comes at most one deadline after the agent gave up or crashed.
+		// The effect comes at most one call deadline after the agent gave up or crashed.
 		s.later(id, a, callLimit*3/4, callLimit, nil)
 	case lied:
 		out := volume.Outcome{Boot: s.boot()}
-		if a.Kind != call.NodeStage { // for NodeStage, the mount table reveals the lie
+		// except for NodeStage, the agent notices in the mount table that nothing was mounted
+		if a.Kind != call.NodeStage {
 			out = failedWith(volume.CodeUnverified, volume.RetryBackoff, true)
 		}
 		answer <- out
@@ -306,10 +315,10 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 	return answer
 }
 
-// later schedules the effect of a call after some time. If the agent is still alive then, it adds
-// the time more, because a plugin continues after the crash of an agent. If answer is set, it
-// receives the outcome at the time of the effect, and an undo call has already taken effect. The
-// caller holds mu.
+// later makes a call take effect after a delay, which is the argument after. If the agent is still
+// alive then, later waits for the additional delay more, because a plugin continues after a crash
+// of the agent. If answer is set, later calls it with the outcome at the time of the effect. In
+// this case, an undo call has already taken effect. The caller holds mu.
 func (s *storm) later(id string, a volume.Action, after, more time.Duration, answer func(volume.Outcome)) {
 	life, agent := s.life, s.agent
 	was := s.mounts[a.Path].id
@@ -325,14 +334,15 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 	land = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		lives := s.life == life || attaches(a) // the storage system continues without the plugin
+		// the storage system continues such a call without the plugin
+		lives := s.life == life || attaches(a)
 		if more > 0 && s.agent == agent && lives {
 			time.AfterFunc(more, land)
 			more = 0
 			return
 		}
 		if at[key]--; !lives {
-			return // the call ended with the plugin
+			return // the call ended together with the plugin process
 		}
 		var out volume.Outcome
 		if a.Forward() || answer == nil {
@@ -348,7 +358,7 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 			answer(out)
 		}
 	}
-	// Ensure that no two events have the same time.
+	// The small addition ensures that no two events have the same time.
 	s.odd++
 	time.AfterFunc(after+s.odd, land)
 }
@@ -358,7 +368,7 @@ func attaches(a volume.Action) bool {
 	return a.Kind == call.ControllerPublish || a.Kind == call.ControllerUnpublish
 }
 
-// relied reports whether the record of a volume contains a mount.
+// relied reports whether the record of a volume contains the given mount.
 func (s *storm) relied(id string, mount uint64) bool {
 	is := func(m *volume.MountIdentity) bool { return m != nil && m.ID == mount }
 	r := s.mem[id]
@@ -370,7 +380,7 @@ func (s *storm) relied(id string, mount uint64) bool {
 	return is(r.Node.Mount)
 }
 
-// effect performs a step. The caller holds mu.
+// effect carries out the effect of a step. The caller holds mu.
 func (s *storm) effect(id string, a volume.Action) volume.Outcome {
 	shown := func() volume.Outcome {
 		if p := s.mounts[a.Path]; p.dead || p.bare || p.hung {

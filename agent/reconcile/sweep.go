@@ -2,23 +2,23 @@ package reconcile
 
 import "github.com/volagent/volagent/volmgr/volume"
 
-// glancesAtOnce limits the concurrent observations of all sweeps. Each observation has a time
-// limit, so hung mounts only slow a sweep down.
+// glancesAtOnce limits how many observations all sweeps together make at the same time. Each
+// observation has a time limit, so hung mounts only slow down a sweep.
 const glancesAtOnce = 32
 
-// sweep observes many volumes and wakes those that need work. For a settled volume it needs neither
-// a worker nor an entry, because a host may have thousands of claims.
+// sweep observes many volumes and wakes those that need work. A settled volume needs neither a
+// worker nor an entry in the queue, because a host may have thousands of claims.
 type sweep struct {
 	q       *Queue
 	because why
 }
 
-// start wakes the volumes that need a worker, and observes the others in the background.
+// start wakes the volumes that certainly need a worker, and observes the others in the background.
 func (s sweep) start(rs []volume.Record) {
 	ids := make([]string, 0, len(rs))
 	for _, r := range rs {
 		switch id := r.Key(); {
-		case r.Leftover: // wake it, so that a leftover record without leftovers is deleted
+		case r.Leftover: // the worker deletes the record if no pending calls remain
 			s.q.wake(id, s.because)
 		case !r.Held() && !r.Expanding():
 			s.q.notify(id)

@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/agent/reconcile"
 )
 
-// TestSweep checks the observations after a start and after a plugin becomes ready. Each claim that
-// is in place costs one observation and no entry, and only a few observations run at once. The
-// queue processes the claims that are not in place.
+// TestSweep checks the observations after the start of the agent, and after a plugin becomes ready.
+// Each settled claim costs one observation and no entry, and only a few observations run at the
+// same time. The queue mounts the claims that are not mounted yet.
 func TestSweep(t *testing.T) {
 	const n = 300
 	ids := make([]string, n)
@@ -26,7 +26,7 @@ func TestSweep(t *testing.T) {
 	untilTrue(t, "nothing is kept of volumes at rest", func() bool { return s.Kept() == 0 })
 	s.Stop(t.Context())
 
-	s.halt("") // the queue of the next agent
+	s.halt("") // start the queue of the next agent, which may make calls
 	s.store.put(claimed(t, "new", "a"))
 	steps := len(s.host.did())
 	var now, most atomic.Int64
@@ -43,7 +43,7 @@ func TestSweep(t *testing.T) {
 	changed := s.Changed(ids[n-1])
 	s.Start()
 	s.untilTaken(t, "new")
-	<-changed // the queue has observed the volume
+	<-changed // the queue has now observed the volume
 	looked := func() (all, volumes int) {
 		s.host.mu.Lock()
 		defer s.host.mu.Unlock()
@@ -57,7 +57,7 @@ func TestSweep(t *testing.T) {
 	if got := s.host.did()[steps:]; len(got) != 1 {
 		t.Errorf("steps %q, want the publish of the new one", got)
 	}
-	// The worker of the new volume may add one observation.
+	// In addition to the sweep, the worker of the new volume may make one observation.
 	if m := most.Load(); m > reconcile.GlancesAtOnce+1 {
 		t.Errorf("%d looks at once", m)
 	}
@@ -68,8 +68,8 @@ func TestSweep(t *testing.T) {
 	untilTrue(t, "all are looked at again", func() bool { _, volumes := looked(); return volumes == n+1 })
 }
 
-// TestLookKeepsNothing checks that a status request for a settled volume keeps no entry. Otherwise,
-// each status of all volumes would permanently use memory.
+// TestLookKeepsNothing checks that a status request for a settled volume leaves no entry in the
+// queue. Such entries would permanently use memory.
 func TestLookKeepsNothing(t *testing.T) {
 	s := newSetup(t, "v")
 	s.Start()

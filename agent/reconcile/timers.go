@@ -12,7 +12,7 @@ type timers struct {
 
 	mu    sync.Mutex
 	due   dueHeap
-	at    map[string]time.Time // earliest heap entry of each id
+	at    map[string]time.Time // the earliest due time of each id in the heap
 	timer *time.Timer
 	over  bool
 }
@@ -58,7 +58,8 @@ func (ts *timers) run() {
 	ts.mu.Lock()
 	for now := time.Now(); len(ts.due) > 0 && !ts.due[0].at.After(now); {
 		d := heap.Pop(&ts.due).(dueAt)
-		if ts.at[d.id].Equal(d.at) { // otherwise an earlier heap entry has already woken this id
+		// if the times differ, an earlier heap entry has already woken this id
+		if ts.at[d.id].Equal(d.at) {
 			delete(ts.at, d.id)
 			ids = append(ids, d.id)
 		}

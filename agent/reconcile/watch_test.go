@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// uncertain returns a setup in which a publish had an unknown outcome and the queue undid it. The
-// claim is detached, so the volume only waits for a late effect.
+// uncertain returns a setup in which a publish had an unknown outcome and the queue has undone the
+// publish. The claim is detached, so the volume only waits for a late effect.
 func uncertain(t *testing.T, deadline time.Duration) *setup {
 	t.Helper()
 	s := newSetup(t, "v")
@@ -32,10 +32,11 @@ func uncertain(t *testing.T, deadline time.Duration) *setup {
 	return s
 }
 
-// TestLateEffect checks that the queue unmounts a mount that appears within the deadline of the
-// call.
+// TestLateEffect checks that the queue unmounts a mount that a call makes after it timed out, but
+// within one call deadline.
 func TestLateEffect(t *testing.T) {
-	s := uncertain(t, 10*time.Second) // with this deadline, the queue observes watched paths twice a second
+	// this deadline makes the queue observe the watched paths twice a second
+	s := uncertain(t, 10*time.Second)
 	if r, _ := s.store.Volume("v"); !r.Held() {
 		t.Fatal("the volume is free before the deadline of an uncertain call")
 	}
@@ -58,8 +59,8 @@ func TestWatchEnds(t *testing.T) {
 	s.untilFree(t, "v")
 }
 
-// TestWatchEndsWithThePlugin checks that the watch ends when the process that may cause the late
-// effect has ended.
+// TestWatchEndsWithThePlugin checks that the watch ends when the plugin process that may cause the
+// late effect has ended.
 func TestWatchEndsWithThePlugin(t *testing.T) {
 	s := uncertain(t, time.Hour)
 	s.plugin.set(func(v *plugin.View) { v.Ready = false })
@@ -72,9 +73,9 @@ func TestWatchEndsWithThePlugin(t *testing.T) {
 	s.untilFree(t, "v")
 }
 
-// TestWatchSurvivesReattach checks a restart of the agent while the plugin keeps running. At first,
-// the new agent does not know the plugin. When it finds the plugin, it must not treat it as a new
-// process, so the watch continues.
+// TestWatchSurvivesReattach checks a restart of the agent while the plugin process keeps running.
+// At first, the new agent does not know this process. When the agent finds the process, it must not
+// treat it as a new process, so the watch continues.
 func TestWatchSurvivesReattach(t *testing.T) {
 	s := newSetup(t, "v")
 	r, _ := s.store.Volume("v")

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// recheck is the interval at which the queue observes a waiting volume again. When a hung mount, or
-// a mount of another program, disappears, the kernel sends no signal.
+// recheck is the interval at which the queue observes a waiting volume again. The kernel sends no
+// signal when a hung mount or a mount of another program disappears.
 const recheck = 10 * time.Second
 
 // worker runs the steps of one volume.
@@ -51,11 +51,11 @@ func (w *worker) run() {
 	}
 }
 
-// runTurn chooses the next step and runs it. It reports whether another step may be possible at
-// once, and whether to notify the callers that wait for the volume.
+// runTurn chooses the next step and runs it. The result more reports whether another step may be
+// possible at once. The result news reports whether the waiting callers must be notified.
 func (w *worker) runTurn() (more, news bool) {
 	w.q.mu.Lock()
-	w.e.stale = false // the record already contains every earlier request
+	w.e.stale = false // the record that this turn reads contains every earlier request
 	w.q.mu.Unlock()
 	whole, ok := w.q.o.Store.Volume(w.id)
 	if !ok {
@@ -76,7 +76,8 @@ func (w *worker) runTurn() (more, news bool) {
 			if waiting := w.q.o.Undone(r); waiting != "" {
 				w.q.Wake(waiting)
 			}
-			if _, still := w.q.o.Store.Volume(w.id); still { // the removal could not be saved
+			// the store could not save the deletion of the record
+			if _, still := w.q.o.Store.Volume(w.id); still {
 				w.q.timers.set(w.id, time.Now().Add(recheck))
 			}
 		}
@@ -114,11 +115,10 @@ func (w *worker) runTurn() (more, news bool) {
 	return true, news
 }
 
-// observe observes the paths of a record that a turn needs. If the host may have changed, it
-// observes all paths of the record. For a new intent, it observes only the claims that are not
-// settled.
+// observe observes the paths that a turn needs. If the host may have changed, observe observes all
+// paths of the record. For a new intent, it skips the paths of settled claims.
 func (w *worker) observe(whole volume.Record) (volume.Record, volume.Observed) {
-	if !whole.Held() { // the volume has nothing on this host
+	if !whole.Held() { // the volume has no mount and no device on this host
 		return whole, volume.Observed{}
 	}
 
@@ -140,11 +140,13 @@ func (w *worker) observe(whole volume.Record) (volume.Record, volume.Observed) {
 	return whole, obs
 }
 
-// forStorage runs a step while no other call uses the same storage. Such a call may be running for
-// a volume that had another id before, or for a leftover record. A leftover record has its storage
-// to itself during its turn. A claim that was never mounted needs no call (Free), so dropping it
-// does not wait. forStorage reports whether it ran the step. It does not run the step if ctx ends
-// first, or if the id belongs to another volume after the wait.
+// forStorage runs a step while no other call uses the same storage. Another such call may be
+// running for a volume that had a different id before, or for a leftover record. The turn of a
+// leftover record already holds the storage. Dropping a claim that was never mounted (Free) needs
+// no call, so it does not wait.
+//
+// forStorage reports whether it ran the step. It does not run the step if ctx ends first, or if the
+// id belongs to a different volume after the wait.
 func (w *worker) forStorage(ctx context.Context, r volume.Record, a volume.Action, step func()) (done bool) {
 	if r.Leftover || r.Volume.ExternalID == "" || a.Kind == volume.Free {
 		step()
@@ -163,9 +165,9 @@ func (w *worker) forStorage(ctx context.Context, r volume.Record, a volume.Actio
 	return done && err == nil
 }
 
-// settles reports whether a successful step can be the change for which a caller waits: a claim is
-// mounted or gone, or the volume is larger. Every other step is followed by such a step, or by a
-// turn without work.
+// settles reports whether a successful step may be the change that a caller is waiting for: a claim
+// is mounted or gone, or the volume has grown. After any other step, the queue runs either a step
+// of this kind or a turn without work.
 func settles(a volume.Action) bool {
 	switch a.Kind {
 	case call.NodePublish, volume.Own, volume.Bind, volume.Take, volume.Free, call.ControllerExpand, call.NodeExpand:
@@ -175,8 +177,8 @@ func settles(a volume.Action) bool {
 	}
 }
 
-// perform performs a step. If an earlier result is not on disk yet and the new step builds on it,
-// perform first saves the record.
+// perform performs a step. If an earlier result is not on disk yet, and the new step needs this
+// result on disk, perform first saves the record.
 func (w *worker) perform(ctx context.Context, r volume.Record, a volume.Action, obs volume.Observed) volume.Outcome {
 	if w.e.unsaved && building(r, a) {
 		same := func(r volume.Record) volume.Record { return r }
@@ -189,11 +191,11 @@ func (w *worker) perform(ctx context.Context, r volume.Record, a volume.Action, 
 	return w.q.o.Host.Do(ctx, r, a, obs.Plugin)
 }
 
-// building reports whether a step builds on the recorded results of earlier steps. Such a step
-// waits until these results are on disk. The next agent needs them after a crash. They tell whether
-// a new mount replaced the recorded mount, whether a wanted mount is being unmounted, and whether
-// the volume is attached. If a claim is detached, its record already announces the unmount, so the
-// agent need not save it first.
+// building reports whether a step may start only when the results of earlier steps are on disk.
+// After a crash, the next agent needs these results. They show whether a new mount has replaced the
+// recorded mount, whether a wanted mount is being unmounted, and whether the volume is attached. If
+// a claim is detached, its stored record already shows that the unmount follows, so nothing must be
+// saved first.
 func building(r volume.Record, a volume.Action) bool {
 	switch a.Kind {
 	case call.NodeUnpublish:
@@ -235,8 +237,8 @@ func (w *worker) addState(obs *volume.Observed, r volume.Record) {
 	}
 }
 
-// addPendingCalls adds to an observation the pending calls for the same storage that remain after a
-// forced deregister. The caller holds Queue.mu.
+// addPendingCalls adds to an observation the pending calls for the same storage, which a forced
+// deregister may have left. The caller holds Queue.mu.
 func (w *worker) addPendingCalls(obs *volume.Observed, r volume.Record) {
 	if debt, ok := w.q.o.Store.Volume(storage(r)); ok {
 		obs.Pending = &debt
@@ -249,8 +251,8 @@ func (w *worker) addPendingCalls(obs *volume.Observed, r volume.Record) {
 	}
 }
 
-// watched adds to an observation whether the late effects in the record's watches are still
-// possible. For a watch that an earlier agent recorded, the deadline starts now.
+// watched adds to an observation which late effects are still possible, according to the watches in
+// the record. If an earlier agent recorded a watch, the wait for its late effect starts now.
 func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 	for _, w := range r.Node.Watches {
 		switch {
@@ -263,7 +265,7 @@ func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 
 	if e.watchOf == 0 {
 		// The queue sees this plugin for the first time since the agent started. The plugin process
-		// may be the process that is still running the call.
+		// may be the same process that is still running the call.
 		e.watchOf = obs.Plugin.Incarnation
 	}
 
@@ -271,8 +273,8 @@ func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 	obs.AttachmentOver = now.After(e.attachUntil)
 }
 
-// recordRest records that no step is possible now, and sets the time of the next observation. The
-// change for which the volume waits may come without a signal.
+// recordRest records that no step is possible now. It sets the time of the next observation,
+// because the queue may get no signal of the change for which the volume waits.
 func (w *worker) recordRest(r volume.Record, a volume.Action, obs volume.Observed) {
 	w.q.mu.Lock()
 	defer w.q.mu.Unlock()
@@ -302,7 +304,7 @@ func (w *worker) saveResult(r volume.Record, a volume.Action, obs volume.Observe
 	apply := func(now volume.Record) (volume.Record, volume.Saving) {
 		evs, saving = nil, volume.SaveWithNext
 		if kept = now.Same(r); !kept {
-			return now, saving // the id now belongs to another volume
+			return now, saving // the id now belongs to a different volume
 		}
 		next, made := volume.Apply(now, a, out)
 		evs, saving = made, volume.Urgency(now, next)
@@ -318,7 +320,7 @@ func (w *worker) saveResult(r volume.Record, a volume.Action, obs volume.Observe
 	} else {
 		err := w.q.o.Store.Save(context.WithoutCancel(w.q.ctx), key, apply)
 
-		// During the save, a forced deregister may have turned the record into a leftover record.
+		// During the save, a forced deregister may have replaced the record with a leftover record.
 		if moved := w.currentKey(r); !kept && moved != key {
 			err = w.q.o.Store.Save(context.WithoutCancel(w.q.ctx), moved, apply)
 		}
@@ -338,7 +340,8 @@ func (w *worker) saveResult(r volume.Record, a volume.Action, obs volume.Observe
 
 	w.e.expect(a, out, now, obs.Plugin)
 	if _, owed := w.q.o.Store.Volume(moved); owed && moved != w.id {
-		w.q.entry(moved).expect(a, out, now, obs.Plugin) // the leftover record waits for the late effect
+		// the leftover record must also wait for the late effect
+		w.q.entry(moved).expect(a, out, now, obs.Plugin)
 	}
 	w.q.mu.Unlock()
 
@@ -351,14 +354,14 @@ func (w *worker) hasYielded(a volume.Action, out volume.Outcome) bool {
 	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == volume.CodeCanceled && w.q.ctx.Err() == nil
 }
 
-// markInterrupted changes the events of a step that was cancelled because the agent stops. Such a
-// step has not failed, because the next agent process continues it.
+// markInterrupted changes the events of a step that was cancelled because the agent is stopping.
+// Such a step counts as interrupted, not as failed, because the next agent process continues it.
 func (w *worker) markInterrupted(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
 	switch {
 	case out.Err == nil || out.Err.Code != volume.CodeCanceled:
 		return evs
 	case w.hasYielded(a, out):
-		return nil // the detach that caused the cancellation has its own event
+		return nil // the detach for which the step was cancelled has its own event
 	case w.q.ctx.Err() == nil:
 		return evs
 	}
@@ -373,8 +376,9 @@ func (w *worker) markInterrupted(evs []volume.Event, a volume.Action, out volume
 	return evs
 }
 
-// currentKey returns the key under which the record is stored now. A forced deregister during a
-// call may turn the record into a leftover record. The result of the call belongs to that record.
+// currentKey returns the key under which the record is stored now. If a forced deregister replaced
+// the record with a leftover record during a call, the result of the call belongs to the leftover
+// record.
 func (w *worker) currentKey(r volume.Record) string {
 	if now, ok := w.q.o.Store.Volume(w.id); ok && now.Same(r) {
 		return w.id
@@ -383,7 +387,7 @@ func (w *worker) currentKey(r volume.Record) string {
 	return r.Key()
 }
 
-// expect starts a watch for the late effect that a step may have.
+// expect starts a watch if the step may still take effect later.
 func (e *entry) expect(a volume.Action, out volume.Outcome, now time.Time, p plugin.View) {
 	switch {
 	case !late(a, out):
@@ -394,10 +398,10 @@ func (e *entry) expect(a volume.Action, out volume.Outcome, now time.Time, p plu
 	}
 }
 
-// late reports whether a call may still take effect after it has ended. A call that makes something
-// may do so unless the plugin refused it. A call that undoes something may do so if the agent gave
-// it up. ControllerUnpublishVolume may do so even after an error, because the storage system behind
-// the plugin may continue.
+// late reports whether a call may take effect after it has ended. A call that makes something may
+// do so unless the plugin refused it. A call that undoes something may do so if the agent stopped
+// waiting for it. ControllerUnpublishVolume may do so even after an error, because the storage
+// system behind the plugin may continue.
 func late(a volume.Action, out volume.Outcome) bool {
 	if out.Err == nil || out.Unsent || !a.RPC() {
 		return false
@@ -420,8 +424,8 @@ func (w *worker) recordProgress(words string) {
 	w.q.notify(w.id)
 }
 
-// logStep writes debug messages about single steps. Operators read events instead, because the
-// event log limits repeated events.
+// logStep logs single steps at debug level. Operators read events instead, because the event log
+// limits repeated events.
 func (w *worker) logStep(a volume.Action, out volume.Outcome) {
 	if !w.q.o.Log.IsDebug() {
 		return
@@ -436,8 +440,8 @@ func (w *worker) logStep(a volume.Action, out volume.Outcome) {
 	l.Debug("step done")
 }
 
-// Look observes a volume for its status and adds the state of the queue. If the volume needs a
-// step, Look starts a worker.
+// Look observes a volume for a status request, and adds the state of the queue to the observation.
+// If the volume needs a step, Look starts a worker.
 func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {
 	obs := q.o.Host.Observe(ctx, r, volume.Glimpse{})
 	_, exists := q.o.Store.Volume(r.Key())

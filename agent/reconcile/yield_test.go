@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// owning returns a queue with a volume that has two claims. The first attempt to set the file owner
-// for the first claim runs until the queue cancels it.
+// owning returns a queue with a volume that has two claims. For the first claim, the queue is
+// changing the owner of the volume's files. This step runs until the queue cancels it.
 func owning(t *testing.T) (s *setup, begun chan struct{}) {
 	t.Helper()
 	s, begun = newSetup(t), make(chan struct{}, 1)
@@ -33,9 +33,9 @@ func owning(t *testing.T) (s *setup, begun chan struct{}) {
 	return s, begun
 }
 
-// TestOwnYieldsToOthers checks that a change of the file owner, which can take hours, does not
-// delay the detach of another claim. The queue then continues the change and emits no failure
-// event.
+// TestOwnYieldsToOthers checks that a change of the owner of all files does not delay the detach of
+// another claim, although the change can take hours. After the detach, the queue continues the
+// change. It emits no failure event.
 func TestOwnYieldsToOthers(t *testing.T) {
 	s, begun := owning(t)
 	s.Wake("v")
@@ -53,7 +53,8 @@ func TestOwnYieldsToOthers(t *testing.T) {
 	}
 }
 
-// TestOwnNotBegun checks that a step that the queue chose before a detach does not start after it.
+// TestOwnNotBegun checks a change of the file owner that the queue had chosen but not started when
+// a claim was detached. The queue must not start this step after the detach.
 func TestOwnNotBegun(t *testing.T) {
 	s, begun := owning(t)
 	s.host.look = func() {

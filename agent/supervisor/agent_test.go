@@ -13,7 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// dieingStore kills its own process at its nth save, either before or after the record is saved.
+// dieingStore is a store that kills its own process at its nth save, either before or after it
+// saves the record.
 type dieingStore struct {
 	*memStore
 	left  int
@@ -57,14 +58,15 @@ func fakeAgent(dir string) int {
 	return 1
 }
 
-// TestAgentKilledAnywhere kills a series of agents, each before or after one of its writes. In
-// every case, exactly one plugin runs, and the last agent serves it.
+// TestAgentKilledAnywhere kills several agents one after another, each before or after one of its
+// writes. In every case, exactly one process of the plugin must run, and the last agent must serve
+// it.
 func TestAgentKilledAnywhere(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The agent saves the intent, then the pid, and then the report of the plugin.
+	// The agent saves three times: the intent, the pid, and the report of the plugin.
 	for save := 1; save <= 3; save++ {
 		for _, after := range []bool{false, true} {
 			t.Run(fmt.Sprintf("save %d, after %v", save, after), func(t *testing.T) {
@@ -85,7 +87,8 @@ func TestAgentKilledAnywhere(t *testing.T) {
 				if starts := b.starts(); len(starts) != 1 || starts[0] != st.PID {
 					t.Fatalf("started %v, and %d is served", starts, st.PID)
 				}
-				// The plugin is not a child of this process, but the agent notices its end anyway.
+				// The plugin is not a child of this process, but the agent must notice its end
+				// anyway.
 				if err := syscall.Kill(st.PID, syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}

@@ -6,18 +6,20 @@ import (
 	"github.com/volagent/volagent/volmgr/backoff"
 )
 
-// Backoff sets how long a plugin waits before it is started again. A zero field means its default.
+// Backoff sets how long the supervisor waits before it restarts a plugin. A zero field means the
+// default.
 type Backoff struct {
-	// Base is the first pause, 500 ms by default. The pause doubles up to Max, 5 min by default.
-	// Each pause varies by ±20 %, so that plugins that failed together do not restart together.
+	// Base is the first pause, 500 ms by default. Each failure doubles the pause, up to Max, 5 min
+	// by default. Each pause varies by ±20 %, so that plugins that failed together do not restart
+	// together.
 	Base, Max time.Duration
-	// ResetAfter is how long a plugin must be ready before earlier failures are forgotten. The
-	// default is 1 min.
+	// ResetAfter is how long a plugin must be ready until the supervisor forgets earlier failures.
+	// The default is 1 min.
 	ResetAfter time.Duration
-	// Burst is how many times in a row a plugin is restarted after only Base, if it was ready
-	// before each failure. The default is 60. A plugin that becomes ready works, so something else
-	// probably killed it. A plugin that never becomes ready has no burst. With the defaults, a
-	// plugin that fails all day long is started a little more than 60 + 288 times.
+	// Burst is how many times in a row the supervisor restarts a plugin after only the pause Base.
+	// The default is 60. Only failures of a plugin that was ready count, because such a plugin
+	// works, so another program probably killed it. A plugin that never becomes ready has no burst.
+	// With the defaults, a plugin that fails all day is started a little more than 60 + 288 times.
 	Burst int
 }
 
@@ -44,12 +46,12 @@ func (b Backoff) withDefaults() Backoff {
 // pauses counts the failures of one plugin and computes the pauses between its starts.
 type pauses struct {
 	Backoff
-	failures int // failures since the last reset, except those that count for burst
-	burst    int // failures after the plugin was ready, since the last reset
+	failures int // failures since the last reset, except those that burst counts
+	burst    int // failures of the ready plugin since the last reset
 }
 
-// fell counts a failure and returns the pause before the next start. readyFor is how long the
-// plugin was ready before it failed, or 0 if it never became ready.
+// fell counts a failure and returns the pause before the next start. The argument readyFor is how
+// long the plugin was ready before the failure, or 0 if it never became ready.
 func (p *pauses) fell(readyFor time.Duration) time.Duration {
 	if readyFor >= p.ResetAfter {
 		p.reset()

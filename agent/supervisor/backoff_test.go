@@ -19,7 +19,7 @@ func TestBackoff(t *testing.T) {
 	if got := p.fell(time.Minute); !about(got, 500*time.Millisecond) {
 		t.Errorf("after a minute of being ready: %s", got)
 	}
-	// For a whole day, the plugin becomes ready and fails one second later.
+	// During a whole day, the plugin becomes ready and fails one second later, again and again.
 	p.reset()
 	falls := 0
 	for left := 24 * time.Hour; left > 0; falls++ {

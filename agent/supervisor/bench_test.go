@@ -25,12 +25,12 @@ import (
 // patience limits how long the tests wait for a condition.
 const patience = 60 * time.Second
 
-// bench is a test host. It has a plugin directory, a store that outlives supervisors, and at most
-// one supervisor at a time.
+// bench is a test host. It has a plugin directory, a store that is kept when a supervisor ends, and
+// at most one supervisor at a time.
 type bench struct {
 	t    *testing.T
 	dir  string
-	fake behaviour // the behaviour of the plugin "fake"
+	fake behaviour // controls the behaviour of the plugin "fake"
 	opts supervisor.Options
 	*memStore
 	inUse atomic.Bool
@@ -81,7 +81,7 @@ func options(dir string) supervisor.Options {
 	}
 }
 
-// killAll kills the plugins that were started, each by its pid.
+// killAll kills all plugin processes that this test started, each by its pid.
 func (b *bench) killAll() {
 	files, _ := filepath.Glob(b.dir + "/*/starts")
 	for _, f := range files {
@@ -111,8 +111,8 @@ func kill(t *testing.T, pid int) {
 	await(t, fmt.Sprintf("the end of process %d", pid), func() bool { return reap(pid) && !alive(pid) })
 }
 
-// reap collects a child that no other code waits for. It returns true if the child was collected,
-// or if the process is not a child of this process.
+// reap collects the exit status of a child that no other code waits for. It returns true if it
+// collected the status, or if the process is not a child of this process.
 func reap(pid int) bool {
 	var ws syscall.WaitStatus
 	got, err := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil)
@@ -139,7 +139,7 @@ func (b *bench) pids(dir string) []int {
 
 func (b *bench) starts() []int { return b.pids(string(b.fake)) }
 
-// set switches on a behaviour of the fake plugin. The function unset switches it off.
+// set switches on a behaviour of the fake plugin; unset switches it off.
 func (b *bench) set(name, content string) {
 	b.t.Helper()
 	// The rename replaces the file at once, so the plugin never reads an incomplete file.
@@ -171,8 +171,8 @@ const quick = "health: {interval: 30ms, timeout: 5s, start_timeout: 20s}\n"
 // hangsSoon makes the probes of a plugin that hangs time out soon.
 const hangsSoon = "health: {interval: 30ms, timeout: 200ms, start_timeout: 20s}\n"
 
-// fakeFile returns the plugin file of the fake plugin. env has additional lines for its
-// environment, and more has additional lines for the file itself.
+// fakeFile returns the text of a plugin file for the fake plugin. The argument env contains
+// additional lines for the plugin's environment, and more contains additional lines for the file.
 func (b *bench) fakeFile(env, more string) string {
 	exe, err := os.Executable()
 	if err != nil {
@@ -181,7 +181,7 @@ func (b *bench) fakeFile(env, more string) string {
 	return fmt.Sprintf("id: fake\nexec:\n  command: [%s]\n  env:\n    %s: %s\n    %s: %s\n%s%s", exe, envFake, b.fake, envRun, os.Getenv(envRun), env, more)
 }
 
-// start starts a supervisor, as a new agent does.
+// start starts a supervisor, as an agent does when it starts.
 func (b *bench) start() {
 	b.t.Helper()
 	b.sup = supervisor.New(b.opts)
@@ -210,7 +210,7 @@ func (b *bench) run() {
 	}
 }
 
-// reload reads the plugin files again.
+// reload makes the supervisor read the plugin files again.
 func (b *bench) reload() {
 	b.t.Helper()
 	if err := b.sup.Reload(); err != nil {
@@ -244,14 +244,15 @@ func (b *bench) awaitThat(id, what string, ok func(supervisor.Status) bool) supe
 		}
 		select {
 		case <-changed:
-		case <-time.After(5 * time.Millisecond): // some values change without a change of state
+		// poll, because some values change without a change of the state
+		case <-time.After(5 * time.Millisecond):
 		case <-timeout:
 			b.t.Fatalf("plugin %q is not %s but %+v, %v", id, what, st, err)
 		}
 	}
 }
 
-// await waits for a condition.
+// await waits until a condition is true.
 func await(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -264,7 +265,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// serve serves a plugin on a socket in this process, for a plugin that the agent does not run.
+// serve serves a plugin on a socket from this process. The agent does not run this plugin.
 func (b *bench) serve(socket string) (stop func()) {
 	b.t.Helper()
 	l, err := net.Listen("unix", socket)
@@ -285,13 +286,13 @@ func (b *bench) serveAt(l net.Listener) (stop func()) {
 	return stop
 }
 
-// memStore is a Store. It stores its records as JSON, as they are on disk.
+// memStore is a Store that keeps its records as JSON, as a store on disk does.
 type memStore struct {
 	mu    sync.Mutex
 	recs  map[string][]byte
-	path  string // if set, the records are in this file; if empty, only in memory
+	path  string // if set, the records are also in this file
 	saves int
-	// deny makes a save fail, as if the agent had died before the save.
+	// deny can return an error for a save, as if the agent had died before the save.
 	deny func(plugin.Record) error
 }
 
@@ -333,7 +334,7 @@ func (s *memStore) SavePlugin(_ context.Context, rec plugin.Record) error {
 	return errors.Join(os.WriteFile(s.path+".tmp", all, 0o600), os.Rename(s.path+".tmp", s.path))
 }
 
-// load reads the records that another process stored.
+// load reads the records that another process has stored in the file.
 func (s *memStore) load() error {
 	data, err := os.ReadFile(s.path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -372,7 +373,7 @@ func (s *memStore) setDeny(deny func(plugin.Record) error) {
 	s.deny = deny
 }
 
-// syncBuffer is a log that may be written and read concurrently.
+// syncBuffer is a log that several goroutines may write and read at the same time.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf strings.Builder

@@ -23,13 +23,13 @@ var errApart = errors.New("mounts are not shared")
 // errBarred means that a plugin cannot be used because its user cannot enter the staging directory.
 var errBarred = errors.New("the plugin must run as root")
 
-// unusable reports whether err means that the plugin cannot mount volumes in its current namespaces
-// or as its current user.
+// unusable reports whether err means that the plugin cannot mount volumes because of its namespaces
+// or its user.
 func unusable(err error) bool { return errors.Is(err, errApart) || errors.Is(err, errBarred) }
 
 // share checks that a plugin with a node service and this host see each other's mounts. It also
 // records warnings about the plugin's network namespace. If the check gives no result, share
-// accepts the plugin. The agent checks each claim again anyway when it mounts the claim.
+// accepts the plugin: the agent checks each mount anyway when it mounts a claim.
 func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Traits) error {
 	host := c.opts.Host
 	if host == nil || !c.record.get().Info.HasNode {
@@ -72,9 +72,9 @@ func (c *checker) share(ctx context.Context, inst runner.Instance, run runner.Tr
 	return nil
 }
 
-// server returns the pid of the process that serves the plugin, or 0 if the pid is unknown. It
-// prefers the process that listens on the socket. The process that the agent started may be a shell
-// or a client of a container runtime.
+// server returns the pid of the process that serves the plugin, or 0 if the pid is unknown. If
+// possible, it returns the process that listens on the socket. The process that the agent started
+// may be only a shell or the client of a container runtime.
 func server(ctx context.Context, inst runner.Instance, run runner.Traits) int {
 	if !run.Owned {
 		return inst.PID()
@@ -95,8 +95,8 @@ func (c *checker) cannotTell(err error) {
 	}
 }
 
-// again returns the instruction that tells the operator how to restart the plugin, so that the
-// plugin starts in other namespaces.
+// again returns the instruction that tells the operator how to restart the plugin, because only a
+// restarted plugin gets other namespaces.
 func (c *checker) again(run runner.Traits) string {
 	if run.Owned {
 		var only part.Only
@@ -113,7 +113,7 @@ func (c *checker) again(run runner.Traits) string {
 }
 
 // describeApart describes why the plugin and the host do not share mounts, the consequence, and the
-// fix. shared reports whether the host's own mount is shared with any other namespace.
+// fix. The argument shared reports whether the host shares its own mount with any other namespace.
 func describeApart(a mount.Apart, root string, fix runner.Fix, shared bool) string {
 	var what string
 	switch {
@@ -132,7 +132,7 @@ func describeApart(a mount.Apart, root string, fix runner.Fix, shared bool) stri
 	return what + "; " + fixMounts(root, fix, shared || a.NoPath || a.OtherPath)
 }
 
-// fixMounts returns the instructions that make a plugin share the host's mounts.
+// fixMounts returns instructions for the operator that make a plugin share the host's mounts.
 func fixMounts(root string, fix runner.Fix, shared bool) string {
 	var ways []string
 	if !shared {
@@ -147,18 +147,18 @@ func fixMounts(root string, fix runner.Fix, shared bool) string {
 	return strings.Join(ways, "; ")
 }
 
-// networkWarning returns the warning for a plugin that runs in its own network namespace.
+// networkWarning returns the warning about a plugin that has its own network namespace.
 func networkWarning(fix runner.Fix) string {
 	return "the plugin is in a network namespace of its own: mounts that the kernel makes over the network from there, as of NFS, hang when the plugin is restarted; " + fix.Network
 }
 
-// clearCanaries removes leftover test mounts. The agent makes a test mount to find out whether a
-// plugin shares mounts, and may be killed during that test.
+// clearCanaries removes test mounts that a killed agent left. The agent makes such a mount to test
+// whether a plugin shares mounts.
 func (e *env) clearCanaries(ctx context.Context) {
 	top := e.dirs.MountRoots()
 	plugins, err := os.ReadDir(top)
 	if err != nil || e.opts.Host == nil {
-		return // there are no test mounts
+		return // there are no leftover test mounts
 	}
 
 	for _, p := range plugins {

@@ -23,11 +23,11 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// envMounts is set if the test binary runs in its own mount namespace.
+// envMounts tells the test binary that it already runs in its own mount namespace.
 const envMounts = "SUPERVISOR_TEST_MOUNTS"
 
-// inOwnMounts runs the calling test again in its own mount namespace. It returns true in that
-// second run.
+// inOwnMounts runs the calling test a second time, in a separate process with its own mount
+// namespace. It returns true in the second run.
 func inOwnMounts(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(envMounts) != "" {
@@ -43,7 +43,7 @@ func inOwnMounts(t *testing.T) bool {
 	return false
 }
 
-// sharedBench returns a bench whose mount roots are on a shared mount.
+// sharedBench returns a bench whose mount roots are below a shared mount.
 func sharedBench(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t)
@@ -55,7 +55,7 @@ func sharedBench(t *testing.T) *bench {
 	}
 	b.opts.Host = host
 	before := shared.ReplaceAllString(mounts(t, "self"), "")
-	t.Cleanup(func() { // runs before the cleanup of the bench
+	t.Cleanup(func() { // this cleanup runs before the cleanup of the bench
 		b.stop()
 		if after := shared.ReplaceAllString(mounts(t, "self"), ""); after != before {
 			t.Errorf("the mount table was\n%s\nand is\n%s", before, after)
@@ -70,7 +70,7 @@ func sharedBench(t *testing.T) *bench {
 	return b
 }
 
-// shared matches the number of a peer group in a mount table.
+// shared matches the peer group of a shared mount in a mount table.
 var shared = regexp.MustCompile(` shared:[0-9]+`)
 
 // mounts returns the mount table of a process.
@@ -83,12 +83,12 @@ func mounts(t *testing.T, pid string) string {
 	return string(table)
 }
 
-// wrapped returns a file of the fake plugin in which the given command starts the plugin.
+// wrapped returns a plugin file in which the given command starts the fake plugin.
 func (b *bench) wrapped(command, more string) string {
 	return strings.Replace(b.fakeFile("", more), "command: [", "command: ["+command+", ", 1)
 }
 
-// expectReason fails the test unless the plugin's reason contains all the words.
+// expectReason fails the test unless the plugin's reason contains all the given words.
 func expectReason(t *testing.T, st supervisor.Status, words ...string) {
 	t.Helper()
 	for _, w := range words {
@@ -105,7 +105,7 @@ func TestCanary(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		command string
-		reason  []string // if empty, the plugin becomes ready
+		reason  []string // words of the expected reason; if empty, the plugin must become ready
 	}{
 		"in the host's namespace": {command: "env"},
 		"shared":                  {command: "unshare, -m, --propagation, shared"},
@@ -150,15 +150,16 @@ func TestCanary(t *testing.T) {
 			expectReason(t, st, append(tt.reason, top+"/fake", "start it in the host's mount namespace", "volctl plugin restart fake")...)
 			b.awaitThat("fake", "stopped, since it holds no volume", func(st supervisor.Status) bool { return st.PID == 0 })
 
-			// After the operator's fix, the agent uses the plugin.
+			// After the operator has fixed the file, the agent must use the plugin.
 			b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 			b.await("fake", supervisor.Ready)
 		})
 	}
 }
 
-// TestCanaryWhereNothingIsShared checks a host whose own mount is not shared. The reason then tells
-// the operator to share that mount first. A plugin in the host's namespace becomes ready as usual.
+// TestCanaryWhereNothingIsShared checks a host that does not share its own mount. For a plugin in
+// another mount namespace, the reason must tell the operator to share the host's mount first. A
+// plugin in the host's namespace must become ready as usual.
 func TestCanaryWhereNothingIsShared(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -176,8 +177,8 @@ func TestCanaryWhereNothingIsShared(t *testing.T) {
 }
 
 // TestCanaryAfterARestartOfTheAgent checks that a new agent tests the plugin again, and keeps the
-// mounts of volumes below the same directory. The agent also removes the test mount of a killed
-// agent.
+// mounts of volumes below the same directory. The new agent must also remove the test mount of an
+// agent that was killed.
 func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -195,7 +196,8 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	b.stop()
 
 	at := root + "/staging/" + mount.CanaryName
-	gone := b.dir + "/d/csi/gone/staging/" + mount.CanaryName // a leftover of a plugin that no longer exists
+	// a leftover of a plugin that is no longer configured
+	gone := b.dir + "/d/csi/gone/staging/" + mount.CanaryName
 	for _, dir := range []string{at, gone} {
 		if err := errors.Join(os.MkdirAll(dir, 0o700), unix.Mount("volagent-canary", dir, "tmpfs", unix.MS_RDONLY, "size=4k")); err != nil {
 			t.Fatal(err)
@@ -216,8 +218,8 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	}
 	b.stop()
 
-	// A plugin that no longer shares mounts while it has volumes is not used. The agent does not
-	// stop it.
+	// If a plugin with volumes no longer shares mounts, the agent does not use it, but does not
+	// stop it either.
 	if err := unix.Mount("", b.dir+"/d/csi", "", unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -233,8 +235,8 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	}
 }
 
-// TestCanaryOfASocket checks a plugin that the agent does not run. The agent repeats the mount test
-// when another instance serves the plugin's socket.
+// TestCanaryOfASocket checks a plugin that the agent does not run. When another instance serves the
+// plugin's socket, the agent must repeat the mount test.
 func TestCanaryOfASocket(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -278,9 +280,9 @@ func TestCanaryOfASocket(t *testing.T) {
 	b.awaitThat("fake", "ready", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID == pids[1] })
 }
 
-// TestPluginOfAnotherUser checks that the agent refuses a plugin that cannot enter its staging
-// directory, and gives the reason. The agent uses the plugin when it runs as root, or may enter all
-// directories.
+// TestPluginOfAnotherUser checks a plugin whose user cannot enter the staging directory. The agent
+// must refuse this plugin with a reason. It must use a plugin that runs as root, or that may enter
+// all directories.
 func TestPluginOfAnotherUser(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -330,8 +332,8 @@ func TestPluginOfAnotherUser(t *testing.T) {
 	b.awaitThat("fake", "ready as root", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID == pid })
 }
 
-// TestNetworkOfItsOwn checks that a plugin in its own network namespace causes one warning, and no
-// other effect.
+// TestNetworkOfItsOwn checks that a plugin in its own network namespace causes one warning and has
+// no other effect.
 func TestNetworkOfItsOwn(t *testing.T) {
 	if !inOwnMounts(t) {
 		return

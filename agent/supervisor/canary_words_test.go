@@ -9,8 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// TestWordsForApart checks the text for each reason why a plugin and the host do not share mounts.
-// The text has the consequence, and a fix that fits the plugin's runner.
+// TestWordsForApart checks the message for each reason why a plugin and the host do not share
+// mounts. The message must state the consequence, and a fix that fits the way in which the plugin
+// is run.
 func TestWordsForApart(t *testing.T) {
 	fix := func(def *plugin.Definition) runner.Fix {
 		return newRunner(&supervised{env: newEnv(Options{})}, def).Traits().Fix

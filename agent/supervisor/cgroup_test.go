@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// ownCgroup returns a process's cgroup in the unified hierarchy.
+// ownCgroup returns the cgroup of a process in the unified hierarchy.
 func ownCgroup(t *testing.T, pid string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
@@ -28,9 +28,10 @@ func ownCgroup(t *testing.T, pid string) string {
 	return ""
 }
 
-// TestOwnCgroup checks that, without systemd, a command has its own cgroup beside the agent's. The
-// cgroup is removed when the command ends. If a plugin ended while no agent ran, its cgroup is
-// removed at the next start.
+// TestOwnCgroup checks the cgroups of plugins on a host without systemd. Each command must have its
+// own cgroup beside the cgroup of the agent. The agent must remove the cgroup when the command
+// ends. If the command ended while no agent ran, the next agent must remove the cgroup at its
+// start.
 func TestOwnCgroup(t *testing.T) {
 	root := "/sys/fs/cgroup"
 	if _, err := os.Stat(root + "/cgroup.procs"); err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 )
 
-// runtime is a fake docker that can run one container, which is a process. Files in its directory
-// control the fake. The file "deaf" makes commands fail, and "stuck" makes them hang. The file
-// "pid" makes the fake report the pid of another process.
+// runtime is a fake docker for one container, which is an ordinary process. Files in its directory
+// control the fake: "deaf" makes commands fail, "stuck" makes them hang, and "pid" makes the fake
+// report the pid of another process.
 const runtime = `#!/bin/sh
 cd %s || exit 1
 echo "$@" >> calls
@@ -49,7 +49,7 @@ exit 0
 `
 
 // contained makes the plugin "fake" run in a container of the fake docker. It returns the directory
-// of the fake docker.
+// with the files that control the fake docker.
 func (b *bench) contained() string {
 	b.t.Helper()
 	dir := filepath.Join(b.dir, "rt")
@@ -91,8 +91,8 @@ func (b *bench) touch(name, content string) {
 	}
 }
 
-// TestStopHalfStarted checks that a stop ends a container even if the runtime reported nothing
-// about the container after its start.
+// TestStopHalfStarted checks a container that was started although the runtime reported nothing
+// about it. When the plugin is stopped, the agent must end this container.
 func TestStopHalfStarted(t *testing.T) {
 	b := newBench(t)
 	dir := b.contained()
@@ -129,8 +129,8 @@ func (b *bench) stopped() {
 	}
 }
 
-// TestEndedContainerOfARemovedFile checks that the agent removes an ended container when the
-// plugin's file was removed, even if no agent ran when the container ended.
+// TestEndedContainerOfARemovedFile checks a plugin whose file was removed. The agent must remove
+// the plugin's container if the container has ended, even if it ended while no agent ran.
 func TestEndedContainerOfARemovedFile(t *testing.T) {
 	b := newBench(t)
 	b.contained()
@@ -146,8 +146,8 @@ func TestEndedContainerOfARemovedFile(t *testing.T) {
 	await(t, "the container to be removed", func() bool { return b.container() == 0 })
 }
 
-// TestProcessOfAnotherHost checks a runtime on another host or in a virtual machine. The pid that
-// the runtime reports belongs to an unrelated process on this host.
+// TestProcessOfAnotherHost checks a runtime that is on another host or in a virtual machine. The
+// pid that it reports belongs to an unrelated process on this host, which the agent must not use.
 func TestProcessOfAnotherHost(t *testing.T) {
 	b := newBench(t)
 	b.contained()
@@ -167,8 +167,8 @@ func TestProcessOfAnotherHost(t *testing.T) {
 	}
 }
 
-// TestEndDuringRemoval checks that the agent ends soon, even if the runtime hangs while it removes
-// a container.
+// TestEndDuringRemoval checks that the agent ends soon, even if the runtime hangs while the agent
+// removes a container.
 func TestEndDuringRemoval(t *testing.T) {
 	b := newBench(t)
 	dir := b.contained()

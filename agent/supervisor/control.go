@@ -16,29 +16,30 @@ import (
 // requests carries out the operator's requests to restart, stop and start plugins.
 type requests struct{ *parts }
 
-// Restart requests that a plugin is stopped and started again. The new instance uses a changed
-// plugin file, and a plugin that was stopped on purpose starts, too. Without force, Restart returns
-// an error while volumes are in use through the plugin. It also returns an error if this agent does
-// not run the plugin. Like all requests here, Restart applies to all parts of the plugin unless
-// only selects some of them.
+// Restart requests that a plugin is stopped and started again. The new instance uses the current
+// plugin file. A plugin that an operator stopped starts, too.
+//
+// Without force, Restart returns an error while volumes are in use through the plugin. It also
+// returns an error if this agent does not run the plugin. Like all requests here, Restart applies
+// to all parts of the plugin, unless the argument only selects some of them.
 func (s *requests) Restart(id string, force bool, only ...part.Only) error {
 	return s.end(id, force, "restart", "-y", only, (*part.Desired).AskRestart)
 }
 
-// Stop requests that a plugin is stopped and stays stopped until Start. It returns an error in the
-// same cases as Restart.
+// Stop requests that a plugin is stopped. The plugin stays stopped until Start is called. Stop
+// returns errors in the same cases as Restart.
 func (s *requests) Stop(id string, force bool, only ...part.Only) error {
 	return s.end(id, force, "stop", "--force", only, (*part.Desired).AskStop)
 }
 
 // Pause stops a plugin until this agent ends. The next agent starts the plugin again. A plugin that
-// is already stopped stays stopped.
+// was already stopped by Stop stays stopped.
 func (s *requests) Pause(id string, force bool, only ...part.Only) error {
 	return s.end(id, force, "stop", "--force", only, (*part.Desired).AskPause)
 }
 
-// Start ends a stop. A plugin that is not ready is started again at once. Start does not affect a
-// plugin that runs.
+// Start ends a Stop or a Pause. If the plugin is not ready, it is started at once. Start does not
+// affect a running plugin.
 func (s *requests) Start(id string, only ...part.Only) error {
 	parts, err := s.selected(id, only)
 	if err != nil {
@@ -58,7 +59,8 @@ func (s *requests) Start(id string, only ...part.Only) error {
 	return nil
 }
 
-// end calls ask to request the end of a plugin's instances, unless volumes in use forbid it.
+// end requests the end of a plugin's instances by calling the function ask, unless volumes in use
+// forbid it.
 func (s *requests) end(id string, force bool, verb, flag string, only []part.Only, ask func(*part.Desired)) error {
 	parts, err := s.selected(id, only)
 	if err != nil {
@@ -93,8 +95,8 @@ func (s *requests) end(id string, force bool, verb, flag string, only []part.Onl
 }
 
 // ifSpare calls take if no volume in use needs the parts. It checks twice. The first check does not
-// block calls, because a needless block makes every volume check its plugin again. The second check
-// runs while new calls are blocked. Between the checks, a volume may have started to use the
+// block new calls, because each block makes every volume check its plugin again. The second check
+// runs while new calls are blocked: since the first check, a volume may have started to use the
 // plugin, or another controller may have ended.
 func (s *requests) ifSpare(parts []*supervised, verb, flag string, only []part.Only, take func()) error {
 	if err := s.spare(parts, verb, flag, only); err != nil {
@@ -118,14 +120,15 @@ func (s *requests) ifSpare(parts []*supervised, verb, flag string, only []part.O
 
 	if err != nil {
 		for _, p := range parts {
-			s.notify(p) // a caller may have found calls blocked, and waits for this notification
+			s.notify(p) // a caller that found new calls blocked waits for this notification
 		}
 	}
 
 	return err
 }
 
-// block adds n to each part's number of requests that block new calls. A negative n ends a block.
+// block adds n to the number of requests that block new calls to each part. A negative n ends a
+// block.
 func block(parts []*supervised, n int) {
 	for _, p := range parts {
 		p.mu.Lock()
@@ -134,7 +137,7 @@ func block(parts []*supervised, n int) {
 	}
 }
 
-// glancesOf returns the current state of the given parts of one plugin.
+// glancesOf returns the current states of the given parts of one plugin.
 func (s *requests) glancesOf(parts []*supervised) part.Whole {
 	all := glances(parts)
 	for _, g := range all {
@@ -146,7 +149,8 @@ func (s *requests) glancesOf(parts []*supervised) part.Whole {
 // glance returns the current state of one part.
 func (s *requests) glance(p *supervised) *part.Glance { return s.glancesOf([]*supervised{p})[0] }
 
-// removed returns an error if the plugin is about to be removed, because the request would be lost.
+// removed returns an error if the plugin is about to be removed, because a request would then have
+// no effect.
 func removed(g *part.Glance) error {
 	switch {
 	case !g.Leaves():
@@ -161,7 +165,7 @@ func removed(g *part.Glance) error {
 }
 
 // ours returns an error if this agent does not run the plugin, because the request is possible only
-// for a plugin that it runs.
+// for a plugin that the agent runs.
 func ours(p *supervised, g *part.Glance, verb string) error {
 	if err := removed(g); err != nil {
 		return err
@@ -183,11 +187,11 @@ func ours(p *supervised, g *part.Glance, verb string) error {
 	}
 }
 
-// named limits how many volume ids an error message lists.
+// named is the maximum number of volume ids in an error message.
 const named = 5
 
-// spare returns an error while volumes are in use through any of the parts. A part that was stopped
-// on purpose and has no instance can always be stopped again.
+// spare returns an error while volumes are in use through any of the parts. A part that an operator
+// stopped and that has no instance can always be stopped again.
 func (s *requests) spare(parts []*supervised, verb, flag string, only []part.Only) error {
 	for _, p := range parts {
 		ids, g := p.needed(), s.glance(p)
@@ -212,7 +216,7 @@ func (s *requests) spare(parts []*supervised, verb, flag string, only []part.Onl
 	return nil
 }
 
-// names joins volume ids for an error message, and shortens a long list.
+// names joins volume ids for an error message, and omits ids from a long list.
 func names(ids []string) string {
 	quoted := make([]string, 0, named+1)
 	for _, id := range ids[:min(len(ids), named)] {
@@ -226,8 +230,9 @@ func names(ids []string) string {
 	return strings.Join(quoted, ", ")
 }
 
-// AwaitStarted waits until a plugin is ready after a Start or Restart that was requested at the
-// time asked. It returns early with an error if the plugin cannot become ready without an operator.
+// AwaitStarted waits until a plugin is ready after a call of Start or Restart. The argument asked
+// is the time of this call. AwaitStarted returns an error early if the plugin cannot become ready
+// without an action of an operator.
 func (s *requests) AwaitStarted(ctx context.Context, id string, asked time.Time, only ...part.Only) error {
 	return s.await(ctx, id, only, func(g *part.Glance) (bool, error) {
 		now := g.Status
@@ -257,7 +262,7 @@ func (s *requests) AwaitStopped(ctx context.Context, id string, only ...part.Onl
 	})
 }
 
-// await waits until ok returns true for every part. It holds no lock during the wait.
+// await waits until ok returns true for every part. It holds no lock while it waits.
 func (s *requests) await(ctx context.Context, id string, only []part.Only, ok func(*part.Glance) (bool, error)) error {
 	for {
 		changed := s.changed(id)

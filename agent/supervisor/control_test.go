@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// within returns a context that ends after patience.
+// within returns a context that times out after the duration patience.
 func within(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -41,8 +41,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRestartUnderVolumes checks that only a forced restart is possible while volumes are in use. A
-// forced restart also applies a pending change.
+// TestRestartUnderVolumes checks that a plugin with volumes in use can be restarted only with
+// force. A forced restart must also apply a pending change of the plugin's file.
 func TestRestartUnderVolumes(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -78,9 +78,9 @@ func TestRestartUnderVolumes(t *testing.T) {
 	}
 }
 
-// TestVolumeComesInAsItIsRestarted checks that a restart notices a volume that starts to use the
-// plugin at the last moment. A caller that found the plugin blocked is notified when calls are
-// possible again.
+// TestVolumeComesInAsItIsRestarted checks a volume that starts to use the plugin at the last moment
+// before a restart. The restart must notice the volume. A caller that found new calls blocked must
+// be notified when calls are possible again.
 func TestVolumeComesInAsItIsRestarted(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int32
@@ -105,7 +105,8 @@ func TestVolumeComesInAsItIsRestarted(t *testing.T) {
 	}
 }
 
-// TestStopStays checks that a stop lasts across reloads and restarts of the agent, until a start.
+// TestStopStays checks that a stop lasts until a start, even across reloads and restarts of the
+// agent.
 func TestStopStays(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -134,7 +135,7 @@ func TestStopStays(t *testing.T) {
 		}
 	}
 	stays("stopped")
-	must(t, b.sup.Stop("fake", false)) // a second stop changes nothing
+	must(t, b.sup.Stop("fake", false)) // a second stop must change nothing
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
 	b.reload()
 	stays("after a reload")
@@ -153,15 +154,15 @@ func TestStopStays(t *testing.T) {
 	if st := b.status("fake"); st.State != supervisor.Ready || len(b.starts()) != 2 {
 		t.Errorf("started: %+v", st)
 	}
-	must(t, b.sup.Start("fake")) // Start has no effect, because the plugin runs
+	must(t, b.sup.Start("fake")) // a start must have no effect on a running plugin
 	must(t, b.sup.AwaitStarted(within(t), "fake", time.Now()))
 	if len(b.starts()) != 2 || b.record(t, "fake").Stopped {
 		t.Errorf("%d starts, record %+v", len(b.starts()), b.record(t, "fake"))
 	}
 }
 
-// TestForcedStop stops a plugin while a volume uses it. The volume still needs the plugin when the
-// plugin's file is then removed.
+// TestForcedStop stops a plugin while a volume uses it, and then removes the plugin's file. The
+// agent must keep the plugin, because the volume still needs it.
 func TestForcedStop(t *testing.T) {
 	b := newBench(t)
 	b.inUse.Store(true)
@@ -183,7 +184,7 @@ func TestForcedStop(t *testing.T) {
 	if err := b.sup.Start("fake"); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "was removed") {
 		t.Errorf("start without a file: %v", err)
 	}
-	// A restart starts a stopped plugin.
+	// A restart must also start a stopped plugin.
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.reload()
 	asked := time.Now()
@@ -211,14 +212,14 @@ func TestStoppedAndRemoved(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestAgentDiesWhileItStops checks that the agent stores a stop before it stops the plugin. The
-// next agent therefore completes the stop.
+// TestAgentDiesWhileItStops checks that the agent stores a stop before it stops the plugin. If the
+// agent dies in between, the next agent must complete the stop.
 func TestAgentDiesWhileItStops(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
-	must(t, syscall.Kill(first.PID, syscall.SIGSTOP)) // so that SIGTERM has no effect
+	must(t, syscall.Kill(first.PID, syscall.SIGSTOP)) // a stopped process does not react to SIGTERM
 	must(t, b.sup.Stop("fake", false))
 	await(t, "the intent", func() bool { return b.record(t, "fake").Stopped })
 	b.stop()
@@ -232,7 +233,8 @@ func TestAgentDiesWhileItStops(t *testing.T) {
 	}
 }
 
-// TestStartAtOnce checks that Start skips the pause of a plugin that backs off or has failed.
+// TestStartAtOnce checks that Start starts a plugin at once that has failed or that waits before
+// its next start.
 func TestStartAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.opts.Backoff = supervisor.Backoff{Base: time.Hour, Max: time.Hour}
@@ -245,7 +247,7 @@ func TestStartAtOnce(t *testing.T) {
 	must(t, b.sup.Start("fake"))
 	must(t, b.sup.AwaitStarted(within(t), "fake", asked))
 
-	// If the plugin fails again, AwaitStarted returns the reason.
+	// If the plugin fails again, AwaitStarted must return the reason.
 	b.set("driver", "other.test")
 	asked = time.Now()
 	must(t, b.sup.Restart("fake", false))
@@ -263,8 +265,8 @@ func TestStartAtOnce(t *testing.T) {
 	must(t, b.sup.AwaitStarted(within(t), "fake", asked))
 }
 
-// TestControlRefused checks requests for unknown plugins, requests for plugins that the agent does
-// not run, and waits that time out.
+// TestControlRefused checks three kinds of errors: requests for unknown plugins, requests for
+// plugins that the agent does not run, and waits that time out.
 func TestControlRefused(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")
@@ -304,8 +306,8 @@ func TestControlRefused(t *testing.T) {
 	}
 }
 
-// TestPauseEndsWithTheAgent checks that a pause ends with the agent. A stop does not, even if it
-// follows a pause.
+// TestPauseEndsWithTheAgent checks that a pause ends when the agent ends. A stop must not end, even
+// if the plugin was paused before.
 func TestPauseEndsWithTheAgent(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -328,7 +330,7 @@ func TestPauseEndsWithTheAgent(t *testing.T) {
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
 	must(t, b.sup.Stop("fake", false))
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
-	must(t, b.sup.Pause("fake", false)) // a pause after a stop does not end the stop
+	must(t, b.sup.Pause("fake", false)) // a pause of a stopped plugin must not end the stop
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
 	b.stop()
 	if !b.record(t, "fake").Stopped {

@@ -10,13 +10,13 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 )
 
-// TestEnd checks which plugins end when the host shuts down. Plugins that are still needed keep
-// running. The records must not look as if an operator had stopped the plugins.
+// TestEnd checks which plugins end when the host shuts down. A plugin that is still needed must
+// keep running. The records must not look as if an operator had stopped the plugins.
 func TestEnd(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
-	b.inUse.Store(true) // claims exist, but they do not keep a plugin running
+	b.inUse.Store(true) // volumes in use must not keep a plugin running here
 	b.start()
 	first := b.await("fake", supervisor.Ready)
 
@@ -36,7 +36,7 @@ func TestEnd(t *testing.T) {
 	if st := b.status("fake"); st.State != supervisor.Stopped || !strings.Contains(st.Reason, "going down") {
 		t.Errorf("it is %+v", st)
 	}
-	b.reload() // no plugin starts after End
+	b.reload() // a reload after End must not start a plugin
 	b.stop()
 	if n := len(b.starts()); n != 1 {
 		t.Errorf("%d starts", n)
@@ -52,7 +52,7 @@ func TestEndBounded(t *testing.T) {
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
-	must(t, syscall.Kill(first.PID, syscall.SIGSTOP)) // so that SIGTERM has no effect
+	must(t, syscall.Kill(first.PID, syscall.SIGSTOP)) // a stopped process does not react to SIGTERM
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	b.sup.End(ctx, func(string) bool { return false })

@@ -13,11 +13,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestBadFiles checks that each bad file appears as a failed plugin, with the line of the mistake.
-// The other plugins keep running.
+// TestBadFiles checks that the status shows each bad file as a failed plugin, with the line of the
+// mistake. The other plugins must keep running.
 func TestBadFiles(t *testing.T) {
 	b := newBench(t)
-	// The field want is the error message without the path of the file, which precedes it.
+	// The field want is the error message without the path of the file, which comes before it.
 	type row struct{ id, content, want string }
 	rows := map[string]row{
 		"syntax.yaml":    {"syntax.yaml", "id: [\n", ":1: did not find expected node content"},
@@ -52,14 +52,14 @@ func TestBadFiles(t *testing.T) {
 		"secret.yaml":    {"secret", "id: secret\nexec: {command: [/bin/x], env: {A: {file: /x, env: Y}}}\n", `:2: "A" names 2 secrets; it needs exactly one of file, credential, env`},
 		"vault.yaml":     {"vault", "id: vault\nexec: {command: [/bin/x], env: {A: {vault: x}}}\n", `:2: unknown key "vault" in A; known are credential, env, file`},
 		"second.yaml":    {"second.yaml", "id: second\nsocket: /s\n---\nid: third\nsocket: /t\n", ":3: a second document; each plugin has a file of its own"},
-		// If two files have the same id, the first file by name wins.
+		// If two files have the same id, the agent uses the first file by name.
 		"a-dup.yaml":  {"", "id: dup\nsocket: /no/dup\n", ""},
 		"b-dup.yaml":  {"b-dup.yaml", "id: dup\nsocket: /no/dup2\n", `: plugin "dup" with the same type and instance is defined in ` + b.dir + "/etc/a-dup.yaml already"},
 		"c-dup.yaml":  {"c-dup.yaml", "id: dup\ntype: controller\nsocket: /no/dup3\n", `: plugin "dup" is defined in ` + b.dir + "/etc/a-dup.yaml already, without a type; several parts of one plugin need a type each: node or controller"},
 		"d-sock.yaml": {"sock", "id: sock\nsocket: /no/../no/dup\n", ": socket /no/dup is another plugin's already, in " + b.dir + "/etc/a-dup.yaml"},
 		"a-unit.yaml": {"", "id: units\nunit: csi-test.service\n", ""},
 		"b-unit.yaml": {"units2", "id: units2\nunit: csi-test.service\n", ": unit csi-test.service is another plugin's already, in " + b.dir + "/etc/a-unit.yaml"},
-		// These are not plugin files.
+		// The agent must ignore these files.
 		".hidden.yaml": {"", "nonsense", ""},
 		"README":       {"", "nonsense", ""},
 	}
@@ -96,8 +96,8 @@ func TestBadFiles(t *testing.T) {
 		t.Errorf("plugins\n%v, want\n%v", got, want)
 	}
 
-	// The agent starts the plugin of a corrected file. A plugin whose file was removed disappears,
-	// because no volume ever used that plugin.
+	// When a bad file is corrected, the agent must start the plugin. When the file of a plugin is
+	// removed that no volume ever used, the plugin must disappear.
 	b.inUse.Store(true)
 	b.file("none.yaml", strings.Replace(b.fakeFile("", ""), "id: fake", "id: none", 1))
 	if err := os.Remove(filepath.Join(b.dir, "etc/empty.yaml")); err != nil {
@@ -122,7 +122,7 @@ func TestUnknownPlugin(t *testing.T) {
 	if v := b.sup.View("none"); v.Known || v.Ready {
 		t.Errorf("view %+v", v)
 	}
-	// A caller that waits on Changed is notified.
+	// A caller that waits on Changed must be notified.
 	changed := b.sup.Changed("none")
 	b.file("x.yaml", "id: none\nsocket: /no/such\n")
 	b.reload()
@@ -132,7 +132,8 @@ func TestUnknownPlugin(t *testing.T) {
 	}
 }
 
-// TestChangedFileWaits checks that a changed file comes into force only when no volume is staged.
+// TestChangedFileWaits checks that a changed plugin file comes into force only when no volume is
+// staged through the plugin.
 func TestChangedFileWaits(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -150,7 +151,7 @@ func TestChangedFileWaits(t *testing.T) {
 		t.Errorf("view %+v", v)
 	}
 
-	// The change still waits after a restart of the agent and a crash of the plugin.
+	// The change must still wait after a restart of the agent and a crash of the plugin.
 	b.stop()
 	b.start()
 	b.await("fake", supervisor.Ready)
@@ -160,7 +161,7 @@ func TestChangedFileWaits(t *testing.T) {
 		t.Errorf("the change is in force too early: %+v", st)
 	}
 
-	// The last volume is detached.
+	// When the last volume is detached, the change must come into force.
 	b.inUse.Store(false)
 	b.sup.Released("fake")
 	st = b.awaitThat("fake", "changed", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.Pending == "" })
@@ -168,14 +169,14 @@ func TestChangedFileWaits(t *testing.T) {
 		t.Errorf("status %+v, starts %v", st, b.starts())
 	}
 
-	// With on_change: restart, a change does not wait for volumes.
+	// With on_change: restart, a change must not wait for volumes.
 	b.inUse.Store(true)
 	b.file("fake.yaml", b.fakeFile("    V: three\n", "health: {interval: 1h}\non_change: restart\n"))
 	b.reload()
 	await(t, "the third definition", func() bool { return strings.Contains(b.fake.text("env", ""), "V=three") })
 	b.await("fake", supervisor.Ready)
 
-	// A restart that the operator requests also applies a change at once.
+	// If an operator requests a restart, a change must not wait for volumes either.
 	b.file("fake.yaml", b.fakeFile("    V: four\n", "health: {interval: 1h}\n"))
 	b.reload()
 	b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return st.Pending != "" })
@@ -193,8 +194,8 @@ func TestChangedFileWaits(t *testing.T) {
 	}
 }
 
-// TestVolumeComesInAtTheLastMoment checks that the agent does not stop a plugin that a volume has
-// just started to use.
+// TestVolumeComesInAtTheLastMoment checks a volume that starts to use a plugin just before the
+// agent stops the plugin for a changed file. The agent must not stop the plugin.
 func TestVolumeComesInAtTheLastMoment(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int32
@@ -210,23 +211,26 @@ func TestVolumeComesInAtTheLastMoment(t *testing.T) {
 	changed := b.sup.Changed("fake")
 	b.file("fake.yaml", b.fakeFile("    V: two\n", "health: {interval: 1h}\n"))
 	b.reload()
-	<-changed // a caller that found the plugin blocked is notified when calls are possible again
+	// a caller that found new calls blocked must be notified when calls are possible again
+	<-changed
 	if st := b.status("fake"); st.State != supervisor.Ready || st.PID != first.PID || st.Pending == "" || !b.sup.View("fake").Ready {
 		t.Errorf("status %+v", st)
 	}
 }
 
-// TestBrokenFileKeepsThePlugin checks that a mistake in a plugin file does not stop the plugin.
+// TestBrokenFileKeepsThePlugin checks that a mistake in a plugin file does not stop the running
+// plugin.
 func TestBrokenFileKeepsThePlugin(t *testing.T) {
 	b := newBench(t)
 	good := b.fakeFile("", "")
 	b.file("fake.yaml", good)
 	b.start()
 	first := b.await("fake", supervisor.Ready)
-	for _, bad := range []string{good + "nonsense: 1\n", "id: [\n"} { // the first has a readable id, the second has none
+	// the agent can read the id in the first file, but not in the second one
+	for _, bad := range []string{good + "nonsense: 1\n", "id: [\n"} {
 		b.file("fake.yaml", bad)
 		b.reload()
-		for range 2 { // the second round is after a restart of the agent
+		for range 2 { // before and after a restart of the agent
 			st := b.await("fake", supervisor.Ready)
 			if st.PID != first.PID || !strings.Contains(st.Pending, "its file cannot be used") || !strings.Contains(st.Pending, b.dir+"/etc/fake.yaml") {
 				t.Errorf("status %+v", st)
@@ -253,7 +257,7 @@ func TestRemovedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.reload()
-	for range 2 { // the second round is after a restart of the agent
+	for range 2 { // before and after a restart of the agent
 		st := b.await("fake", supervisor.Ready)
 		if st.PID != first.PID || !strings.Contains(st.Pending, "its file was removed") {
 			t.Errorf("status %+v", st)
@@ -272,7 +276,7 @@ func TestRemovedFile(t *testing.T) {
 	if v := b.sup.View("fake"); v.Known || v.Info.Driver != "fake.test" {
 		t.Errorf("what it was is forgotten: %+v", v)
 	}
-	// The next agent does not start the plugin again, but a new file makes it start.
+	// The next agent must not start the plugin again until there is a new file.
 	b.stop()
 	b.start()
 	if all := b.sup.Statuses(); len(all) != 0 {
@@ -309,7 +313,7 @@ func TestLocalFile(t *testing.T) {
 func TestPluginDirectory(t *testing.T) {
 	b := newBench(t)
 	b.opts.PluginDir = b.dir + "/none"
-	b.start() // a missing directory means that there are no plugins; it is not an error
+	b.start() // a missing plugin directory is not an error
 	b.stop()
 	b.file("plain", "")
 	b.opts.PluginDir = b.dir + "/etc/plain"

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// newRunner returns the runner for a definition: container, unit, socket or command.
+// newRunner returns the runner that a definition requires: container, unit, socket or command.
 func newRunner(p *supervised, def *plugin.Definition) runner.Runner {
 	opts := &p.opts
 	of := runner.Part{
@@ -31,7 +31,7 @@ func newRunner(p *supervised, def *plugin.Definition) runner.Runner {
 	}
 }
 
-// host gives a runner access to the plugin part that it runs. It implements runner.Record and
+// host gives a runner access to the part that it runs. It implements runner.Record and
 // runner.Progress.
 type host struct{ p *supervised }
 
@@ -44,8 +44,8 @@ func (h host) SaveProcess(ctx context.Context, it plugin.Process) error {
 	return h.p.record.save(ctx, func(r *plugin.Record) { r.Process, r.Definition = it, def })
 }
 
-// ForgetProcess implements runner.Record. It changes only memory. A stored intent without a process
-// is harmless, because the next agent finds no such process.
+// ForgetProcess implements runner.Record. It changes the record only in memory. It does no harm if
+// the stored record still contains the intent, because the next agent will find no process for it.
 func (h host) ForgetProcess() {
 	h.p.record.edit(func(r *plugin.Record) { r.Process = plugin.Process{} })
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// checker checks the identity of a plugin, and the namespaces in which it runs.
+// checker checks the identity of a plugin, and the namespaces in which the plugin runs.
 type checker struct {
 	*supervised
-	misnamed string   // the warning about the name of the plugin's driver; empty if there is none
-	warned   []string // all warnings that were already reported
+	misnamed string   // the warning about the driver's name; empty if there is none
+	warned   []string // all warnings that were reported so far
 }
 
-// named returns an error for a driver whose name CSI does not allow. If the agent already has
-// volumes of the plugin, named only warns, because an error would make those volumes unusable.
+// named returns an error if CSI does not allow the name of the driver. If the agent already has
+// volumes of the plugin, named only warns, because an error would make these volumes unusable.
 func (c *checker) named(driver string) error {
 	err := volume.CheckDriver(driver)
 	switch {
@@ -35,7 +35,7 @@ func (c *checker) named(driver string) error {
 	return nil
 }
 
-// introduce checks the identity that the plugin reports, and stores the identity.
+// introduce checks the identity that the plugin reports about itself, and stores it.
 func (c *checker) introduce(ctx context.Context, def *plugin.Definition, info plugin.Info) error {
 	info.ID = c.id
 	wantNode := def.Type == part.Node || def.Type == part.Monolith
@@ -63,16 +63,16 @@ func (c *checker) introduce(ctx context.Context, def *plugin.Definition, info pl
 	c.tellNodeID(info)
 	err := c.record.save(ctx, func(r *plugin.Record) { r.Info, r.Definition = info, def })
 	if err != nil {
-		// The plugin can serve without this record. The only loss is its description while the
-		// plugin is down.
+		// Continue, because the plugin can serve without this record. The only loss is the
+		// description of the plugin while it is down.
 		c.logger.Warn("cannot store the identity that the plugin reports", "error", err)
 	}
 
 	return nil
 }
 
-// askLimits asks the node part of a plugin again for the limits and the topology of this host. The
-// controller has reported that the host has no room for another volume.
+// askLimits makes the node part of a plugin report the limits and the topology of this host again.
+// It is called when the controller has reported that this host has no room for another volume.
 func askLimits(parts []*supervised) {
 	for _, p := range parts {
 		has := p.record.get().Info.HasNode
@@ -83,8 +83,9 @@ func askLimits(parts []*supervised) {
 	}
 }
 
-// askNode calls NodeGetInfo again on a running plugin. The limits and the topology may have
-// changed. The node id must stay the same, because volumes were connected under it.
+// askNode calls NodeGetInfo of a running plugin again, because the limits and the topology may have
+// changed. The node id must stay the same, because the existing volumes were connected under this
+// id.
 func (c *checker) askNode(ctx context.Context, def *plugin.Definition, client *csiclient.Client) {
 	asking, cancel := context.WithTimeout(ctx, def.ProbeTimeout)
 	defer cancel()
@@ -107,9 +108,9 @@ func (c *checker) askNode(ctx context.Context, def *plugin.Definition, client *c
 	}
 }
 
-// tellNodeID warns if a plugin reports a different node id while volumes are in use through it.
-// Those volumes stay connected under the id in their records, and the agent disconnects them under
-// the same id.
+// tellNodeID warns if a plugin reports a different node id while volumes are in use through the
+// plugin. These volumes stay connected under the old id, which is in their records. The agent later
+// disconnects them under the old id.
 func (c *checker) tellNodeID(info plugin.Info) {
 	had := c.record.get().Info.NodeID
 	if had == "" || had == info.NodeID {
@@ -121,7 +122,7 @@ func (c *checker) tellNodeID(info plugin.Info) {
 	}
 }
 
-// warn stores the warnings about this instance, and reports each warning once.
+// warn stores the warnings about the running instance. It reports each warning only once.
 func (c *checker) warn(warnings []string) {
 	if c.misnamed != "" {
 		warnings = append([]string{c.misnamed}, warnings...)

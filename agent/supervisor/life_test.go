@@ -51,7 +51,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	if ready, err := c.Probe(t.Context()); !ready || err != nil {
 		t.Errorf("probe: %v, %v", ready, err)
 	}
-	// The test can see the new state shortly before the supervisor calls OnChange.
+	// Wait, because the new state is visible shortly before the supervisor calls OnChange.
 	await(t, "starting and ready to be told", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) >= 2 })
 	mu.Lock()
 	if !slices.Equal(told, []string{"fake", "fake"}) {
@@ -75,7 +75,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}
 	}
-	// The plugin has its own session, and therefore its own process group.
+	// The plugin must have its own session, and therefore its own process group.
 	if sid, err := getsid(pid); err != nil || sid != pid {
 		t.Errorf("session %d of process %d, %v", sid, pid, err)
 	}
@@ -94,7 +94,7 @@ func getsid(pid int) (int, error) {
 
 func TestCrashIsSeenAndMended(t *testing.T) {
 	b := newBench(t)
-	// The pause must be long enough for the test to observe it.
+	// The pause is long, so that the test can observe it.
 	b.opts.Backoff = supervisor.Backoff{Base: 2 * time.Second}
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
@@ -125,8 +125,8 @@ func TestCrashIsSeenAndMended(t *testing.T) {
 	}
 }
 
-// TestManyKills kills a plugin fifty times in a row. The agent notices each end, and restarts the
-// plugin.
+// TestManyKills kills a plugin fifty times in a row. The agent must notice the end each time, and
+// restart the plugin.
 func TestManyKills(t *testing.T) {
 	b := newBench(t)
 	b.opts.Backoff = supervisor.Backoff{Base: time.Millisecond}
@@ -170,7 +170,8 @@ func TestStaleSocket(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestSocketInTheWay checks that the agent removes only a socket that no process serves.
+// TestSocketInTheWay checks an existing socket at the plugin's path. The agent must remove the
+// socket only if no process serves it.
 func TestSocketInTheWay(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -274,8 +275,8 @@ func TestNotReadyAtFirst(t *testing.T) {
 	if st := b.await("fake", supervisor.Ready); st.Restarts != 0 || len(b.starts()) != 1 {
 		t.Errorf("status %+v", st)
 	}
-	// The agent does not kill a plugin that later reports that it is not ready. The plugin is only
-	// unhealthy.
+	// If a plugin becomes ready once and later reports that it is not ready, the agent must not
+	// kill the plugin. The plugin is only unhealthy.
 	b.stop()
 	b.file("fake.yaml", b.fakeFile("", quick))
 	b.start()
@@ -289,12 +290,12 @@ func TestNotReadyAtFirst(t *testing.T) {
 	}
 }
 
-// TestHangIsRestarted checks that the agent restarts a plugin that hangs. It signals only the
-// plugin's own process, not the other processes of the group.
+// TestHangIsRestarted checks that the agent restarts a plugin that hangs. The agent must signal
+// only the plugin's main process, not the other processes in its group.
 func TestHangIsRestarted(t *testing.T) {
 	b := newBench(t)
 	b.set("daemon", "")
-	// The pause must be long enough for the test to observe it.
+	// The pause is long, so that the test can observe it.
 	b.opts.Backoff = supervisor.Backoff{Base: time.Second}
 	b.file("fake.yaml", b.fakeFile("", hangsSoon))
 	b.start()
@@ -343,7 +344,7 @@ func TestFailedProbesAreForgivenBelowTheLimit(t *testing.T) {
 func TestRestartOnRequest(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
-	b.inUse.Store(true) // volumes in use make no difference
+	b.inUse.Store(true) // volumes in use must not prevent the restart
 	b.start()
 	first := b.await("fake", supervisor.Ready)
 	if err := b.sup.Restart("fake", true); err != nil {
@@ -360,7 +361,8 @@ func TestRestartOnRequest(t *testing.T) {
 	}
 }
 
-// TestWrongDriver checks that the plugin of an id cannot change to another driver without an error.
+// TestWrongDriver checks a plugin that reports a different driver than before. The agent must
+// refuse this plugin.
 func TestWrongDriver(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -382,7 +384,8 @@ func TestWrongDriver(t *testing.T) {
 		t.Errorf("recorded driver %q", got)
 	}
 	await(t, "the end of the wrong driver", func() bool { return !alive(b.starts()[1]) })
-	// The plugin reports the right driver again, and the agent reads the plugin's file again.
+	// When the plugin reports the right driver again, it is used after the agent reads the plugin's
+	// file again.
 	b.unset("driver")
 	b.reload()
 	b.await("fake", supervisor.Ready)
@@ -423,7 +426,8 @@ func TestBuiltin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The shell script replaces the agent's binary, and records the flags that the agent passes.
+	// In place of the agent's binary, a shell script runs. It records the flags that the agent
+	// passes.
 	script := fmt.Sprintf("#!/bin/sh\necho \"$@\" > %s/args\nexport %s=%s %s=%s\nexec %s\n", b.dir, envFake, b.fake, envRun, os.Getenv(envRun), exe)
 	if err := os.WriteFile(b.dir+"/agent", []byte(script), 0o700); err != nil {
 		t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // logs serves the logs of plugins to users.
 type logs struct{ *parts }
 
-// LogPath returns the log file of a plugin that has a single part. The error wraps
+// LogPath returns the log file of a plugin that has only one part. The error wraps
 // volume.ErrNotFound if there is no such plugin, and volume.ErrRefused if the agent does not keep
 // the plugin's log.
 func (s *logs) LogPath(id string) (string, error) {
@@ -38,7 +38,7 @@ type source struct {
 	log pluginlog.Log
 }
 
-// logged returns the parts that match only and whose log this agent can read.
+// logged returns those of the selected parts whose log this agent can read.
 func (s *logs) logged(id string, only []part.Only) ([]source, error) {
 	parts, err := s.selected(id, only)
 	if err != nil {
@@ -77,10 +77,10 @@ func (s *logs) LogTail(id string, n int, only ...part.Only) ([]string, error) {
 	return tails(sources, n)
 }
 
-// FollowLog passes the last n lines of a plugin's log to write. With follow, it then passes every
-// new line until ctx ends or write fails. If there are several parts, each line begins with the
-// name of its part. FollowLog removes the plugin's secrets from the lines. It returns the same
-// errors as LogPath.
+// FollowLog passes the last n lines of a plugin's log to the function write. If follow is true, it
+// then passes every new line until ctx ends or write fails. If the plugin has several parts, each
+// line begins with the name of its part. FollowLog removes the plugin's secrets from the lines. It
+// returns the same errors as LogPath.
 func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, write func([]byte) error, only ...part.Only) error {
 	sources, err := s.logged(id, only)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, wri
 
 	var readers sync.WaitGroup
 	defer readers.Wait()
-	defer cancel() // deferred later than Wait, so it runs before Wait
+	defer cancel() // runs before Wait, so that the readers end
 
 	fresh, failed := make(chan []string), make(chan error, len(sources))
 	for _, p := range sources {
@@ -127,7 +127,7 @@ func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, wri
 
 		case err := <-failed:
 			if ctx.Err() != nil {
-				return nil // the reader of the log went away, which is no error
+				return nil // the reader of the log has gone away, which is not an error
 			}
 			return err
 		case <-ctx.Done():
@@ -136,7 +136,7 @@ func (s *logs) FollowLog(ctx context.Context, id string, n int, follow bool, wri
 	}
 }
 
-// label adds the part's name before each line if the plugin has several parts.
+// label puts the name of the part before each line, if the plugin has several parts.
 func label(p source, lines []string) []string {
 	if len(p.siblings.of(p.id)) < 2 {
 		return lines

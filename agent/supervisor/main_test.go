@@ -22,12 +22,14 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// The test binary is also the fake plugin: if envFake is set, it serves CSI. Files in a directory
-// control its behaviour, so that a test can change the behaviour at any time.
+// The test binary can also run as the fake plugin, which serves CSI. It does so if envFake is set.
+// Files in a directory control the behaviour of the fake plugin, so that a test can change the
+// behaviour at any time.
 const (
 	envFake  = "FAKE_PLUGIN_DIR" // directory of the files that control the fake plugin
-	envAgent = "FAKE_AGENT_DIR"  // if set, the binary is a fake agent instead
-	envRun   = "FAKE_PLUGIN_RUN" // identifies this run of the tests, to find its leftover processes
+	envAgent = "FAKE_AGENT_DIR"  // if set, the binary runs as a fake agent
+	// identifies this run of the tests, so that leftover processes can be found
+	envRun = "FAKE_PLUGIN_RUN"
 )
 
 func TestMain(m *testing.M) {
@@ -41,7 +43,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
-	// Processes that end when their parent ends may need a moment.
+	// Some processes end only when their parent ends, so give them a moment.
 	left := runPIDs(os.Getenv(envRun))
 	for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 		left = runPIDs(os.Getenv(envRun))
@@ -52,12 +54,12 @@ func TestMain(m *testing.M) {
 	}
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-fake-*")
 	for _, dir := range groups {
-		_ = os.Remove(dir) // a plugin that ended while no agent ran leaves its cgroup
+		_ = os.Remove(dir) // if a plugin ended while no agent ran, its cgroup remains
 	}
 	os.Exit(code)
 }
 
-// runPIDs returns the other live processes of one run.
+// runPIDs returns the pids of all other live processes of one run of the tests.
 func runPIDs(run string) []int {
 	var pids []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -72,7 +74,7 @@ func runPIDs(run string) []int {
 	return pids
 }
 
-// behaviour is the directory with the files that control the fake plugin. Each file switches on one
+// behaviour is a directory with files that control the fake plugin. Each file switches on one
 // behaviour.
 type behaviour string
 
@@ -88,7 +90,7 @@ func (b behaviour) text(name, otherwise string) string {
 	return otherwise
 }
 
-// fakePlugin serves CSI on the endpoint in the variable CSI_ENDPOINT.
+// fakePlugin serves CSI on the endpoint that the variable CSI_ENDPOINT names.
 func fakePlugin(dir string) int {
 	b := behaviour(dir)
 	f, err := os.OpenFile(filepath.Join(dir, "starts"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
@@ -106,7 +108,7 @@ func fakePlugin(dir string) int {
 			return 9
 		}
 	}
-	if b.is("daemon") { // like a FUSE daemon, the child is in the plugin's process group
+	if b.is("daemon") { // the child is in the plugin's process group, like a FUSE daemon
 		cmd := exec.Command("sleep", "1000")
 		if err := cmd.Start(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -121,7 +123,7 @@ func fakePlugin(dir string) int {
 		return 3
 	}
 	if b.is("silent") {
-		// The Go runtime would treat select {} as a deadlock and end the process.
+		// Do not use select {}, because the Go runtime would end the process with a deadlock error.
 		signalled := make(chan os.Signal, 1)
 		signal.Notify(signalled, syscall.SIGUSR1)
 		<-signalled
@@ -138,8 +140,8 @@ func fakePlugin(dir string) int {
 	return 0
 }
 
-// fakeServer returns the gRPC server of the fake plugin. Tests also use it to serve a socket in
-// their own process.
+// fakeServer returns the gRPC server of the fake plugin. Some tests run this server in their own
+// process.
 func fakeServer(b behaviour) *grpc.Server {
 	s := grpc.NewServer()
 	f := &fakeServices{behaviour: b}
@@ -187,7 +189,7 @@ func (f *fakeServices) ControllerGetCapabilities(context.Context, *csi.Controlle
 	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{Type: &csi.ControllerServiceCapability_Rpc{Rpc: rpc}}}}, nil
 }
 
-// ControllerPublishVolume answers with the pid of its process.
+// ControllerPublishVolume returns the pid of the process that serves the call.
 func (f *fakeServices) ControllerPublishVolume(ctx context.Context, _ *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	if f.behaviour.is("late") {
 		<-ctx.Done()

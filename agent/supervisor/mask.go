@@ -15,8 +15,8 @@ type mask struct {
 	learn sync.Once
 }
 
-// hide returns the function that removes secrets from the plugin's output. The function also
-// removes secrets that an earlier agent gave the plugin, if this agent can still read them.
+// hide returns a function that removes secrets from the plugin's output. The function also removes
+// the secrets that an earlier agent passed to the plugin, if this agent can still read them.
 func (m *mask) hide(e *env, id string, def *plugin.Definition) func(string) string {
 	if def != nil {
 		m.Unmask(def.UnmaskedSecrets...)

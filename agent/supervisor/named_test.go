@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/supervisor/runner"
 )
 
-// TestNamed checks that the agent refuses a driver whose name CSI does not allow. If the agent
-// already has volumes of the plugin, the agent only warns.
+// TestNamed checks a driver whose name CSI does not allow. The agent must refuse the plugin. If it
+// already has volumes of the plugin, it must only warn.
 func TestNamed(t *testing.T) {
 	for _, tt := range []struct {
 		driver  string

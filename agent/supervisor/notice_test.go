@@ -20,13 +20,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// wasRead is the message that is logged once for each applied change.
+// wasRead is the message that the agent logs once each time it has read changed plugin files.
 const wasRead = "the plugin files changed and were read"
 
-// reads returns the number of applied changes.
+// reads returns how many times the agent has read changed plugin files.
 func (b *bench) reads() int { return strings.Count(b.log.String(), wasRead) }
 
-// awaitKnown waits until a plugin is known, or is no longer known if want is false.
+// awaitKnown waits until the agent knows a plugin, or, if want is false, no longer knows it.
 func (b *bench) awaitKnown(id string, want bool) {
 	b.t.Helper()
 	await(b.t, fmt.Sprintf("plugin %q: known %v", id, want), func() bool {
@@ -38,7 +38,7 @@ func (b *bench) awaitKnown(id string, want bool) {
 	})
 }
 
-// replace writes a plugin file as editors do: it writes a temporary file and renames it.
+// replace writes a plugin file as an editor does: it writes a temporary file and renames it.
 func (b *bench) replace(name, content string) {
 	b.t.Helper()
 	b.file("."+name+".new", content)
@@ -80,7 +80,8 @@ func inotifies(t *testing.T) (n int) {
 
 const nobody = "id: %s\nsocket: /no/such\n"
 
-// TestFilesAreNoticed checks that new, changed and removed files are noticed without a reload.
+// TestFilesAreNoticed checks that the agent notices new, changed and removed files without a
+// reload.
 func TestFilesAreNoticed(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -92,7 +93,7 @@ func TestFilesAreNoticed(t *testing.T) {
 		t.Error("it has not what its file says")
 	}
 
-	// Two changes wait, because volumes use the plugin.
+	// Two changed files must wait while volumes use the plugin.
 	b.inUse.Store(true)
 	b.replace("fake.yaml", b.fakeFile("    V: two\n", ""))
 	st := b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return strings.Contains(st.Pending, "its file changed") })
@@ -118,8 +119,8 @@ func TestFilesAreNoticed(t *testing.T) {
 	}
 }
 
-// TestPluginDirectoryComesAndGoes checks that the agent watches the directory even if it is made,
-// removed or moved.
+// TestPluginDirectoryComesAndGoes checks that the agent notices files in the plugin directory, even
+// if the directory is made, removed or moved while the agent runs.
 func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	b := newBench(t)
 	b.opts.PluginDir = b.dir + "/etc/deep/plugins.d"
@@ -132,10 +133,10 @@ func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	b.must(os.MkdirAll(b.opts.PluginDir, 0o700))
 	write("a")
 	b.awaitKnown("a", true)
-	write("b") // now the directory itself is watched
+	write("b") // now the agent watches the directory itself
 	b.awaitKnown("b", true)
 
-	// The directory is removed and made again.
+	// Remove the directory and make it again.
 	b.must(os.Remove(b.opts.PluginDir + "/a.yaml"))
 	b.must(os.Remove(b.opts.PluginDir + "/b.yaml"))
 	b.must(os.Remove(b.opts.PluginDir))
@@ -145,7 +146,7 @@ func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	write("c")
 	b.awaitKnown("c", true)
 
-	// The directory is moved away, and another takes its place.
+	// Move the directory away, and move another directory to its path.
 	b.must(os.Rename(b.opts.PluginDir, b.dir+"/etc/old"))
 	b.awaitKnown("c", false)
 	b.must(os.Mkdir(b.dir+"/etc/new", 0o700))
@@ -159,9 +160,9 @@ func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestChangedBeforeTheWatch checks a change between the first reading of the files and the start of
-// the watch. The agent must not miss that change. If nothing changes, the agent reads each file
-// only once.
+// TestChangedBeforeTheWatch checks a change that is made after the first reading of the files and
+// before the watch begins. The agent must not miss it. If nothing changes, the agent must read each
+// file only once.
 func TestChangedBeforeTheWatch(t *testing.T) {
 	b := newBench(t)
 	b.sup = supervisor.New(b.opts)
@@ -172,8 +173,8 @@ func TestChangedBeforeTheWatch(t *testing.T) {
 	await(t, "the words about it", func() bool { return b.reads() == 1 })
 }
 
-// TestWatchAfterSIGHUP checks that after a Reload the agent watches the directory to which the path
-// now leads.
+// TestWatchAfterSIGHUP checks a link that leads to another directory. After a Reload, the agent
+// must watch the new directory.
 func TestWatchAfterSIGHUP(t *testing.T) {
 	b := newBench(t)
 	b.opts.PluginDir = b.dir + "/link"
@@ -190,7 +191,7 @@ func TestWatchAfterSIGHUP(t *testing.T) {
 	b.awaitKnown("b", true)
 }
 
-// TestBurstOfWrites checks that the agent applies a hundred changes together.
+// TestBurstOfWrites checks that the agent applies a hundred quick changes together.
 func TestBurstOfWrites(t *testing.T) {
 	b := newBench(t)
 	b.start()
@@ -203,7 +204,8 @@ func TestBurstOfWrites(t *testing.T) {
 			b.replace("x.yaml", fmt.Sprintf(nobody, fmt.Sprint("x", i)))
 		}
 	}
-	most := 1 + int(time.Since(begun)/(200*time.Millisecond)) // on a busy host, the burst may contain pauses
+	// on a busy host, the changes may not be quick enough to be one burst
+	most := 1 + int(time.Since(begun)/(200*time.Millisecond))
 	b.awaitKnown("x99", true)
 	await(t, "the words about it", func() bool { return b.reads() > 0 })
 	if n := b.reads(); n > most {
@@ -211,8 +213,8 @@ func TestBurstOfWrites(t *testing.T) {
 	}
 }
 
-// TestSwapFiles checks that other files in the directory have no effect. A second supervisor shows
-// when a change would have been applied.
+// TestSwapFiles checks that files that are not plugin files have no effect. A second supervisor,
+// which gets a plugin file, shows when the first one would have read its files.
 func TestSwapFiles(t *testing.T) {
 	b, other := newBench(t), newBench(t)
 	b.file("a.yaml", fmt.Sprintf(nobody, "a"))
@@ -230,16 +232,16 @@ func TestSwapFiles(t *testing.T) {
 	if n := b.reads(); n != 0 {
 		t.Errorf("the plugin files were read %d times because of files that are none", n)
 	}
-	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // the directory was watched during the whole test
+	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // the agent must still be watching the directory
 	b.awaitKnown("b", true)
 }
 
-// stalling is a log. Its writer blocks before it writes a message that contains the words.
+// stalling is a log. It blocks when a message that contains the given words is written.
 type stalling struct {
 	io.Writer
 	words string
 	once  sync.Once
-	there chan struct{} // closed when the writer blocks
+	there chan struct{} // closed when the log blocks
 	until chan struct{}
 }
 
@@ -250,7 +252,8 @@ func (s *stalling) Write(p []byte) (int, error) {
 	return s.Writer.Write(p)
 }
 
-// TestOverflow checks that the agent reads the files after an overflow of the kernel's event queue.
+// TestOverflow checks that the agent reads the plugin files again after the kernel's event queue
+// has overflowed.
 func TestOverflow(t *testing.T) {
 	b := newBench(t)
 	log := &stalling{Writer: b.log, words: wasRead, there: make(chan struct{}), until: make(chan struct{})}
@@ -260,21 +263,22 @@ func TestOverflow(t *testing.T) {
 	b.must(err)
 	_, err = fmt.Sscan(string(raw), &limit)
 	b.must(err)
-	if limit > 100000 { // the kernel's default is 16384
+	if limit > 100000 { // the kernel's default is 16384 events
 		t.Skipf("somebody raised fs.inotify.max_queued_events to %d: as many events take too long to make", limit)
 	}
 	b.start()
 	b.watching()
 	b.file("a.yaml", fmt.Sprintf(nobody, "a"))
-	<-log.there // the agent reads no events from now on
-	// Each rename causes two events, and none of them is about a plugin file. Events that the agent
-	// has already read no longer fill the kernel's queue.
+	<-log.there // from now on the log blocks the agent, so it reads no events
+	// Each rename causes two events, none of them about a plugin file. The agent may have read some
+	// events already, so make more than the queue can hold.
 	b.file(".x", "")
 	names := [2]string{filepath.Join(b.opts.PluginDir, ".x"), filepath.Join(b.opts.PluginDir, ".y")}
 	for i := range limit/2 + 5000 {
 		b.must(os.Rename(names[i%2], names[1-i%2]))
 	}
-	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // the kernel drops the event of this file
+	// the queue is full, so the kernel drops the event of this file
+	b.file("b.yaml", fmt.Sprintf(nobody, "b"))
 	close(log.until)
 	b.awaitKnown("b", true)
 	if !strings.Contains(b.log.String(), "may have been missed") {
@@ -284,9 +288,9 @@ func TestOverflow(t *testing.T) {
 
 const envLimit = "FAKE_INOTIFY_LIMIT"
 
-// TestInotifyLimits checks an agent that cannot watch any directory. The agent logs this once,
-// keeps running, and tries again at the next Reload. The limits apply to the test's own user
-// namespace.
+// TestInotifyLimits checks an agent that cannot watch any directory because of the kernel's limits.
+// The agent must log this once, keep running, and try again at the next Reload. The limits apply
+// only in the user namespace of the test.
 func TestInotifyLimits(t *testing.T) {
 	limit := os.Getenv(envLimit)
 	if limit == "" {

@@ -23,7 +23,7 @@ import (
 // State is the state of one part of a plugin.
 type State = part.State
 
-// The states of a part. Package part describes them.
+// These are the states of a part; see package part.
 const (
 	Stopped    = part.Stopped
 	Starting   = part.Starting
@@ -36,7 +36,7 @@ const (
 // Only limits a request to some parts of a plugin.
 type Only = part.Only
 
-// Registration describes a definition that was passed to Register, and the outcome.
+// Registration describes the definition that was passed to Register, and the outcome.
 type Registration = definitions.Registration
 
 // Options configures a Supervisor.
@@ -44,90 +44,91 @@ type Options struct {
 	PluginDir  string // directory of the plugin files, *.yaml; it need not exist
 	DataDir    string // base directory of the plugins' states, logs and mount roots
 	RuntimeDir string // base directory of the plugins' sockets
-	NodeID     string // value of the variable ${NODE_ID} in plugin files
+	NodeID     string // the value of the variable ${NODE_ID} in plugin files
 
 	// BuiltinArgv is the command line of the bundled driver. The supervisor appends --endpoint,
-	// --node-id and --state-dir. If BuiltinArgv is empty, there is no bundled driver.
+	// --node-id and --state-dir to it. If BuiltinArgv is empty, there is no bundled driver.
 	BuiltinArgv []string
 
-	// Systemd is the connection to the host's service manager, or nil if the host has none.
+	// Systemd is the connection to systemd, or nil if the host has no systemd.
 	Systemd *systemd.Bus
-	// ServiceArgv is the command line that runs Launch. If it is set, commands run as services of
-	// systemd. Otherwise the agent forks them.
+	// ServiceArgv is the command line that runs transient.Launch. If it is set, commands run as
+	// services of systemd. Otherwise the agent forks them.
 	ServiceArgv []string
 
 	Store    Store
 	Registry definitions.Registry  // if nil, plugins cannot be registered at run time
-	Secrets  runner.SecretResolver // if nil, plugin files may not refer to secrets
+	Secrets  runner.SecretResolver // if nil, a plugin file must not refer to secrets
 	Logger   hclog.Logger          // if nil, nothing is logged
 
-	// InUse returns the ids of the volumes that are staged through a plugin, or are about to be.
-	// The supervisor calls it before it stops a part of the plugin. InUse must not call the
-	// Supervisor. If InUse is nil, no volume counts as in use.
+	// InUse returns the ids of the volumes that are staged through a plugin, or are about to be
+	// staged. The supervisor calls InUse before it stops a part of the plugin. InUse must not call
+	// the Supervisor. If InUse is nil, no volume counts as in use.
 	InUse func(pluginID string) []string
 	// HasVolumes reports whether the agent has volumes of a plugin. It must not call the
-	// Supervisor. If HasVolumes is nil, the agent has none.
+	// Supervisor. If HasVolumes is nil, no plugin has volumes.
 	HasVolumes func(pluginID string) bool
-	// FUSE returns how many claims have a FUSE mount through a plugin, for error messages. It must
-	// not call the Supervisor. If FUSE is nil, the number is unknown.
+	// FUSE returns how many claims have a FUSE mount through a plugin. The number is used in error
+	// messages. FUSE must not call the Supervisor. If FUSE is nil, the number is unknown.
 	FUSE func(pluginID string) int
 	// Known returns the secrets that a plugin may have received from this agent or an earlier one.
-	// The supervisor calls it once for each plugin, before it shows any line of the plugin's log.
-	// Known must not call the Supervisor. If Known is nil, there are no such secrets.
+	// The supervisor calls Known once for each plugin, before it shows any line of the plugin's
+	// log. Known must not call the Supervisor. If Known is nil, plugins have received no secrets.
 	Known func(pluginID string) []call.Secrets
-	// OnChange is called after each change of a part's state, from that part's goroutine. It must
-	// not block. It may be nil.
+	// OnChange is called after each change of a part's state, by the goroutine of the part. It must
+	// not block. OnChange may be nil.
 	OnChange func(Change)
 
-	// OnWarning is called like OnChange, with a warning about a part's namespaces or about its
-	// driver's name. Each warning is reported once. The argument part has the same meaning as in
-	// Change. OnWarning may be nil.
+	// OnWarning is called with each warning about a part's namespaces or about the name of its
+	// driver. Each warning is reported only once. The argument part means the same as Change.Part.
+	// OnWarning is called by the goroutine of the part and must not block. It may be nil.
 	OnWarning func(pluginID, part, warning string)
-	// Host tests whether plugins share its mounts. If Host is nil, the supervisor does not test
-	// this.
+	// Host tests whether plugins share the mounts of this host. If Host is nil, the supervisor does
+	// not test this.
 	Host *mount.Host
 
-	// Client is the template for the options of the plugins' clients. The plugin files determine
-	// the timeouts, the limit and the scrubber.
+	// Client contains the options that the clients of all plugins have in common. The timeouts, the
+	// limit of concurrent calls and the scrubber come from the plugin files.
 	Client csiclient.Options
 	// Observe returns the observer for the calls of a new client to a plugin. If Observe is nil,
-	// calls are not observed.
+	// the calls are not observed.
 	Observe func(pluginID string) csiclient.Observer
-	// Backoff sets the pauses before restarts. Its zero value is the default.
+	// Backoff sets the pauses before restarts. The zero value means the defaults.
 	Backoff Backoff
 	// StopGrace is the time between SIGTERM and SIGKILL. 0 means 10 s.
 	StopGrace time.Duration
 }
 
-// Change describes a part of a plugin after a change of its state.
+// Change describes a part of a plugin after its state has changed.
 type Change struct {
 	Plugin string
-	Part   string      // "node", "controller a"; empty if the plugin has one part
-	View   plugin.View // the view of this part alone
+	Part   string      // such as "node" or "controller a"; empty if the plugin has only one part
+	View   plugin.View // the view of only this part
 }
 
-// Store keeps the plugins' records across restarts of the agent.
+// Store stores the records of the plugins. The next agent reads them.
 type Store interface {
 	// LoadPlugins returns all records.
 	LoadPlugins() ([]plugin.Record, error)
-	// SavePlugin stores a record durably before it returns.
+	// SavePlugin stores a record. When it returns nil, the record is on disk.
 	SavePlugin(ctx context.Context, rec plugin.Record) error
 }
 
-// env holds the options and counters that all parts of the supervisor share.
+// env contains the options and counters that all parts share.
 type env struct {
 	opts     Options
 	log      hclog.Logger
 	dirs     part.Dirs
 	services *transient.Services
-	boot     string // id of this boot of the host; the first Load sets it
+	boot     string // the id of the current boot of the host; set by the first call of Load
 
 	incarnations atomic.Uint64
 	ends         atomic.Pointer[hostEnd] // set when the host begins to shut down
-	doors        sync.Mutex              // only one part at a time decides whether it may end
+	doors        sync.Mutex              // a lock under which a part decides whether it may stop
 }
 
-// hostEnd describes which plugins End stops when the host shuts down, and for how long.
+// hostEnd describes which plugins the method End keeps running when the host shuts down, and how
+// long End may take.
 type hostEnd struct {
 	ctx  context.Context
 	keep func(pluginID string) bool
@@ -158,7 +159,7 @@ func (e *env) inUse(id string) []string {
 	return e.opts.InUse(id)
 }
 
-// breaks describes the effect on mounts when a plugin's process ends.
+// breaks describes which mounts break when a plugin's process ends.
 func (e *env) breaks(id string) string {
 	if e.opts.FUSE == nil {
 		return "mounts that live in its process (FUSE) break with its end"

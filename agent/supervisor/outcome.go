@@ -8,10 +8,10 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// Each method below handles one kind of end of a session.
+// Each method below handles one way in which a session with an instance can end.
 
-// pause returns the time to wait before an ended plugin is started again. The time is zero if
-// another program restarts the plugin, as long as each instance becomes ready.
+// pause returns how long to wait before an ended plugin is started again. If another program
+// restarts the plugin, the result is zero, as long as each instance becomes ready.
 func (w *worker) pause(readyFor time.Duration) time.Duration {
 	pause := w.falls.fell(readyFor)
 	if w.inst == nil || readyFor == 0 || w.falls.failures > 0 {
@@ -25,7 +25,7 @@ func (w *worker) pause(readyFor time.Duration) time.Duration {
 }
 
 // fell handles the end of an instance. If the instance still runs but cannot be used, fell stops
-// it. Then fell waits before the next start.
+// it. fell then waits until it is time for the next start.
 func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
 	reason := why.Error()
 	if errors.Is(why, errExited) && w.inst != nil {
@@ -57,7 +57,7 @@ const firstUnreachable = time.Second
 // run.
 const longestUnreachable = 30 * time.Second
 
-// unreachable handles the end of an instance that this agent does not run.
+// unreachable handles a lost connection to an instance that this agent does not run.
 func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Duration) {
 	w.must(w.m.Unhealthy(why.Error()))
 	w.drop()
@@ -72,11 +72,12 @@ func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Durat
 }
 
 // apartLook is the interval at which the agent checks a socket whose instance does not share
-// mounts. Another instance may have replaced it.
+// mounts, because a new instance may have replaced this instance.
 const apartLook = time.Second
 
 // apart handles an instance that this agent does not run and that does not share mounts with the
-// host. It checks the plugin again at intervals, and at once when the socket is replaced.
+// host. It checks the plugin again at each probe interval, and at once when the socket has been
+// replaced.
 func (w *worker) apart(ctx context.Context, def *plugin.Definition, why error) {
 	w.must(w.m.Unhealthy(why.Error()))
 	w.drop()
@@ -92,8 +93,8 @@ func (w *worker) apart(ctx context.Context, def *plugin.Definition, why error) {
 	w.runs(nil)
 }
 
-// reopened handles a process that now serves on a new socket. The server may have lost its state.
-// The agent therefore counts a new incarnation, and the plugin must identify itself again.
+// reopened handles an instance that has replaced its socket. The server may have lost its state. So
+// the agent counts a new incarnation, and the plugin must identify itself again.
 func (w *worker) reopened(ctx context.Context, why error, readyFor time.Duration) {
 	w.must(w.m.Unhealthy(why.Error()))
 	w.drop()
@@ -104,8 +105,8 @@ func (w *worker) reopened(ctx context.Context, why error, readyFor time.Duration
 
 // refused handles an instance that must not be used. If this agent runs the instance and no volume
 // uses it, the agent stops it. The plugin then stays failed until an operator fixes the problem.
-// Any other instance keeps running. When such an instance has ended or was replaced, the agent
-// checks the plugin again.
+// Otherwise the instance keeps running. When it has ended or was replaced, the agent checks the
+// plugin again.
 func (w *worker) refused(ctx context.Context, s *session, why error) {
 	w.drop()
 	w.must(w.m.Refuse(why.Error()))
@@ -123,21 +124,21 @@ func (w *worker) refused(ctx context.Context, s *session, why error) {
 	}
 }
 
-// outlast waits for the end of a refused instance that this agent runs.
+// outlast waits until a refused instance of this agent has ended.
 func (w *worker) outlast(ctx context.Context, ended <-chan struct{}) {
 	if !w.rest(ctx, 0, ended) {
 		return
 	}
 	if isClosed(ended) {
 		w.gone()
-		// Also wait before the next start, because the agent may refuse the next instance, too.
+		// Also wait before the next start, because the next instance may be refused, too.
 		w.rest(ctx, w.falls.fell(0), nil)
 	}
 }
 
 // outlastForeign waits until a refused instance that this agent does not run has ended, or until
-// another instance serves its socket. If systemd opened the socket for the plugin, the socket does
-// not change. Then only the loss of the connection shows that the instance has ended.
+// another instance serves its socket. If systemd opened the socket for the plugin, the socket stays
+// the same. Then only the loss of the connection shows that the instance has ended.
 func (w *worker) outlastForeign(ctx context.Context, s *session) {
 	ended := w.inst.Done()
 	if s.refused != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestReattach checks that a new agent finds the running process and does not start a second one.
-// It notices the end of the process, and then starts the next one.
+// TestReattach checks that a new agent finds the plugin's running process and does not start a
+// second one. The agent must notice the end of this process, and then start the next one.
 func TestReattach(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -52,15 +52,15 @@ func TestReattach(t *testing.T) {
 	}
 }
 
-// TestDiedWhileNobodyWatched checks that the agent treats a recorded process as ended if it has
-// ended, or if another process has its pid now.
+// TestDiedWhileNobodyWatched checks a process that ended while no agent ran. The next agent must
+// treat the recorded process as ended, even if another process has the same pid now.
 func TestDiedWhileNobodyWatched(t *testing.T) {
 	other, started := bystander(t)
 	for name, spoil := range map[string]func(*plugin.Process){
 		"gone":       func(*plugin.Process) {},
 		"pid reused": func(p *plugin.Process) { p.PID, p.StartTime = other, started+100 },
 		"other boot": func(p *plugin.Process) { p.Boot, p.PID, p.StartTime = "an earlier boot", other, started },
-		// The plugin's own child also has the nonce, and still runs.
+		// A child of the ended plugin still runs and has the nonce, too.
 		"nonce alone": func(p *plugin.Process) { p.PID, p.StartTime = 0, 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestDiedWhileNobodyWatched(t *testing.T) {
 	}
 }
 
-// bystander starts a process that is not a plugin.
+// bystander starts a process that has nothing to do with plugins.
 func bystander(t *testing.T) (pid int, start uint64) {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
@@ -101,7 +101,7 @@ func bystander(t *testing.T) (pid int, start uint64) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Error(err)
 		}
-		_ = cmd.Wait() // the error only reports that the process was killed
+		_ = cmd.Wait() // the error only says that the process was killed
 	})
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 	if err != nil {
@@ -113,9 +113,9 @@ func bystander(t *testing.T) (pid int, start uint64) {
 	return cmd.Process.Pid, start
 }
 
-// TestCrashBetweenForkAndSave checks a record that has the nonce but not the pid. The agent must
-// find the plugin's process by its nonce. The plugin's own children also have the nonce in their
-// environment.
+// TestCrashBetweenForkAndSave checks a record that contains the nonce but not the pid. The agent
+// must find the plugin's process by the nonce, although the plugin's children also have the nonce
+// in their environment.
 func TestCrashBetweenForkAndSave(t *testing.T) {
 	b := newBench(t)
 	b.set("daemon", "")
@@ -142,8 +142,8 @@ func TestCrashBetweenForkAndSave(t *testing.T) {
 	}
 }
 
-// TestCrashBeforeTheSocket is like TestCrashBetweenForkAndSave, but the plugin has not opened its
-// socket yet. Only the nonce identifies the plugin's process.
+// TestCrashBeforeTheSocket checks the same as TestCrashBetweenForkAndSave, for a plugin that has
+// not opened its socket yet. The agent can find the plugin's process only by the nonce.
 func TestCrashBeforeTheSocket(t *testing.T) {
 	b := newBench(t)
 	b.set("silent", "")
@@ -164,8 +164,8 @@ func TestCrashBeforeTheSocket(t *testing.T) {
 	}
 }
 
-// TestChangedWhileNobodyWatched checks that the agent stops a process that was started from an
-// earlier definition, and does not treat it as an instance of the current one.
+// TestChangedWhileNobodyWatched checks a plugin file that changed while no agent ran. The next
+// agent must stop the process, because it was started from the earlier definition.
 func TestChangedWhileNobodyWatched(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -187,7 +187,7 @@ func TestChangedWhileNobodyWatched(t *testing.T) {
 	await(t, "the end of the plugin whose file is gone", func() bool { return !alive(second.PID) })
 }
 
-// TestIntentBeforeFork checks that the agent starts no process if it cannot store the intent.
+// TestIntentBeforeFork checks that the agent starts no process unless it has stored the intent.
 func TestIntentBeforeFork(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -201,8 +201,8 @@ func TestIntentBeforeFork(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestStateLost checks an agent without any record. It recognizes the process that answers on the
-// plugin's socket as its own plugin.
+// TestStateLost checks an agent whose records are lost. If a process answers on the plugin's
+// socket, the agent must recognize this process as its own plugin.
 func TestStateLost(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -218,8 +218,8 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestHangWhileNobodyWatched checks a plugin that hung while no agent ran. The next agent restarts
-// it after the start timeout.
+// TestHangWhileNobodyWatched checks a plugin that began to hang while no agent ran. The next agent
+// must restart it after the start timeout.
 func TestHangWhileNobodyWatched(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {timeout: 200ms, start_timeout: 1s}\n"))
@@ -235,7 +235,7 @@ func TestHangWhileNobodyWatched(t *testing.T) {
 	}
 }
 
-// TestStopIsQuick checks that the agent ends at once, in every state of its plugins.
+// TestStopIsQuick checks that the agent can end at once, in every state of its plugins.
 func TestStopIsQuick(t *testing.T) {
 	b := newBench(t)
 	b.set("hang", "")
@@ -259,7 +259,8 @@ func TestStopIsQuick(t *testing.T) {
 	}
 }
 
-// TestSocketPlugin checks a plugin whose socket other programs make, replace and remove.
+// TestSocketPlugin checks a plugin that another program runs. The program makes, replaces and
+// removes the plugin's socket.
 func TestSocketPlugin(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")
@@ -273,7 +274,7 @@ func TestSocketPlugin(t *testing.T) {
 		t.Errorf("log: %v", err)
 	}
 
-	// No process listens on this socket.
+	// No process accepts connections on this socket.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +304,7 @@ func TestSocketPlugin(t *testing.T) {
 		t.Errorf("made again: incarnation %d after %d, %+v", two, one, st)
 	}
 
-	// The socket is replaced, but the old server still serves the agent's connection.
+	// Replace the socket while the old server still serves the agent's connection.
 	if err := os.Rename(socket, socket+".old"); err != nil {
 		t.Fatal(err)
 	}
@@ -312,8 +313,8 @@ func TestSocketPlugin(t *testing.T) {
 		return st.State == supervisor.Ready && b.sup.View("x").Incarnation > two
 	})
 
-	// The end of the old server removes the new socket, because both have the same path. No client
-	// can connect then.
+	// When the old server ends, it removes the file at its path, which is now the new socket. After
+	// that, no client can connect.
 	stop()
 	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("the socket is still there: %v", err)
@@ -321,8 +322,8 @@ func TestSocketPlugin(t *testing.T) {
 	b.await("x", supervisor.Unhealthy)
 }
 
-// TestSocketPluginIsNeverRestarted checks that a plugin that hangs is unhealthy, and becomes ready
-// when it answers again.
+// TestSocketPluginIsNeverRestarted checks a plugin that another program runs and that hangs. The
+// plugin must be unhealthy, and become ready when it answers again.
 func TestSocketPluginIsNeverRestarted(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")
@@ -354,7 +355,7 @@ func TestSocketPluginWrongDriver(t *testing.T) {
 	if st := b.await("x", supervisor.Failed); !strings.Contains(st.Reason, "other.test") {
 		t.Errorf("reason %q", st.Reason)
 	}
-	// The plugin reports the right driver again. No event tells the agent about this.
+	// The plugin reports the right driver again, but no event tells the agent about this.
 	stop()
 	b.unset("driver")
 	b.serve(socket)
@@ -378,7 +379,7 @@ func TestTypeMustBeTrue(t *testing.T) {
 	}
 }
 
-// TestLongPaths checks that a plugin file with a socket path that is too long is an error.
+// TestLongPaths checks that the agent refuses a plugin file whose socket path is too long.
 func TestLongPaths(t *testing.T) {
 	b := newBench(t)
 	b.opts.RuntimeDir = b.dir + "/" + strings.Repeat("r", 90)
@@ -389,7 +390,8 @@ func TestLongPaths(t *testing.T) {
 	}
 }
 
-// TestQuiet checks that the agent does no work for a running plugin except one probe per interval.
+// TestQuiet checks that a running plugin causes no work for the agent, except one probe in each
+// interval.
 func TestQuiet(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))

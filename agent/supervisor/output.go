@@ -2,8 +2,8 @@ package supervisor
 
 import "github.com/volagent/volagent/agent/supervisor/pluginlog"
 
-// shownLines is how many of its last log lines a plugin's status shows. errorLines is how many log
-// lines an error message quotes.
+// A plugin's status shows the last shownLines lines of its log. An error message quotes the last
+// errorLines lines.
 const (
 	shownLines = 5
 	errorLines = 3
@@ -16,14 +16,14 @@ func (p *supervised) log() pluginlog.Log {
 	return p.traits.Log
 }
 
-// hide returns the function that removes secrets from the plugin's output.
+// hide returns a function that removes secrets from the plugin's output.
 func (p *supervised) hide() pluginlog.Scrub {
 	def, _ := p.definition()
 	return p.mask.hide(p.env, p.id, def)
 }
 
-// lastLog returns the last n lines of the log, or none if this agent cannot read the log. It logs a
-// read error and does not return it.
+// lastLog returns the last n lines of the log, or none if this agent cannot read the log. It logs
+// an error instead of returning it.
 func (p *supervised) lastLog(n int) []string {
 	log := p.log()
 	if log == nil {
@@ -38,7 +38,7 @@ func (p *supervised) lastLog(n int) []string {
 	return lines
 }
 
-// freshen brings the logs of the given parts up to date.
+// freshen makes the logs of the given parts contain all output so far.
 func freshen(parts []*supervised) {
 	for _, p := range parts {
 		if log := p.log(); log != nil {

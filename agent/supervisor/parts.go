@@ -23,14 +23,15 @@ type parts struct {
 	*env
 
 	mu      sync.Mutex
-	run     context.Context // the context passed to start; nil before start
+	run     context.Context // the context that was passed to start; nil before start
 	workers sync.WaitGroup
-	plugins map[string]*supervised   // all parts, by slot
+	plugins map[string]*supervised   // all parts, by their keys (slots)
 	byID    map[string][]*supervised // the same parts, by plugin id
-	// The loaded records, and the records of parts that were removed, by slot.
-	saved   map[string]plugin.Record
-	waiters map[string]chan struct{} // channels that the next change of a plugin closes, by plugin
-	// For a removed part: closed when its worker has ended; by slot.
+	// The stored records of parts, by slot: those that load has read, and those of removed parts.
+	saved map[string]plugin.Record
+	// by plugin id: the channel that the next change of the plugin closes
+	waiters map[string]chan struct{}
+	// By slot of a removed part: the channel that is closed when the part's worker has ended.
 	leaving map[string]chan struct{}
 }
 
@@ -68,8 +69,7 @@ func (s *parts) load() error {
 	return nil
 }
 
-// held returns the definitions by slot: those in use, and those that were in use when the agent
-// started.
+// held returns the definitions that are in use or were in use when the agent started, by slot.
 func (s *parts) held() map[string]*plugin.Definition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,8 @@ func (s *parts) held() map[string]*plugin.Definition {
 	return all
 }
 
-// follow adds, changes and removes parts so that they match the wanted definitions, given by slot.
+// follow adds, changes and removes parts so that they match the definitions in wants, which are
+// given by slot.
 func (s *parts) follow(wants map[string]definitions.Want) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,7 +113,7 @@ func (s *parts) follow(wants map[string]definitions.Want) {
 		}
 	}
 
-	// A part that was in use but has no file now may still run and have volumes.
+	// A part that was in use may still run and have volumes, even if its file is gone.
 	for _, slot := range slices.Sorted(maps.Keys(s.saved)) {
 		if _, known := s.plugins[slot]; !known && s.saved[slot].Definition != nil {
 			s.add(slot, definitions.Want{ID: s.saved[slot].Of()})
@@ -120,8 +121,8 @@ func (s *parts) follow(wants map[string]definitions.Want) {
 	}
 }
 
-// add adds a part. It also starts the part's worker if the other workers already run. The caller
-// holds s.mu.
+// add adds a part. If the workers of the other parts already run, add also starts the worker of the
+// new part. The caller holds s.mu.
 func (s *parts) add(slot string, w definitions.Want) {
 	p := newPlugin(s.env, s, slot, w, s.saved[slot])
 	s.plugins[slot] = p
@@ -130,7 +131,7 @@ func (s *parts) add(slot string, w definitions.Want) {
 	s.drive(p)
 }
 
-// start starts the workers of all parts, which run until ctx ends.
+// start starts the workers of all parts. They run until ctx ends.
 func (s *parts) start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +148,7 @@ func (s *parts) start(ctx context.Context) error {
 	return nil
 }
 
-// drive starts a plugin's worker. The caller holds s.mu.
+// drive starts the worker of a part. The caller holds s.mu.
 func (s *parts) drive(p *supervised) {
 	if s.run == nil || s.run.Err() != nil || s.ends.Load() != nil {
 		return
@@ -160,14 +161,15 @@ func (s *parts) drive(p *supervised) {
 		defer close(p.over)
 
 		if before != nil {
-			<-before // the worker of the removed part still cleans up in the same directories
+			// the worker of a removed part may still be cleaning up in the same directories
+			<-before
 		}
 
 		drive(ctx, p)
 	}()
 }
 
-// sorted returns all parts, sorted by slot. The caller holds s.mu.
+// sorted returns all parts, sorted by their keys (slots). The caller holds s.mu.
 func (s *parts) sorted() []*supervised {
 	all := make([]*supervised, 0, len(s.plugins))
 	for _, slot := range slices.Sorted(maps.Keys(s.plugins)) {
@@ -176,7 +178,7 @@ func (s *parts) sorted() []*supervised {
 	return all
 }
 
-// driven returns all parts whose workers were started.
+// driven returns all parts whose worker has been started.
 func (s *parts) driven() []*supervised {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +189,7 @@ func (s *parts) driven() []*supervised {
 	return s.sorted()
 }
 
-// all returns all parts, sorted by slot.
+// all returns all parts, sorted by their keys (slots).
 func (s *parts) all() []*supervised {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,15 +203,15 @@ func (s *parts) ids() []string {
 	return slices.Sorted(maps.Keys(s.byID))
 }
 
-// of implements siblings. It returns the parts sorted by slot, with the node part first.
+// of implements siblings. It returns the parts with the node part first.
 func (s *parts) of(id string) []*supervised {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byID[id]
 }
 
-// index updates the list of a plugin's parts. The caller holds s.mu. index makes a new slice,
-// because a caller may still use an old one.
+// index updates the list of a plugin's parts. It makes a new slice, because a caller may still be
+// using the old one. The caller holds s.mu.
 func (s *parts) index(id string) {
 	var all []*supervised
 	for _, p := range s.plugins {
@@ -224,8 +226,8 @@ func (s *parts) index(id string) {
 	}
 }
 
-// remove implements siblings. If the plugin's own slot is removed, its record keeps the plugin's
-// driver, version and capabilities. The record of an additional controller keeps none of them.
+// remove implements siblings. The remaining record of an additional controller contains no report.
+// The record of any other part keeps the plugin's driver, version and capabilities.
 func (s *parts) remove(p *supervised) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,9 +280,9 @@ func (s *parts) wakeWaiters(id string) {
 	}
 }
 
-// bind implements siblings. A part conflicts with the driver of another part, or with the driver
-// that it reported earlier itself. An additional controller may change its driver, because the
-// other parts determine the plugin's driver.
+// bind implements siblings. It finds a conflict if another part has a different driver, or if the
+// same part reported a different driver before. An additional controller may change its driver,
+// because the other parts determine the plugin's driver.
 func (s *parts) bind(p *supervised, driver string) (was, who string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,7 +309,8 @@ func (s *parts) bind(p *supervised, driver string) (was, who string) {
 
 	p.record.edit(func(r *plugin.Record) { r.Info.Driver = driver })
 	if mine != "" && mine != driver {
-		for _, o := range s.byID[p.id] { // the driver of a part that was refused earlier may be accepted now
+		// try parts again that were refused because of the earlier driver
+		for _, o := range s.byID[p.id] {
 			o.change(func(d *part.Desired) { d.Retry = true })
 		}
 	}
@@ -329,8 +332,8 @@ func (s *parts) changed(id string) <-chan struct{} {
 	return ch
 }
 
-// selected returns the parts of a plugin that match only. The error wraps volume.ErrNotFound if no
-// part matches.
+// selected returns those parts of a plugin that the argument only selects. The error wraps
+// volume.ErrNotFound if there is no such part.
 func (s *parts) selected(id string, only []part.Only) ([]*supervised, error) {
 	all := s.of(id)
 	if len(all) == 0 {
@@ -355,14 +358,14 @@ func (s *parts) selected(id string, only []part.Only) ([]*supervised, error) {
 		WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 }
 
-// remembered returns the last report of a plugin that is no longer configured.
+// remembered returns the last report of a plugin that is not configured any longer.
 func (s *parts) remembered(id string) plugin.Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.saved[id].Info
 }
 
-// glances returns the current state of each of the given parts of a plugin.
+// glances returns the current states of the given parts of one plugin.
 func glances(parts []*supervised) part.Whole {
 	all, room := make(part.Whole, len(parts)), make([]part.Glance, len(parts))
 	for i, p := range parts {

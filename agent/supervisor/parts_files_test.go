@@ -11,13 +11,14 @@ import (
 	"github.com/volagent/volagent/volmgr/call"
 )
 
-// TestPartFiles checks which files can be used together, and the errors of the other files. If
-// files conflict, the first valid one stays in use.
+// TestPartFiles checks which plugin files can be used together. If files conflict, the agent must
+// use the first valid file, and return an error for each other file.
 func TestPartFiles(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		files []string // type/instance
-		bad   string   // path of the bad file, and its error message
+		files []string // the type and the instance of each file
+		// the path of the bad file and its error message; empty if all files are valid
+		bad   string
 		parts int
 	}{
 		{"node and two controllers", []string{"node", "controller", "controller/b"}, "", 3},
@@ -60,8 +61,8 @@ func TestPartFiles(t *testing.T) {
 	}
 }
 
-// TestPartsComeAndGo checks that a node part or a controller can be added to a single controller or
-// a monolith. The existing part keeps its process if possible.
+// TestPartsComeAndGo checks that a node part or a controller can be added to a plugin that has only
+// a controller or a monolith. If possible, the existing part must keep its process.
 func TestPartsComeAndGo(t *testing.T) {
 	b := newBench(t)
 	const never = "health: {interval: 1h}\n"
@@ -101,9 +102,9 @@ func TestPartsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestMonolithComesApart checks a monolith whose file changes to that of a node part. While volumes
-// use the part, it provides both services beside a new controller. It becomes the node part when no
-// volume uses it.
+// TestMonolithComesApart checks a monolith whose file changes to the file of a node part. While
+// volumes use the part, it must provide both services beside a new controller. When no volume uses
+// the part, it must become the node part.
 func TestMonolithComesApart(t *testing.T) {
 	b := newBench(t)
 	b.part("m.yaml", "monolith", "", "health: {interval: 1h}\n")
@@ -136,8 +137,8 @@ func TestMonolithComesApart(t *testing.T) {
 	}
 }
 
-// TestPartsOfOneDriver checks that the agent refuses a part whose driver differs from that of the
-// other parts. It uses the part once the part reports the right driver.
+// TestPartsOfOneDriver checks a part that reports a different driver than the other parts. The
+// agent must refuse this part until it reports the right driver.
 func TestPartsOfOneDriver(t *testing.T) {
 	b := newBench(t)
 	b.part("node.yaml", "node", "", "health: {interval: 1h}\n")
@@ -161,7 +162,7 @@ func TestPartsOfOneDriver(t *testing.T) {
 }
 
 // TestPartsDriverPutRight checks a part that was refused because another part reported a wrong
-// driver. The agent tries the refused part again when the other part reports the right driver.
+// driver. When the other part reports the right driver, the agent must try the refused part again.
 func TestPartsDriverPutRight(t *testing.T) {
 	b := newBench(t)
 	fake := b.part("a.yaml", "controller", "a", "health: {interval: 1h}\n")
@@ -181,8 +182,8 @@ func TestPartsDriverPutRight(t *testing.T) {
 	b.partIs("node", supervisor.Ready)
 }
 
-// TestPartsBadFile checks a bad file of one part. A part with a definition keeps that definition,
-// and a new part is failed. The other parts must not be affected.
+// TestPartsBadFile checks a bad file of one part. If the part already has a definition, it must
+// keep this definition. Otherwise it must be failed. The other parts must not be affected.
 func TestPartsBadFile(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	was := b.status("fake")
@@ -202,8 +203,8 @@ func TestPartsBadFile(t *testing.T) {
 	}
 }
 
-// TestPartsSockets checks that two parts cannot share a socket, even if the agent does not run one
-// of the parts.
+// TestPartsSockets checks that two parts cannot share a socket, even if another program runs one of
+// the parts.
 func TestPartsSockets(t *testing.T) {
 	b := newBench(t)
 	b.part("node.yaml", "node", "", "")

@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// part writes the file of one part of the plugin "fake". The part provides the services of its
-// type. part returns the behaviour of the part.
+// part writes the plugin file of one part of the plugin "fake". The part provides the services that
+// belong to its type. The result controls the behaviour of the part.
 func (b *bench) part(file, kind, instance, more string) behaviour {
 	b.t.Helper()
 	fake := behaviour(filepath.Join(b.dir, strings.TrimSuffix(file, ".yaml")))
@@ -42,8 +42,8 @@ func (b *bench) part(file, kind, instance, more string) behaviour {
 	return fake
 }
 
-// partIs waits until a part is in a state. The name identifies the part as it does in events, for
-// example "controller a".
+// partIs waits until a part is in the given state. The argument name is the part's name in events,
+// for example "controller a".
 func (b *bench) partIs(name string, state supervisor.State) supervisor.Status {
 	b.t.Helper()
 	var st supervisor.Status
@@ -64,7 +64,8 @@ func (b *bench) partIs(name string, state supervisor.State) supervisor.Status {
 	return st
 }
 
-// publish makes a controller call about a volume, and returns the pid of the process that answered.
+// publish calls ControllerPublishVolume for a volume, and returns the pid of the process that
+// answered.
 func (b *bench) publish(external string) (pid int, err error) {
 	c, err := b.sup.Controller("fake", external)
 	if err != nil {
@@ -80,7 +81,8 @@ func (b *bench) publish(external string) (pid int, err error) {
 	return strconv.Atoi(out["pid"])
 }
 
-// trio returns a bench with a node part and the controllers a and b. All three are ready.
+// trio returns a bench whose plugin has a node part and the controllers a and b. All three parts
+// are ready.
 func trio(t *testing.T, more string) *bench {
 	t.Helper()
 	b := newBench(t)
@@ -94,9 +96,9 @@ func trio(t *testing.T, more string) *bench {
 	return b
 }
 
-// TestParts checks a plugin with three processes, each with its own socket. Node calls go to the
-// node part. Controller calls alternate between the ready controllers. The next agent finds all
-// three processes.
+// TestParts checks a plugin with three processes, each with its own socket. Node calls must go to
+// the node part. Controller calls must alternate between the ready controllers. The next agent must
+// find all three processes.
 func TestParts(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	node, a, other := b.partIs("node", supervisor.Ready), b.partIs("controller a", supervisor.Ready), b.partIs("controller b", supervisor.Ready)
@@ -123,7 +125,7 @@ func TestParts(t *testing.T) {
 		t.Errorf("calls by process: %v; the controllers are %d and %d", asked, a.PID, other.PID)
 	}
 
-	b.set("exit", "") // moves the behaviours to the directory of one part
+	b.set("exit", "") // switch on "exit" for the whole plugin, then move the file to one part
 	must(t, os.Rename(string(b.fake)+"/exit", b.dir+"/a/exit"))
 	kill(t, a.PID)
 	b.partIs("controller a", supervisor.BackingOff)
@@ -148,8 +150,9 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsDown checks that node calls are possible while all controllers are down, and controller
-// calls while the node part is down. The error of a controller call names each controller.
+// TestPartsDown checks that node calls are possible while all controllers are down, and that
+// controller calls are possible while the node part is down. If all controllers are down, the error
+// of a controller call must name each of them.
 func TestPartsDown(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	must(t, b.sup.Stop("fake", false, supervisor.Only{Type: "controller", Instance: "b"}))
@@ -191,11 +194,12 @@ func TestPartsDown(t *testing.T) {
 		t.Errorf("a controller call with no node part: %v", err)
 	}
 	must(t, os.Remove(b.dir+"/node/exit"))
-	b.partIs("node", supervisor.Ready) // a test must not end while a part starts
+	b.partIs("node", supervisor.Ready) // the test must not end while a part is starting
 }
 
-// TestGivenUpCallBinds checks a call that the agent gave up but a controller may still process.
-// Calls about the same volume go only to that controller until it has ended.
+// TestGivenUpCallBinds checks a controller call that the agent has abandoned. The controller may
+// still process this call. Until the controller has ended, the agent must send all calls about the
+// same volume to it.
 func TestGivenUpCallBinds(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\ntimeouts: {controller: 1m}\n")
 	a := b.partIs("controller a", supervisor.Ready)
@@ -224,7 +228,8 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if len(asked) != 2 {
 		t.Errorf("calls about other volumes went to %v", asked)
 	}
-	// When the controller that may still process the call is stopped, calls go to the other one.
+	// When the controller with the abandoned call is stopped, calls must go to the other
+	// controller.
 	first := a
 	if c, err = b.sup.Controller("fake", "v"); err != nil {
 		t.Fatal(err)
@@ -234,7 +239,8 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if out["pid"] != strconv.Itoa(first.PID) {
 		first = b.partIs("controller b", supervisor.Ready)
 	}
-	for range 3 { // the agent has not noticed the end of the controller yet
+	// until this controller has ended, all calls about the volume must go to it
+	for range 3 {
 		again, err := b.sup.Controller("fake", "v")
 		must(t, err)
 		if again.Client != c.Client {
@@ -248,8 +254,8 @@ func TestGivenUpCallBinds(t *testing.T) {
 	}
 }
 
-// TestUnsentCallFreesNobody checks a call that failed before it reached the controller. Its failure
-// does not show that the earlier call, which the agent gave up, has ended.
+// TestUnsentCallFreesNobody checks a call that fails before it reaches the controller. Its failure
+// does not show that an earlier abandoned call about the same volume has ended.
 func TestUnsentCallFreesNobody(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\nmax_in_flight: 1\ntimeouts: {controller: 1m}\n")
 	for _, dir := range []string{"a", "b"} {
@@ -267,7 +273,7 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	if err := publish(first, 50*time.Millisecond); err == nil {
 		t.Fatal("a call that is not answered has succeeded")
 	}
-	// The limit is one call at a time, and a call about another volume uses it.
+	// Use up the limit of one call at a time with a call about another volume.
 	other, err := b.sup.Controller("fake", "v")
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -294,8 +300,8 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	}
 }
 
-// TestSparePart checks that a controller may be stopped while another one is ready. While volumes
-// are in use, the last controller and the node part must keep running.
+// TestSparePart checks which parts may be stopped while volumes are in use. A controller may be
+// stopped while another one is ready. The last controller and the node part must keep running.
 func TestSparePart(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	b.inUse.Store(true)
@@ -325,7 +331,7 @@ func TestSparePart(t *testing.T) {
 	must(t, b.sup.AwaitStopped(within(t), "fake", one("", "a")))
 	refused(one("controller", "b"), `controller "b" of plugin "fake" is in use`, "volctl plugin restart fake --type controller --instance b -y")
 
-	// A changed file also waits. It comes into force when another controller is ready.
+	// A changed file must wait, too, until another controller is ready.
 	other := b.partIs("controller b", supervisor.Ready)
 	b.part("b.yaml", "controller", "b", "health: {interval: 2h}\n")
 	b.reload()
@@ -339,7 +345,7 @@ func TestSparePart(t *testing.T) {
 		t.Errorf("after the change: %+v", now)
 	}
 
-	// When the file of a controller is removed, the controller ends if no volume needs it.
+	// When a controller's file is removed, the controller must end if no volume needs it.
 	must(t, os.Remove(filepath.Join(b.dir, "etc/a.yaml")))
 	b.reload()
 	await(t, "the end of controller a", func() bool { return len(b.status("fake").Parts) == 2 })
@@ -355,7 +361,7 @@ func TestSparePart(t *testing.T) {
 	}
 }
 
-// TestPartLogs checks that each line begins with the name of its part.
+// TestPartLogs checks that each line of the log begins with the name of its part.
 func TestPartLogs(t *testing.T) {
 	b := trio(t, "")
 	lines, err := b.sup.LogTail("fake", 1)
@@ -368,8 +374,8 @@ func TestPartLogs(t *testing.T) {
 	}
 }
 
-// TestViewCostsNoMemory checks that View allocates nothing, since it is called often for each
-// volume.
+// TestViewCostsNoMemory checks that View allocates no memory, because the agent calls it often for
+// each volume.
 func TestViewCostsNoMemory(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))

@@ -16,50 +16,53 @@ import (
 
 // supervised is one part of a plugin; see package part. Most plugins have only one part. One
 // goroutine drives the part; its code is in worker.go. Other goroutines only read the part, or
-// change its desired state and wake that goroutine.
+// change its desired state and wake the part's goroutine.
 type supervised struct {
 	*env
 	siblings siblings
 
 	id     string // the plugin's id
-	slot   string // the key of the part
+	slot   string // the key of the part; see package part
 	m      *part.Machine
 	logger hclog.Logger
 	paths  part.Paths
-	output *pluginlog.Copy // the log to which the output of the part's containers is copied
+	output *pluginlog.Copy // the log into which the output of the part's containers is copied
 	record *record
 	mask   *mask
-	wake   chan struct{} // holds one token: the desired state may have changed
-	over   chan struct{} // closed when the goroutine has ended
+	wake   chan struct{} // contains a value if the desired state may have changed
+	over   chan struct{} // closed when the part's goroutine has ended
 
 	mu      sync.Mutex
 	desired part.Desired
-	actual  part.Actual   // Info is unset here; the record holds it
-	run     runner.Runner // runner for the definition in use; nil without a definition
-	traits  runner.Traits // traits of run; the zero value without a runner
+	actual  part.Actual   // except Info, which is in the record
+	run     runner.Runner // runs the definition in use; nil if there is none
+	traits  runner.Traits // the traits of run; the zero value if run is nil
 	client  *csiclient.Client
-	quiet   bool // no new call may start, because the plugin is about to be stopped
-	asking  int  // number of requests that check whether the plugin may stop; each one blocks new calls
-	limits  bool // ask the node part for its limits again
+	quiet   bool // no new call may start, because the part is about to be stopped
+	// how many requests are checking whether the part may stop; while there are any, no new call
+	// may start
+	asking int
+	limits bool // the node part must report its limits again
 }
 
-// siblings gives one part access to the parts of all plugins.
+// siblings gives a part access to the parts of all plugins.
 type siblings interface {
 	// of returns the parts of a plugin.
 	of(id string) []*supervised
-	// notify reports a change of a part's state. It also wakes the other parts of the plugin,
-	// because their changed files may wait for this part.
+	// notify reports that the state of a part has changed. It also wakes the plugin's other parts,
+	// because a changed file of another part may be waiting for this part.
 	notify(p *supervised)
-	// remove removes a part whose file was removed. It returns false if the file exists again.
+	// remove removes a part whose file was removed. It returns false if the file exists again, so
+	// that the part must stay.
 	remove(p *supervised) bool
-	// bind checks driver against the drivers of the plugin's parts. If there is a conflict, it
-	// returns the conflicting driver and the name of the other part that has it. If not, it returns
-	// an empty driver and records driver for the part.
+	// bind compares a driver with the drivers of the plugin's parts. If a part has a different
+	// driver, bind returns this driver and the name of the part. Otherwise it records the driver
+	// for the part p, and returns an empty driver.
 	bind(p *supervised, driver string) (was, who string)
 }
 
-// newPlugin makes a part from the definition in its file and from its stored record. A part that
-// was in use keeps its stored definition until the change may come into force.
+// newPlugin makes a part from the definition in its file and from its stored record. If the part
+// was in use, it keeps its stored definition until a changed definition may come into force.
 func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec plugin.Record) *supervised {
 	paths := e.dirs.Paths(w.ID, slot)
 	p := &supervised{
@@ -79,7 +82,7 @@ func newPlugin(e *env, group siblings, slot string, w definitions.Want, rec plug
 	return p
 }
 
-// propose stores the definition that the files now contain as the wanted one. A zero Want means
+// propose stores the definition that the files now contain as the desired one. A zero Want means
 // that the file was removed.
 func (p *supervised) propose(w definitions.Want) {
 	p.mu.Lock()
@@ -104,7 +107,7 @@ func (p *supervised) define(def *plugin.Definition) {
 	p.actual.Definition = def
 }
 
-// change calls change to modify the desired state, and wakes the worker.
+// change calls the given function to modify the desired state, and wakes the worker.
 func (p *supervised) change(change func(*part.Desired)) {
 	p.mu.Lock()
 	change(&p.desired)
@@ -112,10 +115,11 @@ func (p *supervised) change(change func(*part.Desired)) {
 	p.poke()
 }
 
-// setForce decides whether the next change of the definition waits for staged volumes. It does not
-// wake the worker, because the caller then proposes that change and thereby wakes it. A worker that
-// wakes earlier could apply force to an older pending definition. The new change would then wait
-// for volumes.
+// setForce decides whether the next change of the definition waits for staged volumes.
+//
+// setForce does not wake the worker. The caller then proposes the next change, which wakes the
+// worker. If the worker ran before that, it could use the force for an older pending change, and
+// the next change would wait for volumes.
 func (p *supervised) setForce(force bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,8 +134,8 @@ func (p *supervised) poke() {
 	}
 }
 
-// changed logs a change of state and notifies waiters. The log level is Debug, because users read
-// about the change in the events, which suppress repetitions.
+// changed logs a change of the state and notifies the waiting callers. The log level is Debug,
+// because users read about the change in the events, in which repetitions are suppressed.
 func (p *supervised) changed(from part.State, now part.Status) {
 	p.logger.Debug("plugin is "+string(now.State), "was", from, "reason", now.Reason, "restarts", now.Restarts)
 	p.siblings.notify(p)
@@ -144,16 +148,16 @@ func (p *supervised) must(err error) {
 	}
 }
 
-// next returns the part's next step, based on whether volumes use the part.
+// next returns the next step of the part. The argument use states whether volumes use the part.
 func (p *supervised) next(use part.Use) part.Step {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return part.Next(p.desired, p.actual, p.ends.Load() != nil, use)
 }
 
-// due reports whether the worker must interrupt its work because the host shuts down or because the
-// part must switch. If due returns true because no volume is in use, new calls stay blocked until
-// the change is in force.
+// due reports whether the worker must interrupt its work, because the host shuts down or the part
+// must switch to another definition or wish. If due returns true because no volume is in use, new
+// calls stay blocked until the switch is complete.
 func (p *supervised) due() bool {
 	switch p.next(part.Unknown) {
 	case part.End, part.Switch:
@@ -167,10 +171,9 @@ func (p *supervised) due() bool {
 		return false
 	}
 
-	// A volume may just have started to use the plugin, so due asks again while new calls are
-	// blocked.
+	// A volume may just have started to use the plugin, so check again while new calls are blocked.
 	if !p.shut() {
-		// A caller may have found calls blocked, and waits for this notification.
+		// A caller that found new calls blocked waits for this notification.
 		p.siblings.notify(p)
 		return false
 	}
@@ -178,8 +181,9 @@ func (p *supervised) due() bool {
 	return true
 }
 
-// shut blocks new calls if no volume needs the part, and reports whether it did. Only one part at a
-// time does this. Otherwise two controllers could both stop because each relies on the other.
+// shut blocks new calls if no volume needs the part. It reports whether it has blocked them. A lock
+// ensures that only one part at a time decides this. Otherwise two controllers could both stop,
+// because each relies on the other.
 func (p *supervised) shut() bool {
 	p.doors.Lock()
 	defer p.doors.Unlock()
@@ -199,9 +203,9 @@ func (p *supervised) setQuiet(quiet bool) {
 	p.quiet = quiet
 }
 
-// needed returns the ids of the volumes that prevent a stop of the part. The process of a node part
-// may provide the mounts of its volumes. A controller provides no mounts, so volumes need it only
-// while no other controller is ready.
+// needed returns the ids of the volumes for which the part must keep running. The process of a node
+// part may provide the mounts of its volumes. A controller provides no mounts, so the volumes need
+// a controller only while no other controller is ready.
 func (p *supervised) needed() []string {
 	ids := p.inUse(p.id)
 	if len(ids) == 0 || p.look().Kind != part.Controller {
@@ -217,31 +221,32 @@ func (p *supervised) needed() []string {
 	return ids
 }
 
-// holds reports whether the part's process may provide mounts.
+// holds reports whether the process of the part may provide mounts.
 func (p *supervised) holds() bool {
 	return p.look().Kind != part.Controller && len(p.inUse(p.id)) > 0
 }
 
-// look returns the current state of the part.
+// look returns a snapshot of the part's state.
 func (p *supervised) look() part.Glance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	g := part.Glance{
 		ID: p.id, Slot: p.slot, Client: p.client, Quiet: p.quiet, Desired: p.desired, Actual: p.actual,
-		Status: p.m.Snapshot(), // read under p.mu, so that all fields describe the same moment
+		// must be read under p.mu, so that all fields describe the same moment
+		Status: p.m.Snapshot(),
 	}
 	g.Info = p.record.get().Info
 	g.Look(!p.quiet && p.asking == 0, !p.traits.Owned)
 	return g
 }
 
-// onRequest returns the reason that the status shows for a plugin that an operator stopped.
+// onRequest returns the reason that the status shows for a plugin that was stopped by an operator.
 func onRequest(id string) string {
 	return "on request; to start it: " + suggest.Command("volctl plugin start %s", id)
 }
 
-// waits reports whether a changed definition is not in force yet.
+// waits reports whether the part has a changed definition that is not in force yet.
 func (p *supervised) waits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -258,22 +263,23 @@ func (p *supervised) take(flag *bool) bool {
 	return was
 }
 
-// runner returns the runner of the definition in use, or nil without a definition.
+// runner returns the runner of the definition in use, or nil if there is no definition.
 func (p *supervised) runner() runner.Runner {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.run
 }
 
-// definition returns the definition in use and the fault of the plugin's file.
+// definition returns the definition in use. It also returns the reason why the plugin's file cannot
+// be used, or nil.
 func (p *supervised) definition() (*plugin.Definition, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.actual.Definition, p.desired.Fault
 }
 
-// runs publishes the running instance, or nil if none runs. It reports whether inst differs from
-// the previous instance.
+// runs records which instance is running, or that none is running if inst is nil. It reports
+// whether inst differs from the previous instance.
 func (p *supervised) runs(inst runner.Instance) (another bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -304,7 +310,7 @@ func (p *supervised) renew() {
 	p.actual.Incarnation = p.incarnations.Add(1)
 }
 
-// use publishes a client for callers, and returns the previous client.
+// use sets the client that callers get, and returns the previous client.
 func (p *supervised) use(client *csiclient.Client) *csiclient.Client {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,22 +9,23 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// record is the stored record of a part.
+// record is the stored record of a part of a plugin.
 type record struct {
 	store Store
-	turn  chan struct{} // a token: the goroutine that has it stores the record
+	turn  chan struct{} // a semaphore; the goroutine that holds it stores the record
 
 	mu     sync.Mutex
 	now    plugin.Record
-	stored []byte // the last stored form of now
+	stored []byte // the record as it was last stored
 }
 
-// newRecord returns the record of a part. was is the stored record, or the zero value if there is
-// none.
+// newRecord returns the record of a part. The argument was is the record that was stored before, or
+// the zero value.
 func newRecord(store Store, id, slot string, was plugin.Record) *record {
 	r := &record{store: store, turn: make(chan struct{}, 1), now: was}
 	if was.ID != "" {
-		r.stored, _ = json.Marshal(was) // if Marshal fails, the record is stored once more than necessary
+		// ignore an error of Marshal, which only causes one unnecessary save
+		r.stored, _ = json.Marshal(was)
 	}
 
 	if r.now.ID = slot; slot != id {
@@ -41,7 +42,7 @@ func (r *record) get() plugin.Record {
 	return r.now
 }
 
-// edit changes the record in memory only.
+// edit changes the record, but only in memory.
 func (r *record) edit(edit func(*plugin.Record)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +51,8 @@ func (r *record) edit(edit func(*plugin.Record)) {
 
 // save applies edit to the record, and stores the record if it differs from the stored one.
 func (r *record) save(ctx context.Context, edit func(*plugin.Record)) error {
-	r.turn <- struct{}{} // the token keeps the order: a later record is stored after an earlier one
+	// only one save at a time, so that a newer record is never overwritten by an older one
+	r.turn <- struct{}{}
 	defer func() { <-r.turn }()
 
 	r.mu.Lock()
@@ -76,7 +78,7 @@ func (r *record) save(ctx context.Context, edit func(*plugin.Record)) error {
 	return nil
 }
 
-// forgotten returns the reduced record that is kept after the part was removed.
+// forgotten returns the few data of a record that are kept after the part was removed.
 func forgotten(rec plugin.Record) plugin.Record {
 	rec.Process, rec.Definition, rec.Stopped = plugin.Process{}, nil, false
 	if rec.Plugin != "" {

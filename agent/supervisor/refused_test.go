@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 )
 
-// TestRefusedProcessEnds checks that the agent does not stop a refused plugin that volumes use.
-// When its process has ended, the agent starts another one, which must identify itself.
+// TestRefusedProcessEnds checks a refused plugin that volumes use. The agent must not stop its
+// process. When the process ends, the agent must start another one, which must identify itself.
 func TestRefusedProcessEnds(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -34,10 +34,10 @@ func TestRefusedProcessEnds(t *testing.T) {
 	}
 }
 
-// kept is a listener that outlives its servers, like a socket that systemd opened.
+// kept is a listener that stays open when a server ends, like a socket that systemd opened.
 type kept struct{ *net.UnixListener }
 
-// Close ends the Accept call of the server, and leaves the listener open.
+// Close ends the Accept call of the server, but leaves the listener open.
 func (k kept) Close() error { return k.SetDeadline(time.Now()) }
 
 // serve starts a server on the listener.
@@ -46,8 +46,8 @@ func (k kept) serve(b *bench) (stop func()) {
 	return b.serveAt(k)
 }
 
-// TestRefusedBehindKeptSocket checks a refused plugin whose socket outlives it. The next server on
-// that socket must identify itself.
+// TestRefusedBehindKeptSocket checks a refused plugin whose socket stays open when the plugin ends.
+// The next server on the socket must identify itself.
 func TestRefusedBehindKeptSocket(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")

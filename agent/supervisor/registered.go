@@ -23,9 +23,10 @@ type registrations struct {
 	*requests
 }
 
-// Deregister removes all registrations of a plugin, and ends its instances. The returned function
-// gone waits until the instances have ended. Without force, Deregister returns an error while
-// volumes are in use through the plugin. It also returns an error for a plugin that a file defines.
+// Deregister removes all registrations of a plugin, and ends the plugin's instances. The returned
+// function gone waits until the instances have ended. Without force, Deregister returns an error
+// while volumes are in use through the plugin. It also returns an error if a file defines the
+// plugin.
 func (s *registrations) Deregister(ctx context.Context, id string, force bool) (gone func(context.Context) error, err error) {
 	var asked time.Time
 	var parts []*supervised
@@ -64,8 +65,8 @@ func (s *registrations) Deregister(ctx context.Context, id string, force bool) (
 	}, nil
 }
 
-// registeredParts returns the registered parts of a plugin. They include deregistered parts that
-// still run because volumes use them.
+// registeredParts returns the registered parts of a plugin. The result includes parts that were
+// deregistered but still run because volumes use them.
 func (s *registrations) registeredParts(id string) []*supervised {
 	return slices.DeleteFunc(slices.Clone(s.of(id)), func(p *supervised) bool {
 		g := p.look()
@@ -73,12 +74,13 @@ func (s *registrations) registeredParts(id string) []*supervised {
 	})
 }
 
-// deregisters returns an error if the plugin was not registered, or if a file with a mistake would
-// keep the plugin running. With force, it accepts a plugin that was already deregistered and still
-// runs because volumes use it.
+// deregisters returns an error if the plugin was not registered. It also returns an error if a bad
+// file would keep the plugin running after the deregistration. With force, it accepts a plugin that
+// was already deregistered but still runs because volumes use it.
 func (s *registrations) deregisters(id string, registered, force bool, files []definitions.Found) error {
 	for _, f := range files {
-		if registered && f.ID == id && f.Err != nil { // a bad file keeps the earlier definition in force
+		// a bad file keeps the earlier definition in force
+		if registered && f.ID == id && f.Err != nil {
 			return volume.Errorf(volume.ErrRefused, "a file with a mistake also defines plugin %q: %s; fix that file, or remove it", id, f.Err)
 		}
 	}
@@ -104,7 +106,9 @@ func (s *registrations) deregisters(id string, registered, force bool, files []d
 		case g.Leaves():
 			return volume.Errorf(volume.ErrRefused, "plugin %q was already deregistered, or its file was removed; it ends when no volume is staged through it", id).
 				WithHint("%s", suggest.Command("volctl plugin deregister %s --force", id))
-		case g.File != "": // a bad file without this id, which is shown under the file's name
+		// a bad file in which the agent cannot read the id, so the status shows it under its file
+		// name
+		case g.File != "":
 			return filed(g.File)
 		case g.Definition != nil && g.Definition.ID == pluginfile.LocalID:
 			return volume.Errorf(volume.ErrRefused, "plugin %q was not registered: it is the bundled driver", id)
@@ -115,7 +119,7 @@ func (s *registrations) deregisters(id string, registered, force bool, files []d
 }
 
 // unlessUsed calls do, which removes the given parts of a plugin, unless volumes in use need these
-// parts. It blocks new calls during the check, as ifSpare does.
+// parts. Like ifSpare, it blocks new calls during the check.
 func (s *registrations) unlessUsed(id string, parts []*supervised, force bool, do func() error) error {
 	used := func() error {
 		ids := s.needs(id, parts)
@@ -147,15 +151,15 @@ func (s *registrations) unlessUsed(id string, parts []*supervised, force bool, d
 	block(parts, -1)
 	if err != nil || !force && len(s.inUse(id)) > 0 { // the parts keep running
 		for _, p := range parts {
-			s.notify(p) // a caller may have found calls blocked, and waits for this notification
+			s.notify(p) // a caller that found new calls blocked waits for this notification
 		}
 	}
 
 	return err
 }
 
-// needs returns the ids of the volumes that need any of the parts. It returns all volumes in use
-// unless the parts are controllers and another controller is ready.
+// needs returns the ids of the volumes that need the given parts. It returns no ids if the parts
+// are only controllers and another controller is ready. Otherwise it returns all volumes in use.
 func (s *registrations) needs(id string, parts []*supervised) []string {
 	ids := s.inUse(id)
 	for _, p := range parts {
@@ -173,9 +177,9 @@ func (s *registrations) needs(id string, parts []*supervised) []string {
 	return ids
 }
 
-// AwaitRegistered waits until a registered plugin is ready with the registered definition in force.
-// It returns at once if the change waits for volumes, or if an operator stopped the plugin. If the
-// plugin does not become ready, the error wraps volume.ErrPluginUnavailable.
+// AwaitRegistered waits until a registered plugin is ready and the registered definition is in
+// force. It returns at once if the definition waits for volumes, or if an operator stopped the
+// plugin. If the plugin does not become ready, the error wraps volume.ErrPluginUnavailable.
 func (s *registrations) AwaitRegistered(ctx context.Context, reg definitions.Registration, asked time.Time) error {
 	id := reg.ID
 	err := s.await(ctx, id, []part.Only{reg.Part}, func(g *part.Glance) (bool, error) {
@@ -200,7 +204,7 @@ func (s *registrations) AwaitRegistered(ctx context.Context, reg definitions.Reg
 		WithRemedy(remedy.Of(remedy.ShowPlugin, id))
 }
 
-// used reports whether volumes prevent a stop of a part.
+// used reports whether a part must keep running because volumes use it.
 func (s *registrations) used(g *part.Glance) bool {
 	for _, p := range s.of(g.ID) {
 		if p.slot == g.Slot {
@@ -211,8 +215,8 @@ func (s *registrations) used(g *part.Glance) bool {
 }
 
 // awaitGone waits until a deregistered plugin has no running instance, and no record that would
-// start one. If a file also defines the plugin, or if it is the bundled driver, awaitGone waits
-// until the plugin is ready.
+// start an instance. If a file also defines the plugin, or if it is the bundled driver, awaitGone
+// waits until the plugin is ready.
 func (s *registrations) awaitGone(ctx context.Context, p *supervised, asked time.Time) error {
 	for {
 		changed := s.changed(p.id)

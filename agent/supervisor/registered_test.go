@@ -17,11 +17,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registry stores definitions as text, as the database on disk does.
+// registry is a fake registry that stores definitions as text, like a database on disk.
 type registry struct {
 	defs [][]byte
 	deny error
-	// commit is called while a deregistration is being stored.
+	// commit is called just before a deregistration is stored.
 	commit func()
 }
 
@@ -59,7 +59,7 @@ func (r *registry) Deregister(_ context.Context, defs []plugin.Definition) error
 	return nil
 }
 
-// newRegistry returns a bench whose agent accepts registrations.
+// newRegistry returns a bench whose agent has a registry.
 func newRegistry(t *testing.T) (*bench, *registry) {
 	t.Helper()
 	b, r := newBench(t), &registry{}
@@ -88,7 +88,7 @@ func (b *bench) deregister(force bool) error {
 	return gone(within(b.t))
 }
 
-// expectRefused checks the kind and the words of an error.
+// expectRefused checks that err has the given kind and contains the given words.
 func expectRefused(t *testing.T, err, kind error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -101,8 +101,8 @@ func expectRefused(t *testing.T, err, kind error, words ...string) {
 	}
 }
 
-// TestRegister checks that a registered plugin works like one from a file, and outlives the agent.
-// After a deregistration, the plugin does not come back.
+// TestRegister checks that a registered plugin works like a plugin from a file, and is kept when
+// the agent restarts. After a deregistration, the plugin must not come back.
 func TestRegister(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
@@ -156,7 +156,8 @@ func TestRegisterChanged(t *testing.T) {
 	b.register(b.fakeFile("    V: one\n", "health: {interval: 1h}\n"), definitions.Registered)
 	first := b.status("fake")
 	b.inUse.Store(true)
-	b.register(b.fakeFile("    V: two\n", "health: {interval: 1h}\n"), definitions.Updated) // Register does not wait for the volumes
+	// Register must return although the change waits for the volumes
+	b.register(b.fakeFile("    V: two\n", "health: {interval: 1h}\n"), definitions.Updated)
 	if st := b.status("fake"); st.PID != first.PID || !strings.HasPrefix(st.Pending, "its registration changed;") {
 		t.Errorf("under a volume: %+v", st)
 	}
@@ -180,8 +181,8 @@ func TestRegisterChanged(t *testing.T) {
 }
 
 // TestDeregisterForced checks that a forced deregistration ends a plugin that volumes use, even if
-// an earlier deregistration is waiting for the volumes. A new registration serves the volumes
-// again.
+// an earlier deregistration is waiting for the volumes. If the plugin is then registered again, it
+// must serve the volumes.
 func TestDeregisterForced(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
@@ -199,7 +200,7 @@ func TestDeregisterForced(t *testing.T) {
 	}
 	b.register(text, definitions.Registered)
 	b.stop()
-	r.defs = nil // the definitions are gone, as if the agent had died right after the commit
+	r.defs = nil // delete the definitions, as if the agent had died right after the commit
 	b.start()
 	st := b.await("fake", supervisor.Ready)
 	if !strings.HasPrefix(st.Pending, "it was deregistered;") || len(b.starts()) != 2 {
@@ -217,8 +218,8 @@ func TestDeregisterForced(t *testing.T) {
 	}
 }
 
-// TestVolumeComesInWhileDeregistering checks a volume that finds the plugin blocked while a
-// deregistration is being stored. The volume is notified when calls are possible again.
+// TestVolumeComesInWhileDeregistering checks a volume that finds new calls blocked while a
+// deregistration is being stored. The volume must be notified when calls are possible again.
 func TestVolumeComesInWhileDeregistering(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
@@ -242,8 +243,8 @@ func TestVolumeComesInWhileDeregistering(t *testing.T) {
 	b.inUse.Store(false)
 }
 
-// TestRegisterRefused checks bad text, a plugin that a file defines, and a definition that cannot
-// be stored.
+// TestRegisterRefused checks that Register refuses a text with mistakes, a plugin that a file
+// defines, and a definition that cannot be stored.
 func TestRegisterRefused(t *testing.T) {
 	b, r := newRegistry(t)
 	b.opts.BuiltinArgv = nil
@@ -280,8 +281,8 @@ func TestRegisterRefused(t *testing.T) {
 	}
 }
 
-// TestFileOfRegistered checks that a later file does not replace a registered plugin. The error of
-// that file names the fix.
+// TestFileOfRegistered checks that a new plugin file does not replace a registered plugin. The
+// error about this file must name the fix.
 func TestFileOfRegistered(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
@@ -309,8 +310,8 @@ func TestFileOfRegistered(t *testing.T) {
 	}
 }
 
-// TestBadFileOfRegistered checks a bad file for a registered plugin. After a deregistration, the
-// bad file would keep the plugin running, because it keeps the earlier definition in force.
+// TestBadFileOfRegistered checks a bad file of a registered plugin. The agent must refuse a
+// deregistration, because the bad file would keep the plugin running with the earlier definition.
 func TestBadFileOfRegistered(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
@@ -341,8 +342,9 @@ func (b *bench) registerPart(file, kind, instance string) {
 	b.register(string(text), definitions.Registered)
 }
 
-// TestRegisterParts checks that each part is registered separately, and can be used with parts from
-// files. A deregistration removes all registered parts and keeps the parts from files.
+// TestRegisterParts checks that each part of a plugin can be registered separately, and used
+// together with parts from files. A deregistration must remove all registered parts and keep the
+// parts from files.
 func TestRegisterParts(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
@@ -376,7 +378,7 @@ func TestRegisterParts(t *testing.T) {
 	left()
 
 	b.registerPart("a.yaml", "controller", "a")
-	b.inUse.Store(true) // volumes do not matter, because another controller is ready
+	b.inUse.Store(true) // volumes must not prevent this, because another controller is ready
 	must(t, b.deregister(false))
 	left()
 	b.inUse.Store(false)

@@ -15,10 +15,11 @@ import (
 )
 
 const (
-	// firstPoll is the first pause between two checks of a plugin that was just started.
+	// firstPoll is the first pause between two checks whether a plugin that was just started is
+	// ready.
 	firstPoll = 5 * time.Millisecond
-	// slowestPoll is the longest pause between two checks whether a plugin of this agent has opened
-	// its socket.
+	// slowestPoll is the longest pause between two checks whether a plugin that this agent runs has
+	// opened its socket.
 	slowestPoll = 100 * time.Millisecond
 	// slowestProbe is the longest pause between two probes of a plugin that is not ready yet.
 	slowestProbe = time.Second
@@ -31,22 +32,23 @@ const (
 	maxFailures = 3
 )
 
-// session waits until one instance is ready, and then monitors it.
+// session is the connection of the agent to one instance. It waits until the instance is ready, and
+// then monitors it.
 type session struct {
 	*checker
 	inst   runner.Instance
 	run    runner.Traits
 	def    *plugin.Definition
 	served runner.SocketFile // the socket file to which the client is connected
-	// refused is the connection to a refused instance. Only the loss of this connection shows that
-	// the instance has ended.
+	// refused is the connection to an instance that was refused. It stays open if only its loss
+	// shows that the instance has ended.
 	refused *csiclient.Client
-	untidy  bool // the agent already warned that it cannot trim the log
+	untidy  bool // the agent has already warned that it cannot trim the log
 }
 
-// settle waits until the instance is ready. The instance must open its socket, report that it is
-// ready, identify itself, and share its mounts with the host. settle then returns a client, which
-// the caller must close.
+// settle waits until the instance is ready. For this, the instance must open its socket, report
+// that it is ready, identify itself, and share its mounts with the host. After that, settle returns
+// a client, which the caller must close.
 func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 	limit, cancel := context.WithTimeoutCause(ctx, s.def.StartTimeout, errSlow)
 	defer cancel()
@@ -61,7 +63,7 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 		return nil, s.unsettled(limit, err, last)
 	}
 
-	// On an error, served stays empty, and the next socket counts as a different one.
+	// If this fails, served stays empty, so every later socket counts as a different one.
 	s.served, _ = runner.StatSocket(s.run.Socket)
 	last = "it has opened its socket " + s.run.Socket + ", and does not answer"
 	client, err := csiclient.Dial(s.run.Socket, s.clientOptions())
@@ -77,7 +79,8 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 		}
 
 		switch {
-		// Keep the reason of an earlier attempt, which is more precise than a timeout.
+		// After the timeout, keep the reason of an earlier attempt, which says more than the
+		// timeout.
 		case err != nil && limit.Err() != nil:
 		case err != nil:
 			last = err.Error()
@@ -101,7 +104,8 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 	}
 
 	if err != nil && errors.Is(err, runner.ErrRefused) && s.inst.Done() == nil {
-		s.refused = client // the loss of this connection shows that the refused instance has ended
+		// keep the connection, because its loss shows that the instance has ended
+		s.refused = client
 		return nil, err
 	}
 	if err != nil {
@@ -111,7 +115,7 @@ func (s *session) settle(ctx context.Context) (*csiclient.Client, error) {
 	return client, nil
 }
 
-// errSlow is the cause of a context that ended with the start timeout.
+// errSlow is the cancellation cause of a context when the start timeout has passed.
 var errSlow = errors.New("start timeout")
 
 // unsettled returns the error that explains why a plugin did not become ready.
@@ -122,8 +126,8 @@ func (s *session) unsettled(limit context.Context, err error, last string) error
 	return err
 }
 
-// poll calls ok with growing pauses. It returns when ok returns true, the instance ends, due
-// returns true, or ctx ends.
+// poll calls ok with growing pauses in between. It returns when ok returns true, when the instance
+// ends, when due returns true, or when ctx ends.
 func (s *session) poll(ctx context.Context, first, slowest time.Duration, ok func() bool) error {
 	for pause := first; !ok(); pause = min(2*pause, slowest) {
 		if s.inst.Stale() {
@@ -151,7 +155,7 @@ func (s *session) poll(ctx context.Context, first, slowest time.Duration, ok fun
 	return nil
 }
 
-// clientOptions returns the options of a client for the plugin.
+// clientOptions returns the options of the client that makes the calls to the plugin.
 func (s *session) clientOptions() csiclient.Options {
 	o := s.opts.Client
 	o.NodeTimeout, o.ControllerTimeout, o.ProbeTimeout = s.def.NodeTimeout, s.def.ControllerTimeout, s.def.ProbeTimeout
@@ -175,8 +179,8 @@ func (s *session) clientOptions() csiclient.Options {
 	return o
 }
 
-// watch probes a ready plugin. It returns when the plugin ends, hangs or is replaced, or when due
-// returns true.
+// watch probes a plugin that is ready. It returns when the plugin ends, hangs or is replaced, or
+// when due returns true.
 func (s *session) watch(ctx context.Context, client *csiclient.Client) error {
 	lost, stop := watchConnection(ctx, client)
 	defer stop()
@@ -197,7 +201,8 @@ func (s *session) watch(ctx context.Context, client *csiclient.Client) error {
 		case <-ended:
 			return s.ended()
 		case <-lost:
-			// Most likely the process has just ended, and the channel ended is about to be closed.
+			// Most likely the process has just ended, and the channel that reports its end will be
+			// closed soon.
 			lost = nil
 			timer.Reset(min(s.def.ProbeInterval, lostLook))
 			continue
@@ -238,25 +243,27 @@ func (s *session) watch(ctx context.Context, client *csiclient.Client) error {
 	}
 }
 
-// These errors tell how an instance ended. Any other error of a session tells why the plugin could
-// not be started, or did not become ready in time.
+// These errors describe how an instance ended. Any other error of a session describes why the
+// plugin could not be started, or did not become ready in time.
 var (
 	errExited = errors.New("exited")
 	errHung   = errors.New("hangs")
 )
 
-// errReopened means that a process of this agent replaced its socket and serves on the new one.
+// errReopened means that a process of this agent has replaced its socket and serves calls on the
+// new one.
 var errReopened = errors.New("its process replaced its socket and kept running")
 
 // reopened reports whether the socket file differs from the one to which the client is connected.
-// The started process may be a shell or the init of a container, and may have started another
-// server. A missing socket does not count, because the new one may be about to appear.
+// The process that the agent started may be a shell or the init process of a container, and may
+// have started another server. If there is no socket file, reopened returns false, because a new
+// file may appear soon.
 func (s *session) reopened() bool {
 	now, err := runner.StatSocket(s.run.Socket)
 	return err == nil && now != s.served
 }
 
-// ended returns the error that describes how an instance ended.
+// ended returns an error that describes how the instance ended.
 func (s *session) ended() error {
 	if s.run.Owned {
 		return errExited
@@ -264,8 +271,8 @@ func (s *session) ended() error {
 	return errors.New(s.inst.Exit())
 }
 
-// probe probes the plugin once. A plugin that reports that it is not ready becomes unhealthy, but
-// does not count as hung, because a restart could break mounts and would not help.
+// probe probes the plugin once. If the plugin reports that it is not ready, it becomes unhealthy
+// but does not count as hung: a restart would not help and could break mounts.
 func (s *session) probe(ctx context.Context, client *csiclient.Client, failures *int) error {
 	ready, err := client.Probe(ctx)
 	switch {
@@ -319,7 +326,7 @@ func watchConnection(ctx context.Context, client *csiclient.Client) (lost <-chan
 	return ch, func() { cancel(); <-over }
 }
 
-// closeRefused closes the connection to a refused instance, if there is one.
+// closeRefused closes the connection to a refused instance, if it is still open.
 func (s *session) closeRefused() {
 	if s.refused == nil {
 		return

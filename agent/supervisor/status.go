@@ -14,41 +14,45 @@ import (
 
 // Status describes a plugin, or one part of it, for users.
 type Status struct {
-	ID       string
-	Type     string // node, controller, monolith, or node+controller; empty until the plugin reports it
-	Instance string // name of the instance; only a controller has one
-	Runner   string // exec, container, unit, socket or builtin; empty if the plugin's file is bad
-	File     string // empty for a registered plugin, and for the bundled driver without a file
+	ID string
+	// node, controller, monolith, or node+controller; empty while the type is unknown
+	Type     string
+	Instance string // the instance name, which only a controller can have
+	// exec, container, unit, socket or builtin; empty if the plugin's file was never valid
+	Runner string
+	// path of the plugin file; empty for a registered plugin, and for the bundled driver without a
+	// file
+	File     string
 	State    part.State
 	Reason   string
 	Since    time.Time
-	Next     time.Time // when a plugin in the state backing-off starts again
+	Next     time.Time // when the next start is due, in the state backing-off
 	Restarts int
 	PID      int
 	// Registered is set if the definition was registered at run time.
 	Registered bool
-	// Info is the plugin's last report about itself. It is kept while the plugin is down.
+	// Info is the plugin's last report about itself. While the plugin is down, it stays as it was.
 	Info     plugin.Info
 	Socket   string
-	LogFile  string // empty if the agent does not keep the log
+	LogFile  string // path of the log file; empty if the agent keeps no log of the plugin
 	LastExit string
 	LastLog  []string
-	Pending  string   // why a changed, removed or bad plugin file is not in force
+	Pending  string   // the reason why a changed, removed or bad plugin file is not in force
 	Warnings []string // warnings about the running instance
-	// Running has the settings of the definition in use. Wanted has those settings of the file that
-	// differ. Both use the keys of plugin files; see pluginfile.Settings.
+	// Running contains the settings of the definition in use. Wanted contains the settings of the
+	// file that differ from Running. Both use the keys of plugin files; see pluginfile.Settings.
 	Running map[string]string
 	Wanted  map[string]string
 
 	Nodes, Controllers Count
-	// Parts lists the parts of the plugin, usually one. If there are several parts, each element
-	// has the values that differ between parts (process, socket, file, log, exit), and the fields
-	// above are empty.
+	// Parts lists the parts of the plugin. Most plugins have only one part. If there are several,
+	// each element contains the values that differ between parts, such as the process, the socket
+	// and the log. The fields above are then empty.
 	Parts []Status
 }
 
-// Count counts the parts that provide a service. A monolith counts once as node and once as
-// controller. A part whose type is not known yet counts as a node.
+// Count counts the parts that provide a service. A monolith counts for both services. A part whose
+// type is unknown counts for the node service.
 type Count struct{ Healthy, Expected int }
 
 // statuses describes plugins for users.
@@ -65,7 +69,7 @@ func (s *statuses) Status(id string) (Status, error) {
 	return s.whole(id, parts), nil
 }
 
-// Statuses returns the status of each plugin, in the order of their ids.
+// Statuses returns the status of each plugin, sorted by id.
 func (s *statuses) Statuses() []Status {
 	all := []Status{}
 	for _, id := range s.ids() {
@@ -77,8 +81,8 @@ func (s *statuses) Statuses() []Status {
 	return all
 }
 
-// Parts returns the status of every part of every plugin. It omits the last log lines, so it reads
-// no file.
+// Parts returns the status of every part of every plugin. It omits the last lines of the logs, so
+// it reads no files.
 func (s *statuses) Parts() []Status {
 	out := []Status{}
 	for _, p := range s.all() {
@@ -89,7 +93,7 @@ func (s *statuses) Parts() []Status {
 	return out
 }
 
-// whole returns the status of a plugin with the status of each part.
+// whole returns the status of a plugin, including the status of each part.
 func (s *statuses) whole(id string, parts []*supervised) Status {
 	var own []Status
 	all := glances(parts)
@@ -121,7 +125,7 @@ func (s *statuses) whole(id string, parts []*supervised) Status {
 	return st
 }
 
-// sum combines the statuses of several parts to the status of their plugin.
+// sum combines the statuses of several parts into the status of their plugin.
 func (s *statuses) sum(id string, own []Status, all part.Whole) Status {
 	now := all.Worst().Status
 	st := Status{
@@ -144,13 +148,13 @@ func (s *statuses) sum(id string, own []Status, all part.Whole) Status {
 	return st
 }
 
-// each joins the distinct words with "+", in descending order.
+// each sorts the given words in descending order, removes duplicates, and joins the words with "+".
 func each(words []string) string {
 	slices.SortFunc(words, func(a, b string) int { return cmp.Compare(b, a) })
 	return strings.Trim(strings.Join(slices.Compact(words), "+"), "+")
 }
 
-// brief returns the status of one part. It omits the last log lines, so it reads no file.
+// brief returns the status of one part. It omits the last lines of the log, so it reads no file.
 func brief(p *supervised, g *part.Glance) Status {
 	st := Status{
 		ID: g.ID, Type: g.Kind, Instance: g.Instance(), File: g.File,

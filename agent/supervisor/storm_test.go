@@ -14,13 +14,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDayOfCrashes checks that a plugin that fails for 24 hours causes at most 1 MiB of log and
-// events, no matter when it fails. The last event reports its current state.
+// TestDayOfCrashes checks a plugin that fails for 24 hours. The log and the events must take at
+// most 1 MiB, no matter how soon the plugin fails each time. The last event must report the
+// plugin's current state.
 func TestDayOfCrashes(t *testing.T) {
 	for _, tt := range []struct {
-		name   string
-		ready  time.Duration // how long the plugin is ready; 0: it never becomes ready
-		starts int           // maximum number of starts
+		name string
+		// how long the plugin is ready before it fails; 0 means that it never becomes ready
+		ready  time.Duration
+		starts int // the maximum number of starts
 	}{{"never ready", 0, 400}, {"falls at once", time.Second, 400}, {"falls after a minute", time.Minute + time.Second, 24 * 60}} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()

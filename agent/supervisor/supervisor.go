@@ -1,25 +1,25 @@
-// Package supervisor runs CSI plugins and keeps them running. It starts their processes, or watches
-// processes that others run. It waits until they are ready, probes them, restarts those that end or
-// hang, and gives gRPC clients to the rest of the agent.
+// Package supervisor runs CSI plugins and keeps them running. It starts the processes of plugins, or
+// monitors processes that another program runs. It waits until a plugin is ready, probes it, and
+// restarts it if it ends or hangs. The other packages of the agent get gRPC clients for the plugins.
 //
-// A plugin outlives the agent. It has its own session and log file. The supervisor stores, before
-// and after the fork, data that identifies the process without doubt. The next agent therefore
-// finds the process and does not start a second one. When the agent stops, its plugins keep
-// running.
+// When the agent stops, its plugins keep running. Each plugin has its own session and log file.
+// Before and after the fork, the supervisor stores data that identifies the plugin's process
+// uniquely. The next agent therefore finds the process and does not start a second one.
 //
 //	supervisor.go                         all requests of the agent, by embedding the types below
 //	registered.go, control.go, tested.go  requests: register, restart, stop, start, test
 //	view.go, status.go, logs.go           queries: views and clients, status, logs
 //	parts.go                              the parts of all plugins
-//	worker.go, outcome.go                 one goroutine per part, which follows part.Next
+//	worker.go, outcome.go                 the goroutine of each part, which follows part.Next
 //	session.go                            one instance from its start to its end
 //	identity.go, canary.go                the checks of the identity and the namespaces of a plugin
 //	plugin.go, host.go, output.go         one part, its interface for runners, its output
-//	record.go, mask.go, backoff.go        its stored record, its secrets, its pauses between restarts
+//	record.go, mask.go, backoff.go        a part's stored record, its secrets, its restart pauses
 //	options.go, elsewhere.go              the options; listeners that another agent may have started
 //
-// The packages below do other jobs: part decides, definitions reads and watches the plugin files,
-// pluginlog reads logs, and command, container, unit and socket are the runners.
+// The packages in this directory have these jobs: part decides the next step of a part, definitions
+// reads and watches the plugin files, and pluginlog reads logs. The packages command, container,
+// unit and socket run the plugins.
 package supervisor
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// Supervisor runs the plugins of one agent.
+// Supervisor runs all plugins of one agent.
 type Supervisor struct {
 	*clients
 	*statuses
@@ -43,7 +43,7 @@ type Supervisor struct {
 	parts *parts
 }
 
-// New makes a supervisor. It starts nothing.
+// New returns a supervisor. It starts nothing yet.
 func New(opts Options) *Supervisor {
 	e := newEnv(opts)
 	all := newParts(e)
@@ -61,7 +61,7 @@ func New(opts Options) *Supervisor {
 	}
 }
 
-// followers adapts parts to the interface definitions.Parts.
+// followers makes parts implement the interface definitions.Parts.
 type followers struct{ parts *parts }
 
 // Load implements definitions.Parts.
@@ -74,15 +74,16 @@ func (f followers) Held() map[string]*plugin.Definition { return f.parts.held() 
 func (f followers) Follow(wants map[string]definitions.Want) { f.parts.follow(wants) }
 
 // Run supervises the plugins until ctx ends, and applies changes of their files. All plugins keep
-// running after Run returns. A bad plugin file causes no error here. The status of its plugin
-// reports it.
+// running after Run returns. A bad plugin file does not make Run return an error; the status of its
+// plugin shows the error.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.Load(); err != nil {
 		if !s.Loaded() {
 			return err
 		}
 
-		// Other plugins can still be supervised. The next Reload tries again.
+		// Continue, because the other plugins can still be supervised. The next Reload reads the
+		// files again.
 		s.parts.log.Error("cannot read the plugin files", "error", err)
 	}
 
@@ -101,10 +102,12 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return nil
 }
 
-// End ends the commands and containers that run plugins, because the host shuts down. It ends all
-// of them at the same time, each with the grace time of a normal stop. A plugin for which keep
-// returns true keeps running until the host ends. keep must not call the Supervisor. End does not
-// stop units, because systemd stops them in its own order. systemd would delay a stop that the
+// End ends the commands and containers that run plugins, because the host is shutting down. It ends
+// all of them at the same time, and gives each the grace time of a normal stop. If keep returns
+// true for a plugin, the plugin keeps running until the host is down. The function keep must not
+// call the Supervisor.
+//
+// End does not stop units. systemd stops units in its own order, and would delay a stop that the
 // agent requests until the agent itself has ended.
 //
 // End starts no plugin and changes no record, so the next boot starts the same plugins. It returns

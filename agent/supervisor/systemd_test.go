@@ -16,15 +16,15 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// noBus returns a connection to systemd that always fails with err.
+// noBus returns a connection to systemd that cannot be opened: each attempt fails with err.
 func noBus(t *testing.T, err error) *systemd.Bus {
 	s := systemd.New(systemd.Options{Dial: func(...dbus.ConnOption) (*dbus.Conn, error) { return nil, err }})
 	t.Cleanup(s.Close)
 	return s
 }
 
-// TestForkWhereSystemdIsSilent checks an agent that cannot reach systemd. The agent forks a command
-// that would normally run as a service, and logs a warning.
+// TestForkWhereSystemdIsSilent checks an agent that cannot reach systemd. The agent must fork a
+// command that it would normally run as a service, and log a warning.
 func TestForkWhereSystemdIsSilent(t *testing.T) {
 	b := newBench(t)
 	b.opts.Systemd, b.opts.ServiceArgv = noBus(t, errors.New("nobody is there")), []string{"/bin/false"}
@@ -40,8 +40,8 @@ func TestForkWhereSystemdIsSilent(t *testing.T) {
 }
 
 // TestUnitWithoutSystemd checks a plugin that is a systemd unit. On a host without systemd, the
-// agent refuses the plugin until an operator fixes the problem. If systemd is only temporarily
-// unreachable, the plugin waits for it.
+// agent must refuse the plugin until an operator fixes the problem. If systemd is only temporarily
+// unreachable, the plugin must wait for systemd.
 func TestUnitWithoutSystemd(t *testing.T) {
 	for _, tt := range []struct {
 		bus   *systemd.Bus
@@ -72,7 +72,8 @@ func journalctl(t *testing.T, script string) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// TestUnitLog checks that the log of a unit is the end of its journal, and that it can be followed.
+// TestUnitLog checks that the log of a unit contains the last lines of the unit's journal, and that
+// the log can be followed.
 func TestUnitLog(t *testing.T) {
 	journalctl(t, `echo "$*"; printf 'a\033[31mb\n'; case "$*" in *--follow*) echo more; exec sleep 1000;; esac`)
 	b := newBench(t)
@@ -101,8 +102,8 @@ func TestUnitLog(t *testing.T) {
 	}
 }
 
-// TestHungJournal checks that a journal that hangs delays a status only briefly. Several statuses
-// wait at the same time.
+// TestHungJournal checks a journalctl that hangs. It must delay a status request only briefly, and
+// several requests must wait at the same time.
 func TestHungJournal(t *testing.T) {
 	journalctl(t, `exec sleep 1000`)
 	b := newBench(t)

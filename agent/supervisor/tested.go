@@ -11,11 +11,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// tests provides the requests of the command that tests a plugin.
+// tests serves the command that tests a plugin.
 type tests struct{ *requests }
 
-// Scratch returns the objects that a test of the plugin may have left behind, or nil if there are
-// none. Callers must not change the result.
+// Scratch returns the objects that a test of the plugin may have left, or nil if there are none.
+// Callers must not change the result.
 func (s *tests) Scratch(id string) *plugin.Scratch {
 	for _, p := range s.of(id) {
 		if left := p.record.get().Scratch; left != nil {
@@ -25,8 +25,9 @@ func (s *tests) Scratch(id string) *plugin.Scratch {
 	return nil
 }
 
-// SaveScratch durably stores which objects a test may leave behind. nil means none. If there are
-// several parts, the record of one part stores them.
+// SaveScratch stores which objects a test of the plugin may leave, and waits until they are on
+// disk. The value nil means none. If the plugin has several parts, the record of only one part
+// contains the objects.
 func (s *tests) SaveScratch(ctx context.Context, id string, left *plugin.Scratch) error {
 	parts := s.of(id)
 	if len(parts) == 0 {
@@ -46,9 +47,10 @@ func (s *tests) MayKill(id string) error {
 	return ours(parts[0], s.glance(parts[0]), "kill")
 }
 
-// Kill ends a plugin's process with SIGKILL, like a crash. If there are several parts, Kill ends
-// the node part. Kill returns an error while any volume except own is in use through the plugin. A
-// volume that starts to use the plugin during the call waits for the next process.
+// Kill ends a plugin's process with SIGKILL, to simulate a crash. If the plugin has several parts,
+// Kill ends the node part. Kill returns an error while any volume except own is in use through the
+// plugin. If a volume starts to use the plugin during the call, the volume waits for the next
+// process.
 func (s *tests) Kill(id, own string) error {
 	if err := s.MayKill(id); err != nil {
 		return err
@@ -60,7 +62,7 @@ func (s *tests) Kill(id, own string) error {
 	}
 
 	p := parts[0]
-	defer s.notify(p) // a caller may have found calls blocked, and waits for this notification
+	defer s.notify(p) // a caller that found new calls blocked waits for this notification
 
 	s.doors.Lock()
 	defer s.doors.Unlock()
@@ -81,16 +83,17 @@ func (s *tests) Kill(id, own string) error {
 	return killed(p, g.PID, g.Key)
 }
 
-// killed sends SIGKILL to the process, unless another process has replaced it.
+// killed sends SIGKILL to a process, unless another process has replaced it.
 func killed(p *supervised, pid int, key string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return fmt.Errorf("cannot kill process %d: %w", pid, err)
 	}
-	defer func() { _ = unix.Close(fd) }() // the descriptor is no longer needed after the signal
+	// closing cannot lose data, because nothing is written to a pidfd
+	defer func() { _ = unix.Close(fd) }()
 
-	// The comparison is safe only after the pidfd was opened. A published process was alive or a
-	// zombie when its pid was read, so its pid was not reused.
+	// Compare only after the pidfd was opened, because the pid cannot be reused from then on. If
+	// the part still reports the same process, the pidfd belongs to it.
 	if g := p.look(); g.PID != pid || g.Key != key {
 		return volume.Errorf(volume.ErrPluginUnavailable, "plugin %q ended by itself", p.id)
 	}

@@ -11,14 +11,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// another returns a condition that is true when another process has replaced that of the given
-// status.
+// another returns a condition that is true when another process has replaced the process in the
+// given status.
 func another(first supervisor.Status) func(supervisor.Status) bool {
 	return func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID != first.PID }
 }
 
-// TestKill checks that Kill ends a plugin like a crash. Kill refuses while another volume uses the
-// plugin, or if the agent does not run it.
+// TestKill checks that Kill ends a plugin like a crash. Kill must return an error while another
+// volume uses the plugin, or if the agent does not run the plugin.
 func TestKill(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -31,7 +31,7 @@ func TestKill(t *testing.T) {
 	if !b.sup.View("fake").Ready {
 		t.Error("after the refusal it gives no client")
 	}
-	must(t, b.sup.Kill("fake", "data")) // volumes of the test itself do not prevent the kill
+	must(t, b.sup.Kill("fake", "data")) // the test's own volume must not prevent the kill
 	b.awaitThat("fake", "another process", another(first))
 	if st := b.status("fake"); alive(first.PID) || !strings.Contains(st.LastExit, "SIGKILL") {
 		t.Errorf("after the kill: %+v", st)
@@ -47,8 +47,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// TestScratchOutlives checks that the record of a test's leftovers outlives the agent and the
-// plugin's process.
+// TestScratchOutlives checks that the record of a test's objects is kept when the agent or the
+// plugin's process ends.
 func TestScratchOutlives(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))

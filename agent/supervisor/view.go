@@ -20,20 +20,20 @@ type clients struct {
 	*parts
 
 	mu    sync.Mutex
-	turn  map[string]uint64    // number of controller calls so far, by plugin
-	given map[subjectKey]given // controllers that may still process a call that the agent gave up
+	turn  map[string]uint64    // the number of controller calls so far, by plugin id
+	given map[subjectKey]given // the abandoned calls that a controller may still be processing
 }
 
 func newClients(all *parts) *clients {
 	return &clients{parts: all, turn: map[string]uint64{}, given: map[subjectKey]given{}}
 }
 
-// Changed returns a channel that is closed at the next change of a plugin's state. To miss no
-// change, a caller gets the channel first, then checks the state, and then waits.
+// Changed returns a channel that is closed when the state of a plugin changes next. To miss no
+// change, a caller first gets the channel, then checks the state, and then waits.
 func (s *clients) Changed(id string) <-chan struct{} { return s.changed(id) }
 
-// Released reports that a volume is no longer staged through a plugin. A changed definition that
-// waited for the last such volume may then come into force.
+// Released reports that a volume is no longer staged through a plugin. If it was the last such
+// volume, a changed definition that was waiting may come into force.
 func (s *clients) Released(id string) {
 	for _, p := range s.of(id) {
 		if p.waits() {
@@ -42,9 +42,9 @@ func (s *clients) Released(id string) {
 	}
 }
 
-// View returns the view of a plugin on which decisions are based. Callers share its maps and slices
-// and must not change them. View is called often for each volume, so plugins with one part take a
-// fast path.
+// View returns the view of a plugin. The agent bases its decisions on this view. Callers share its
+// maps and slices and must not change them. View is called often for each volume, so there is a
+// faster way for plugins with only one part.
 func (s *clients) View(id string) plugin.View {
 	parts := s.of(id)
 	if len(parts) == 0 {
@@ -61,9 +61,9 @@ func (s *clients) View(id string) plugin.View {
 }
 
 // Client returns a client for calls to a plugin's node service. If the plugin has no node service,
-// the client is for any part. The error wraps volume.ErrPluginUnavailable, or volume.ErrNotFound if
-// there is no such plugin. A client serves only one incarnation, so callers get a client before
-// each call.
+// the client is connected to any part of the plugin. The error wraps volume.ErrPluginUnavailable,
+// or volume.ErrNotFound if there is no such plugin. A client serves only one incarnation of the
+// plugin, so callers get a new client before each call.
 func (s *clients) Client(id string) (*csiclient.Client, error) {
 	parts := s.of(id)
 	all := glances(parts)
@@ -85,18 +85,20 @@ func (s *clients) Client(id string) (*csiclient.Client, error) {
 	return nil, unavailable(parts, all, those, part.Node)
 }
 
-// Controller is the client of a controller for one call.
+// Controller is a client that makes one call to a controller.
 type Controller struct {
 	*csiclient.Client
-	// Done records the result of the call. The caller must call it after the call.
+	// Done records the result of the call. The caller must call Done after the call.
 	Done func(err error)
 }
 
-// Controller returns the client of a ready controller, and takes the controllers in turn. subject
-// is the plugin's own id of a volume. If the agent gave up a call about the subject, the controller
-// may still process that call. All later calls about the subject then go to the same controller.
-// This ends when that controller answers a call about the subject, when it ends, or when another
-// call timeout has passed. Controller returns the same errors as Client.
+// Controller returns a client of a ready controller, and uses the controllers in turn. The argument
+// subject is the plugin's own id of a volume.
+//
+// If the agent has abandoned a call about the subject, a controller may still be processing the
+// call. All later calls about this subject then go to the same controller. This ends when the
+// controller answers a call about the subject, when the controller ends, or when another call
+// timeout has passed. Controller returns the same errors as Client.
 func (s *clients) Controller(id, subject string) (Controller, error) {
 	parts := s.of(id)
 	all := glances(parts)
@@ -133,16 +135,17 @@ func (s *clients) Controller(id, subject string) (Controller, error) {
 	return Controller{g.Client, func(err error) { s.answered(key, g, err) }}, nil
 }
 
-// subjectKey identifies the subject of a controller call.
+// subjectKey identifies the subject of a controller call: a plugin's id, and the plugin's own id of
+// a volume.
 type subjectKey struct{ id, subject string }
 
-// given describes a controller call that the agent gave up.
+// given describes a controller call that the agent has abandoned.
 type given struct {
 	incarnation uint64
 	until       time.Time
 }
 
-// busy returns the part that may still process a call that the agent gave up.
+// busy returns the part that may still be processing an abandoned call about the subject.
 func (s *clients) busy(key subjectKey, those part.Whole) (*part.Glance, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +178,7 @@ func (s *clients) answered(key subjectKey, g *part.Glance, err error) {
 
 	switch known := errors.As(err, &call); {
 	case err != nil && (!known || call.Unsent):
-		return // this failure does not show whether an earlier call, which was given up, has ended
+		return // the call was not sent, so an earlier abandoned call may still be running
 	case err == nil || call.Answered:
 		delete(s.given, key)
 		return
@@ -190,7 +193,7 @@ func (s *clients) answered(key subjectKey, g *part.Glance, err error) {
 	s.given[key] = given{g.View.Incarnation, time.Now().Add(timeout)}
 }
 
-// unavailable returns the error for a service for which there is no client.
+// unavailable returns the error for a service that has no client.
 func unavailable(parts []*supervised, all, those part.Whole, of string) error {
 	id := all[0].ID
 	if !all.Apart() {
@@ -219,7 +222,7 @@ func unavailable(parts []*supervised, all, those part.Whole, of string) error {
 	}
 }
 
-// unavailablePart returns the error for a plugin with one part that has no client.
+// unavailablePart returns the error for a plugin whose only part has no client.
 func unavailablePart(p *supervised, g *part.Glance) error {
 	v, msg := g.View, fmt.Sprintf("plugin %q is %s", p.id, g.Standing())
 	if v.Final {

@@ -20,7 +20,7 @@ type worker struct {
 	falls   pauses
 }
 
-// drive drives a part until ctx ends. The part's instance keeps running afterwards.
+// drive drives a part until ctx ends. After that, the part's instance keeps running.
 func drive(ctx context.Context, p *supervised) {
 	w := &worker{supervised: p, checker: &checker{supervised: p}, falls: pauses{Backoff: p.opts.Backoff}}
 	defer w.release()
@@ -57,8 +57,8 @@ func drive(ctx context.Context, p *supervised) {
 	}
 }
 
-// decide returns the next step, with the definition or the fault that the step needs. due is set if
-// the previous step ended because due returned true.
+// decide returns the next step of the part, together with the definition or the error that the step
+// needs. The argument due is true if the previous step ended because the method due returned true.
 func (w *worker) decide(due bool) (part.Step, *plugin.Definition, error) {
 	due = due || w.due()
 	w.mu.Lock()
@@ -85,7 +85,7 @@ func (w *worker) release() {
 	w.inst = nil
 }
 
-// drop takes the client away from callers and closes it.
+// drop closes the client, so that callers no longer get it.
 func (w *worker) drop() {
 	client := w.use(nil)
 	if client == nil {
@@ -116,7 +116,7 @@ func (w *worker) follow(ctx context.Context) bool {
 	}
 
 	if !w.stop(ctx) {
-		return true // the agent is shutting down, and the next agent continues from here
+		return true // the agent is ending; the next agent carries out the step
 	}
 	if run != nil {
 		run.Quiet(ctx)
@@ -124,7 +124,7 @@ func (w *worker) follow(ctx context.Context) bool {
 
 	w.drop()
 	w.falls.reset()
-	w.setQuiet(false) // end the block; calls fail until the plugin is ready
+	w.setQuiet(false) // end the block of new calls; they fail until the plugin is ready
 	if plan.Adopt && !w.adopt(ctx) {
 		return false
 	}
@@ -147,8 +147,8 @@ func (w *worker) settle(plan part.Plan) {
 	}
 }
 
-// sweep takes over an instance that runs although its start failed, and removes the remains of an
-// instance that has ended.
+// sweep takes over an instance that runs although its start failed. It also removes the remains of
+// an instance that has ended.
 func (w *worker) sweep(ctx context.Context, run runner.Runner) {
 	inst, err := run.Sweep(ctx)
 	if w.inst = inst; err != nil && ctx.Err() == nil {
@@ -161,7 +161,7 @@ func (w *worker) adopt(ctx context.Context) bool {
 	if w.siblings.remove(w.supervised) {
 		w.clear()
 		if rec := w.record.get(); rec.Definition == nil && !rec.Stopped {
-			return false // the part had only a bad file, and that file is gone
+			return false // the part never had a valid file, and its bad file has been removed
 		}
 		if err := w.record.save(ctx, func(r *plugin.Record) { *r = forgotten(*r) }); err != nil {
 			w.logger.Warn("cannot store that the plugin was removed", "error", err)
@@ -181,7 +181,7 @@ func (w *worker) adopt(ctx context.Context) bool {
 	return true
 }
 
-// clear removes the socket of a removed plugin and the socket's directory. It keeps the state
+// clear removes the socket of a removed plugin, and the directory of the socket. It keeps the state
 // directory and the log.
 func (w *worker) clear() {
 	for _, path := range []string{w.paths.Socket, w.paths.SocketDir} {
@@ -218,7 +218,7 @@ func (w *worker) stop(ctx context.Context) bool {
 	return true
 }
 
-// gone records how the instance ended, and then clears the instance.
+// gone records how the instance ended, and then forgets the instance.
 func (w *worker) gone() {
 	if exit := w.inst.Exit(); exit != "" {
 		w.mu.Lock()
@@ -234,15 +234,17 @@ func (w *worker) gone() {
 	w.runs(nil)
 }
 
-// broken marks the plugin as failed because of its file, and waits for a change of the file.
+// broken marks the plugin as failed because its file cannot be used, and waits until the file
+// changes.
 func (w *worker) broken(ctx context.Context, fault error) {
 	w.take(&w.desired.Retry)
 	w.must(w.m.Refuse(fault.Error()))
 	w.rest(ctx, 0, nil)
 }
 
-// rest waits for d, or without limit if d is 0. It returns early when over is closed, or when the
-// desired state asks for a switch or a retry. It returns false if ctx has ended.
+// rest waits for the duration d, or without a time limit if d is 0. It returns early when the
+// channel over is closed, or when the desired state requires a switch or a retry. It returns false
+// if ctx has ended.
 func (w *worker) rest(ctx context.Context, d time.Duration, over <-chan struct{}) bool {
 	var timer <-chan time.Time
 	if d > 0 {
@@ -268,7 +270,7 @@ func (w *worker) rest(ctx context.Context, d time.Duration, over <-chan struct{}
 }
 
 // serve starts the plugin from any state, keeps it ready, and handles the end of its instance. It
-// returns true if it ended because due returned true.
+// returns true if it ended because the method due returned true.
 func (w *worker) serve(ctx context.Context, def *plugin.Definition) (due bool) {
 	w.take(&w.desired.Retry)
 	run := w.runner()
@@ -295,9 +297,9 @@ func (w *worker) serve(ctx context.Context, def *plugin.Definition) (due bool) {
 	return false
 }
 
-// once starts or takes over an instance, and monitors it until it ends or must be stopped. It
-// returns how long the instance was ready, or 0 if it never became ready. The returned error is the
-// reason for the end and is never nil.
+// once starts an instance, or takes over a running one, and monitors it until it ends or must be
+// stopped. It returns how long the instance was ready, or 0 if the instance never became ready. The
+// returned error is the reason for the end, and is never nil.
 func (w *worker) once(ctx context.Context, run runner.Runner, s *session) (readyFor time.Duration, err error) {
 	w.begin(s.run)
 	if w.inst == nil {
@@ -326,7 +328,7 @@ func (w *worker) once(ctx context.Context, run runner.Runner, s *session) (ready
 	return max(1, time.Since(since)), err
 }
 
-// obtain returns the running instance, or starts one. A start that failed half-way may have left an
+// obtain returns the running instance, or starts one. An earlier start that failed may have left an
 // instance running.
 func (w *worker) obtain(ctx context.Context, run runner.Runner) (runner.Instance, error) {
 	inst, err := run.Find(ctx)
@@ -341,7 +343,7 @@ func (w *worker) obtain(ctx context.Context, run runner.Runner) (runner.Instance
 	return inst, err
 }
 
-// begin changes the state to starting, unless the plugin is already starting or unhealthy.
+// begin changes the state to starting, unless the state is already starting or unhealthy.
 func (w *worker) begin(run runner.Traits) {
 	reason, now := "starting", w.m.Snapshot()
 	switch {
@@ -358,8 +360,8 @@ func (w *worker) begin(run runner.Traits) {
 	}
 }
 
-// finish ends the instance because the host shuts down, unless the caller of End keeps the plugin
-// running.
+// finish ends the instance because the host is shutting down, unless the caller of End wants to
+// keep the plugin running.
 func (w *worker) finish(e *hostEnd) {
 	if run := w.runner(); w.inst == nil || run == nil || !run.Traits().Ends || e.keep(w.id) {
 		return

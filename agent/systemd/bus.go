@@ -25,29 +25,29 @@ const (
 	busIface     = "org.freedesktop.DBus"
 )
 
-// answerWithin is the time limit of each query, and of each attempt to connect.
+// answerWithin is the time limit of each query to systemd, and of each attempt to connect.
 const answerWithin = 2 * time.Second
 
-// jobWithin is the time limit for the answer to a request for a job. While the service manager
+// jobWithin is the time limit for systemd's answer to a request that creates a job. While systemd
 // reloads, it answers later than usual.
 const jobWithin = 10 * time.Second
 
 // Options configures a Bus.
 type Options struct {
-	Log hclog.Logger // nil: no log
+	Log hclog.Logger // nil means that nothing is logged
 	// Dial connects to systemd's bus. If Dial is nil, the Bus uses the system bus.
 	Dial func(...dbus.ConnOption) (*dbus.Conn, error)
 }
 
-// Bus is a connection to systemd. It connects at the first request, and reconnects at the next
-// request after it lost the connection. Several goroutines may call its methods at the same time.
+// Bus is a connection to systemd. It connects at the first request. After a lost connection, it
+// connects again at the next request. Several goroutines may call its methods at the same time.
 type Bus struct {
 	log  hclog.Logger
 	dial func(...dbus.ConnOption) (*dbus.Conn, error)
 	life context.Context // the context of all connections
 	end  context.CancelFunc
 
-	dialing chan struct{} // full while an attempt to connect runs
+	dialing chan struct{} // contains a value while an attempt to connect runs
 	wg      sync.WaitGroup
 
 	mu      sync.Mutex
@@ -84,15 +84,16 @@ func (b *Bus) Close() {
 	b.wg.Wait()
 }
 
-// Connected reports whether the Bus is connected, and therefore receives signals.
+// Connected reports whether the Bus is connected, so that it receives signals.
 func (b *Bus) Connected() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.conn != nil
 }
 
-// Connect connects if the Bus is not connected, and returns the number of the connection. If the
-// number has changed since an earlier call, the Bus may have missed changes in between.
+// Connect connects if the Bus is not connected. It returns the number of the connection. If this
+// number differs from the number that an earlier call returned, the Bus may have missed changes
+// between the two calls.
 func (b *Bus) Connect(ctx context.Context) (epoch uint64, err error) {
 	if _, err := b.connect(ctx); err != nil {
 		return 0, err
@@ -123,8 +124,8 @@ func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 		return conn, nil
 	}
 
-	// An attempt to connect cannot be cancelled while it blocks on the socket. In that case the
-	// next caller waits for the end of the attempt.
+	// An attempt to connect cannot be cancelled while it blocks on the socket. If the caller gives
+	// up, the attempt continues, and the next caller waits until it ends.
 	type result struct {
 		conn *dbus.Conn
 		err  error
@@ -224,7 +225,8 @@ func (b *Bus) listen(conn *dbus.Conn, signals <-chan *dbus.Signal) {
 	for s := range signals {
 		name, back := b.note(s)
 		if back {
-			// systemd was re-executed, and the new process may not know this subscription.
+			// systemd was re-executed, and the new process may not know this subscription. So
+			// subscribe again.
 			ctx, cancel := context.WithTimeout(conn.Context(), answerWithin)
 			if err := manager(ctx, conn, "Subscribe").Err; err != nil {
 				b.log.Debug("cannot subscribe again", "error", err)
@@ -241,8 +243,9 @@ func (b *Bus) listen(conn *dbus.Conn, signals <-chan *dbus.Signal) {
 	}
 }
 
-// note returns the name of the unit that a signal is about, and stores the result of a job. The
-// result back reports whether systemd has returned after a restart.
+// note returns the name of the unit that a signal concerns. If the signal contains the result of a
+// job, note stores the result. The return value back is true if the signal reports that systemd has
+// been restarted.
 func (b *Bus) note(s *dbus.Signal) (name string, back bool) {
 	arg := func(i int) string {
 		if i >= len(s.Body) {
@@ -279,8 +282,8 @@ func (b *Bus) note(s *dbus.Signal) (name string, back bool) {
 	return "", false
 }
 
-// unescape converts the last part of a unit's object path to the unit's name. systemd encodes every
-// byte except letters and digits as "_" and two hex digits.
+// unescape converts the last element of a unit's object path to the name of the unit. systemd
+// encodes every byte except letters and digits as "_" and two hex digits.
 func unescape(label string) string {
 	var b strings.Builder
 	for i := 0; i < len(label); i++ {
@@ -309,25 +312,28 @@ func IsInvalid(err error) bool {
 	return isError(err, busIface+".Error.InvalidArgs")
 }
 
-// IsAnswer reports whether an error is an answer of systemd. If it is, systemd did not do the
-// requested action. Otherwise it is unknown whether systemd did it.
+// IsAnswer reports whether an error is an answer of systemd. If it is one, systemd did not carry
+// out the request. Otherwise it is unknown whether systemd carried out the request.
 func IsAnswer(err error) bool {
 	var e dbus.Error
 	return errors.As(err, &e) && !strings.HasPrefix(e.Name, busIface+".Error.NoReply") && !strings.HasPrefix(e.Name, busIface+".Error.Timeout")
 }
 
-// errLost is the error of a caller that waits for a job when the connection is lost.
+// errLost is returned to a caller that waits for a job when the connection is lost.
 var errLost = errors.New("the connection to the system bus was lost")
 
-// jobs tracks the jobs whose results callers need.
+// jobs stores the results of jobs until their callers receive them.
 type jobs struct {
-	asking int                             // the number of requests for a job that systemd has not answered yet
-	early  map[dbus.ObjectPath]string      // results that arrived before the answer that names the job
-	waits  map[dbus.ObjectPath]chan string // one channel for each caller; closed if the connection is lost
+	// the number of job requests that systemd has not answered yet
+	asking int
+	// results that arrived before systemd answered the request for the job
+	early map[dbus.ObjectPath]string
+	// for each job, the channel of the caller that waits; closed if the connection is lost
+	waits map[dbus.ObjectPath]chan string
 }
 
-// ended passes the result of a job to the caller that waits for it. If the caller does not know its
-// job yet, ended stores the result.
+// ended passes the result of a job to the caller that waits for it. If the caller does not know the
+// name of its job yet, ended stores the result.
 func (j *jobs) ended(job dbus.ObjectPath, result string) {
 	if ch, ok := j.waits[job]; ok {
 		ch <- result
@@ -337,7 +343,7 @@ func (j *jobs) ended(job dbus.ObjectPath, result string) {
 	}
 }
 
-// lost ends all waits when the connection is lost.
+// lost ends all waits after the connection was lost.
 func (j *jobs) lost() {
 	for job, ch := range j.waits {
 		close(ch)
@@ -345,19 +351,21 @@ func (j *jobs) lost() {
 	}
 }
 
-// Watch reports changes of units.
+// Watch reports which units have changed.
 type Watch struct {
-	// C receives one message after one or more changes. Take then returns the changed units.
+	// C receives one message after one or more changes. The receiver then calls Take, which returns
+	// the changed units.
 	C    chan struct{}
 	b    *Bus
-	name string // empty: all units
+	name string // the watched unit; empty means all units
 
 	// Bus.mu guards the fields below.
 	names map[string]bool
 	all   bool
 }
 
-// tell informs the watches of one unit, or all watches if name is empty. The caller must hold b.mu.
+// tell informs the watches of the named unit, or all watches if name is empty. The caller must hold
+// b.mu.
 func (b *Bus) tell(name string) {
 	for w := range b.watches {
 		if name != "" && w.name != "" && w.name != name {

@@ -13,7 +13,7 @@ func FuzzUnescape(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		_ = unescape(name) // unescape must return for any input
+		_ = unescape(name) // for any name, unescape must return without a panic
 		var path strings.Builder
 		for i := range len(name) {
 			c := name[i]

@@ -26,21 +26,23 @@ func (b *Bus) Stop(ctx context.Context, name string) error {
 	return err
 }
 
-// Transient describes a service without a unit file.
+// Transient describes a service that systemd runs without a unit file.
 type Transient struct {
 	Name        string
 	Description string
 	Slice       string
-	Argv        []string // the first is an absolute path
+	Argv        []string // command line; the first element is an absolute path
 	// Stdin and Output become the standard input and output of the process. systemd keeps both open
 	// while the unit runs.
 	Stdin, Output *os.File
-	Errors        *os.File // standard error; nil means Output
+	Errors        *os.File // the standard error; nil means the same file as Output
 	OOMScore      int
-	NoFile        uint64 // hard limit of open files; 0 means systemd's default
-	Core          uint64 // hard limit of core dumps, in bytes; the soft limit is 0, because plugins hold secrets
-	// Command marks a command that ends soon by itself. systemd then treats every exit status as
-	// success, and writes neither the status nor the start to the journal.
+	NoFile        uint64 // hard limit on open files; 0 means systemd's default
+	// hard limit on the size of core dumps, in bytes; the soft limit is 0, because plugins hold
+	// secrets
+	Core uint64
+	// Command states that the service is a command that soon ends by itself. systemd then treats
+	// every exit status as success. It writes neither the status nor the start to the journal.
 	Command bool
 }
 
@@ -56,10 +58,10 @@ func anyStatus() statuses {
 	return all
 }
 
-const warning = 4 // LOG_WARNING of syslog(3)
+const warning = 4 // LOG_WARNING in syslog(3)
 
-// usualNoFile is the soft limit of open files. A higher limit would break programs that use
-// select(2), which cannot handle more.
+// usualNoFile is the soft limit on open files. A higher soft limit would break programs that use
+// select(2), which cannot handle larger descriptors.
 const usualNoFile = 1024
 
 // command is the D-Bus type of the property ExecStart.
@@ -80,9 +82,9 @@ type auxiliary struct {
 }
 
 // StartTransient starts a service in a slice, and waits until systemd has executed its command.
-// While the slice exists, no shutdown, isolation or stop of another unit ends the service. The
-// service stays loaded, with its result, until the connection ends or the caller calls Unref. After
-// that, systemd unloads the service when it has ended.
+// While the slice exists, the service does not end because of a shutdown, an isolation or the stop
+// of another unit. The service stays loaded, with its result, until the connection ends or the
+// caller calls Unref. Afterwards, systemd unloads the service when it has ended.
 func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, err error) {
 	errs := t.Errors
 	if errs == nil {
@@ -111,8 +113,8 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 		{"OOMScoreAdjust", dbus.MakeVariant(int32(t.OOMScore))},
 	}
 
-	// The first property of a limit sets both the hard and the soft limit, so the hard limit must
-	// come first.
+	// The first property of each pair sets both the hard and the soft limit, so it must come before
+	// the property that sets the soft limit.
 	props = append(props, property{"LimitCORE", dbus.MakeVariant(t.Core)}, property{"LimitCORESoft", dbus.MakeVariant(uint64(0))})
 	if t.Command {
 		props = append(props, property{"SuccessExitStatus", dbus.MakeVariant(anyStatus())}, property{"LogLevelMax", dbus.MakeVariant(int32(warning))})
@@ -125,8 +127,8 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 	return b.job(ctx, "start service "+t.Name, "StartTransientUnit", t.Name, "fail", props, []auxiliary{})
 }
 
-// Ref keeps a unit loaded, with its result, until Unref or the end of the connection. It reports
-// whether the unit exists.
+// Ref keeps a unit loaded, with its result, until Unref is called or the connection ends. It
+// reports whether the unit exists.
 func (b *Bus) Ref(ctx context.Context, name string) (bool, error) {
 	err := b.call(ctx, "RefUnit", name)
 	if isError(err, systemdName+".NoSuchUnit") {
@@ -159,7 +161,7 @@ func (b *Bus) call(ctx context.Context, method, name string) error {
 	return manager(ctx, conn, method, name).Err
 }
 
-// job calls a method that creates a job. It waits until the job has a result or ctx ends.
+// job calls a D-Bus method that creates a job. It waits until the job has a result or ctx ends.
 func (b *Bus) job(ctx context.Context, what, method string, args ...any) (string, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -203,8 +205,9 @@ func (b *Bus) job(ctx context.Context, what, method string, args ...any) (string
 	}
 }
 
-// jobMade returns the result of a job that systemd has just created, if the result has already
-// arrived. Otherwise it returns a channel for the result.
+// jobMade is called when systemd has answered a request for a job. If the result of the job has
+// already arrived, jobMade returns the result. Otherwise it returns a channel that will receive the
+// result.
 func (b *Bus) jobMade(conn *dbus.Conn, job dbus.ObjectPath, failed error) (result string, wait chan string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

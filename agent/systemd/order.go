@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Settings holds settings from the files of a unit.
+// Settings contains settings from the unit files of a unit.
 type Settings struct {
 	Load      string   // LoadState: loaded, not-found, masked …
 	FileState string   // UnitFileState: enabled, disabled, static …; empty if the unit has no file
@@ -17,7 +17,7 @@ type Settings struct {
 	After     []string
 }
 
-// Settings returns the settings of a unit. systemd loads the unit if it is not loaded.
+// Settings returns the settings of a unit. If the unit is not loaded, systemd loads it.
 func (b *Bus) Settings(ctx context.Context, name string) (Settings, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -47,8 +47,8 @@ func texts(v dbus.Variant) []string {
 	return list
 }
 
-// OwnUnit returns the name of the service that runs this process, according to the process's
-// cgroup. It is empty if no service runs the process.
+// OwnUnit returns the name of the service that runs this process, according to the cgroup of the
+// process. The name is empty if no service runs this process.
 func OwnUnit() string {
 	if !InService() {
 		return ""

@@ -37,9 +37,10 @@ func Booted() bool {
 	return err == nil && info.IsDir()
 }
 
-// InService reports whether systemd runs this process as part of a service. Two conditions must
-// hold. The process is in the cgroup of a service, and has the variable INVOCATION_ID. The variable
-// alone is not enough: a shell can inherit it, but a shell is in the cgroup of a session.
+// InService reports whether systemd runs this process as part of a service. Two conditions must be
+// true: the process is in the cgroup of a service, and it has the variable INVOCATION_ID. The
+// variable alone is not enough, because a shell can inherit it. Such a shell is in the cgroup of a
+// session.
 func InService() bool {
 	if !Booted() || os.Getenv("INVOCATION_ID") == "" {
 		return false
@@ -48,8 +49,8 @@ func InService() bool {
 	return err == nil && serviceOf(groups) != ""
 }
 
-// serviceOf returns the name of the service that a process with these cgroups belongs to. It is
-// empty if the process belongs to no service.
+// serviceOf returns the name of the service to which a process with these cgroups belongs. The name
+// is empty if the process belongs to no service.
 func serviceOf(groups []proc.Cgroup) string {
 	for _, g := range groups {
 		if g.Systemd() && strings.HasSuffix(g.Path, ".service") {

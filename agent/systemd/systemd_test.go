@@ -21,7 +21,8 @@ const (
 	unitAt      = dbus.ObjectPath("/org/freedesktop/systemd1/unit/a_2eservice")
 )
 
-// manager is a fake of the part of systemd that these tests need. It has a bus of its own.
+// manager is a fake systemd that implements only the methods that these tests need. It has its own
+// message bus.
 type manager struct {
 	t       *testing.T
 	address string
@@ -32,7 +33,7 @@ type manager struct {
 	start  func(job dbus.ObjectPath) *dbus.Error // called for each start; an error makes the start fail
 	props  map[string]dbus.Variant
 	asked  int
-	change func() // called before the answer to the second query of the unit
+	change func() // called before the fake answers the second query about the unit
 }
 
 func newManager(t *testing.T) *manager {
@@ -63,7 +64,7 @@ func newManager(t *testing.T) *manager {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	t.Cleanup(func() { _ = m.conn.Close() }) // a test may have closed it
+	t.Cleanup(func() { _ = m.conn.Close() }) // the test may have closed the connection already
 	for _, err := range []error{
 		m.conn.ExportMethodTable(map[string]any{
 			"Subscribe": func() *dbus.Error { return nil }, "StartUnit": m.Start, "StopUnit": m.Start,
@@ -103,7 +104,7 @@ func (m *manager) starts(start func(job dbus.ObjectPath) *dbus.Error) {
 	m.start = start
 }
 
-// is sets the properties that the manager reports for the unit.
+// is sets the properties that the manager reports about its unit.
 func (m *manager) is(props map[string]dbus.Variant) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,8 +129,8 @@ func (m *manager) GetAll(string) (map[string]dbus.Variant, *dbus.Error) {
 	return m.props, nil
 }
 
-// TestJobResult checks that Start returns the result of its job, whether the result arrives before
-// the answer that names the job or long after it. Results of other jobs must be ignored.
+// TestJobResult checks that Start returns the result of its own job. The result may arrive before
+// systemd's answer to the request, or long after it. Start must ignore the results of other jobs.
 func TestJobResult(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
@@ -151,8 +152,9 @@ func TestJobResult(t *testing.T) {
 	}
 }
 
-// TestJobWithoutResult checks that the wait for a job ends when its context ends, systemd refuses
-// the job, or the connection is lost. Only a refusal counts as an answer of systemd.
+// TestJobWithoutResult checks three cases in which a job has no result: the caller's context ends,
+// systemd refuses the job, or the connection is lost. The wait for the job must end in each case.
+// Only the refusal counts as an answer of systemd.
 func TestJobWithoutResult(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
@@ -181,7 +183,7 @@ func TestJobWithoutResult(t *testing.T) {
 }
 
 // TestServiceOfOneMoment checks that the state of a service is consistent, even if the unit changes
-// between the queries.
+// between the two queries that read the state.
 func TestServiceOfOneMoment(t *testing.T) {
 	m := newManager(t)
 	state := func(active string, pid uint32) map[string]dbus.Variant {
@@ -201,8 +203,8 @@ func TestServiceOfOneMoment(t *testing.T) {
 	}
 }
 
-// TestServiceQueued checks that the state distinguishes a unit that is down from a unit that
-// systemd has queued to start.
+// TestServiceQueued checks that the state of a stopped unit shows whether systemd has queued a job
+// to start the unit.
 func TestServiceQueued(t *testing.T) {
 	type job struct {
 		ID   uint32

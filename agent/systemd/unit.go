@@ -11,13 +11,13 @@ import (
 
 // Unit is the state of a unit, as systemd reports it. A unit that is not loaded has the zero value.
 type Unit struct {
-	ID         string // the primary name, which may differ from the queried name
+	ID         string // the primary name of the unit; a query may use another name
 	Invocation string
 	Load       string // LoadState: loaded, not-found, masked, bad-setting …
 	Active     string // ActiveState: active, activating, inactive …
-	Sub        string // SubState
+	Sub        string // SubState: running, dead, auto-restart …
 	MainPID    int
-	Queued     bool // whether systemd has a job for the unit, even if the job has not begun
+	Queued     bool // systemd has a job for the unit, even if the job has not begun
 }
 
 // Restarting reports whether systemd is about to restart the unit automatically.
@@ -25,13 +25,13 @@ func (u Unit) Restarting() bool {
 	return u.Active == "activating" && (u.Sub == "auto-restart" || u.Sub == "auto-restart-queued")
 }
 
-// Down reports whether the unit has no running process, and systemd is not starting the unit.
+// Down reports whether the unit has no running process and systemd is not about to start the unit.
 func (u Unit) Down() bool {
 	return u.Active == "" || u.Active == "inactive" || u.Active == "failed"
 }
 
-// Over reports whether all processes of the unit's current invocation have ended. It is true for a
-// unit that waits for an automatic restart, because the restart is a new invocation.
+// Over reports whether all processes of the unit's current invocation have ended. Over also returns
+// true while the unit waits for an automatic restart, because the restart is a new invocation.
 func (u Unit) Over() bool { return u.Down() || u.Restarting() }
 
 // Service is the state of a service, as systemd reports it.
@@ -40,10 +40,11 @@ type Service struct {
 	Type     string // simple, notify, forking …
 	Result   string // success, exit-code, signal, start-limit-hit …
 	Restarts int    // automatic restarts by systemd since the last explicit start
-	// The fields below describe the main process that is running, or that ran last.
+	// The fields below describe the main process: the running process, or otherwise the process
+	// that ran last.
 	ExecPID    int
-	ExecCode   int // one of CLD_*: 1 exited, 2 killed, 3 dumped core; 0 while it runs
-	ExecStatus int // exit status or signal
+	ExecCode   int // a CLD_ code: 1 exited, 2 killed, 3 dumped core; 0 while the process runs
+	ExecStatus int // exit status, or number of the signal that killed the process
 }
 
 // Unit returns the state of a unit. If the unit is not loaded, it returns the zero value.
@@ -80,8 +81,8 @@ func (b *Bus) GoesDown(ctx context.Context) (bool, error) {
 	return u.Queued || u.Active == "active" || u.Active == "activating", err
 }
 
-// Service returns the state of a service. If the service is not loaded, the argument load decides:
-// Service either loads it or returns the zero value.
+// Service returns the state of a service. If the service is not loaded, Service loads it if the
+// argument load is true. Otherwise it returns the zero value.
 func (b *Bus) Service(ctx context.Context, name string, load bool) (Service, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
@@ -102,8 +103,8 @@ func (b *Bus) Service(ctx context.Context, name string, load bool) (Service, err
 	}
 
 	// The properties of the unit and of the service need separate queries, and the state may change
-	// between them. Service therefore repeats the queries until the unit is the same before and
-	// after the query of the service.
+	// between the queries. Service therefore repeats the queries until the unit's state is the same
+	// before and after the query of the service.
 	u, err := unit(ctx, object, name)
 	for err == nil {
 		var props map[string]dbus.Variant
@@ -120,7 +121,7 @@ func (b *Bus) Service(ctx context.Context, name string, load bool) (Service, err
 	return Service{}, err
 }
 
-// service adds the properties that only services have to the state of a unit.
+// service adds the properties that only services have to the state u of a unit.
 func service(u Unit, props map[string]dbus.Variant) Service {
 	u.MainPID = number(props["MainPID"])
 	return Service{

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Watch returns a Watch that reports changes of one unit, or of all units if name is empty. It
-// reports changes from now on, while the Bus is connected. If the Bus loses the connection or
-// systemd is re-executed, the Watch reports a change of all units.
+// Watch returns a Watch that reports changes of one unit, or of all units if name is empty. The
+// Watch reports changes from now on, while the Bus is connected. If the Bus loses the connection or
+// systemd is re-executed, the Watch reports that any unit may have changed.
 func (b *Bus) Watch(name string) *Watch {
 	w := &Watch{C: make(chan struct{}, 1), b: b, name: name, names: map[string]bool{}}
 	b.mu.Lock()
@@ -24,8 +24,8 @@ func (w *Watch) Close() {
 	delete(w.b.watches, w)
 }
 
-// Take returns the units that have changed since the last call. If all is set, any unit may have
-// changed.
+// Take returns the units that have changed since the last call of Take. If all is true, any unit
+// may have changed.
 func (w *Watch) Take() (names []string, all bool) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()

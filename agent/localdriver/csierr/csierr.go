@@ -1,5 +1,5 @@
 // Package csierr makes errors with the gRPC codes that the CSI specification requires. The other
-// packages of the driver report such errors without any knowledge of gRPC servers.
+// packages of the driver return these errors, so they need no gRPC packages.
 package csierr
 
 import (
@@ -12,8 +12,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// ToStatus gives an error its gRPC code: the code that it already carries, or a code chosen by its
-// cause. INTERNAL is the fallback, and the caller then treats the outcome as unknown.
+// ToStatus converts an error to a gRPC status. If the error has no code, ToStatus chooses a code by
+// the error's cause, and otherwise INTERNAL. After INTERNAL, the caller treats the outcome as
+// unknown.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -35,8 +36,8 @@ func ToStatus(err error) error {
 	return status.Error(code, err.Error())
 }
 
-// Error is an error with the gRPC code that the caller must receive. Unlike a status error, it can
-// be wrapped without "rpc error: code = …" in the middle of a sentence.
+// Error is an error with the gRPC code that the caller must receive. Unlike a gRPC status error, it
+// can be wrapped in another error without adding "rpc error: code = …" to the text.
 type Error struct {
 	Code codes.Code
 	msg  string
@@ -44,35 +45,37 @@ type Error struct {
 
 func (e *Error) Error() string { return e.msg }
 
-// GRPCStatus lets the status package find the code, also when e is wrapped.
+// GRPCStatus lets the package status find the code, even if e is wrapped.
 func (e *Error) GRPCStatus() *status.Status { return status.New(e.Code, e.msg) }
 
-// Errorf returns an error with this code.
+// Errorf returns an error with the given code.
 func Errorf(code codes.Code, format string, args ...any) error {
 	return &Error{code, fmt.Sprintf(format, args...)}
 }
 
-// Invalidf returns an error for a request that is invalid regardless of the present state.
+// Invalidf returns an INVALID_ARGUMENT error, for a request that is invalid in every state of the
+// driver.
 func Invalidf(format string, args ...any) error {
 	return Errorf(codes.InvalidArgument, format, args...)
 }
 
-// Preconditionf returns an error for a request that the present state does not allow.
+// Preconditionf returns a FAILED_PRECONDITION error, for a request that the present state does not
+// allow.
 func Preconditionf(format string, args ...any) error {
 	return Errorf(codes.FailedPrecondition, format, args...)
 }
 
-// Existsf returns an error for an object that exists with other properties.
+// Existsf returns an ALREADY_EXISTS error, for an object that exists with other properties.
 func Existsf(format string, args ...any) error {
 	return Errorf(codes.AlreadyExists, format, args...)
 }
 
-// OutOfRangef returns an error for a size that is not possible.
+// OutOfRangef returns an OUT_OF_RANGE error, for a size that is not possible.
 func OutOfRangef(format string, args ...any) error {
 	return Errorf(codes.OutOfRange, format, args...)
 }
 
-// Internalf returns an error for a failed call that may have had an effect.
+// Internalf returns an INTERNAL error, for a failed call that may have had an effect.
 func Internalf(format string, args ...any) error {
 	return Errorf(codes.Internal, format, args...)
 }

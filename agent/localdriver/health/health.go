@@ -1,4 +1,5 @@
-// Package health turns observations about volumes and their storage into the health problems of CSI.
+// Package health converts observations about volumes and their storage to the health problems that
+// CSI defines.
 package health
 
 import (
@@ -7,34 +8,35 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// Symptoms holds the observations about one volume.
+// Symptoms contains the observations about one volume.
 type Symptoms struct {
-	Metadata string // why volume.json cannot be used
-	Kind     string // the type of the volume, for the message about missing data
-	Missing  bool   // the data does not exist
-	Recorded int64  // the bytes that an image must have
-	Actual   int64  // the bytes that it has
+	Metadata string // why volume.json cannot be used; empty if it can
+	Kind     string // the type of the volume, for a message about missing data
+	Missing  bool   // the volume's data does not exist
+	Recorded int64  // the size in bytes that an image must have
+	Actual   int64  // the size in bytes that the image has
 
-	Dead       string // why the mounted filesystem does not respond
+	Dead       string // why the mounted filesystem does not respond; empty if it does
 	ReadOnly   bool   // the filesystem refuses writes although it was mounted for writing
-	Errors     int64  // number of errors that the kernel recorded in the filesystem
+	Errors     int64  // how many errors the kernel has recorded in the filesystem
 	Filesystem int64  // the filesystem's size in bytes
 	Device     int64  // the size of its device in bytes
 
 	Unmounted string // a path where the volume should be mounted but is not
-	Foreign   string // a path that has a different mount
-	Quota     string // why the quota is not in force
+	Foreign   string // a path with a mount that does not belong to the volume
+	Quota     string // why the quota is not in force; empty if it is
 }
 
-// condition is one possible health problem. words returns "" if the volume does not have it.
+// condition is a health problem that a volume may have. The function words describes the problem,
+// or returns "" if the volume does not have the problem.
 type condition struct {
 	status csi.VolumeHealthErrorType
 	reason string
 	words  func(s Symptoms) string
 }
 
-// conditions lists all health problems of a volume, the worst first. Programs also use the reasons,
-// so an existing reason is never renamed.
+// conditions lists all health problems that a volume can have, the worst first. Programs rely on
+// the reasons, so an existing reason must never be renamed.
 var conditions = []condition{
 	{csi.VolumeHealthErrorType_DATA_LOSS, "DataMissing", func(s Symptoms) string {
 		return when(s.Missing, "the %s that holds the data is missing", s.Kind)
@@ -86,24 +88,26 @@ func Diagnose(id string, s Symptoms) *csi.VolumeHealth {
 	return h
 }
 
-// Storage holds the observations about the filesystem that holds the volumes.
+// Storage contains the observations about the filesystem that contains the volumes.
 type Storage struct {
-	Gone        string // why the filesystem cannot be examined
+	Gone        string // why the filesystem cannot be examined; empty if it can
 	ReadOnly    bool
-	Free, Total int64  // bytes
-	Promised    int64  // bytes that sparse images may still allocate
-	InodesFree  uint64 // both are 0 if the filesystem has no fixed number of inodes
-	Inodes      uint64
+	Free, Total int64 // bytes
+	Promised    int64 // the bytes that sparse images may still allocate
+	// InodesFree and Inodes are 0 if the filesystem has no fixed number of inodes
+	InodesFree uint64
+	Inodes     uint64
 }
 
-// The disk counts as nearly full if less than a twentieth of it is free, or less than nearlyFull
-// bytes if that is smaller. With less than a MiB free, it counts as full.
+// The disk counts as nearly full if less than 5 % of it is free. On a large disk, it counts as
+// nearly full only if less than nearlyFull bytes are free. It counts as full if less than the
+// number of bytes in full is free.
 const (
 	nearlyFull = int64(10) << 30
 	full       = int64(1) << 20
 )
 
-// storageConditions lists all health problems of the filesystem below the volumes.
+// storageConditions lists all health problems that the filesystem below the volumes can have.
 var storageConditions = []struct {
 	status csi.StorageHealthErrorType
 	reason string

@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// TestConditions has one line for each possible problem. It checks that each problem is reported
-// exactly once.
+// TestConditions has one line for each possible problem. It checks that each problem is reported by
+// exactly one line.
 func TestConditions(t *testing.T) {
 	named := map[string]bool{}
 	for _, c := range []struct {
@@ -52,7 +52,7 @@ func TestStorageConditions(t *testing.T) {
 		want string
 	}{
 		{Storage{Free: 500 << 30, Total: tib, InodesFree: 100, Inodes: 100}, ""},
-		// 10 GiB free is enough for a disk of any size.
+		// On a disk of any size, 10 GiB of free space are enough.
 		{Storage{Free: 11 << 30, Total: tib, Promised: tib}, ""},
 		{Storage{Free: 9 << 30, Total: tib}, "STORAGE_DEGRADED DiskNearlyFull"},
 		{Storage{Free: 4 << 20, Total: 100 << 20}, "STORAGE_DEGRADED DiskNearlyFull"},

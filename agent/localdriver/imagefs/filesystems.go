@@ -1,4 +1,5 @@
-// Package imagefs makes, checks, grows and renews the filesystems inside images.
+// Package imagefs makes, checks and grows the filesystems inside images. It also makes the
+// filesystem of a copy independent of its source.
 package imagefs
 
 import (
@@ -6,25 +7,25 @@ import (
 	"strings"
 )
 
-// filesystem describes how an image's filesystem is made.
+// filesystem describes how the driver makes a filesystem in an image.
 type filesystem struct {
 	Name        string
-	Pkg         string   // the operating system package with its tools
-	MinSize     int64    // bytes
-	leastResize int64    // bytes; the kernel refuses to resize to less
-	Mkfs        []string // without the file name, which comes last
+	Pkg         string   // the operating system's package that contains the tools
+	MinSize     int64    // minimum size in bytes
+	leastResize int64    // the smallest size in bytes to which the kernel can resize the filesystem
+	Mkfs        []string // the command that makes the filesystem; the path of the image is appended
 }
 
-// Filesystems lists the filesystems that an image can hold. The first is the default. The minimum
-// sizes are those that the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19).
-// btrfs_ioctl_resize refuses less than 256 MiB.
+// Filesystems lists the filesystems that an image can contain. The first one is the default. The
+// minimum sizes are those that the tools accept, rounded up. For example, mkfs.xfs requires 300 MiB
+// since xfsprogs 5.19. btrfs_ioctl_resize refuses sizes below 256 MiB.
 var Filesystems = []filesystem{
 	{"ext4", "e2fsprogs", 16 << 20, 0, []string{"mkfs.ext4", "-q", "-F", "-m", "0"}},
 	{"xfs", "xfsprogs", 300 << 20, 0, []string{"mkfs.xfs", "-q", "-f"}},
 	{"btrfs", "btrfs-progs", 128 << 20, 256 << 20, []string{"mkfs.btrfs", "-q", "-f"}},
 }
 
-// FindFilesystem returns the filesystem with this name.
+// FindFilesystem returns the filesystem with the given name.
 func FindFilesystem(name string) (filesystem, bool) {
 	i := slices.IndexFunc(Filesystems, func(f filesystem) bool { return f.Name == name })
 	if i < 0 {

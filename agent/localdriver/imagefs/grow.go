@@ -17,16 +17,17 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
-// The kernel can grow all three filesystems while they are mounted. It journals the change, so a
-// crash leaves the old or the new size. No tool is needed.
+// The kernel can grow all three filesystems while they are mounted, so no tool is needed. It
+// journals the change: after a crash, the filesystem has either the old or the new size.
 
-// These ioctls have no name in x/sys. They come from linux/ext4.h, xfs_fs.h and linux/btrfs.h.
+// The package x/sys has no names for these ioctls. The numbers come from linux/ext4.h, xfs_fs.h and
+// linux/btrfs.h.
 const (
-	ext4ResizeFS   = 0x40086610 // EXT4_IOC_RESIZE_FS: a number of blocks
+	ext4ResizeFS   = 0x40086610 // EXT4_IOC_RESIZE_FS; its argument is a number of blocks
 	xfsGeometry    = 0x80705864 // XFS_IOC_FSGEOMETRY_V1
 	xfsGrowData    = 0x4010586e // XFS_IOC_FSGROWFSDATA
 	btrfsResize    = 0x50009403 // BTRFS_IOC_RESIZE
-	capSysResource = 24         // CAP_SYS_RESOURCE, which ext4 requires; capability.h
+	capSysResource = 24         // CAP_SYS_RESOURCE from capability.h, which ext4 requires to grow
 )
 
 // xfsGeom is the kernel's struct xfs_fsop_geom_v1, with names only for the fields in use.
@@ -52,9 +53,9 @@ type btrfsArgs struct {
 }
 
 // GrowFilesystem makes the filesystem that is mounted at path as large as its device, whether or
-// not it is in use. It does nothing if the size is right already. The mount may be read-only, but a
-// read-only filesystem causes FAILED_PRECONDITION. So does an ext4 if the process lacks
-// CAP_SYS_RESOURCE.
+// not it is in use. If the size is already right, it does nothing. The mount may be read-only.
+// GrowFilesystem returns FAILED_PRECONDITION if the filesystem itself is read-only, or if it is an
+// ext4 and the process lacks CAP_SYS_RESOURCE.
 func GrowFilesystem(device, path, fsType string) error {
 	fail := func(err error) error { return fmt.Errorf("cannot grow the %s at %q: %w", fsType, path, err) }
 	fd, err := mounts.OpenWritable(path)
@@ -106,17 +107,19 @@ func GrowFilesystem(device, path, fsType string) error {
 	return nil
 }
 
-// TooSmallToGrow reports whether the kernel refuses to resize a filesystem to this size. mkfs can
-// still create a filesystem of that size.
+// TooSmallToGrow reports whether the kernel refuses to resize a filesystem to this size, although
+// mkfs can create a filesystem of the same size.
 func TooSmallToGrow(fsType string, size int64) bool { return size < LeastResize(fsType) }
 
-// LeastResize returns the smallest size in bytes to which the kernel resizes a mounted filesystem.
+// LeastResize returns the smallest size in bytes to which the kernel can resize a mounted
+// filesystem.
 func LeastResize(fsType string) int64 {
 	f, _ := FindFilesystem(fsType)
 	return f.leastResize
 }
 
-// Sizes returns the bytes of a mounted filesystem and of its device. fd is open in the filesystem.
+// Sizes returns the size in bytes of a mounted filesystem, and the size of its device. fd is an
+// open file or directory in the filesystem.
 func Sizes(device string, fd int, fsType string) (have, want int64, err error) {
 	if want, err = loopdev.BlockSize(device); err != nil {
 		return 0, 0, err
@@ -138,8 +141,9 @@ func Sizes(device string, fd int, fsType string) (have, want int64, err error) {
 	return have, want, err
 }
 
-// ext4Size reads the superblock from the device's cache, where a mounted ext4 keeps it. The number
-// of blocks is in two halves at 4 and 0x150, and the logarithm of the block size is at 0x18.
+// ext4Size reads the superblock from the device's cache, where a mounted ext4 keeps the superblock.
+// The number of blocks is stored in two halves at 4 and 0x150, and the logarithm of the block size
+// at 0x18.
 func ext4Size(device string) (int64, error) {
 	var sb [1024]byte
 	f, err := os.Open(device)
@@ -158,19 +162,19 @@ func ext4Size(device string) (int64, error) {
 	}
 
 	blocks, shift := uint64(le.Uint32(sb[4:])), 10+uint64(le.Uint32(sb[0x18:]))
-	if le.Uint32(sb[0x60:])&0x80 != 0 { // the feature 64bit
+	if le.Uint32(sb[0x60:])&0x80 != 0 { // the flag of the ext4 feature "64bit"
 		blocks |= uint64(le.Uint32(sb[0x150:])) << 32
 	}
 
-	if shift > 16 || blocks > math.MaxInt64>>shift { // a block has at most 64 KiB
+	if shift > 16 || blocks > math.MaxInt64>>shift { // an ext4 block has at most 64 KiB
 		return 0, fmt.Errorf("%s holds an ext4 whose size makes no sense", device)
 	}
 
 	return int64(blocks << shift), nil
 }
 
-// GrowBeforeMount grows an unmounted ext4 if the kernel would not let this process grow it later.
-// The caller has just checked the filesystem for errors.
+// GrowBeforeMount grows an ext4 before it is mounted, if the kernel would not let this process grow
+// it afterwards. The caller must have just checked the filesystem for errors.
 func GrowBeforeMount(ctx context.Context, fsType, device string) error {
 	if fsType != "ext4" || MayGrowMounted() {
 		return nil
@@ -204,7 +208,8 @@ func GrowBeforeMount(ctx context.Context, fsType, device string) error {
 	return nil
 }
 
-// MayGrowMounted reports whether this process has CAP_SYS_RESOURCE.
+// MayGrowMounted reports whether this process has CAP_SYS_RESOURCE, which it needs to grow a
+// mounted ext4.
 func MayGrowMounted() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

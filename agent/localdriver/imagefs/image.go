@@ -19,7 +19,7 @@ import (
 )
 
 // MakeImage makes a sparse file and, unless the volume is raw, a filesystem in it. The tools work
-// on the file itself, so no loop device is needed and none can be left over.
+// on the file itself, so MakeImage needs no loop device.
 func MakeImage(ctx context.Context, dir string, v store.Volume) error {
 	path := filepath.Join(dir, store.ImageFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
@@ -59,15 +59,15 @@ func Format(ctx context.Context, fsType, path string) error {
 	return nil
 }
 
-// These values add up to the exit code of e2fsck (e2fsck(8)). Larger values mean that e2fsck itself
-// failed.
+// The exit code of e2fsck is a sum of these values (e2fsck(8)). A larger exit code means that
+// e2fsck itself failed.
 const (
 	fsckCorrected = 1
 	fsckReboot    = 2
 )
 
-// CheckFilesystem checks an unmounted filesystem before it is used, and makes the repairs that are
-// safe. It skips xfs and btrfs, which repair themselves when they are mounted.
+// CheckFilesystem checks an unmounted filesystem before it is used, and makes all repairs that are
+// safe. It does not check xfs and btrfs, which repair themselves when they are mounted.
 func CheckFilesystem(ctx context.Context, fsType, device string) error {
 	if fsType != "ext4" {
 		return nil
@@ -84,12 +84,13 @@ func CheckFilesystem(ctx context.Context, fsType, device string) error {
 	return nil
 }
 
-// ToolDirs are searched after PATH, because the PATH of a service often lacks the sbin directories.
+// ToolDirs lists the directories in which the driver searches for tools after PATH, because the
+// PATH of a service often lacks the sbin directories.
 var ToolDirs = []string{"/usr/sbin", "/sbin"}
 
-// runTool runs a tool to its end, or kills it when ctx is done. It returns the exit code and the
-// end of the output. It returns an error if the tool did not start or was killed. pkg names the
-// package to install.
+// runTool runs a tool until the tool ends or ctx is done. It returns the exit code and the end of
+// the output. It returns an error if the tool could not be started or was killed. The argument pkg
+// is the package to install, for the error message.
 func runTool(ctx context.Context, pkg, name string, args ...string) (code int, out string, err error) {
 	path, err := findTool(name)
 	if err != nil {
@@ -139,8 +140,8 @@ func lastWords(out []byte) string {
 	return strings.ToValidUTF8(strings.Join(strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == '\r' }), "; "), "")
 }
 
-// RootInode returns the inode number of an image's root directory. It is always 2 for ext4. For xfs
-// it is in the superblock (sb_rootino, big-endian at byte 56).
+// RootInode returns the inode number of the root directory of an image's filesystem. It is always 2
+// for ext4. For xfs it is in the superblock (sb_rootino, big-endian at byte 56).
 func RootInode(fsType, path string) (uint64, error) {
 	if fsType != "xfs" {
 		return 2, nil

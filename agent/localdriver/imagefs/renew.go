@@ -17,13 +17,13 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// letGoWithin is the time that a device may stay open, by udev for example, after a copy was
-// mounted.
+// letGoWithin is the time limit for other programs, such as udev, to close a device after a copy
+// was mounted for a moment.
 const letGoWithin = 30 * time.Second
 
-// RenewImage makes the copy of an image an independent volume. It extends the file to the volume's
-// size and sets a new UUID. A new UUID is necessary because xfs and btrfs refuse to mount two
-// filesystems with the same one, and a mount by UUID could select either of them. Staging grows the
+// RenewImage makes the copy of an image an independent volume. It extends the file to the size of
+// the new volume and sets a new UUID. If two filesystems had the same UUID, xfs and btrfs would
+// refuse to mount both, and a mount by UUID could select either of them. Staging grows the
 // filesystem itself later. No other process can see the image yet, so a crash at any moment does no
 // harm.
 func RenewImage(ctx context.Context, v store.Volume, dir string) error {
@@ -39,8 +39,8 @@ func RenewImage(ctx context.Context, v store.Volume, dir string) error {
 	case "xfs":
 		err = renewXFS(ctx, v.ID, path)
 	case "btrfs":
-		// This is fast for any size: the old UUID stays in the metadata, and the superblock gets a
-		// new one.
+		// This is fast for an image of any size, because it changes only the superblock. The
+		// metadata keeps the old UUID.
 		err = mustRun(ctx, "btrfs-progs", 0, "btrfstune", "-f", "-m", path)
 	}
 	if err != nil {
@@ -75,8 +75,8 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// renewExt4 checks the filesystem first, because tune2fs requires it if it must recompute all
-// checksums.
+// renewExt4 gives an ext4 a new UUID. It checks the filesystem first, because tune2fs requires a
+// check if it must recompute all checksums.
 func renewExt4(ctx context.Context, path string) error {
 	if err := mustRun(ctx, "e2fsprogs", fsckCorrected|fsckReboot, "e2fsck", "-f", "-p", path); err != nil {
 		return err
@@ -84,18 +84,19 @@ func renewExt4(ctx context.Context, path string) error {
 	return mustRun(ctx, "e2fsprogs", 0, "tune2fs", "-U", "random", path)
 }
 
-// mustRun runs a tool and returns an error if its exit code has bits that are not in fine.
-func mustRun(ctx context.Context, pkg string, fine int, name string, args ...string) error {
+// mustRun runs a tool. It returns an error if the exit code has bits other than the accepted ones.
+func mustRun(ctx context.Context, pkg string, accepted int, name string, args ...string) error {
 	code, out, err := runTool(ctx, pkg, name, args...)
-	if err == nil && code&^fine != 0 {
+	if err == nil && code&^accepted != 0 {
 		err = fmt.Errorf("%s failed with exit code %d: %s", name, code, out)
 	}
 	return err
 }
 
-// renewXFS gives the copy a new UUID. It mounts the copy once, because the UUID can be changed only
-// when the log is empty, and a copy of a frozen filesystem has entries in it. Then it compares the
-// superblock before and after, because xfs_db exits with success even when it refuses.
+// renewXFS gives an xfs a new UUID. First it mounts the filesystem once: a copy of a frozen
+// filesystem has entries in its log, and the UUID can be changed only when the log is empty. At the
+// end it compares the UUID before and after the change, because xfs_db exits with success even if
+// it makes no change.
 func renewXFS(ctx context.Context, id, path string) error {
 	before, err := xfsUUID(path)
 	if err != nil {
@@ -118,7 +119,7 @@ func renewXFS(ctx context.Context, id, path string) error {
 	return err
 }
 
-// xfsUUID reads sb_uuid, at byte 32 of the superblock.
+// xfsUUID reads the UUID of an xfs, which is at byte 32 of the superblock (sb_uuid).
 func xfsUUID(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -129,14 +130,14 @@ func xfsUUID(path string) ([]byte, error) {
 	return uuid, errors.Join(err, f.Close())
 }
 
-// replayLog mounts an xfs without attaching it to a path, and unmounts it. The device detaches
-// itself after its last close, also when this process is killed.
+// replayLog mounts an xfs without a mount point, and unmounts it. The loop device detaches itself
+// after its last close, even if this process is killed.
 func replayLog(ctx context.Context, id, path string) error {
 	l, fd, err := loopdev.AttachOpen(path, false, unix.LO_FLAGS_AUTOCLEAR)
 	if err != nil {
 		return err
 	}
 	err = mounts.WithPrivateMount(l.Path(), "xfs", []string{"nouuid"}, func(*os.File) error { return nil })
-	// The tools can use the file only after the kernel has released it.
+	// The tools can use the file only after the kernel has detached the device.
 	return errors.Join(err, unix.Close(fd), loopdev.AwaitDetached(ctx, letGoWithin, id, path, l))
 }

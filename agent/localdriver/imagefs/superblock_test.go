@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// FuzzSuperblock checks that the size of a filesystem is plausible for any content of the block
-// device.
+// FuzzSuperblock checks that the size that is read from a superblock is plausible, for any content
+// of the superblock.
 func FuzzSuperblock(f *testing.F) {
 	good := make([]byte, 1024)
 	binary.LittleEndian.PutUint16(good[0x38:], 0xef53)

@@ -1,5 +1,5 @@
-// Package jobs runs work that can take longer than the call that requested it. It also decides
-// which calls may use the same object at the same time.
+// Package jobs runs work that can take longer than the call that requested the work. It also
+// decides which calls may use the same object at the same time.
 package jobs
 
 import (
@@ -17,26 +17,27 @@ import (
 )
 
 const (
-	// Patience is the time that a call waits for its copy before it returns ABORTED with the
-	// progress.
+	// Patience is the time that a call waits for its copy. After this time, the call returns
+	// ABORTED with the progress of the copy.
 	Patience = 20 * time.Second
 	// progressEvery is the interval between log messages about a running copy.
 	progressEvery = 5 * time.Second
-	// failureKept is the time for which the failure of a copy is kept if no caller was waiting. The
-	// next call with the same name receives it.
+	// failureKept is the time for which the runner keeps the error of a failed copy if no caller
+	// was waiting. The next call with the same name receives the error.
 	failureKept = 10 * time.Minute
 )
 
-// job is one piece of work that may take longer than the call that started it.
+// job is work that may take longer than the call that started it.
 type job struct {
-	key    string // "snapshot/NAME"
-	want   string // the arguments, to recognize a different request with the same name
-	what   string // description of the work for messages
+	key string // such as "snapshot/NAME"
+	// the arguments of the request; they reveal a different request with the same name
+	want   string
+	what   string // a description of the work for error messages
 	prog   Progress
 	cancel context.CancelFunc
-	left   atomic.Bool // a caller stopped waiting before the end
+	left   atomic.Bool // a caller has stopped waiting before the end of the job
 	done   chan struct{}
-	err    error // set when done is closed
+	err    error // valid after done is closed
 	ended  time.Time
 }
 
@@ -44,8 +45,7 @@ func (j *job) pending() error {
 	return csierr.Errorf(codes.Aborted, "%s is still being made, copied: %s; ask again for the same", j.what, &j.prog)
 }
 
-// Runner holds the running jobs. It also holds the failed jobs whose error no caller has received
-// yet.
+// Runner runs jobs. It also keeps each failed job until a caller has received the error.
 type Runner struct {
 	Log      hclog.Logger
 	Patience time.Duration
@@ -56,9 +56,10 @@ type Runner struct {
 	wg     sync.WaitGroup
 }
 
-// Do runs work, or joins it if it is running already, and waits for its end. The wait is limited by
-// the patience and by nine tenths of the caller's remaining time, so that an answer still arrives.
-// Longer work continues after the wait, and Do returns ABORTED with the progress.
+// Do runs work and waits until it ends. If work with the same key is already running, Do joins it.
+// The wait ends after the patience of the runner, or after nine tenths of the time that the caller
+// has left, so that the answer still arrives. If the work takes longer, it continues, and Do
+// returns ABORTED with the progress.
 func (s *Runner) Do(ctx context.Context, key, want, what string, work func(context.Context, *Progress) error) error {
 	j, err := s.join(key, want, what, work)
 	if err != nil {
@@ -105,7 +106,7 @@ func (s *Runner) join(key, want, what string, work func(context.Context, *Progre
 
 	for key, old := range s.byKey {
 		if !old.ended.IsZero() && time.Since(old.ended) >= failureKept {
-			delete(s.byKey, key) // no call asked for the result in time
+			delete(s.byKey, key) // no call has asked for the result in time
 		}
 	}
 

@@ -2,14 +2,14 @@ package jobs
 
 import "sync"
 
-// KeyLock gives each key to one holder at a time. It never waits, because CSI requires the error
-// ABORTED for a second call on a volume.
+// KeyLock lets at most one call at a time hold the lock of a key. It never waits, because CSI
+// requires the error ABORTED for a second call on a volume.
 type KeyLock struct {
 	mu   sync.Mutex
 	held map[string]struct{}
 }
 
-// Try locks key. If another call holds it, ok is false.
+// Try locks key. The result ok is false if another call holds the lock.
 func (l *KeyLock) Try(key string) (unlock func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

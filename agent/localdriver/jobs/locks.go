@@ -8,18 +8,19 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
-// Locks decides which calls may use a volume, snapshot or group at the same time.
+// Locks decides which calls may use a volume, snapshot or group at the same time. It combines two
+// kinds of locks: one for calls, and one for long copies.
 type Locks struct {
-	busy    KeyLock // the keys are ids
+	busy    KeyLock // the keys are ids of volumes, snapshots and groups
 	readers readers
 }
 
-// Try locks an id, even while its data is being copied. If another call holds the lock, ok is
-// false.
+// Try locks an id, even while its data is being copied. The result ok is false if another call
+// holds the lock.
 func (l *Locks) Try(id string) (unlock func(), ok bool) { return l.busy.Try(id) }
 
-// LockToRelease locks a volume or snapshot for a call that may run while the data is being copied,
-// because the call only removes mounts or makes another copy.
+// LockToRelease locks a volume or snapshot for a call that only removes mounts or makes another
+// copy. Such a call may run while the data is being copied.
 func (l *Locks) LockToRelease(id string) (func(), error) {
 	unlock, ok := l.busy.Try(id)
 	if !ok {
@@ -41,19 +42,20 @@ func (l *Locks) Lock(id string) (func(), error) {
 	return unlock, nil
 }
 
-// BeginCopy registers a copy of the data of an id. The caller must call the returned function when
-// the copy ends.
+// BeginCopy registers that the data of an id is being copied. The caller must call the function end
+// when the copy ends.
 func (l *Locks) BeginCopy(id string, p *Progress) (end func()) { return l.readers.begin(id, p) }
 
-// readers holds the volumes and snapshots whose data is being copied, which can take a long time.
-// Until the copy ends, the driver may unmount them. It must not start a new writer or delete them.
+// readers contains the volumes and snapshots whose data is being copied, which can take a long
+// time. Until the copy ends, the driver may unmount such a volume, but must not mount it for a new
+// writer or delete it.
 type readers struct {
 	mu sync.Mutex
 	by map[string][]*Progress
 }
 
-// begin registers a copy of the data of an id. The caller must call the returned function when the
-// copy ends.
+// begin registers that the data of an id is being copied. The caller must call the function end
+// when the copy ends.
 func (r *readers) begin(id string, p *Progress) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -79,7 +81,7 @@ func (r *readers) begin(id string, p *Progress) (end func()) {
 	})
 }
 
-// check returns ABORTED while the data of an id is being copied.
+// check returns ABORTED if the data of an id is being copied.
 func (r *readers) check(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

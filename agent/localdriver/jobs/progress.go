@@ -8,15 +8,15 @@ import (
 // Progress counts the bytes of a copy.
 type Progress struct{ Done, Total atomic.Int64 }
 
-// String returns the copied bytes and the total in words.
+// String describes how many bytes of the total have been copied.
 func (p *Progress) String() string {
 	if p.Total.Load() == 0 {
-		return "nothing yet" // also for shared data, which is not counted
+		return "nothing yet" // shared data is not counted, so Total may stay 0
 	}
 	return HumanBytes(p.Done.Load()) + " of " + HumanBytes(p.Total.Load())
 }
 
-// HumanBytes returns a number of bytes with a unit, for people.
+// HumanBytes formats a number of bytes with a unit, for people.
 func HumanBytes(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {

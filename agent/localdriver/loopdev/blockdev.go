@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GrowLoop makes a device show the full size of its image if it shows less than size bytes.
+// GrowLoop makes a device show the full size of its image, if the device shows fewer than size
+// bytes.
 func GrowLoop(l LoopDevice, size int64) error {
 	have, err := BlockSize(l.Path())
 	if err != nil || have >= size || !l.Usable() {
@@ -27,7 +28,7 @@ func GrowLoop(l LoopDevice, size int64) error {
 func BlockSize(path string) (int64, error) {
 	var size uint64
 	err := WithDevice(path, func(fd int) error {
-		// BLKGETSIZE64 has no wrapper in x/sys.
+		// The package x/sys has no wrapper for BLKGETSIZE64.
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size)))
 		if errno != 0 {
 			return errno
@@ -38,7 +39,7 @@ func BlockSize(path string) (int64, error) {
 	return int64(size), err
 }
 
-// BlockReadOnly asks the kernel whether the block device at path refuses writes.
+// BlockReadOnly reports whether the block device at path refuses writes.
 func BlockReadOnly(path string) (ro bool, err error) {
 	err = WithDevice(path, func(fd int) error {
 		n, err := unix.IoctlGetUint32(fd, unix.BLKROGET)
@@ -48,7 +49,7 @@ func BlockReadOnly(path string) (ro bool, err error) {
 	return ro, err
 }
 
-// WithDevice calls ask with the open block device at path.
+// WithDevice opens the block device at path and calls ask with the descriptor.
 func WithDevice(path string, ask func(fd int) error) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

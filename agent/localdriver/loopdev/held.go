@@ -9,14 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Held keeps the loop devices of volumes with block access open.
+// Held keeps the loop devices of block volumes open.
 //
-// A mounted filesystem keeps its device attached, but the bind mount of a device node does not. A
-// tool that detaches all loop devices, or "losetup -d", would detach the device at once while it is
-// in use. If the device is open, the kernel only marks it for detaching at the last close, and keep
-// removes that mark. While no driver runs, no process holds the devices open. Then loopNumbers
-// keeps the number of a lost device from being reused for another volume, and the agent finds and
-// repairs the target.
+// A mounted filesystem keeps its device attached, but the bind mount of a device node does not. If
+// the device were not open, "losetup -d", or a tool that detaches all loop devices, would detach it
+// at once while it is in use. If the device is open, the kernel only marks it for detaching at the
+// last close, and Keep removes this mark.
+//
+// While no driver runs, no process holds the devices open, so a device can get lost. In that case,
+// loopNumbers prevents the reuse of its number for another volume, and the agent finds and repairs
+// the target.
 type Held struct {
 	mu    sync.Mutex
 	files map[string]*os.File // the open devices, by device name
@@ -51,7 +53,7 @@ func (h *Held) has(l LoopDevice) bool {
 	return h.files[l.Name] != nil
 }
 
-// Drop closes a device, so that it can be detached.
+// Drop closes a device, so that the device can be detached.
 func (h *Held) Drop(l LoopDevice) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,8 +77,8 @@ func (h *Held) Close() error {
 	return err
 }
 
-// Keep clears the mark for detaching on a held device, so that the device stays attached after its
-// last close.
+// Keep removes the kernel's mark for detaching from a held device, so that the device stays
+// attached after its last close.
 func (h *Held) Keep(l *LoopDevice) error {
 	if !l.Autoclear || !h.has(*l) {
 		return nil

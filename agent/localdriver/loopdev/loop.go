@@ -20,14 +20,15 @@ import (
 
 // LoopDevice is a loop device whose backing file is a volume's image.
 type LoopDevice struct {
-	Name     string // "loop3"
+	Name     string // such as "loop3"
 	Rdev     uint64
 	ReadOnly bool
 	// Autoclear is set if the device detaches itself at its last close. Either another program
 	// attached it that way, or a program tried to detach it while it was open.
 	Autoclear bool
-	partial   bool // the device shows only a part of the image
-	Stale     bool // the backing file was the volume's image, and was deleted, moved or replaced
+	partial   bool // the device shows only a range of the image
+	// the backing file was the image of the volume, but has been deleted, moved or replaced
+	Stale bool
 }
 
 // Path returns the path of the device.
@@ -36,7 +37,7 @@ func (l LoopDevice) Path() string { return "/dev/" + l.Name }
 // Usable reports whether the device can serve a volume.
 func (l LoopDevice) Usable() bool { return !l.Autoclear && !l.partial && !l.Stale }
 
-// CheckLoopControl returns an explanatory error early if the driver cannot use loop devices.
+// CheckLoopControl returns an error with an explanation if the driver cannot use loop devices.
 func CheckLoopControl() error {
 	fd, err := unix.Open(LoopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -49,13 +50,13 @@ func CheckLoopControl() error {
 // Number returns the device's minor number.
 func (l LoopDevice) Number() int { return int(unix.Minor(l.Rdev)) }
 
-// ImageRef identifies the file that a volume's loop devices must show.
+// ImageRef identifies the image file that a volume's loop devices must have as their backing file.
 type ImageRef struct {
 	Path     string
-	Dev, Ino uint64 // 0 if there is no such file
+	Dev, Ino uint64 // 0 if there is no file at the path
 }
 
-// ImageAt identifies the file at path. A missing file is no error.
+// ImageAt returns the ImageRef of the file at path. A missing file is not an error.
 func ImageAt(path string) (ImageRef, error) {
 	img := ImageRef{Path: path}
 	var st unix.Stat_t
@@ -71,8 +72,8 @@ func ImageAt(path string) (ImageRef, error) {
 	return img, nil
 }
 
-// mark returns the file name that the driver stores in the device. It stays there even if the file
-// is moved or deleted.
+// mark returns the file name that the driver stores in the loop device. The device keeps this name
+// even if the file is moved or deleted.
 func (i ImageRef) mark() string {
 	return filepath.Join(filepath.Base(filepath.Dir(i.Path)), store.ImageFile)
 }
@@ -93,7 +94,7 @@ func LoopsOf(id, path string) ([]LoopDevice, error) {
 	for _, f := range files {
 		backing, err := os.ReadFile(f)
 		if err != nil || !strings.Contains(string(backing), id) {
-			continue // detached in the meantime, or not a device of this image
+			continue // the device was detached in the meantime, or belongs to another image
 		}
 
 		dev, err := InspectLoop(strings.Split(f, "/")[3], img)
@@ -109,7 +110,8 @@ func LoopsOf(id, path string) ([]LoopDevice, error) {
 	return found, nil
 }
 
-// LoopOf returns the device with the given name if it belongs to the image, otherwise nil.
+// LoopOf returns the device with the given name, or nil if the device does not belong to the image
+// at path.
 func LoopOf(name, path string) (*LoopDevice, error) {
 	img, err := ImageAt(path)
 	if err != nil {
@@ -118,17 +120,18 @@ func LoopOf(name, path string) (*LoopDevice, error) {
 	return InspectLoop(name, img)
 }
 
-// InspectLoop returns the device, or nil if it does not belong to the image. The device and inode
-// numbers of the backing file decide, as the kernel reports them. A device with another file still
-// belongs to the image if the path of that file is the image's path now, or was when it was
-// attached.
+// InspectLoop returns a device, or nil if the device does not belong to the image. A device belongs
+// to the image if the kernel reports the image's device and inode numbers for its backing file. It
+// also belongs to the image if its backing file has the image's path now, or had this path when it
+// was attached.
 func InspectLoop(name string, img ImageRef) (*LoopDevice, error) {
 	l := LoopDevice{Name: name}
 	fd, err := unix.Open(l.Path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open %s, which uses the volume's image: %w", l.Path(), err)
 	}
-	defer func() { _ = unix.Close(fd) }() // the descriptor was only read
+	// closing cannot lose data, because the device was only read
+	defer func() { _ = unix.Close(fd) }()
 
 	info, err := unix.IoctlLoopGetStatus64(fd)
 	if errors.Is(err, unix.ENXIO) {
@@ -151,8 +154,8 @@ func InspectLoop(name string, img ImageRef) (*LoopDevice, error) {
 	return &l, nil
 }
 
-// AttachLoop attaches an image to a free device. The image stays attached until DetachLoop, even if
-// this process dies.
+// AttachLoop attaches an image to a free loop device. The image stays attached until DetachLoop is
+// called, even if this process dies.
 func AttachLoop(image string, readOnly bool) (LoopDevice, error) {
 	l, fd, err := AttachOpen(image, readOnly, 0)
 	if err != nil {
@@ -162,7 +165,7 @@ func AttachLoop(image string, readOnly bool) (LoopDevice, error) {
 }
 
 // AttachOpen attaches an image with additional flags and also returns the open device. It uses
-// direct I/O if the filesystem below supports that.
+// direct I/O if the filesystem that contains the image supports direct I/O.
 func AttachOpen(image string, readOnly bool, more uint32) (LoopDevice, int, error) {
 	mode, flags := unix.O_RDWR, unix.LO_FLAGS_DIRECT_IO|more
 	if readOnly {
@@ -180,7 +183,7 @@ func AttachOpen(image string, readOnly bool, more uint32) (LoopDevice, int, erro
 	if err != nil {
 		return fail(err)
 	}
-	defer func() { _ = unix.Close(file) }() // the device holds its own reference
+	defer func() { _ = unix.Close(file) }() // the loop device has its own reference to the file
 
 	numbers, err := newLoopNumbers()
 	if err != nil {
@@ -196,7 +199,7 @@ func AttachOpen(image string, readOnly bool, more uint32) (LoopDevice, int, erro
 		l := LoopDevice{Name: fmt.Sprintf("loop%d", n), Rdev: unix.Mkdev(LoopMajor, uint32(n)), ReadOnly: readOnly}
 		fd, err := configureLoop(l, mode, &unix.LoopConfig{Fd: uint32(file), Size: sectorSize, Info: loopInfo(image, flags)})
 		if errors.Is(err, unix.EBUSY) {
-			continue // another process has attached a file to the device first
+			continue // another process has attached a file to this device first
 		}
 		if err != nil {
 			return fail(err)
@@ -225,9 +228,9 @@ func configureLoop(l LoopDevice, mode int, cfg *unix.LoopConfig) (int, error) {
 	return fd, nil
 }
 
-// DetachLoop detaches a device and waits until it is free. The kernel does not refuse the request
-// for a device in use, but detaches it only at the last close. DetachLoop then returns an error
-// after a while.
+// DetachLoop detaches a device and waits until the device is free. If the device is in use, the
+// kernel accepts the request but detaches the device only at its last close. DetachLoop then
+// returns an error after a time limit.
 func DetachLoop(ctx context.Context, id, image string, l LoopDevice) error {
 	fd, err := unix.Open(l.Path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -240,8 +243,8 @@ func DetachLoop(ctx context.Context, id, image string, l LoopDevice) error {
 	return AwaitDetached(ctx, detachWait, id, image, l)
 }
 
-// AwaitDetached waits until a device is free after a request to detach it, or after the last close
-// of a device with autoclear.
+// AwaitDetached waits until a device is free. The caller has requested to detach the device, or has
+// closed a device that detaches itself (autoclear).
 func AwaitDetached(ctx context.Context, within time.Duration, id, image string, l LoopDevice) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -259,8 +262,8 @@ func AwaitDetached(ctx context.Context, within time.Duration, id, image string, 
 	}
 }
 
-// FlushLoop writes a device's cached data to its image, so that another device on the same image
-// reads it.
+// FlushLoop writes a device's cached data to its image, so that another device of the same image
+// shows the data.
 func FlushLoop(l LoopDevice) error {
 	fd, err := unix.Open(l.Path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -272,18 +275,18 @@ func FlushLoop(l LoopDevice) error {
 	return nil
 }
 
-// Devno returns the device number as a mount table shows it.
+// Devno returns the device number in the form of a mount table, such as "7:3".
 func (l LoopDevice) Devno() string {
 	return fmt.Sprintf("%d:%d", unix.Major(l.Rdev), unix.Minor(l.Rdev))
 }
 
-// Holds reports whether a mount shows the filesystem on the device. btrfs uses its own device
-// numbers, so for btrfs the source decides.
+// Holds reports whether a mount shows the filesystem on the device. The mounts of a btrfs have
+// their own device numbers, so for a btrfs, Holds compares the source of the mount.
 func (l LoopDevice) Holds(e mounts.MountEntry) bool {
 	return e.Devno == l.Devno() || e.FsType == "btrfs" && e.Source == l.Path()
 }
 
-// IsNodeOf reports whether a mount is a bind of the device's node.
+// IsNodeOf reports whether a mount is a bind mount of the device's node.
 func (l LoopDevice) IsNodeOf(e mounts.MountEntry) bool {
 	if path.Base(e.Root) != l.Name || e.Point == l.Path() {
 		return false
@@ -292,7 +295,7 @@ func (l LoopDevice) IsNodeOf(e mounts.MountEntry) bool {
 	return err == nil && st.IsBlock() && st.Rdev == l.Rdev
 }
 
-// WhoMounts lists the mounts of the filesystem on a device, for an error message.
+// WhoMounts describes the mounts of the filesystem on a device, for an error message.
 func WhoMounts(l LoopDevice) string {
 	var who []string
 	want := []string{"/" + l.Name, " " + l.Devno() + " "}

@@ -15,18 +15,18 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// maxLoops is the kernel's number of minor device numbers.
+// maxLoops is the number of minor device numbers that the kernel has.
 const maxLoops = 1 << 20
 
 // loopNumbers chooses numbers for new loop devices.
 //
-// If another program detaches a device, its node stays bound at the targets of its volume, on the
-// host or in a container. The kernel gives the number to the next image, and then those targets
-// show that other image. loopNumbers therefore never chooses a number whose node is still bound
-// anywhere.
+// If another program detaches a device of a volume, the node of the device stays bind-mounted at
+// the volume's targets, on the host or in a container. If the next image got the same device
+// number, these targets would show the other image. loopNumbers therefore never chooses a number
+// whose node is still bind-mounted anywhere.
 type loopNumbers struct {
 	bound map[int]bool
-	next  int // the first number that was not tried yet
+	next  int // free tries this number next
 }
 
 func newLoopNumbers() (*loopNumbers, error) {
@@ -34,14 +34,15 @@ func newLoopNumbers() (*loopNumbers, error) {
 	return &loopNumbers{bound: bound}, err
 }
 
-// free returns the number of a device without an image, whose node is not bound anywhere. If
-// another process takes the device first, the next call returns another number.
+// free returns the number of a loop device that has no image and whose node is not bind-mounted
+// anywhere. If another process takes the device first, the next call returns another number.
 func (n *loopNumbers) free() (int, error) {
 	ctl, err := unix.Open(LoopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = unix.Close(ctl) }() // the control device was only read
+	// closing cannot lose data, because the control device was only read
+	defer func() { _ = unix.Close(ctl) }()
 
 	lowest, err := unix.IoctlRetInt(ctl, unix.LOOP_CTL_GET_FREE)
 	if err != nil {
@@ -53,7 +54,8 @@ func (n *loopNumbers) free() (int, error) {
 			continue
 		}
 
-		// The kernel created the lowest free device itself. Others may not exist yet.
+		// The kernel has already created the lowest free device. A device with a higher number may
+		// not exist yet.
 		err := unix.IoctlSetInt(ctl, unix.LOOP_CTL_ADD, i)
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return 0, fmt.Errorf("cannot make loop device %d: %w", i, err)
@@ -66,9 +68,9 @@ func (n *loopNumbers) free() (int, error) {
 	return 0, errors.New("no free loop device")
 }
 
-// LoopBacking returns the path of the file that is attached to a loop device, as the kernel shows
-// it. The path ends with " (deleted)" if the file has been deleted. It is empty if no file is
-// attached.
+// LoopBacking returns the path of the backing file of a loop device, as the kernel reports it. If
+// the file has been deleted, the path ends with " (deleted)". The path is empty if the device has
+// no backing file.
 func LoopBacking(number int) string {
 	raw, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
 	if err != nil {
@@ -77,8 +79,8 @@ func LoopBacking(number int) string {
 	return strings.TrimSuffix(string(raw), "\n")
 }
 
-// BoundLoopNodes returns the numbers of the loop devices whose node is bound to another path, in
-// any mount namespace that the driver can read.
+// BoundLoopNodes returns the numbers of the loop devices whose node is bind-mounted at another
+// path, in any mount namespace that the driver can read.
 func BoundLoopNodes() (map[int]bool, error) {
 	bound := map[int]bool{}
 	note := func(e mounts.MountEntry) {
@@ -99,9 +101,10 @@ func BoundLoopNodes() (map[int]bool, error) {
 	return bound, mounts.OtherNamespaces([]string{needle}, func(_ int, e mounts.MountEntry) { note(e) })
 }
 
-// boundLoopNode returns the number of a loop device if the mount is a bind of its node. The name
-// decides, because a path of another namespace cannot be examined from here. It ignores a bind at
-// the device's usual path, because that belongs to the /dev of a container.
+// boundLoopNode returns the number of a loop device if a mount is a bind mount of the device's
+// node. It decides by the name of the node, because a path in another mount namespace cannot be
+// examined from here. It ignores a bind mount at the usual path of the device, which belongs to the
+// /dev of a container.
 func boundLoopNode(e mounts.MountEntry) (number int, ok bool) {
 	name := path.Base(strings.TrimSuffix(e.Root, "//deleted"))
 	digits, ok := strings.CutPrefix(name, "loop")
@@ -112,8 +115,8 @@ func boundLoopNode(e mounts.MountEntry) (number int, ok bool) {
 	return number, err == nil && number >= 0
 }
 
-// These names describe the loop devices of Linux: their major number, and the file that assigns
-// free devices (loop(4)).
+// These constants identify the loop devices of Linux: the major number, and the device file that
+// assigns free devices (loop(4)).
 const (
 	LoopMajor   = 7
 	LoopControl = "/dev/loop-control"
@@ -121,10 +124,11 @@ const (
 	// attachTries limits how often the driver retries when another program takes the free loop
 	// device first.
 	attachTries = 64
-	// detachWait is the time that another program, such as udev, may keep a device open after the
+	// detachWait is the time limit for other programs, such as udev, to close a device after the
 	// request to detach it.
 	detachWait = 3 * time.Second
-	// sectorSize is the logical block size of each loop device, for any disk below.
+	// sectorSize is the logical block size of each loop device, regardless of the disk that
+	// contains the image.
 	sectorSize = 512
 	// deletedMark is the kernel's suffix for the path of a file that has been deleted.
 	deletedMark = " (deleted)"

@@ -6,7 +6,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
-// FuzzBoundNode checks that a mount with any names gives either no device number or a valid one.
+// FuzzBoundNode checks that boundLoopNode returns either no device number or a valid one, for any
+// names in a mount table.
 func FuzzBoundNode(f *testing.F) {
 	for _, root := range []string{"/loop7", "/loop-1", "/loop", "/loop7//deleted", "/x/loop99999999999999999999"} {
 		f.Add(root, "/mnt")

@@ -10,14 +10,15 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Surroundings is the kernel's state of the loop devices, read once for all volumes.
+// Surroundings contains the kernel's loop devices and their mounts, read once for many volumes.
 type Surroundings struct {
-	// Names of loop devices, by volume id, which is the directory of the backing file.
+	// Loops contains the names of the loop devices of each volume id. The id is the directory name
+	// of the backing file.
 	Loops  map[string][]string
 	Mounts []mounts.MountEntry // the mounts of filesystems on loop devices
 }
 
-// LookAround reads the loop devices and their mounts.
+// LookAround reads the kernel's loop devices and their mounts.
 func LookAround() (Surroundings, error) {
 	look := Surroundings{Loops: map[string][]string{}}
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")

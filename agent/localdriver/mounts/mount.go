@@ -1,5 +1,5 @@
-// Package mounts makes mounts, and reads the kernel's tables of them. A mount appears at its path with all
-// its properties at once.
+// Package mounts makes mounts and reads mount tables. When it makes a mount, the mount appears at
+// its path with all its properties at once.
 package mounts
 
 import (
@@ -14,10 +14,10 @@ import (
 )
 
 // These functions use the newer mount system calls. They prepare a mount while it is detached and
-// attach it in one step, so it is never visible with other properties than the requested ones. A
-// read-only target is not writable even for a moment.
+// attach it in one step. So other processes never see the mount without the requested properties;
+// for example, a read-only target is never writable.
 
-// Bind attaches the directory or file at source to target, without the mounts below it.
+// Bind bind-mounts the directory or file source at target, without the mounts below it.
 func Bind(source, target string, flags MountFlags) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot bind %q to %q: %w", source, target, mountHint(err))
@@ -26,7 +26,8 @@ func Bind(source, target string, flags MountFlags) error {
 	if err != nil {
 		return fail(err)
 	}
-	defer func() { _ = unix.Close(fd) }() // closing drops a tree that was not attached
+	// closing the descriptor removes a mount that was not attached
+	defer func() { _ = unix.Close(fd) }()
 
 	if flags.Set|flags.clear != 0 {
 		attr := &unix.MountAttr{Attr_set: flags.Set, Attr_clr: flags.clear}
@@ -50,7 +51,8 @@ func Bind(source, target string, flags MountFlags) error {
 func MountDevice(device, target, fsType string, flags MountFlags) error {
 	fd, err := newMount(device, fsType, flags)
 	if err == nil {
-		defer func() { _ = unix.Close(fd) }() // closing drops a mount that was not attached
+		// closing the descriptor removes a mount that was not attached
+		defer func() { _ = unix.Close(fd) }()
 		err = attach(fd, target)
 	}
 	if err != nil {
@@ -59,8 +61,8 @@ func MountDevice(device, target, fsType string, flags MountFlags) error {
 	return nil
 }
 
-// newMount mounts the filesystem on a device without attaching it to a path. Closing the returned
-// descriptor removes the mount, unless it was attached.
+// newMount mounts the filesystem on a device without attaching the mount to a path. If the caller
+// does not attach the mount, closing the returned descriptor removes it.
 func newMount(device, fsType string, flags MountFlags) (int, error) {
 	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	if errors.Is(err, unix.ENODEV) {
@@ -69,7 +71,8 @@ func newMount(device, fsType string, flags MountFlags) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	defer func() { _ = unix.Close(ctx) }() // this descriptor is a configuration without data
+	// closing cannot lose data, because the descriptor is only a configuration
+	defer func() { _ = unix.Close(ctx) }()
 
 	if err := unix.FsconfigSetString(ctx, "source", device); err != nil {
 		return -1, err
@@ -108,8 +111,8 @@ func setOption(ctx int, option string) error {
 	return unix.FsconfigSetFlag(ctx, option)
 }
 
-// kernelWords reads the kernel's messages from a filesystem context (fsopen(2)). They explain why a
-// call failed.
+// kernelWords reads the kernel's messages from a filesystem context (fsopen(2)). The messages
+// explain why a call failed.
 func kernelWords(ctx int) string {
 	var words []string
 	buf := make([]byte, 1024)
@@ -120,7 +123,7 @@ func kernelWords(ctx int) string {
 		}
 		line := bytes.TrimSpace(buf[:n])
 		if len(line) > 2 && line[1] == ' ' {
-			line = line[2:] // the kernel begins each message with a letter for its level
+			line = line[2:] // each message begins with a letter for its level
 		}
 		words = append(words, string(line))
 	}
@@ -136,8 +139,8 @@ func attach(fd int, target string) error {
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// Isolate makes a mount private. Binds of a shared mount would otherwise pass mounts that are made
-// inside one of them on to all the others.
+// Isolate makes a mount private. If a mount is shared, the kernel copies each mount that is made
+// inside it to all its bind mounts.
 func Isolate(path string) error {
 	attr := &unix.MountAttr{Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, attr); err != nil {
@@ -146,7 +149,8 @@ func Isolate(path string) error {
 	return nil
 }
 
-// Unmount removes the topmost mount at path. It is never lazy: a busy mount causes an error.
+// Unmount removes the topmost mount at path. It never makes a lazy unmount, so a busy mount causes
+// an error.
 func Unmount(path string) error {
 	err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
 	if errors.Is(err, unix.EBUSY) {
@@ -158,7 +162,8 @@ func Unmount(path string) error {
 	return nil
 }
 
-// StatfsReadOnly is ST_RDONLY of statfs(2): the mount or its filesystem is read-only.
+// StatfsReadOnly is the flag ST_RDONLY of statfs(2), which means that the mount or its filesystem
+// is read-only.
 const StatfsReadOnly = 1
 
 // IsReadOnly reports whether writes through the mount at path are refused.
@@ -170,7 +175,8 @@ func IsReadOnly(path string) (bool, error) {
 	return fs.Flags&StatfsReadOnly != 0, nil
 }
 
-// mountHint adds an explanation to errors that depend on the driver's environment.
+// mountHint extends those errors that may be caused by the driver's environment with an
+// explanation.
 func mountHint(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):

@@ -6,14 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MountFlags holds the mount_flags of a capability, separated into those for the mount and those
-// for the filesystem.
+// MountFlags contains the mount_flags of a capability. It separates the flags of the mount from the
+// flags of the filesystem.
 type MountFlags struct {
-	Set, clear uint64   // MOUNT_ATTR_*, properties of a mount
-	Fs         []string // all others, for the filesystem: "discard", "commit=30"
+	Set, clear uint64 // MOUNT_ATTR_* flags, which belong to the mount
+	// all other flags, which belong to the filesystem, such as "discard" or "commit=30"
+	Fs []string
 }
 
-// attrs are the flags of mount(8) that belong to a mount, not to a filesystem.
+// attrs contains the flags of mount(8) that belong to a mount and not to a filesystem.
 var attrs = map[string]struct{ set, clear uint64 }{
 	"defaults":    {},
 	"rw":          {clear: unix.MOUNT_ATTR_RDONLY},
@@ -33,9 +34,9 @@ var attrs = map[string]struct{ set, clear uint64 }{
 	"strictatime": {set: unix.MOUNT_ATTR_STRICTATIME, clear: unix.MOUNT_ATTR__ATIME},
 }
 
-// ParseMountFlags lets the last of two contradicting flags win, as mount(8) does. One string may
-// hold several flags, separated by commas. Commas inside double quotes do not separate, as in
-// SELinux' context="system_u:object_r:etc_t:s0:c1,c2".
+// ParseMountFlags parses mount flags. If two flags contradict each other, the last one counts, as
+// for mount(8). One string may contain several flags, separated by commas. A comma inside double
+// quotes is not a separator, as in SELinux's context="system_u:object_r:etc_t:s0:c1,c2".
 func ParseMountFlags(flags []string) MountFlags {
 	var m MountFlags
 	quoted := false
@@ -45,7 +46,8 @@ func ParseMountFlags(flags []string) MountFlags {
 		}
 		return r == ',' && !quoted
 	}) {
-		f = strings.TrimSpace(strings.ReplaceAll(f, `"`, "")) // the kernel receives the flags one by one
+		// the kernel receives each flag separately, so it needs no quotes
+		f = strings.TrimSpace(strings.ReplaceAll(f, `"`, ""))
 		if f == "" {
 			continue
 		}
@@ -57,7 +59,7 @@ func ParseMountFlags(flags []string) MountFlags {
 		}
 
 		m.Set = m.Set&^a.clear | a.set
-		m.clear |= a.clear // the kernel clears first, then sets
+		m.clear |= a.clear // the kernel first clears flags, and then sets flags
 	}
 
 	return m

@@ -25,9 +25,9 @@ func TestParseMountFlags(t *testing.T) {
 	}
 }
 
-// FuzzMountFlags checks that a flag belongs either to the kernel or to the filesystem. Each
-// attribute is cleared before it is set, so the result never depends on the previous flags of the
-// mount. Of two contradicting flags, the last one counts.
+// FuzzMountFlags checks that each flag belongs either to the mount or to the filesystem. Each
+// attribute of a mount is cleared before it is set, so the result never depends on the previous
+// flags of the mount. If two flags contradict each other, the last one must count.
 func FuzzMountFlags(f *testing.F) {
 	for name := range attrs {
 		f.Add(name, name)

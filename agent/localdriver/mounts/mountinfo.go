@@ -17,25 +17,28 @@ import (
 
 // MountEntry is one line of a mount table, as described in proc_pid_mountinfo(5).
 type MountEntry struct {
-	id     string
-	Devno  string // "7:3"
-	Root   string // the mounted part of the filesystem: "/" or the path of a bind's source
+	id    string
+	Devno string // such as "7:3"
+	// the directory or file of the filesystem that the mount shows; "/" means the whole filesystem
+	Root   string
 	Point  string
 	FsType string
 	Source string
 
-	ReadOnly bool   // set if this mount is read-only, even if the filesystem is writable
+	ReadOnly bool   // the mount is read-only; the filesystem may still be writable
 	Options  string // options of the filesystem, such as "rw,shutdown"
 }
 
-// ReadMounts returns the lines of a mount table that contain one of the needles.
+// ReadMounts returns those lines of a mount table that contain at least one of the strings in
+// needles.
 func ReadMounts(file string, needles ...string) (found []MountEntry, err error) {
 	err = eachMount(file, needles, func(e MountEntry) { found = append(found, e) })
 	return found, err
 }
 
-// eachMount calls found with the lines of a mount table that contain one of the needles. It
-// discards most lines without parsing them, so thousands of other mounts cost little.
+// eachMount calls the function found for those lines of a mount table that contain at least one of
+// the strings in needles. It discards most lines without parsing them, so thousands of other mounts
+// cost little time.
 func eachMount(file string, needles []string, found func(MountEntry)) error {
 	has := func(line []byte) bool {
 		return slices.ContainsFunc(needles, func(n string) bool { return bytes.Contains(line, []byte(n)) })
@@ -78,9 +81,10 @@ func MountedAt(id uint64) (MountEntry, error) {
 	return MountEntry{}, fmt.Errorf("mount %s is not in the mount table", want)
 }
 
-// OtherNamespaces calls found with the entries that contain a needle, in every mount namespace
-// except our own. It passes the id of one process in that namespace. It skips namespaces that it
-// may not read or that have disappeared: without root, only the user's own processes are readable.
+// OtherNamespaces reads the mount tables of all mount namespaces except our own. It calls the
+// function found for each line that contains at least one of the strings in needles, with the id of
+// a process in the namespace. It skips namespaces that have disappeared or that it may not read.
+// Without root, it can read only the namespaces of the user's own processes.
 func OtherNamespaces(needles []string, found func(pid int, e MountEntry)) error {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -107,7 +111,7 @@ func OtherNamespaces(needles []string, found func(pid int, e MountEntry)) error 
 
 		err = eachMount(proc+"/mountinfo", needles, func(e MountEntry) { found(pid, e) })
 		if err != nil {
-			continue // the process has ended; another process may be in the same namespace
+			continue // the process has ended; try another process of the same namespace
 		}
 
 		seen[ns] = true
@@ -116,13 +120,14 @@ func OtherNamespaces(needles []string, found func(pid int, e MountEntry)) error 
 	return nil
 }
 
-// PathState is the result of one statx on a path, without following links.
+// PathState is the result of one statx call for a path. A link at the end of the path is not
+// followed.
 type PathState struct {
 	Exists    bool
-	MountRoot bool // set if this path is the root of a mount
+	MountRoot bool // this path is the root of a mount
 	MountID   uint64
 	Dev, Ino  uint64
-	Rdev      uint64 // the device number, for a device node
+	Rdev      uint64 // the device number, if the path is a device node
 	mode      uint16
 	Size      uint64
 }
@@ -136,7 +141,8 @@ func (p PathState) IsRegular() bool { return p.mode&unix.S_IFMT == unix.S_IFREG 
 // IsBlock reports whether the path is a block device.
 func (p PathState) IsBlock() bool { return p.mode&unix.S_IFMT == unix.S_IFBLK }
 
-// StatPath examines a path. It does not follow a link at the end, and a missing path is no error.
+// StatPath examines a path. It does not follow a link at the end of the path. A missing path is not
+// an error.
 func StatPath(path string) (PathState, error) {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT,

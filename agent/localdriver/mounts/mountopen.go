@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenWritable opens the root of the filesystem at path through a private, writable mount. The
-// kernel would refuse changes through a read-only mount.
+// OpenWritable opens the root of the filesystem that is mounted at path. It does so through a
+// private, writable mount, because the kernel refuses changes through a read-only mount.
 func OpenWritable(path string) (int, error) {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return -1, err
 	}
-	defer func() { _ = unix.Close(tree) }() // the mount lasts as long as an open file in it
+	defer func() { _ = unix.Close(tree) }() // the mount exists as long as a file in it is open
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
 		return -1, err
 	}
@@ -31,7 +31,8 @@ func Ioctl(fd int, request uint, arg unsafe.Pointer) error {
 	return nil
 }
 
-// WithPrivateMount calls do with the root of the filesystem on a device. The mount has no path.
+// WithPrivateMount mounts the filesystem on a device without a path, and calls the function do with
+// the root directory.
 func WithPrivateMount(device, fsType string, options []string, do func(root *os.File) error) error {
 	fd, err := newMount(device, fsType, MountFlags{Fs: options})
 	if err != nil {

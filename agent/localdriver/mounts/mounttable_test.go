@@ -17,13 +17,13 @@ var hostileNames = []string{
 	"/\xff\xfe", "/#", "", "/x//deleted", "/loop7", "/\x1b[2J",
 }
 
-// escapedName escapes a name as the kernel does in a mount table.
+// escapedName escapes a name in the same way as the kernel in a mount table.
 func escapedName(name string) string {
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(name)
 }
 
-// FuzzReadMounts checks mount tables with any names that users can choose. The parser must treat
-// each line as exactly one mount, and return the names unchanged.
+// FuzzReadMounts reads mount tables that contain names chosen by users. The parser must treat each
+// line as exactly one mount, and return the names unchanged.
 func FuzzReadMounts(f *testing.F) {
 	for _, name := range hostileNames {
 		f.Add(name, name, name)

@@ -1,5 +1,5 @@
-// Package request checks and parses the parameters, capabilities and sizes of CSI requests, and plans
-// volumes from them.
+// Package request checks and parses the parameters, capabilities and sizes in CSI requests. It also
+// plans the volumes that create requests describe.
 package request
 
 import (
@@ -17,20 +17,20 @@ import (
 // Access is a parsed volume capability.
 type Access struct {
 	Block      bool
-	fsType     string // the requested filesystem; if empty, the volume decides
+	fsType     string // the requested filesystem; if empty, any filesystem fits
 	Flags      mounts.MountFlags
 	ReaderOnly bool
-	ManyPaths  bool // may be published at more than one target
-	Group      int  // the group to which the volume must belong; -1 for none
+	ManyPaths  bool // the volume may be published at more than one target
+	Group      int  // the id of the group to which the volume must belong; -1 for none
 }
 
-// defaultFlags come before the mount_flags of a capability, which may revoke them with suid and
-// dev. They prevent a user who can write to a volume from gaining root rights on the host through
-// set-user-ID files and devices.
+// defaultFlags are applied before the mount_flags of a capability. So "suid" and "dev" in
+// mount_flags revoke them. The default flags prevent a user who can write to a volume from gaining
+// root rights on the host through set-user-ID files and devices.
 var defaultFlags = []string{"nosuid", "nodev"}
 
 // parseAccess parses a capability. It returns INVALID_ARGUMENT for a capability that the driver
-// never supports.
+// supports for no volume.
 func parseAccess(c *csi.VolumeCapability) (Access, error) {
 	a := Access{Group: -1}
 	switch mode := c.GetAccessMode().GetMode(); mode {
@@ -63,8 +63,8 @@ func parseAccess(c *csi.VolumeCapability) (Access, error) {
 	return a, nil
 }
 
-// ParseAccessFor parses a capability for use with one volume. It returns FAILED_PRECONDITION if the
-// volume was not created for that capability.
+// ParseAccessFor parses a capability for use with an existing volume. It returns
+// FAILED_PRECONDITION if the volume was not created for this capability.
 func ParseAccessFor(v store.Volume, c *csi.VolumeCapability) (Access, error) {
 	if c == nil {
 		return Access{}, csierr.Invalidf("the volume capability is missing")
@@ -90,13 +90,15 @@ func ParseAccessFor(v store.Volume, c *csi.VolumeCapability) (Access, error) {
 	return a, nil
 }
 
-// parseGroup parses a volume_mount_group, a numeric group id. It returns -1 for an empty one.
+// parseGroup parses the numeric group id in volume_mount_group. It returns -1 if volume_mount_group
+// is empty.
 func parseGroup(group string) (int, error) {
 	if group == "" {
 		return -1, nil
 	}
 	gid, err := strconv.ParseUint(group, 10, 32)
-	if err != nil || gid == math.MaxUint32 { // chown takes this value as "unchanged"
+	// for chown, this value means that the group stays unchanged
+	if err != nil || gid == math.MaxUint32 {
 		return -1, csierr.Invalidf("volume_mount_group %q is not the number of a group", group)
 	}
 	return int(gid), nil

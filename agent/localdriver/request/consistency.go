@@ -2,13 +2,14 @@ package request
 
 import "github.com/volagent/volagent/agent/localdriver/csierr"
 
-// Snapshots and group snapshots have only this parameter, with only this value.
+// Snapshots and group snapshots have only one parameter, with only one possible value.
 const (
 	ParamConsistency   = "consistency"
 	ConsistencyPerFile = "per-file"
 )
 
-// ParseConsistency reports whether a directory may be copied file by file while it has writers.
+// ParseConsistency reports whether the driver may copy a directory file by file while other
+// processes write to it.
 func ParseConsistency(m map[string]string) (perFile bool, err error) {
 	for _, k := range sortedKeys(m) {
 		switch {

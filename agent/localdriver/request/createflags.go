@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// CheckFlags refuses mount flags with which the new volume could never be mounted.
+// CheckFlags returns an error for mount flags with which the new volume could never be mounted.
 func CheckFlags(v store.Volume, caps []*csi.VolumeCapability) error {
 	for _, c := range caps {
 		a, err := parseAccess(c)
@@ -34,9 +34,9 @@ func CheckFlags(v store.Volume, caps []*csi.VolumeCapability) error {
 	return nil
 }
 
-// tryOptions lets the kernel parse the options of a filesystem without mounting it. Kernels parse
-// them this early since Linux 5.17 for ext4, 5.6 for xfs and 6.8 for btrfs. On older kernels, the
-// later mount refuses wrong options.
+// tryOptions lets the kernel parse the options of a filesystem without mounting it. If the kernel
+// is too old to parse options before the mount, wrong options cause an error only at the mount.
+// This concerns kernels before 5.17 for ext4, 5.6 for xfs and 6.8 for btrfs.
 func tryOptions(fsType string, options []string) error {
 	if len(options) == 0 {
 		return nil
@@ -45,11 +45,12 @@ func tryOptions(fsType string, options []string) error {
 	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	switch {
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EPERM):
-		return nil // a later call that uses the filesystem reports the error
+		return nil // a later call that needs the filesystem reports the error
 	case err != nil:
 		return err
 	}
 
-	defer func() { _ = unix.Close(ctx) }() // this descriptor is a configuration without data
+	// closing cannot lose data, because the descriptor is only a configuration
+	defer func() { _ = unix.Close(ctx) }()
 	return mounts.SetOptions(ctx, fsType, options)
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/store"
 )
 
-// GrowTo chooses the new size of a volume in bytes: at least its present size.
+// GrowTo chooses the new size in bytes of a volume that must grow. The new size is at least the
+// present size.
 func GrowTo(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
@@ -25,8 +26,8 @@ func GrowTo(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	return SizeToGrow(v, r)
 }
 
-// SizeToGrow is like SizeFor, for a volume whose existing filesystem must grow. It rounds up to a
-// size to which the kernel can resize the filesystem.
+// SizeToGrow does the same as SizeFor, for a volume whose existing filesystem must grow. It rounds
+// up to a size to which the kernel can resize the filesystem.
 func SizeToGrow(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	size, err := SizeFor(v, r)
 	if err != nil || !imagefs.TooSmallToGrow(v.FSType, size) {

@@ -10,27 +10,27 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/csierr"
 )
 
-// A directory volume can have a quota, the mutable parameter "quota". It is a project quota of the
-// filesystem that holds the volumes. Everything in the volume belongs to one project, and the
-// filesystem limits the space of that project. Every start and every staging sets the quota from
-// volume.json again, so a crash during the change does no harm.
+// The mutable parameter "quota" limits the space of a directory volume. The limit is a project quota
+// of the filesystem that contains the volumes: everything in the volume belongs to one project, and
+// the filesystem limits the space of the project. The driver sets a quota in these steps:
 //
-//  1. volume.json records the quota. If the volume has no project, it also records a new one and the
-//     note "assigning".
-//  2. The limit is set.
-//  3. The volume's files are assigned to the project, and the note is removed.
+//  1. It records the quota in volume.json. If the volume has no project, it also records a new
+//     project and the mark "assigning".
+//  2. It sets the limit of the project.
+//  3. It assigns the volume's files to the project, and removes the mark.
 //
-// A volume keeps its project when its quota is removed, so the next quota needs no walk over the
-// files.
+// Every start of the driver and every staging sets the quota from volume.json again, so a crash
+// between two steps does no harm. If a quota is removed, the volume keeps its project. So the next
+// quota need not assign all files again.
 const (
 	ParamQuota = "quota"
 	NoQuota    = "none"
 )
 
-// mutable holds the parsed mutable parameters.
+// mutable contains the parsed mutable parameters.
 type mutable struct {
 	Given bool
-	Quota int64 // bytes, 0 for none
+	Quota int64 // the quota in bytes; 0 for none
 }
 
 // ParseMutable parses the mutable parameters of a request.
@@ -64,8 +64,8 @@ var quotaUnits = []struct {
 	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"PB", 1e15}, {"B", 1},
 }
 
-// parseQuota parses a whole number with or without a unit and rounds it up to 1 KiB, the kernel's
-// unit for limits.
+// parseQuota parses a whole number with an optional unit. It rounds the number up to a multiple of
+// 1 KiB, which is the kernel's unit for limits.
 func parseQuota(text string) (int64, error) {
 	number, unit := text, int64(1)
 	for _, u := range quotaUnits {
@@ -86,7 +86,8 @@ func parseQuota(text string) (int64, error) {
 	return RoundQuota(int64(n) * unit), nil
 }
 
-// RoundQuota rounds bytes up to 1 KiB. A number that is too large for rounding stays unchanged.
+// RoundQuota rounds a number of bytes up to a multiple of 1 KiB. A number that is too large for
+// rounding stays unchanged.
 func RoundQuota(bytes int64) int64 {
 	if bytes > math.MaxInt64-1023 {
 		return bytes

@@ -19,14 +19,14 @@ const (
 
 	defaultImageSize = 1 * gibibyte
 	minRawSize       = 1 * mebibyte
-	imageGranularity = 4096 // bytes; images are a multiple of this
-	maxNameBytes     = 128  // CSI's bound on a string
+	imageGranularity = 4096 // in bytes; the size of an image is a multiple of imageGranularity
+	maxNameBytes     = 128  // CSI's maximum length of a string, in bytes
 )
 
-// Params holds the parsed create parameters. All keys and values are known ones.
+// Params contains the parsed create parameters.
 type Params struct {
-	Typ    string // empty when not given
-	FsType string // empty when not given
+	Typ    string // empty if the request names no type
+	FsType string // empty if the request names no filesystem
 }
 
 // ParseParams parses the create parameters of a request.
@@ -52,14 +52,14 @@ func ParseParams(m map[string]string) (Params, error) {
 	return p, nil
 }
 
-// Cannot reports whether these parameters exclude the capability for every volume.
+// Cannot reports whether no volume with these parameters can have the given capability.
 func (p Params) Cannot(c *csi.VolumeCapability) bool {
 	a, err := parseAccess(c)
 	return err != nil || a.Block && p.Typ == store.TypeDirectory
 }
 
-// Plan turns a create request into a planned volume, without id and size. typ is the type for a
-// request that names none.
+// Plan returns the volume that a create request describes, without an id and a size. If the request
+// names no type, the volume gets the type typ.
 func Plan(req *csi.CreateVolumeRequest, typ string) (store.Volume, error) {
 	v := store.Volume{Version: store.MetaVersion, Name: req.GetName()}
 	if err := CheckName("volume", v.Name); err != nil {
@@ -104,8 +104,8 @@ func Plan(req *csi.CreateVolumeRequest, typ string) (store.Volume, error) {
 	return v, settle(&v, fsType, mounted)
 }
 
-// settle chooses the filesystem of a volume. fsType is the requested filesystem or "". mounted is
-// true if the volume will be mounted.
+// settle sets the filesystem of a volume. fsType is the requested filesystem, or "" if the request
+// names none. The argument mounted is true if the volume will be used as a mounted filesystem.
 func settle(v *store.Volume, fsType string, mounted bool) error {
 	switch {
 	case v.Type == store.TypeDirectory && v.Block:
@@ -131,8 +131,8 @@ func settle(v *store.Volume, fsType string, mounted bool) error {
 	return nil
 }
 
-// CheckName refuses a name that CSI does not allow. The error calls the object by its kind, such as
-// "volume".
+// CheckName returns an error if CSI does not allow the name. For the error message, the caller
+// passes the kind of object, such as "volume".
 func CheckName(what, name string) error {
 	switch {
 	case name == "":
@@ -145,8 +145,9 @@ func CheckName(what, name string) error {
 	return nil
 }
 
-// SizeFor chooses the capacity in bytes for a range. A directory gets the required size, which is
-// only recorded. An image gets a multiple of imageGranularity within the range.
+// SizeFor chooses the size of a volume in bytes within the requested range. A directory gets
+// exactly the required size, because its size is only recorded. An image gets a multiple of
+// imageGranularity.
 func SizeFor(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
@@ -182,7 +183,7 @@ func SizeFor(v *store.Volume, r *csi.CapacityRange) (int64, error) {
 }
 
 // Satisfies returns the reason why an existing volume does not fit a create request with the same
-// name, or nil.
+// name. It returns nil if the volume fits.
 func Satisfies(v *store.Volume, want store.Volume, r *csi.CapacityRange) error {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {

@@ -34,8 +34,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// FuzzCreate checks that a request to make a volume is refused with a proper code or describes a
-// possible volume, with a known type and a size within the range.
+// FuzzCreate checks requests to create a volume. The driver must either refuse the request with a
+// proper code, or plan a volume with a known type and a size within the range.
 func FuzzCreate(f *testing.F) {
 	for _, typ := range []string{"", store.TypeDirectory, store.TypeImage, "x"} {
 		f.Add("name", store.ParamType, typ, "", "ext4", int64(0), int64(0), int32(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER), false, "")
@@ -73,8 +73,8 @@ func FuzzCreate(f *testing.F) {
 	})
 }
 
-// FuzzQuota checks that a size is parsed as written. The result must never be negative or too
-// small.
+// FuzzQuota checks that parseQuota returns the size that the text states. The result must never be
+// negative or too small.
 func FuzzQuota(f *testing.F) {
 	for _, text := range []string{"1", "0", "-1", "10GiB", "1 KiB", "9223372036854775807", "9223372036854775807B", "8388608TiB", "9007199254740991KiB", "18446744073709551615", "1e3", "0x10", "1_0", "KiB", "1KiBB", "\n1B", "\u00a01B"} {
 		f.Add(text)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DescribeEntry describes all properties of one entry that a copy must keep.
+// DescribeEntry describes all properties of a file or directory that a copy must keep.
 func DescribeEntry(t *testing.T, path string) string {
 	t.Helper()
 	var st unix.Stat_t
@@ -17,9 +17,10 @@ func DescribeEntry(t *testing.T, path string) string {
 	words := fmt.Sprintf("mode %o owner %d:%d rdev %d nlink %d mtime %d.%d", st.Mode, st.Uid, st.Gid, st.Rdev, st.Nlink,
 		st.Mtim.Sec, st.Mtim.Nsec)
 	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR: // the number of links of a directory depends on the filesystem
+	case unix.S_IFDIR: // omit the number of links, which depends on the filesystem
 		words = strings.Replace(words, fmt.Sprintf("nlink %d", st.Nlink), "", 1)
-	case unix.S_IFREG: // reading an entry of another kind can change it
+	// only for regular files, because reading an entry of another type can change its access time
+	case unix.S_IFREG:
 		words += fmt.Sprintf(" atime %d.%d", st.Atim.Sec, st.Atim.Nsec)
 	}
 	raw, err := readAll(func(b []byte) (int, error) { return unix.Llistxattr(path, b) })
@@ -37,7 +38,7 @@ func DescribeEntry(t *testing.T, path string) string {
 	return words
 }
 
-// readAll calls get with a buffer for the longest list or value of an extended attribute.
+// readAll calls get with a buffer for the longest possible list or value of extended attributes.
 func readAll(get func([]byte) (int, error)) ([]byte, error) {
 	buf := make([]byte, 1<<16)
 	n, err := get(buf)

@@ -6,7 +6,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// Statuses returns a volume's health problems as text.
+// Statuses formats the health problems of a volume as text.
 func Statuses(h *csi.VolumeHealth) string {
 	var all []string
 	for _, e := range h.GetHealthStatuses() {
@@ -15,7 +15,7 @@ func Statuses(h *csi.VolumeHealth) string {
 	return strings.Join(all, ", ")
 }
 
-// Backends returns a storage's health problems as text.
+// Backends formats the health problems of the storage as text.
 func Backends(found []*csi.NodeGetStorageHealthResponse_StorageBackendHealth) string {
 	var all []string
 	for _, e := range found {

@@ -37,8 +37,9 @@ func ShortDir(t *testing.T) string {
 	return dir
 }
 
-// NeedLoops skips the test in a user namespace, where loop devices are not available. For root it
-// fails instead, because there the image tests must run.
+// NeedLoops skips the test in a user namespace, where loop devices are not available. If root runs
+// the test without loop devices, NeedLoops fails the test, because the image tests must run as
+// root.
 func NeedLoops(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -51,7 +52,7 @@ func NeedLoops(t *testing.T) {
 	Must(t, err)
 }
 
-// InUserNamespace reports whether this process has only a part of the user ids.
+// InUserNamespace reports whether this process runs in a user namespace.
 func InUserNamespace(t *testing.T) bool {
 	t.Helper()
 	m, err := os.ReadFile("/proc/self/uid_map")
@@ -67,7 +68,8 @@ func Must(t testing.TB, err error) {
 	}
 }
 
-// WantCode ends the test unless err has this gRPC code, and checks that it contains words.
+// WantCode ends the test unless err has the given gRPC code. It also checks that the text of err
+// contains the given words.
 func WantCode(t *testing.T, err error, want codes.Code, words ...string) {
 	t.Helper()
 	if got := status.Code(err); got != want {
@@ -94,7 +96,7 @@ func Write(t *testing.T, p, text string) {
 	Must(t, os.WriteFile(p, []byte(text), 0o644))
 }
 
-// WantContent ends the test if a file has another content.
+// WantContent ends the test if the content of a file differs from want.
 func WantContent(t *testing.T, p, want string) {
 	t.Helper()
 	got, err := os.ReadFile(p)
@@ -115,7 +117,7 @@ func Tmpfs(t *testing.T, p, opts string) {
 	})
 }
 
-// Await polls done until it returns true. Another goroutine or process causes that.
+// Await polls done until it returns true. Another goroutine or process must cause the change.
 func Await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
@@ -125,12 +127,13 @@ func Await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// The test binary starts itself again: first in a separate mount namespace for all tests. From
-// there it starts again as a driver that a test kills, as the sanity suite, and in a user
-// namespace.
+// The test binary starts itself again in these modes. First it starts again in a separate mount
+// namespace, in which all tests run. The tests start it again as a driver process, as the sanity
+// suite, and in a user namespace.
 const (
 	EnvMode = "LOCALDRIVER_TEST_MODE"
-	EnvBase = "LOCALDRIVER_TEST_BASE" // a directory with a short path, which holds the files of every test
+	// a directory with a short path, which contains the files of all tests
+	EnvBase = "LOCALDRIVER_TEST_BASE"
 
 	ModeTests = "tests"
 )
@@ -138,7 +141,7 @@ const (
 // runIsolated runs all tests in a new mount namespace and checks that the tests leave no mount or
 // device.
 func runIsolated() int {
-	runtime.LockOSThread() // Pdeathsig refers to the parent's thread
+	runtime.LockOSThread() // Pdeathsig sends its signal when the thread that started the child ends
 	base, err := os.MkdirTemp("/tmp", "vld")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -165,8 +168,8 @@ func runIsolated() int {
 	return code
 }
 
-// Namespaces returns the attributes of a process in a new mount namespace. For any user except
-// root, the process also gets a user namespace.
+// Namespaces returns the attributes with which a process starts in a new mount namespace. For any
+// user except root, the process also gets a new user namespace.
 func Namespaces(uid, gid int) *syscall.SysProcAttr {
 	if uid == 0 {
 		return &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -207,8 +210,8 @@ func LoopsUnder(dir string) []string {
 	return left
 }
 
-// LoopsLeft waits until the loop devices under a directory are gone, and returns those that remain.
-// A detached device remains as long as any process on this host keeps it open.
+// LoopsLeft waits until the loop devices with backing files under a directory are gone, and returns
+// those that remain. A detached device remains as long as any process on this host keeps it open.
 func LoopsLeft(dir string) []string {
 	left := LoopsUnder(dir)
 	for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -217,7 +220,7 @@ func LoopsLeft(dir string) []string {
 	return left
 }
 
-// SparseFile makes a file of the given size without any data.
+// SparseFile makes a file of the given size that consists of a hole.
 func SparseFile(t *testing.T, path string, size int64) string {
 	t.Helper()
 	f, err := os.Create(path)
@@ -235,11 +238,11 @@ func Command(t *testing.T, name string, args ...string) {
 	}
 }
 
-// Sorted returns ids in order.
+// Sorted returns the ids in alphabetical order.
 func Sorted(ids ...string) []string { return slices.Sorted(slices.Values(ids)) }
 
-// RunTests implements the TestMain of a package. It runs all tests in a new mount namespace. modes
-// has the other programs that the test binary can be, by the value of EnvMode.
+// RunTests implements TestMain for a package. It runs all tests in a new mount namespace. The map
+// modes contains other functions that the test binary can run instead, by the value of EnvMode.
 func RunTests(m *testing.M, modes map[string]func() int) {
 	mode := os.Getenv(EnvMode)
 	switch run := modes[mode]; {

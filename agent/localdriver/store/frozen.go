@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// NoteFreeze records durably that a volume's filesystem will be frozen.
+// NoteFreeze records on disk that a volume's filesystem is about to be frozen.
 func (s *StateDir) NoteFreeze(id string) error {
 	f, err := os.OpenFile(s.Path(DirFrozen, id), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 )
 
 // These are the directories and files of a state directory. The package comment of localdriver
-// draws them.
+// shows them in a tree.
 const (
 	DirVolumes   = "volumes"
 	DirSnapshots = "snapshots"
@@ -27,20 +27,21 @@ const (
 	DirTmp       = "tmp"
 	DirTrash     = "trash"
 
-	MetaFile      = "volume.json"
-	FreshSuffix   = ".new"      // suffix of a new file, until a rename makes it replace the old one
-	ExclusiveFile = "exclusive" // the volume was last published for one target alone
+	MetaFile    = "volume.json"
+	FreshSuffix = ".new" // suffix of a new file that will replace the old file by a rename
+	// exists if the volume was last published with a mode that allows only one target
+	ExclusiveFile = "exclusive"
 	DataDir       = "data"
 	ImageFile     = "image"
 
 	MetaVersion = 1
 )
 
-// VolumePrefix begins the id of a volume. The rest of an id is random.
+// VolumePrefix is the start of each volume's id. The other characters of an id are random.
 const (
 	VolumePrefix = "vol-"
 	idAlphabet   = "abcdefghijklmnopqrstuvwxyz234567"
-	idRandom     = 16 // characters, 5 bits each
+	idRandom     = 16 // number of random characters, 5 bits each
 )
 
 // NewID returns a new id for a volume.
@@ -51,11 +52,11 @@ func NewIDOf(prefix string) string {
 	return prefix + strings.ToLower(rand.Text()[:idRandom])
 }
 
-// ValidID reports whether id has the form of the driver's own volume ids. No other id may become
-// part of a path.
+// ValidID reports whether id has the form of the driver's own volume ids. An id without this form
+// must not become part of a path.
 func ValidID(id string) bool { return ValidIDOf(VolumePrefix, id) }
 
-// ValidIDOf reports whether id has the form of an id with this prefix.
+// ValidIDOf reports whether id has the form of the driver's own ids with the given prefix.
 func ValidIDOf(prefix, id string) bool {
 	rest, ok := strings.CutPrefix(id, prefix)
 	return ok && len(rest) == idRandom && strings.Trim(rest, idAlphabet) == ""
@@ -66,7 +67,7 @@ func validAnyID(id string) bool {
 	return ValidID(id) || ValidIDOf(SnapPrefix, id) || ValidIDOf(GroupPrefix, id)
 }
 
-// DataIn returns the root of a directory volume that is being made in dir.
+// DataIn returns the path of the data directory of a directory volume that is being made in dir.
 func DataIn(dir string) string { return filepath.Join(dir, DataDir) }
 
 // SyncDir waits until the entries of a directory are on disk.
@@ -78,15 +79,17 @@ func SyncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// MakeDirectory makes the data directory of a directory volume. Like the root of a new filesystem,
-// it belongs to the user who runs the driver (root), and all users may enter it. The 0700
-// directories above it keep other users out until it is mounted elsewhere.
+// MakeDirectory makes the data directory of a directory volume. The directory belongs to the user
+// who runs the driver (root), and all users may enter it, like the root directory of a new
+// filesystem. Until the volume is mounted at another path, the directories above it, which have
+// mode 0700, keep other users out.
 func MakeDirectory(dir string) error {
 	path := DataIn(dir)
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return err
 	}
-	if err := os.Chmod(path, 0o755); err != nil { // regardless of the umask
+	// set the mode again, because Mkdir applies the umask
+	if err := os.Chmod(path, 0o755); err != nil {
 		return err
 	}
 	return SyncDir(path)

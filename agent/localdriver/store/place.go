@@ -39,18 +39,18 @@ func (s *StateDir) place(ctx context.Context, id, to, file string, meta any, fil
 	return nil
 }
 
-// WriteVolume replaces a volume's metadata in dir, durably.
+// WriteVolume replaces a volume's metadata in dir and waits until it is on disk.
 func WriteVolume(dir string, v Volume) error { return writeMeta(dir, MetaFile, v) }
 
-// writeMeta writes a file of metadata into a directory, replaces an existing one, and waits for the
-// disk.
+// writeMeta writes a metadata file into a directory and waits until it is on disk. It replaces an
+// existing file.
 func writeMeta(dir, name string, meta any) error {
 	raw, err := json.MarshalIndent(meta, "", "  ")
 	if err != nil {
 		return err
 	}
 
-	// This overwrites a half-written file from a crash.
+	// If a crash left an incomplete file at this path, it is overwritten.
 	fresh := filepath.Join(dir, name+FreshSuffix)
 	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -15,21 +15,23 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// ErrNoSnapshot is returned for an id that no snapshot, or no group, has.
+// ErrNoSnapshot is returned if no snapshot or group has the given id.
 var ErrNoSnapshot = errors.New("no such snapshot")
 
-// Snapshot is the content of snapshot.json, and of each member in group.json. A snapshot is a full
-// copy. It needs neither its source nor other snapshots.
+// Snapshot is the content of snapshot.json. In group.json, it is the entry of a member. A snapshot
+// is a full copy, so it depends neither on its source nor on other snapshots.
 type Snapshot struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`
-	Name    string `json:"name,omitempty"` // empty for a member of a group
-	Source  string `json:"source"`         // a volume id; the volume may be deleted
-	Group   string `json:"group,omitempty"`
-	Type    string `json:"type"`
-	FSType  string `json:"fs_type,omitempty"`
-	Block   bool   `json:"block"`
-	// The capacity of the source at that time; 0 for a directory without one.
+	Name    string `json:"name,omitempty"` // empty for a snapshot in a group
+	// the id of the source volume, which may have been deleted
+	Source string `json:"source"`
+	Group  string `json:"group,omitempty"`
+	Type   string `json:"type"`
+	FSType string `json:"fs_type,omitempty"`
+	Block  bool   `json:"block"`
+	// The capacity of the source at the time of the snapshot; 0 for a directory without a requested
+	// size.
 	Size    int64     `json:"size_bytes"`
 	Created time.Time `json:"created"`
 }
@@ -43,7 +45,7 @@ type Group struct {
 	Snapshots []Snapshot `json:"snapshots"`
 }
 
-// NewSnapshot describes a snapshot of a volume as it is now.
+// NewSnapshot returns the description of a snapshot that is about to be made of a volume.
 func NewSnapshot(name, groupID string, v Volume) Snapshot {
 	return Snapshot{Version: MetaVersion, ID: NewIDOf(SnapPrefix), Name: name, Source: v.ID, Group: groupID,
 		Type: v.Type, FSType: v.FSType, Block: v.Block, Size: v.Capacity, Created: time.Now().UTC()}
@@ -64,7 +66,7 @@ func (g Group) CSI() *csi.VolumeGroupSnapshot {
 	return out
 }
 
-// ContentName returns the name of a volume's data inside its directory.
+// ContentName returns the file name of a volume's data: a directory or an image.
 func ContentName(typ string) string {
 	if typ == TypeImage {
 		return ImageFile
@@ -72,7 +74,7 @@ func ContentName(typ string) string {
 	return DataDir
 }
 
-// SnapshotData returns the path of a snapshot's directory or image file.
+// SnapshotData returns the path of a snapshot's data, which is a directory or an image file.
 func (s *snapshots) SnapshotData(snap Snapshot) string {
 	if snap.Group != "" {
 		return s.Path(DirGroups, snap.Group, snap.ID, ContentName(snap.Type))
@@ -110,7 +112,8 @@ func (s *snapshots) loadSnapshots() {
 	}
 }
 
-// keepBroken records a snapshot that cannot be used. It keeps the data, which may be the only copy.
+// keepBroken records that a snapshot cannot be used. The driver keeps the snapshot's data, which
+// may be the only copy.
 func (s *snapshots) keepBroken(id string, err error) {
 	s.Log.Error("cannot use a snapshot; its data is left alone", "id", id, "error", err)
 	s.brokenSnaps[id] = fmt.Errorf("cannot use %q: %w", id, err)
@@ -147,7 +150,8 @@ func (g Group) check(id string) error {
 	return nil
 }
 
-// AddSnapshot makes a snapshot. fill copies the data into the directory it receives, and syncs it.
+// AddSnapshot makes a snapshot. The function fill copies the data into the given directory and
+// syncs the copy.
 func (s *snapshots) AddSnapshot(ctx context.Context, snap Snapshot, fill func(dir string) error) error {
 	if err := s.place(ctx, snap.ID, DirSnapshots, SnapFile, snap, fill); err != nil {
 		return fmt.Errorf("cannot make snapshot %q: %w", snap.Name, err)
@@ -158,8 +162,8 @@ func (s *snapshots) AddSnapshot(ctx context.Context, snap Snapshot, fill func(di
 	return nil
 }
 
-// AddGroup makes a group with all its snapshots by one rename. fill makes a directory named after
-// each member's id, copies the data there, and syncs it.
+// AddGroup makes a group with all its snapshots by one rename. For each member, the function fill
+// makes a directory with the member's id as its name, copies the data there, and syncs the copy.
 func (s *snapshots) AddGroup(ctx context.Context, g Group, fill func(dir string) error) error {
 	if err := s.place(ctx, g.ID, DirGroups, groupFile, g, fill); err != nil {
 		return fmt.Errorf("cannot make group snapshot %q: %w", g.Name, err)
@@ -177,7 +181,8 @@ func (s *snapshots) learnGroup(g Group) {
 	}
 }
 
-// TrashSnapshot removes a snapshot without a group from the list, durably.
+// TrashSnapshot deletes a snapshot that is not in a group, by moving it to trash, and waits until
+// the change is on disk.
 func (s *snapshots) TrashSnapshot(snap Snapshot) error {
 	if err := s.Move(snap.ID, DirSnapshots, DirTrash); err != nil {
 		return err
@@ -190,7 +195,8 @@ func (s *snapshots) TrashSnapshot(snap Snapshot) error {
 	return nil
 }
 
-// TrashGroup removes a group with all its snapshots from the list, durably.
+// TrashGroup deletes a group with all its snapshots, by moving it to trash, and waits until the
+// change is on disk.
 func (s *snapshots) TrashGroup(g Group) error {
 	if err := s.Move(g.ID, DirGroups, DirTrash); err != nil {
 		return err
@@ -209,8 +215,8 @@ func (s *snapshots) TrashGroup(g Group) error {
 	return nil
 }
 
-// GetSnapshot returns ErrNoSnapshot for an unknown id, and another error if the metadata cannot be
-// read.
+// GetSnapshot returns a snapshot. It returns ErrNoSnapshot for an unknown id, and another error if
+// the metadata cannot be used.
 func (s *snapshots) GetSnapshot(id string) (Snapshot, error) { return find(s, s.snaps, id) }
 
 // GetGroup returns a group, with the same errors as GetSnapshot.
@@ -231,7 +237,7 @@ func find[T any](s *snapshots, in map[string]T, id string) (T, error) {
 	return found, nil
 }
 
-// SnapshotByName finds a snapshot that is not in a group.
+// SnapshotByName finds the snapshot with the given name, unless it is in a group.
 func (s *snapshots) SnapshotByName(name string) (Snapshot, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,7 +245,7 @@ func (s *snapshots) SnapshotByName(name string) (Snapshot, bool) {
 	return snap, ok
 }
 
-// GroupByName finds a group.
+// GroupByName finds the group with the given name.
 func (s *snapshots) GroupByName(name string) (Group, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +253,8 @@ func (s *snapshots) GroupByName(name string) (Group, bool) {
 	return g, ok
 }
 
-// ListSnapshots returns all snapshots ordered by id, which is also the order of pages.
+// ListSnapshots returns all snapshots, ordered by id. ListSnapshots of CSI returns its pages in the
+// same order.
 func (s *snapshots) ListSnapshots() []Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,14 +266,14 @@ func (s *snapshots) ListSnapshots() []Snapshot {
 	return all
 }
 
-// snapshots keeps the snapshots and groups of a state directory, in the same way as volumes.
+// snapshots contains the snapshots and groups of a state directory. It works like the type volumes.
 type snapshots struct {
 	*StateDir
 
 	mu          sync.Mutex
-	snaps       map[string]Snapshot // including the members of groups
-	snapNames   map[string]string   // name → id
-	brokenSnaps map[string]error    // id → why its metadata cannot be used
+	snaps       map[string]Snapshot // all snapshots, including those in groups
+	snapNames   map[string]string   // snapshot ids, by name
+	brokenSnaps map[string]error    // why the metadata cannot be used, by snapshot id
 	groups      map[string]Group
-	groupNames  map[string]string // name → id
+	groupNames  map[string]string // group ids, by name
 }

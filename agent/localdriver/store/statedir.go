@@ -12,23 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reach calls the tap, if there is one, with a point that the driver has reached.
+// Reach calls the tap, if it is set, with the name of a point that the driver has reached.
 func (s *StateDir) Reach(point string) {
 	if s.Tap != nil {
 		s.Tap(point)
 	}
 }
 
-// StateDir is a locked state directory.
+// StateDir is a state directory that this process has locked.
 type StateDir struct {
-	Root string // with all symbolic links resolved, as the mount table shows it
+	Root string // the path with all symbolic links resolved, as the mount table shows it
 	lock *os.File
 	Log  hclog.Logger
-	Tap  func(point string) // called at points where a crash would matter; nil except in tests
+	Tap  func(point string) // for tests: called at each point at which a crash could do harm
 }
 
-// A killed driver may have forked a child that has not yet executed its own program and still holds
-// the lock. Therefore acquire retries every lockEvery, for at most lockWithin.
+// acquire retries every lockEvery, for at most lockWithin. The reason is a driver that was killed:
+// a child process that it had just forked may still hold the lock, until the child executes its own
+// program.
 const (
 	lockWithin = 2 * time.Second
 	lockEvery  = 20 * time.Millisecond
@@ -66,8 +67,8 @@ func (s *StateDir) Path(elem ...string) string {
 	return filepath.Join(append([]string{s.Root}, elem...)...)
 }
 
-// entries lists the objects in one of the driver's directories. It skips names that the driver
-// cannot have made.
+// entries lists the objects in one of the driver's directories. It skips entries with names that
+// the driver does not use.
 func (s *StateDir) entries(dir string, valid func(string) bool) []string {
 	list, err := os.ReadDir(s.Path(dir))
 	if err != nil {
@@ -87,11 +88,11 @@ func (s *StateDir) entries(dir string, valid func(string) bool) []string {
 	return ids
 }
 
-// Leftovers lists the deleted objects whose data is not removed yet.
+// Leftovers lists the deleted objects whose data has not been removed yet.
 func (s *StateDir) Leftovers() []string { return s.entries(DirTrash, validAnyID) }
 
-// Move renames an entry between two of the driver's directories and waits for the disk. It never
-// replaces an existing entry.
+// Move renames an entry from one of the driver's directories to another, and waits until the change
+// is on disk. It never replaces an existing entry.
 func (s *StateDir) Move(id, from, to string) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, s.Path(from, id), unix.AT_FDCWD, s.Path(to, id), unix.RENAME_NOREPLACE); err != nil {
 		return fmt.Errorf("cannot move %q from %s to %s: %w", id, from, to, err)

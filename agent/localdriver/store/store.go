@@ -1,5 +1,5 @@
-// Package store keeps the descriptions and the data of volumes, snapshots and groups in the driver's
-// state directory. The package comment of localdriver draws the directory.
+// Package store keeps the metadata and the data of volumes, snapshots and groups in the driver's
+// state directory. The package comment of localdriver shows this directory in a tree.
 package store
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Store keeps the objects of one state directory.
+// Store contains the volumes, snapshots and groups of one state directory.
 type Store struct {
 	*StateDir
 	*volumes
 	*snapshots
 }
 
-// Open locks a state directory, reads its volumes, and moves unfinished ones to trash.
+// Open locks a state directory, reads its objects, and moves unfinished objects to trash.
 func Open(ctx context.Context, dir string, log hclog.Logger) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the state directory: %w", err)

@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// FuzzState checks that the driver opens a state directory with any file contents. It uses a
-// volume, a snapshot or a group only under its own id, and keeps the data of all others.
+// FuzzState opens a state directory whose metadata files have arbitrary contents. The driver may
+// use a volume, a snapshot or a group only under its own id, and must keep the data of all others.
 func FuzzState(f *testing.F) {
 	const vol, snap, member, grp = "vol-aaaaaaaaaaaaaaaa", "snap-bbbbbbbbbbbbbbbb", "snap-cccccccccccccccc", "grp-dddddddddddddddd"
 	seed := func(v, s, g any) {
@@ -53,7 +53,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// checkState checks the contents of a store, and the paths at which it would look for data.
+// checkState checks the objects in a store, and the paths of their data.
 func checkState(t *testing.T, st *Store) {
 	t.Helper()
 	inside := func(path string) bool { return strings.HasPrefix(path, st.Root+"/") && filepath.Clean(path) == path }

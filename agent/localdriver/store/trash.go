@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/tree"
 )
 
-// discard removes the leftovers of an object that place could not complete. They are in tmp. If
-// only the last sync failed, they are already in their final place.
+// discard removes an object that the method place could not complete. The object is in tmp. If only
+// the last sync failed, the object is already at its final place.
 func (s *StateDir) discard(ctx context.Context, id string) error {
 	for _, from := range []string{DirTmp, DirVolumes, DirSnapshots, DirGroups} {
 		if err := s.Move(id, from, DirTrash); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -22,8 +22,9 @@ func (s *StateDir) discard(ctx context.Context, id string) error {
 	return s.Purge(ctx, id)
 }
 
-// Purge removes the data of a deleted volume, snapshot or group. It can be repeated after any
-// failure or crash, and succeeds if no data is left. At a mount point, it stops with an error.
+// Purge removes the data of a deleted volume, snapshot or group. After a failure or a crash, the
+// caller can repeat it. Purge succeeds if no data is left. At a mount point, it stops with an
+// error.
 func (s *StateDir) Purge(ctx context.Context, id string) error {
 	if !validAnyID(id) {
 		return nil

@@ -17,7 +17,7 @@ func (v Volume) Describe() string {
 	return "it is an image with " + v.FSType
 }
 
-// Context returns the volume_context. Only people read it, because the driver does not use the copy
+// Context returns the volume_context. It is only for people: the driver does not use the copy of it
 // that a request contains.
 func (v Volume) Context() map[string]string {
 	m := map[string]string{ParamType: v.Type}
@@ -30,8 +30,7 @@ func (v Volume) Context() map[string]string {
 	return m
 }
 
-// These are the key of a volume context, and its value for a directory that cannot outgrow its
-// size.
+// The volume context has this key and value if a directory volume cannot outgrow its size.
 const (
 	ContextSize  = "size"
 	SizeEnforced = "enforced"
@@ -55,7 +54,7 @@ func (v Volume) contentSource() *csi.VolumeContentSource {
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Source}}}
 }
 
-// These are the create parameters, and the values of the parameter "type".
+// These are the create parameters, and the possible values of the parameter "type".
 const (
 	ParamType   = "type"
 	ParamFSType = "fs_type"
@@ -64,25 +63,28 @@ const (
 	TypeImage     = "image"
 )
 
-// Volume is the content of volume.json: the properties that were requested for the volume. The
-// current mounts are not stored.
+// Volume is the content of volume.json: the properties that were requested for the volume. The file
+// does not contain the current mounts.
 type Volume struct {
-	Version  int       `json:"version"`
-	ID       string    `json:"id"`
-	Name     string    `json:"name"`
-	Type     string    `json:"type"`              // TypeDirectory or TypeImage
-	FSType   string    `json:"fs_type,omitempty"` // the filesystem of an image; empty when raw
-	Block    bool      `json:"block"`             // block access was requested
-	Capacity int64     `json:"capacity_bytes"`    // 0 for a directory if no size was requested
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+	Name    string `json:"name"`
+	Type    string `json:"type"` // TypeDirectory or TypeImage
+	// the filesystem of an image; empty for a raw image
+	FSType   string    `json:"fs_type,omitempty"`
+	Block    bool      `json:"block"`          // block access was requested
+	Capacity int64     `json:"capacity_bytes"` // 0 for a directory if no size was requested
 	Created  time.Time `json:"created"`
-	Source   string    `json:"source,omitempty"` // the snapshot or volume it was copied from
+	// the id of the snapshot or volume from which the volume was copied
+	Source string `json:"source,omitempty"`
 
-	// These three are for directories. Quota is the limit in bytes, 0 for none. Project is the
-	// filesystem project that implements the limit, 0 for none. Assigning is true while some files
-	// may not belong to the project yet.
+	// Quota, Project and Assigning are set only for directories. Quota is the limit in bytes, or 0
+	// for none. Project is the id of the filesystem project that has the limit, or 0 for none.
+	// Assigning is true while some files may not belong to the project yet.
 	Quota     int64  `json:"quota_bytes,omitempty"`
 	Project   uint32 `json:"project,omitempty"`
 	Assigning bool   `json:"assigning,omitempty"`
-	// QuotaIsSize means that the quota follows the capacity, until another quota is set.
+	// QuotaIsSize means that the quota is always equal to the capacity, until a request sets
+	// another quota.
 	QuotaIsSize bool `json:"quota_is_size,omitempty"`
 }

@@ -24,7 +24,8 @@ func (s *volumes) Unusable(id string) string {
 	return ""
 }
 
-// finishGrowing records the size of an image that became longer before a crash.
+// finishGrowing completes an expansion after a crash. If the image is longer than recorded,
+// finishGrowing records the new size.
 func (s *volumes) finishGrowing(v Volume) Volume {
 	if v.Type != TypeImage {
 		return v
@@ -44,21 +45,22 @@ func (s *volumes) finishGrowing(v Volume) Volume {
 	return v
 }
 
-// ErrNoVolume is returned for an id that no volume has.
+// ErrNoVolume is returned if no volume has the given id.
 var ErrNoVolume = errors.New("no such volume")
 
-// volumes keeps the volumes of a state directory. The directory is authoritative. The maps are read
-// from it at the start, and the only process that holds the lock keeps them up to date.
+// volumes contains the volumes of a state directory. The driver reads the directory at its start.
+// It then updates the directory and the maps together; no other process can change the directory,
+// because the driver holds its lock.
 type volumes struct {
 	*StateDir
 
 	mu     sync.Mutex
 	byID   map[string]Volume
-	byName map[string]string // name → id
-	broken map[string]error  // id → why its metadata cannot be used
+	byName map[string]string // volume ids, by name
+	broken map[string]error  // why the metadata cannot be used, by volume id
 }
 
-// DataPath returns the root of a directory volume, or the path of the image file.
+// DataPath returns the path of the data directory of a directory volume, or of the image file.
 func (s *volumes) DataPath(v Volume) string {
 	if v.Type == TypeImage {
 		return s.Path(DirVolumes, v.ID, ImageFile)
@@ -83,7 +85,7 @@ func (s *volumes) load() error {
 	for _, id := range s.entries(DirVolumes, ValidID) {
 		v, err := ReadVolume(s.Path(DirVolumes, id, MetaFile), id)
 		if err != nil {
-			// The data may be the only copy. Keep it, do not list the volume, and log the error.
+			// The data may be the only copy, so keep it. Do not list the volume, and log the error.
 			s.Log.Error("cannot use a volume; its data is left alone", "volume_id", id, "error", err)
 			s.broken[id] = err
 			continue
@@ -114,7 +116,8 @@ func ReadVolume(path, id string) (Volume, error) {
 	return v, nil
 }
 
-// Get returns ErrNoVolume for an unknown id, and another error if the metadata cannot be read.
+// Get returns a volume. It returns ErrNoVolume for an unknown id, and another error if the metadata
+// cannot be used.
 func (s *volumes) Get(id string) (Volume, error) {
 	if !ValidID(id) {
 		return Volume{}, ErrNoVolume
@@ -135,7 +138,7 @@ func (s *volumes) Get(id string) (Volume, error) {
 	return v, nil
 }
 
-// GetByName finds a volume.
+// GetByName finds the volume with the given name.
 func (s *volumes) GetByName(name string) (Volume, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +146,7 @@ func (s *volumes) GetByName(name string) (Volume, bool) {
 	return v, ok
 }
 
-// List returns all volumes ordered by id, which is also the order of pages.
+// List returns all volumes, ordered by id. ListVolumes returns its pages in the same order.
 func (s *volumes) List() []Volume {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +158,7 @@ func (s *volumes) List() []Volume {
 	return all
 }
 
-// IDs returns the ids of all volumes in order, including those whose metadata cannot be used.
+// IDs returns the ids of all volumes, sorted. This includes volumes whose metadata cannot be used.
 func (s *volumes) IDs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +167,8 @@ func (s *volumes) IDs() []string {
 	return all
 }
 
-// Add creates a volume. fill makes its data in the directory that it receives, and syncs it.
+// Add makes a volume. The function fill makes the volume's data in the given directory and syncs
+// it.
 func (s *volumes) Add(ctx context.Context, v Volume, fill func(dir string) error) error {
 	if err := s.place(ctx, v.ID, DirVolumes, MetaFile, v, fill); err != nil {
 		return fmt.Errorf("cannot make volume %q: %w", v.Name, err)
@@ -175,8 +179,9 @@ func (s *volumes) Add(ctx context.Context, v Volume, fill func(dir string) error
 	return nil
 }
 
-// Rewrite replaces the metadata of a volume that the caller has locked. After an error, the memory
-// keeps the old metadata, and the file holds either the old or the new metadata, complete.
+// Rewrite replaces the metadata of a volume that the caller has locked. After an error, the driver
+// still uses the old metadata. The file then contains either the old or the new metadata
+// completely.
 func (s *volumes) Rewrite(v Volume) error {
 	if err := WriteVolume(s.Path(DirVolumes, v.ID), v); err != nil {
 		return fmt.Errorf("cannot record the change of volume %q: %w", v.ID, err)
@@ -187,7 +192,8 @@ func (s *volumes) Rewrite(v Volume) error {
 	return nil
 }
 
-// Trash removes a volume from the list, durably. Purge frees the space of its data.
+// Trash deletes a volume by moving it to trash, and waits until the change is on disk. Purge then
+// removes the volume's data.
 func (s *volumes) Trash(v Volume) error {
 	if err := s.Move(v.ID, DirVolumes, DirTrash); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle gives a copy the attributes of its source. It sets the owner first, because changing the
-// owner clears set-id bits and capabilities.
+// settle gives a copy the attributes of its source. It sets the owner first, because a change of
+// the owner clears set-ID bits and capabilities.
 func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
 	if err := unix.Fchownat(to, toName, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("cannot set the owner %d:%d: %w", st.Uid, st.Gid, err)
@@ -38,7 +38,7 @@ func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
 }
 
 // procPath returns a path to an entry of an open directory, for system calls that accept only
-// paths. The call must not follow a link at the end of the path.
+// paths. The system call must not follow a link at the end of this path.
 func procPath(dir int, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) }
 
 // StatOpen returns the attributes of an open file.
@@ -48,13 +48,13 @@ func StatOpen(f *os.File) (*unix.Statx_t, error) {
 	return &st, err
 }
 
-// xattrs are the extended attributes of one file.
+// xattrs reads the extended attributes of one file.
 type xattrs struct {
 	list func(buf []byte) (int, error)
 	get  func(name string, buf []byte) (int, error)
 }
 
-// xattrsOf returns the extended attributes of a file that is open for reading or writing.
+// xattrsOf returns the xattrs of a file that is open for reading or writing.
 func xattrsOf(f *os.File) xattrs {
 	return xattrs{
 		func(buf []byte) (int, error) { return unix.Flistxattr(int(f.Fd()), buf) },
@@ -62,12 +62,11 @@ func xattrsOf(f *os.File) xattrs {
 	}
 }
 
-// openPath returns a path to an open file, even if the file has been renamed or removed. The system
-// call must follow the link at the end of the path.
+// openPath returns a path to an open file, which works even if the file has been renamed or
+// removed. The system call must follow the link at the end of this path.
 func openPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// xattrsOfPath returns the extended attributes of a file that is open only with O_PATH, such as a
-// symbolic link.
+// xattrsOfPath returns the xattrs of a file that is open only with O_PATH, such as a symbolic link.
 func xattrsOfPath(f *os.File) xattrs {
 	path := openPath(f)
 	return xattrs{
@@ -106,7 +105,7 @@ func (x xattrs) copyTo(to string) error {
 	return nil
 }
 
-// readAll calls get with larger and larger buffers until the result fits.
+// readAll calls get with larger and larger buffers until the result fits into the buffer.
 func readAll(get func([]byte) (int, error)) ([]byte, error) {
 	for size := 256; ; size *= 4 {
 		buf := make([]byte, size)

@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// TestOpenedLink replaces a directory by a link just before the copier opens it. The copier must
-// not follow the link.
+// TestOpenedLink replaces a directory with a link just before the copier opens the directory. The
+// copier must not follow the link.
 func TestOpenedLink(t *testing.T) {
 	data, out := t.TempDir(), t.TempDir()
 	sandbox.Must(t, os.Symlink(out, filepath.Join(data, "dir")))
@@ -26,8 +26,8 @@ func TestOpenedLink(t *testing.T) {
 	sandbox.Must(t, dir.Close())
 }
 
-// TestReplacedWhileCopied replaces a file after it was opened for its copy. The copy must have the
-// content, the owner and the rights of one and the same file.
+// TestReplacedWhileCopied replaces a file after the copier has opened it. The copy must have the
+// content, the owner and the mode of the same file, not a mixture of both files.
 func TestReplacedWhileCopied(t *testing.T) {
 	dir := sandbox.ShortDir(t)
 	from, to := sandbox.Mkdir(t, dir, "from"), sandbox.Mkdir(t, dir, "to")
@@ -39,7 +39,8 @@ func TestReplacedWhileCopied(t *testing.T) {
 	sandbox.Must(t, err)
 	out, err := os.Open(to)
 	sandbox.Must(t, err)
-	// The description reads the file, which changes its access time.
+	// Describe the file before the copier opens it, because the description reads the file and so
+	// changes its access time.
 	want := sandbox.DescribeEntry(t, at)
 	src, err := openBeneath(int(in.Fd()), "f", unix.O_PATH)
 	sandbox.Must(t, err)
@@ -54,7 +55,7 @@ func TestReplacedWhileCopied(t *testing.T) {
 	sandbox.WantContent(t, filepath.Join(to, "f"), "trusted")
 }
 
-// TestCopyCancelled ends a copy of data through its context.
+// TestCopyCancelled cancels the context of a running copy.
 func TestCopyCancelled(t *testing.T) {
 	dir := t.TempDir()
 	src, err := os.Create(filepath.Join(dir, "src"))

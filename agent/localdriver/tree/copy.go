@@ -16,10 +16,10 @@ import (
 // copyChunk is the number of bytes that are copied between two checks of the context.
 const copyChunk = 8 << 20
 
-// ErrNoReflink reports that a filesystem cannot share the data of two files.
+// ErrNoReflink means that a filesystem cannot share the data of two files.
 var ErrNoReflink = errors.New("the filesystem cannot clone files")
 
-// Reflink makes dst, an empty file, share all the data of src as it is at this moment.
+// Reflink makes the empty file dst share the data of src. Later changes of src do not change dst.
 func Reflink(src, dst *os.File) error {
 	err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
 	for _, e := range []error{unix.EOPNOTSUPP, unix.EXDEV, unix.EINVAL, unix.ENOTTY, unix.ENOSYS, unix.EPERM} {
@@ -30,8 +30,8 @@ func Reflink(src, dst *os.File) error {
 	return err
 }
 
-// copyData copies the first size bytes and keeps holes as holes. A source that has become shorter
-// is no error: its copy ends with a hole.
+// copyData copies the first size bytes of a file, and keeps holes. If the source becomes shorter
+// during the copy, that is not an error; the copy then ends with a hole.
 func copyData(ctx context.Context, src, dst *os.File, size int64, p *jobs.Progress) error {
 	if err := dst.Truncate(size); err != nil {
 		return err
@@ -41,7 +41,7 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *jobs.Progre
 	for at := int64(0); at < size; {
 		data, err := unix.Seek(in, at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			return nil // the rest of the file is a hole
+			return nil // the source ends with a hole
 		}
 		if err != nil {
 			return err
@@ -77,11 +77,11 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *jobs.Progre
 	return nil
 }
 
-// ImageCopy is an image during its copy: the open source and the new file.
+// ImageCopy is a running copy of an image: the open source and the open copy.
 type ImageCopy struct{ Src, Dst *os.File }
 
-// OpenImageCopy opens an image for a copy. It refuses an image with fewer bytes than recorded,
-// because the copy would hide the loss.
+// OpenImageCopy opens an image for a copy. It returns an error if the image is shorter than
+// recorded, because the copy would hide the loss of data.
 func OpenImageCopy(src, dst string, recorded int64) (*ImageCopy, error) {
 	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -113,9 +113,10 @@ func (c *ImageCopy) Finish() error {
 }
 
 // Abandon closes both files.
-func (c *ImageCopy) Abandon() { _, _ = c.Dst.Close(), c.Src.Close() } // the file is discarded
+// closing errors have no effect, because the copy is discarded
+func (c *ImageCopy) Abandon() { _, _ = c.Dst.Close(), c.Src.Close() }
 
-// Allocated returns the size of the source, and the number of its bytes that are not holes.
+// Allocated returns the size of the source, and how many of its bytes are not in holes.
 func (c *ImageCopy) Allocated() (size, bytes int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(c.Src.Fd()), &st); err != nil {
@@ -124,7 +125,8 @@ func (c *ImageCopy) Allocated() (size, bytes int64, err error) {
 	return st.Size, st.Blocks * 512, nil
 }
 
-// Plain copies the data without cloning it. It returns an error if there is too little space.
+// Plain reads and writes the data instead of cloning the file. It returns an error if the disk has
+// too little space.
 func (c *ImageCopy) Plain(ctx context.Context, p *jobs.Progress) error {
 	size, bytes, err := c.Allocated()
 	if err != nil {
@@ -137,7 +139,7 @@ func (c *ImageCopy) Plain(ctx context.Context, p *jobs.Progress) error {
 	return copyData(ctx, c.Src, c.Dst, size, p)
 }
 
-// CopyImage copies an image without writers, and syncs the copy.
+// CopyImage copies an image that has no writers, and syncs the copy.
 func CopyImage(ctx context.Context, src, dst string, recorded int64, p *jobs.Progress) error {
 	c, err := OpenImageCopy(src, dst, recorded)
 	if err != nil {
@@ -156,7 +158,8 @@ func CopyImage(ctx context.Context, src, dst string, recorded int64, p *jobs.Pro
 	return c.Finish()
 }
 
-// needSpace refuses a copy, before it starts, if it does not fit on the filesystem of f.
+// needSpace returns an error if a copy does not fit on the filesystem of f. It is called before the
+// copy starts.
 func needSpace(f *os.File, bytes int64) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {

@@ -10,24 +10,26 @@ import (
 )
 
 const (
-	// linksDir holds, during the copy of a tree, one name for each file that has several names.
+	// linksDir is a temporary directory beside the copy of a tree. For each file that has several
+	// names, it contains one name of the file's copy.
 	linksDir = "links"
-	// maxPins limits the open files that keep inode numbers from being reused during one copy.
+	// maxPins limits how many files the copier keeps open to prevent the reuse of their inode
+	// numbers.
 	maxPins = 1000
 )
 
-// hardLinks makes the copy of a file with several names have the same names.
+// hardLinks gives the copy of a file with several names the same names.
 //
-// Device and inode number identify a file. But the number can belong to another file as soon as the
-// first one is deleted, and the volume may be in use during the copy. Therefore hardLinks keeps the
-// first maxPins files open, which reserves their numbers. It identifies further files by their
-// birth time as well. On a filesystem without birth times, it copies the names of further files
-// separately. That costs space, but no name ever gets the content of another file.
+// It recognizes a file by its device and inode numbers. But a volume may be in use during the copy:
+// if a file is deleted, another file can get its inode number. Therefore hardLinks keeps the first
+// maxPins files open, which reserves their numbers. It recognizes further files by their birth time
+// as well. On a filesystem without birth times, each name of a further file becomes a separate
+// copy. These copies cost space, but no name ever gets the content of another file.
 type hardLinks struct {
-	dir    *os.File // linksDir
+	dir    *os.File // the open directory linksDir
 	parent int      // the open directory that contains linksDir
 	pins   []*os.File
-	pinned map[string]bool // the keys of the files in pins
+	pinned map[string]bool // the keys of the files that pins keeps open
 }
 
 func newHardLinks(parent int) (*hardLinks, error) {
@@ -45,8 +47,8 @@ func severalNames(st *unix.Statx_t) bool {
 	return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
 }
 
-// key names a file in linksDir. It includes the device number, because the subvolumes of a btrfs
-// have the same inode numbers on separate devices, and any user can create subvolumes.
+// key returns the name of a file in linksDir. It contains the device number, because the subvolumes
+// of a btrfs use the same inode numbers on different devices, and any user can create subvolumes.
 func (h *hardLinks) key(st *unix.Statx_t) string {
 	key := fmt.Sprintf("%d-%d-%d", st.Dev_major, st.Dev_minor, st.Ino)
 	if hasBirthTime(st) {
@@ -57,8 +59,8 @@ func (h *hardLinks) key(st *unix.Statx_t) string {
 
 func hasBirthTime(st *unix.Statx_t) bool { return st.Mask&unix.STATX_BTIME != 0 }
 
-// link adds another name to a file's copy. It reports whether a copy existed. The file must be
-// open, so that its inode number cannot be reused.
+// link adds another name to the copy of a file, if the file was already copied. It reports whether
+// it added the name. The file must be open, so that its inode number cannot be reused.
 func (h *hardLinks) link(st *unix.Statx_t, to int, toName string) (bool, error) {
 	if !severalNames(st) {
 		return false, nil
@@ -101,7 +103,7 @@ func (h *hardLinks) add(file *os.File, st *unix.Statx_t, to int, toName string) 
 	return pin, nil
 }
 
-// clear removes linksDir, which holds only names.
+// clear removes linksDir. The copies keep their other names.
 func (h *hardLinks) clear(ctx context.Context) error {
 	r := remover{ctx: ctx, top: h.parent}
 	if err := r.empty(h.parent, linksDir, 0); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/sandbox"
 )
 
-// onExt4 makes an ext4 with options of mkfs and mounts it.
+// onExt4 makes an ext4 with the given options of mkfs and mounts it.
 func onExt4(t *testing.T, options ...string) string {
 	t.Helper()
 	sandbox.NeedLoops(t)
@@ -32,10 +32,10 @@ func onExt4(t *testing.T, options ...string) string {
 	return dir
 }
 
-// inodeSizes are mkfs options for an ext4 with birth times and one without.
+// inodeSizes contains the mkfs options for two kinds of ext4: with and without birth times.
 var inodeSizes = map[string][]string{"with birth times": {"-I", "256"}, "without birth times": {"-I", "128"}}
 
-// pair makes a file with two names. Its content and mode depend on n.
+// pair makes a file with two names. The content and mode of the file depend on n.
 func pair(dir string, n int) error {
 	one, two := filepath.Join(dir, fmt.Sprintf("%d.one", n)), filepath.Join(dir, fmt.Sprintf("%d.two", n))
 	for _, p := range []string{one, two} {
@@ -52,15 +52,15 @@ func pair(dir string, n int) error {
 
 func pairMode(n int) os.FileMode { return os.FileMode(n%0o777) | 0o400 }
 
-// wantOwnContent reads a copied tree of pairs. Each name must have the content and mode of its own
-// file.
+// wantOwnContent checks a copied tree of pairs. Each name must have the content and mode of its own
+// file. The result linked counts the names that are still hard links.
 func wantOwnContent(t *testing.T, dir string) (linked int) {
 	t.Helper()
 	list, err := os.ReadDir(dir)
 	sandbox.Must(t, err)
 	for _, e := range list {
 		if e.IsDir() {
-			continue // linksDir, which exists during the copy
+			continue // skip linksDir, which exists only during the copy
 		}
 		name, end, _ := strings.Cut(e.Name(), ".")
 		n, err := strconv.Atoi(name)
@@ -69,8 +69,8 @@ func wantOwnContent(t *testing.T, dir string) (linked int) {
 		sandbox.Must(t, err)
 		var st unix.Stat_t
 		sandbox.Must(t, unix.Stat(filepath.Join(dir, e.Name()), &st))
-		// An incomplete file may still have no content or mode. It must never have those of another
-		// file.
+		// If the file was copied before it was complete, it may have no content or mode yet. It
+		// must never have those of another file.
 		early := end == "fresh" || st.Nlink == 1
 		if string(raw) != name && (!early || len(raw) > 0) {
 			t.Errorf("%s has the content of %q", e.Name(), raw)
@@ -104,8 +104,8 @@ func copierOf(t *testing.T, src, dst string) (entry func(name string)) {
 	}
 }
 
-// TestInodeReused deletes a copied file, so that another file gets its inode number before the
-// copier reaches that file.
+// TestInodeReused deletes a file that the copier has already copied, so that another file gets the
+// same inode number. The copier must not mistake the other file for the deleted one.
 func TestInodeReused(t *testing.T) {
 	for name, options := range inodeSizes {
 		t.Run(name, func(t *testing.T) {
@@ -125,8 +125,8 @@ func TestInodeReused(t *testing.T) {
 	}
 }
 
-// TestCopyUnderReuse copies a tree repeatedly while its files are deleted and made again, so that
-// they reuse each other's inodes.
+// TestCopyUnderReuse copies a tree repeatedly. Meanwhile, the files in the tree are deleted and
+// made again, so that they reuse each other's inodes.
 func TestCopyUnderReuse(t *testing.T) {
 	const pairs = 40
 	for name, options := range inodeSizes {
@@ -156,8 +156,8 @@ func TestCopyUnderReuse(t *testing.T) {
 	}
 }
 
-// TestManyHardLinks copies a tree with many files that have two names. There are more of them than
-// the copier holds open.
+// TestManyHardLinks copies a tree with many files that have two names. The tree has more of these
+// files than the copier keeps open.
 func TestManyHardLinks(t *testing.T) {
 	const more = 50
 	for name, options := range inodeSizes {

@@ -10,18 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxDepth limits the directories that are open at once during the removal of a tree. Deeper ones
-// are first moved up beside the tree.
+// MaxDepth limits how many directories are open at once while a tree is removed. A directory that
+// is nested more deeply is first moved to the top directory.
 const MaxDepth = 64
 
-// RemoveTree deletes name in the open directory top, with everything below it. newName returns names
-// for directories that it moves into top. At a mount point, it stops with an error.
+// RemoveTree deletes the entry with the given name in the open directory top, with everything below
+// it. It moves deeply nested directories into top, under names that newName returns. At a mount
+// point, it stops with an error.
 func RemoveTree(ctx context.Context, top int, name string, newName func() string) error {
 	r := remover{ctx: ctx, top: top, newName: newName}
 	err := r.remove(top, name, 0)
 
-	// The removal has moved each directory that was nested too deeply into the directory top. Such
-	// a directory may contain more of them.
+	// Remove the deeply nested directories that the removal has moved into the directory top. Such
+	// a directory may again contain directories that are nested too deeply.
 	for err == nil && len(r.hoisted) > 0 {
 		name := r.hoisted[len(r.hoisted)-1]
 		r.hoisted = r.hoisted[:len(r.hoisted)-1]
@@ -31,23 +32,23 @@ func RemoveTree(ctx context.Context, top int, name string, newName func() string
 	return err
 }
 
-// remover deletes trees using only directory descriptors. A concurrent rename, or a new link,
-// therefore cannot lead it elsewhere.
+// remover deletes trees only through descriptors of open directories. So a concurrent rename, or a
+// new link, cannot lead it to a directory outside the tree.
 type remover struct {
 	ctx     context.Context
-	top     int // the open directory to which deep directories are moved
+	top     int // the open directory into which deeply nested directories are moved
 	hoisted []string
-	newName func() string // returns a name for a directory that is moved to top
+	newName func() string // returns a name for a directory that is moved into top
 }
 
-// remove deletes name in the open directory dir, with everything below it.
+// remove deletes the entry with the given name in the open directory dir, with everything below it.
 func (r *remover) remove(dir int, name string, depth int) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
 
-	// A file, a link or an empty directory is removed without opening it. A mount point gives
-	// EBUSY.
+	// Try to remove the entry without opening it, which works for a file, a link and an empty
+	// directory. For a mount point, the kernel returns EBUSY.
 	err := unix.Unlinkat(dir, name, 0)
 	if errors.Is(err, unix.EISDIR) {
 		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
@@ -80,8 +81,8 @@ func (r *remover) remove(dir int, name string, depth int) error {
 	return nil
 }
 
-// empty removes everything in a directory. The kernel refuses to open the directory across a mount
-// (EXDEV) or through a link.
+// empty removes everything in a directory. The kernel refuses to open the directory if it is a
+// mount point (EXDEV) or a link.
 func (r *remover) empty(dir int, name string, depth int) error {
 	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
@@ -93,8 +94,8 @@ func (r *remover) empty(dir int, name string, depth int) error {
 
 	f := os.NewFile(uintptr(fd), name)
 	for {
-		// Removing entries while reading the directory skips none of them, because unread names
-		// stay in the listing.
+		// Names that have not been read yet stay in the listing. So the loop skips no entry
+		// although it removes entries while it reads the directory.
 		names, err := f.Readdirnames(512)
 		for _, n := range names {
 			if err := r.remove(fd, n, depth+1); err != nil {

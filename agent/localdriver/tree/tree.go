@@ -1,5 +1,5 @@
-// Package tree copies and removes trees of files, and copies images. It uses only open directories, so
-// that another process cannot lead it out of a tree.
+// Package tree copies and removes trees of files, and copies images. It accesses trees only through
+// open directories, so another process cannot lead it out of a tree.
 package tree
 
 import (
@@ -17,38 +17,43 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/jobs"
 )
 
-// maxCopyDepth limits the directories that are open at once: two for each level.
+// maxCopyDepth limits the depth of a tree that can be copied, because the copier keeps two
+// directories open for each level.
 const maxCopyDepth = 2048
 
-// cloneBlock is a number of bytes that every filesystem can clone.
+// cloneBlock is the number of bytes that canReflink tries to clone. Every filesystem that can clone
+// files can clone this number of bytes.
 const cloneBlock = 4096
 
-// treeCopier copies a tree using only directory descriptors. A concurrent rename, or a new link,
-// therefore cannot lead it out of the tree. It keeps owner, mode, times, extended attributes (which
-// include ACLs and capabilities), hard links, symbolic links, special files and holes. It does not
-// keep the attributes of chattr(1).
+// treeCopier copies a tree only through descriptors of open directories. So a concurrent rename, or
+// a new link, cannot lead it out of the tree. The copy keeps owners, modes, times, extended
+// attributes (including ACLs and capabilities), hard links, symbolic links, special files and
+// holes. It does not keep the attributes of chattr(1).
 type treeCopier struct {
 	ctx   context.Context
 	prog  *jobs.Progress
 	links *hardLinks
 }
 
-// CopyTree copies the directory src to dst, which must not exist yet, and waits for the disk. It
-// skips files that are deleted before it reaches them. A mount inside the tree causes an error.
+// CopyTree copies the directory src to dst, which must not exist yet, and waits until the copy is
+// on disk. It skips files that are deleted before it reaches them. If the tree contains a mount
+// point, it returns an error.
 func CopyTree(ctx context.Context, src, dst string, p *jobs.Progress) error {
 	from, err := os.Open(filepath.Dir(src))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = from.Close() }() // the file was only read
+	// closing cannot lose data, because the directory was only read
+	defer func() { _ = from.Close() }()
 
 	to, err := os.Open(filepath.Dir(dst))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = to.Close() }() // syncfs reports all errors
+	defer func() { _ = to.Close() }() // syncfs reports all errors of the copy
 
-	// The copier skips deleted files. It must not skip the root, because the copy would be empty.
+	// The copier skips deleted files. But it must not skip the root, because the result would be an
+	// empty copy.
 	root, err := statEntry(int(from.Fd()), filepath.Base(src))
 	if errors.Is(err, unix.ENOENT) || err == nil && root.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return csierr.Preconditionf("the directory that holds the data is missing: %s", src)
@@ -77,8 +82,8 @@ func CopyTree(ctx context.Context, src, dst string, p *jobs.Progress) error {
 	return errors.Join(err, links.close())
 }
 
-// roomForTree measures the tree. It returns an error if the copy cannot fit on the disk. The data
-// needs no space if the filesystem can share it.
+// roomForTree measures the tree, and returns an error if the copy cannot fit on the disk. If the
+// filesystem can share data, the data of the copy needs no space.
 func roomForTree(ctx context.Context, from *os.File, name string, to *os.File, p *jobs.Progress) error {
 	if canReflink(to) {
 		return nil
@@ -91,7 +96,7 @@ func roomForTree(ctx context.Context, from *os.File, name string, to *os.File, p
 	return needSpace(to, bytes)
 }
 
-// canReflink tests whether the filesystem can clone files, with two unnamed files.
+// canReflink tries with two unnamed files whether the filesystem can clone files.
 func canReflink(dir *os.File) bool {
 	a, err := os.OpenFile(dir.Name(), os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
@@ -109,7 +114,7 @@ func canReflink(dir *os.File) bool {
 	return err == nil && Reflink(a, b) == nil
 }
 
-// countTree adds up the bytes of the files. It counts a file with several names once.
+// countTree adds up the sizes of all files in bytes. It counts a file with several names once.
 func countTree(ctx context.Context, from int, name string, depth int) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -138,9 +143,9 @@ func countTree(ctx context.Context, from int, name string, depth int) (int64, er
 	return sum, errors.Join(err, dir.Close())
 }
 
-// entry copies one name with everything below it. It opens the name once and then uses only the
-// descriptor. Otherwise a process that renames files in the volume could give one file the owner,
-// the rights or the content of another.
+// entry copies the entry with the given name and everything below it. It opens the entry once and
+// then uses only the descriptor. Otherwise, a process that renames files in the volume could mix
+// the owner, the mode and the content of different files.
 func (c *treeCopier) entry(from int, name string, to int, toName string, depth int) error {
 	if err := c.ctx.Err(); err != nil {
 		return err
@@ -160,7 +165,8 @@ func (c *treeCopier) entry(from int, name string, to int, toName string, depth i
 	return named(name, err)
 }
 
-// copy copies an open file or directory. It reports whether the descriptor is kept.
+// copy copies an open file or directory. The result taken is true if src must stay open, because
+// hardLinks now keeps it.
 func (c *treeCopier) copy(src *os.File, to int, toName string, depth int) (taken bool, err error) {
 	st, err := StatOpen(src)
 	if err != nil {
@@ -214,9 +220,10 @@ func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
 	if err != nil {
 		return ignoreGone(err)
 	}
-	defer func() { _ = in.Close() }() // the file was only read
+	defer func() { _ = in.Close() }() // closing cannot lose data, because the file was only read
 
-	if err := src.Close(); err != nil { // trees can be deep, and descriptors are few
+	// close src now, because a deep tree would need too many descriptors
+	if err := src.Close(); err != nil {
 		return err
 	}
 
@@ -224,8 +231,8 @@ func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
 	if err != nil {
 		return err
 	}
-	// Set the attributes of the directory last. A default ACL must not affect the files made
-	// inside, and making them changes the directory's times.
+	// Set the attributes of the directory after its files are copied. A default ACL must not affect
+	// these files, and making the files changes the times of the directory.
 	if err := unix.Mkdirat(to, toName, 0o700); err != nil {
 		return err
 	}
@@ -250,7 +257,8 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	}
 
 	in := os.NewFile(uintptr(fd), src.Name())
-	defer func() { _ = in.Close() }() // the file was only read
+	// closing cannot lose data, because the directory was only read
+	defer func() { _ = in.Close() }()
 
 	st, err := StatOpen(in)
 	if err != nil {
@@ -272,7 +280,8 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	return settle(xattrsOf(in), to, toName, st)
 }
 
-// statEntry returns the attributes of a name without following it. A mount there causes an error.
+// statEntry returns the attributes of an entry. It does not follow a link. If the entry is a mount
+// point, it returns an error.
 func statEntry(dir int, name string) (*unix.Statx_t, error) {
 	var st unix.Statx_t
 	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st)
@@ -282,7 +291,7 @@ func statEntry(dir int, name string) (*unix.Statx_t, error) {
 	return &st, err
 }
 
-// eachName calls do with every name in a directory.
+// eachName calls the function do with every name in a directory.
 func eachName(dir *os.File, do func(name string) error) error {
 	for {
 		names, err := dir.Readdirnames(512)
@@ -315,7 +324,7 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// placed is an error with the path of the entry that caused it.
+// placed wraps an error with the path of the entry that caused the error.
 type placed struct {
 	path string
 	err  error
@@ -324,7 +333,8 @@ type placed struct {
 func (p *placed) Unwrap() error { return p.err }
 
 func (p *placed) Error() string {
-	const most = 256 // bytes; the end of a path tells more than its start
+	// limit in bytes; a longer path loses its start, which is less informative than its end
+	const most = 256
 	path := p.path
 	if len(path) > most {
 		path = "…" + strings.ToValidUTF8(path[len(path)-most:], "")
@@ -332,7 +342,7 @@ func (p *placed) Error() string {
 	return fmt.Sprintf("%q: %v", path, p.err)
 }
 
-// named adds the name of the entry to an error, if there is one.
+// named adds the name of the entry to err, if err is not nil.
 func named(name string, err error) error {
 	if err == nil {
 		return nil

@@ -1,4 +1,5 @@
-// Package usage finds the mounts of a volume, and decides whether a mount at a path shows that volume.
+// Package usage finds the mounts of a volume, and decides whether the mount at a path shows the
+// volume.
 package usage
 
 import (
@@ -14,12 +15,14 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
-// lookDead examines a path on which even statx fails with EIO. An xfs that shut down after an error
-// answers only statfs. The mount table still identifies it, so that it can be unmounted.
+// lookDead examines a path for which even statx fails with EIO. The reason may be an xfs that has
+// shut down after an error, which answers only statfs. The mount table still identifies such a
+// filesystem, so that it can be unmounted.
 func lookDead(loops []loopdev.LoopDevice, p string, cause error) (Place, error) {
 	e, err := mountOf(p)
 	if err != nil || e.Point != p {
-		return Place{}, errors.Join(cause, err) // the path lies inside the dead filesystem
+		// the path is not a mount point but lies inside a filesystem that has shut down
+		return Place{}, errors.Join(cause, err)
 	}
 
 	found := Place{PathState: mounts.PathState{Exists: true, MountRoot: true}, Kind: KindForeign, Dead: cause}
@@ -32,13 +35,14 @@ func lookDead(loops []loopdev.LoopDevice, p string, cause error) (Place, error) 
 	return found, nil
 }
 
-// mountOf finds the mount that contains a path, without any access to its filesystem.
+// mountOf finds the mount that contains a path, without accessing the filesystem of the mount.
 func mountOf(p string) (mounts.MountEntry, error) {
 	fd, err := unix.Open(p, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return mounts.MountEntry{}, fmt.Errorf("cannot look at %q: %w", p, err)
 	}
-	defer func() { _ = unix.Close(fd) }() // a descriptor with O_PATH; closing it cannot lose data
+	// closing cannot lose data, because the descriptor was opened with O_PATH
+	defer func() { _ = unix.Close(fd) }()
 
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {

@@ -6,27 +6,28 @@ import (
 	"github.com/volagent/volagent/agent/localdriver/mounts"
 )
 
-// Refuse returns the error for a call that needs the filesystem, which has shut down.
+// Refuse returns an error for a call that cannot continue because the filesystem has shut down.
 func (at Place) Refuse(id string) error {
 	return csierr.Preconditionf("the filesystem of volume %q is shut down after an error (%v); unpublish and unstage it, and stage it again", id, at.Dead)
 }
 
-// Kind classifies the mount at a path.
+// Kind classifies the topmost mount at a path.
 type Kind int
 
-// The kinds of mounts at a path.
+// These are the kinds of mounts.
 const (
-	KindNone    Kind = iota // no mount exactly at the path
-	KindOurs                // the volume's directory or filesystem
-	KindNode                // the node of a loop device of the volume
+	KindNone    Kind = iota // the path is not a mount point
+	KindOurs                // a mount of the volume's directory or filesystem
+	KindNode                // a bind mount of the node of one of the volume's loop devices
 	KindForeign             // any other mount
 )
 
-// Place is the state of a staging or target path.
+// Place is the state of a staging path or target path.
 type Place struct {
 	mounts.PathState
-	Kind  Kind
-	Loop  *loopdev.LoopDevice // the device of the node or of the filesystem
-	Dead  error               // the filesystem has shut down and does not answer
-	Stray bool                // set for a KindForeign node that once showed the volume, see strayNode
+	Kind Kind
+	Loop *loopdev.LoopDevice // the loop device whose node or filesystem is mounted
+	Dead error               // the error of a filesystem that has shut down and does not answer
+	// set for a KindForeign node of a device that once belonged to the volume; see strayNode
+	Stray bool
 }

@@ -16,14 +16,16 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Use is one mount of a volume, or of a part of it, in the mount table.
+// Use is a mount table entry of a volume or of a directory in it.
 type Use struct {
 	Point string
-	Loop  *loopdev.LoopDevice // the device, for an image
-	Node  bool                // the loop device's node is bound here, not the filesystem on it
+	Loop  *loopdev.LoopDevice // the loop device, if the volume is an image
+	// the mount is a bind mount of the loop device's node, not of the filesystem on the device
+	Node bool
 }
 
-// UsesOf lists the mounts of a volume in our mount namespace. loops are the volume's devices.
+// UsesOf lists the mounts of a volume in our own mount namespace. loops are the volume's loop
+// devices.
 func UsesOf(v store.Volume, loops []loopdev.LoopDevice) ([]Use, error) {
 	entries, err := mounts.ReadMounts(proc.OwnMounts, needles(v, loops)...)
 	if err != nil {
@@ -52,7 +54,8 @@ func UsesOf(v store.Volume, loops []loopdev.LoopDevice) ([]Use, error) {
 	return found, nil
 }
 
-// needles returns strings such that every mount table line about the volume contains one of them.
+// needles returns strings with which the mount table is searched. Every line about the volume
+// contains at least one of them.
 func needles(v store.Volume, loops []loopdev.LoopDevice) []string {
 	if v.Type == store.TypeDirectory {
 		return []string{v.ID}
@@ -64,14 +67,14 @@ func needles(v store.Volume, loops []loopdev.LoopDevice) []string {
 	return n
 }
 
-// ShowsDirectory reports whether a mount shows a directory volume or a part of it. Ids are random,
-// so the path alone is sufficient proof in every namespace.
+// ShowsDirectory reports whether a mount shows a directory volume, or a directory in it. Ids are
+// random, so the path is sufficient proof in every mount namespace.
 func ShowsDirectory(e mounts.MountEntry, id string) bool {
 	data := path.Join("/", store.DirVolumes, id, store.DataDir)
 	return strings.HasSuffix(strings.TrimSuffix(e.Root, "//deleted"), data) || strings.Contains(e.Root, data+"/")
 }
 
-// CheckUnused returns an error if a volume is in use in any way and must not be deleted.
+// CheckUnused returns an error if a volume is in use in any way, so that it must not be deleted.
 func CheckUnused(s *store.Store, v store.Volume) error {
 	dir := s.Path(store.DirVolumes, v.ID)
 	inside, err := mounts.ReadMounts(proc.OwnMounts, v.ID)
@@ -117,7 +120,7 @@ func CheckUnused(s *store.Store, v store.Volume) error {
 }
 
 // LookAt examines the topmost mount at a path. The mount belongs to the volume only if it shows the
-// same directory (by device and inode) or the same loop device.
+// same directory (the same device and inode numbers) or the same loop device.
 func LookAt(s *store.Store, v store.Volume, loops []loopdev.LoopDevice, p string) (Place, error) {
 	st, err := mounts.StatPath(p)
 	if errors.Is(err, unix.EIO) {
@@ -162,9 +165,9 @@ func LookAt(s *store.Store, v store.Volume, loops []loopdev.LoopDevice, p string
 	return found, err
 }
 
-// strayNode examines a loop device's node that is bound at a path of a block volume. It reports
-// whether the bind is left over from a device that another program detached. Such a node shows no
-// data now, or the image of another volume. Removing the bind harms neither.
+// strayNode reports whether a device node that is bind-mounted at a path of a block volume is
+// stray. A node is stray if another program has detached its loop device. It then shows no data, or
+// the image of another volume. Removing the bind mount of a stray node does no harm.
 func strayNode(s *store.Store, rdev uint64) bool {
 	if unix.Major(rdev) != loopdev.LoopMajor {
 		return false
@@ -173,11 +176,11 @@ func strayNode(s *store.Store, rdev uint64) bool {
 	return backing == "" || strings.HasPrefix(backing, s.Path(store.DirVolumes)+"/")
 }
 
-// findFilesystem returns the loop device whose filesystem has its root at the examined path, or
-// nil.
+// findFilesystem returns the loop device whose filesystem is mounted at the examined path, with its
+// root directory. It returns nil if there is no such device.
 func findFilesystem(s *store.Store, v store.Volume, loops []loopdev.LoopDevice, st mounts.PathState) (*loopdev.LoopDevice, error) {
 	if v.FSType == "btrfs" && len(loops) > 0 {
-		// btrfs files have device numbers that belong to no device. Only the mount table shows the
+		// The device number of a btrfs file identifies no device. Only the mount table shows the
 		// source.
 		e, err := mounts.MountedAt(st.MountID)
 		if err != nil {
@@ -214,8 +217,8 @@ func findFilesystem(s *store.Store, v store.Volume, loops []loopdev.LoopDevice, 
 	return nil, nil
 }
 
-// CheckPath returns a caller's path as the mount table shows it, with the links above its last
-// element resolved. The path must be absolute and clean, and must not lead into the state
+// CheckPath returns a caller's path in the form that the mount table shows: all links before its
+// last element are resolved. The path must be absolute and clean, and must not lead into the state
 // directory.
 func CheckPath(s *store.Store, what, p string) (string, error) {
 	switch {

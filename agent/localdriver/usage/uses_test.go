@@ -25,7 +25,8 @@ func TestShowsDirectory(t *testing.T) {
 	}
 }
 
-// FuzzShowsDirectory checks that a mount that shows a volume has the volume's id in its root.
+// FuzzShowsDirectory checks that a mount counts as a mount of a volume only if its root contains
+// the volume's id.
 func FuzzShowsDirectory(f *testing.F) {
 	const id = "vol-aaaaaaaaaaaaaaaa"
 	for _, root := range []string{"", "/volumes/" + id + "/data", "/volumes/" + id + "/data//deleted", "/volumes/" + id + "/database"} {

@@ -11,18 +11,18 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Without systemd, each command gets its own cgroup beside the agent's. A kill of the agent's
-// cgroup therefore does not kill the plugin. This is best effort: the host may have no unified
-// hierarchy, or the agent may lack write permission there.
+// Without systemd, each command gets its own cgroup beside the cgroup of the agent. So if the
+// agent's cgroup is killed, the plugin keeps running. The agent only tries this: the host may have
+// no unified hierarchy, or the agent may lack write permission there.
 
-// cgroupRoots lists the paths where the unified hierarchy may be mounted, with or without other
-// hierarchies beside it.
+// cgroupRoots lists the paths at which the unified hierarchy may be mounted, either alone or beside
+// other hierarchies.
 var cgroupRoots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
-// SweepGroups removes the cgroups of all plugins that ended while no agent ran.
+// SweepGroups removes the cgroups of all plugins that have ended while no agent ran.
 func SweepGroups() { sweepGroups(prefix + "*") }
 
-// sweepGroups removes the matching cgroups that contain no process.
+// sweepGroups removes the cgroups that match a pattern and contain no process.
 func sweepGroups(pattern string) {
 	beside, err := groupDir()
 	if err != nil || systemd.Booted() {
@@ -50,7 +50,7 @@ func openGroup(slot, nonce string) (*os.File, error) {
 		return nil, err
 	}
 
-	// The question marks match the digits with which groupName ends a name.
+	// The question marks match the 12 digits at the end of each name that groupName returns.
 	sweepGroups(prefix + shown(slot) + "-????????????")
 	dir := filepath.Join(beside, groupName(slot, nonce))
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -66,7 +66,7 @@ func openGroup(slot, nonce string) (*os.File, error) {
 }
 
 // groupDir returns the directory that contains the agent's own cgroup. If the agent is in the root
-// cgroup, groupDir returns the root cgroup.
+// cgroup, groupDir returns the root cgroup itself.
 func groupDir() (string, error) {
 	groups, err := proc.OwnCgroups()
 	if err != nil {
@@ -88,12 +88,12 @@ func groupDir() (string, error) {
 	return "", fmt.Errorf("no unified hierarchy of cgroups: %w", fs.ErrNotExist)
 }
 
-// removeGroup removes an empty cgroup. The kernel refuses to remove a cgroup with processes.
+// removeGroup removes a cgroup without processes. The kernel refuses to remove any other cgroup.
 func removeGroup(dir string) {
-	_ = os.Remove(dir) // after a failure, the next start of the plugin retries the removal
+	_ = os.Remove(dir) // if this fails, the next start of the plugin removes the cgroup
 }
 
-// dropGroup removes the cgroup of an instance that has ended.
+// dropGroup removes the cgroup of one instance that has ended.
 func dropGroup(slot, nonce string) {
 	if beside, err := groupDir(); err == nil {
 		removeGroup(filepath.Join(beside, groupName(slot, nonce)))

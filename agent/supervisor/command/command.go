@@ -1,6 +1,6 @@
-// Package command runs plugins as commands on the host. A command runs as a service of systemd. On
-// a host without systemd, the agent forks it into its own cgroup. The bundled driver is also such a
-// command.
+// Package command runs plugins as commands on the host. With systemd, each command runs as a
+// service. On a host without systemd, the agent forks each command into its own cgroup. The bundled
+// driver also runs as a command.
 package command
 
 import (
@@ -23,20 +23,22 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// inherited lists the variables that a plugin gets from the agent's environment. The agent passes
-// on no other variable, because the others hold its own settings and credentials, and the sockets
-// of its service manager.
+// inherited lists the variables that a plugin inherits from the agent's environment. The agent
+// passes on no other variables, because they contain its own settings and credentials, and the
+// sockets of its service manager.
 var inherited = []string{
 	"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 }
 
-// rescan is the pause before a second search for a process whose start an earlier agent did not
-// finish. During the first search, the child may still have the environment of its parent.
+// rescan is the pause before a second search for a process that an earlier agent may have started
+// before it died. During the first search, the new process may still have the environment of its
+// parent.
 const rescan = 50 * time.Millisecond
 
-// Runner runs a command, or runs the agent's own binary as the bundled driver. The process has its
-// own session and writes its output to a file, so it can outlive the agent.
+// Runner runs a plugin as a command. For the bundled driver, the command is the agent's own binary.
+// The process has its own session and writes its output to a file, so it keeps running when the
+// agent ends.
 type Runner struct {
 	runner.Part
 
@@ -63,11 +65,11 @@ func (r *Runner) Traits() runner.Traits {
 	}
 }
 
-// Sweep implements runner.Runner. A command that has ended leaves nothing behind, so Sweep only
-// looks for a running process.
+// Sweep implements runner.Runner. Nothing remains of a command that has ended, so Sweep only looks
+// for a running process.
 func (r *Runner) Sweep(ctx context.Context) (runner.Instance, error) { return r.Find(ctx) }
 
-// Quiet implements runner.Runner. No other program starts the command.
+// Quiet implements runner.Runner. It does nothing, because no other program starts the command.
 func (r *Runner) Quiet(context.Context) {}
 
 // Find implements runner.Runner.
@@ -79,8 +81,8 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 
 	pid, start := was.PID, was.StartTime
 	if pid == 0 {
-		// An earlier agent died after it stored the intent to start the process, and before it
-		// stored the pid. The process may exist.
+		// An earlier agent stored the intent to start the process, but died before it stored the
+		// pid. So the process may exist.
 		if pid, start = findNonce(was.Nonce); pid == 0 {
 			select {
 			case <-ctx.Done():
@@ -93,7 +95,7 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	}
 
 	if pid == 0 {
-		// systemd may not have started the process yet.
+		// Perhaps systemd has not started the process yet.
 		served, err := r.services.Find(ctx, serviceName(r.Slot, was.Nonce))
 		if served == 0 || err != nil {
 			return nil, err
@@ -107,7 +109,7 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 		pid, start = served, st.Start
 	}
 
-	// A zombie serves no calls.
+	// A zombie does not count, because it serves no calls.
 	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) || !st.Alive() {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
@@ -116,8 +118,8 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	return r.attach(ctx, plugin.Process{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot}, r.services.Keep(ctx, pid, serviceName(r.Slot, was.Nonce)))
 }
 
-// attach monitors a running process and stores its identity. served means that the process runs in
-// its own service, for which systemd remembers how the process ended.
+// attach monitors a running process and stores its identity. If served is true, the process runs in
+// its own service, and systemd will remember how the process ended.
 func (r *Runner) attach(ctx context.Context, it plugin.Process, served bool) (runner.Instance, error) {
 	how := func(pid int) string {
 		defer dropGroup(r.Slot, it.Nonce)
@@ -136,7 +138,8 @@ func (r *Runner) attach(ctx context.Context, it plugin.Process, served bool) (ru
 		return nil, err
 	}
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
-		// A failed save is harmless, because the stored nonce is enough to find the process again.
+		// Continue after a failed save, because the stored nonce is enough to find the process
+		// again.
 		r.Logger.Warn("cannot store which process serves the plugin", "pid", it.PID, "error", err)
 	}
 
@@ -145,11 +148,11 @@ func (r *Runner) attach(ctx context.Context, it plugin.Process, served bool) (ru
 
 // Start implements runner.Runner. The order of its steps matters:
 //
-//  1. It does all work that can fail without a process.
+//  1. It does all work that can fail before a process exists.
 //  2. It stores the nonce. From then on, a process may exist.
 //  3. It starts the process with the nonce in its environment. Under systemd, the name of the
 //     service also contains the nonce.
-//  4. It stores the pid. Find repairs a crash between steps 2 and 4.
+//  4. It stores the pid. If the agent dies between steps 2 and 4, Find finds the process.
 func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	if err := r.Paths.Make(); err != nil {
 		return nil, err
@@ -199,7 +202,8 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	return r.attach(ctx, it, served)
 }
 
-// command returns the command to run. It expands the variables and reads the secrets.
+// command returns the command to run. It expands the variables in the plugin's file and reads the
+// secrets.
 func (r *Runner) command(ctx context.Context) (*exec.Cmd, error) {
 	value := r.Values
 	var argv []string
@@ -242,18 +246,18 @@ func (r *Runner) command(ctx context.Context) (*exec.Cmd, error) {
 		return nil, transient.StartError(argv[0], err)
 	}
 
-	// exec.CommandContext would end the plugin with the context.
+	// Do not use exec.CommandContext, because it would end the plugin together with the context.
 	return &exec.Cmd{
 		Path: path,
 		Args: argv,
 		Env:  env,
-		// With this working directory, the plugin does not keep any volume busy.
+		// The plugin must not keep a volume busy through its working directory.
 		Dir:         "/",
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}, nil
 }
 
-// environment returns the variables that every plugin gets.
+// environment returns the variables that every plugin gets in its environment.
 func environment(value func(string) string) []string {
 	var env []string
 	for _, name := range inherited {
@@ -266,8 +270,9 @@ func environment(value func(string) string) []string {
 }
 
 // clearSocket makes the socket path free for a new socket. It removes a socket on which no process
-// answers. If a plugin of this agent answers that is missing from the records, clearSocket returns
-// its instance. Any other process that answers is an error.
+// answers. If this agent's own plugin answers, although the records do not contain the process,
+// clearSocket returns the plugin's instance. If any other process answers, clearSocket returns an
+// error.
 func (r *Runner) clearSocket(ctx context.Context) (runner.Instance, error) {
 	who, taken, err := runner.FreeSocket(ctx, r.Paths.Socket)
 	if !taken || err != nil {

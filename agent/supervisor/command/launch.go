@@ -18,8 +18,8 @@ type launcher struct {
 	log      hclog.Logger
 }
 
-// launch starts the process and returns its pid. served means that the process was started in its
-// own service. If served is false, an error means that no process exists.
+// launch starts the process and returns its pid. If served is true, systemd runs the process in its
+// own service. If served is false and launch returns an error, the process does not exist.
 func (l launcher) launch(ctx context.Context, cmd *exec.Cmd, nonce string) (pid int, served bool, err error) {
 	if l.services.Enabled() {
 		pid, err := l.services.Start(ctx, serviceName(l.slot, nonce), fmt.Sprintf("CSI plugin %s, run by volagent", l.slot), cmd)
@@ -33,7 +33,7 @@ func (l launcher) launch(ctx context.Context, cmd *exec.Cmd, nonce string) (pid 
 	return pid, false, err
 }
 
-// fork starts the process as a child of the agent, in its own cgroup if possible.
+// fork starts the process as a child of the agent, and puts it into its own cgroup if possible.
 func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 	plain := exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stdout: cmd.Stdout, Stderr: cmd.Stderr, SysProcAttr: cmd.SysProcAttr}
 	if group, err := openGroup(l.slot, nonce); err == nil {
@@ -46,7 +46,7 @@ func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 
 	err = cmd.Start()
 	if err != nil && cmd.SysProcAttr.UseCgroupFD {
-		// The cgroup may be the reason for the failure, so fork tries again without it.
+		// The cgroup may be the reason for the failure, so try again without it.
 		dropGroup(l.slot, nonce)
 		cmd = &plain
 		err = cmd.Start()
@@ -57,7 +57,7 @@ func (l launcher) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 	}
 
 	// The agent monitors its child through a pidfd, like a process that an earlier agent started.
-	// The pid and start time stay valid until the agent reaps the child.
+	// Until the agent reaps the child, the pid and the start time identify it.
 	pid = cmd.Process.Pid
 	if err := cmd.Process.Release(); err != nil {
 		return 0, fmt.Errorf("cannot release process %d: %w", pid, err)

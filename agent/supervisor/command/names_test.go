@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestServiceName checks that the service name of each slot is valid, and that two instances have
-// different names.
+// TestServiceName checks that serviceName returns a valid name for each part, and different names
+// for two instances.
 func TestServiceName(t *testing.T) {
 	valid := regexp.MustCompile(`^volagent-plugin-[a-zA-Z0-9:._-]+-[0-9a-f]{12}\.service$`)
 	for _, slot := range []string{"ebs", "ebs/controller/a", "a b%c", strings.Repeat("x", 300)} {

@@ -10,8 +10,8 @@ import (
 )
 
 // findNonce finds the process that was started with a nonce. It returns the oldest session leader
-// that has the nonce in its environment. The plugin's own children inherit the environment, but
-// they lead no session or are younger.
+// with the nonce in its environment. The plugin's own children inherit the nonce, but they are not
+// session leaders, or they are younger.
 func findNonce(nonce string) (pid int, start uint64) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

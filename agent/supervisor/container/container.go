@@ -1,8 +1,8 @@
 // Package container runs plugins as containers of podman or docker.
 //
 //	container.go  the runner: finds, starts and clears containers
-//	watch.go      a container until its end
-//	maker.go      how a container is named and made
+//	watch.go      monitors a running container until it ends
+//	maker.go      chooses the name and the settings of a container
 package container
 
 import (
@@ -18,17 +18,18 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Runner runs the plugin with podman or docker. The container belongs to the runtime, so it can
-// outlive the agent. The agent monitors the container's main process, like that of any other
-// plugin. It calls the runtime only to change or inspect the container. A runtime that is down or
-// hangs therefore does not affect a running plugin.
+// Runner runs a plugin in a container of podman or docker. The container belongs to the runtime, so
+// it keeps running when the agent ends. The agent monitors the container's main process, like the
+// process of any other plugin. It calls the runtime only to change or inspect the container. So if
+// the runtime is down or hangs, a running plugin is not affected.
 type Runner struct {
 	*maker
-	looked bool                 // set after the runtime was queried
-	left   *container.Container // the container that already has the name; nil if there is none
+	looked bool // whether look has queried the runtime
+	// the existing container with the plugin's name; nil if there is none
+	left *container.Container
 }
 
-// New returns the runner of a part whose definition has a container.
+// New returns the runner of a part whose definition describes a container.
 func New(p runner.Part, opts Options) *Runner {
 	return &Runner{maker: &maker{Part: p, opts: opts, rt: container.New(p.Definition.Container.Runtime).With(opts.Via)}}
 }
@@ -50,7 +51,7 @@ func (r *Runner) Traits() runner.Traits {
 	}
 }
 
-// Sweep implements runner.Runner. It removes a container that has ended.
+// Sweep implements runner.Runner. It also removes a container that has ended.
 func (r *Runner) Sweep(ctx context.Context) (runner.Instance, error) {
 	inst, err := r.Find(ctx)
 	if inst == nil && err == nil && r.left != nil && r.ours(*r.left) {
@@ -59,7 +60,7 @@ func (r *Runner) Sweep(ctx context.Context) (runner.Instance, error) {
 	return inst, err
 }
 
-// Quiet implements runner.Runner. Only the agent starts the container.
+// Quiet implements runner.Runner. It does nothing, because only the agent starts the container.
 func (r *Runner) Quiet(context.Context) {}
 
 // Find implements runner.Runner.
@@ -67,7 +68,7 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	r.looked, r.left = false, nil
 	was := r.Record.Process()
 	if was.Container != "" && was.Boot == r.Boot {
-		// A live process is enough, so Find does not query the runtime.
+		// If the main process is alive, there is no need to query the runtime.
 		if st, err := proc.ReadStat(was.PID); err == nil && st.Began(was.StartTime) && st.Alive() {
 			r.HideGiven(was.PID)
 			return r.attach(ctx, was)
@@ -90,7 +91,7 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	return r.take(ctx, c, nonce)
 }
 
-// look queries the runtime, once, for a container with this plugin's name.
+// look asks the runtime for a container with this plugin's name. It asks only once.
 func (r *Runner) look(ctx context.Context) error {
 	if r.looked || r.swept.Swap(false) {
 		r.looked = true
@@ -109,7 +110,8 @@ func (r *Runner) look(ctx context.Context) error {
 	return nil
 }
 
-// take monitors a running container, or records one that has just ended.
+// take monitors a running container. If the container has just ended, take returns an instance that
+// has ended.
 func (r *Runner) take(ctx context.Context, c container.Container, nonce string) (runner.Instance, error) {
 	it := plugin.Process{Nonce: nonce, Container: c.ID, PID: c.PID, Boot: r.Boot}
 	st, err := proc.ReadStat(c.PID)
@@ -133,7 +135,7 @@ func (r *Runner) attach(ctx context.Context, it plugin.Process) (runner.Instance
 	}
 
 	if err := r.Record.SaveProcess(ctx, it); err != nil {
-		// A failed save is harmless, because the stored nonce is enough to find the container
+		// Continue after a failed save, because the stored nonce is enough to find the container
 		// again.
 		r.Logger.Warn("cannot store which container serves the plugin", "container", it.Container, "error", err)
 	}
@@ -142,9 +144,9 @@ func (r *Runner) attach(ctx context.Context, it plugin.Process) (runner.Instance
 	return watch(ctx, r.maker, it, process), nil
 }
 
-// Start implements runner.Runner. It uses the same order as for a command. It stores the nonce
-// before a container can exist, and stores the container's process afterwards. Find repairs a crash
-// between the two.
+// Start implements runner.Runner. It stores the nonce before a container can exist, and stores the
+// container's process afterwards, as for a command. If the agent dies between the two steps, Find
+// finds the container.
 func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	if err := r.clear(ctx); err != nil {
 		return nil, err
@@ -177,7 +179,7 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 }
 
 // failed returns the error that explains why there is no container. It also removes a container
-// whose start failed half-way.
+// that was only partly started.
 func (r *Runner) failed(ctx context.Context, err error) error {
 	r.looked, r.left = false, nil
 	if errors.Is(err, runner.ErrDue) || ctx.Err() != nil || r.look(ctx) != nil || r.left == nil {
@@ -195,14 +197,14 @@ func (r *Runner) failed(ctx context.Context, err error) error {
 	return r.said(err)
 }
 
-// taken returns the error for a container that has this plugin's name but was not made by the
-// agent.
+// taken returns the error for a container that has this plugin's name but that the agent did not
+// make.
 func (r *Runner) taken() error {
 	return fmt.Errorf("cannot make container %s: a container with that name exists that this agent did not make; see %[2]s inspect %[1]s, and rename or remove it", r.name(), r.rt.Name())
 }
 
 // running inspects a container that was just started. It waits until the runtime reports the
-// container's process, or reports that the container has already ended.
+// container's process, or reports that the container has ended.
 func (r *Runner) running(ctx context.Context, id string) (container.Container, error) {
 	limit, cancel := context.WithTimeout(ctx, exitPatience)
 	defer cancel()
@@ -245,9 +247,9 @@ func (r *Runner) unseen(ctx context.Context, c container.Container) error {
 	return fmt.Errorf("cannot find process %d of container %s: %s runs it on another host, or in another pid namespace", c.PID, r.name(), r.rt.Name())
 }
 
-// clear removes the container of an earlier start. If the container has ended, clear first reads
-// the rest of its log. If it still runs, Find did not accept it. clear does not touch containers
-// that the agent did not make.
+// clear removes the container of an earlier start. If the container has ended, clear first copies
+// the remaining lines of its log. clear also removes a container that still runs, because Find did
+// not accept it. It does not touch containers that the agent did not make.
 func (r *Runner) clear(ctx context.Context) error {
 	if err := r.look(ctx); err != nil {
 		return err
@@ -278,7 +280,7 @@ func (r *Runner) clear(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes the directories that the container needs on the host, and makes the socket path
+// prepare makes the directories that the container needs on the host. It also makes the socket path
 // free.
 func (r *Runner) prepare(ctx context.Context) error {
 	if err := r.Paths.Make(); err != nil {

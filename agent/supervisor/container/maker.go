@@ -21,61 +21,64 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// These are the labels of a plugin's container. A container with the right name but without these
-// labels was not made for this plugin.
+// These are the labels of a plugin's container. If a container has the right name but lacks these
+// labels, the agent did not make it for this plugin.
 const (
 	labelPlugin      = "volagent.plugin"
 	labelPlace       = "volagent.dir" // the plugin's directory, which differs between agents
 	labelIncarnation = "volagent.incarnation"
-	labelDefinition  = "volagent.definition" // hash of the settings from which it was made
+	// a hash of the settings with which the container was made
+	labelDefinition = "volagent.definition"
 )
 
-// proxies lists the variables that a container gets from the agent's environment. Of the variables
-// that a command gets, these are the ones that have a meaning in another file system.
+// proxies lists the variables that a container gets from the agent's environment. They are a subset
+// of the variables that a command gets: those whose values are valid in another file system, too.
 var proxies = []string{"TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
 
 // Options configures a Runner.
 type Options struct {
-	Via       container.Via   // runs the commands of the container runtime
-	Output    *pluginlog.Copy // the part's log
-	Host      *mount.Host     // tests whether mounts are shared; nil: the agent does not test this
-	StopGrace time.Duration   // time between SIGTERM and SIGKILL
+	Via    container.Via   // runs the commands of the container runtime
+	Output *pluginlog.Copy // the log of the part
+	// tests whether mounts are shared; if nil, the agent does not test this
+	Host      *mount.Host
+	StopGrace time.Duration // the time between SIGTERM and SIGKILL
 }
 
-// maker makes the containers of one definition.
+// maker makes the containers for one definition of a part.
 type maker struct {
 	runner.Part
 
 	opts  Options
 	rt    container.Runtime
-	swept atomic.Bool // the container was just removed, so none exists
+	swept atomic.Bool // the container was just removed, so no container exists
 }
 
-// name returns the container's name. All characters of a plugin id are allowed in container names.
-// The hash distinguishes agents with different directories. The runtime allows each name only once.
-// So if an agent dies while it makes a container, the next agent cannot make a second one.
+// name returns the container's name. All characters of a plugin id are allowed in it. The hash in
+// the name distinguishes agents with different directories. Because the runtime allows each name
+// only once, two agents can never make two containers for the same plugin, even if an agent dies
+// while it makes a container.
 func (m *maker) name() string {
 	sum := sha256.Sum256([]byte(m.Paths.Dir))
 	return "volagent-" + m.ID + "-" + hex.EncodeToString(sum[:4])
 }
 
-// made returns a hash of the settings from which a container is made.
+// made returns a hash of the settings with which a container is made.
 func (m *maker) made() string {
 	text, err := json.Marshal(m.Definition.Container)
 	if err != nil {
-		return "" // no label has this value, so the agent makes the container again
+		return "" // this matches no label, so the agent makes the container again
 	}
 
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// ours reports whether a container was made for this plugin.
+// ours reports whether this agent made a container for this plugin.
 func (m *maker) ours(c container.Container) bool {
 	return c.Labels[labelIncarnation] != "" && c.Labels[labelPlugin] == m.ID && c.Labels[labelPlace] == m.Paths.Dir
 }
 
-// said removes secrets from an error message of the runtime.
+// said returns an error message of the runtime without secrets.
 func (m *maker) said(err error) error {
 	if clean := m.Mask.Scrub(err.Error()); clean != err.Error() {
 		return errors.New(clean)
@@ -83,7 +86,8 @@ func (m *maker) said(err error) error {
 	return err
 }
 
-// spec returns the specification of the container. It expands the variables and reads the secrets.
+// spec returns the specification of the container. It expands the variables in the plugin's file
+// and reads the secrets.
 func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 	c, value := m.Definition.Container, m.Values
 	s := container.Spec{
@@ -91,7 +95,7 @@ func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 		Labels: map[string]string{
 			labelPlugin: m.ID, labelPlace: m.Paths.Dir, labelIncarnation: rand.Text(), labelDefinition: m.made(),
 		},
-		// The container gets the host's own /dev, so that disks that appear later are visible.
+		// The container gets the host's own /dev, so that it sees disks that are added later.
 		Binds: []container.Bind{{Path: "/dev"}, {Path: m.Paths.MountRoot, Shared: true}, {Path: m.Paths.SocketDir}, {Path: m.Paths.State}},
 	}
 
@@ -110,7 +114,8 @@ func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 			return s, fmt.Errorf("cannot expand the mounts: %w", err)
 		}
 
-		// If the path does not exist, docker would silently create a directory there.
+		// If the source path does not exist, docker would silently create a directory there. So
+		// check the path.
 		source, _, _ := strings.Cut(mount, ":")
 		if _, err := os.Stat(source); err != nil {
 			return s, fmt.Errorf("cannot mount %q: %w", mount, err)
@@ -136,8 +141,8 @@ func (m *maker) spec(ctx context.Context) (container.Spec, error) {
 	return s, err
 }
 
-// launch starts the container. The start also shows whether the image exists. A missing image is
-// not a permanent failure, because an operator may pull it.
+// launch starts the container. If the image is missing, launch does not return a permanent failure,
+// because an operator may still pull the image.
 func (m *maker) launch(ctx context.Context, spec container.Spec) (id string, err error) {
 	id, err = m.rt.Run(ctx, spec)
 	if !errors.Is(err, container.ErrNoImage) {
@@ -154,7 +159,7 @@ func (m *maker) launch(ctx context.Context, spec container.Spec) (id string, err
 	return m.rt.Run(ctx, spec)
 }
 
-// pull pulls the image, which may take minutes. It returns early when the start must be
+// pull pulls the image, which may take minutes. It returns early if the start of the plugin is
 // interrupted.
 func (m *maker) pull(ctx context.Context, image string) error {
 	m.Progress.Note("pulling image " + image)

@@ -11,7 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// newTest returns the runner of a plugin with a container, for an agent with a data dir.
+// newTest returns the runner of a plugin with the given container, for an agent with the given data
+// dir.
 func newTest(data string, c plugin.Container) *Runner {
 	paths := part.Dirs{Data: data, Runtime: "/run/volagent"}.Paths("ebs", "ebs")
 	return New(runner.Part{
@@ -19,7 +20,8 @@ func newTest(data string, c plugin.Container) *Runner {
 	}, Options{})
 }
 
-// TestOurs checks that only a container that this agent made for this plugin counts as its own.
+// TestOurs checks that a container counts as the agent's own only if this agent made it for this
+// plugin.
 func TestOurs(t *testing.T) {
 	r := newTest("/var/lib/volagent", plugin.Container{Runtime: "docker", Image: "i"})
 	s, err := r.spec(t.Context())

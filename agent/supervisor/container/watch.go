@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// exitPatience limits how long the agent waits for the runtime to report how a container ended,
-	// and for the last part of its output. The agent reports the end of the container only after
-	// that wait.
+	// exitPatience limits how long the agent waits until the runtime reports how a container ended,
+	// and until the last output is copied. Only then does the agent report the end of the
+	// container.
 	exitPatience = 5 * time.Second
-	// removePatience limits how long the removal of a container may take. The removal also stops
-	// when the agent ends.
+	// removePatience limits how long the removal of a container may take. If the agent ends, the
+	// removal is cancelled.
 	removePatience = 8 * time.Second
-	// exitLook is the pause between two inspections of an ended container. The runtime notices the
-	// end a little later than the agent does.
+	// exitLook is the pause between two inspections of a container that has ended. The runtime
+	// notices the end a little later than the agent.
 	exitLook = 20 * time.Millisecond
 )
 
@@ -35,15 +35,16 @@ type instance struct {
 
 	id      string
 	key     string
-	process *runner.Process // nil if the process ended before the agent could monitor it
+	process *runner.Process // nil if the process ended before the agent began to monitor it
 
 	cancel context.CancelFunc
-	done   chan struct{} // closed when the container has ended and exit is set
+	done   chan struct{} // closed when the container has ended and the field exit is set
 	over   chan struct{} // closed when the monitoring goroutine has finished
 	exit   string        // how the container ended; valid after done is closed
 }
 
-// watch starts to monitor a container, until Release. life is the context of the agent.
+// watch starts to monitor a container. The monitoring continues until Release is called. The
+// argument life is the context of the agent.
 func watch(life context.Context, m *maker, it plugin.Process, process *runner.Process) *instance {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &instance{
@@ -55,8 +56,8 @@ func watch(life context.Context, m *maker, it plugin.Process, process *runner.Pr
 	return c
 }
 
-// watch waits for the container's end. It then queries how the container ended, reads the rest of
-// its log, and removes it.
+// watch waits until the container ends. It then asks the runtime how the container ended, copies
+// the remaining lines of its log, and removes the container.
 func (c *instance) watch(ctx, life context.Context) {
 	defer close(c.over)
 
@@ -76,7 +77,7 @@ func (c *instance) watch(ctx, life context.Context) {
 
 	stop()
 	if ctx.Err() != nil {
-		return // the next agent finds that the container has ended
+		return // the agent stops monitoring; the next agent finds that the container has ended
 	}
 
 	close(c.done)
@@ -85,7 +86,7 @@ func (c *instance) watch(ctx, life context.Context) {
 
 	switch err := c.rt.Remove(limit, c.id); {
 	case life.Err() != nil:
-		return // the next agent removes the container
+		return // the agent is ending; the next agent removes the container
 	case err != nil:
 		c.Logger.Warn("cannot remove the plugin's container, which has ended; the next start of the plugin does", "container", c.name(), "error", err)
 		return
@@ -94,10 +95,10 @@ func (c *instance) watch(ctx, life context.Context) {
 	c.swept.Store(true)
 }
 
-// isOf reports whether the process with the pid that the runtime reported belongs to the container.
-// Such a process has the nonce in its environment, or the container's id in the name of its cgroup.
-// If the runtime is on another host or in a virtual machine, the pid belongs to an unrelated
-// process on this host.
+// isOf reports whether the pid that the runtime reported belongs to the container. The process of a
+// container has the nonce in its environment, or the container's id in the name of its cgroup. If
+// the runtime is on another host or in a virtual machine, the pid belongs to an unrelated process
+// of this host.
 func isOf(c container.Container) bool {
 	if nonce := c.Labels[labelIncarnation]; nonce != "" && runner.Environ(c.PID, pluginfile.EnvIncarnation) == nonce {
 		return true
@@ -106,7 +107,7 @@ func isOf(c container.Container) bool {
 	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return strings.Contains(g.Path, c.ID) })
 }
 
-// ended queries the runtime for how the container ended.
+// ended asks the runtime how the container ended.
 func (c *instance) ended(ctx context.Context) string {
 	again := time.NewTicker(exitLook)
 	defer again.Stop()
@@ -151,15 +152,16 @@ func (c *instance) Exit() string {
 	}
 }
 
-// Restarts implements runner.Instance. Only the agent starts the next container.
+// Restarts implements runner.Instance. It returns false, because only the agent starts the next
+// container.
 func (c *instance) Restarts() bool { return false }
 
-// Stale implements runner.Instance. It always returns false, because another container is another
+// Stale implements runner.Instance. It always returns false, because a new container is a new
 // instance.
 func (c *instance) Stale() bool { return false }
 
-// Stop implements runner.Instance. If the runtime does not stop the container, Stop kills the main
-// process itself.
+// Stop implements runner.Instance. If the runtime does not stop the container, Stop kills the
+// container's main process.
 func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
 	if err := c.rt.Stop(ctx, c.id, grace); err != nil && ctx.Err() == nil && !c.hasEnded() {
 		c.Logger.Warn("cannot stop the plugin's container; killing it", "container", c.name(), "error", err)
@@ -168,8 +170,8 @@ func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
 		}
 	}
 
-	// A process in an uninterruptible system call dies later. The agent must not start a second
-	// instance before that, so Stop waits.
+	// Wait even after SIGKILL: a process in an uninterruptible system call dies later, and the
+	// agent must not start a second instance before that.
 	select {
 	case <-c.over:
 		return nil
@@ -178,8 +180,9 @@ func (c *instance) Stop(ctx context.Context, grace time.Duration) error {
 	}
 }
 
-// kill kills the main process. If the process does not end soon, kill asks the runtime, because a
-// frozen process dies only after the runtime thaws it.
+// kill kills the container's main process. If the process does not end soon, kill asks the runtime
+// to kill the container. The reason may be a frozen process, which dies only after the runtime has
+// thawed it.
 func (c *instance) kill(ctx context.Context) error {
 	if err := c.process.Signal(unix.SIGKILL); err != nil {
 		return err
@@ -212,7 +215,7 @@ func (c *instance) hasEnded() bool {
 	}
 }
 
-// Release implements runner.Instance. A running container keeps running without a monitor. If the
+// Release implements runner.Instance. A running container continues without being monitored. If the
 // container has ended, Release waits until the monitoring goroutine has finished.
 func (c *instance) Release() error {
 	select {

@@ -1,6 +1,6 @@
-// Package definitions collects the definitions of all plugins on the host. They come from the
-// plugin files, from registrations at run time, and from the bundled driver. The package notices
-// changes, and decides which definition each part of each plugin has.
+// Package definitions collects the definitions of all plugins on the host: from the plugin files,
+// from registrations at run time, and from the bundled driver. It notices changes, and decides
+// which definition each part of each plugin has.
 package definitions
 
 import (
@@ -19,22 +19,24 @@ type Registry interface {
 	// LoadRegistered returns all registered definitions.
 	LoadRegistered() ([]plugin.Definition, error)
 	// Register stores a definition. It replaces a definition with the same id, type and instance.
-	// When Register returns nil, the definition is on disk. After an error, nothing has changed.
+	// When Register returns nil, the definition is on disk. If it returns an error, nothing has
+	// changed.
 	Register(ctx context.Context, def plugin.Definition) error
-	// Deregister removes definitions. When it returns nil, they are removed on disk. After an
-	// error, nothing has changed.
+	// Deregister deletes definitions. When it returns nil, the deletion is on disk. If it returns
+	// an error, nothing has changed.
 	Deregister(ctx context.Context, defs []plugin.Definition) error
 }
 
-// Parts is the set of plugin parts whose definitions this package determines.
+// Parts is the set of all parts of plugins. This package tells the parts which definitions they
+// must have.
 type Parts interface {
 	// Load reads the records of the parts. It is called before any definition is read.
 	Load() error
-	// Held returns the definitions by slot: those in use, and those that were in use when the agent
-	// started.
+	// Held returns the definitions that are in use or were in use when the agent started, by slot.
+	// A slot is the key of a part.
 	Held() map[string]*plugin.Definition
-	// Follow adds, changes and removes parts so that they match the wanted definitions, given by
-	// slot.
+	// Follow adds, changes and removes parts so that they match the definitions in wants, which are
+	// given by slot.
 	Follow(wants map[string]Want)
 }
 
@@ -47,18 +49,18 @@ type Options struct {
 	Logger   hclog.Logger
 }
 
-// Definitions holds the definitions of all plugins.
+// Definitions collects the definitions of all plugins.
 type Definitions struct {
 	opts Options
-	look chan struct{} // holds one token: find the directory of the plugin files again and watch it
+	look chan struct{} // a value tells Watch to find the directory of the plugin files again
 
 	mu         sync.Mutex // held while definitions are read and passed to the parts
 	loaded     bool
-	read       []Found              // the plugin files as last read
+	read       []Found              // the plugin files as they were last read
 	registered []*plugin.Definition // the definitions that were registered at run time
 }
 
-// New makes a Definitions. It reads nothing.
+// New returns a Definitions. It reads nothing yet.
 func New(opts Options) *Definitions {
 	return &Definitions{opts: opts, look: make(chan struct{}, 1)}
 }
@@ -75,14 +77,15 @@ func (d *Definitions) Load() error {
 	return d.reread()
 }
 
-// Loaded reports whether Load has read the records and the registrations.
+// Loaded reports whether Load has already read the records and the registrations.
 func (d *Definitions) Loaded() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.loaded
 }
 
-// Reload reads the plugin files again. It also resolves the path of their directory again.
+// Reload reads the plugin files again. If the path of their directory now leads elsewhere, Reload
+// follows it.
 func (d *Definitions) Reload() error {
 	err := d.readAgain()
 	select {
@@ -92,8 +95,8 @@ func (d *Definitions) Reload() error {
 	return err
 }
 
-// Restored loads definitions that were written to the registry without Register, when a backup was
-// restored.
+// Restored reads the registry again. It is called after a backup was restored, because a restore
+// writes definitions to the registry without a call of Register.
 func (d *Definitions) Restored() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,13 +158,13 @@ func (d *Definitions) loadRegistered() error {
 	return nil
 }
 
-// follow passes the files and the registrations to the parts. The caller holds d.mu.
+// follow makes the parts follow the plugin files and the registrations. The caller holds d.mu.
 func (d *Definitions) follow(files []Found) {
 	d.read = files
 	d.opts.Parts.Follow(d.opts.Rules.wants(sources(d.registered, files), d.opts.Parts.Held()))
 }
 
-// stale reports whether the plugin files differ from the last reading.
+// stale reports whether the plugin files have changed since they were last read.
 func (d *Definitions) stale() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

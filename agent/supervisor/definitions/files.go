@@ -16,7 +16,7 @@ import (
 // maxFile is the maximum size of a plugin file, in bytes.
 const maxFile = 1 << 20
 
-// RunTime replaces a file's path for a definition that was registered at run time.
+// RunTime stands in place of a file's path for a definition that was registered at run time.
 const RunTime = "a registration"
 
 // Want is the wanted definition of one part of a plugin. If Err is set, the part has no valid
@@ -30,15 +30,16 @@ type Want struct {
 
 // Found is the result of reading one plugin file.
 type Found struct {
-	Want // Want.ID is empty if the file has no readable id
+	Want // Want.ID is empty if the agent cannot read the id in the file
 }
 
-// equal reports whether two readings of a plugin file had the same result.
+// equal reports whether reading a plugin file had the same result twice.
 func (f Found) equal(o Found) bool {
 	return f.ID == o.ID && f.File == o.File && f.Definition.Equal(o.Definition) && fmt.Sprint(f.Err) == fmt.Sprint(o.Err)
 }
 
-// after returns the sort key of a file. Registrations sort before files.
+// after returns the sort key of a file. It is empty for a registration, so registrations sort
+// before files.
 func (f Found) after() string {
 	if f.File == RunTime {
 		return ""
@@ -46,8 +47,8 @@ func (f Found) after() string {
 	return f.File
 }
 
-// readFiles reads <dir>/*.yaml, sorted by name. It returns a bad file as a result with an error in
-// it. For a directory that does not exist, it returns no files.
+// readFiles reads the files <dir>/*.yaml, sorted by name. For a bad file, it returns a result that
+// contains the error. If the directory does not exist, it returns no files.
 func readFiles(dir string) ([]Found, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) || dir == "" {

@@ -13,14 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These times limit a burst of changes, such as an editor makes. A burst is over after quietFor
-// without a change. If a burst does not end, its changes are applied after atMost.
+// These times limit how long the agent waits for the end of a burst of changes, such as an editor
+// makes. A burst is over when quietFor has passed without a change. If a burst does not end, the
+// agent applies its changes after atMost.
 const (
 	quietFor = 200 * time.Millisecond
 	atMost   = 2 * time.Second
 )
 
-// burst holds the times of the changes that have not been applied yet.
+// burst contains the times of the first and last change that have not been applied yet.
 type burst struct{ first, last time.Time }
 
 func (b *burst) add(now time.Time) {
@@ -30,7 +31,8 @@ func (b *burst) add(now time.Time) {
 	b.last = now
 }
 
-// due returns the time at which the changes must be applied, or zero if there are no changes.
+// due returns the time at which the changes must be applied. It returns the zero time if there are
+// no changes.
 func (b *burst) due() time.Time {
 	if b.first.IsZero() {
 		return time.Time{}
@@ -44,25 +46,25 @@ func (b *burst) due() time.Time {
 	return latest
 }
 
-// meaning is the required reaction to an event of the file system.
+// meaning is the reaction that a file system event requires.
 type meaning int
 
 const (
 	nothing meaning = iota
-	reread          // the plugin files may have changed
-	relook          // another directory may have to be watched
+	reread          // read the plugin files again, because they may have changed
+	relook          // find the directory to watch again, because it may be a different one
 )
 
-// judge returns the reaction to an event. at is the watched directory, and dir is the directory of
-// the plugin files. at is dir, or a directory above it.
+// judge returns the reaction to an event. The argument at is the watched directory, and dir is the
+// directory of the plugin files. The watched directory is dir itself, or a directory above it.
 func judge(ev fsnotify.Event, at, dir string) meaning {
 	name := filepath.Clean(ev.Name)
 	switch {
 	case name == at && (ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename)):
 		return relook
 	case at == dir:
-		// If the event is about the directory itself, its mode may have changed, and an unreadable
-		// file may be readable now.
+		// An event about the directory itself may be a change of its mode, which can make an
+		// unreadable file readable.
 		if name == dir || isPluginFile(filepath.Base(name)) {
 			return reread
 		}
@@ -74,7 +76,7 @@ func judge(ev fsnotify.Event, at, dir string) meaning {
 	return nothing
 }
 
-// nearest returns dir, or the closest directory above it that exists.
+// nearest returns dir if it exists, and otherwise the closest directory above it that exists.
 func nearest(dir string) string {
 	for {
 		info, err := os.Stat(dir)
@@ -87,7 +89,7 @@ func nearest(dir string) string {
 	}
 }
 
-// noticer watches for changes of the plugin files. It watches one directory instead of each file,
+// noticer watches the plugin files for changes. It watches one directory instead of each file,
 // because a watch on a file is lost when a rename replaces the file.
 type noticer struct {
 	w     *fsnotify.Watcher
@@ -96,8 +98,8 @@ type noticer struct {
 	burst burst
 }
 
-// follow watches the directory that is now at the path. It does not report earlier changes there,
-// so the caller must read the files afterwards.
+// follow starts to watch the directory to which the path now leads. It does not report earlier
+// changes in this directory, so the caller must read the files afterwards.
 func (n *noticer) follow() error {
 	for {
 		if err := n.w.Remove(n.at); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, unix.EINVAL) {
@@ -111,13 +113,14 @@ func (n *noticer) follow() error {
 			return fmt.Errorf("cannot watch %s: %w: the limit fs.inotify.max_user_watches is reached", n.at, err)
 		case err != nil:
 			return fmt.Errorf("cannot watch %s: %w", n.at, err)
-		case nearest(n.dir) == n.at: // otherwise a nearer directory was made before the watch began
+		// if they differ, a directory closer to n.dir was made before the watch began
+		case nearest(n.dir) == n.at:
 			return nil
 		}
 	}
 }
 
-// see handles one event of the file system.
+// see handles one file system event.
 func (n *noticer) see(ev fsnotify.Event) error {
 	what := judge(ev, n.at, n.dir)
 	was := n.at
@@ -134,7 +137,7 @@ func (n *noticer) see(ev fsnotify.Event) error {
 	return nil
 }
 
-// missed handles a loss of events. It must assume that the plugin files have changed.
+// missed handles lost events. It assumes that the plugin files have changed.
 func (n *noticer) missed() error {
 	n.burst.add(time.Now())
 	return n.follow()

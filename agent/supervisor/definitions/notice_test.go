@@ -52,7 +52,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestBurst checks that changes are applied after a time without changes, or after atMost.
+// TestBurst checks that changes are applied when no more changes come, or after atMost at the
+// latest.
 func TestBurst(t *testing.T) {
 	var b burst
 	if !b.due().IsZero() {
@@ -88,8 +89,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestFollowMissesNothing checks that follow finds a new directory, even if it is made while follow
-// searches its parents.
+// TestFollowMissesNothing checks that follow finds a directory that is made while follow searches
+// its parents.
 func TestFollowMissesNothing(t *testing.T) {
 	root := t.TempDir()
 	for i := range 100 {

@@ -18,15 +18,15 @@ const (
 	Unchanged  = "unchanged"
 )
 
-// Registration describes the definition that was passed to Register, as far as it could be read,
-// and the outcome.
+// Registration describes the definition that was passed to Register, as far as the agent could read
+// the definition. It also contains the outcome.
 type Registration struct {
 	ID      string
 	Outcome string
-	Part    part.Only // the part of the plugin
+	Part    part.Only // the part of the plugin that the definition describes
 }
 
-// sources returns all definitions: the registered ones, followed by those of the files.
+// sources returns the registered definitions, followed by the definitions in the files.
 func sources(registered []*plugin.Definition, files []Found) []Found {
 	registered = slices.SortedFunc(slices.Values(registered), func(a, b *plugin.Definition) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Instance, b.Instance))
@@ -39,10 +39,10 @@ func sources(registered []*plugin.Definition, files []Found) []Found {
 	return append(all, files...)
 }
 
-// Register registers the text of a plugin file, and stores it so that the next agent has it, too.
-// Error messages refer to the text by name. If the same definition is already registered, Register
-// only makes a failed plugin start again. A changed definition comes into force like a changed
-// file.
+// Register registers the text of a plugin file. It stores the definition, so that the next agent
+// has it, too. In error messages, the text is called name. If the same definition is already
+// registered, Register only restarts a failed plugin. A changed definition comes into force in the
+// same way as a changed file.
 func (d *Definitions) Register(ctx context.Context, name string, text []byte) (reg Registration, err error) {
 	if len(text) > maxFile {
 		return reg, volume.Errorf(volume.ErrInvalid, "%s has more than %d bytes", name, maxFile)
@@ -80,8 +80,8 @@ func (d *Definitions) Register(ctx context.Context, name string, text []byte) (r
 
 	def.File, def.Registered = "", true
 	if outcome != Unchanged {
-		// The registration must be complete in the database and in memory, even if the caller
-		// cancels the call.
+		// Even if the caller cancels the call, the registration must be completed both in the
+		// database and in memory.
 		if err := d.opts.Registry.Register(context.WithoutCancel(ctx), *def); err != nil {
 			return reg, err
 		}
@@ -132,7 +132,7 @@ func (d *Definitions) admit(name string, def *plugin.Definition, others []*plugi
 	return nil
 }
 
-// Deregistration is the removal of all registrations of one plugin.
+// Deregistration removes all registrations of one plugin.
 type Deregistration struct {
 	Files []Found // the current plugin files
 
@@ -141,14 +141,14 @@ type Deregistration struct {
 	stay []*plugin.Definition
 }
 
-// Any reports whether the plugin has registrations.
+// Any reports whether the plugin has any registration.
 func (g *Deregistration) Any() bool { return len(g.drop) > 0 }
 
-// Remove removes the registrations. When it returns nil, they are removed on disk. After an error,
-// nothing has changed.
+// Remove deletes the registrations. When it returns nil, the deletion is on disk. If it returns an
+// error, nothing has changed.
 func (g *Deregistration) Remove(ctx context.Context) error {
-	// The removal must be complete in the database and in memory, even if the caller cancels the
-	// call.
+	// Even if the caller cancels the call, the removal must be completed both in the database and
+	// in memory.
 	if err := g.d.opts.Registry.Deregister(context.WithoutCancel(ctx), g.drop); err != nil {
 		return err
 	}
@@ -157,8 +157,8 @@ func (g *Deregistration) Remove(ctx context.Context) error {
 	return nil
 }
 
-// Deregister passes a Deregistration to do. If do succeeds, the parts follow the remaining
-// definitions. No definition changes during the call.
+// Deregister calls the function do with a Deregistration. If do succeeds, the parts follow the
+// definitions that remain. No definition can change until Deregister returns.
 func (d *Definitions) Deregister(id string, do func(g *Deregistration) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -9,9 +9,10 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// slots assigns slots to the valid files of one plugin. A single controller uses the slot of the
-// plugin. It keeps that slot, and therefore its process, until a node part needs the slot. A
-// controller that has its own slot keeps it. held has the definitions in use.
+// slots assigns a slot, which is the key of a part, to each valid file of one plugin. If the plugin
+// has only a controller, the controller uses the plugin's own slot. It keeps this slot, and
+// therefore its process, until a node part needs the slot. A controller that has an additional slot
+// keeps this slot. The argument held contains the definitions in use.
 func slots(files []Found, held map[string]*plugin.Definition) map[string]Found {
 	out := map[string]Found{}
 	node := slices.ContainsFunc(files, func(f Found) bool { return f.Definition.Type != part.Controller })
@@ -34,7 +35,7 @@ func slots(files []Found, held map[string]*plugin.Definition) map[string]Found {
 	return out
 }
 
-// besides returns an error if a file conflicts with the earlier files of the same plugin.
+// besides returns an error if a file conflicts with an earlier file of the same plugin.
 func besides(f Found, others []Found) error {
 	for _, o := range others {
 		switch a, b := f.Definition, o.Definition; {

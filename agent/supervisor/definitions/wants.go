@@ -12,18 +12,18 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// Rules decides which definitions can be used together.
+// Rules decides which definitions can be used at the same time.
 type Rules struct {
-	Builtin bool      // there is a bundled driver
-	Dirs    part.Dirs // determines the default paths of sockets
+	Builtin bool      // this agent has a bundled driver
+	Dirs    part.Dirs // used to find the default paths of sockets
 }
 
-// wants decides for each slot which file defines the part. It processes the valid files first,
-// sorted by name. A bad file belongs to the part whose definition in use came from that file. If
-// there is no such part, the status shows the bad file under its plugin's id or its file name. held
-// has the definitions in use.
+// wants decides which file defines each part. It first processes the valid files, sorted by name. A
+// bad file belongs to the part whose definition came from the same file. If there is no such part,
+// the status shows the bad file under its plugin's id or its file name. The argument held contains
+// the definitions in use. The result is given by slot, the key of a part.
 func (r Rules) wants(all []Found, held map[string]*plugin.Definition) map[string]Want {
-	good := map[string][]Found{} // the valid files, by plugin
+	good := map[string][]Found{} // the valid files of each plugin
 	var bad []Found
 	for _, f := range all {
 		if f.Err == nil {
@@ -64,7 +64,8 @@ func (r Rules) wants(all []Found, held map[string]*plugin.Definition) map[string
 	return out
 }
 
-// shownAs returns the slot under which the status shows a bad file, and the id of its plugin.
+// shownAs returns where the status shows a bad file: the slot, which is the key of a part, and the
+// id of the plugin.
 func shownAs(f Found, out map[string]Want, held map[string]*plugin.Definition) (slot, id string) {
 	free := func(slot string) bool { _, taken := out[slot]; return !taken && slot != "" }
 	for _, slot := range sortedKeys(held) {
@@ -86,8 +87,9 @@ func shownAs(f Found, out map[string]Want, held map[string]*plugin.Definition) (
 	return f.File, f.File
 }
 
-// sockets removes and returns the files whose socket or unit cannot be used. Two parts cannot share
-// a unit, because the unit has one socket and a stop of one plugin would also stop the other.
+// sockets removes the files whose socket or unit cannot be used from taken, and returns them. Two
+// parts cannot share a unit: the unit has only one socket, and stopping one part would also stop
+// the other.
 func (r Rules) sockets(taken map[string]Found) (bad []Found) {
 	bySocket, byUnit := map[string]Found{}, map[string]Found{}
 	slots := slices.SortedFunc(maps.Keys(taken), func(a, b string) int {
@@ -125,7 +127,7 @@ func (r Rules) sockets(taken map[string]Found) (bad []Found) {
 	return bad
 }
 
-// collides returns the error for a file that uses the socket or the unit of another part.
+// collides returns the error for a file whose socket or unit is already used by another part.
 func (f Found) collides(what string, other Found) error {
 	whose := "another plugin's"
 	if other.ID == f.ID {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch reads the plugin files when they change, until ctx ends. If it cannot watch them, it logs
-// the reason once, and tries again at the next Reload.
+// Watch reads the plugin files each time they change, until ctx ends. If it cannot watch the files,
+// it logs the reason once, and tries again at the next Reload.
 func (d *Definitions) Watch(ctx context.Context) {
 	said := ""
 	for {
@@ -54,7 +54,7 @@ func (d *Definitions) watch(ctx context.Context) (err error) {
 	}
 
 	d.catchUp()
-	due := time.NewTimer(math.MaxInt64) // stopped while no change has to be applied
+	due := time.NewTimer(math.MaxInt64) // the timer is stopped while no change is waiting
 	due.Stop()
 	defer due.Stop()
 
@@ -70,7 +70,7 @@ func (d *Definitions) watch(ctx context.Context) (err error) {
 
 			err = n.see(ev)
 
-		case lost, open := <-w.Errors: // the usual cause is an overflow of the kernel's event queue
+		case lost, open := <-w.Errors: // most likely, the kernel's event queue has overflowed
 			if !open {
 				return errors.New("the watch has ended")
 			}
@@ -79,8 +79,8 @@ func (d *Definitions) watch(ctx context.Context) (err error) {
 			err = n.missed()
 
 		case <-d.look:
-			// A changed link or a new mount may have moved the path to another directory. The
-			// kernel reports no event for this.
+			// The path may now lead to another directory, because of a changed link or a new mount.
+			// The kernel reports no event for this.
 			err = n.follow()
 			d.catchUp()
 
@@ -98,14 +98,14 @@ func (d *Definitions) watch(ctx context.Context) (err error) {
 	}
 }
 
-// catchUp applies the changes that were made while there was no watch.
+// catchUp applies changes that were made before the watch began.
 func (d *Definitions) catchUp() {
 	if d.stale() {
 		d.takeNotice()
 	}
 }
 
-// takeNotice reads the plugin files after a change.
+// takeNotice reads the plugin files after they have changed.
 func (d *Definitions) takeNotice() {
 	if err := d.readAgain(); err != nil {
 		d.opts.Logger.Error("the plugin files changed and were not read", "error", err)

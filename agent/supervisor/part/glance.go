@@ -9,23 +9,24 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// Glance is a snapshot of the state of one part.
+// Glance is a snapshot of the state of one part of a plugin.
 type Glance struct {
 	ID      string // id of the plugin
 	Slot    string
-	Several bool // the plugin has other parts
+	Several bool // whether the plugin has other parts
 	Kind    string
 	View    plugin.View
 	Status  Status
-	Client  *csiclient.Client // nil if there is none
-	Quiet   bool              // no new call may start, because the plugin is about to be stopped
+	Client  *csiclient.Client // nil if the part has no client
+	Quiet   bool              // no new call may start, because the part is about to be stopped
 
 	Desired
 	Actual
 }
 
-// Look computes Kind and View from the other fields. open is false while new calls are blocked.
-// foreign is true if another program runs the part and keeps its log.
+// Look computes the fields Kind and View from the other fields. The argument open is false while
+// new calls are blocked. The argument foreign is true if another program runs the part and keeps
+// its log.
 func (g *Glance) Look(open, foreign bool) {
 	now, def := g.Status, g.Definition
 	g.Kind = Kind(def, g.Info)
@@ -52,7 +53,7 @@ func (g *Glance) Look(open, foreign bool) {
 	}
 }
 
-// Instance returns the part's instance name. It is empty for the only part of its kind.
+// Instance returns the part's instance name. It is empty if the part is the only one of its type.
 func (g *Glance) Instance() string {
 	if g.Definition == nil {
 		return ""
@@ -63,7 +64,8 @@ func (g *Glance) Instance() string {
 // Name returns the name that distinguishes the part from the plugin's other parts.
 func (g *Glance) Name() string { return Name(g.Kind, g.Instance()) }
 
-// Title returns the part's name for a sentence: `plugin "ebs"`, or `the node part of plugin "ebs"`.
+// Title returns the part's name for use in a sentence: `plugin "ebs"`, or `the node part of plugin
+// "ebs"`.
 func (g *Glance) Title() string {
 	whole := fmt.Sprintf("plugin %q", g.ID)
 	switch instance := g.Instance(); {
@@ -80,14 +82,15 @@ func (g *Glance) Title() string {
 	}
 }
 
-// Serves reports whether the part provides a service. The service has the name of the part type
-// that provides it.
+// Serves reports whether the part provides a service. A service has the same name as the type of
+// part that provides it.
 func (g *Glance) Serves(service string) bool { return g.Kind == service || g.Kind == Monolith }
 
-// Running reports whether the instance with the given incarnation number still runs.
+// Running reports whether the instance with the given incarnation number is still running.
 func (g *Glance) Running(incarnation uint64) bool { return g.Up && g.Incarnation == incarnation }
 
-// Standing describes the state of the part, the reason, and the time of the next start.
+// Standing describes the state of the part, the reason for the state, and the time of the next
+// start.
 func (g *Glance) Standing() string {
 	words := g.View.State
 	if g.View.Reason != "" {
@@ -115,7 +118,7 @@ func (g *Glance) Pending() string {
 
 	switch {
 	case g.Definition == nil:
-		return "" // the state is failed, and its reason already explains the change
+		return "" // the state "failed" already has a reason that explains the change
 	case g.Fault != nil:
 		return fmt.Sprintf("its file cannot be used, the definition before it stays in force: %s", g.Fault)
 	case g.Change == nil:
@@ -129,15 +132,16 @@ func (g *Glance) Pending() string {
 	}
 }
 
-// Half reports whether the file gives the part only one of the two services.
+// Half reports whether the part's file states that the part provides only one of the two services.
 func (g *Glance) Half() bool {
 	return g.Definition != nil && g.Definition.Type != "" && (g.Kind == Node || g.Kind == Controller)
 }
 
-// said reports whether the part has reported its services at least once.
+// said reports whether the part has ever reported its services.
 func (g *Glance) said() bool { return g.View.Info.HasNode || g.View.Info.HasController }
 
-// severity sorts the states by how urgently they need an operator, with the most urgent state last.
+// severity lists the states of a part. The later a state is in the list, the more urgently it needs
+// an operator.
 var severity = []State{Ready, Starting, Stopped, Unhealthy, BackingOff, Failed}
 
 func (g *Glance) severity() int { return slices.Index(severity, g.Status.State) }

@@ -13,14 +13,14 @@ type State string
 const (
 	Stopped    State = "stopped"     // not started, or stopped on purpose
 	Starting   State = "starting"    // started, but not yet ready
-	Ready      State = "ready"       // calls can be sent
+	Ready      State = "ready"       // the agent can send calls
 	Unhealthy  State = "unhealthy"   // the plugin runs, or should run, but does not answer correctly
-	BackingOff State = "backing-off" // the plugin ended, and starts again after a pause
-	Failed     State = "failed"      // an operator must fix a problem first
+	BackingOff State = "backing-off" // the plugin has ended, and is started again after a pause
+	Failed     State = "failed"      // an operator must fix a problem
 )
 
-// Machine is the state machine of one part. The list below has all its transitions. An event in any
-// other state is an error and changes nothing.
+// Machine is the state machine of one part. The list below contains all transitions. An event that
+// is not listed for the current state is an error and changes nothing.
 //
 //	stopped     --start-->     starting
 //	starting    --ready-->     ready
@@ -48,8 +48,8 @@ const (
 //	failed      --stop-->      stopped
 //	stopped     --stop-->      stopped
 type Machine struct {
-	// changed is called after every event that changes the state, without the lock. If one
-	// goroutine drives the machine, the calls never overlap.
+	// The machine calls changed, without the lock, after every event that changes the state. If
+	// only one goroutine drives the machine, two calls never overlap.
 	changed func(from State, now Status)
 
 	mu  sync.Mutex
@@ -61,12 +61,12 @@ type Status struct {
 	State    State
 	Reason   string
 	Since    time.Time
-	Next     time.Time // when a plugin in the state backing-off starts again
+	Next     time.Time // when the next start is due, in the state backing-off
 	Restarts int
 }
 
-// NewMachine returns the machine of a part that was not started yet. The machine calls changed
-// after every event that changes the state.
+// NewMachine returns the state machine of a part that has not been started yet. The machine calls
+// changed after every event that changes the state.
 func NewMachine(changed func(from State, now Status)) *Machine {
 	return &Machine{changed: changed, now: Status{State: Stopped, Reason: "not started yet", Since: time.Now()}}
 }
@@ -78,7 +78,8 @@ func (m *Machine) Snapshot() Status {
 	return m.now
 }
 
-// Start records that the worker is about to start the plugin, connect to it, or monitor it again.
+// Start records that the worker is about to start the plugin, to connect to it, or to monitor it
+// again.
 func (m *Machine) Start(reason string) error {
 	return m.event("start", func(s *Status) bool {
 		switch s.State {
@@ -95,7 +96,7 @@ func (m *Machine) Start(reason string) error {
 	})
 }
 
-// Ready records that the plugin reported that it is ready, and identified itself.
+// Ready records that the plugin has reported that it is ready, and has identified itself.
 func (m *Machine) Ready() error {
 	return m.event("ready", func(s *Status) bool {
 		switch s.State {
@@ -125,7 +126,8 @@ func (m *Machine) Unhealthy(reason string) error {
 	})
 }
 
-// Lost records that the plugin has ended or cannot be used. next is the time of its next start.
+// Lost records that the plugin has ended or cannot be used. The argument next is the time of the
+// next start.
 func (m *Machine) Lost(reason string, next time.Time) error {
 	return m.event("lost", func(s *Status) bool {
 		switch s.State {
@@ -140,7 +142,7 @@ func (m *Machine) Lost(reason string, next time.Time) error {
 	})
 }
 
-// Refuse records that the plugin cannot be used until an operator fixes a problem.
+// Refuse records that the plugin must not be used until an operator fixes a problem.
 func (m *Machine) Refuse(reason string) error {
 	return m.event("refuse", func(s *Status) bool {
 		switch s.State {
@@ -172,26 +174,27 @@ func (m *Machine) Stop(reason string) error {
 	})
 }
 
-// Note changes only the reason. It is no event of the state machine.
+// Note changes only the reason. It does not count as an event of the state machine.
 func (m *Machine) Note(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.now.Reason = reason
 }
 
-// Replaced counts a restart by another program. It is no event of the state machine.
+// Replaced counts a restart by another program. It does not count as an event of the state machine.
 func (m *Machine) Replaced() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.now.Restarts++
 }
 
-// set enters a state.
+// set changes the state and its reason.
 func (s *Status) set(state State, reason string) {
 	s.State, s.Reason, s.Since, s.Next = state, reason, time.Now(), time.Time{}
 }
 
-// event applies one event under the lock, and then calls changed if the state has changed.
+// event applies one event while it holds the lock. If the state has changed, event then calls
+// changed.
 func (m *Machine) event(name string, apply func(*Status) bool) error {
 	m.mu.Lock()
 	from := m.now.State

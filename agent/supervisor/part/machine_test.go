@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// TestDrawing checks that the machine has exactly the transitions that the comment of Machine
-// lists.
+// TestDrawing checks that the machine has exactly the transitions in the comment of Machine.
 func TestDrawing(t *testing.T) {
 	source, err := os.ReadFile("machine.go")
 	if err != nil {

@@ -7,27 +7,27 @@ type Step string
 
 // These are the steps of a worker.
 const (
-	End    Step = "end"    // end the instance because the host shuts down, and do nothing else
+	End    Step = "end"    // stop the instance, because the host shuts down, and do nothing else
 	Switch Step = "switch" // stop the instance, then follow the wish and the change; see NewPlan
-	Ask    Step = "ask"    // find out whether volumes use the part, and then call Next again
+	Ask    Step = "ask"    // find out whether volumes use the part, and call Next again
 	Rest   Step = "rest"   // wait, because the part was stopped on purpose
 	Refuse Step = "refuse" // wait, because the part has no definition
-	Serve  Step = "serve"  // start or take over an instance, and keep it ready
+	Serve  Step = "serve"  // start an instance, or take over a running one, and keep it ready
 )
 
 // Use states whether volumes use the part.
 type Use string
 
-// These are the values of Use. The worker finds out the use only when the result matters. It must
-// check all volumes and block new calls to the plugin meanwhile.
+// These are the values of Use. To find out whether volumes use the part, the worker must check all
+// volumes and block new calls to the plugin. So it does this only if the answer matters.
 const (
 	Unknown Use = "unknown"
 	Used    Use = "used"
 	Unused  Use = "unused"
 )
 
-// Next decides the next step of a part. It is pure and has an answer for every state. The first line
-// with matching words applies:
+// Next decides the next step of a part. It is a pure function, and returns a step for every state.
+// The first line of this table that matches the state applies:
 //
 //	host ends   wish     definition   change    volumes    step
 //
@@ -42,8 +42,8 @@ const (
 //	-           -        none         -         -          refuse
 //	-           -        -            -         -          serve
 //
-// A new wish is one that is not settled. A change is applied at once if its definition says
-// on_change: restart. Any other change waits until no volume uses the part.
+// A wish is new if the worker has not carried it out yet. A change is applied at once if its
+// definition contains on_change: restart. Any other change waits until no volume uses the part.
 func Next(d Desired, a Actual, hostEnds bool, use Use) Step {
 	switch {
 	case hostEnds:
@@ -63,7 +63,7 @@ func Next(d Desired, a Actual, hostEnds bool, use Use) Step {
 	}
 }
 
-// changes reports whether the change may come into force.
+// changes reports whether the worker may apply the change now.
 func (d Desired) changes(a Actual, use Use) bool {
 	atOnce := d.Change.Definition != nil && d.Change.Definition.OnChange == plugin.OnChangeRestart
 	return a.Definition == nil || d.Force || atOnce || use == Unused
@@ -77,14 +77,14 @@ func (d Desired) changes(a Actual, use Use) bool {
 //  4. If Adopt is set, it puts the change into force.
 //  5. It marks the wish as fulfilled.
 type Plan struct {
-	Wish  Wish   // the wish that is then fulfilled: Run, Pause or Stop
-	Why   string // the reason that the status shows
-	Sweep bool   // also stop an instance whose start failed
+	Wish  Wish   // the wish that the plan fulfils: Run, Pause or Stop
+	Why   string // the reason that the status of the plugin shows
+	Sweep bool   // also stop an instance that runs although its start failed
 	Adopt bool
 }
 
-// NewPlan returns the plan of a Switch. A request by the operator puts a pending change into force,
-// but does not remove a part that volumes use.
+// NewPlan returns the plan for the step Switch. If an operator made a request, the plan also
+// applies a pending change, but does not remove a part that volumes use.
 func NewPlan(d Desired, a Actual, use Use) Plan {
 	starts := a.Settled.Halts() && !d.Wish.Halts()
 	p := Plan{

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// TestNext checks each combination of states against the table in the comment of Next.
+// TestNext checks that Next agrees with the table in its comment, for each combination of inputs.
 func TestNext(t *testing.T) {
 	source, err := os.ReadFile("next.go")
 	if err != nil {
@@ -59,7 +59,7 @@ func TestNext(t *testing.T) {
 		}
 	}
 	uses, flags := []Use{Unknown, Used, Unused}, []bool{false, true}
-	for i := range 4 * 3 * 2 * 4 * 2 * 2 * 3 { // each number encodes one combination
+	for i := range 4 * 3 * 2 * 4 * 2 * 2 * 3 { // each number stands for one combination of inputs
 		pick := func(n int) int { defer func() { i /= n }(); return i % n }
 		d := Desired{Wish: []Wish{Run, Restart, Pause, Stop}[pick(4)]}
 		a := Actual{Settled: []Wish{Run, Pause, Stop}[pick(3)], Definition: []*plugin.Definition{nil, inUse}[pick(2)]}
@@ -74,7 +74,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestPlan checks the plan of each kind of switch.
+// TestPlan checks the plan for each kind of Switch.
 func TestPlan(t *testing.T) {
 	inUse := &plugin.Definition{ID: "p", Socket: "/a"}
 	registered := &plugin.Definition{ID: "p", Socket: "/a", Registered: true}
@@ -112,14 +112,14 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestSettled checks that a part has nothing more to do once its wish is settled, unless another
-// wish arrived in the meantime.
+// TestSettled checks that a part has nothing left to do once its wish is carried out, unless
+// another wish has arrived in the meantime.
 func TestSettled(t *testing.T) {
 	asks := map[string]func(*Desired){
 		"start": (*Desired).AskStart, "restart": (*Desired).AskRestart, "stop": (*Desired).AskStop, "pause": (*Desired).AskPause,
 	}
 	for _, tt := range []struct {
-		asked   string // the requests, in this order
+		asked   string // the requests, in the order in which they are made
 		settled Wish
 	}{
 		{"start", Run}, {"restart", Run}, {"stop", Stop}, {"pause", Pause},
@@ -147,7 +147,7 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-// TestPropose checks how a definition in a file becomes a change.
+// TestPropose checks which change follows from a definition in a file.
 func TestPropose(t *testing.T) {
 	a := &plugin.Definition{ID: "p", Socket: "/a", File: "1"}
 	same := &plugin.Definition{ID: "p", Socket: "/a", File: "2"}

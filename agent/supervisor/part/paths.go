@@ -1,5 +1,5 @@
 // Package part describes one part of a plugin: its key, its files, its desired state and its actual
-// state. The package decides the next step of a part. Its caller carries the step out.
+// state. The package decides the next step of a part. The caller then carries out this step.
 package part
 
 import (
@@ -12,19 +12,19 @@ import (
 )
 
 // maxSocket is the maximum length of a socket's path in bytes: the size of sun_path without the
-// final zero (unix(7)).
+// final NUL (unix(7)).
 const maxSocket = 107
 
 // StagingDir is the directory below a mount root in which volumes are staged.
 const StagingDir = "staging"
 
-// Dirs holds the base directories of the agent. Each part has its own directories below them.
+// Dirs contains the agent's base directories. Each part has its own directories below them.
 type Dirs struct {
 	Data    string // base directory of states, logs and mount roots
 	Runtime string // base directory of sockets
 }
 
-// Paths holds the directories and files of one part on the host.
+// Paths contains the paths of one part's directories and files on the host.
 type Paths struct {
 	SocketDir string // mode 0700
 	Socket    string
@@ -32,7 +32,7 @@ type Paths struct {
 	State     string // mode 0700
 	Log       string // mode 0600
 	MountRoot string // mode 0711, so that the user of an alloc can reach the volumes below
-	Staging   string // mode 0700, below MountRoot; created when needed
+	Staging   string // mode 0700; below MountRoot, and created when it is first needed
 }
 
 // Paths returns the directories and files of a part. All parts of a plugin share the mount root.
@@ -51,12 +51,13 @@ func (d Dirs) Paths(id, slot string) Paths {
 	return p
 }
 
-// MountRoots returns the directory that holds the mount roots of all plugins.
+// MountRoots returns the directory that contains the mount roots of all plugins.
 func (d Dirs) MountRoots() string { return filepath.Join(d.Data, "csi") }
 
-// Sockets returns the paths of all parts' sockets below a runtime dir.
+// Sockets returns the paths of the sockets of all parts, for a runtime dir.
 func Sockets(runtimeDir string) []string {
-	all, _ := filepath.Glob(filepath.Join(runtimeDir, "plugins", "*", "csi.sock")) // the pattern is valid
+	// Glob fails only for an invalid pattern, and this pattern is valid
+	all, _ := filepath.Glob(filepath.Join(runtimeDir, "plugins", "*", "csi.sock"))
 	return all
 }
 
@@ -80,7 +81,7 @@ func (p Paths) Make() error {
 		if err := os.MkdirAll(d.path, d.mode); err != nil {
 			return fmt.Errorf("cannot make the plugin's directory: %w", err)
 		}
-		// The umask may have changed the mode, so Make sets it again.
+		// Set the mode again, because the umask may have changed it.
 		if err := os.Chmod(d.path, d.mode); err != nil {
 			return fmt.Errorf("cannot set the mode of the plugin's directory: %w", err)
 		}
@@ -89,7 +90,7 @@ func (p Paths) Make() error {
 	return nil
 }
 
-// Values returns a function that looks up a variable of a plugin file.
+// Values returns a function that returns the value of a plugin file's variable.
 func (p Paths) Values(id, nodeID string) func(string) string {
 	return func(name string) string {
 		switch name {

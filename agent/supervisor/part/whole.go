@@ -11,12 +11,12 @@ import (
 // Whole is a snapshot of all parts of one plugin, with the node part first.
 type Whole []*Glance
 
-// Apart reports whether the plugin's services are in separate parts. That is the case if there are
-// several parts, or if the only part has one service.
+// Apart reports whether the plugin's services are in separate parts. This is so if the plugin has
+// several parts, or if its only part provides only one of the two services.
 func (all Whole) Apart() bool { return len(all) > 1 || len(all) == 1 && all[0].Half() }
 
-// View returns the view of a plugin whose services are in separate parts. Decisions are based on
-// this view. driver is the plugin's last known driver.
+// View returns the view of a plugin whose services are in separate parts. The agent bases its
+// decisions on this view. The argument driver is the last known driver of the plugin.
 func (all Whole) View(id, driver string) plugin.View {
 	g := all.Worst()
 	v := plugin.View{
@@ -47,12 +47,12 @@ func (all Whole) View(id, driver string) plugin.View {
 	return v
 }
 
-// Serving returns the parts that provide a service.
+// Serving returns the parts that provide the given service.
 func (all Whole) Serving(of string) Whole {
 	return slices.DeleteFunc(slices.Clone(all), func(g *Glance) bool { return !g.Serves(of) })
 }
 
-// service returns the view of one service. Decisions are based on this view.
+// service returns the view of one service. The agent bases its decisions on this view.
 func (all Whole) service(id, of string) plugin.Service {
 	those := all.Serving(of)
 	ready := slices.ContainsFunc(those, func(g *Glance) bool { return g.View.Ready })
@@ -83,8 +83,9 @@ func (all Whole) Lack(id, of string) string {
 }
 
 // Worst returns the part that determines the state of the plugin. A service needs only one ready
-// part, so its best part counts. The plugin needs both services, so its worse service counts. A
-// part of unknown type, whose file was never valid, counts as a node part.
+// part, so the best part of each service counts. The plugin needs both services, so the worse of
+// the two services counts. A part whose type is unknown, because its file was never valid, counts
+// as a node part.
 func (all Whole) Worst() *Glance {
 	var found Whole
 	for _, of := range []string{Node, Controller} {
@@ -105,8 +106,8 @@ func (all Whole) Worst() *Glance {
 	return slices.MaxFunc(found, func(a, b *Glance) int { return a.severity() - b.severity() })
 }
 
-// Reason returns the reason for the plugin's state from the part that determines the state. If that
-// part is ready, Reason returns the reason of the part in the worst state.
+// Reason returns the reason for the state of the plugin. It comes from the part that determines the
+// state. If that part is ready, Reason returns the reason of the part with the worst state.
 func (all Whole) Reason() string {
 	g := all.Worst()
 	if g.Status.State == Ready && g.View.Ready {
@@ -122,9 +123,9 @@ func (all Whole) Reason() string {
 	return strings.TrimSuffix(g.Name()+": "+g.View.Reason, ": ")
 }
 
-// Merged combines the reports of the parts. It takes the data about the node from the node part,
-// and the data about the controller from a controller, if possible from a ready one. Before any
-// report, the files alone show which services the plugin has.
+// Merged combines the reports of all parts. It takes the data about the node from the node part,
+// and the data about the controller from a controller, preferably a ready one. Before the first
+// report, the plugin files show which services the plugin has.
 func (all Whole) Merged(id, driver string) plugin.Info {
 	nodes, controllers := all.Serving(Node), all.Serving(Controller)
 	slices.SortStableFunc(controllers, func(a, b *Glance) int { return a.severity() - b.severity() })

@@ -5,13 +5,13 @@ import (
 	"unicode"
 )
 
-// maxLine is the maximum number of bytes that are shown of one line.
+// maxLine is the maximum number of bytes of one log line that are shown.
 const maxLine = 4 << 10
 
 // Scrub removes secrets from a text.
 type Scrub func(string) string
 
-// cleaned returns lines without secrets and control characters, so that they can be shown.
+// cleaned removes secrets and control characters from lines, so that they can be shown to users.
 func cleaned(lines []string, scrub Scrub) []string {
 	out := make([]string, len(lines))
 	for i, line := range lines {
@@ -20,8 +20,8 @@ func cleaned(lines []string, scrub Scrub) []string {
 	return out
 }
 
-// clean returns a line without secrets and control characters. It scrubs the line twice, because
-// the characters that printable removes may have split a secret.
+// clean removes secrets and control characters from a line. It scrubs the line twice, because
+// control characters may have split a secret.
 func clean(line string, scrub Scrub) string { return scrub(printable(scrub(line))) }
 
 // printable removes control characters and truncates a line that is too long.

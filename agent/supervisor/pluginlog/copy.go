@@ -13,37 +13,38 @@ import (
 )
 
 const (
-	// copyEvery is the minimum time between two copies of a container's log.
+	// copyEvery is the minimum time between two copies of a container's output.
 	copyEvery = time.Second
-	// Patience limits how long a reader of the log waits for a copy, so that a runtime that hangs
-	// does not block a status request.
+	// Patience limits how long a reader of the log waits until new output is copied, so that a hung
+	// runtime does not block a status request.
 	Patience = time.Second
 )
 
 // Copy is a log file to which the agent copies the output of a container.
 //
-// The runtime stores the output even while no agent runs. Its size limit is not below the agent's.
-// The agent therefore copies new output only when a user reads the log, and before it removes the
-// container. So an idle plugin costs nothing. The alternative is a child process that follows the
-// output. That process would cost tens of megabytes for each plugin, and it would have to be
-// monitored. It would also miss the output while no agent runs, which the next agent would still
-// have to copy.
+// The runtime stores the output even while no agent runs. It keeps at least as much output as the
+// agent. The agent therefore copies new output only when a user reads the log, and before it
+// removes the container. So an idle plugin costs nothing.
 //
-// A file beside the log stores the time up to which the output was copied. If that file is lost, a
-// few lines may appear twice.
+// The alternative would be a child process that follows the output. Such a process costs tens of
+// megabytes for each plugin, and the agent would have to monitor it. It would also miss the output
+// while no agent runs, so the next agent would still have to copy this output.
+//
+// A file beside the log stores up to which time the output was copied. If this file is lost, a few
+// lines may appear twice.
 type Copy struct {
 	File
 
-	turn chan struct{} // a token: the goroutine that has it copies the output
+	turn chan struct{} // a semaphore; the goroutine that holds it copies the output
 
 	mu    sync.Mutex
 	rt    container.Runtime
 	id    string    // id of the container; empty if there is none
 	until time.Time // the time up to which the output was copied
-	began time.Time // start of the last copy
+	began time.Time // when the last copy was started
 }
 
-// NewCopy returns a log in the file at path.
+// NewCopy returns a Copy whose log file is at path.
 func NewCopy(path string) *Copy { return &Copy{File: File(path), turn: make(chan struct{}, 1)} }
 
 // Follow implements Log.
@@ -51,7 +52,7 @@ func (l *Copy) Follow(n int, scrub Scrub) (last []string, rest Reader, err error
 	return follow(l, n, scrub)
 }
 
-// From selects the container whose output is copied from now on.
+// From selects the container whose output is copied.
 func (l *Copy) From(rt container.Runtime, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,8 +61,8 @@ func (l *Copy) From(rt container.Runtime, id string) {
 	}
 }
 
-// Freshen implements Log. It copies new output, unless another copy is in progress or was just
-// made.
+// Freshen implements Log. It copies new output, unless another goroutine is copying or has just
+// copied the output.
 func (l *Copy) Freshen(wait time.Duration) {
 	l.mu.Lock()
 	due := l.id != "" && time.Since(l.began) >= copyEvery
@@ -83,7 +84,8 @@ func (l *Copy) Freshen(wait time.Duration) {
 	go func() {
 		defer close(done)
 		defer func() { <-l.turn }()
-		_ = l.copy(context.Background()) // the command has a timeout, and a later copy gets the missing output
+		// ignore errors, because a later copy gets the missing output; the command has a time limit
+		_ = l.copy(context.Background())
 	}()
 
 	if wait <= 0 {
@@ -99,7 +101,7 @@ func (l *Copy) Freshen(wait time.Duration) {
 	}
 }
 
-// Last copies the remaining output of a container that has ended. Afterwards, the log has no
+// Last copies the remaining output of a container that has ended. After that, the log belongs to no
 // container.
 func (l *Copy) Last(ctx context.Context) error {
 	select {
@@ -117,7 +119,7 @@ func (l *Copy) Last(ctx context.Context) error {
 	return err
 }
 
-// copy copies new output. The caller holds the turn.
+// copy copies new output. The caller holds the semaphore turn.
 func (l *Copy) copy(ctx context.Context) error {
 	l.mu.Lock()
 	rt, id, since := l.rt, l.id, l.until
@@ -148,7 +150,7 @@ func (l *Copy) copy(ctx context.Context) error {
 
 func (l *Copy) markFile() string { return l.Path() + ".until" }
 
-// mark returns the time up to which the log of a container was copied.
+// mark returns up to which time the output of a container was copied.
 func (l *Copy) mark(id string) time.Time {
 	text, err := os.ReadFile(l.markFile())
 	if err != nil {

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// maxLog is the size in bytes above which the agent rotates a plugin's log.
+	// maxLog is the size in bytes at which the agent rotates a plugin's log.
 	maxLog = 8 << 20
-	// tailBytes is how many bytes at the end of a log are searched for its last lines.
+	// tailBytes is the number of bytes at the end of a log in which the agent searches for the last
+	// lines.
 	tailBytes = 256 << 10
 )
 
-// Open opens a plugin's log for appending. The plugin gets the open file, so it can write without
-// the agent.
+// Open opens a plugin's log for appending. The plugin gets the open file, so it can write its
+// output even while no agent runs.
 func Open(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLog {
 		if err := os.Rename(path, path+".1"); err != nil {
@@ -36,12 +37,13 @@ func Open(path string) (*os.File, error) {
 }
 
 // Trim rotates the log of a running plugin, which keeps the file open. It copies the content to a
-// file with the suffix ".1" and truncates the log. Truncation is safe, because the plugin appends.
-// A line that is written between the two steps is lost.
+// file with the suffix ".1" and then truncates the log. The plugin can continue to write, because
+// it appends to the file. A line that the plugin writes between the copy and the truncation is
+// lost.
 func Trim(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() <= maxLog {
-		return nil // there is no log, or it is short enough
+		return nil // there is no log, or it is not long enough
 	}
 
 	from, err := os.Open(path)
@@ -66,7 +68,7 @@ func Trim(path string) error {
 	return nil
 }
 
-// File is the path of a log in a file.
+// File is a log in a file. Its value is the path of the file.
 type File string
 
 // Path implements Log.
@@ -105,7 +107,7 @@ func tail(path string, n int, scrub Scrub) ([]string, error) {
 		return nil, fmt.Errorf("cannot read the plugin's log: %w", err)
 	}
 	if from > 0 {
-		// The text probably starts in the middle of a line. Drop that line if there is another one.
+		// The text probably begins in the middle of a line. Drop this line if there is another one.
 		if _, rest, more := bytes.Cut(data, []byte{'\n'}); more {
 			data = rest
 		}

@@ -32,12 +32,12 @@ func TestLog(t *testing.T) {
 	if want := []string{"two", "[31mthree[0m ***", "four"}; fmt.Sprint(lines) != fmt.Sprint(want) || err != nil {
 		t.Errorf("got %q, %v", lines, err)
 	}
-	// This log is larger than the part that tail reads. Its last line is in that part.
+	// This log has more than tailBytes bytes. Its last line is within the last tailBytes bytes.
 	write("\n" + strings.Repeat("x", tailBytes+10) + "\nlast\n")
 	if lines, err := tail(path, 3, same); fmt.Sprint(lines) != "[last]" || err != nil {
 		t.Errorf("got %d lines, %v", len(lines), err)
 	}
-	// The agent rotates the log at the start of a plugin, and also while a plugin holds it open.
+	// The agent rotates the log when a plugin starts, and also while a plugin has the log open.
 	if err := os.Truncate(path, maxLog+1); err != nil {
 		t.Fatal(err)
 	}

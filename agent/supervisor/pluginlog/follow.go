@@ -13,8 +13,8 @@ import (
 // followEvery is the interval between two checks of a followed log for new lines.
 const followEvery = 250 * time.Millisecond
 
-// follow returns the last n lines of a log file, and a reader for the lines that the plugin appends
-// after this call.
+// follow returns the last n lines of a log file. It also returns a reader for the lines that the
+// plugin writes after this call.
 func follow(log Log, n int, scrub Scrub) (last []string, rest Reader, err error) {
 	size := logSize(log.Path())
 	last, err = log.Tail(n, scrub)
@@ -23,7 +23,7 @@ func follow(log Log, n int, scrub Scrub) (last []string, rest Reader, err error)
 	}, err
 }
 
-// followFile calls tell for the lines that are appended to a log after an offset.
+// followFile calls tell for each line that is appended to a log file after the given offset.
 func followFile(ctx context.Context, log Log, from int64, scrub Scrub, tell func(lines []string) error) error {
 	t := time.NewTicker(followEvery)
 	defer t.Stop()
@@ -47,8 +47,8 @@ func followFile(ctx context.Context, log Log, from int64, scrub Scrub, tell func
 	}
 }
 
-// since returns the complete lines of a log after an offset, and the offset of the next line. A log
-// that became shorter was rotated, so since reads it from its start.
+// since returns the complete lines of a log file after an offset, and the offset of the next line.
+// If the file has become shorter, it was rotated, so since reads it from its start.
 func since(path string, from int64, scrub Scrub) ([]string, int64, error) {
 	size := logSize(path)
 	if size < from {
@@ -61,7 +61,7 @@ func since(path string, from int64, scrub Scrub) ([]string, int64, error) {
 
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, from, nil // the log is being rotated, so the next check finds it
+		return nil, from, nil // the log is being rotated, so try again at the next check
 	}
 	defer f.Close() //nolint:errcheck // the file was only read
 

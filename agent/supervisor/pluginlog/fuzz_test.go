@@ -14,9 +14,9 @@ import (
 	"github.com/volagent/volagent/agent/container"
 )
 
-// FuzzTail checks that the requested number of last lines is returned for any output of a plugin.
-// The lines contain no secrets and no characters that control a terminal. Followers get the same
-// lines.
+// FuzzTail checks the last lines of a log for any output of a plugin. Tail must return the
+// requested number of lines. The lines must contain no secrets and no characters that control a
+// terminal. A follower must get the same lines.
 func FuzzTail(f *testing.F) {
 	const secret = "hunter2hunter2"
 	for _, text := range []string{
@@ -56,8 +56,8 @@ func FuzzTail(f *testing.F) {
 	})
 }
 
-// FuzzMark checks that the stored time up to which a log was copied applies only to the container
-// for which it was stored.
+// FuzzMark checks the stored time up to which the output of a container was copied. The time must
+// apply only to the container for which it was stored.
 func FuzzMark(f *testing.F) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	for _, text := range []string{"", "c 2026-01-01T00:00:00Z\n", "c", "c x", " ", "d 2026-01-01T00:00:00Z", "c 2026-01-01T00:00:00Z d"} {
@@ -75,7 +75,7 @@ func FuzzMark(f *testing.F) {
 			t.Errorf("%q is a mark of %q: %s", text, id, at)
 		}
 		if id == "" || strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
-			return // no container has such an id
+			return // a container's id has only letters and digits
 		}
 		at := time.Unix(0, nano).UTC()
 		write(fmt.Sprintf("%s %s\n", id, at.Format(time.RFC3339Nano)))

@@ -18,23 +18,22 @@ import (
 )
 
 const (
-	// journalWithin limits the duration of one read of the journal, so that no status request
-	// hangs.
+	// journalWithin is the time limit of one read of the journal, so that no status request hangs.
 	journalWithin = 2 * time.Second
-	// journalFresh is how long the stored last lines are reused. When plugins are listed several
-	// times in quick succession, the agent therefore does not start a process for each plugin every
-	// time.
+	// journalFresh is how long the agent reuses the last lines that it has read. So if plugins are
+	// listed several times in quick succession, the agent does not start a journalctl process for
+	// each plugin every time.
 	journalFresh = time.Second
 )
 
-// Journal reads the lines of a unit from systemd's journal. All status requests for the unit share
-// one journalctl at a time.
+// Journal reads the lines of a unit from systemd's journal. Concurrent status requests for the unit
+// share one journalctl process.
 type Journal struct {
 	unit string
 
 	mu    sync.Mutex
-	busy  chan struct{} // closed at the end of the current read; nil if there is no current read
-	at    time.Time     // time of the last read
+	busy  chan struct{} // closed when the current read ends; nil if there is none
+	at    time.Time     // when the journal was last read
 	n     int
 	lines []string
 	err   error
@@ -49,15 +48,15 @@ func (j *Journal) Path() string { return "" }
 // Freshen implements Log. It does nothing, because each Tail reads the journal.
 func (j *Journal) Freshen(time.Duration) {}
 
-// Follow implements Log. It returns no last lines, because the journalctl of the reader prints both
-// the last lines and the new ones.
+// Follow implements Log. It returns no last lines itself, because the journalctl process of its
+// reader prints both the last lines and the new ones.
 func (j *Journal) Follow(n int, scrub Scrub) (last []string, rest Reader, err error) {
 	return nil, func(ctx context.Context, tell func(lines []string) error) error {
 		return followJournal(ctx, j.unit, n, func(line string) error { return tell(cleaned([]string{line}, scrub)) })
 	}, nil
 }
 
-// journalctl returns the command that prints the last lines of a unit.
+// journalctl returns the command that prints the last n lines of a unit.
 func journalctl(ctx context.Context, unit string, n int, more ...string) *exec.Cmd {
 	args := append([]string{"--no-pager", "--quiet", "--output=cat", "--lines=" + strconv.Itoa(n)}, more...)
 	cmd := exec.CommandContext(ctx, "journalctl", append(args, "--unit="+unit)...)
@@ -65,7 +64,7 @@ func journalctl(ctx context.Context, unit string, n int, more ...string) *exec.C
 	return cmd
 }
 
-// Tail implements Log. It returns after journalWithin at the latest.
+// Tail implements Log. It takes at most the time journalWithin.
 func (j *Journal) Tail(n int, scrub Scrub) ([]string, error) {
 	limit := time.NewTimer(journalWithin)
 	defer limit.Stop()
@@ -132,8 +131,8 @@ func (l *limited) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// followJournal calls tell for the last n lines of a unit and for every new line. It ends when ctx
-// ends or tell fails.
+// followJournal calls tell for the last n lines of a unit and then for every new line. It returns
+// when ctx ends or tell fails.
 func followJournal(ctx context.Context, unit string, n int, tell func(line string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -148,7 +147,7 @@ func followJournal(ctx context.Context, unit string, n int, tell func(line strin
 		return fmt.Errorf("cannot read the journal of unit %s: %w", unit, err)
 	}
 
-	// ReadLine returns a line that is too long in several pieces.
+	// If a line is too long, ReadLine returns it in several pieces.
 	for r := bufio.NewReaderSize(out, maxLine); err == nil; {
 		var line []byte
 		line, _, err = r.ReadLine()

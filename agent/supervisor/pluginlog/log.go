@@ -1,10 +1,11 @@
-// Package pluginlog keeps and reads the logs of plugins. Each log has one of these places:
+// Package pluginlog keeps and reads the logs of plugins. Each log has one of these types:
 //
-//	File     a file that the plugin itself writes, rotated by the agent
-//	Copy     such a file with the copied output of a container
-//	Journal  the journal of systemd, for a unit
+//	File     a file that the plugin itself writes and the agent rotates
+//	Copy     a file to which the agent copies the output of a container
+//	Journal  the entries of a unit in the journal of systemd
 //
-// All lines that leave the package are free of secrets and of characters that control a terminal.
+// The package removes secrets, and characters that control a terminal, from all lines that it
+// returns.
 package pluginlog
 
 import (
@@ -16,13 +17,13 @@ import (
 type Log interface {
 	// Path returns the path of the log file, or "" if the log is not in a file.
 	Path() string
-	// Freshen brings the log up to date. It waits at most for the duration wait.
+	// Freshen makes the log contain all output so far. It waits at most for the duration wait.
 	Freshen(wait time.Duration)
-	// Tail returns the last n lines. A log that does not exist has no lines.
+	// Tail returns the last n lines of the log. If the log does not exist, it returns no lines.
 	Tail(n int, scrub Scrub) ([]string, error)
-	// Follow returns the last n lines, and a function that reads the lines after them.
+	// Follow returns the last n lines of the log, and a function that reads the lines after them.
 	Follow(n int, scrub Scrub) (last []string, rest Reader, err error)
 }
 
-// Reader calls tell with new lines, until ctx ends or tell fails.
+// Reader calls tell with new lines of a log, until ctx ends or tell fails.
 type Reader func(ctx context.Context, tell func(lines []string) error) error

@@ -17,44 +17,46 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// Part describes a plugin's part to the part's runner.
+// Part contains everything that a runner needs to know about the part that it runs.
 type Part struct {
 	ID, Slot   string
 	Definition *plugin.Definition
 	Paths      part.Paths
-	Values     func(variable string) string // looks up a variable of the plugin's file
-	Boot       string                       // id of the current boot of the host
+	Values     func(variable string) string // returns the value of a variable of the plugin's file
+	Boot       string                       // the id of the current boot of the host
 	Logger     hclog.Logger
 
 	Record   Record
 	Progress Progress
 	Mask     Mask
-	Secrets  SecretResolver // if nil, the plugin's file may not refer to secrets
+	Secrets  SecretResolver // if nil, the plugin's file must not refer to secrets
 }
 
-// Record stores the identity of the part's process, so that the next agent finds the process.
+// Record stores which process serves the part, so that the next agent finds the process.
 type Record interface {
 	Process() plugin.Process
-	// SaveProcess stores which process serves the plugin, and the definition from which it was
-	// started.
+	// SaveProcess stores the process that serves the plugin, and the definition with which the
+	// process was started.
 	SaveProcess(ctx context.Context, it plugin.Process) error
-	// ForgetProcess removes the process from the record in memory, because none was started.
+	// ForgetProcess removes the process from the record in memory, because the process was not
+	// started.
 	ForgetProcess()
 }
 
-// Progress reports the progress of a start, and can interrupt the start.
+// Progress receives reports about the progress of a start. It can also interrupt the start.
 type Progress interface {
-	// Note changes the reason that the plugin's status shows.
+	// Note changes the reason in the plugin's status.
 	Note(reason string)
 	// Unhealthy reports that no process serves the plugin's socket.
 	Unhealthy(reason string)
-	// Wake returns a channel that delivers a value when the result of Due may have changed.
+	// Wake returns a channel that receives a value when the result of Due may have changed.
 	Wake() <-chan struct{}
-	// Due reports whether the start must be interrupted.
+	// Due reports whether the start must be interrupted, for example because the definition has
+	// changed.
 	Due() bool
 }
 
-// Mask hides secrets.
+// Mask removes secrets from texts.
 type Mask interface {
 	Add(secrets call.Secrets)
 	Scrub(text string) string
@@ -65,11 +67,12 @@ type SecretResolver interface {
 	ResolveSecret(ctx context.Context, ref call.SecretRef) (call.Secret, error)
 }
 
-// ErrDue means that a wait ended because Due returned true.
+// ErrDue is returned if a wait ended because Due returned true.
 var ErrDue = errors.New("the plugin's definition changes")
 
-// Wait waits for d, or without limit if d is 0. It returns nil early when first or second delivers
-// a value or is closed. It returns ctx.Err() when ctx ends, and ErrDue when Due returns true.
+// Wait waits for the duration d, or without a time limit if d is 0. It returns nil early when one
+// of the channels first and second delivers a value or is closed. It returns ctx.Err() when ctx
+// ends, and ErrDue when Due returns true.
 func Wait(ctx context.Context, p Progress, d time.Duration, first, second <-chan struct{}) error {
 	var over <-chan time.Time
 	if d > 0 {
@@ -96,8 +99,9 @@ func Wait(ctx context.Context, p Progress, d time.Duration, first, second <-chan
 	}
 }
 
-// HideGiven makes the mask hide the secrets that an earlier agent gave to a process. It reads them
-// from the environment of the process, because the files with the secrets may have changed since.
+// HideGiven makes the mask hide the secrets that an earlier agent passed to a process. It reads
+// them from the environment of the process, because the files that contain the secrets may have
+// changed since.
 func (p Part) HideGiven(pid int) {
 	for name, v := range p.Definition.Env() {
 		if v.Secret != nil {
@@ -106,8 +110,8 @@ func (p Part) HideGiven(pid int) {
 	}
 }
 
-// Env returns the variables that the plugin's file sets. The values of secrets appear only in the
-// child's environment.
+// Env returns the environment variables that the plugin's file sets. The values of secrets go only
+// into the environment of the child process.
 func (p Part) Env(ctx context.Context) ([]string, error) {
 	var env []string
 	set := p.Definition.Env()

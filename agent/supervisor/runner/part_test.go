@@ -13,7 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/plugin"
 )
 
-// resolver is a fake SecretResolver. The value of each secret is the path of its file.
+// resolver is a fake SecretResolver. It returns the path of a secret's file as the value of the
+// secret.
 type resolver struct{}
 
 func (resolver) ResolveSecret(_ context.Context, ref call.SecretRef) (call.Secret, error) {
@@ -23,8 +24,8 @@ func (resolver) ResolveSecret(_ context.Context, ref call.SecretRef) (call.Secre
 	return call.NewSecret(ref.File), nil
 }
 
-// TestEnv checks that the environment of a part has expanded variables and resolved secrets. The
-// part's mask hides the secrets.
+// TestEnv checks that the environment of a part contains expanded variables and the values of
+// secrets. The part's mask must hide the secrets.
 func TestEnv(t *testing.T) {
 	secret := func(file string) plugin.EnvValue {
 		return plugin.EnvValue{Secret: &call.SecretRef{File: file}}
@@ -56,7 +57,7 @@ func TestEnv(t *testing.T) {
 	}
 }
 
-// waiting is a fake Progress. Its value is the result of Due.
+// waiting is a fake Progress. Due returns the field due.
 type waiting struct {
 	Progress
 	wake chan struct{}

@@ -18,20 +18,20 @@ import (
 // Peer is the process that listens on a unix socket.
 type Peer struct {
 	File SocketFile
-	// Pid of the process that called listen; 0 if the agent's pid namespace does not contain the
-	// process.
+	// PID is the pid of the process that called listen; 0 if the agent's pid namespace does not
+	// contain the process.
 	PID   int
-	Start uint64 // start time of that process
+	Start uint64 // the start time of the process
 }
 
-// SocketFile identifies a socket file at a path. It contains the time, because a file system may
-// give a new file the inode number of a removed one.
+// SocketFile identifies the socket file at a path. It contains a time, because a file system may
+// reuse the inode number of a removed file.
 type SocketFile struct {
 	dev, ino uint64
-	made     unix.Timespec // mtime, which only the creation of a socket sets
+	made     unix.Timespec // the mtime; nothing changes it after the socket was created
 }
 
-// StatSocket returns the socket file at a path.
+// StatSocket returns the identity of the socket file at a path.
 func StatSocket(path string) (SocketFile, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -40,7 +40,7 @@ func StatSocket(path string) (SocketFile, error) {
 	return SocketFile{dev: st.Dev, ino: st.Ino, made: st.Mtim}, nil
 }
 
-// Connect connects to a socket and returns the process that answers.
+// Connect connects to a socket and returns the process that listens on the socket.
 func Connect(ctx context.Context, path string) (Peer, error) {
 	file, err := StatSocket(path)
 	if err != nil {
@@ -78,7 +78,7 @@ func Connect(ctx context.Context, path string) (Peer, error) {
 }
 
 // FreeSocket makes the path free for a new socket. It removes a socket on which no process answers.
-// If a process answers, taken is true and who describes that process.
+// If a process answers, FreeSocket returns this process and taken is true.
 func FreeSocket(ctx context.Context, path string) (who Peer, taken bool, err error) {
 	switch who, err = Connect(ctx, path); {
 	case err == nil:

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Process is a plugin's process, which the agent monitors through a pidfd. It may be the child of
-// an earlier agent, because a plugin outlives the agent that started it.
+// Process is a plugin's process that the agent monitors through a pidfd. It may be the child of an
+// earlier agent, because a plugin keeps running when the agent ends.
 type Process struct {
 	pid   int
 	start uint64
@@ -24,7 +24,7 @@ type Process struct {
 	exit  string        // how the process ended; valid after done is closed
 }
 
-// Finished returns a process that ended before the agent could monitor it.
+// Finished returns a Process for a process that ended before the agent could monitor it.
 func Finished(pid int, exit string) *Process {
 	p := &Process{pid: pid, exit: exit, done: make(chan struct{}), ended: make(chan struct{})}
 	close(p.done)
@@ -32,8 +32,9 @@ func Finished(pid int, exit string) *Process {
 	return p
 }
 
-// OpenProcess monitors the process with the given pid and start time, and calls how after its end.
-// It returns nil if the process has ended, or if another process has the pid now.
+// OpenProcess monitors the process with the given pid and start time. When the process ends, it
+// calls the function how, which describes the end. OpenProcess returns nil if the process has
+// already ended, or if another process has the same pid now.
 func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
@@ -44,10 +45,10 @@ func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, err
 	}
 
 	p := &Process{pid: pid, start: start, fd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), ended: make(chan struct{})}
-	// The comparison is safe only after the pidfd was opened. A zombie is accepted, because the
-	// agent then notices its end at once and reaps it.
+	// Compare the start time only after the pidfd was opened, because the pid cannot be reused from
+	// then on. Accept a zombie, because the agent then notices its end at once and reaps it.
 	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) {
-		return nil, p.fd.Close() // the process has ended, which is a valid result
+		return nil, p.fd.Close() // the process has ended, which is not an error
 	}
 
 	conn, err := p.fd.SyscallConn()
@@ -58,7 +59,7 @@ func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, err
 	go func() {
 		defer close(p.ended)
 
-		// The goroutine waits in the poller of the Go runtime, so it occupies no thread.
+		// The goroutine waits in the poller of the Go runtime, so it needs no thread.
 		if err := conn.Read(pidfdReadable); err != nil {
 			return // Release closed the pidfd
 		}
@@ -70,15 +71,15 @@ func OpenProcess(pid int, start uint64, how func(pid int) string) (*Process, err
 	return p, nil
 }
 
-// pidfdReadable reports whether the process has ended.
+// pidfdReadable reports whether the process has ended. Only then is its pidfd readable.
 func pidfdReadable(fd uintptr) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
 	return err == nil && n > 0
 }
 
-// Reap collects the exit status of an ended child and describes it. If the process is not a child
-// of the agent, the exit status is unknown.
+// Reap collects the exit status of a child that has ended, and describes it. If the process is not
+// a child of the agent, the exit status is unknown.
 func Reap(pid int) string {
 	var ws unix.WaitStatus
 	got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil)
@@ -104,16 +105,16 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 // Exit implements Instance.
 func (p *Process) Exit() string { return p.exit }
 
-// Restarts implements Instance. Only the agent starts the next process.
+// Restarts implements Instance. It returns false, because only the agent starts the next process.
 func (p *Process) Restarts() bool { return false }
 
-// Stale implements runner.Instance. It always returns false, because another process is another
+// Stale implements runner.Instance. It always returns false, because a new process is a new
 // instance.
 func (p *Process) Stale() bool { return false }
 
-// Stop ends the process, first with SIGTERM and after the grace time with SIGKILL. It signals only
-// the plugin's own process. It does not signal the process group, because FUSE daemons in the group
-// provide mounts. Stop returns early if ctx ends.
+// Stop ends the process with SIGTERM, and after the grace time with SIGKILL. It signals only the
+// plugin's own process, not the process group, because FUSE daemons in the group provide mounts.
+// Stop returns early if ctx ends.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 	if err := p.Signal(unix.SIGTERM); err != nil {
 		return err
@@ -134,8 +135,8 @@ func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 		return err
 	}
 
-	// A process in an uninterruptible system call dies later. The agent must not start a second
-	// instance before that, so Stop waits.
+	// Wait even after SIGKILL: a process in an uninterruptible system call dies later, and the
+	// agent must not start a second instance before that.
 	select {
 	case <-p.done:
 		return nil
@@ -147,7 +148,7 @@ func (p *Process) Stop(ctx context.Context, grace time.Duration) error {
 // Signal sends a signal, unless the process has ended.
 func (p *Process) Signal(sig unix.Signal) error {
 	if p.fd == nil {
-		return nil // the process has ended
+		return nil // the process has already ended
 	}
 
 	conn, err := p.fd.SyscallConn()
@@ -164,7 +165,7 @@ func (p *Process) Signal(sig unix.Signal) error {
 	return nil
 }
 
-// Release implements Instance. The process keeps running without a monitor.
+// Release implements Instance. The process continues without being monitored.
 func (p *Process) Release() error {
 	if p.fd == nil {
 		return nil

@@ -10,7 +10,7 @@ import (
 )
 
 func TestStat(t *testing.T) {
-	// Getsid returns 0 if the session leader is in an outer pid namespace.
+	// If the session leader is outside this pid namespace, Getsid returns 0.
 	session, err := unix.Getsid(0)
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Environ returns a variable of the environment with which a process was started, or "".
+// Environ returns the value of a variable in the environment with which a process was started. It
+// returns "" if the environment lacks the variable.
 func Environ(pid int, name string) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
@@ -24,9 +25,9 @@ func Environ(pid int, name string) string {
 	return ""
 }
 
-// LogDirOf returns the directory of the log file to which a plugin's process writes its output. The
-// file is in the data dir of the agent that started the process. The result is empty if the process
-// does not write to a log file.
+// LogDirOf returns the directory of the log file to which a plugin's process writes its output.
+// This directory is below the data dir of the agent that started the process. The result is "" if
+// the process writes to no log file.
 func LogDirOf(pid int) string {
 	to, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/1", pid))
 	if err != nil || !strings.HasPrefix(filepath.Base(to), "plugin.log") {

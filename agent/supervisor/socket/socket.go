@@ -1,4 +1,5 @@
-// Package socket monitors plugins that another program runs. The agent knows only their socket.
+// Package socket monitors plugins that another program runs. The agent knows only the socket of
+// such a plugin.
 package socket
 
 import (
@@ -12,7 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/supervisor/runner"
 )
 
-// These are the pauses between two checks of a socket that no process serves.
+// These are the pauses between two checks whether a process serves the socket.
 const (
 	firstLook   = 5 * time.Millisecond
 	slowestLook = time.Second
@@ -43,14 +44,14 @@ func (r *Runner) Traits() runner.Traits {
 	}
 }
 
-// Sweep implements runner.Runner. It does nothing, because the agent starts no instance and thus
-// leaves no remains.
+// Sweep implements runner.Runner. It does nothing, because the agent starts no instances, so none
+// of their remains need removal.
 func (r *Runner) Sweep(context.Context) (runner.Instance, error) { return nil, nil }
 
-// Quiet implements runner.Runner. It does nothing, because the agent does not stop these instances.
+// Quiet implements runner.Runner. It does nothing, because the agent does not stop the instances.
 func (r *Runner) Quiet(context.Context) {}
 
-// Find implements runner.Runner. It finds nothing, because the agent stores nothing about these
+// Find implements runner.Runner. It finds nothing, because the agent stores nothing about the
 // instances.
 func (r *Runner) Find(context.Context) (runner.Instance, error) { return nil, nil }
 
@@ -72,7 +73,7 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	}
 }
 
-// why describes why the connection to the socket failed.
+// why describes the reason why the connection to the socket failed.
 func (r *Runner) why(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -93,18 +94,19 @@ type connection struct {
 // PID implements runner.Instance.
 func (c *connection) PID() int { return c.who.PID }
 
-// Key implements runner.Instance. If a process opens its socket again, it counts as another
-// instance, because it may have lost its state.
+// Key implements runner.Instance. If a process opens its socket again, it gets a different key,
+// because it may have lost its state.
 func (c *connection) Key() string { return fmt.Sprint(c.who) }
 
-// Done implements runner.Instance. It returns nil, because only the loss of the connection shows
-// the end.
+// Done implements runner.Instance. It returns nil, because the agent can notice the end only by the
+// loss of the connection.
 func (c *connection) Done() <-chan struct{} { return nil }
 
 // Exit implements runner.Instance.
 func (c *connection) Exit() string { return "lost the connection to socket " + c.path }
 
-// Restarts implements runner.Instance. It returns false, because the agent cannot know.
+// Restarts implements runner.Instance. It returns false, because the agent cannot know whether
+// another program starts the next instance.
 func (c *connection) Restarts() bool { return false }
 
 // Stale implements runner.Instance.
@@ -113,8 +115,7 @@ func (c *connection) Stale() bool {
 	return err != nil || file != c.who.File
 }
 
-// Stop implements runner.Instance. It does nothing, because the agent does not stop these
-// instances.
+// Stop implements runner.Instance. It does nothing, because the agent does not stop the instances.
 func (c *connection) Stop(context.Context, time.Duration) error { return nil }
 
 // Release implements runner.Instance.

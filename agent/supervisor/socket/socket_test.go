@@ -13,7 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/supervisor/runner"
 )
 
-// progress stores the reasons of a start, and interrupts the start when wake has a value.
+// progress is a fake runner.Progress. It records the reasons that a start reports, and interrupts
+// the start when wake contains a value.
 type progress struct {
 	reasons chan string
 	wake    chan struct{}
@@ -34,8 +35,8 @@ func listen(t *testing.T, path string) *net.UnixListener {
 	return l.(*net.UnixListener)
 }
 
-// TestSocket checks that a start waits for a process that listens. A socket that was opened again
-// counts as another instance.
+// TestSocket checks that Start waits until a process listens on the socket. If the process opens
+// the socket again, it must count as another instance.
 func TestSocket(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "so") //nolint:usetesting // t.TempDir is too long for a socket's path
 	if err != nil {

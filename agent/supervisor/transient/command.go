@@ -14,14 +14,16 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// second is the pause between two checks of a command, in case a signal from systemd is lost.
+// second is the pause between two checks of a command's service, because a signal from systemd may
+// be lost.
 const second = time.Second
 
 // Run runs a command of a container runtime without the restrictions of the agent's service. It has
-// the type container.Via. Under systemd, the command runs as its own service, beside those of the
-// plugins. In the agent's service, the processes that podman starts would inherit all restrictions
-// of that service. The command becomes a child of the agent only if systemd certainly did not start
-// it.
+// the type container.Via.
+//
+// Under systemd, the command runs as its own service. If it ran inside the agent's service, the
+// processes that podman starts would inherit all restrictions of the agent's service. Run makes the
+// command a child of the agent only if it is certain that systemd did not start the command.
 func (s *Services) Run(ctx context.Context, cmd *exec.Cmd) error {
 	if !s.Enabled() {
 		return cmd.Run()
@@ -36,8 +38,8 @@ func (s *Services) Run(ctx context.Context, cmd *exec.Cmd) error {
 	return cmd.Run()
 }
 
-// run runs a command as a service and waits for its end. The error wraps ErrNoService if the
-// command certainly did not start.
+// run runs a command as a service and waits until the command ends. If it is certain that the
+// command did not start, the error wraps ErrNoService.
 func (s *Services) run(ctx context.Context, cmd *exec.Cmd) error {
 	starting, cancel := context.WithTimeout(ctx, serviceWithin)
 	defer cancel()
@@ -53,7 +55,7 @@ func (s *Services) run(ctx context.Context, cmd *exec.Cmd) error {
 	defer heard.close(0)
 
 	var nonce [6]byte
-	rand.Read(nonce[:]) // never fails
+	rand.Read(nonce[:]) // rand.Read never fails
 	name := "volagent-run-" + hex.EncodeToString(nonce[:]) + ".service"
 	result, err := s.start(starting, cmd, systemd.Transient{
 		Name: name, Description: "A command, run by volagent", Output: heard.out, Errors: heard.errs, Command: true,
@@ -76,8 +78,8 @@ func (s *Services) run(ctx context.Context, cmd *exec.Cmd) error {
 	}
 }
 
-// awaitCommand waits for the end of a service's main process. It ends the process when ctx ends. It
-// returns the zero value if it does not know how the process ended.
+// awaitCommand waits until the main process of a service ends. When ctx ends, it ends the process.
+// It returns the zero value if it does not know how the process ended.
 func (s *Services) awaitCommand(ctx context.Context, name string, patience time.Duration) systemd.Service {
 	changed := s.bus.Watch(name)
 	defer changed.Close()
@@ -86,7 +88,7 @@ func (s *Services) awaitCommand(ctx context.Context, name string, patience time.
 	late := ctx.Done()
 	var next <-chan time.Time
 	for {
-		// The query has its own timeout and must not end with ctx.
+		// The query has its own time limit, and must still be possible after ctx has ended.
 		now, err := s.bus.Service(context.WithoutCancel(ctx), name, false)
 		if err == nil && (now.ID == "" || now.ExecCode != 0 || now.Down() && !now.Queued) {
 			return now
@@ -119,7 +121,7 @@ func signalService(pid int, name string, sig unix.Signal) {
 
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return // the process has ended
+		return // the process has already ended
 	}
 	defer unix.Close(fd) //nolint:errcheck // nothing is written to a pidfd
 

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// rescan is the pause between two queries, in case a signal from systemd is lost.
+	// rescan is the pause between two queries about a service, because a signal from systemd may be
+	// lost.
 	rescan = 50 * time.Millisecond
-	// wordsWithin limits the duration of a query to systemd for how a process ended.
+	// wordsWithin is the time limit for asking systemd how a process ended.
 	wordsWithin = 2 * time.Second
 )
 
-// AwaitEnd queries a service until systemd has also noticed the end of its process. It returns the
-// zero value if it cannot learn how the process ended.
+// AwaitEnd asks systemd about a service until systemd has also noticed the end of its process. It
+// returns the zero value if it cannot find out how the process ended.
 func AwaitEnd(bus *systemd.Bus, name string, pid int) systemd.Service {
 	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
 	defer cancel()
@@ -47,8 +48,8 @@ func AwaitEnd(bus *systemd.Bus, name string, pid int) systemd.Service {
 
 // Ending describes how the main process of a service ended.
 func Ending(s systemd.Service) string {
-	const exited, killed, dumped = 1, 2, 3 // CLD_*
-	const notExecuted = 203                // systemd.exec(5)
+	const exited, killed, dumped = 1, 2, 3 // the CLD_ codes of waitid(2)
+	const notExecuted = 203                // EXIT_EXEC in systemd.exec(5)
 	var words string
 	switch {
 	case s.ExecCode == exited && s.ExecStatus == notExecuted:
@@ -64,12 +65,12 @@ func Ending(s systemd.Service) string {
 	switch s.Result {
 	case "", "success", "exit-code", "signal", "core-dump":
 		return words
-	default: // oom-kill, watchdog, timeout …
+	default: // such as oom-kill, watchdog or timeout
 		return words + " (" + s.Result + ")"
 	}
 }
 
-// Unref makes systemd forget a unit that has ended.
+// Unref lets systemd unload a unit that has ended.
 func Unref(bus *systemd.Bus, name string, log hclog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
 	defer cancel()

@@ -12,16 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// launch is a command that the agent passes to a systemd service. Every user of the host can read
-// the properties of a service, and the environment holds secrets. The command is therefore passed
-// in memory to which only the agent, systemd and the new process have access.
+// launch describes a command that the agent passes to a systemd service. The environment of the
+// command contains secrets, but every user of the host can read the properties of a service. The
+// agent therefore passes the command in a memory file, which only the agent, systemd and the new
+// process can access.
 type launch struct {
 	Path string
 	Argv []string
 	Env  []string
 }
 
-// pack writes a command to a memory file (memfd_create(2)).
+// pack writes the command to a memory file (memfd_create(2)).
 func (l launch) pack() (f *os.File, err error) {
 	fd, err := unix.MemfdCreate("volagent-launch", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -42,14 +43,13 @@ func (l launch) pack() (f *os.File, err error) {
 }
 
 // Launch replaces the current process with the command that it reads from standard input. It
-// returns only after a failure.
+// returns only if this fails.
 func Launch() error {
 	var l launch
 	if err := gob.NewDecoder(os.Stdin).Decode(&l); err != nil {
 		return fmt.Errorf("cannot read the command to run: only the agent may start this program: %w", err)
 	}
-	// The file holds secrets, and systemd keeps it open while the service runs. Launch therefore
-	// empties it.
+	// Empty the file, because it contains secrets and systemd keeps it open while the service runs.
 	if err := unix.Ftruncate(unix.Stdin, 0); err != nil {
 		return fmt.Errorf("cannot clear the command after reading it: %w", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// heard holds the pipes that carry a service's output to a command's writers.
+// heard contains the pipes that carry the output of a service to the writers of a command.
 type heard struct {
 	out, errs *os.File // the write ends of the pipes
 	from      []*os.File
@@ -16,7 +16,8 @@ type heard struct {
 	readers   int
 }
 
-// listen makes the pipes. If both outputs have the same writer, it makes only one.
+// listen makes the pipes. If standard output and standard error have the same writer, it makes only
+// one pipe.
 func listen(cmd *exec.Cmd) (*heard, error) {
 	h := &heard{done: make(chan struct{}, 2)}
 	var err error
@@ -42,16 +43,18 @@ func (h *heard) pipe(w io.Writer) (*os.File, error) {
 
 	h.from, h.readers = append(h.from, r), h.readers+1
 	go func() {
-		_, _ = io.Copy(w, r) // copies until the end of the output, or until r is closed
-		r.Close()            //nolint:errcheck // the pipe was only read
+		// Copy ends with the output, or when r is closed; its error does not matter
+		_, _ = io.Copy(w, r)
+		r.Close() //nolint:errcheck // the pipe was only read
 		h.done <- struct{}{}
 	}()
 
 	return to, nil
 }
 
-// close reads the pipes to their end. A child that still runs may keep them open, so close waits
-// for at most patience. After it returns, nothing is written to the writers.
+// close reads the pipes until their end. A child of the command may keep them open, so close waits
+// at most for the duration patience. After close has returned, nothing is written to the writers
+// any longer.
 func (h *heard) close(patience time.Duration) {
 	for _, f := range []*os.File{h.out, h.errs} {
 		if f != nil {

@@ -1,7 +1,7 @@
-// Package transient runs processes as transient services of systemd, beside the agent's service.
-// Stopping, killing or upgrading the agent's service therefore does not affect these processes. The
-// caller chooses the name of a service. An agent can therefore find a service before it knows the
-// pid, and no other program can have made a service with this name.
+// Package transient runs processes as transient services of systemd, beside the agent's own
+// service. So if the agent's service is stopped, killed or upgraded, the processes keep running.
+// The caller chooses a unique name for each service. An agent can therefore find a service even if
+// it does not know the pid yet.
 package transient
 
 import (
@@ -25,20 +25,20 @@ import (
 
 const (
 	// pluginSlice is the slice that contains the services. During a shutdown, systemd stops this
-	// slice last. If a slice was made at run time, systemd would stop the slice and its services
-	// among the first units, regardless of its properties.
+	// slice last. A slice that was made at run time would be among the first units to be stopped,
+	// with all its services, regardless of its properties.
 	pluginSlice = "system.slice"
-	// serviceWithin limits how long the start of a service may take. The limit is ample, because
-	// the start only starts a process.
+	// serviceWithin is the time limit for the start of a service. It is longer than a start needs,
+	// because systemd only executes the command.
 	serviceWithin = 15 * time.Second
 )
 
-// ownStatus is the first of the exit statuses that systemd itself reports for commands that it
-// cannot execute (systemd.exec(5)).
+// ownStatus is the first of the exit statuses that systemd uses when it cannot execute a command
+// (systemd.exec(5)).
 const ownStatus = 200
 
-// ErrNoService means that the service certainly does not exist. Only after this error can the
-// caller fork the process without the risk of starting it twice.
+// ErrNoService means that the service certainly does not exist. Only after this error may the
+// caller fork the process, because otherwise the process could run twice.
 var ErrNoService = errors.New("systemd does not run it as a service")
 
 // Services starts services and monitors them.
@@ -48,18 +48,18 @@ type Services struct {
 	log  hclog.Logger
 }
 
-// New returns a Services that uses bus. argv is the command line that runs Launch. Without argv, no
-// process runs as a service.
+// New returns a Services that uses bus. The argument argv is the command line that runs Launch. If
+// argv is empty, no process runs as a service.
 func New(bus *systemd.Bus, argv []string, log hclog.Logger) *Services {
 	return &Services{bus: bus, argv: argv, log: log}
 }
 
-// Enabled reports whether processes run as services.
+// Enabled reports whether processes run as services of systemd.
 func (s *Services) Enabled() bool { return len(s.argv) > 0 }
 
-// Start starts a command as a service, and returns its pid. If the error wraps ErrNoService, the
-// service certainly does not exist. After any other error, the service may exist, and Find can find
-// it.
+// Start starts a command as a service and returns its pid. If the error wraps ErrNoService, the
+// service certainly does not exist. After any other error, the service may exist; Find can then
+// find it.
 func (s *Services) Start(ctx context.Context, name, description string, cmd *exec.Cmd) (pid int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, serviceWithin)
 	defer cancel()
@@ -92,7 +92,7 @@ func (s *Services) Start(ctx context.Context, name, description string, cmd *exe
 	}
 }
 
-// start passes a command to a new service, and returns systemd's result of the start.
+// start passes a command to a new service. It returns the result of the start that systemd reports.
 func (s *Services) start(ctx context.Context, cmd *exec.Cmd, t systemd.Transient) (result string, err error) {
 	mem, err := launchOf(cmd).pack()
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Services) start(ctx context.Context, cmd *exec.Cmd, t systemd.Transient
 	case systemd.IsAnswer(err):
 		return "", fmt.Errorf("%w: %w", ErrNoService, err)
 	default:
-		// Without its content, a service that starts later finds no command to run.
+		// Empty the memory file, so that a service that starts later finds no command to run.
 		return "", errors.Join(err, mem.Truncate(0))
 	}
 }
@@ -122,8 +122,8 @@ func noService(result string, s systemd.Service) error {
 	return fmt.Errorf("%w: systemd cannot start it: %s, %s", ErrNoService, result, Ending(s))
 }
 
-// reach connects to systemd. If the connection fails, systemd has received no request, so no
-// service exists.
+// reach connects to systemd. If it returns an error, systemd has received no request, so no service
+// exists.
 func (s *Services) reach(ctx context.Context) error {
 	if _, err := s.bus.Connect(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoService, err)
@@ -131,7 +131,8 @@ func (s *Services) reach(ctx context.Context) error {
 	return nil
 }
 
-// oomScore returns the agent's own OOM score, because plugins are as important as the agent.
+// oomScore returns the agent's own OOM score, which plugins also get, because they are as important
+// as the agent.
 func oomScore() int {
 	data, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil {
@@ -146,8 +147,8 @@ func oomScore() int {
 	return score
 }
 
-// hardLimit returns the agent's own hard limit of a resource. A plugin may raise its limit up to
-// that value. The result is 0 if the limit is unknown.
+// hardLimit returns the agent's own hard limit of a resource, up to which a plugin may raise its
+// limit. The result is 0 if the limit is unknown.
 func hardLimit(resource int) uint64 {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(resource, &limit); err != nil {
@@ -156,14 +157,15 @@ func hardLimit(resource int) uint64 {
 	return limit.Max
 }
 
-// InService reports whether a process is in a service's cgroup.
+// InService reports whether a process is in the cgroup of a service.
 func InService(pid int, name string) bool {
 	groups, err := proc.Cgroups(pid)
 	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return path.Base(g.Path) == name })
 }
 
-// Find returns the pid of a service whose start an earlier agent did not finish. It returns 0 if
-// the service does not exist. If the service has no process yet, Find waits for one.
+// Find returns the pid of a service that an earlier agent may have started before it died. It
+// returns 0 if the service does not exist. If the service has no process yet, Find waits for the
+// process.
 func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
 	if s.bus == nil || !s.Enabled() {
 		return 0, nil
@@ -173,7 +175,7 @@ func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
 	defer cancel()
 
 	if _, err := s.bus.Connect(ctx); err != nil {
-		return 0, nil // a systemd that does not answer runs no service that the agent could find
+		return 0, nil // if systemd does not answer, the agent cannot find a service
 	}
 
 	changed := s.bus.Watch(name)
@@ -199,8 +201,8 @@ func (s *Services) Find(ctx context.Context, name string) (pid int, err error) {
 	}
 }
 
-// Keep makes systemd remember how the service of a process ends. It returns true if the process is
-// in that service and systemd will remember.
+// Keep makes systemd keep the result of a service after its process has ended. It returns true if
+// the process is in the service and systemd will keep the result.
 func (s *Services) Keep(ctx context.Context, pid int, name string) bool {
 	if s.bus == nil || !InService(pid, name) {
 		return false
@@ -214,12 +216,12 @@ func (s *Services) Keep(ctx context.Context, pid int, name string) bool {
 	return kept
 }
 
-// End describes how the process of a service ended, and makes systemd forget the service.
+// End describes how the process of a service ended. It then lets systemd unload the service.
 func (s *Services) End(name string, pid int) string {
 	now := AwaitEnd(s.bus, name, pid)
 	s.Unref(name)
 	return Ending(now)
 }
 
-// Unref makes systemd forget a service that has ended.
+// Unref lets systemd unload a service that has ended.
 func (s *Services) Unref(name string) { Unref(s.bus, name, s.log) }

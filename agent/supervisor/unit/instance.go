@@ -13,26 +13,27 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// instance is one invocation of a unit, with one main process.
+// instance is one invocation of a unit, with its main process.
 type instance struct {
 	*runner.Process
 	bus        *systemd.Bus
 	log        hclog.Logger
-	name       string // the unit's name in the plugin's file
-	unit       string // the unit's real name, which may differ
+	name       string // the name of the unit in the plugin's file
+	unit       string // the primary name of the unit, which may differ
 	invocation string
-	again      bool // systemd restarts the unit itself; valid after Done is closed
+	again      bool // whether systemd itself restarts the unit; valid after Done is closed
 }
 
 // Key implements runner.Instance.
 func (u *instance) Key() string { return u.invocation + "/" + u.Process.Key() }
 
-// how describes how the main process ended.
+// how returns a description of how the main process ended.
 func (u *instance) how(pid int) string {
 	s := transient.AwaitEnd(u.bus, u.unit, pid)
 	u.again = s.Restarting() || s.ExecPID != 0 && s.ExecPID != pid
 	switch {
-	// The agent was too late: systemd has restarted the unit, and remembers only how the latest process ended.
+	// The agent asked too late: systemd has restarted the unit, and knows only how the latest
+	// process ended.
 	case s.ExecPID != pid && u.again && s.Restarts > 0:
 		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before the agent could read how it ended (to see that: %s)", u.name, ordinal(s.Restarts), suggest.Command("journalctl -u %s", u.name))
 	case s.ExecPID != pid:
@@ -50,8 +51,8 @@ func (u *instance) how(pid int) string {
 // Restarts implements runner.Instance.
 func (u *instance) Restarts() bool { return u.again }
 
-// Stop implements runner.Instance. systemd stops the unit within the unit's own timeout, and does
-// not restart it after such a stop.
+// Stop implements runner.Instance. systemd stops the unit within the unit's own timeout. After such
+// a stop, systemd does not restart the unit.
 func (u *instance) Stop(ctx context.Context, _ time.Duration) error {
 	if err := u.bus.Stop(ctx, u.unit); err != nil {
 		return err
@@ -64,7 +65,7 @@ func (u *instance) Stop(ctx context.Context, _ time.Duration) error {
 	}
 }
 
-// Release implements runner.Instance. The unit keeps running without a monitor.
+// Release implements runner.Instance. The unit continues without being monitored.
 func (u *instance) Release() error {
 	transient.Unref(u.bus, u.unit, u.log)
 	return u.Process.Release()

@@ -1,4 +1,4 @@
-// Package unit runs plugins as systemd units that the operator wrote.
+// Package unit runs plugins as systemd units that an operator has written.
 package unit
 
 import (
@@ -20,22 +20,23 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// askAgain is the interval at which the agent queries a unit that it waits for, in case a signal
-// from systemd is lost.
+// askAgain is the interval at which the agent asks systemd about a unit for which it waits, because
+// a signal from systemd may be lost.
 const askAgain = 2 * time.Second
 
-// Runner runs the plugin as a systemd unit. If the unit's settings make systemd restart it, the
-// agent does not interfere. The agent starts a unit that systemd does not start.
+// Runner runs a plugin as a systemd unit. If the settings of the unit make systemd restart it, the
+// agent leaves the restarts to systemd. The agent starts the unit if systemd does not.
 type Runner struct {
 	name     string
 	paths    part.Paths
 	progress runner.Progress
 	log      hclog.Logger
-	bus      *systemd.Bus // nil: there is no systemd
+	bus      *systemd.Bus // nil if the host has no systemd
 	journal  pluginlog.Log
 }
 
-// New returns the runner of a part whose definition names a unit. bus is nil if there is no systemd.
+// New returns the runner of a part whose definition names a unit. The argument bus is nil if the
+// host has no systemd.
 func New(p runner.Part, bus *systemd.Bus) *Runner {
 	r := &Runner{name: p.Definition.Unit, paths: p.Paths, progress: p.Progress, log: p.Logger, bus: bus}
 	if bus != nil {
@@ -44,13 +45,12 @@ func New(p runner.Part, bus *systemd.Bus) *Runner {
 	return r
 }
 
-// Traits implements runner.Runner. When the host shuts down, systemd stops the units in its own
-// order. systemd would delay a stop that the agent requests until the agent itself has ended, so
-// the agent requests none.
+// Traits implements runner.Runner. Ends is false: when the host shuts down, systemd stops the units
+// in its own order. It would delay a stop that the agent requests until the agent itself has ended.
 func (r *Runner) Traits() runner.Traits {
 	return runner.Traits{
 		Owned: true, Socket: r.paths.Socket, Log: r.journal,
-		// The agent cannot set the environment of a unit's plugin. Only the unit's file can.
+		// Only the unit's file can set the environment of the plugin; the agent cannot.
 		Missing: fmt.Sprintf("; its file needs the line Environment=%s=unix://%s", pluginfile.VarEndpoint, r.paths.Socket),
 		Fix: runner.Fix{
 			Mounts: func(string, bool) string {
@@ -66,8 +66,8 @@ func (r *Runner) Traits() runner.Traits {
 // Sweep implements runner.Runner. It does nothing, because Quiet does the work.
 func (r *Runner) Sweep(context.Context) (runner.Instance, error) { return nil, nil }
 
-// Quiet implements runner.Runner. It stops a unit that has no running process, but that systemd
-// would start again.
+// Quiet implements runner.Runner. If a unit has no running process but systemd is about to start it
+// again, Quiet stops the unit.
 func (r *Runner) Quiet(ctx context.Context) {
 	if r.bus == nil {
 		return
@@ -86,9 +86,9 @@ func (r *Runner) Quiet(ctx context.Context) {
 // Find implements runner.Runner.
 func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	if r.bus == nil {
-		return nil, nil // Start reports this error
+		return nil, nil // Start returns the error about the missing systemd
 	}
-	// A unit that was started at boot may be waiting for the directory.
+	// Make the directories first, because a unit that was started at boot may be waiting for them.
 	if err := r.paths.Make(); err != nil {
 		return nil, err
 	}
@@ -104,12 +104,12 @@ func (r *Runner) Find(ctx context.Context) (runner.Instance, error) {
 	}
 }
 
-// running reports whether a unit is active, and neither starting nor stopping.
+// running reports whether a unit is active, and is neither starting nor stopping.
 func running(u systemd.Unit) bool {
 	return !u.Down() && u.Active != "activating" && u.Active != "deactivating"
 }
 
-// attach monitors the main process of a running unit. It returns nil if that process has already
+// attach monitors the main process of a running unit. It returns nil if the process has already
 // ended.
 func (r *Runner) attach(ctx context.Context, s systemd.Service) (runner.Instance, error) {
 	st, err := proc.ReadStat(s.MainPID)
@@ -127,7 +127,8 @@ func (r *Runner) attach(ctx context.Context, s systemd.Service) (runner.Instance
 		return nil, err
 	}
 
-	// The pidfd is open now, so a second query shows whether the process still belongs to the unit.
+	// Ask again after the pidfd was opened, to make sure that the process still belongs to the
+	// unit.
 	now, err := r.bus.Service(ctx, r.name, false)
 	if err != nil || now.MainPID != s.MainPID || now.Invocation != s.Invocation {
 		return nil, errors.Join(err, u.Release())
@@ -136,8 +137,8 @@ func (r *Runner) attach(ctx context.Context, s systemd.Service) (runner.Instance
 	return u, nil
 }
 
-// Start implements runner.Runner. It waits until the unit runs. It starts a unit that systemd does
-// not start.
+// Start implements runner.Runner. It waits until the unit runs, and starts the unit if systemd does
+// not.
 func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	if r.bus == nil {
 		return nil, r.noSystemd(systemd.ErrNone)
@@ -191,15 +192,15 @@ func (r *Runner) Start(ctx context.Context) (runner.Instance, error) {
 	}
 }
 
-// startJob is a start of the unit that the agent requested from systemd.
+// startJob is a job of systemd that starts the unit, because the agent requested it.
 type startJob struct {
-	before string // the last invocation before the job
+	before string // the unit's invocation before the job
 	ended  chan struct{}
 	result string
 	err    error
 }
 
-// demand requests from systemd that the unit is started.
+// demand requests that systemd starts the unit.
 func (r *Runner) demand(ctx context.Context, before string) *startJob {
 	j := &startJob{before: before, ended: make(chan struct{})}
 	go func() {
@@ -218,8 +219,8 @@ func (j *startJob) over() bool {
 	}
 }
 
-// await waits until the state of the unit may have changed. It returns early with ctx.Err() or
-// runner.ErrDue.
+// await waits until the state of the unit may have changed. It returns ctx.Err() if ctx ends, and
+// runner.ErrDue if the start must be interrupted.
 func (r *Runner) await(ctx context.Context, changed *systemd.Watch, job *startJob) error {
 	var ended <-chan struct{}
 	if job != nil && !job.over() {
@@ -229,7 +230,8 @@ func (r *Runner) await(ctx context.Context, changed *systemd.Watch, job *startJo
 	return runner.Wait(ctx, r.progress, askAgain, changed.C, ended)
 }
 
-// clearSocket makes the socket path free for a new socket, unless a process of the unit runs.
+// clearSocket makes the socket path free for a new socket. It does nothing while a process of the
+// unit runs.
 func (r *Runner) clearSocket(ctx context.Context) error {
 	switch who, err := runner.Connect(ctx, r.paths.Socket); {
 	case err == nil:
@@ -237,11 +239,11 @@ func (r *Runner) clearSocket(ctx context.Context) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return runner.UnlinkSocket(r.paths.Socket)
 	default:
-		return nil // there is no socket, or the plugin reports the problem itself
+		return nil // there is no socket, or the plugin itself reports the problem
 	}
 }
 
-// Each function below describes a problem of a unit and its fix.
+// Each of these functions returns an error that describes a problem of a unit and its fix.
 
 func (r *Runner) noSystemd(err error) error {
 	return fmt.Errorf("%w: cannot run unit %s: %w; use exec, container or socket", runner.ErrRefused, r.name, err)
@@ -267,8 +269,8 @@ func (r *Runner) notStarted(s systemd.Service, j *startJob) error {
 	switch {
 	case j.err != nil:
 		return j.err
-	// A unit that failed earlier keeps its old result. If the invocation has not changed either,
-	// systemd did not start the unit.
+	// If the invocation has not changed, systemd did not start the unit. In this case, the unit
+	// still has the result of an earlier failure.
 	case s.Result == "start-limit-hit", s.Active == "failed" && j.result == "failed" && j.before != "" && s.Invocation == j.before:
 		return fmt.Errorf("systemd does not start unit %s, because it started too often (start-limit-hit); to start it: %s", r.name, suggest.Command("systemctl reset-failed %s", r.name))
 	case s.Type == "oneshot" && s.Result == "success" && j.result == systemd.JobDone:

@@ -16,7 +16,7 @@ func TestOrdinal(t *testing.T) {
 	}
 }
 
-// TestNotStarted checks that the reason why a unit does not run contains the fix.
+// TestNotStarted checks the reasons why a unit does not run. Each reason must contain the fix.
 func TestNotStarted(t *testing.T) {
 	r := &Runner{name: "csi.service"}
 	service := func(change func(*systemd.Service)) systemd.Service {
