@@ -19,8 +19,8 @@ var hostile = []string{
 	"data", "my data", "a\tb", "a\nb csi", `a\040b`, `a\`, "#", "a\u00a0b", "a\rb\vc\fd", "\xff\xfe", "größe\u2003x", "csi", `"a,b"`, "100%", "%h", "\x00", "-", "[Mount]",
 }
 
-// FuzzTable checks that parseTable returns the exact fields of an entry with arbitrary names, and that
-// the entries before and after it do not change. Arbitrary bytes must not cause a panic.
+// FuzzTable checks that parseTable returns the exact fields of an entry with arbitrary names, and
+// that the entries before and after it do not change. Arbitrary bytes must not cause a panic.
 func FuzzTable(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name, "/"+name, "_netdev,"+name, []byte(name+" /x csi "+name))

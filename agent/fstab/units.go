@@ -96,7 +96,7 @@ func percent(value string) string { return strings.ReplaceAll(value, "%%", "%") 
 func dropIns(dirs []string, unit string) []string {
 	byName := map[string]string{}
 	for _, dir := range dirs {
-		found, _ := filepath.Glob(filepath.Join(dir, unit+".d", "*.conf")) // the pattern is valid, so there is no error
+		found, _ := filepath.Glob(filepath.Join(dir, unit+".d", "*.conf")) // the pattern is valid
 		for _, path := range found {
 			if name := filepath.Base(path); byName[name] == "" {
 				byName[name] = path
@@ -123,9 +123,9 @@ const blank = " \t\n\r"
 // settings yields the settings of a unit file in order, each with a key of the form "Section.Key"
 // and a value (systemd.syntax(7)).
 //
-// The function DeserializeOptions of go-systemd is not suitable, because it rejects valid files: a
-// file with a line over 2048 bytes, a file with a line without "=", and a file with a comment
-// between continued lines.
+// The function DeserializeOptions of go-systemd is not suitable, because it rejects some valid
+// files. A valid file may have a line over 2048 bytes, a line without "=", or a comment between
+// continued lines.
 func settings(text string) func(yield func(key, value string) bool) {
 	return func(yield func(key, value string) bool) {
 		section := ""

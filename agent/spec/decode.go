@@ -59,8 +59,8 @@ func (d *decoder) plain(n *yaml.Node) bool {
 }
 
 // mapping reads a mapping. For each field, it calls the function that known has for the field's
-// name. The argument what names the mapping in error messages. A field with the value null counts
-// as omitted.
+// name. The second argument is the name of the mapping in error messages. A field with the value
+// null counts as omitted.
 func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
 	return d.pairs(n, what, func(key, value *yaml.Node) {
 		read, ok := known[key.Value]

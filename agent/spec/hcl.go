@@ -167,7 +167,7 @@ func (p *hclParser) key(t, open hclsyntax.Token) *yaml.Node {
 	return nil
 }
 
-// setting parses what follows a name: either "=" and a value, or a block.
+// setting parses the text after a name: either "=" and a value, or a block.
 func (p *hclParser) setting(key *yaml.Node, depth int) *yaml.Node {
 	t := p.next()
 	switch t.Type {
