@@ -278,8 +278,8 @@ func checkUnknownDelete(ctx context.Context, r *run) finding {
 // unknownID returns the id of a volume that does not exist.
 func unknownID(r *run) string { return fmt.Sprintf("%s-none", Name(&r.rec)) }
 
-// checkLeftovers undoes what earlier checks did not undo, and reports leftovers that it cannot
-// undo.
+// checkLeftovers undoes all remaining effects of earlier checks, and reports the leftovers that it
+// cannot undo.
 func checkLeftovers(ctx context.Context, r *run) finding {
 	rec := r.rec
 	var left []string
