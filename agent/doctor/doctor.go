@@ -100,10 +100,10 @@ type Options struct {
 
 	// Runtimes runs the commands of docker and podman to list their volumes.
 	Runtimes func(ctx context.Context) Runtimes
-	Halt     string // why the agent does not call plugins, or ""
+	Halt     string // why the agent does not call plugins; empty in normal operation
 
-	// OtherDataDir is the data dir of another agent if this agent does not call plugins because of
-	// that agent's mounts or plugins. Otherwise it is empty.
+	// OtherDataDir is set if this agent is halted because another agent's mounts or plugins exist.
+	// It is the data dir of the other agent.
 	OtherDataDir string
 	Now          func() time.Time
 }
@@ -111,7 +111,7 @@ type Options struct {
 // Doctor examines the host. It keeps no data between examinations.
 type Doctor struct {
 	o       Options
-	mending sync.Mutex // locked by Fix, so that only one request changes the host
+	mending sync.Mutex // locked by Fix, so that only one request changes the host at a time
 }
 
 // New returns a Doctor. It does not examine the host yet.
@@ -213,7 +213,7 @@ func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 }
 
 // settle reads the mount table and the records again. It removes mounts and leftovers from the
-// picture if they no longer exist, or if they belong to a newer record.
+// collected data if they no longer exist, or if they belong to a newer record.
 func (d *Doctor) settle(ctx context.Context, p *Picture) {
 	if len(p.Leftovers) == 0 && len(p.unexplained()) == 0 {
 		return
@@ -264,13 +264,13 @@ func (d *Doctor) volumes(ctx context.Context, records []volume.Record) []Volume 
 	return all
 }
 
-// looksAgain is the maximum number of checks of a volume if its record keeps changing during the
-// check.
+// looksAgain is the maximum number of checks of one volume. The check is repeated if the volume's
+// record has changed during the check.
 const looksAgain = 3
 
 // volume checks the mounts, owners and devices of a volume. If the record changes during the check,
-// the result may not match the new record, so volume checks again. If the record keeps changing,
-// the agent is working on the volume, and the volume gets no verdict until a later examination.
+// the result may not match the new record, so volume repeats the check. If the record keeps
+// changing, the agent is working on the volume, so only a later examination judges the volume.
 func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()

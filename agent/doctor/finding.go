@@ -16,7 +16,7 @@ type Severity string
 const (
 	Problem Severity = fstab.Problem // something does not work, or data is at risk
 	Warning Severity = fstab.Warning // the object works now, but may fail later
-	Note    Severity = "note"        // harmless, but there is something to clean up
+	Note    Severity = "note"        // harmless, but the operator may want to clean it up
 )
 
 // These are the kinds of findings. The id of a finding starts with its kind, and docs/doctor.md has

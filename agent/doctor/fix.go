@@ -79,7 +79,7 @@ func (d *Doctor) repair(ctx context.Context, id string, m fix) Done {
 const removeWithin = 5 * time.Second
 
 // remove removes an empty leftover. It first locks every volume that could use the path, so that no
-// call for these volumes runs. It fails if a volume uses the path after all.
+// call for these volumes runs. It returns an error if a volume now uses the path.
 func (d *Doctor) remove(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()

@@ -16,8 +16,8 @@ type Picture struct {
 	Root string // the directory that contains all volume mounts
 	Halt string
 
-	// OtherDataDir is the data dir of another agent if this agent does not call plugins because of
-	// that agent's mounts or plugins. Otherwise it is empty.
+	// OtherDataDir is set if this agent is halted because another agent's mounts or plugins exist.
+	// It is the data dir of the other agent.
 	OtherDataDir string
 
 	Database     Database
@@ -35,7 +35,7 @@ type Picture struct {
 	System       System
 	Entries      []fstab.Entry
 	EntriesErr   error
-	Faults       []fstab.Fault // faults found without data about volumes and plugins
+	Faults       []fstab.Fault // problems of the entries, as far as package fstab finds them
 	Guards       []Guard
 	Runtimes     Runtimes
 }
@@ -55,8 +55,8 @@ type Database struct {
 	Loss  Loss
 	Kept  []string // damaged databases that the agent has kept
 
-	// Foreign lists files that another program put in place of the open database files. Refused is
-	// the file because of which the agent refuses changes; empty if the agent accepts changes.
+	// Foreign lists files that another program put in place of the open database files. If the
+	// agent refuses changes because of one of these files, Refused is that file.
 	Foreign []string
 	Refused string
 	Old     []string // copies of the database that were made before a migration
@@ -87,7 +87,7 @@ type Volume struct {
 	Observed volume.Observed
 	Attempt  *volume.Attempt
 	Owners   map[string]volume.OwnerView // the owners of wanted claims, by alloc
-	Blocks   map[string]Block            // by device number; empty after a reboot
+	Blocks   map[string]Block            // block devices by number; empty after a reboot
 	Beneath  map[string]Contents         // the contents of the paths at which a mount is missing
 
 	// Moving is set if the record changed during the check, or if a running step may change the
@@ -99,7 +99,7 @@ type Volume struct {
 // of the step only after the step has ended.
 func (v Volume) atWork() bool { return v.Attempt != nil && v.Attempt.Running && v.Attempt.Err == nil }
 
-// Block describes a block device with data from the kernel.
+// Block describes a block device as the kernel shows it.
 type Block struct {
 	Name    string // the name below /dev; may be empty
 	Gone    bool
@@ -131,7 +131,7 @@ type Mounted struct {
 	Canary bool // whether this is a short-lived test mount of the agent
 }
 
-// Leftover is a path below the directory of all mounts that belongs to no record.
+// Leftover is a path in the directory of all mounts that belongs to no record.
 type Leftover struct {
 	Path string
 	Contents
@@ -282,7 +282,7 @@ func (m spot) good() bool {
 	return m.sight.Seen == volume.SeenMount && (m.made == nil || m.sight.Is(m.made))
 }
 
-// rebacked reports whether the recorded loop device is still mounted, but now has a different
+// rebacked reports whether the recorded loop device is still mounted but now has a different
 // backing file.
 func (m spot) rebacked() bool {
 	if m.made == nil || m.made.Backing == "" || m.sight.Identity.Backing == m.made.Backing {
@@ -317,8 +317,8 @@ func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// settleLoops removes a loop device from the picture if it was detached during the examination, or
-// if its volume has been claimed in the meantime.
+// settleLoops removes loop devices from the collected data if they were detached during the
+// examination, or if their volumes have been claimed in the meantime.
 func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 	late := Picture{}
 	for _, r := range records {
@@ -344,7 +344,7 @@ type Runtimes struct {
 	Named  []volume.RuntimeVolume // the agent's records of volumes that a runtime uses
 	Doubts []Doubt
 	Locals []Local
-	Errs   map[string]error // why a runtime's volumes cannot be listed; the keys are runtimes
+	Errs   map[string]error // by runtime: the error of listing its volumes
 }
 
 // Doubt describes references to a volume for which docker or podman has no container.

@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// restartsOften is the number of restarts since the start of the agent at which the doctor reports
-// a plugin.
+// restartsOften is the number of restarts after which the doctor reports a plugin. Only restarts
+// since the start of the agent count.
 const restartsOften = 5
 
 // agentService is the agent's unit. The unit of a plugin must be ordered before agentService, so
@@ -107,7 +107,7 @@ func state(f *findings, g Plugin, held []string) {
 	}
 }
 
-// missing reports plugins to which volumes refer but which have no plugin file.
+// missing reports plugins that have no plugin file although volumes refer to them.
 func missing(p Picture, f *findings) {
 	known := map[string]bool{}
 	for _, g := range p.Plugins {

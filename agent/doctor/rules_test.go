@@ -56,7 +56,7 @@ func mounted() Volume {
 	}
 }
 
-// well returns a picture of a host without problems.
+// well returns the data of a host without problems.
 func well() Picture {
 	v := mounted()
 	return Picture{

@@ -152,7 +152,7 @@ func waits(f *findings, v Volume, do string) {
 // restart of systemd takes less time.
 const unknownFor = 5 * time.Minute
 
-// owners reports claims whose owners' states the agent cannot find out.
+// owners reports claims if the agent cannot find out whether their owners still run.
 func owners(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		for _, c := range v.Record.Ordered() {

@@ -40,7 +40,7 @@ type Options struct {
 	Root         string // the directory that contains all mounts
 	StateFile    string
 	Halt         string // why the agent does not call plugins; empty in normal operation
-	OtherDataDir string // the data dir of another agent, if this agent is the reason for Halt
+	OtherDataDir string // the data dir of another agent that is the reason for Halt
 	Serving      bool   // whether the agent serves volumes to docker and podman
 
 	DB         records.Store

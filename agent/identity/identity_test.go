@@ -100,7 +100,7 @@ func TestIdentify(t *testing.T) {
 	}
 }
 
-// TestEnded checks that Ended finds out from two node records how the last agent stopped.
+// TestEnded checks that Ended derives from two node records how the last agent stopped.
 func TestEnded(t *testing.T) {
 	now := statedb.Node{Boot: "b1"}
 	for _, tt := range []struct {

@@ -146,8 +146,9 @@ func inspectClaim(c volume.Claim) Claim {
 	return in
 }
 
-// compare describes the mount at a path in comparison with the recorded mount, and returns its file
-// system type. It returns empty texts if no mount is recorded and none is present.
+// compare compares the present mount at a path with the recorded mount. It returns the state of the
+// mount, such as "missing", and the file system type. If no mount is recorded and none is present,
+// it returns empty texts.
 func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
 	if m == nil {
 		switch s.Seen {

@@ -57,7 +57,7 @@ type Claim struct {
 	Wanted  bool   `json:"wanted"`
 	Owner   string `json:"owner,omitempty"`
 	Adopted bool   `json:"adopted,omitempty"`
-	Without string `json:"without_plugin,omitempty"` // how a detach unmounts without the plugin
+	Without string `json:"without_plugin,omitempty"` // how to unmount without the plugin
 }
 
 // Mount is a mount that is recorded, present, or both.

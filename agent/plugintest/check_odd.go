@@ -71,8 +71,8 @@ func checkLate(ctx context.Context, r *run) finding {
 	return watchForLateMount(ctx, r, r.rec.Targets[second], fine("no mount appeared within %s", r.s.grace()))
 }
 
-// watchForLateMount watches for a mount that appears at path after the call for it was undone. If a
-// mount appears, watchForLateMount unmounts it.
+// watchForLateMount watches for a mount that appears at path late, after the call that makes it has
+// been undone. If a mount appears, watchForLateMount unmounts it.
 func watchForLateMount(ctx context.Context, r *run, path string, none finding) finding {
 	sight, took := appear(ctx, r, path, r.s.grace())
 	if isUnmounted(ctx, r, path) {
@@ -116,8 +116,8 @@ func checkGivenUpPublish(ctx context.Context, r *run) finding {
 	return repeatGivenUpCall(ctx, r, err, r.rec.Targets[second], func() error { return r.nodeUnpublish(ctx, second) })
 }
 
-// repeatGivenUpCall handles a stage or publish call that the test abandoned. It repeats the undo
-// call until the call succeeds or the time is up. Then it watches the path for a late mount.
+// repeatGivenUpCall cleans up after a stage or publish call that the test abandoned. It repeats the
+// undo call until that call succeeds or the time is up. Then it watches the path for a late mount.
 func repeatGivenUpCall(ctx context.Context, r *run, err error, path string, undo func() error) finding {
 	said := fmt.Sprintf("the call was given up after %s, and undone", short)
 	if err == nil {

@@ -305,6 +305,6 @@ func isReadOnly(ctx context.Context, r *run, dir, name string) bool {
 	if err := write(ctx, dir, name, []byte("x")); err != nil {
 		return errors.Is(err, syscall.EROFS) || r.s.Host.Look(ctx, dir).ReadOnly
 	}
-	_ = remove(ctx, dir, name) // an error is harmless, because the file is small
+	_ = remove(ctx, dir, name) // a failure is harmless, because the file is small
 	return false
 }

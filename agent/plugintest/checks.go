@@ -168,7 +168,7 @@ func needData(r *run) string {
 	return needMount(r)
 }
 
-// needMany returns a reason to skip a check if the access mode allows only one target.
+// needMany skips a check if the access mode allows only one target. It returns the reason.
 func needMany(r *run) string {
 	switch r.rec.Capability.Access {
 	case call.SingleNodeReaderOnly, call.SingleNodeWriter, call.SingleNodeSingleWriter:

@@ -79,7 +79,7 @@ func (w *world) vet(ctx context.Context, ask plugintest.Ask) (map[string]plugint
 	return odd, err
 }
 
-// clean checks that the plugin test has left nothing behind.
+// clean reports an error if the plugin test has left anything on the host or in the storage.
 func (w *world) clean() {
 	w.t.Helper()
 	w.mu.Lock()

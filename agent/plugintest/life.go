@@ -137,8 +137,8 @@ func (r *run) nodeUnstage(ctx context.Context) error {
 	return r.s.nodeUnstage(ctx, r.id, r.vol.ExternalID, r.rec.Staging)
 }
 
-// appearWithin is how long the test waits for a mount after the plugin's answer. appearEvery is the
-// interval at which it looks for the mount.
+// appearWithin is how long the test waits for a mount after the plugin has answered. appearEvery is
+// the interval between two looks at the mount point.
 const (
 	appearWithin = 2 * time.Second
 	appearEvery  = 20 * time.Millisecond
@@ -160,8 +160,8 @@ func isUnmounted(ctx context.Context, r *run, path string) bool {
 	return r.s.Host.Look(ctx, path).Seen == volume.SeenNothing
 }
 
-// good returns nil if the target has a mount that can be opened. It returns an error if one of the
-// agent's own directories is mounted there.
+// good returns nil if the target has a mount that works. It returns an error if one of the agent's
+// own directories is mounted there instead of the volume.
 func (r *run) good(ctx context.Context, n int) error {
 	sight, _ := appear(ctx, r, r.rec.Targets[n], appearWithin)
 	if sight.Seen != volume.SeenMount {
@@ -195,7 +195,7 @@ func seen(s volume.Sight) string {
 	return string(s.Seen) + ": " + s.Detail
 }
 
-// wantBare unmounts the volume from this host. If it fails, it returns the reason.
+// wantBare unmounts the volume from this host. If that fails, wantBare returns the reason.
 func wantBare(ctx context.Context, r *run) string {
 	if err := r.down(ctx); err != nil {
 		return err.Error()
@@ -217,7 +217,8 @@ func (r *run) failed(format string, args ...any) string {
 	return why
 }
 
-// wantStaged stages the volume if it is not staged. If it fails, it returns the reason.
+// wantStaged stages the volume if it is not staged yet. If that fails, wantStaged returns the
+// reason.
 func wantStaged(ctx context.Context, r *run) string {
 	if r.hopeless != "" {
 		return r.hopeless
@@ -242,8 +243,8 @@ func wantStaged(ctx context.Context, r *run) string {
 	return ""
 }
 
-// wantPublished publishes the volume at one target and unpublishes all other targets. If it fails,
-// it returns the reason.
+// wantPublished publishes the volume at one target and unpublishes all other targets. If that
+// fails, wantPublished returns the reason.
 func wantPublished(ctx context.Context, r *run, n int) string {
 	if r.hopeless != "" {
 		return r.hopeless
@@ -275,7 +276,8 @@ func wantPublished(ctx context.Context, r *run, n int) string {
 	return ""
 }
 
-// wantFree stages the volume and unpublishes all targets. If it fails, it returns the reason.
+// wantFree stages the volume and unpublishes all targets. If that fails, wantFree returns the
+// reason.
 func wantFree(ctx context.Context, r *run) string {
 	if r.dirty || len(r.up) > 0 {
 		if why := wantBare(ctx, r); why != "" {
@@ -285,7 +287,8 @@ func wantFree(ctx context.Context, r *run) string {
 	return wantStaged(ctx, r)
 }
 
-// down unpublishes the volume from all targets and unstages it, wherever it may be mounted.
+// down unpublishes the volume from all targets and unstages it. It does so for every path that may
+// have a mount.
 func (r *run) down(ctx context.Context) error {
 	var errs []error
 	for n, path := range r.rec.Targets {

@@ -36,7 +36,8 @@ type Plugin interface {
 // Plugins gives access to the plugins and their processes.
 type Plugins interface {
 	View(id string) plugin.View
-	// Await waits until the plugin is ready. If it fails, it returns an ErrPluginUnavailable.
+	// Await waits until the plugin is ready. If the wait fails, Await returns an
+	// ErrPluginUnavailable.
 	Await(ctx context.Context, id string) error
 	// Tested returns a client of the plugin's current process. The caller must get a new client for
 	// each CSI call, because the process may have been replaced.
@@ -48,7 +49,7 @@ type Plugins interface {
 	Kill(id, own string) error
 }
 
-// Records stores which leftovers a test may have.
+// Records stores the record of a plugin test, which describes the test's possible leftovers.
 type Records interface {
 	Scratch(pluginID string) *plugin.Scratch
 	// SaveScratch stores s durably. If s is nil, it deletes the record of the plugin's test.
@@ -65,7 +66,7 @@ type Host interface {
 	Look(ctx context.Context, path string) volume.Sight
 	// Count returns the number of mounts that are stacked at a path.
 	Count(path string) (int, error)
-	// Own reports whether the mount is one of the agent's own directories.
+	// Own reports whether the mount shows one of the agent's own directories.
 	Own(id volume.MountIdentity) (bool, error)
 	MakeReadOnly(ctx context.Context, path string) error
 	// Unmount removes the mount at path. If a normal unmount fails, it unmounts lazily.

@@ -11,7 +11,7 @@ import (
 // Verdict is the outcome of a check.
 type Verdict string
 
-// Result is the verdict of one check, with an explanation.
+// These are the verdicts.
 const (
 	OK          Verdict = "ok"
 	WorksAround Verdict = "works-around" // the plugin deviates from the specification, and the agent handles it

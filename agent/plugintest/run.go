@@ -37,7 +37,7 @@ type Ask struct {
 	Timeout time.Duration // the limit for the complete test; 0 means DefaultTimeout
 }
 
-// These constants name the targets. Their values are indexes of plugin.Scratch.Targets.
+// These are the targets, as indexes of plugin.Scratch.Targets.
 const (
 	first = iota
 	second
@@ -61,12 +61,12 @@ type run struct {
 	attached   bool
 	publishCtx map[string]string
 	staged     bool
-	up         map[int]bool // the targets with a working mount
+	up         map[int]bool // the targets that have a working mount
 	touched    map[int]bool // the targets at which the test has tried to publish
 	dirty      bool         // whether unexpected mounts may exist on the host
 	data       []byte       // the content of the test's file in the volume; nil if unknown
 	wrote      bool         // whether the test's file may exist in the volume
-	late       bool         // whether any mount appeared late
+	late       bool         // whether a mount has appeared late during the test
 	answered   bool         // whether the first publish succeeded
 	refused    error        // why CreateVolume failed, if the user must change the options
 	gone       bool         // whether the plugin failed to become ready again
@@ -175,10 +175,11 @@ func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err er
 
 	r.plan()
 	if err := r.save(ctx); err != nil {
-		return nil, errors.Join(err, s.drop(ctx, id)) // the test has not changed anything yet
+		return nil, errors.Join(err, s.drop(ctx, id)) // the test has not made any changes yet
 	}
-	// A new registration is refused because of the stored record. An earlier registration may have
-	// ended just before the record was stored, so the test checks again.
+	// From now on, a registration of this volume is refused because of the stored record. An
+	// earlier registration may have ended just before the record was stored, so the test checks
+	// again.
 	if err := r.unregistered(); err != nil {
 		return nil, errors.Join(err, s.drop(ctx, id))
 	}
@@ -255,8 +256,8 @@ func (r *run) plan() {
 // maxPath is the maximum length of a path, in bytes, that every CSI plugin must accept.
 const maxPath = 128
 
-// lengthen extends a path to a length of maxPath. If the agent itself may use longer paths, because
-// the data dir is long, lengthen extends the path to the longest of them.
+// lengthen extends a path to the longest path that the agent may use, but at least to a length of
+// maxPath. The agent uses paths longer than maxPath if the data dir is long.
 func lengthen(r *run, path string) string {
 	x := strings.Repeat("x", maxPath)
 	longest := max(maxPath, len(r.s.Paths.TargetPath(r.id, x, x, false)))
@@ -308,7 +309,7 @@ func (r *run) attempt(ctx context.Context, c check) finding {
 	before := r.s.Plugins.View(r.id).Incarnation
 	f := c.do(ctx, r)
 	if !c.last && f.verdict != OK && over(ctx) {
-		r.dirty = true // an interrupted check says nothing about the plugin
+		r.dirty = true // the result of an interrupted check is meaningless
 		return skipped("%s", context.Cause(ctx))
 	}
 
@@ -324,8 +325,8 @@ func (r *run) attempt(ctx context.Context, c check) finding {
 	return broken("the plugin's process ended during this check; %s", f.said)
 }
 
-// moment is the tolerance with which over compares the time. The plugin knows the deadline of each
-// call, and may act on it slightly before the test does.
+// moment is how long before its deadline a test counts as over. The plugin knows the deadline of
+// each call, and may stop slightly earlier than the test.
 const moment = 100 * time.Millisecond
 
 // over reports whether the time limit of the test has been reached.
@@ -336,13 +337,12 @@ func over(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// noticeWithin limits how long notice waits.
+// noticeWithin is the time limit of notice.
 const noticeWithin = 5 * time.Second
 
-// notice runs after a failed check. If the plugin's process has ended, notice waits until the agent
-// has noticed this. Otherwise it waits until the plugin answers a Probe. A call fails as soon as
-// the process ends, but the plugin's state changes later. Without the wait, the end of the process
-// would count against the next check.
+// notice runs after a failed check, so that a plugin process that has ended does not make the next
+// check fail. The call fails at once when the process ends, but the agent updates the plugin's
+// state later. Therefore, notice waits until the state has changed or the plugin answers a Probe.
 func (r *run) notice(ctx context.Context, before uint64) {
 	ctx, cancel := context.WithTimeout(ctx, noticeWithin)
 	defer cancel()

@@ -13,11 +13,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stacked is the maximum number of mounts that takeOff unmounts at one path.
+// stacked is the maximum number of mounts that takeOff unmounts at a path.
 const stacked = 16
 
-// takeOff makes a call that undoes the mount at a path, and then unmounts any remaining mounts
-// itself. The error describes a mount or file that takeOff could not remove.
+// takeOff undoes the mount at a path with a call to the plugin, and then unmounts any remaining
+// mounts itself. The error describes a mount or file that takeOff could not remove.
 func (s *Service) takeOff(ctx context.Context, path string, call func() error) error {
 	said := call()
 	for range stacked {
@@ -42,8 +42,8 @@ func (s *Service) takeOff(ctx context.Context, path string, call func() error) e
 	return nil
 }
 
-// unanswered reports whether a failed call may still be running or was never sent. Other errors do
-// not matter if the path has no mount.
+// unanswered reports whether a failed call may still be running, or was never sent. Any other error
+// does not matter as long as nothing is mounted at the path.
 func unanswered(err error) bool {
 	var ce *volume.CallError
 	if err == nil {
@@ -91,8 +91,8 @@ func (s *Service) drop(ctx context.Context, id string) error {
 	return nil
 }
 
-// undo removes the mounts and volumes in a test's record, and describes those that it could not
-// remove. It makes every undo call, because the record does not say which steps the test has done.
+// undo removes the mounts and volumes in a test's record, and describes the leftovers that it could
+// not remove. It makes every undo call, because the record does not show how far the test got.
 func (s *Service) undo(ctx context.Context, id string, rec *plugin.Scratch) (left []string) {
 	note := func(err error) {
 		if err != nil {
@@ -137,8 +137,8 @@ func (s *Service) undo(ctx context.Context, id string, rec *plugin.Scratch) (lef
 	return append(left, s.rmdirs(rec.Dirs)...)
 }
 
-// rmdirs removes the parent directories of the targets, and describes those that it could not
-// remove.
+// rmdirs removes the parent directories of the targets, and describes the directories that it could
+// not remove.
 func (s *Service) rmdirs(dirs []string) (left []string) {
 	for _, dir := range dirs {
 		if err := s.Host.Remove(dir); err != nil {

@@ -219,8 +219,8 @@ func (d *decoder) syntax(err error) {
 	d.failAt(min(line, d.lines), 1, "%s", message)
 }
 
-// countsFromZero recognizes the messages of the YAML parser's second stage. These messages number
-// lines from 0, or omit the number of the first line.
+// countsFromZero recognizes the messages of the YAML parser's second stage. In these messages, line
+// numbers are counted from 0, or the number of the first line is missing.
 func countsFromZero(message string) bool {
 	rest, ok := strings.CutPrefix(message, "did not find expected ")
 	if !ok {

@@ -24,7 +24,7 @@ func TestDocumentedFilesParse(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?s)```(yaml|hcl|json)\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		format, file := m[1], m[2]
 		if !strings.HasPrefix(file, "id") && !strings.Contains(file, "\nexternal_id:") {
-			continue // the example is only an excerpt, or a plugin file
+			continue // the example is incomplete, or is a plugin file
 		}
 		tried[format]++
 		if _, err := spec.Parse("docs."+format, []byte(file)); err != nil {

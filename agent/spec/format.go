@@ -84,7 +84,7 @@ type jsonValue struct {
 func jsonValues(data []byte) []jsonValue {
 	var values []jsonValue
 	dec := json.NewDecoder(bytes.NewReader(data))
-	seen, line, begin := 0, 0, 0 // seen is in this line, which starts at begin
+	seen, line, begin := 0, 0, 0 // the offset seen is in this line, which starts at offset begin
 	for dec.More() {
 		var raw json.RawMessage
 		if dec.Decode(&raw) != nil {

@@ -234,7 +234,7 @@ func (d kubernetesDecoder) pvCapabilities(v *persistentVolume) []api.Capability 
 	return caps
 }
 
-// warnings returns warnings about the volume for the operator.
+// warnings returns warnings for the operator about the volume.
 func (v *persistentVolume) warnings() []string {
 	user := "its users"
 	if v.claimName != "" {

@@ -91,8 +91,8 @@ func (d *decoder) read(data []byte) []located {
 }
 
 // documents decodes all YAML documents of a text. The arguments line and column are the position of
-// the text in the file, both counted from 0. It stops at the first syntax error, because
-// later error positions could be wrong.
+// the text in the file, both counted from 0. It stops at the first syntax error, because later
+// error positions could be wrong.
 func (d *decoder) documents(text []byte, line, column int) {
 	dec := yaml.NewDecoder(bytes.NewReader(fromJSON(text)))
 	for {

@@ -18,8 +18,8 @@ var (
 )
 
 // parseQuantity parses a Kubernetes quantity, such as "10Gi", "1.5G" or "1e9", into a number of
-// bytes. The result is in the range from 1 to 2^63-1. Like Kubernetes, it rounds a fraction of a
-// byte up.
+// bytes. The result is in the range from 1 to 2^63-1. parseQuantity rounds a fraction of a byte up,
+// as Kubernetes does.
 func parseQuantity(s string) (int64, error) {
 	m := quantityForm.FindStringSubmatch(s)
 	if m == nil {

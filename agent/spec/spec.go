@@ -64,7 +64,7 @@ func (o Origin) article() string {
 	return "a volume"
 }
 
-// located is a decoded volume with the YAML node of its id.
+// located is a decoded volume together with the YAML node of its id.
 type located struct {
 	Document
 

@@ -26,11 +26,11 @@ func AccessModes() []string {
 // AttachmentModes lists the attachment modes.
 func AttachmentModes() []string { return []string{DefaultAttachmentMode, "block-device"} }
 
-// places holds the nodes of the fields that the method together compares.
+// places holds the YAML nodes of the fields that the method together compares with each other.
 type places struct{ id, snapshot, clone, smallest, largest, capabilities, capability *yaml.Node }
 
-// only returns the element of a list that contains exactly one mapping. It returns any other node
-// unchanged. JSON for Nomad has such a list where HCL has a block.
+// only returns the element of a list if the list contains exactly one mapping. It returns any other
+// node unchanged. JSON files for Nomad contain such a list where HCL files contain a block.
 func only(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.SequenceNode && len(n.Content) == 1 && n.Content[0].Kind == yaml.MappingNode {
 		return n.Content[0]
@@ -72,8 +72,8 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 		"context":          func(n *yaml.Node) { s.Context = d.texts(only(n), "context") },
 		"secrets":          func(n *yaml.Node) { s.Secrets = d.secrets(only(n)) },
 		"reclaim":          func(n *yaml.Node) { s.Reclaim = d.oneOf(n, "reclaim", []string{"retain", "delete"}) },
-		// These fields occur in files for Nomad. Nomad uses the name capability instead of
-		// capabilities. The decoder checks the fields namespace and type but does not use them.
+		// These fields occur in files for Nomad, which call the field capabilities capability. The
+		// decoder checks the fields namespace and type, but does not use them.
 		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },
 		"namespace":  func(n *yaml.Node) { d.text(n, "namespace") },
 		"type":       func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },

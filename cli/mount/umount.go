@@ -151,8 +151,9 @@ func (o *umountOptions) umount(ctx context.Context, client *apiclient.Client) (*
 	return done, o.release(ctx, client, claim, done, deadline)
 }
 
-// whose returns the claim of the directory, or nil if there is none. If plain is set, whose ignores
-// a claim that does not end with its mount, such as the claim of a service.
+// whose returns the claim that is mounted at the directory, or nil if there is none. If plain is
+// set, whose ignores a claim that does not end when its mount is unmounted, such as the claim of a
+// service.
 func (o *umountOptions) whose(ctx context.Context, client *apiclient.Client) (*api.Claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, whoseWithin)
 	defer cancel()
