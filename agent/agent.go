@@ -75,7 +75,7 @@ type Agent struct {
 	host         *mount.Host
 	was, node    statedb.Node // the node record of the last agent, and the current one
 	halt         string       // why the agent does not call plugins; empty in normal operation
-	otherDataDir string       // the data dir of another agent whose mounts are the reason
+	otherDataDir string       // another agent's data dir, if that agent is the reason
 
 	// These fields belong to plugins.
 	systemd *systemd.Bus

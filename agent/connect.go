@@ -38,7 +38,7 @@ import (
 )
 
 // connectPlugins creates the supervisor and reads the plugin files. It runs before the other
-// connect functions, so that they know all plugins.
+// connect functions, which need the plugins.
 func (a *Agent) connectPlugins(context.Context) error {
 	identity.WarnUnshared(a.host, a.c.MountRoot(), a.log)
 	a.c.WarnLong(a.log)
@@ -176,8 +176,8 @@ func (a *Agent) tellVolumes(evs []volume.Event) {
 	}
 }
 
-// leftoverUndone deletes the record of a forced deregister when its leftovers have been undone. It
-// returns the id of a volume that may have waited for this.
+// leftoverUndone deletes the record of a forced deregister when the leftovers have been undone. It
+// returns the id of a volume that may have waited for the end of the leftovers.
 func (a *Agent) leftoverUndone(r volume.Record) (waiting string) {
 	waiting = a.dirs.DropLeftover(r, a.log)
 	a.plugins.Released(r.Volume.PluginID)

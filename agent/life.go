@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These constants limit the last steps of a shutdown. The constants in serve.go limit the steps
-// before.
+// These constants limit the last steps of a shutdown. The constants in serve.go limit the earlier
+// steps.
 const (
 	tasksWithin  = 1500 * time.Millisecond // the limit for background tasks to end
 	eventsWithin = time.Second             // the limit for storing the events of the shutdown

@@ -42,7 +42,7 @@ func (a *Agent) begin(running context.Context, wg *sync.WaitGroup, failed chan<-
 	if a.runtimeSocket != nil {
 		background(func() error { return a.runtimeServer.Serve(a.runtimeSocket) })
 	}
-	if a.halt == "" { // a halted agent must not mount anything
+	if a.halt == "" { // Halt means that the agent must not mount anything
 		// Before any volume is mounted, detach the claims whose owners ended while no agent was
 		// running.
 		a.reaper.Pass(running)

@@ -112,7 +112,7 @@ func (a *Agent) recall(ctx context.Context) (err error) {
 
 	a.db.Notes = notes.New(notes.Options{Records: a.db.DB, Files: a.hostSteps(), NodeID: a.node.ID, DataDir: a.c.DataDir, Log: a.log})
 	if a.halt != "" {
-		return nil // a halted agent does no work, so its records do not change
+		return nil // the agent does no work, so the records do not change
 	}
 
 	switch err := a.db.Reload(ctx, a.node, identity.Ended(a.was, a.node)); {

@@ -152,7 +152,7 @@ func TestDayOfFailure(t *testing.T) {
 	internal := func(a volume.Action, message string) *volume.CallError {
 		return &volume.CallError{Step: string(a.Kind), Code: "Internal", Message: message, Retry: volume.RetryBackoff, Answered: true}
 	}
-	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, the maximum length
+	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, the longest stored error
 	every := func(kinds ...call.Method) func(volume.Action, int) *volume.CallError {
 		return func(a volume.Action, _ int) *volume.CallError {
 			for _, k := range kinds {

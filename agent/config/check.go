@@ -152,8 +152,8 @@ func (c *Config) SampleEvery() (time.Duration, error) {
 	return d, nil
 }
 
-// checkMetricsAddress returns an error if the host is neither an IP address nor localhost. The
-// address of any other name would depend on the resolver at boot, and so would the clients that can
+// checkMetricsAddress returns an error if the host is neither an IP address nor localhost. For any
+// other name, the resolver would choose the address at boot, and so decide which clients can
 // connect.
 func (c *Config) checkMetricsAddress() error {
 	if c.MetricsAddress == "" {

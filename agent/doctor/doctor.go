@@ -102,8 +102,8 @@ type Options struct {
 	Runtimes func(ctx context.Context) Runtimes
 	Halt     string // why the agent does not call plugins; empty in normal operation
 
-	// OtherDataDir is set if this agent is halted because another agent's mounts or plugins exist.
-	// It is the data dir of the other agent.
+	// OtherDataDir is the data dir of another agent, whose mounts or plugins are the reason for
+	// Halt. It is empty if there is no such agent.
 	OtherDataDir string
 	Now          func() time.Time
 }

@@ -209,7 +209,7 @@ func TestFix(t *testing.T) {
 }
 
 // TestFixRaces checks that the fix keeps a leftover if a new claim uses the path. It also checks
-// that Fix reports an error of a fix, and that a halted agent does not try any fix.
+// that Fix reports the error of a failed fix, and tries no fix if the agent must not call plugins.
 func TestFixRaces(t *testing.T) {
 	empty := csi + "/p/staging/data2"
 	w := newWard(empty)
@@ -243,7 +243,7 @@ func TestFixRaces(t *testing.T) {
 
 // TestFixGuards checks that the fix removes an unused guarded directory from all records that
 // contain it, and that the Doctor locks the volume of each record. The fix must fail if a new claim
-// uses the directory, or if the agent is halted.
+// uses the directory, or if the agent must not call plugins.
 func TestFixGuards(t *testing.T) {
 	ward := func() *ward {
 		w := newWard()

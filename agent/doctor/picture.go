@@ -16,8 +16,8 @@ type Picture struct {
 	Root string // the directory that contains all volume mounts
 	Halt string
 
-	// OtherDataDir is set if this agent is halted because another agent's mounts or plugins exist.
-	// It is the data dir of the other agent.
+	// OtherDataDir is the data dir of another agent, whose mounts or plugins are the reason for
+	// Halt. It is empty if there is no such agent.
 	OtherDataDir string
 
 	Database     Database

@@ -29,8 +29,8 @@ func (h hostFacts) Mounts() ([]doctor.Mounted, error) {
 	return all, err
 }
 
-// someNames is the maximum number of directory entries to read. It is larger by one than the number
-// of names that the doctor shows, so that the doctor knows whether there are more names.
+// someNames is the maximum number of directory entries to read. It is one more than the doctor
+// shows, so that the doctor knows whether there are more entries.
 const someNames = 4
 
 // Contents examines a path on which nothing is mounted.
@@ -61,7 +61,7 @@ func (h hostFacts) Loops() []doctor.Loop {
 	return all
 }
 
-// Leftovers returns the files and directories below the mount directories that are not keys of
+// Leftovers returns the files and directories below the mount directories, except the paths in
 // known.
 func (h hostFacts) Leftovers(ctx context.Context, known map[string]bool) ([]doctor.Leftover, error) {
 	found, err := h.steps.Leftovers(ctx, known)

@@ -15,8 +15,8 @@ const (
 	Nofail    = "fstab-nofail"    // without nofail, a failed mount makes remote-fs.target fail
 	BadOption = "fstab-option"    // an option is unknown, or its value is invalid
 	BadVolume = "fstab-volume"    // the volume does not exist, or its id is invalid
-	BadDir    = "fstab-dir"       // the volume cannot be mounted at that directory
-	DirHolds  = "fstab-dir-holds" // the directory is not empty while nothing is mounted there
+	BadDir    = "fstab-dir"       // the volume cannot be mounted at its directory
+	DirHolds  = "fstab-dir-holds" // nothing is mounted at the directory, but it is not empty
 	Twice     = "fstab-duplicate" // two entries have the same directory
 	Unread    = "fstab-unread"    // the agent cannot read a table or a unit
 	NoPlugin  = "fstab-plugin"    // the volume's plugin does not exist

@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// placeFile is a file in the runtime dir. It contains the path of the data dir to which the runtime
-// dir belongs. A reboot removes the file, together with the mounts and plugins that it protects.
+// placeFile is the name of a file in the runtime dir. The file contains the path of the data dir to
+// which the runtime dir belongs. A reboot removes the file, and also ends all mounts and plugins.
 const placeFile = "data_dir"
 
 // Elsewhere lists the mounts and running plugins of another agent. The other agent has a different
@@ -32,8 +32,8 @@ type Elsewhere struct {
 // Empty reports whether no agent with another data dir uses the runtime dir.
 func (e Elsewhere) Empty() bool { return len(e.Mounts)+len(e.plugins) == 0 }
 
-// Said returns an error message: this agent must not start anything while the other agent's mounts
-// or plugins exist.
+// Said returns the error message for an agent that must not start anything, because another agent's
+// mounts or plugins still exist.
 func (e Elsewhere) Said() string {
 	var left []string
 	if n := len(e.Mounts); n > 0 {
@@ -49,8 +49,8 @@ func (e Elsewhere) Said() string {
 }
 
 // LookElsewhere finds the mounts and plugins of another agent that uses the same runtime dir with a
-// different data dir. If the state database of this agent was moved here from the different data
-// dir, both agents are the same, and LookElsewhere returns nothing.
+// different data dir. If this agent's state database was moved here from that data dir, there is
+// only one agent, and LookElsewhere returns nothing.
 func LookElsewhere(ctx context.Context, here config.Dirs, movedFrom string, host Host) (e Elsewhere, err error) {
 	e.here = here
 	raw, err := os.ReadFile(filepath.Join(here.Runtime, placeFile))

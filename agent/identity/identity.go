@@ -25,8 +25,8 @@ type Host interface {
 
 // Identify determines the identity of this host. It also checks that this process has the data dir
 // and the mount namespace in which the volumes were mounted. If the mount namespace differs,
-// Identify returns the reason in halt: the agent then answers requests, but does not call plugins.
-// Identify writes nothing.
+// Identify returns the reason in halt. The agent then still answers requests, but does not call
+// plugins. Identify writes nothing.
 func Identify(db records.Store, nodeID, dataDir string, host Host) (node statedb.Node, halt string, err error) {
 	was := db.Node()
 	held := attached(db)

@@ -22,9 +22,9 @@ import (
 // lendWithin is the time limit for receiving a socket from the helper service.
 const lendWithin = 10 * time.Second
 
-// TCP opens listening TCP sockets. The packaged service of the agent may not open TCP sockets
-// (RestrictAddressFamilies=). A helper service then opens the socket and passes it to the agent.
-// The agent can accept connections on this socket, but cannot connect to other hosts.
+// TCP opens listening TCP sockets. The agent's packaged service is not allowed to open TCP sockets
+// (RestrictAddressFamilies=). In this case, a helper service opens the socket and passes it to the
+// agent. The agent can accept connections on this socket, but cannot connect to other hosts.
 type TCP struct {
 	// Dir is a directory to which only the agent can write.
 	Dir string

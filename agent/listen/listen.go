@@ -1,5 +1,5 @@
-// Package listen opens the agent's listening sockets. systemd may have opened a unix socket for the
-// agent. If the agent may not open TCP sockets, a helper service opens them.
+// Package listen opens the agent's listening sockets. A unix socket may already have been opened by
+// systemd. If the agent is not allowed to open TCP sockets, a helper service opens them.
 package listen
 
 import (

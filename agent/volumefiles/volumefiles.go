@@ -199,8 +199,8 @@ func (f *Files) one(ctx context.Context, v *filed) error {
 	return err
 }
 
-// settle stores the result of a registration, and logs the result if it differs from the previous
-// one.
+// settle stores the result of a registration, and logs the result if it differs from the last
+// logged result.
 func (f *Files) settle(v *filed, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
