@@ -152,7 +152,8 @@ func TestDayOfFailure(t *testing.T) {
 	internal := func(a volume.Action, message string) *volume.CallError {
 		return &volume.CallError{Step: string(a.Kind), Code: "Internal", Message: message, Retry: volume.RetryBackoff, Answered: true}
 	}
-	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, the longest stored error
+	// The length is 1 KB, which is the maximum length of a stored error.
+	long := strings.Repeat("some words of the plugin about this ", 28)
 	every := func(kinds ...call.Method) func(volume.Action, int) *volume.CallError {
 		return func(a volume.Action, _ int) *volume.CallError {
 			for _, k := range kinds {

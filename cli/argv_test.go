@@ -197,8 +197,8 @@ func TestCommandsAreComplete(t *testing.T) {
 	})
 }
 
-// TestDashedIDs checks that every command accepts ids that begin with "-" if they come after "--".
-// The commands that volctl suggests contain such ids in this form.
+// TestDashedIDs checks that every command accepts an id that begins with "-", if the id comes after
+// "--". volctl itself suggests commands of this form.
 func TestDashedIDs(t *testing.T) {
 	tried := 0
 	_, root := testRoot()

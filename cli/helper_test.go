@@ -121,7 +121,8 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	<-came
 	// During boot, the helper refuses a mount without _netdev even if an agent runs.
 	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", booting)
-	for _, in := range []string{"", unit} { // by a user; by systemd after the boot
+	// A user may mount the volume during the boot, and systemd may mount it after the boot.
+	for _, in := range []string{"", unit} {
 		s.boots, s.table, r.cgroup = in == "", "", in
 		expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 0, "", "")
 	}

@@ -26,7 +26,7 @@ type sham struct {
 	utab     string
 	err      error // the error that every unmount returns
 	calls    []string
-	unmounts func() // if set, called for each unmount in place of removing the last mount
+	unmounts func() // if set, called for each unmount; otherwise the last mount disappears
 	boots    bool
 }
 

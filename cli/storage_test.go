@@ -26,7 +26,7 @@ func unwell() *fake {
 	}
 	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) {
 		if r.URL.Query().Get("storage") == "" {
-			// volctl then shows the previous report.
+			// If the plugin does not answer, volctl shows the previous report.
 			return nil, &api.Error{Code: api.CodePluginUnavailable, Message: "gone"}
 		}
 		return api.Report{

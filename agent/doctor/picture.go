@@ -50,7 +50,7 @@ type Guard struct {
 type Database struct {
 	Dir   string // the directory that contains the database
 	Fault error  // the reason why the last commit failed
-	Check error  // the error of the last check of the file
+	Check error  // the problem that a check of the file found
 	NoLog error  // the reason why the agent does not use state.log
 	Loss  Loss
 	Kept  []string // damaged databases that the agent has kept
@@ -344,7 +344,7 @@ type Runtimes struct {
 	Named  []volume.RuntimeVolume // the agent's records of volumes that a runtime uses
 	Doubts []Doubt
 	Locals []Local
-	Errs   map[string]error // by runtime: the error of listing its volumes
+	Errs   map[string]error // the errors of listing volumes, by runtime
 }
 
 // Doubt describes references to a volume for which docker or podman has no container.

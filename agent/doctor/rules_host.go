@@ -41,7 +41,7 @@ func devices(p Picture, f *findings) {
 // dir.
 func orphans(p Picture, f *findings) {
 	if p.MountsErr != nil || len(p.Tests) > 0 {
-		return // in these cases, the rule cannot know which devices are in use
+		return // the rule cannot know which devices are in use
 	}
 
 	for _, l := range p.Loops {

@@ -66,7 +66,7 @@ func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	above, pattern := filepath.Dir(path), "."+filepath.Base(path)+".*"
 	clearHidden(above, pattern)
-	dir, err := os.MkdirTemp(above, pattern) // the directory has mode 0700
+	dir, err := os.MkdirTemp(above, pattern) // created with mode 0700
 	if err != nil {
 		return nil, err
 	}

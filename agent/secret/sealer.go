@@ -77,8 +77,8 @@ func (s *Sealer) Seal(id string, refs, had map[string]call.SecretRef) (map[strin
 
 // Same returns a copy of refs in which literals are replaced by the sealed texts in had that
 // contain the same values. It reuses only texts that were sealed with the current key. If a
-// reference keeps a stored value that was sealed with an older key, Same returns the value as a
-// literal, so that the caller seals it with the current key. Same creates no key.
+// reference keeps a stored value that an older key has sealed, the result contains the value as a
+// literal, so that the caller can seal it again. The method creates no key.
 func (s *Sealer) Same(id string, refs, had map[string]call.SecretRef) map[string]call.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {

@@ -84,7 +84,8 @@ type jsonValue struct {
 func jsonValues(data []byte) []jsonValue {
 	var values []jsonValue
 	dec := json.NewDecoder(bytes.NewReader(data))
-	seen, line, begin := 0, 0, 0 // the offset seen is in this line, which starts at offset begin
+	// The offset seen is in the line with the number line, which starts at the offset begin.
+	seen, line, begin := 0, 0, 0
 	for dec.More() {
 		var raw json.RawMessage
 		if dec.Decode(&raw) != nil {

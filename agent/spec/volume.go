@@ -72,8 +72,8 @@ func (d volumeDecoder) volume(n *yaml.Node) located {
 		"context":          func(n *yaml.Node) { s.Context = d.texts(only(n), "context") },
 		"secrets":          func(n *yaml.Node) { s.Secrets = d.secrets(only(n)) },
 		"reclaim":          func(n *yaml.Node) { s.Reclaim = d.oneOf(n, "reclaim", []string{"retain", "delete"}) },
-		// These fields occur in files for Nomad, which call the field capabilities capability. The
-		// decoder checks the fields namespace and type, but does not use them.
+		// These fields occur only in files for Nomad. The field capability is Nomad's name for
+		// capabilities. The decoder checks the fields namespace and type, but does not use them.
 		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },
 		"namespace":  func(n *yaml.Node) { d.text(n, "namespace") },
 		"type":       func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },

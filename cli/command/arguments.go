@@ -44,7 +44,8 @@ func commandHint(group *cobra.Command, word string) string {
 		case c.Name() == word || slices.Contains(c.Aliases, word):
 			same = append(same, line)
 		case len(spec.Near(word, []string{c.Name()})) == 0:
-			if c.Name() == group.Name() && c != group { // perhaps "volctl claim data"
+			// The user may have meant a verb, as in "volctl claim data".
+			if c.Name() == group.Name() && c != group {
 				verbs = append(verbs, suggest.Command(line+" %s", word))
 			}
 		case c.Parent() == group:
@@ -90,7 +91,8 @@ func FlagError(cmd *cobra.Command, err error) error {
 // Exactly requires one argument for each name. The error lists the missing arguments.
 func Exactly(names ...string) cobra.PositionalArgs { return Between(len(names), names...) }
 
-// Between is like Exactly, but the arguments after the first least ones are optional.
+// Between accepts at most one argument for each name. Only the first arguments are required, and
+// least is their number.
 func Between(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		hint, name := cmd.CommandPath()+" --help", strings.TrimPrefix(cmd.CommandPath(), "volctl ")

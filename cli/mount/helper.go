@@ -220,7 +220,8 @@ func (h *Helper) isUnit(dir string) bool {
 // person must then have called mount(8).
 func bootHint(env command.Env, dir string, unit bool) string {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot"
-	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // it may not exist
+	// An error is ignored, because the file may not exist.
+	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab"))
 	switch {
 	case inFstab(string(text), dir):
 		return "add _netdev,nofail to its line in /etc/fstab" + why

@@ -120,7 +120,8 @@ func uses(proc, dir string) string {
 	}
 
 	for _, files := range []struct{ name, how string }{{"fd", "open file"}, {"map_files", "mapped file"}} {
-		entries, _ := os.ReadDir(proc + "/" + files.name) // empty for processes of other users
+		// The list is empty if the process belongs to another user.
+		entries, _ := os.ReadDir(proc + "/" + files.name)
 		for _, e := range entries {
 			if to, err := os.Readlink(proc + "/" + files.name + "/" + e.Name()); err == nil && within(to, dir) {
 				return fmt.Sprintf("%s %q", files.how, to)

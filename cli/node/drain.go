@@ -158,8 +158,8 @@ func runUndrain(ctx context.Context, client *apiclient.Client, out *output.Print
 	})
 }
 
-// announce lists the users of volumes that the operator must stop. The command prints this list
-// before it waits for the users to end.
+// announce lists the users of volumes that the operator must now stop. The command prints this list
+// before it waits until they have ended.
 func announce(out *output.Printer, d *api.Drain) error {
 	if !out.Human() || out.Quiet || len(d.Waiting) == 0 {
 		return nil

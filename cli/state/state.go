@@ -115,7 +115,7 @@ func (o *backupOptions) copy(ctx context.Context, client *apiclient.Client, to i
 // fails, it leaves no file under the final name.
 func (o *backupOptions) write(ctx context.Context, client *apiclient.Client) (written int64, err error) {
 	dir := filepath.Dir(o.file)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(o.file)+".") // the file has mode 0600
+	f, err := os.CreateTemp(dir, "."+filepath.Base(o.file)+".") // created with mode 0600
 	if err != nil {
 		return 0, bare(err)
 	}

@@ -103,8 +103,8 @@ func reportLines(r *api.Report, now time.Time) []output.Field {
 	return lines
 }
 
-// storageLines returns lines with the topologies and mutable parameters of a volume, because an
-// operator may need them to claim or modify the volume.
+// storageLines returns lines with the topologies and mutable parameters of a volume. An operator
+// may need this data to claim or modify the volume.
 func storageLines(v *api.Volume) []output.Field {
 	var lines []output.Field
 	for i, t := range v.Topologies {
