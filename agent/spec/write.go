@@ -16,9 +16,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Write returns the text of a file that describes the volumes, and that [Parse] can read. An HCL
-// file can contain only one volume. In JSON, Write writes a single volume as an object, and several
-// volumes as a list.
+// Write returns the text of a volume file that [Parse] can read. An HCL file can contain only one
+// volume. In JSON, a single volume becomes an object, and several volumes become a list.
 func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 	trees := make([]*yaml.Node, len(specs))
 	for i, s := range specs {
