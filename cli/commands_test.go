@@ -259,7 +259,7 @@ func TestDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "delete", "data"), 0, "deleted volume \"data\"\n", "[y/N] ")
 }
 
-// ours makes a volume one that the agent has created, and removes all its claims.
+// ours marks a volume as created by the agent, and removes all its claims.
 func (f *fake) ours(id string) {
 	for i := range f.volumes {
 		if f.volumes[i].Spec.ID == id {

@@ -36,8 +36,8 @@ func CheckPluginID(id string) error {
 	return nil
 }
 
-// FindVolume returns the volume with the given id. The argument may also be a prefix of only one
-// volume's id. Commands that change something must not use FindVolume.
+// FindVolume returns the volume with the given id. The argument may also be the beginning of an id,
+// if only one id begins with it. Commands that change something must not use FindVolume.
 func FindVolume(ctx context.Context, client *apiclient.Client, id string) (*api.Volume, error) {
 	if err := CheckVolumeID(id); err != nil {
 		return nil, err
@@ -61,8 +61,8 @@ func FindVolume(ctx context.Context, client *apiclient.Client, id string) (*api.
 	return client.Volume(ctx, full)
 }
 
-// FindPlugin returns the plugin with the given id. The argument may also be a prefix of only one
-// plugin's id. Commands that change something must not use FindPlugin.
+// FindPlugin returns the plugin with the given id. The argument may also be the beginning of an id,
+// if only one id begins with it. Commands that change something must not use FindPlugin.
 func FindPlugin(ctx context.Context, client *apiclient.Client, id string) (*api.Plugin, error) {
 	if err := CheckPluginID(id); err != nil {
 		return nil, err

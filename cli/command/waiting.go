@@ -50,13 +50,15 @@ func StreamEnd(ctx context.Context, follow bool, err error) error {
 
 func over(ctx context.Context) bool { return ctx.Err() != nil }
 
-// Dropped reports whether err means that the agent accepted the connection and then disconnected.
+// Dropped reports whether err means that the agent accepted the connection but disconnected before
+// it answered.
 func Dropped(err error) bool {
 	var e *api.Error
 	return errors.As(err, &e) && e.Details[apiclient.DetailDropped] != ""
 }
 
-// PluginProgress describes the state of a plugin, if the plugin is not ready.
+// PluginProgress describes the state of a plugin that is not ready. The text is empty if the plugin
+// is ready.
 func PluginProgress(client *apiclient.Client, id string) output.Status {
 	return func(ctx context.Context) string {
 		p, err := client.Plugin(ctx, id)

@@ -208,8 +208,7 @@ func before(err error, hint string) error {
 	return e
 }
 
-// isUnit reports whether systemd runs the helper for a mount unit. Otherwise, a person has called
-// mount(8).
+// isUnit reports whether systemd runs the helper for a mount unit, and not a person with mount(8).
 func (h *Helper) isUnit(dir string) bool {
 	cgroup, _ := h.env.Cgroup() // without /proc, isUnit returns false
 	return strings.Contains(string(cgroup), "/"+UnitName(dir))

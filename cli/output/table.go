@@ -22,7 +22,7 @@ const narrowest = 8
 
 // Table writes a table with aligned columns, and with headers in upper case. The header may be nil.
 // Each line starts with indent. On a terminal, Table wraps cells in the widest columns until the
-// table fits. If columns became too narrow to read, it writes each row as a list instead.
+// table fits. If the columns would become too narrow to read, it writes each row as a list instead.
 func (o *Printer) Table(w *bytes.Buffer, indent string, header []string, rows [][]string) error {
 	return o.layOut(w, indent, header, rows, nil)
 }

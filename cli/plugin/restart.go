@@ -71,7 +71,7 @@ func runRestart(ctx context.Context, o restartOptions, client *apiclient.Client,
 }
 
 // confirmed asks the user for confirmation if any volume of the plugin is in use. It returns true
-// if the user has agreed to restart the plugin nevertheless.
+// if the user has agreed to restart the plugin although volumes are in use.
 func (o *restartOptions) confirmed(ctx context.Context, client *apiclient.Client) (bool, error) {
 	p, err := client.Plugin(ctx, o.id)
 	if err != nil {

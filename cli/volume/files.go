@@ -70,8 +70,8 @@ func (f *volumeFile) warn(out *output.Printer) {
 }
 
 // settle adds the settings that files of Kubernetes and Nomad lack. It finds the plugin of each
-// volume. If a volume is already registered, it keeps the volume's current settings. It changes
-// nothing in the agent.
+// volume. If a volume is already registered, settle takes the other missing settings from the
+// registered volume. It changes nothing in the agent.
 func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error {
 	var plugins []api.Plugin
 	var errs []error
@@ -108,8 +108,8 @@ func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error
 	return command.Join(errs)
 }
 
-// keep copies settings from the registered volume known to s. It copies only settings that a file
-// in a foreign format cannot express.
+// keep copies settings to the spec s. It takes them from known, which is the registered volume, and
+// copies only settings that a file in a foreign format cannot express.
 func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	s.Secrets, s.Reclaim = known.Secrets, known.Reclaim
 	if o := known.MountOptions; d.FlagsHidden && o != nil {
@@ -121,10 +121,10 @@ func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	}
 }
 
-// pluginFor returns the id of the plugin for a volume from a file in a foreign format. If the user
-// has set --plugin, the argument asked is this value, and pluginFor returns it. Otherwise, it finds
-// the plugin with the driver in the file. If several plugins have this driver, it returns the
-// plugin whose id is in the file.
+// pluginFor returns the id of the plugin for a volume from a file in a foreign format. The argument
+// asked is the value of --plugin. If it is not empty, pluginFor returns it. Otherwise, it finds the
+// plugin with the driver in the file. If several plugins have this driver, it returns the plugin
+// whose id is in the file.
 func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, error) {
 	var same, silent []string
 	all := make([]string, len(plugins))
