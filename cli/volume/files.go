@@ -122,9 +122,9 @@ func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 }
 
 // pluginFor returns the id of the plugin for a volume from a file in a foreign format. The argument
-// asked is the value of --plugin. If it is not empty, pluginFor returns it. Otherwise, it finds the
-// plugin with the driver in the file. If several plugins have this driver, it returns the plugin
-// whose id is in the file.
+// asked is the value of --plugin. If it is not empty, pluginFor returns it, unless that plugin has
+// a different driver. Otherwise, it finds the plugin with the driver in the file. If several
+// plugins have this driver, it returns the plugin whose id is in the file.
 func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, error) {
 	var same, silent []string
 	all := make([]string, len(plugins))
